@@ -1,0 +1,56 @@
+# `make run` trains the quickstart, `make test` runs every check that CI runs; both set up their own .venv first.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# One torch thread a process and one process a core: with other load on the machine, two threads in one process were
+# many times slower (spin barriers).
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-slow check app bench bench-trl mutate docs size clean
+
+help: ## what can be typed
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+$(BIN)/.core: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "sorl needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V). Type: make PYTHON=python3.12 run" >&2; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	touch $@
+
+$(BIN)/.test: $(BIN)/.core
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[app,test]'
+	touch $@
+
+$(BIN)/.app: $(BIN)/.core
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[app]'
+	touch $@
+
+run: $(BIN)/.core ## train the quickstart: six algorithms, who collapsed
+	$(BIN)/sorl run experiments/quickstart.toml
+
+test: $(BIN)/.test ## every test of the default suite
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-slow: $(BIN)/.test ## the tests that take minutes
+	$(BIN)/python -m pytest -m slow
+
+check: $(BIN)/.test ## format, lint, types, arrows, stale docs, tests: what CI runs
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/cog --check docs/*.md README.md
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+docs: $(BIN)/.test ## rewrite the generated blocks of the docs
+	$(BIN)/cog -r docs/*.md README.md
+
+app: $(BIN)/.app ## the web app
+	$(BIN)/sorl app
+
+bench: $(BIN)/.core ## speed, each figure beside its baseline
+	$(BIN)/sorl bench
+
+clean: ## remove the virtual environments and caches (never runs/)
+	rm -rf $(VENV) $(VENV)-* .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,131 @@
+"""TRL's `GRPOTrainer` on the benchmark's model, one iteration for each line on stdin; `make bench-trl` drives it.
+
+Runs in TRL's own environment (constraints-trl.txt) and imports nothing of this project. By hand:
+
+    .venv-trl/bin/python bench/trl_grpo.py --model runs/.cache/warmstart/HASH --prompt 30 --completion 30 <<< $'go\ngo'
+
+An iteration is what our loop does in one step: sample a batch of completions, score them, take their log-probs, and make
+`epochs` x `minibatches` optimizer updates. Options are TRL's own, with everything off that costs time and that our side
+does not do: no reference model (beta 0), no logging, no checkpoints, no gradient checkpointing, no clipping of the norm.
+Each line on stdout is {"seconds", "cpu_seconds", "trained_tokens", "sequence_tokens"} of one iteration.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import time
+from typing import Any, TextIO
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+
+class Turnstile(TrainerCallback):
+    """Lets one iteration (`updates` optimizer steps, the first of which samples) pass for each line on `lines`."""
+
+    def __init__(self, updates: int, epochs: int, prompt: int, lines: TextIO, out: TextIO) -> None:
+        self._updates, self._epochs, self._prompt, self._lines, self._out = updates, epochs, prompt, lines, out
+        self._began: tuple[float, float] | None = None
+        self.completions: list[int] = []  # length of each completion of the present iteration
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Between two iterations: report the last one, wait for the next line; the end of the input ends training."""
+        if state.global_step % self._updates:
+            return
+        if self._began is not None:
+            wall, cpu = self._began
+            tokens = sum(self.completions)
+            report = {
+                "seconds": time.perf_counter() - wall,
+                "cpu_seconds": time.process_time() - cpu,
+                "trained_tokens": tokens * self._epochs,
+                "sequence_tokens": tokens + self._prompt * len(self.completions),
+            }
+            print(json.dumps(report), file=self._out, flush=True)
+        if not self._lines.readline():
+            sys.exit(0)
+        self.completions = []
+        self._began = (time.perf_counter(), time.process_time())
+
+
+def prompts(tokenizer: PreTrainedTokenizerBase, length: int, n: int) -> Dataset:
+    """`n` prompts of `length` random words: what they say does not change what a step costs."""
+    words = sorted(set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens))
+    draw = random.Random(0)
+    return Dataset.from_list([{"prompt": " ".join(draw.choices(words, k=length))} for _ in range(n)])
+
+
+def main(argv: list[str]) -> None:
+    """Build the trainer and let it train until stdin ends."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="checkpoint folder with its tokenizer")
+    parser.add_argument("--prompt", type=int, required=True, help="tokens of a prompt")
+    parser.add_argument("--completion", type=int, required=True, help="tokens of a completion, all of them trained on")
+    parser.add_argument("--completions", type=int, default=64, help="completions an iteration")
+    parser.add_argument("--group-size", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--minibatches", type=int, default=4)
+    parser.add_argument("--optimizer", choices=("sgd", "adamw_torch_fused"), default="sgd")
+    parser.add_argument("--lr", type=float, default=0.15)
+    options = parser.parse_args(argv)
+    # The trainer prints; only reports may reach whoever reads our stdout.
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    torch.set_num_threads(1)
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    updates = options.epochs * options.minibatches
+    luck = random.Random(1)
+    turnstile = Turnstile(updates, options.epochs, options.prompt, sys.stdin, out)
+
+    def reward(completions: list[str], completion_ids: list[list[int]], **kwargs: Any) -> list[float]:
+        """Random: every advantage has a gradient, and nothing is learned that would change the lengths."""
+        turnstile.completions = [len(ids) for ids in completion_ids]
+        return [luck.random() for _ in completions]
+
+    config = GRPOConfig(
+        output_dir=os.path.join(os.environ.get("TMPDIR", "/tmp"), "sorl-bench-trl"),
+        per_device_train_batch_size=options.completions // options.minibatches,
+        steps_per_generation=options.minibatches,
+        gradient_accumulation_steps=1,
+        num_generations=options.group_size,
+        num_iterations=options.epochs,
+        max_completion_length=options.completion,
+        temperature=1.0,
+        beta=0.0,
+        epsilon=0.2,
+        optim=options.optimizer,
+        learning_rate=options.lr,
+        lr_scheduler_type="constant",
+        weight_decay=0.0,
+        max_grad_norm=0.0,
+        max_steps=1_000_000,
+        activation_checkpointing=False,
+        bf16=False,
+        use_cpu=True,
+        seed=0,
+        logging_strategy="no",
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
+    trainer = GRPOTrainer(
+        model=AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32),
+        reward_funcs=reward,
+        args=config,
+        train_dataset=prompts(tokenizer, options.prompt, 4096),
+        processing_class=tokenizer,
+        callbacks=[turnstile],
+    )
+    trainer.train()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

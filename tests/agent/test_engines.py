@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+
+import pytest
+import torch
+from tiny_policy import build, training_log_prob
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2ForCausalLM
+
+from workbench.agent.engines import Engine, hf
+from workbench.agent.engines.generate import GenerateEngine
+from workbench.agent.engines.hf import HFEngine
+from workbench.agent.episode import Episode, collate
+from workbench.agent.errors import NonFinite
+from workbench.agent.tokenizer import Codec
+from workbench.agent.worlds.facts import Facts
+from workbench.spec import EngineSettings, InputError, PolicySettings, WorldSettings
+
+Make = Callable[[PreTrainedModel, PreTrainedTokenizerFast, EngineSettings], Engine]
+ENGINES: dict[str, Make] = {
+    "fused": HFEngine,
+    "transformers": lambda m, t, s: HFEngine(m, t, s, decode="transformers"),
+    "generate": GenerateEngine,
+}
+
+
+@pytest.fixture(params=ENGINES)
+def make(request: pytest.FixtureRequest) -> Make:
+    return ENGINES[request.param]
+
+
+def roll(engine: Engine, world: Facts, n: int = 24, seed: int = 0, greedy: bool = False) -> list[Episode]:
+    questions = world.questions("train", 0, 0, n)
+    return engine.rollout(world, questions, [q.id // 2 for q in questions], torch.Generator().manual_seed(seed), greedy)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_sampled_log_probs_are_those_of_the_training_forward(
+    make: Make, apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, world: Facts, temperature: float
+) -> None:
+    episodes = roll(make(apprentice, tokenizer, EngineSettings(temperature=temperature)), world, 48)
+    assert len({len(e.tokens) for e in episodes}) > 10  # ragged, or the test shows nothing
+    assert len({e.turns for e in episodes}) > 2
+    batch = collate(episodes, pad_id=0)
+    difference = training_log_prob(apprentice, batch, temperature) - batch.log_prob_behaviour
+    assert difference[batch.mask].abs().max() < 1e-4
+    assert (batch.log_prob_behaviour[batch.mask] < 0).float().mean() > 0.9
+    assert (batch.log_prob_behaviour[~batch.mask] == 0).all()
+
+
+def test_episodes_keep_to_the_protocol(
+    make: Make, apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, world: Facts
+) -> None:
+    codec = Codec(tokenizer)
+    questions = world.questions("train", 0, 0, 48)
+    for question, episode in zip(
+        questions, roll(make(apprentice, tokenizer, EngineSettings()), world, 48), strict=True
+    ):
+        assert episode.question_id == question.id
+        assert episode.group == question.id // 2
+        assert episode.tokens[: episode.prompt_length] == codec.encode(question.text)
+        assert 1 <= episode.turns == len(episode.turn_status) <= world.max_turns
+        assert episode.ended == ("max_turns" if episode.answer is None else "answer")
+        turn = collate([episode], pad_id=0).turn[0]
+        assert int(turn.max()) == episode.turns
+        for k, status in enumerate(episode.turn_status, start=1):
+            text = codec.decode([t for t, i in zip(episode.tokens, turn.tolist(), strict=True) if i == k])
+            ids = codec.encode(text)
+            assert len(ids) <= world.max_turn_tokens
+            assert not codec.closers & set(ids[:-1])
+            assert ids[-1] in codec.closers or len(ids) == world.max_turn_tokens
+            assert (status == "invalid") or text.endswith(f"</{status}>")
+        assert episode.success == (episode.answer == question.gold) == bool(episode.reward)
+
+
+def test_the_generator_decides_the_episodes_and_nothing_else(
+    make: Make, apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, world: Facts
+) -> None:
+    engine = make(apprentice, tokenizer, EngineSettings())
+    torch.manual_seed(1)
+    first = roll(engine, world)
+    after = torch.rand(1)
+    torch.manual_seed(1)
+    assert torch.equal(torch.rand(1), after)  # the global generator was not touched
+    assert roll(engine, world) == first
+    assert roll(engine, world, seed=1) != first
+
+
+def test_greedy_episodes_do_not_depend_on_seed_or_company(
+    make: Make, apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, world: Facts
+) -> None:
+    engine = make(apprentice, tokenizer, EngineSettings())
+    many = roll(engine, world, 24, seed=0, greedy=True)
+    assert [e.tokens for e in roll(engine, world, 24, seed=9, greedy=True)] == [e.tokens for e in many]
+    assert [e.tokens for e in roll(engine, world, 3, greedy=True)] == [e.tokens for e in many[:3]]
+
+
+def test_a_group_of_rollouts_of_one_question_differs(
+    make: Make, apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, world: Facts
+) -> None:
+    question = world.questions("train", 0, 0, 1)[0]
+    engine = make(apprentice, tokenizer, EngineSettings())
+    episodes = engine.rollout(world, [question] * 8, [0] * 8, torch.Generator().manual_seed(0))
+    assert len({tuple(e.tokens) for e in episodes}) > 1
+
+
+def test_a_policy_that_has_diverged_is_named_not_sampled(
+    make: Make, apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, world: Facts
+) -> None:
+    broken = deepcopy(apprentice)
+    with torch.no_grad():
+        broken.lm_head.weight[3, 0] = float("nan")
+    with pytest.raises(NonFinite, match="24 of 24 rows"):
+        roll(make(broken, tokenizer, EngineSettings()), world)
+    broken = deepcopy(apprentice)
+    with torch.no_grad():
+        broken.model.embed_tokens.weight[:] = float("inf")
+    with pytest.raises(NonFinite, match="diverged"):
+        roll(make(broken, tokenizer, EngineSettings()), world)
+
+
+def test_weights_are_read_at_every_rollout(
+    make: Make, apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, world: Facts
+) -> None:
+    model = deepcopy(apprentice)
+    engine = make(model, tokenizer, EngineSettings())
+    before = roll(engine, world, 8, greedy=True)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.9)
+    batch = collate(roll(engine, world, 8), pad_id=0)
+    assert (training_log_prob(model, batch) - batch.log_prob_behaviour)[batch.mask].abs().max() < 1e-4
+    assert before != roll(engine, world, 8, greedy=True)
+
+
+def test_the_model_stays_in_its_mode(
+    make: Make, apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, world: Facts
+) -> None:
+    model = deepcopy(apprentice)
+    for training in (True, False):
+        model.train(training)
+        roll(make(model, tokenizer, EngineSettings()), world, 4)
+        assert model.training is training
+    model.train()
+    (model(torch.tensor([[3, 4]])).logits.sum()).backward()  # nothing of the rollout is left in the graph
+    assert model.lm_head.weight.grad is not None
+
+
+def test_no_questions_give_no_episodes(
+    make: Make, apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, world: Facts
+) -> None:
+    assert roll(make(apprentice, tokenizer, EngineSettings()), world, 0) == []
+
+
+def test_half_precision_rollouts_differ_from_the_training_forward_but_little(
+    make: Make, apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, world: Facts
+) -> None:
+    batch = collate(roll(make(apprentice, tokenizer, EngineSettings(dtype="bfloat16")), world, 24), pad_id=0)
+    assert batch.log_prob_behaviour.dtype == torch.float32
+    difference = (training_log_prob(apprentice, batch) - batch.log_prob_behaviour)[batch.mask].abs()
+    assert 1e-3 < difference.max() < 0.5
+    assert difference.mean() < 0.03
+    assert apprentice.dtype == torch.float32
+
+
+@pytest.mark.parametrize("positions", [14, 30, 41])
+def test_an_episode_that_fills_the_context_ends_there(
+    make: Make, tokenizer: PreTrainedTokenizerFast, world: Facts, positions: int
+) -> None:
+    model = build(PolicySettings(hidden=32, mlp=64), positions=positions)
+    episodes = roll(make(model, tokenizer, EngineSettings()), world, 16)
+    assert all(len(e.tokens) <= positions for e in episodes)
+    full = [e for e in episodes if e.ended == "max_tokens"]
+    assert len(full) > 8
+    assert max(len(e.tokens) for e in full) == positions
+    assert all(e.written[-1] for e in full if len(e.tokens) > e.prompt_length)
+    batch = collate(episodes, pad_id=0)
+    difference = (training_log_prob(model, batch) - batch.log_prob_behaviour)[batch.mask]
+    assert not len(difference) or difference.abs().max() < 1e-4
+
+
+def test_a_prompt_that_fills_the_context_is_a_mistake_of_the_user(
+    make: Make, tokenizer: PreTrainedTokenizerFast, world: Facts
+) -> None:
+    model = build(PolicySettings(hidden=32, mlp=64), positions=13)
+    with pytest.raises(InputError, match="13 tokens"):
+        roll(make(model, tokenizer, EngineSettings()), world)
+
+
+def test_tags_of_many_tokens_end_turns_too(make: Make, spelling: PreTrainedTokenizerFast) -> None:
+    world = Facts(WorldSettings(max_turn_tokens=40, max_turns=3))
+    torch.manual_seed(0)
+    model = build(PolicySettings(hidden=32, mlp=64), vocabulary=len(spelling))
+    codec = Codec(spelling)
+    text = "<answer> a </answer>"
+    _recite(model, codec.encode(world.prompt(world.questions("train", 0, 0, 1)[0])), codec.encode(text))
+    question = world.questions("train", 0, 0, 1)
+    episode = make(model, spelling, EngineSettings()).rollout(world, question, [0], torch.Generator(), greedy=True)[0]
+    assert codec.decode(episode.tokens) == question[0].text + text
+    assert (episode.ended, episode.answer, episode.turn_status) == ("answer", "a", ["answer"])
+
+
+def _recite(model: Qwen2ForCausalLM, prompt: list[int], text: list[int]) -> None:
+    """Teach `model` one continuation by heart."""
+    tokens = torch.tensor([prompt + text])
+    labels = torch.tensor([[-100] * len(prompt) + text])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(80):
+        loss = model(tokens, labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def test_both_ways_of_decoding_draw_the_same_episodes(
+    apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, world: Facts
+) -> None:
+    one, other = (roll(ENGINES[k](apprentice, tokenizer, EngineSettings()), world) for k in ("fused", "transformers"))
+    assert [e.tokens for e in one] == [e.tokens for e in other]
+
+
+@pytest.mark.parametrize("decode", ["auto", "transformers"])
+def test_dropping_finished_rows_changes_no_episode(
+    apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, world: Facts, monkeypatch: pytest.MonkeyPatch,
+    decode: str,
+) -> None:  # fmt: skip
+    engine = HFEngine(apprentice, tokenizer, EngineSettings(), decode=decode)  # type: ignore[arg-type]
+    seen = []
+    for keep in (0.0, 0.5, 1.0):
+        monkeypatch.setattr(hf, "_KEEP", keep)
+        seen.append([e.tokens for e in roll(engine, world, 24, greedy=True)])
+    assert seen[0] == seen[1] == seen[2]

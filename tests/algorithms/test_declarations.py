@@ -1,0 +1,114 @@
+"""The named algorithms: what they declare and what distinguishes them."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import workbench.algorithms
+from workbench.algorithms import ALGORITHMS, ALIASES, differences, resolve
+from workbench.algorithms.page import page
+from workbench.objective import KINDS, Algorithm
+from workbench.objective.advantage import Gae, Grpo
+from workbench.objective.aggregate import TokenMean
+from workbench.objective.clip import Ppo
+from workbench.objective.ratio import Pool
+from workbench.objective.stabilise import NoStabiliser, RmsBatch, RmsSeq
+
+NOT_DECLARATIONS = {"__init__.py", "resolution.py", "page.py"}
+
+
+def test_the_core_grid_is_there_in_its_order():
+    assert list(ALGORITHMS) == ["ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo"]
+    assert all(name == algorithm.name for name, algorithm in ALGORITHMS.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "slots"),
+    [("turn-ppo", {"ratio"}), ("s-ppo", {"stabilise"}), ("st-ppo", {"stabilise"}), ("grpo", {"advantage"}),
+     ("so-grpo", {"ratio", "stabilise"})],
+)  # fmt: skip
+def test_an_algorithm_differs_from_its_base_in_exactly_these_slots(name, slots):
+    algorithm = ALGORITHMS[name]
+    assert set(differences(ALGORITHMS[algorithm.differs_from], algorithm)) == slots
+
+
+def test_differences_give_both_choices_and_none_for_the_same():
+    ppo, st_ppo = ALGORITHMS["ppo"], ALGORITHMS["st-ppo"]
+    assert differences(ppo, st_ppo) == {"ratio": (Pool(), Pool("turn")), "stabilise": (NoStabiliser(), RmsBatch())}
+    assert differences(ppo, ppo) == {}
+
+
+def test_the_defaults_are_those_of_the_sources():
+    ppo, so_grpo = ALGORITHMS["ppo"], ALGORITHMS["so-grpo"]
+    assert ppo.clip == Ppo(low=0.2, high=0.2, dual=None, gate="token")
+    assert ppo.advantage == Gae(gamma=1.0, lam=1.0, skip_obs=True, whiten="m")
+    assert ppo.aggregate == TokenMean()
+    assert ALGORITHMS["turn-ppo"].ratio == Pool("turn", "geometric", "shared")
+    assert ALGORITHMS["s-ppo"].stabilise == RmsBatch(tau=3.0, scope="micro")
+    assert ALGORITHMS["st-ppo"].stabilise == ALGORITHMS["s-ppo"].stabilise
+    assert so_grpo.stabilise == RmsSeq(tau=3.0)
+    assert so_grpo.ratio == ALGORITHMS["turn-ppo"].ratio
+    assert so_grpo.advantage == ALGORITHMS["grpo"].advantage == Grpo(eps=1e-6)
+
+
+def test_critics_groups_and_references():
+    for name in ("ppo", "turn-ppo", "s-ppo", "st-ppo"):
+        assert ALGORITHMS[name].critic
+        assert ALGORITHMS[name].group_size == 1
+    for name in ("grpo", "so-grpo"):
+        assert not ALGORITHMS[name].critic
+        assert ALGORITHMS[name].group_size == 8
+    assert not any(a.needs_reference for a in ALGORITHMS.values())
+    assert resolve("grpo", {"kl": "loss"}).needs_reference
+    assert resolve("ppo", {"kl": {"kind": "reward"}}).needs_reference
+    assert resolve("ppo", {"advantage": "rloo"}).group_size == 8
+    assert not resolve("ppo", {"advantage": "rloo"}).critic
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=list(ALGORITHMS))
+def test_every_algorithm_names_its_paper_and_formula(algorithm):
+    assert algorithm.paper.startswith("https://arxiv.org/abs/")
+    assert algorithm.formula
+    assert algorithm.title
+
+
+def test_a_declaration_is_short_and_holds_no_maths():
+    folder = Path(workbench.algorithms.__file__).parent
+    files = [p for p in folder.glob("*.py") if p.name not in NOT_DECLARATIONS]
+    assert len(files) == len(ALGORITHMS)
+    for file in files:
+        text = file.read_text()
+        assert len(text.splitlines()) <= 25, file.name
+        assert "torch" not in text
+        assert "def " not in text
+
+
+def test_slots_are_the_fields_of_an_algorithm_in_their_order():
+    assert [f.name for f in fields(Algorithm) if f.name in KINDS] == list(KINDS)
+    for slot, kinds in KINDS.items():
+        assert all(kind == choice.kind for kind, choice in kinds.items())
+        for choice in kinds.values():
+            assert isinstance(choice(), type(getattr(ALGORITHMS["ppo"], slot)).__mro__[1])
+
+
+def test_the_page_shows_every_algorithm_and_every_kind_with_its_defaults():
+    text = page()
+    assert text.count("\n## ") == len(ALGORITHMS) + len(KINDS)
+    for algorithm in ALGORITHMS.values():
+        assert algorithm.paper in text
+        assert f"$${algorithm.formula}$$" in text
+    assert "| `st-ppo` | `turn-ppo` with another stabilise |" in text
+    assert "| `ppo` | low = 0.2; high = 0.2; dual = none; gate = token |" in text
+    assert "| stabilise | `rms_batch` tau = 3.0, smooth = false, scope = micro |" in text
+    assert "`so-ppo` is accepted for `st-ppo`." in text
+    for kinds in KINDS.values():
+        for kind in kinds:
+            assert f"\n| `{kind}` |" in text
+    kinds_of_slots = text[text.index("## Slot") :].splitlines()
+    assert all(line.replace("\\|", "").count("|") == 4 for line in kinds_of_slots if line.startswith("| `"))
+
+
+def test_the_alias_is_the_second_versions_name():
+    assert ALIASES == {"so-ppo": "st-ppo"}
+    assert resolve("so-ppo") is ALGORITHMS["st-ppo"]

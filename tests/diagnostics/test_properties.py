@@ -1,0 +1,276 @@
+"""What holds of every diagnostic on any batch."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shared_batch import evidence_of, random_evidence, rollouts_of, tensors_of
+
+from workbench.batch import turn_ids
+from workbench.diagnostics import CATALOGUE, measure, measure_turn_steps, measure_turns, measure_updates
+from workbench.diagnostics.evidence import Evidence, StepEvidence
+
+shapes = st.tuples(st.integers(0, 10_000), st.integers(1, 5), st.integers(1, 4))
+quick = settings(max_examples=30, deadline=None)
+
+
+def assert_same(left, right, **tolerance):
+    assert left.keys() == right.keys()
+    for name, column in left.items():
+        other = right[name]
+        if column is None or other is None:
+            assert column is other, name
+        elif isinstance(column, list):
+            assert column == other, name
+        else:
+            np.testing.assert_array_equal(np.ma.getmaskarray(column), np.ma.getmaskarray(other), err_msg=name)
+            a, b = (np.ma.filled(np.ma.asarray(x, dtype=float), 0.0) for x in (column, other))
+            np.testing.assert_allclose(a, b, err_msg=name, **(tolerance or {"rtol": 0, "atol": 0}))
+
+
+@quick
+@given(shapes)
+def test_values_under_the_mask_change_nothing(shape):
+    clean = random_evidence(*shape)
+    dirty = {}
+    for name, x in tensors_of(clean).items():
+        if x.dim() == 3 and name not in ("mask", "turn"):
+            dirty[name] = torch.where(clean.mask, x, True if x.dtype == torch.bool else float("nan"))
+    dirty = replace(clean, **dirty)
+    assert_same(measure_updates(clean), measure_updates(dirty))
+    assert_same(measure_turns(clean), measure_turns(dirty))
+
+
+@quick
+@given(shapes)
+def test_padding_and_the_order_of_sequences_change_no_update(shape):
+    plain = random_evidence(*shape)
+    order = torch.randperm(plain.mask.shape[1], generator=torch.Generator().manual_seed(shape[0]))
+    wide = {}
+    for name, x in tensors_of(plain).items():
+        if x.dim() == 3:
+            x = torch.cat([x, x.new_full((1, x.shape[1], 3), 0)], dim=2)
+        if x.dim() >= 2:
+            x = torch.cat([x[:, order], x.new_full((1, 2, *x.shape[2:]), -1 if name == "trajectory" else 0)], dim=1)
+        wide[name] = x
+    other = replace(plain, **wide)
+    assert_same(measure_updates(plain), measure_updates(other), rtol=1e-9, atol=1e-12)
+    left, right = measure_turns(plain), measure_turns(other)
+    place = np.lexsort((right["turn_index"], right["trajectory"]))
+    right = {
+        k: v if v is None else [v[i] for i in place] if isinstance(v, list) else v[place] for k, v in right.items()
+    }
+    assert_same(left, right, rtol=1e-9, atol=1e-12)
+
+
+@quick
+@given(shapes, st.integers(1, 4))
+def test_stacking_equals_measuring_each_update_alone(shape, count):
+    seed, sequences, turns = shape
+    updates = [random_evidence(seed + i, sequences + i % 2, turns) for i in range(count)]
+    together = measure_updates(Evidence.stack(updates))
+    for i, update in enumerate(updates):
+        alone = measure_updates(update)
+        row = {k: v if v is None else v[i : i + 1] for k, v in together.items() if k != "update"}
+        assert_same(row, {k: v for k, v in alone.items() if k != "update"}, rtol=1e-9, atol=1e-12)
+
+
+@quick
+@given(shapes)
+def test_pooling_the_shards_of_an_update_equals_the_whole(shape):
+    whole = random_evidence(*shape)
+    parts = []
+    for b in range(whole.mask.shape[1]):
+        parts.append(replace(whole, **{k: x[:, b : b + 1] for k, x in tensors_of(whole).items() if x.dim() > 1}))
+    pooled = measure(0, StepEvidence(rollouts_of([1.0] * shape[1]), Evidence.stack(parts))).step
+    single = measure(0, StepEvidence(rollouts_of([1.0] * shape[1]), whole)).step
+    for name in (
+        "approx_kl",
+        "entropy",
+        "clip_frac",
+        "kl_k3",
+        "ratio_max",
+        "ess_frac",
+        "advantage_std",
+        "explained_variance",
+    ):
+        assert pooled[name] == (None if single[name] is None else pytest.approx(single[name], rel=1e-9)), name
+
+
+@quick
+@given(shapes, st.floats(0.0, 5.0))
+def test_bounds_and_sums(shape, scale):
+    evidence = random_evidence(*shape, scale=scale)
+    update = measure_updates(evidence)
+    n = int(evidence.mask.sum())
+    assert 1 / n - 1e-12 <= update["ess_frac"][0] <= 1
+    assert 1 / evidence.mask.shape[1] - 1e-12 <= update["ess_sequence_frac"][0] <= 1
+    assert update["kl_k3"][0] >= 0
+    assert update["chi2"][0] >= -1
+    assert update["clip_low_frac"][0] + update["clip_high_frac"][0] == pytest.approx(update["clip_frac"][0])
+    assert update["clip_frac"][0] <= update["out_of_range_frac"][0]
+    if n > 1:
+        assert update["explained_variance"][0] <= 1
+    turns = measure_turns(evidence)
+    assert sum(turns["gradient_share"]) == pytest.approx(1)
+    assert sum(turns["n_tokens"]) == n
+    assert np.all(turns["ratio_min"] <= turns["ratio_geo"] * (1 + 1e-12))
+    assert np.all(turns["ratio_geo"] <= turns["ratio_arith"] * (1 + 1e-12))
+    assert np.all(turns["ratio_arith"] <= turns["ratio_max"] * (1 + 1e-12))
+    for columns in (update, turns, measure_turn_steps(turns)):
+        for name, column in columns.items():
+            if name.endswith("_frac") and column is not None:
+                assert np.all((np.ma.compressed(column) >= 0) & (np.ma.compressed(column) <= 1 + 1e-12)), name
+
+
+@quick
+@given(shapes)
+def test_on_the_policy_that_sampled_nothing_has_moved(shape):
+    evidence = random_evidence(*shape, scale=0.0)
+    update = measure_updates(evidence)
+    for name in ("ratio_mean", "ratio_max", "ratio_min", "ess_frac", "ess_sequence_frac", "turn_ratio_geo_max"):
+        assert update[name][0] == pytest.approx(1, abs=1e-14), name
+    for name in (
+        "clip_frac",
+        "out_of_range_frac",
+        "approx_kl",
+        "kl_k2",
+        "kl_k3",
+        "chi2",
+        "log_ratio_abs_max",
+        "ratio_std",
+    ):
+        assert update[name][0] == pytest.approx(0, abs=1e-14), name
+    turns = measure_turns(evidence)
+    assert turns["ratio_prod"] == pytest.approx(np.ones(len(turns["ratio_prod"])))
+
+
+@quick
+@given(shapes)
+def test_the_roll_up_is_the_pooled_statistic_of_its_turns(shape):
+    evidence = random_evidence(*shape)
+    turns = measure_turns(evidence)
+    rolled = measure_turn_steps(turns)
+    at_turn = evidence.turn[0]
+    for row, k in enumerate(rolled["turn_index"]):
+        chosen = at_turn == int(k)
+        assert rolled["entropy"][row] == pytest.approx(float(evidence.entropy[0][chosen].mean()))
+        assert rolled["ratio_max"][row] == pytest.approx(float(evidence.ratio[0][chosen].max()))
+        assert rolled["n_turns"][row] == int(chosen.any(dim=1).sum())
+    assert sum(rolled["gradient_share"]) == pytest.approx(1)
+
+
+def test_log_ratios_of_fifty_are_clamped_before_exp_and_counted():
+    mask = torch.ones(1, 2).bool()
+    delta = torch.tensor([[50.0, -50.0]]).double()
+    update = measure_updates(evidence_of(mask, torch.zeros(1, 2).double(), delta, torch.ones(1, 2).double()))
+    assert update["ratio_max"][0] == pytest.approx(np.exp(20))
+    assert update["clamp_hits"][0] == 2
+    assert update["log_ratio_abs_max"][0] == 50
+    assert all(np.all(np.isfinite(np.ma.compressed(v))) for v in update.values() if v is not None)
+
+
+def test_a_nan_stays_a_nan_and_is_counted_and_spares_the_other_updates():
+    good, bad = random_evidence(1, 3, 2), random_evidence(1, 3, 2)
+    place = tuple(bad.mask.nonzero()[0].tolist())
+    broken = bad.log_prob.clone()
+    broken[place] = float("nan")
+    update = measure_updates(Evidence.stack([good, replace(bad, log_prob=broken)]))
+    assert update["non_finite"].tolist() == [0, 1]
+    for name in ("approx_kl", "ratio_max", "ess_frac", "log_ratio_q50", "kl_k3", "chi2"):
+        assert np.isfinite(update[name][0]), name
+        assert np.isnan(update[name][1]), name
+
+
+def test_infinite_log_ratios_are_stored_as_infinite():
+    evidence = random_evidence(2, 2, 2)
+    place = tuple(evidence.mask.nonzero()[0].tolist())
+    log_prob = evidence.log_prob.clone()
+    log_prob[place] = -float("inf")
+    update = measure_updates(replace(evidence, log_prob=log_prob))
+    assert update["approx_kl"][0] == float("inf")
+    assert update["ratio_min"][0] == pytest.approx(np.exp(-20))
+    assert update["non_finite"][0] == 1
+
+
+def test_an_update_without_a_trained_token_measures_nothing_and_says_so():
+    empty = random_evidence(3, 2, 2)
+    empty = replace(empty, mask=torch.zeros_like(empty.mask), turn=torch.zeros_like(empty.turn))
+    update = measure_updates(Evidence.stack([random_evidence(4, 2, 2), empty]))
+    assert update["tokens"].tolist()[1] == 0
+    assert np.ma.getmaskarray(update["approx_kl"]).tolist() == [False, True]
+    assert np.ma.getmaskarray(update["ess_sequence_frac"]).tolist() == [False, True]
+    alone = measure(0, StepEvidence(rollouts_of([1.0, 0.0]), empty))
+    assert alone.step["entropy"] is None
+    assert alone.step["success"] == 0.5
+    assert len(alone.turn["turn_index"]) == 0
+
+
+def test_what_the_learner_did_not_measure_is_null_not_zero():
+    scalars = {"grad_norm": [2.0], "clip_bias_norm": [None]}
+    update = measure_updates(replace(random_evidence(5, 2, 2, critic=False), scalars=scalars))
+    assert update["grad_norm"].tolist() == [2.0]
+    assert np.ma.getmaskarray(update["clip_bias_norm"]).all()
+    for name in ("value_loss", "explained_variance", "kl_ref", "critic_grad_norm", "vf_clip_frac"):
+        assert update[name] is None, name
+
+
+def test_scalars_stack_with_a_gap_where_an_update_lacks_one():
+    first = replace(random_evidence(6, 2, 2), scalars={"grad_norm": [1.0], "lr": [0.1]})
+    second = replace(random_evidence(7, 3, 4), scalars={"grad_norm": [float("nan")]})
+    update = measure_updates(Evidence.stack([first, second]))
+    assert update["grad_norm"][0] == 1
+    assert np.isnan(update["grad_norm"][1])
+    assert np.ma.getmaskarray(update["lr"]).tolist() == [False, True]
+
+
+def test_a_stack_lacks_the_field_that_one_update_lacks():
+    stacked = Evidence.stack([random_evidence(8, 2, 2), random_evidence(9, 2, 2, critic=False)])
+    assert stacked.values is None
+    assert stacked.mask.shape[0] == 2
+
+
+def test_turns_are_labelled_by_what_they_did():
+    mask = torch.tensor([[1, 0, 1, 0, 1]]).bool()
+    evidence = evidence_of(mask, *(torch.zeros(1, 5).double() for _ in range(3)))
+    turns = measure_turns(evidence, [["search", "invalid"]])
+    assert turns["status"] == ["search", "invalid", None]
+    rolled = measure_turn_steps(turns)
+    assert rolled["search_frac"].tolist()[:2] == [1, 0]
+    assert rolled["invalid_frac"].tolist()[:2] == [0, 1]
+    assert np.ma.getmaskarray(rolled["answer_frac"]).tolist() == [False, False, True]
+
+
+def test_bfloat16_evidence_is_measured_too():
+    plain = random_evidence(10, 3, 2)
+    half = {k: x.bfloat16() for k, x in tensors_of(plain).items() if x.dtype == torch.float64}
+    rough = measure_updates(replace(plain, **half))
+    assert rough["entropy"][0] == pytest.approx(measure_updates(plain)["entropy"][0], rel=0.02)
+
+
+def test_every_declared_column_is_measured_and_every_measured_column_declared():
+    evidence = random_evidence(11, 4, 3)
+    got = measure(2, StepEvidence(rollouts_of([1.0, 0.0, 1.0, 1.0], group=[0, 0, 1, 1]), evidence))
+    identity = {
+        "step": set(),
+        "minibatch": {"update", "epoch", "rollout_step"},
+        "trajectory": {"trajectory", "prompt_group", "rollout_step", "question", "gold", "answer", "ended"},
+        "turn": {"epoch", "trajectory", "turn_index", "update"},
+        "turn_step": {"turn_index"},
+    }
+    for table, keys in identity.items():
+        declared = {d.name for d in CATALOGUE if d.table == table}
+        assert set(getattr(got, table)) - keys == declared, table
+
+
+def test_turn_ids_that_return_later_in_a_sequence_are_one_segment():
+    mask = torch.tensor([[1, 1, 1, 1]]).bool()
+    evidence = evidence_of(mask, *(torch.zeros(1, 4).double() for _ in range(3)))
+    evidence = replace(evidence, turn=torch.tensor([[[1, 2, 1, 2]]]), entropy=torch.tensor([[[1.0, 5.0, 3.0, 7.0]]]))
+    turns = measure_turns(evidence)
+    assert turns["turn_index"].tolist() == [1, 2]
+    assert turns["entropy"].tolist() == [2, 6]
+    assert turn_ids(mask).tolist() == [[1, 1, 1, 1]]

@@ -1,0 +1,142 @@
+"""Numbers worked by hand on a batch of two sequences and eleven trained tokens."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from shared_batch import ADVANTAGE, DELTA, MASK, worked
+
+from workbench.diagnostics import measure_turns, measure_updates
+
+EXACT = {"rel": 0, "abs": 6e-7}  # six decimals are given
+
+
+def measured(evidence, name):
+    return float(measure_updates(evidence)[name][0])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("approx_kl", 0.043636),
+        ("kl_k2", 0.108200),
+        ("kl_k3", 0.089607),
+        ("ratio_mean", 1.045970),
+        ("ratio_std", 0.396946),
+        ("ratio_max", 2.013753),
+        ("ratio_min", 0.272532),
+        ("chi2", 0.251620),
+        ("ess_frac", 0.874110),
+        ("ess_sequence_frac", 0.728371),
+        ("log_ratio_abs_max", 1.3),
+        ("clip_frac", 2 / 11),
+        ("clip_low_frac", 1 / 11),
+        ("clip_high_frac", 1 / 11),
+        ("out_of_range_frac", 4 / 11),
+        ("turn_ratio_geo_max", 1.284025),
+        ("turn_ratio_arith_max", 1.356718),
+        ("turn_log_ratio_sum_abs_max", 1.1),
+        ("clip_bias_proxy", 0.142439),
+        ("clip_bias_proxy_range", 0.192383),
+        ("turn_clip_frac", 0.5),
+        ("sequence_clip_frac", 1.0),
+        ("tokens", 11),
+        ("advantage_abs_max", 1.2),
+        ("advantage_positive_frac", 6 / 11),
+        ("log_ratio_q50", 0.02),
+        ("unit_ratio_max", 2.013753),
+    ],
+)
+def test_update_level_numbers(name, expected):
+    assert measured(worked(), name) == pytest.approx(expected, **EXACT)
+
+
+def test_an_outlier_moves_the_proxies_and_not_the_clip_fraction():
+    delta = DELTA.clone()
+    delta[0, 2] = 3.0
+    case = worked(delta)
+    lower = (np.exp(-1.3) * 1.2) ** 2
+    assert measured(case, "clip_bias_proxy") == pytest.approx((np.exp(6) * 0.36 + lower) / 11)  # 13.21285
+    aside = (np.exp(-0.3) * 0.5) ** 2 + (np.exp(0.25) * 0.5) ** 2  # out of range on the side that PPO does not clip
+    assert measured(case, "clip_bias_proxy_range") == pytest.approx((np.exp(6) * 0.36 + lower + aside) / 11)  # 13.26279
+    assert measured(case, "clip_frac") == pytest.approx(2 / 11)
+
+
+def test_positive_advantage_share_is_that_of_bapo_at_the_bounds_of_ppo():
+    advantage = torch.tensor([[1.0], [-0.5]]).double().expand(2, 8)  # P = 5.017420, Q = 3.100984
+    share = measured(worked(advantage=advantage), "positive_advantage_frac")
+    assert share == pytest.approx(5.017420 / (5.017420 + 3.100984), **EXACT)
+
+
+def test_turn_level_numbers():
+    turns = measure_turns(worked())
+    assert turns["trajectory"].tolist() == [0, 0, 1, 1]
+    assert turns["turn_index"].tolist() == [1, 2, 1, 2]
+    assert turns["n_tokens"].tolist() == [3, 2, 2, 4]
+    assert turns["ratio_geo"] == pytest.approx([1.284025, 0.869358, 1.077884, 0.759572], **EXACT)
+    assert turns["ratio_arith"] == pytest.approx([1.356718, 0.880510, 1.094431, 0.871409], **EXACT)
+    assert turns["ratio_prod"] == pytest.approx([2.117000, 0.755784, 1.161834, 0.332871], **EXACT)
+    assert turns["log_ratio_sum"] == pytest.approx([0.75, -0.28, 0.15, -1.10])
+    assert turns["advantage"] == pytest.approx([0.8, 0.45, -0.6, -0.625])
+    assert turns["clip_frac"] == pytest.approx([1 / 3, 0, 0, 1 / 4])
+    assert turns["out_of_range_frac"] == pytest.approx([1 / 3, 1 / 2, 1 / 2, 1 / 4])
+    assert turns["ratio_max"] == pytest.approx([2.013753, 1.020201, 1.284025, 1.161834], **EXACT)
+
+
+def test_gradient_share_of_turns_is_the_share_of_absolute_weights():
+    weight = torch.tensor([[0.1, -0.1, 0, 9, 9, 0.2, 0, 9], [0.3, 0, 9, 0, 0, -0.3, 0, 9]]).double()
+    turns = measure_turns(worked(gradient_weight=weight[None]))
+    assert turns["gradient_share"] == pytest.approx([0.2, 0.2, 0.3, 0.3])
+
+
+def test_explained_variance_uses_unbiased_variances_and_the_old_values():
+    mask = torch.tensor([[1, 1, 1, 1]]).bool()
+    values = torch.tensor([[0.2, 0.4, 0.6, 0.1]]).double()[None]
+    returns = torch.tensor([[0, 1, 1, 0]]).double()[None]
+    flat = {name: getattr(worked(), name)[:, :1, :4] for name in ("log_prob", "log_prob_old", "log_prob_behaviour")}
+    other = {
+        name: getattr(worked(), name)[:, :1, :4]
+        for name in ("ratio", "active_low", "active_high", "out_of_range", "dual", "factor", "advantages", "entropy")
+    }
+    case = replace(
+        worked(), mask=mask[None], turn=mask[None].long(), trajectory=torch.tensor([[0]]), values=values * 0,
+        values_old=values, returns=returns, gradient_weight=values, **flat, **other,
+    )  # fmt: skip
+    assert measured(case, "explained_variance") == pytest.approx(0.552513, **EXACT)
+    assert measured(case, "value_mae") == pytest.approx((0.2 + 0.6 + 0.4 + 0.1) / 4)
+    assert measured(case, "value_bias") == pytest.approx((0.2 - 0.6 - 0.4 + 0.1) / 4)
+
+
+def test_value_clip_share_counts_tokens_whose_clipped_error_is_larger():
+    # V = .9, V_old = .2, G = 1: clipped to .7, error grows; V = .1, V_old = .3, G = 0: not clipped.
+    values = torch.where(torch.arange(8) < 4, 0.9, 0.1).double().expand(1, 2, 8)
+    old = torch.where(torch.arange(8) < 4, 0.2, 0.3).double().expand(1, 2, 8)
+    returns = torch.where(torch.arange(8) < 4, 1.0, 0.0).double().expand(1, 2, 8)
+    clipped = int(MASK[:, :4].sum()) / 11
+    case = worked(values=values, values_old=old, returns=returns, value_clip=0.5)
+    assert measured(case, "vf_clip_frac") == pytest.approx(clipped)
+    assert measure_updates(replace(case, value_clip=None))["vf_clip_frac"] is None
+
+
+def test_likelihood_displacement_separates_good_from_bad_trajectories():
+    update = measure_updates(worked())
+    good = (0.10 - 0.05 + 0.70 - 0.30 + 0.02) / 5
+    bad = (0.25 - 0.10 + 0.05 - 1.30 + 0.15 + 0) / 6
+    assert update["displacement_positive"][0] == pytest.approx(good)
+    assert update["displacement_negative"][0] == pytest.approx(bad)
+    assert update["displaced_positive_frac"][0] == 0
+    flipped = measure_updates(worked(advantage=-ADVANTAGE))
+    assert flipped["displacement_positive"][0] == pytest.approx(bad)
+    assert flipped["displaced_positive_frac"][0] == 1
+
+
+def test_mismatch_compares_the_old_policy_with_the_sampler():
+    shift = torch.where(MASK, 0.1, float("nan")).double()[None]
+    case = worked()
+    case = replace(case, log_prob_behaviour=case.log_prob_old + shift)
+    update = measure_updates(case)
+    assert update["mismatch"][0] == pytest.approx(0.1)
+    assert update["mismatch_max"][0] == pytest.approx(0.1)
+    assert update["mismatch_kl"][0] == pytest.approx(0.1)
+    assert update["mismatch_k3"][0] == pytest.approx(np.exp(-0.1) - 1 + 0.1)

@@ -1,0 +1,655 @@
+"""What must hold for every pipeline, on random batches."""
+
+import math
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+from random_batches import (
+    AGGREGATES,
+    CLIPS,
+    CORRECTIONS,
+    F64,
+    KLS,
+    LEVELS,
+    MEANS,
+    PESSIMISTIC,
+    RATIOS,
+    STABILISERS,
+    algorithms,
+    batches,
+    per_token,
+    poisoned,
+    pure_algorithms,
+)
+from torch import Tensor
+from torch.nn.functional import pad
+from worked_example import PPO
+
+from workbench.batch import Batch, turn_ids
+from workbench.objective import Algorithm, Normaliser, PolicyLoss, Pool, clipped_loss, policy_loss, statistics
+from workbench.objective.aggregate import SeqMeanTokenMean, TokenMean, TurnMean
+from workbench.objective.clip import Hard, LogClip, NoClip, Ppo, Recip, Soft
+from workbench.objective.kl import LossKL, NoKL
+from workbench.objective.rollout_correction import NoCorrection, Tis
+from workbench.objective.stabilise import AdvNorm, KlClipFrac, NoStabiliser, RmsBatch, RmsSeq, RmsTurn
+from workbench.spec import InputError
+
+LOW_LEVELS = [r for r in RATIOS if r.level in ("token", "turn", "sequence")]
+
+
+def close(expected, rel: float = 1e-9):
+    return pytest.approx(expected, rel=rel, abs=1e-12)
+
+
+def solved(algorithm: Algorithm, batch: Batch, log_prob: Tensor, **given_: object) -> tuple[PolicyLoss, Tensor]:
+    """The loss and its gradient with respect to the log-probs."""
+    leaf = log_prob.clone().requires_grad_()
+    out = policy_loss(algorithm, batch, leaf, **given_)
+    if out.loss.requires_grad:
+        out.loss.backward()
+    gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+    return PolicyLoss(out.loss.detach(), out.terms), gradient
+
+
+def bias(algorithm: Algorithm, batch: Batch, log_prob: Tensor, **given_: object) -> Tensor:
+    leaf = log_prob.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(clipped_loss(algorithm, batch, leaf, **given_), leaf)
+    return gradient
+
+
+# --- mask
+
+
+@given(algorithms(), batches(), st.sampled_from([math.nan, math.inf, -1e30]))
+def test_nothing_off_the_mask_matters(algorithm, drawn, garbage):
+    batch, log_prob = drawn
+    dirty = replace(batch, **{name: poisoned(x, batch.mask, garbage) for name, x in per_token(batch).items()})
+    dirty = replace(dirty, sentence=torch.where(batch.mask, batch.sentence, 77))
+    a, grad_a = solved(algorithm, batch, log_prob)
+    b, grad_b = solved(algorithm, dirty, poisoned(log_prob, batch.mask, garbage))
+    assert torch.equal(a.loss, b.loss)
+    assert torch.equal(grad_a, grad_b)
+    assert torch.all(grad_a[~batch.mask] == 0)
+    for field in fields(a.terms):
+        x, y = getattr(a.terms, field.name), getattr(b.terms, field.name)
+        if x is not None:
+            assert (
+                torch.equal(torch.where(batch.mask, x, 0), torch.where(batch.mask, y, 0))
+                if x.dim() == 2
+                else (torch.equal(x, y))
+            ), field.name
+
+
+@given(algorithms(), batches())
+def test_flags_and_log_ratios_are_empty_off_the_mask(algorithm, drawn):
+    batch, log_prob = drawn
+    terms = policy_loss(algorithm, batch, log_prob).terms
+    for name in ("active_low", "active_high", "out_of_range", "dual"):
+        assert not getattr(terms, name)[~batch.mask].any()
+    assert torch.all(terms.log_ratio[~batch.mask] == 0)
+    assert torch.all(terms.token_loss[~batch.mask] == 0)
+
+
+# --- on-policy point
+
+
+@given(algorithms(kl=KLS[:1], correction=CORRECTIONS[:1]), batches())
+def test_on_policy_every_ratio_is_one_and_nothing_is_clipped(algorithm, drawn):
+    batch, _ = drawn
+    terms = policy_loss(algorithm, batch, batch.log_prob_old).terms
+    assert torch.all(terms.ratio == 1)
+    assert not (terms.active_low | terms.active_high | terms.out_of_range | terms.dual).any()
+    assert torch.all(terms.factor == 1)
+    assert terms.stabiliser_ratio == terms.clipped_rms == terms.stabiliser_factor - 1 == 0
+    assert float(terms.penalty) == 0
+    assert float(clipped_loss(algorithm, batch, batch.log_prob_old)) == 0
+
+
+@given(st.sampled_from(CLIPS), batches())
+def test_on_policy_the_gradient_of_token_ratios_is_minus_the_advantage(clip, drawn):
+    batch, _ = drawn
+    _, gradient = solved(replace(PPO, clip=clip), batch, batch.log_prob_old)
+    expected = torch.where(batch.mask, -batch.advantages, 0) / max(int(batch.mask.sum()), 1)
+    assert torch.allclose(gradient, expected, rtol=1e-12, atol=0)
+
+
+@given(st.sampled_from(["geometric", "arithmetic"]), st.sampled_from([Ppo(), Ppo(gate="unit"), NoClip()]), batches())
+def test_on_policy_a_shared_turn_ratio_credits_the_turns_mean_advantage(mean, clip, drawn):
+    batch, _ = drawn
+    _, gradient = solved(replace(PPO, ratio=Pool("turn", mean), clip=clip), batch, batch.log_prob_old)
+    n = max(int(batch.mask.sum()), 1)
+    for i, t in batch.mask.nonzero().tolist():
+        same_turn = batch.turn[i] == batch.turn[i, t]
+        assert float(gradient[i, t]) == close(-float(batch.advantages[i][same_turn].mean()) / n)
+
+
+@given(st.sampled_from(["turn", "sequence", "sentence"]), st.sampled_from(["geometric", "arithmetic"]), batches())
+def test_on_policy_a_token_gradient_credits_each_token_with_its_own_advantage(level, mean, drawn):
+    batch, _ = drawn
+    _, gradient = solved(replace(PPO, ratio=Pool(level, mean, "token")), batch, batch.log_prob_old)
+    expected = torch.where(batch.mask, -batch.advantages, 0) / max(int(batch.mask.sum()), 1)
+    assert torch.allclose(gradient, expected, rtol=1e-9, atol=1e-15)
+
+
+# --- degenerate units
+
+
+def single_token_turns(batch: Batch) -> Batch:
+    """Keep every other policy position at most, so that each turn has one token."""
+    return replace(batch, mask=batch.mask & (torch.arange(batch.mask.shape[1]) % 2 == 0))
+
+
+@given(pure_algorithms(ratios=[r for r in RATIOS if r.level == "turn"], aggregate=AGGREGATES), batches(scale=0.5))
+def test_turns_of_one_token_are_tokens(algorithm, drawn):
+    batch, log_prob = single_token_turns(drawn[0]), drawn[1]
+    token, gradient = solved(replace(algorithm, ratio=Pool("token")), batch, log_prob)
+    turn, turn_gradient = solved(algorithm, batch, log_prob)
+    assert float(turn.loss) == close(float(token.loss))
+    assert torch.allclose(turn_gradient, gradient, rtol=1e-9, atol=1e-14)
+
+
+def one_turn(batch: Batch) -> Batch:
+    """Each sequence is one stretch of policy tokens with one advantage."""
+    return replace(batch, mask=batch.response, advantages=batch.advantages[:, :1].expand_as(batch.advantages))
+
+
+@given(
+    st.sampled_from(["geometric", "arithmetic", "product"]), st.sampled_from(["shared", "token"]),
+    st.sampled_from(CLIPS), batches(scale=0.3),
+)  # fmt: skip
+def test_one_turn_per_sequence_is_gspo(mean, grad, clip, drawn):
+    batch, log_prob = one_turn(drawn[0]), drawn[1]
+    by_turn = replace(PPO, ratio=Pool("turn", mean, grad), clip=clip, aggregate=SeqMeanTokenMean())
+    a, grad_a = solved(by_turn, batch, log_prob)
+    b, grad_b = solved(replace(by_turn, ratio=Pool("sequence", mean, grad)), batch, log_prob)
+    c, grad_c = solved(replace(by_turn, aggregate=TurnMean()), batch, log_prob)
+    assert torch.allclose(torch.stack([a.loss, c.loss]), b.loss.expand(2), rtol=1e-12)
+    assert torch.allclose(torch.stack([grad_a, grad_c]), grad_b.expand(2, *grad_b.shape), rtol=1e-9, atol=1e-15)
+
+
+@given(st.sampled_from(RATIOS[:-1]), st.sampled_from(MEANS), st.sampled_from(["token", "unit"]), batches(width=(1, 1)))
+def test_with_one_token_per_sequence_all_levels_coincide(ratio, aggregate, gate, drawn):
+    batch, log_prob = replace(drawn[0], mask=drawn[0].response), drawn[1]
+    assume(not isinstance(aggregate, type(MEANS[2])))  # divides by a constant horizon
+    algorithm = replace(PPO, ratio=ratio, aggregate=aggregate, clip=Ppo(gate=gate))
+    a, grad_a = solved(algorithm, batch, log_prob)
+    b, grad_b = solved(PPO, batch, log_prob)
+    assert torch.allclose(a.loss, b.loss, rtol=1e-12)
+    assert torch.allclose(grad_a, grad_b, rtol=1e-9, atol=1e-14)
+
+
+# --- ordering
+
+
+@given(st.sampled_from(["turn", "sequence", "sentence"]), st.sampled_from(["shared", "token"]), batches(scale=0.8))
+def test_ratios_are_ordered(level, grad, drawn):
+    batch, log_prob = drawn
+
+    def ratio(mean: str) -> Tensor:
+        return policy_loss(replace(PPO, ratio=Pool(level, mean, grad)), batch, log_prob).terms.ratio
+
+    geometric, arithmetic, product = ratio("geometric"), ratio("arithmetic"), ratio("product")
+    token = policy_loss(PPO, batch, log_prob).terms.ratio
+    ids = {"turn": batch.turn, "sequence": batch.mask.long(), "sentence": batch.sentence}[level]
+    for i, t in batch.mask.nonzero().tolist():
+        unit = token[i][batch.mask[i] & (ids[i] == ids[i, t])]
+        assert unit.min() <= geometric[i, t] * (1 + 1e-12)
+        assert geometric[i, t] <= arithmetic[i, t] * (1 + 1e-12)
+        assert arithmetic[i, t] <= unit.max() * (1 + 1e-12)
+        if len(unit) > 1 and unit.std() > 1e-3:
+            assert geometric[i, t] < arithmetic[i, t]
+        assert float(product[i, t]) == close(float(geometric[i, t] ** len(unit)))
+
+
+@given(batches(scale=0.5))
+def test_products_of_the_turns_multiply_to_the_product_of_the_sequence(drawn):
+    batch, log_prob = drawn
+    turn = policy_loss(replace(PPO, ratio=Pool("turn", "product")), batch, log_prob).terms.ratio
+    sequence = policy_loss(replace(PPO, ratio=Pool("sequence", "product")), batch, log_prob).terms.ratio
+    for i in range(len(turn)):
+        if batch.mask[i].any():
+            ids = batch.turn[i]
+            first = [int((ids == k).nonzero()[0]) for k in range(1, int(ids.max()) + 1)]
+            token = int(batch.mask[i].nonzero()[0])
+            assert float(turn[i, first].prod()) == close(float(sequence[i, token]))
+
+
+def test_without_a_ratio_the_gradient_is_the_policy_gradient():
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    old, advantages = torch.full((1, 3), -40.0, dtype=F64), torch.tensor([[1.0, -2.0, 3.0]], dtype=F64)
+    zeros = torch.zeros(1)
+    batch = Batch(mask.long(), mask, mask, zeros, zeros.long(), zeros, zeros, old, old, advantages=advantages)
+    out, gradient = solved(replace(PPO, ratio=Pool("none")), batch, old + 39.0)  # far beyond the clamp of log-ratios
+    assert gradient[0].tolist() == close([-1 / 3, 2 / 3, -1.0])
+    assert torch.all(out.terms.ratio == 1)
+    assert out.terms.log_ratio[0].tolist() == [39.0] * 3
+
+
+# --- gate
+
+
+@given(st.sampled_from(PESSIMISTIC), batches())
+def test_a_token_that_the_clip_closed_has_no_gradient(clip, drawn):
+    batch, log_prob = drawn
+    out, gradient = solved(replace(PPO, clip=clip), batch, log_prob)
+    closed = out.terms.active_low | out.terms.active_high | out.terms.dual
+    assert torch.all(gradient[closed] == 0)
+    moving = batch.mask & ~closed & (out.terms.log_ratio.abs() < 20)
+    assert torch.all(gradient[moving] != 0)
+
+
+@given(algorithms(clip=[Ppo(), Ppo(low=0.1, high=0.3), Recip(), LogClip(at="unit")]), batches())
+def test_a_token_gate_closes_low_ratios_of_negative_and_high_ratios_of_positive_advantages(algorithm, drawn):
+    assume(not isinstance(algorithm.stabilise, AdvNorm))
+    batch, log_prob = drawn
+    terms, (lowest, highest) = policy_loss(algorithm, batch, log_prob).terms, algorithm.clip.bounds
+    a = batch.advantages
+    assert torch.equal(terms.active_low, batch.mask & (a < 0) & (terms.ratio < lowest))
+    assert torch.equal(terms.active_high, batch.mask & (a > 0) & (terms.ratio > highest))
+    token = terms.log_ratio.clamp(-20, 20).exp()
+    assert torch.equal(terms.out_of_range, batch.mask & ((token < lowest) | (token > highest)))
+
+
+@given(st.sampled_from([r for r in RATIOS if r.level in ("turn", "sequence", "sentence")]), batches(scale=0.5))
+def test_a_unit_gate_closes_whole_units(ratio, drawn):
+    batch, log_prob = drawn
+    terms = policy_loss(replace(PPO, ratio=ratio, clip=Ppo(gate="unit", dual=1.5)), batch, log_prob).terms
+    ids = {"turn": batch.turn, "sequence": batch.mask.long(), "sentence": batch.sentence}[ratio.level]
+    for i, t in batch.mask.nonzero().tolist():
+        unit = batch.mask[i] & (ids[i] == ids[i, t])
+        mean = float(batch.advantages[i][unit].mean())
+        w = float(terms.ratio[i, t])
+        assert bool(terms.active_low[i, t]) == (mean < 0 and w < 0.8)
+        assert bool(terms.active_high[i, t]) == (mean > 0 and w > 1.2)
+        assert bool(terms.dual[i, t]) == (mean < 0 and w > 1.5)
+
+
+@given(
+    st.sampled_from([Ppo(), Ppo(low=0.1, high=0.4, dual=1.7), Recip(), LogClip(), LogClip(at="unit")]),
+    st.sampled_from([-2.0, 0.5]),
+)  # fmt: skip
+def test_the_loss_is_continuous_at_the_bounds(clip, advantage):
+    bounds = [*clip.bounds, getattr(clip, "dual", None) or 1.0]
+    at = torch.tensor([[math.log(x) for x in bounds]], dtype=F64)
+    before, after = (per_token_loss(clip, at + step, advantage) for step in (-1e-9, 1e-9))
+    assert torch.allclose(before, after, rtol=0, atol=1e-7)
+
+
+def per_token_loss(clip, delta: Tensor, advantage: float, log_prob: float = -1.0) -> Tensor:
+    mask = torch.ones_like(delta, dtype=torch.bool)
+    zeros, advantages = torch.zeros(len(delta)), torch.full_like(delta, advantage)
+    old = log_prob - delta
+    batch = Batch(mask.long(), mask, mask, zeros, zeros.long(), zeros, zeros, old, old, advantages=advantages)
+    return policy_loss(replace(PPO, clip=clip), batch, old + delta).terms.token_loss
+
+
+def test_soft_fades_with_a_jump_at_each_edge():
+    e = 0.2
+    ratios = [
+        1 - 1.06 * e,
+        1 - 1.05 * e / 1,
+        1 - 1.02 * e,
+        1 - e + 1e-12,
+        1.0,
+        1 + e - 1e-12,
+        1 + 1.1 * e,
+        1 + 1.31 * e,
+    ]
+    weights = [0, 0, (1 - 1.02 * e) * 0.03, 1 - e, 1.0, 1 + e, (1 + 1.1 * e) * 0.2, 0]
+    delta = torch.tensor([ratios], dtype=F64).log()
+    for advantage in (-2.0, 0.5):
+        expected = [-w * advantage * -1.0 for w in weights]
+        assert per_token_loss(Soft(epsilon=e), delta, advantage)[0].tolist() == pytest.approx(expected, abs=1e-9)
+
+
+def test_hard_keeps_the_larger_weight_for_good_tokens_and_the_smaller_for_bad_ones():
+    delta = torch.tensor([[0.5, 1.0, 2.0]], dtype=F64).log()
+    assert per_token_loss(Hard(), delta, 1.0)[0].tolist() == close([0.8, 1.0, 2.0])  # -w A l with l = -1
+    assert per_token_loss(Hard(), delta, -1.0)[0].tolist() == close([-0.5, -1.0, -1.2])
+
+
+def test_hard_and_soft_keep_a_detached_weight():
+    delta = torch.tensor([[0.5, 1.1]], dtype=F64).log()
+    mask, zeros, old = torch.ones(1, 2, dtype=torch.bool), torch.zeros(1), -1 - delta
+    batch = Batch(mask.long(), mask, mask, zeros, zeros.long(), zeros, zeros, old, old, advantages=torch.ones_like(old))
+    hard, gradient = solved(replace(PPO, clip=Hard()), batch, old + delta)
+    assert gradient[0].tolist() == close([-0.8 / 2, -1.1 / 2])
+    assert hard.terms.active_low[0].tolist() == [True, False]
+    assert bias(replace(PPO, clip=Hard()), batch, old + delta)[0].tolist() == close([0.3 / 2, 0.0])
+    soft, gradient = solved(replace(PPO, clip=Soft()), batch, old + delta)
+    assert gradient[0].tolist() == close([0.0, -1.1 / 2])
+    assert soft.terms.active_low[0].tolist() == [True, False]
+    assert bias(replace(PPO, clip=Soft()), batch, old + delta)[0].tolist() == close([-0.5 / 2, 0.0])
+
+
+@given(algorithms(stabilise=[NoStabiliser()], kl=[NoKL()], correction=CORRECTIONS[:2]), batches())
+def test_what_the_clip_took_is_the_unclipped_gradient_less_the_clipped_one(algorithm, drawn):
+    batch, log_prob = drawn
+    out, clipped = solved(algorithm, batch, log_prob)
+    assume(isinstance(algorithm.clip, Ppo | Recip | LogClip | NoClip))
+    _, whole = solved(replace(algorithm, clip=NoClip()), batch, log_prob)
+    taken = bias(algorithm, batch, log_prob)
+    assert torch.allclose(taken, whole - clipped, rtol=1e-9, atol=1e-9 * float(whole.abs().max()))
+    if not (out.terms.active_low | out.terms.active_high | out.terms.dual).any():
+        assert torch.all(taken == 0)
+
+
+# --- scaling
+
+
+@given(pure_algorithms(clip=CLIPS), batches(), st.sampled_from([0.25, 8.0]))
+def test_scaling_the_advantages_scales_the_loss_and_nothing_else(algorithm, drawn, c):
+    batch, log_prob = drawn
+    a, grad_a = solved(algorithm, batch, log_prob)
+    b, grad_b = solved(algorithm, replace(batch, advantages=c * batch.advantages), log_prob)
+    assume(int(a.terms.guarded) == 0 and (a.terms.energy[2] > 0 or a.terms.energy[0] == 0))
+    scale = float((a.terms.token_loss.abs().sum() + 1e-9) * c)  # signed terms may cancel in the sum
+    assert float(b.loss) == pytest.approx(c * float(a.loss), rel=1e-6, abs=1e-6 * scale)
+    assert torch.allclose(grad_b, c * grad_a, rtol=1e-6, atol=1e-6 * float(grad_a.abs().max()))
+    assert b.terms.stabiliser_ratio == pytest.approx(a.terms.stabiliser_ratio, rel=1e-5)
+    for name in ("active_low", "active_high", "out_of_range", "dual"):
+        assert torch.equal(getattr(a.terms, name), getattr(b.terms, name))
+
+
+# --- stabilisers
+
+RMS = [RmsBatch(tau=tau, smooth=smooth) for tau in (1.0, 3.0) for smooth in (False, True)]
+RMS += [RmsSeq(tau=tau, smooth=smooth) for tau in (1.0, 3.0) for smooth in (False, True)]
+
+
+@given(st.sampled_from(RMS), batches())
+def test_a_factor_is_one_or_below_one_over_tau(stabilise, drawn):
+    batch, log_prob = drawn
+    terms = policy_loss(replace(PPO, stabilise=stabilise), batch, log_prob).terms
+    below = (terms.factor <= 1) if stabilise.smooth else (terms.factor < 1 / stabilise.tau)
+    assert torch.all((terms.factor == 1) | (below & (terms.factor > 0)))
+    none_outside = ~terms.out_of_range.any(1)
+    assert torch.all(terms.factor[none_outside] == 1) or isinstance(stabilise, RmsBatch)
+    if none_outside.all():
+        assert torch.all(terms.factor == 1)
+
+
+@given(st.sampled_from([RmsBatch(), RmsSeq(), RmsTurn()]), batches())
+def test_a_factor_follows_its_definition(stabilise, drawn):
+    batch, log_prob = drawn
+    terms = policy_loss(replace(PPO, stabilise=stabilise), batch, log_prob).terms
+    weight = terms.log_ratio.clamp(-20, 20).exp() * batch.advantages
+
+    def factor(where: Tensor) -> float:
+        inside, outside = weight[where & ~terms.out_of_range], weight[where & terms.out_of_range]
+        c = float(outside.square().mean().sqrt()) if len(outside) else 0.0
+        n = float(inside.square().mean().sqrt()) if len(inside) else 1.0
+        return 1 / (c / (n + 1e-8)) if c / (n + 1e-8) > stabilise.tau else 1.0
+
+    assume(batch.mask.any())
+    if isinstance(stabilise, RmsBatch):
+        expected = torch.full_like(weight, factor(batch.mask))
+    elif isinstance(stabilise, RmsSeq):
+        expected = torch.tensor([[factor(row)] for row in each_row(batch.mask)], dtype=F64).expand_as(weight)
+    else:
+        units = [(row & (batch.turn == k)) for row in each_row(batch.mask) for k in range(1, int(batch.turn.max()) + 1)]
+        mean = sum(factor(unit) * int(unit.sum()) for unit in units if unit.any()) / int(batch.mask.sum())
+        expected = torch.full_like(weight, mean)
+    assert torch.allclose(terms.factor, expected, rtol=1e-9)
+
+
+def each_row(mask: Tensor) -> list[Tensor]:
+    """One mask of the whole shape for every row."""
+    rows = torch.arange(len(mask))[:, None]
+    return [mask & (rows == i) for i in range(len(mask))]
+
+
+@pytest.mark.parametrize("stabilise", [RmsBatch(), RmsTurn(tau=3.0), RmsSeq()])
+def test_with_nothing_in_range_the_factor_stays_finite_and_is_counted(stabilise):
+    mask = torch.ones(2, 3, dtype=torch.bool)
+    zeros, old = torch.zeros(2), torch.zeros(2, 3, dtype=F64)
+    batch = Batch(mask.long(), mask, mask, zeros, zeros.long(), zeros, zeros, old, old, advantages=torch.ones_like(old))
+    terms = policy_loss(replace(PPO, stabilise=stabilise), batch, old + math.log(5)).terms
+    assert terms.factor.flatten().tolist() == close([0.2] * 6, rel=1e-6)  # n taken as 1
+    assert int(terms.guarded) == (1 if isinstance(stabilise, RmsBatch) else 2)
+    weightless = replace(batch, advantages=torch.tensor([[1.0, 1.0, 0.0]] * 2, dtype=F64))
+    delta = torch.tensor([[math.log(5), math.log(5), 0.0]] * 2, dtype=F64)
+    terms = policy_loss(replace(PPO, stabilise=stabilise), weightless, old + delta).terms
+    assert terms.factor.flatten().tolist() == close([0.2] * 6, rel=1e-6)
+    assert int(terms.guarded) == (1 if isinstance(stabilise, RmsBatch) else 2)
+
+
+@given(batches(scale=0.5))
+def test_advantages_are_whitened_only_beyond_the_threshold(drawn):
+    batch, log_prob = drawn
+    plain, _ = solved(PPO, batch, log_prob)
+    n = int(batch.mask.sum())
+    active = int((plain.terms.active_low | plain.terms.active_high).sum())
+    assume(n > 1)
+    share = active / n
+    for threshold in (0.0, 0.2, 1.0):
+        out, new_gradient = solved(replace(PPO, stabilise=AdvNorm(threshold=threshold)), batch, log_prob)
+        advantages = batch.advantages
+        if share > threshold:
+            chosen = advantages[batch.mask]
+            advantages = (advantages - chosen.mean()) / (chosen.std() + 1e-8)
+        expected, expected_gradient = solved(PPO, replace(batch, advantages=advantages), log_prob)
+        assert float(out.loss) == close(float(expected.loss), rel=1e-7)
+        assert torch.allclose(new_gradient, expected_gradient, rtol=1e-7)
+
+
+@given(st.sampled_from(["k2", "k3"]), batches(scale=0.5))
+def test_the_gradient_of_the_penalty_leaves_the_clip_fraction_alone(estimator, drawn):
+    batch, log_prob = drawn
+    assume(batch.mask.any())
+    out, gradient = solved(replace(PPO, stabilise=KlClipFrac(estimator=estimator)), batch, log_prob)
+    _, plain = solved(PPO, batch, log_prob)
+    delta, length = out.terms.log_ratio, batch.mask.sum(1, keepdim=True).clamp(min=1)
+    share = out.terms.out_of_range.sum(1, keepdim=True) / length
+    slope = delta.exp() - 1 if estimator == "k3" else delta
+    sequences = int(batch.mask.any(1).sum())
+    expected = torch.where(batch.mask, share * slope / length, 0) / sequences
+    assert torch.allclose(gradient - plain, expected, rtol=1e-9, atol=1e-12)
+
+
+# --- padding, order, micro-batches
+
+
+@given(algorithms(), batches(), st.integers(1, 3))
+def test_right_padding_changes_nothing(algorithm, drawn, extra):
+    batch, log_prob = drawn
+    wide = {f.name: getattr(batch, f.name) for f in fields(batch)}
+    wide = {k: pad(x, (0, extra)) if isinstance(x, Tensor) and x.dim() == 2 else x for k, x in wide.items()}
+    a, grad_a = solved(algorithm, batch, log_prob)
+    b, grad_b = solved(algorithm, Batch(**wide), pad(log_prob, (0, extra), value=math.nan))
+    assert float(b.loss) == close(float(a.loss))
+    assert torch.allclose(grad_b[:, :-extra], grad_a, rtol=1e-9, atol=1e-15)
+
+
+@given(algorithms(), batches(rows=(2, 5)), st.randoms(use_true_random=False))
+def test_the_order_of_the_sequences_changes_nothing(algorithm, drawn, random):
+    batch, log_prob = drawn
+    order = list(range(len(log_prob)))
+    random.shuffle(order)
+    index = torch.tensor(order)
+    a, grad_a = solved(algorithm, batch, log_prob)
+    b, grad_b = solved(algorithm, batch.rows(index), log_prob[index])
+    size = float(a.terms.token_loss.abs().sum()) + float(a.terms.penalty) + float(a.terms.kl_loss.abs()) + 1e-9
+    assert float(b.loss) == pytest.approx(float(a.loss), rel=1e-9, abs=1e-9 * size)
+    assert torch.allclose(grad_b, grad_a[index], rtol=1e-7, atol=1e-9 * float(grad_a.abs().max()) + 1e-15)
+
+
+GLOBAL = [replace(s, scope="global") if hasattr(s, "scope") else s for s in STABILISERS]
+
+
+@given(algorithms(stabilise=GLOBAL), batches(rows=(2, 5)), st.integers(1, 3))
+def test_the_split_into_micro_batches_changes_nothing(algorithm, drawn, size):
+    batch, log_prob = drawn
+    whole, gradient = solved(algorithm, batch, log_prob)
+    taken = bias(algorithm, batch, log_prob)
+    parts = torch.arange(len(log_prob)).split(size)
+    counts = Normaliser.of(batch, len(parts), algorithm.correction)
+    sums = [statistics(algorithm, batch.rows(rows), log_prob[rows]) for rows in parts]
+    known = None if sums[0] is None else torch.stack(sums).sum(0)
+    assert (known is not None) == algorithm.stabilise.needs_statistics
+    outs, gradients, biases = [], [], []
+    for rows in parts:
+        out, part = solved(algorithm, batch.rows(rows), log_prob[rows], normaliser=counts, statistics=known)
+        outs.append(out)
+        gradients.append(part)
+        biases.append(bias(algorithm, batch.rows(rows), log_prob[rows], normaliser=counts, statistics=known))
+    scale = float(whole.terms.token_loss.abs().sum()) + float(whole.loss.abs()) + 1e-9
+    assert sum(float(out.loss) for out in outs) == pytest.approx(float(whole.loss), rel=1e-9, abs=1e-9 * scale)
+    top = float(gradient.abs().max()) + 1e-15
+    assert torch.allclose(torch.cat(gradients), gradient, rtol=1e-7, atol=1e-9 * top)
+    assert torch.allclose(torch.cat(biases), taken, rtol=1e-7, atol=1e-9 * float(taken.abs().max()) + 1e-15)
+    joined = type(outs[0].terms).join([out.terms for out in outs])
+    assert torch.allclose(joined.token_loss, whole.terms.token_loss, rtol=1e-7, atol=1e-9 * scale)
+    assert float(joined.policy_loss) == pytest.approx(float(whole.terms.policy_loss), rel=1e-9, abs=1e-9 * scale)
+    assert joined.stabiliser_ratio == pytest.approx(whole.terms.stabiliser_ratio, rel=1e-9)
+    assert joined.stabiliser_factor == pytest.approx(whole.terms.stabiliser_factor, rel=1e-9)
+    assert torch.equal(joined.active_low, whole.terms.active_low)
+
+
+@given(st.sampled_from([replace(a, scope="micro") for a in AGGREGATES]), batches(rows=(2, 5)), st.integers(1, 3))
+def test_scope_micro_is_the_mean_of_the_micro_batches_own_losses(aggregate, drawn, size):
+    batch, log_prob = drawn
+    algorithm = replace(PPO, aggregate=aggregate, kl=LossKL("k2", 0.3), stabilise=KlClipFrac(scope="micro"))
+    parts = torch.arange(len(log_prob)).split(size)
+    counts = Normaliser.of(batch, len(parts))
+    alone = [float(policy_loss(algorithm, batch.rows(rows), log_prob[rows]).loss) for rows in parts]
+    given_counts = [
+        float(policy_loss(algorithm, batch.rows(rows), log_prob[rows], normaliser=counts).loss) for rows in parts
+    ]
+    assert given_counts == close([x / len(parts) for x in alone])
+
+
+def test_the_statistics_of_another_scope_are_ignored():
+    batch, log_prob = sample_batch()
+    wild = torch.tensor([9.0, 9e9, 9.0, 1.0], dtype=F64)
+    micro, whole = (replace(PPO, stabilise=RmsBatch(scope=scope)) for scope in ("micro", "global"))
+    assert torch.equal(
+        policy_loss(micro, batch, log_prob, statistics=wild).loss, policy_loss(micro, batch, log_prob).loss
+    )
+    assert policy_loss(whole, batch, log_prob, statistics=wild).terms.stabiliser_factor < 1e-4
+
+
+def sample_batch() -> tuple[Batch, Tensor]:
+    g = torch.Generator().manual_seed(3)
+    mask = torch.rand(3, 9, generator=g) < 0.7
+    old = -torch.rand(3, 9, generator=g, dtype=F64)
+    zeros = torch.zeros(3)
+    advantages = torch.randn(3, 9, generator=g, dtype=F64)
+    batch = Batch(mask.long(), mask, mask, zeros, zeros.long(), zeros, zeros, old, old, advantages=advantages)
+    return batch, old + 0.4 * torch.randn(3, 9, generator=g, dtype=F64)
+
+
+@given(st.sampled_from(LEVELS[:2]), batches())
+def test_normalised_weights_have_mean_one(level, drawn):
+    batch, _ = drawn
+    assume(batch.mask.any())
+    weights = Tis(level=level, normalise=True).weights(batch)
+    assert float(weights[batch.mask].mean()) == close(1.0)
+
+
+def test_the_corrections_weight_multiplies_the_token_loss():
+    batch, log_prob = sample_batch()
+    batch = replace(batch, log_prob_behaviour=batch.log_prob_old - math.log(1.5))
+    plain, gradient = solved(PPO, batch, log_prob)
+    weighted, weighted_gradient = solved(replace(PPO, correction=Tis()), batch, log_prob)
+    assert float(weighted.loss) == close(1.5 * float(plain.loss))
+    assert torch.allclose(weighted_gradient, 1.5 * gradient, rtol=1e-12)
+    assert torch.allclose(weighted.terms.correction[batch.mask], torch.tensor(1.5, dtype=F64))
+    assert plain.terms.correction is None
+    assert torch.allclose(
+        bias(replace(PPO, correction=Tis()), batch, log_prob), 1.5 * bias(PPO, batch, log_prob), rtol=1e-12
+    )
+
+
+# --- extremes
+
+
+@given(algorithms(), batches(), st.sampled_from([-50.0, 50.0, 1e6, -1e6]))
+def test_huge_log_ratios_stay_finite(algorithm, drawn, shift):
+    batch, _ = drawn
+    batch = replace(batch, log_prob_behaviour=batch.log_prob_old + shift)
+    out, gradient = solved(algorithm, batch, batch.log_prob_old + shift)
+    assert torch.isfinite(out.loss)
+    assert torch.isfinite(gradient).all()
+    assert torch.allclose(out.terms.log_ratio[batch.mask], torch.tensor(shift, dtype=F64))
+    assert out.terms.ratio.max() <= math.exp(20) * (1 + 1e-9)
+    assert math.isfinite(out.terms.stabiliser_ratio)
+
+
+@given(algorithms(), batches())
+@example(PPO, (sample_batch()[0], sample_batch()[1]))
+def test_a_batch_without_policy_tokens_gives_zero(algorithm, drawn):
+    batch, log_prob = drawn
+    batch = replace(batch, mask=torch.zeros_like(batch.mask))
+    if algorithm.ratio.level == "sentence" and batch.sentence is None:
+        return
+    out, gradient = solved(algorithm, batch, log_prob)
+    assert float(out.loss) == 0
+    assert torch.all(gradient == 0)
+    assert out.terms.stabiliser_factor == 1.0
+    assert out.terms.stabiliser_ratio == 0.0
+
+
+@given(algorithms(), batches(rows=(2, 4)))
+def test_a_sequence_without_policy_tokens_counts_nowhere(algorithm, drawn):
+    batch, log_prob = drawn
+    mask = batch.mask.clone()
+    mask[-1] = False
+    mask[0, 0] = True
+    batch = replace(batch, mask=mask, sentence=torch.where(mask, batch.sentence.clamp(min=1), 0))
+    without = torch.arange(len(mask) - 1)
+    a, grad_a = solved(algorithm, batch, log_prob)
+    b, grad_b = solved(algorithm, batch.rows(without), log_prob[without])
+    assert float(a.loss) == close(float(b.loss))
+    assert torch.allclose(grad_a[:-1], grad_b, rtol=1e-9, atol=1e-15)
+    assert torch.all(grad_a[-1] == 0)
+
+
+@given(algorithms(), batches())
+def test_cached_turns_are_the_turns(algorithm, drawn):
+    batch, log_prob = drawn
+    a, _ = solved(algorithm, batch, log_prob)
+    b, _ = solved(algorithm, replace(batch, turn_id=turn_ids(batch.mask)), log_prob)
+    assert torch.equal(a.loss, b.loss)
+
+
+@given(algorithms(), batches())
+def test_the_loss_is_the_sum_of_its_terms(algorithm, drawn):
+    batch, log_prob = drawn
+    out, _ = solved(algorithm, batch, log_prob)
+    terms = out.terms
+    total = float(terms.policy_loss + terms.kl_loss + terms.penalty)
+    assert float(out.loss) == pytest.approx(total, rel=1e-9, abs=1e-9)
+    assert not any(x.requires_grad for x in vars(terms).values() if isinstance(x, Tensor))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_single_precision_in_gives_single_precision_out(dtype):
+    batch, log_prob = sample_batch()
+    batch = replace(
+        batch, log_prob_old=batch.log_prob_old.to(dtype), log_prob_behaviour=batch.log_prob_old.to(dtype),
+        log_prob_ref=batch.log_prob_old.to(dtype), advantages=batch.advantages.to(dtype),
+    )  # fmt: skip
+    for stabilise in STABILISERS:
+        for correction in (NoCorrection(), Tis(normalise=True)):
+            algorithm = replace(PPO, stabilise=stabilise, correction=correction, kl=LossKL(), aggregate=TokenMean())
+            out = policy_loss(algorithm, batch, log_prob.to(dtype))
+            assert out.loss.dtype == out.terms.token_loss.dtype == out.terms.factor.dtype == dtype
+
+
+def test_a_sentence_ratio_needs_the_sentences():
+    batch, log_prob = sample_batch()
+    with pytest.raises(InputError, match=r"ratio\.level = 'sentence' needs the sentence of every token"):
+        policy_loss(replace(PPO, ratio=Pool("sentence")), batch, log_prob)
+
+
+def test_policy_tokens_outside_any_sentence_are_a_unit_too():
+    batch, log_prob = sample_batch()
+    outside = replace(batch, sentence=torch.zeros_like(batch.tokens))
+    by_sentence, gradient = solved(replace(PPO, ratio=Pool("sentence")), outside, log_prob)
+    by_sequence, expected = solved(replace(PPO, ratio=Pool("sequence")), batch, log_prob)
+    assert torch.equal(by_sentence.loss, by_sequence.loss)
+    assert torch.equal(gradient, expected)

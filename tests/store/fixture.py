@@ -1,0 +1,272 @@
+"""Run folders as a trainer leaves them, written without a trainer (and without torch): what tests of other rooms read.
+
+`write_grid(runs)` makes a small experiment: four algorithms with two seeds, of which `ppo` collapses, `grpo` learns
+nothing, one run failed and one was killed. `write_run` makes one run of any size.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from workbench.diagnostics import CATALOGUE
+from workbench.spec import Diagnostic, RunSettings, Unit, table
+
+START = datetime(2026, 11, 1, 12)
+ARROW = {
+    "VARCHAR": pa.string(), "BIGINT": pa.int64(), "INTEGER": pa.int32(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(),
+    "TIMESTAMP": pa.timestamp("us"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How much a run records; the defaults make a run of about 2,000 turn rows."""
+
+    steps: int = 30
+    trajectories: int = 8
+    turns: int = 4
+    epochs: int = 2
+    minibatches: int = 2
+    tokens: int = 1  # trajectories a step with every token
+    steps_per_segment: int = 10
+
+
+def arrow_type(sql: str) -> pa.DataType:
+    return pa.list_(ARROW[sql.removesuffix("[]")]) if sql.endswith("[]") else ARROW[sql]
+
+
+def columns_of(name: str, dictionary: Sequence[Diagnostic] = CATALOGUE) -> dict[str, pa.DataType]:
+    """Every column of a table, the measured ones included."""
+    declared = {c.name: arrow_type(c.type) for c in table(name).columns}
+    return {d.name: arrow_type(d.sql_type) for d in dictionary if d.table == name} | declared
+
+
+def write_segment(folder: Path, name: str, rows: Mapping[str, Sequence[Any]], file: str | None = None) -> Path:
+    """One segment of table `name` under a run's (or an experiment's) folder: temporary name, then renamed."""
+    target = folder / "segments" / name
+    target.mkdir(parents=True, exist_ok=True)
+    file = file or f"{len(list(target.iterdir())):06d}.parquet"
+    known = columns_of(name)
+    data = pa.table({c: pa.array(v, known[c]) if c in known else pa.array(v) for c, v in rows.items()})
+    unfinished = target / f".{file}.tmp"
+    pq.write_table(data, unfinished)
+    return unfinished.rename(target / file)
+
+
+def write_dictionary(folder: Path, dictionary: Sequence[Diagnostic] = CATALOGUE) -> None:
+    """The segment of table `diagnostic` that travels with each run."""
+    write_segment(
+        folder, "diagnostic",
+        {
+            "name": [d.name for d in dictionary], "table_name": [d.table for d in dictionary],
+            "level": [d.level.value for d in dictionary], "unit": [d.unit.value for d in dictionary],
+            "formula": [d.formula for d in dictionary], "source": [d.source for d in dictionary],
+            "alarm": [d.alarm and d.alarm.reason for d in dictionary],
+            "description": [d.description for d in dictionary], "sql_type": [d.sql_type for d in dictionary],
+        },
+    )  # fmt: skip
+
+
+def run_row(folder: Path, **changes: Any) -> dict[str, Any]:
+    """A row of table `run` for the run in `folder`, finished and healthy unless `changes` say otherwise."""
+    row = {
+        "run_id": folder.name, "experiment": folder.parent.name, "algorithm": "ppo", "arm": "ppo", "seed": 0,
+        "config_hash": "c0ffee", "config": RunSettings().model_dump_json(), "status": "finished", "reason": None,
+        "outcome": "healthy", "collapse_step": None, "detection_step": None, "peak_success": 0.8, "final_success": 0.78,
+        "steps": 30, "started_at": START, "ended_at": START + timedelta(minutes=1), "seconds": 60.0,
+        "versions": json.dumps({"sorl": "0.1.0", "torch": "2.13.0"}),
+    }  # fmt: skip
+    return row | changes
+
+
+def write_status(folder: Path, **changes: Any) -> Path:
+    """A segment of table `run` with one row."""
+    return write_segment(folder, "run", {k: [v] for k, v in run_row(folder, **changes).items()})
+
+
+def success_curve(steps: int, collapse: int | None, learns: bool, rng: np.random.Generator) -> np.ndarray:
+    """Success per step, (steps,): rises to 0.8 (or stays at 0.05) and falls within five steps of `collapse`."""
+    t = np.arange(steps)
+    level = 0.8 * (1 - np.exp(-t / 5)) if learns else np.full(steps, 0.05)
+    if collapse is not None:
+        level = level * np.clip(1 - (t - collapse) / 5, 0.02, 1)
+    return np.clip(level + rng.normal(0, 0.01, steps), 0, 1)
+
+
+def write_run(
+    runs: Path, experiment: str, run_id: str, *, shape: Shape = Shape(), algorithm: str = "ppo", arm: str | None = None,
+    seed: int = 0, collapse: int | None = None, learns: bool = True, status: str = "finished", reason: str | None = None,
+    log: str = "",
+) -> Path:  # fmt: skip
+    """A run's folder with every table; with `collapse` the ratio of turn 3 runs away five steps before that step."""
+    folder = runs / experiment / run_id
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(f'algorithm = "{algorithm}"\nseed = {seed}\n')
+    (folder / "console.log").write_text(log)
+    rng = np.random.default_rng([seed, len(algorithm)])
+    success = success_curve(shape.steps, collapse, learns, rng)
+    outcome = "collapsed" if collapse is not None else "healthy" if learns else "no_learning"
+    write_status(folder, algorithm=algorithm, arm=arm or algorithm, seed=seed, status="running", outcome=None, ended_at=None)
+    write_dictionary(folder)
+    for first in range(0, shape.steps, shape.steps_per_segment):
+        steps = np.arange(first, min(first + shape.steps_per_segment, shape.steps))
+        for name, rows in step_rows(run_id, steps, success, shape, collapse, rng).items():
+            write_segment(folder, name, rows)
+    if collapse is not None:
+        events = [
+            (collapse - 3, "alarm", "warning", "ess_frac_min", 0.2, 0.3, "ess_frac_min fell below 0.3"),
+            (collapse - 1, "alarm", "warning", "grad_norm_max", 40.0, 20.0, "grad_norm_max is above 20"),
+            (collapse + 7, "collapse", "critical", "success", float(success[-1]), 0.5, "success fell by half"),
+        ]
+        names = ("step", "kind", "severity", "diagnostic", "value", "threshold", "message")
+        rows = {"run_id": [run_id] * 3, **dict(zip(names, map(list, zip(*events, strict=True)), strict=True))}
+        write_segment(folder, "event", rows | {"at": [START] * 3})
+    verdict = {
+        "outcome": outcome if status == "finished" else None, "collapse_step": collapse,
+        "detection_step": None if collapse is None else collapse + 7, "peak_success": float(success.max()),
+        "final_success": float(success[-10:].mean()),
+    }  # fmt: skip
+    over = {"ended_at": None} if status == "running" else {}
+    write_status(
+        folder, algorithm=algorithm, arm=arm or algorithm, seed=seed, status=status, reason=reason, steps=shape.steps,
+        started_at=START + timedelta(seconds=seed), **verdict, **over,
+    )  # fmt: skip
+    return folder
+
+
+def step_rows(
+    run_id: str, steps: np.ndarray, success: np.ndarray, shape: Shape, collapse: int | None, rng: np.random.Generator
+) -> dict[str, dict[str, Any]]:
+    """Rows of every measured table for `steps`."""
+    B, K, E, U = shape.trajectories, shape.turns, shape.epochs, shape.minibatches
+    danger = np.clip((steps - (collapse - 6)) / 3, 0, 3) if collapse is not None else np.zeros(len(steps))
+    spread = dict(zip(steps.tolist(), danger.tolist(), strict=True))
+
+    def measured(name: str, index: dict[str, np.ndarray]) -> dict[str, Any]:
+        size = len(index["step"])
+        trouble = np.array([spread[s] for s in index["step"].tolist()])
+        rows: dict[str, Any] = {d.name: values(d, size, trouble, rng) for d in CATALOGUE if d.table == name}
+        return rows | {"run_id": np.full(size, run_id)} | index
+
+    def index(**sizes: int) -> dict[str, np.ndarray]:
+        grid = np.meshgrid(steps, *(np.arange(n) for n in sizes.values()), indexing="ij")
+        return {k: g.ravel() for k, g in zip(("step", *sizes), grid, strict=True)}
+
+    step = measured("step", index())
+    step |= {"success": success[steps], "reward": success[steps], "at": [START + timedelta(seconds=int(s)) for s in steps]}
+    updates = index(epoch=E, update=U)
+    updates["update"] = updates["epoch"] * U + updates["update"]
+    minibatch = measured("minibatch", updates | {"rollout_step": updates["step"]})
+    bias = minibatch["clip_bias_norm"]
+    minibatch["clip_bias_norm"] = [v if u % 2 == 0 else None for v, u in zip(bias, updates["update"], strict=True)]
+    who = index(trajectory=B)
+    trajectory = measured("trajectory", who | {"prompt_group": who["trajectory"] // 2, "rollout_step": who["step"]})
+    trajectory |= {
+        "question": [f"which [{i}] of e{i}?" for i in who["trajectory"]], "gold": ["e1"] * len(who["step"]),
+        "answer": [None if i % 3 == 0 else "e1" for i in who["trajectory"]], "ended": ["answer"] * len(who["step"]),
+        "success": rng.random(len(who["step"])) < success[who["step"]],
+    }  # fmt: skip
+    which = index(epoch=E, trajectory=B, turn_index=K)
+    which["turn_index"] = which["turn_index"] + 1
+    turn = measured("turn", which | {"update": which["epoch"] * U + which["trajectory"] * U // B})
+    third = which["turn_index"] == 3
+    turn["ratio_geo"] = np.where(third, turn["ratio_geo"] * 3, turn["ratio_geo"])
+    for share in ("ratio_mass_frac", "gradient_share"):
+        turn[share] = _shares(np.where(third, turn[share] * 5, turn[share]), which["step"], which["epoch"])
+    by_turn = index(turn_index=K)
+    by_turn["turn_index"] = by_turn["turn_index"] + 1
+    sampled = index(trajectory=shape.tokens)
+    length = 3 * K
+    lists = {
+        c: [_token_list(c, t, length, K, rng) for _ in sampled["step"]]
+        for c, t in columns_of("token").items() if c not in ("run_id", "step", "trajectory")
+    }  # fmt: skip
+    evaluated = {"step": steps[steps % 10 == 0]}
+    n = len(evaluated["step"])
+    evaluation = {
+        "run_id": [run_id] * n, **evaluated, "data": ["facts"] * n, "episodes": [64] * n,
+        "success": success[evaluated["step"]], "success_low": success[evaluated["step"]] * 0.8,
+        "success_high": np.minimum(1, success[evaluated["step"]] * 1.1), "turns": [3.0] * n,
+    }  # fmt: skip
+    found = {
+        "step": step, "minibatch": minibatch, "trajectory": trajectory, "turn": turn,
+        "turn_step": measured("turn_step", by_turn),
+        "token": {"run_id": [run_id] * len(sampled["step"]), **sampled, **lists}, "evaluation": evaluation,
+    }  # fmt: skip
+    return {name: rows for name, rows in found.items() if len(rows["step"])}
+
+
+def _token_list(column: str, kind: pa.DataType, length: int, turns: int, rng: np.random.Generator) -> list[Any]:
+    position = np.arange(length)
+    if column == "turn_index":
+        return np.where(position % 3 > 0, position // 3 + 1, 0).tolist()
+    if pa.types.is_string(kind.value_type):
+        return ["<search>" if i % 3 == 1 else f"e{i}" for i in position]
+    if pa.types.is_boolean(kind.value_type):
+        return (position % 3 > 0).tolist()
+    if pa.types.is_integer(kind.value_type):
+        return position.tolist()
+    return rng.normal(-1, 0.3, length).tolist()
+
+
+def _shares(values: np.ndarray, *groups: np.ndarray) -> np.ndarray:
+    """`values` divided by their sum within each combination of `groups`."""
+    _, group = np.unique(np.stack(groups), axis=1, return_inverse=True)
+    group = group.ravel()
+    return values / np.bincount(group, weights=values)[group]
+
+
+def values(d: Diagnostic, size: int, trouble: np.ndarray, rng: np.random.Generator) -> Any:
+    """Plausible numbers of a diagnostic, (size,); `trouble` (size,) widens those that announce a collapse."""
+    if d.sql_type == "VARCHAR":
+        return rng.choice(np.array(["search", "answer", "invalid"]), size)
+    if d.sql_type == "BOOLEAN":
+        return rng.random(size) < 0.5
+    if d.sql_type == "BIGINT":
+        return rng.integers(4, 20, size)
+    if d.unit is Unit.FRACTION:
+        return np.clip(rng.uniform(0.01, 0.05, size) * (1 + 5 * trouble), 0, 1)
+    if d.unit is Unit.RATIO:
+        return np.exp(rng.normal(0, 0.02, size) * (1 + 5 * trouble))
+    if d.unit is Unit.NORM:
+        return rng.uniform(1, 3, size) * (1 + 5 * trouble)
+    if d.unit is Unit.SECONDS:
+        return rng.uniform(0.1, 0.3, size)
+    return rng.normal(0, 0.02, size) * (1 + 5 * trouble)
+
+
+def write_experiment(runs: Path, experiment: str, question: str = "Does the clip stop the collapse?") -> Path:
+    """The folder of an experiment with its row."""
+    folder = runs / experiment
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = {"experiment": [experiment], "question": [question], "toml": [f'question = "{question}"\n'], "at": [START]}
+    write_segment(folder, "experiment", rows)
+    return folder
+
+
+def write_grid(runs: Path, experiment: str = "demo", shape: Shape = Shape()) -> list[str]:
+    """A small experiment of eight runs; returns their ids."""
+    write_experiment(runs, experiment)
+    ids = []
+    for algorithm, collapse, learns in (("ppo", 15, True), ("st-ppo", None, True), ("grpo", None, False)):
+        for seed in (0, 1):
+            ids.append(f"{algorithm}-s{seed}-aaaa000{seed}")
+            write_run(
+                runs, experiment, ids[-1], shape=shape, algorithm=algorithm, seed=seed,
+                collapse=None if collapse is None else collapse + seed, learns=learns,
+            )  # fmt: skip
+    ids.append("so-grpo-s0-bbbb0000")
+    log = "loading\n\x1b[31mRuntimeError: [bold]CUDA out of memory[/bold]\x1b[0m\n"
+    write_run(runs, experiment, ids[-1], shape=shape, algorithm="so-grpo", status="failed", reason="RuntimeError: out", log=log)
+    ids.append("so-grpo-s1-bbbb0001")
+    write_run(runs, experiment, ids[-1], shape=shape, algorithm="so-grpo", seed=1, status="running")
+    return ids

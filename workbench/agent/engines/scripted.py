@@ -1,0 +1,51 @@
+"""An engine that plays what it is given: the fake for tests and for looking at a protocol by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from workbench.agent.episode import Episode
+from workbench.agent.protocol import Dialogue
+from workbench.agent.tokenizer import Codec
+from workbench.agent.worlds import Question, World
+
+
+class ScriptedEngine:
+    """Plays `script(question)`, the text of each turn in order; every token has the log-prob `log_prob` (nats).
+
+    A turn longer than the world allows is cut there, as a sampler's would be. A script that runs out before the episode
+    ends leaves it as "max_tokens".
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        script: Callable[[Question], Sequence[str]],
+        log_prob: float = -1.0,
+    ) -> None:
+        self._codec, self._script, self._log_prob = Codec(tokenizer), script, log_prob
+
+    def rollout(
+        self,
+        world: World,
+        questions: Sequence[Question],
+        groups: Sequence[int],
+        generator: torch.Generator | None = None,
+        greedy: bool = False,
+    ) -> list[Episode]:
+        """One episode for each question; `generator` and `greedy` change nothing."""
+        return [self._play(world, q, g) for q, g in zip(questions, groups, strict=True)]
+
+    def _play(self, world: World, question: Question, group: int) -> Episode:
+        dialogue = Dialogue(world, self._codec, question, group)
+        for text in self._script(question):
+            if dialogue.ended is not None:
+                break
+            tokens = self._codec.encode(text)[: world.max_turn_tokens]
+            dialogue.turn(tokens, [self._log_prob] * len(tokens))
+        if dialogue.ended is None:
+            dialogue.stop()
+        return dialogue.episode()

@@ -1,0 +1,58 @@
+"""An episode as it was sampled, and the batch that training reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+import torch
+
+from workbench.batch import Batch
+
+
+@dataclass
+class Episode:
+    """One conversation: its tokens, who wrote them, and how it ended."""
+
+    question_id: int
+    group: int
+    tokens: list[int]
+    written: list[bool]  # True where the policy wrote the token
+    log_prob: list[float]  # under the sampler (nats), 0.0 where not written
+    prompt_length: int
+    question: str
+    gold: str
+    answer: str | None
+    reward: float
+    success: bool
+    ended: str  # answer, max_turns or max_tokens
+    turns: int
+    searches: int
+    valid_turns: int
+    turn_status: list[str] = field(default_factory=list)  # "search", "answer" or "invalid", one a turn
+
+
+def collate(episodes: Sequence[Episode], pad_id: int) -> Batch:
+    """Right-pad `episodes` to (B, T), T the longest; log_prob_old is the sampler's until someone recomputes it."""
+    length = torch.tensor([len(e.tokens) for e in episodes])
+    prompt = torch.tensor([e.prompt_length for e in episodes])
+    position = torch.arange(int(length.max()))
+    inside = position < length[:, None]  # (B, T)
+    tokens = torch.full(inside.shape, pad_id)
+    tokens[inside] = torch.tensor(list(chain.from_iterable(e.tokens for e in episodes)))
+    mask = torch.zeros(inside.shape, dtype=torch.bool)
+    mask[inside] = torch.tensor(list(chain.from_iterable(e.written for e in episodes)), dtype=torch.bool)
+    log_prob = torch.zeros(inside.shape)
+    log_prob[inside] = torch.tensor(list(chain.from_iterable(e.log_prob for e in episodes)))
+    return Batch(
+        tokens=tokens,
+        response=inside & (position >= prompt[:, None]),
+        mask=mask,
+        length=length,
+        group=torch.tensor([e.group for e in episodes]),
+        trajectory=torch.arange(len(episodes)),
+        score=torch.tensor([e.reward for e in episodes]),
+        log_prob_behaviour=log_prob,
+        log_prob_old=log_prob.clone(),
+    )

@@ -1,0 +1,1 @@
+"""What answers a query: ranked facts."""

@@ -1,0 +1,39 @@
+"""What a world is: it asks questions, answers queries and judges answers, all in text; tokens are not its business."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Split = Literal["train", "eval"]
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question: `seed` fixes everything the world will say in its episodes, `chain` is the path to the answer."""
+
+    id: int  # index in its stream
+    text: str
+    gold: str
+    seed: int
+    start: str = ""
+    chain: tuple[str, ...] = ()
+
+
+class World(Protocol):
+    """The calls that engines and learning make of a task."""
+
+    max_turns: int
+    max_turn_tokens: int
+
+    def questions(self, split: Split, seed: int, start: int, n: int) -> list[Question]:
+        """Questions start .. start + n - 1 of the stream (split, seed)."""
+
+    def prompt(self, question: Question) -> str:
+        """The text that the policy reads first."""
+
+    def search(self, question: Question, query: str, turn: int) -> str | None:
+        """What the retriever returns for `query` in turn `turn` (from 1); None for a query that it cannot read."""
+
+    def score(self, question: Question, answer: str) -> float:
+        """Reward of `answer`."""

@@ -1,0 +1,106 @@
+"""The batch: every tensor of a training batch with its axes, turn ids, and `pool`, the one segment mean.
+
+Axes: B sequences, T token positions (prompt, observations and padding included), K turns, S segments.
+All per-token tensors are aligned with `tokens`: entry t speaks of token t given the tokens before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Trajectories ready for training, right-padded to a common length.
+
+    `mask` is the loss mask m (1 = token written by the policy), `response` the attention mask a of the response
+    (1 = any token after the prompt, observations included). Log-probs are nats, float32 or wider, 0 where not defined.
+    """
+
+    tokens: Tensor  # (B, T) int64
+    response: Tensor  # (B, T) bool, a
+    mask: Tensor  # (B, T) bool, m
+    length: Tensor  # (B,) int64, tokens that are not padding
+    group: Tensor  # (B,) int64, prompt group
+    trajectory: Tensor  # (B,) int64, index in the batch of the step
+    score: Tensor  # (B,) outcome reward R
+    log_prob_behaviour: Tensor  # (B, T) under the sampler, mu
+    log_prob_old: Tensor  # (B, T) under the proximal policy
+    log_prob_ref: Tensor | None = None  # (B, T) under the frozen reference
+    values: Tensor | None = None  # (B, T) critic before the update, V_old
+    advantages: Tensor | None = None  # (B, T)
+    returns: Tensor | None = None  # (B, T) target of the critic
+    sentence: Tensor | None = None  # (B, T) int64, sentence of each token from 1, 0 = none; only sentence ratios need it
+    turn_id: Tensor | None = None  # (B, T) int64, `turn` computed once; whoever changes `mask` must drop it
+
+    @property
+    def turn(self) -> Tensor:
+        """Turn id of each token, (B, T): 1..K on policy tokens, 0 elsewhere."""
+        return turn_ids(self.mask) if self.turn_id is None else self.turn_id
+
+    def rows(self, index: Tensor) -> Batch:
+        """The sequences `index` (any order), with every tensor indexed alike."""
+        changes = {f.name: getattr(self, f.name)[index] for f in fields(self) if getattr(self, f.name) is not None}
+        return replace(self, **changes)
+
+    def trimmed(self) -> Batch:
+        """The same sequences without the positions at which every one of them is padding."""
+        width, full = int(self.length.max()), self.tokens.shape[1]
+        if width == full:
+            return self
+        changes = {f.name: getattr(self, f.name) for f in fields(self)}
+        cut = {k: x[:, :width] for k, x in changes.items() if x is not None and x.dim() == 2 and x.shape[1] == full}
+        return replace(self, **cut)
+
+
+def turn_ids(mask: Tensor) -> Tensor:
+    """Number the turns of each sequence: cumsum(start) * m, start where m rises; (B, T) bool -> (B, T) int64.
+
+    Two policy messages with no observation between them are one turn (formulas.md, section 0).
+    """
+    m = mask.long()
+    before = torch.nn.functional.pad(m, (1, 0))[:, :-1]
+    return ((m == 1) & (before == 0)).long().cumsum(1) * m
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """Sums over segments: column s of each row belongs to segment s; column 0 (no segment) is always empty."""
+
+    total: Tensor  # (B, S)
+    count: Tensor  # (B, S)
+
+    @property
+    def mean(self) -> Tensor:
+        """Segment means, (B, S); 0 where a segment is empty."""
+        return self.total / self.count.clamp(min=1)
+
+    @property
+    def exists(self) -> Tensor:
+        """True where a segment has a token, (B, S)."""
+        return self.count > 0
+
+
+def pool(x: Tensor, segments: Tensor, size: int | None = None) -> Pooled:
+    """Sum `x` (B, T) over the tokens of each segment id (B, T); id 0 means no segment and is dropped before the sum.
+
+    `size` is the number of columns S (largest id + 1 by default). Values at id 0 may be NaN or Inf.
+    """
+    size = int(segments.max()) + 1 if size is None else size
+    inside = segments > 0
+    total = x.new_zeros(x.shape[0], size).scatter_add(1, segments, torch.where(inside, x, 0))
+    count = x.new_zeros(x.shape[0], size).scatter_add(1, segments, inside.to(x.dtype))
+    return Pooled(total, count)
+
+
+def spread(per_segment: Tensor, segments: Tensor) -> Tensor:
+    """Give every token its segment's value, (B, S) and (B, T) -> (B, T); 0 at id 0."""
+    return torch.where(segments > 0, per_segment.gather(1, segments), 0)
+
+
+def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+    """Mean of `x` where `mask`, a scalar; 0 when nothing is selected. Masked values may be NaN or Inf."""
+    return torch.where(mask, x, 0).sum() / mask.sum().clamp(min=1)

@@ -1,0 +1,25 @@
+"""What `run` and `plan` share: a grid file with its algorithms looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from workbench.grid.file import Grid
+
+
+def grid_of(file: Path, overrides: Sequence[str]) -> Grid:
+    """The cells of a grid file; unknown algorithms, slots and impossible group sizes are InputErrors here."""
+    from workbench.algorithms import resolve
+    from workbench.grid.file import load
+
+    return load(file, overrides, resolve)
+
+
+def runs_of(ctx: typer.Context) -> Path:
+    """The folder of the global option --runs."""
+    return Path(ctx.obj)

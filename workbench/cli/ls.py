@@ -1,0 +1,54 @@
+"""`sorl ls`: experiments and runs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+_EXPERIMENTS = """
+    SELECT experiment, count(*) AS runs, count(*) FILTER (status = 'finished') AS finished,
+           count(*) FILTER (status = 'running') AS running,
+           count(*) FILTER (status IN ('failed', 'interrupted')) AS stopped,
+           count(*) FILTER (outcome = 'collapsed') AS collapsed,
+           max(started_at) AS last_start, any_value(question) AS question
+    FROM run LEFT JOIN experiment USING (experiment)
+    GROUP BY experiment ORDER BY last_start DESC NULLS FIRST, experiment
+"""
+_RUNS = """
+    SELECT run_id, arm, seed, status, outcome, steps, collapse_step, peak_success, final_success, seconds, started_at
+    FROM run WHERE experiment = ? ORDER BY arm, seed, run_id
+"""
+
+
+def ls(
+    ctx: typer.Context,
+    experiment: Annotated[str | None, typer.Argument(help="Only this one, with its runs.", show_default=False)] = None,
+) -> None:
+    """Experiments and their runs; `sorl ls EXPERIMENT` for one of them."""
+    from workbench.cli.database import current, note
+    from workbench.cli.text import plain, print_table
+    from workbench.spec import InputError, nearest
+
+    reader = current(ctx.obj)
+    experiments = reader.rows(_EXPERIMENTS).rows
+    names = [row[0] for row in experiments]
+    if experiment is not None and experiment not in names:
+        listed = f"; there is: {', '.join(names)}" if names else "; no run was recorded yet"
+        raise InputError(f"no experiment '{experiment}'{nearest(experiment, names)}{listed}")
+    if not experiments:
+        note(f"no runs in '{ctx.obj}' yet: `sorl run FILE.toml` trains a grid")
+        return
+    for row in experiments:
+        if experiment in (None, row[0]):
+            typer.echo(_heading(row, plain))
+            answer = reader.rows(_RUNS, [row[0]])
+            print_table(answer.columns, answer.rows)
+            typer.echo()
+
+
+def _heading(row: tuple[Any, ...], plain: Any) -> str:
+    name, runs, finished, running, stopped, collapsed, _, question = row
+    counts = [f"{runs} runs", f"{finished} finished"]
+    counts += [f"{n} {word}" for n, word in ((running, "running"), (stopped, "stopped"), (collapsed, "collapsed")) if n]
+    return plain(f"{name}: {', '.join(counts)}" + (f"\n{question}" if question else ""))

@@ -1,0 +1,107 @@
+"""The command `sorl`: one module a verb, imported when it is asked for; wrong input is one message and exit code 2."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+# In the order of the help page. Module and function have the verb's name; a group of verbs is a Typer called `app`.
+VERBS = (
+    "run", "plan", "ls", "show", "compare", "sql", "diagnose", "replay", "app", "report", "eval", "retriever",
+    "algorithms", "diagnostics", "sync", "rescan", "doctor", "bench",
+)  # fmt: skip
+WRONG_INPUT = 2
+
+
+class Verbs(TyperGroup):
+    """Looks verbs up by module, so that one verb's imports cost the others nothing."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The verbs that this installation has."""
+        return [verb for verb in VERBS if find_spec(f"workbench.cli.{verb}")]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a verb; None for an unknown one, which is then refused with the nearest name."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module = import_module(f"workbench.cli.{cmd_name}")
+        verb = getattr(module, cmd_name, None) or module.app
+        if not isinstance(verb, typer.Typer):
+            function, verb = verb, typer.Typer(add_completion=False)
+            verb.command(cmd_name)(function)
+        command = typer.main.get_command(verb)
+        command.name = cmd_name
+        return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Name the nearest verb where the typed one does not exist."""
+        from workbench.spec import nearest
+
+        known = self.list_commands(ctx)
+        if args and args[0] not in known and not args[0].startswith("-"):
+            ctx.fail(f"no command '{args[0]}'{nearest(args[0], known)}; there is: {', '.join(known)}")
+        return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Accept the global --runs after the verb too, where everybody types it."""
+        return list(super().parse_args(ctx, _global_first(args)))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb; a mistake of the user is a message, not a traceback."""
+        from workbench.spec import InputError
+
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            typer.echo(f"sorl: {error}", err=True)
+            raise typer.Exit(WRONG_INPUT) from None
+        except BrokenPipeError:  # `sorl sql ... | head`: whoever read us has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+
+
+def _global_first(args: list[str]) -> list[str]:
+    ours, rest = [], []
+    words = iter(args)
+    for word in words:
+        if word == "--":
+            rest += [word, *words]
+        elif word == "--runs":
+            ours += [word, *[value for value in [next(words, None)] if value is not None]]
+        else:
+            (ours if word.startswith("--runs=") else rest).append(word)
+    return ours + rest
+
+
+app = typer.Typer(
+    cls=Verbs,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(
+    epilog="Results go to stdout, the rest to stderr. Exit code 0: success, 1: something failed, 2: wrong input."
+)
+def sorl(
+    ctx: typer.Context,
+    runs: Annotated[Path, typer.Option("--runs", metavar="DIR", envvar="SORL_RUNS", help="The runs folder.")] = Path(
+        "runs"
+    ),
+) -> None:
+    """Find out why off-policy RL training of multi-turn LLM agents collapses."""
+    ctx.obj = runs
+
+
+def main() -> None:
+    """Entry point of the command `sorl`."""
+    app(prog_name="sorl")

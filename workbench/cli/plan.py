@@ -1,0 +1,215 @@
+"""`sorl plan FILE.toml`: the cells of a grid, what sets them apart, how long they take; nothing runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from workbench.cli.cells import grid_of, runs_of
+from workbench.cli.tables import as_json, check_format, show
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from workbench.grid.cell import Cell
+    from workbench.grid.estimate import Estimate
+    from workbench.grid.file import Grid
+    from workbench.spec import RunSettings
+
+
+def plan(
+    ctx: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="Grid file.", show_default=False)],
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Runs at a time; default: one a core.", show_default=False)
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change the base, e.g. learn.staleness=0; also seeds=[0].",
+            show_default=False,
+        ),
+    ] = None,
+    form: Annotated[str, typer.Option("--format", help="table, md or json.")] = "table",
+) -> None:
+    """Show the cells of a grid, what differs between them and the estimated time; runs nothing."""
+    check_format(form, ("table", "md", "json"))
+    grid = grid_of(file, changes or [])
+    describe(grid, runs_of(ctx), workers, form)
+
+
+def describe(grid: Grid, runs: Path, workers: int | None = None, form: str = "table") -> None:
+    """Print the plan: arms with the settings that differ, the slots that differ, fairness, time."""
+    from workbench.grid import guard
+    from workbench.grid.folder import folder_of, held, last_row, status_of
+    from workbench.grid.progress import duration
+
+    status = {}
+    for cell in grid.cells:
+        folder = folder_of(runs, cell)
+        status[cell.run_id] = status_of(last_row(folder), alive=held(folder))
+    left = [cell for cell in grid.cells if status[cell.run_id] != "finished"]
+    arms = {cell.arm: cell.settings for cell in grid.cells}
+    time = _estimate(left, runs, workers)
+    notes = guard.notes(arms)
+    if form == "json":
+        typer.echo(_as_json(grid, status, arms, time, notes))
+        return
+    typer.echo(f"{grid.experiment}: {grid.question}\n")
+    show(_cells(grid, status), form)
+    if len(slots := _slots(arms)):
+        typer.echo("\nSlots in which the algorithms differ\n")
+        show(slots, form)
+    typer.echo()
+    for note in notes:
+        typer.echo(f"Note: {note}.")
+    done = len(grid.cells) - len(left)
+    typer.echo(
+        f"{len(grid.cells)} cells ({len(grid.arms)} arms x {len(grid.seeds)} seeds)"
+        + (f", {done} finished" if done else "")
+        + (f"; about {duration(time.seconds)}, {time.workers} at a time ({time.basis})" if left else "; nothing to run")
+    )
+
+
+def _cells(grid: Grid, status: dict[str, str]) -> pd.DataFrame:
+    """One row per arm: its algorithm, seeds and finished runs, and every setting that not all arms share."""
+    import pandas as pd
+
+    from workbench.grid.differences import differing
+    from workbench.grid.keys import short
+
+    settings = differing({cell.arm: cell.settings for cell in grid.cells})
+    settings.pop("algorithm", None)  # the arm's label and the table of slots say it
+    rows = []
+    for arm in grid.arms:
+        cells = [cell for cell in grid.cells if cell.arm == arm]
+        done = sum(status[cell.run_id] == "finished" for cell in cells)
+        row = {
+            "arm": arm,
+            "kind": "control" if cells[0].control else "crossed",
+            "algorithm": cells[0].algorithm,
+            "seeds": " ".join(str(cell.seed) for cell in cells),
+            "finished": f"{done}/{len(cells)}",
+        }
+        rows.append(row | {short(key): _word(values[arm]) for key, values in settings.items()})
+    return pd.DataFrame(rows)
+
+
+def _slots(arms: dict[str, RunSettings]) -> pd.DataFrame:
+    """One row per slot in which the algorithms differ, one column per distinct algorithm."""
+    import pandas as pd
+
+    from workbench.algorithms import differences, resolve
+    from workbench.grid.cell import algorithm_label
+
+    algorithms = {}
+    for settings in arms.values():
+        label = algorithm_label(settings.algorithm)
+        if settings.slots:
+            label += f" + slots {json.dumps(settings.slots)}"
+        algorithms[label] = resolve(settings.algorithm, settings.slots)
+    first = next(iter(algorithms.values()))
+    slots = dict.fromkeys(slot for other in algorithms.values() for slot in differences(first, other))
+    rows = []
+    for slot in slots:
+        told = choices([getattr(algorithm, slot) for algorithm in algorithms.values()])
+        rows.append({"slot": slot, **dict(zip(algorithms, told, strict=True))})
+    return pd.DataFrame(rows)
+
+
+def choices(slots: Sequence[Any]) -> list[str]:
+    """Each choice of one slot in a line: its kind and the options that are not the default or not the same in all."""
+    kinds: dict[str, list[Any]] = {}
+    for slot in slots:
+        kinds.setdefault(slot.kind, []).append(slot)
+    return [choice(slot, _varying(kinds[slot.kind])) for slot in slots]
+
+
+def _varying(slots: Sequence[Any]) -> set[str]:
+    return {f.name for f in fields(slots[0]) if len({repr(getattr(slot, f.name)) for slot in slots}) > 1}
+
+
+def choice(slot: Any, wanted: Collection[str] | None = None) -> str:
+    """A slot's choice in a line: its kind and its options (of `wanted` and those that are not the default, if given)."""
+    told = [f for f in fields(slot) if wanted is None or f.name in wanted or getattr(slot, f.name) != f.default]
+    return " ".join([slot.kind, *(f"{f.name}={_word(getattr(slot, f.name))}" for f in told)])
+
+
+def _word(value: Any) -> str:
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _estimate(cells: Sequence[Cell], runs: Path, workers: int | None) -> Estimate:
+    from workbench.algorithms import resolve
+    from workbench.grid.estimate import estimate
+    from workbench.grid.run import made, warm_key
+
+    def needs(settings: RunSettings) -> tuple[bool, bool]:
+        algorithm = resolve(settings.algorithm, settings.slots)
+        return algorithm.critic, bool(getattr(algorithm.stabilise, "needs_bias", False))
+
+    warm = {warm_key(cell.settings): cell.settings for cell in cells}
+    missing = [settings for key, settings in warm.items() if key and not made(runs / ".cache", key)]
+    return estimate(cells, needs, _recorded(runs, needs), workers, missing)
+
+
+def _recorded(runs: Path, needs: Any) -> list[Any]:
+    """The pace of the finished runs that this kind of machine trained; none where there is no database yet."""
+    import platform
+
+    from workbench.grid.estimate import Recorded
+    from workbench.spec import InputError, RunSettings
+
+    if not (runs / "sorl.duckdb").is_file():
+        return []
+    from workbench.store.reader import Reader
+
+    frame = Reader(runs).query(
+        "SELECT config, seconds / steps AS pace FROM run WHERE status = 'finished' AND steps > 0 AND seconds > 0"
+        " AND versions->>'$.machine' = ? ORDER BY ended_at DESC LIMIT 50",
+        [f"{platform.system()} {platform.machine()}"],
+    )
+    recorded = []
+    for config, pace in zip(frame["config"], frame["pace"], strict=True):
+        try:
+            settings = RunSettings.model_validate_json(config)
+            critic, second_backward = needs(settings)
+            recorded.append(Recorded(settings, critic, second_backward, float(pace)))
+        except (ValueError, InputError):
+            continue  # a run of another version of sorl: its settings may no longer exist
+    return recorded
+
+
+def _as_json(grid: Grid, status: dict[str, str], arms: dict[str, RunSettings], time: Estimate, notes: list[str]) -> str:
+    import pandas as pd
+
+    from workbench.grid.differences import differing
+
+    cells = [
+        {"run_id": c.run_id, "arm": c.arm, "algorithm": c.algorithm, "seed": c.seed, "control": c.control,
+         "config_hash": c.config_hash, "status": status[c.run_id]}
+        for c in grid.cells
+    ]  # fmt: skip
+    slots = _slots(arms)
+    return json.dumps(
+        {
+            "experiment": grid.experiment,
+            "question": grid.question,
+            "cells": cells,
+            "settings": differing(arms),
+            "slots": json.loads(as_json(slots)) if isinstance(slots, pd.DataFrame) and len(slots) else [],
+            "notes": notes,
+            "estimate": {"seconds": round(time.seconds), "workers": time.workers, "basis": time.basis},
+        },
+        indent=2,
+        ensure_ascii=False,
+    )

@@ -1,0 +1,107 @@
+"""`sorl show RUN`: one run with its events."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from workbench.store.reader import Reader
+
+_LOG_LINES = 20
+_FACTS = (
+    "experiment", "algorithm", "arm", "seed", "status", "reason", "outcome", "collapse_step", "detection_step",
+    "peak_success", "final_success", "steps", "started_at", "ended_at", "seconds", "config_hash", "versions",
+)  # fmt: skip
+_EVENTS = """
+    SELECT step, severity, kind, diagnostic, value, threshold, message
+    FROM event WHERE run_id = ? ORDER BY step NULLS FIRST, severity, kind
+"""
+_ROWS = (
+    "SELECT table_name, count(*) AS segments, sum(rows) AS rows FROM segment WHERE run_id = ? GROUP BY ALL ORDER BY 1"
+)
+
+
+def show(
+    ctx: typer.Context,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or the beginning of one.", show_default=False)],
+    config: Annotated[bool, typer.Option("--config", help="Print the whole resolved configuration.")] = False,
+    log: Annotated[int | None, typer.Option(min=0, help="Last lines of console.log; default: 20 if it failed.")] = None,
+) -> None:
+    """One run: how it stands, its events, its configuration, and the end of its log if it failed."""
+    from workbench.cli.database import current
+    from workbench.cli.text import cell, plain, print_table
+
+    reader = current(ctx.obj)
+    run_id = find(reader, run)
+    answer = reader.rows("SELECT * FROM run WHERE run_id = ?", [run_id])
+    row = dict(zip(answer.columns, answer.rows[0], strict=True))
+    typer.echo(plain(run_id))
+    for name in _FACTS:
+        if row.get(name) is not None:
+            typer.echo(f"  {name:<16}{cell(row[name])}")
+    events = reader.rows(_EVENTS, [run_id])
+    typer.echo(f"\nEvents: {len(events.rows) or 'none'}")
+    if events.rows:
+        print_table(events.columns, events.rows)
+    recorded = reader.rows(_ROWS, [run_id])
+    typer.echo("\nRecorded")
+    print_table(recorded.columns, recorded.rows)
+    folder = Path(ctx.obj) / str(row["experiment"]) / run_id
+    changed = json.loads(row["config"]) if config and row["config"] else _changes(row["config"])
+    typer.echo("\nConfiguration" if config else "\nConfiguration, where it differs from the defaults (--config: all)")
+    for key, value in _flat(changed).items():
+        typer.echo(f"  {key} = {plain(json.dumps(value, ensure_ascii=False))}")
+    lines = (_LOG_LINES if row["status"] == "failed" else 0) if log is None else log
+    if lines:
+        typer.echo(f"\nEnd of {folder / 'console.log'}")
+        for line in tail(folder / "console.log", lines):
+            typer.echo(f"  {plain(line)}")
+
+
+def find(reader: Reader, name: str) -> str:
+    """The run of this id or with this unique beginning; InputError names the candidates or the nearest run."""
+    from workbench.spec import InputError, nearest
+
+    runs = [row[0] for row in reader.rows("SELECT run_id FROM run ORDER BY run_id").rows]
+    if name in runs:
+        return name
+    found = [run for run in runs if run.startswith(name)]
+    if len(found) == 1:
+        return str(found[0])
+    if found:
+        more = f" and {len(found) - 8} more" if len(found) > 8 else ""
+        raise InputError(
+            f"'{name}' begins {len(found)} runs: {', '.join(found[:8])}{more}; type more of the one you mean"
+        )
+    hint = nearest(name, runs) or "; `sorl ls` lists the runs"
+    raise InputError(f"no run '{name}'{hint}")
+
+
+def tail(log: Path, lines: int, size: int = 65536) -> list[str]:
+    """The last `lines` lines of a log; a sentence where there is none."""
+    if not log.is_file():
+        return ["(no console.log)"]
+    with log.open("rb") as handle:
+        handle.seek(0, 2)
+        handle.seek(max(0, handle.tell() - size))
+        return handle.read().decode(errors="replace").splitlines()[-lines:]
+
+
+def _changes(config: str | None) -> dict[str, Any]:
+    from workbench.spec import RunSettings
+
+    if not config:
+        return {}
+    given, default = _flat(json.loads(config)), _flat(RunSettings().model_dump(mode="json"))
+    return {key: value for key, value in given.items() if key not in default or default[key] != value}
+
+
+def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
+    return flat

@@ -1,0 +1,159 @@
+"""`sorl sql`: a question to the database, or the list of what can be asked."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from workbench.spec import TABLES
+
+if TYPE_CHECKING:
+    from workbench.store.reader import Answer, Reader
+
+_FORMATS = ("table", "csv", "json", "parquet")
+_LIMIT = 1000  # rows of a table on the terminal
+_TABLES = """
+    SELECT t.table_name AS name, 'table' AS kind, counted.rows, t.column_count AS columns, t.comment AS grain
+    FROM duckdb_tables() t JOIN ({counts}) AS counted ON counted.name = t.table_name WHERE NOT t.internal
+    UNION ALL
+    SELECT view_name, 'view', NULL, column_count, comment FROM duckdb_views() WHERE NOT internal
+    ORDER BY kind, name
+""".format(counts=" UNION ALL ".join(f"SELECT '{t.name}' AS name, count(*) AS rows FROM \"{t.name}\"" for t in TABLES))
+_COLUMNS = """
+    SELECT column_name AS column, data_type AS type, comment AS description
+    FROM duckdb_columns() WHERE table_name = ? AND NOT internal ORDER BY column_index
+"""
+
+
+def sql(
+    ctx: typer.Context,
+    query: Annotated[
+        str | None, typer.Argument(metavar="[SELECT ... | TABLE]", help="One SELECT, or a table to describe.")
+    ] = None,
+    saved: Annotated[str | None, typer.Option(metavar="NAME", help="A saved query.", show_default=False)] = None,
+    form: Annotated[str, typer.Option("--format", help="table, csv, json or parquet.")] = "table",
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"Rows at most; a table shows {_LIMIT}, files hold all.", show_default=False),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.001, help="Stop a question that runs longer.")] = 60.0,
+) -> None:
+    """Ask the database in SQL, read-only. Alone: the tables; with a table's name: its columns."""
+    from workbench.cli.database import current
+    from workbench.spec import InputError, nearest
+    from workbench.store.saved import saved_query
+
+    if form not in _FORMATS:
+        raise InputError(f"--format '{form}' is unknown{nearest(form, _FORMATS)}; allowed: {', '.join(_FORMATS)}")
+    if form == "parquet" and output is None:
+        raise InputError("--format parquet writes a binary file: add --output FILE.parquet")
+    if query is not None and saved is not None:
+        raise InputError("both a query and --saved were given; type one of them")
+    text = saved_query(saved).sql if saved is not None else query
+    reader = current(ctx.obj, seconds=seconds)
+    parameters: list[Any] | None = None
+    if text is None:
+        text = _TABLES
+    elif _is_name(text) and text.strip() in _names(reader):
+        text, parameters = _COLUMNS, [text.strip()]
+    elif _is_name(text):
+        raise InputError(f"no table '{text.strip()}'{nearest(text.strip(), _names(reader))}; `sorl sql` lists them")
+    if form == "parquet" and output is not None:
+        _write_parquet(reader, text, parameters, output)
+        return
+    answer = reader.rows(text, parameters, limit=limit or (_LIMIT if form == "table" and output is None else None))
+    _show(answer, form, output)
+    if query is None and saved is None and form == "table" and output is None:
+        _list_saved()
+
+
+def _show(answer: Answer, form: str, output: Path | None) -> None:
+    from workbench.cli.database import note
+    from workbench.cli.text import print_table
+
+    if form == "table" and output is None:
+        print_table(answer.columns, answer.rows, null="NULL")
+    else:
+        text = {"csv": as_csv, "json": as_json, "table": as_csv}[form](answer)
+        _write(text, output)
+    if answer.cut:
+        note(f"only the first {len(answer.rows):,} rows; --limit N asks for more, --output FILE --format csv for all")
+
+
+def as_csv(answer: Answer) -> str:
+    """RFC 4180 text: NULL is an empty field, NaN and infinities are nan, inf and -inf, lists are JSON."""
+    import csv
+    import io
+
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(answer.columns)
+    for row in answer.rows:
+        writer.writerow([json.dumps(_json(v), ensure_ascii=False) if isinstance(v, list | dict) else v for v in row])
+    return out.getvalue()
+
+
+def as_json(answer: Answer) -> str:
+    """One object per row; NULL is null, NaN and infinities are the strings "NaN", "Infinity" and "-Infinity"."""
+    rows = [{c: _json(v) for c, v in zip(answer.columns, row, strict=True)} for row in answer.rows]
+    return json.dumps(rows, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _json(value: Any) -> Any:
+    """JSON has no word for NaN, and null already means "not measured"."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, list | tuple):
+        return [_json(v) for v in value]
+    if isinstance(value, dict):
+        return {str(k): _json(v) for k, v in value.items()}
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _write(text: str, output: Path | None) -> None:
+    from workbench.cli.database import note
+    from workbench.spec import InputError
+
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write --output '{output}': {error.strerror}") from None
+    note(f"wrote {output}")
+
+
+def _write_parquet(reader: Reader, text: str, parameters: list[Any] | None, output: Path) -> None:
+    import pyarrow.parquet as pq
+
+    from workbench.cli.database import note
+    from workbench.spec import InputError
+
+    table = reader.arrow(text, parameters)
+    try:
+        pq.write_table(table, output)
+    except OSError as error:
+        raise InputError(f"cannot write --output '{output}': {error.strerror or error}") from None
+    note(f"wrote {output}: {table.num_rows:,} rows")
+
+
+def _is_name(text: str) -> bool:
+    return text.strip().isidentifier()
+
+
+def _names(reader: Reader) -> list[str]:
+    return [row[0] for row in reader.rows(_TABLES).rows]
+
+
+def _list_saved() -> None:
+    from workbench.store.saved import saved
+
+    typer.echo("\nSaved queries (sorl sql --saved NAME)")
+    for query in saved():
+        typer.echo(f"  {query.name:<26}{query.title}")

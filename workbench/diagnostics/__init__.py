@@ -1,0 +1,15 @@
+"""Declared measurements: every name is a column, every docstring a tooltip. Importable without torch."""
+
+from workbench.diagnostics.measure import (
+    Measurements,
+    catalogue,
+    measure,
+    measure_turn_steps,
+    measure_turns,
+    measure_updates,
+)
+from workbench.spec import Diagnostic
+
+CATALOGUE: tuple[Diagnostic, ...] = catalogue()
+
+__all__ = ["CATALOGUE", "Measurements", "measure", "measure_turn_steps", "measure_turns", "measure_updates"]

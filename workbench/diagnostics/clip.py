@@ -1,0 +1,140 @@
+"""Clipping: which gradient was stopped, and how large what was stopped is."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from workbench.diagnostics.declare import diagnostic
+from workbench.diagnostics.tokens import Segments, Tokens
+from workbench.spec import Alarm, Level, Unit
+
+STEP, TRAJECTORY, TURN, UPDATE = Level.STEP, Level.TRAJECTORY, Level.TURN, Level.UPDATE
+
+
+@diagnostic(
+    (UPDATE, TURN, TRAJECTORY, STEP),
+    Unit.FRACTION,
+    "<1[clipped loss > unclipped loss]>_m",
+    "verl core_algos.py (pg_clipfrac)",
+    roll="tokens",
+    alarms={
+        STEP: Alarm(
+            "above",
+            0.3,
+            "microsoft/post-training-toolkit warns at a clip fraction of 0.3; healthy PPO stays below 0.2",
+            points=3,
+        )
+    },
+)
+def clip_frac(t: Tokens, by: Segments) -> np.ndarray:
+    """Share of tokens whose gradient the clip stopped (sign of the advantage respected)."""
+    return by.mean(t.active)
+
+
+@diagnostic((UPDATE,), Unit.FRACTION, "<1[A < 0, w < 1 - eps_low]>_m", "TRL grpo_trainer.py (clip_ratio/low)")
+def clip_low_frac(t: Tokens, by: Segments) -> np.ndarray:
+    """Share of tokens stopped by the lower bound; clip_low_frac + clip_high_frac = clip_frac."""
+    return by.mean(t.low)
+
+
+@diagnostic((UPDATE,), Unit.FRACTION, "<1[A > 0, w > 1 + eps_high]>_m", "TRL grpo_trainer.py (clip_ratio/high)")
+def clip_high_frac(t: Tokens, by: Segments) -> np.ndarray:
+    """Share of tokens stopped by the upper bound."""
+    return by.mean(t.high)
+
+
+@diagnostic(
+    (UPDATE, TURN, STEP),
+    Unit.FRACTION,
+    "<1[r < 1 - eps_low or r > 1 + eps_high]>_m",
+    "arXiv 2511.20718 (the set of clipped tokens)",
+    roll="tokens",
+)
+def out_of_range_frac(t: Tokens, by: Segments) -> np.ndarray:
+    """Share of tokens with a token ratio outside the bounds, whatever the sign of the advantage.
+
+    At least clip_frac when tokens are clipped by their own ratio; the difference is what plain PPO leaves unbounded.
+    """
+    return by.mean(t.out_of_range)
+
+
+@diagnostic((UPDATE, STEP), Unit.FRACTION, "<1[A < 0, loss > -c A]>_m", "verl core_algos.py (pg_clipfrac_lower)")
+def dual_clip_frac(t: Tokens, by: Segments) -> np.ndarray:
+    """Share of tokens whose loss the dual clip bounded; 0 when it is off."""
+    return by.mean(t.dual)
+
+
+@diagnostic((UPDATE,), Unit.FRACTION, "share of turns with a clipped token", "this project")
+def turn_clip_frac(t: Tokens, by: Segments) -> np.ndarray:
+    """Share of turns in which the clip stopped at least one token."""
+    return t.turns_by_update.mean(t.by_turn.maximum(t.active))
+
+
+@diagnostic((UPDATE,), Unit.FRACTION, "share of sequences with a clipped token", "this project")
+def sequence_clip_frac(t: Tokens, by: Segments) -> np.ndarray:
+    """Share of trajectories in which the clip stopped at least one token."""
+    return t.sequences_by_update.mean(t.by_sequence.maximum(t.active))
+
+
+@diagnostic(
+    (UPDATE,), Unit.NORM, "||C||, C = 1/N sum over clipped tokens of r A grad log pi", "arXiv 2511.20718 Lemma 4.2"
+)
+def clip_bias_norm(t: Tokens, by: Segments) -> np.ndarray | None:
+    """Norm of the true clipping bias, by a second backward pass; NULL on updates where it was not taken."""
+    return t.scalar("clip_bias_norm")
+
+
+@diagnostic((UPDATE,), Unit.RATIO, "||C|| / ||g||", "arXiv 2511.20718 Eq. 7 and 8")
+def clip_bias_ratio(t: Tokens, by: Segments) -> np.ndarray | None:
+    """Clipping bias against the gradient that was applied."""
+    return t.scalar("clip_bias_ratio")
+
+
+@diagnostic((UPDATE,), Unit.NONE, "cos(C, g + C)", "this project")
+def clip_bias_cosine(t: Tokens, by: Segments) -> np.ndarray | None:
+    """Direction of what the clip removed against the unclipped gradient; 1 = the clip only shortens the step."""
+    return t.scalar("clip_bias_cosine")
+
+
+@diagnostic((UPDATE,), Unit.NONE, "<(r A)^2 1[clipped]>_m", "development code of arXiv 2511.20718 (clip_grad_norm)")
+def clip_bias_proxy(t: Tokens, by: Segments) -> np.ndarray:
+    """Cheap stand-in for the clipping bias that drops grad log pi, over the actively clipped tokens."""
+    return by.mean(np.where(t.active, (t.ratio * t.advantage) ** 2, 0.0))
+
+
+@diagnostic(
+    (UPDATE,), Unit.NONE, "<(r A)^2 1[out of range]>_m", "development code of arXiv 2511.20718 (clip_grad_norm)"
+)
+def clip_bias_proxy_range(t: Tokens, by: Segments) -> np.ndarray:
+    """The same over all tokens out of range: what S-PPO and ST-PPO look at; not comparable with clip_bias_proxy."""
+    return by.mean(np.where(t.out_of_range, (t.ratio * t.advantage) ** 2, 0.0))
+
+
+@diagnostic((UPDATE,), Unit.RATIO, "rho = RMS of r A out of range / RMS of r A in range", "arXiv 2511.20718")
+def stabiliser_ratio(t: Tokens, by: Segments) -> np.ndarray | None:
+    """What triggers the normalisation of S-PPO and ST-PPO (tau = 3 or 5); NULL without a stabiliser."""
+    return t.scalar("stabiliser_ratio")
+
+
+@diagnostic((UPDATE,), Unit.RATIO, "f, the factor on the loss or the gradient", "arXiv 2511.20718")
+def stabiliser_factor(t: Tokens, by: Segments) -> np.ndarray | None:
+    """What the stabiliser multiplied by; 1 when it did not fire, NULL without one."""
+    return t.scalar("stabiliser_factor")
+
+
+@diagnostic((UPDATE,), Unit.RATIO, "<f>_m over token factors", "arXiv 2511.20718")
+def stabiliser_factor_mean(t: Tokens, by: Segments) -> np.ndarray:
+    """Mean over tokens of the factor that was applied to each: the effective scale of the step size."""
+    return by.mean(t.factor)
+
+
+@diagnostic((UPDATE,), Unit.NONE, "c = RMS of r A over tokens out of range", "arXiv 2511.20718")
+def clipped_rms(t: Tokens, by: Segments) -> np.ndarray | None:
+    """Numerator of stabiliser_ratio."""
+    return t.scalar("clipped_rms")
+
+
+@diagnostic((UPDATE,), Unit.NONE, "n = RMS of r A over tokens in range", "arXiv 2511.20718")
+def unclipped_rms(t: Tokens, by: Segments) -> np.ndarray | None:
+    """Denominator of stabiliser_ratio."""
+    return t.scalar("unclipped_rms")

@@ -1,0 +1,389 @@
+"""The collapse rule: when has a run that had learned lost it, where did the loss begin, did it come back.
+
+s_t is the training success of a step, s~_t its trailing median, P_t = max s~ so far (at t*), b the mean of the first
+points, sigma = 1.4826 MAD of s - s~ over the points so far. The rule is causal: what it says at a step depends on the
+steps up to it, so a live run and its log get the same verdict.
+
+Event: (P - s~)/P >= delta at W points in a row, and P - s~ >= kappa sigma, and P >= b + kappa sigma.
+Onset: the last t >= t* with s~_t >= P - max(sigma, 0.05 P). Detection: the first point at which the event rule holds.
+Recovery: s~ >= P - 0.2 (P - trough) at W points in a row after detection.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import Literal
+
+import numpy as np
+
+from workbench.diagnostics.events import Event, Severity
+from workbench.spec import CollapseSettings
+
+Outcome = Literal["healthy", "mild", "collapsed", "no_learning", "diverged"]
+Ending = Literal["recovered", "terminal", "censored"]
+
+ONSET_TOLERANCE = 0.05  # of the peak: less than the noise of one point counts as still at the peak
+RECOVERED = 0.2  # of the loss may remain in a run that has recovered
+ABRUPT = 50  # steps from onset to detection: published collapses inside one 50-step window are called abrupt
+FINAL = 10  # steps that the final success is the mean of
+NOTHING = 1e-12
+
+
+@dataclass(frozen=True)
+class HardRule:
+    """A threshold without smoothing, on a diagnostic of table `step`; it fires at most once in a run.
+
+    `relative` compares with the running maximum ("peak") or with the mean of the first points ("baseline").
+    `points` = 0 stands for the collapse rule's own number of consecutive points.
+    """
+
+    kind: str
+    diagnostic: str
+    when: Literal["above", "below", "at least"]
+    value: float
+    relative: Literal["", "peak", "baseline"]
+    points: int
+    severity: Severity
+    reason: str
+
+
+HARD_RULES: tuple[HardRule, ...] = (
+    HardRule(
+        "non_finite",
+        "non_finite",
+        "above",
+        0.0,
+        "",
+        1,
+        "critical",
+        "a NaN in a loss or gradient cannot be trained away; the run is over",
+    ),
+    HardRule(
+        "format_collapse",
+        "valid_action_frac",
+        "below",
+        0.5,
+        "peak",
+        0,
+        "critical",
+        "an agent that breaks the protocol in half of its turns no longer acts; relative to its own best, because "
+        "protocols differ in difficulty",
+    ),
+    HardRule(
+        "signal_collapse",
+        "zero_advantage_frac",
+        "at least",
+        0.9,
+        "",
+        0,
+        "warning",
+        "when nine groups in ten have equal rewards, a group-relative method has almost no gradient left",
+    ),
+    HardRule(
+        "entropy_collapse",
+        "entropy",
+        "below",
+        0.1,
+        "baseline",
+        1,
+        "warning",
+        "a tenth of the starting entropy leaves nothing to explore with",
+    ),
+    HardRule(
+        "entropy_explosion",
+        "entropy",
+        "above",
+        3.0,
+        "baseline",
+        1,
+        "warning",
+        "entropy that triples is a policy falling back to noise",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Drop:
+    """One fall from a peak; `onset`, `detection` and `recovered` are steps, `depth` the lowest smoothed score since."""
+
+    peak: float
+    peak_step: int
+    onset: int
+    detection: int
+    depth: float
+    recovered: int | None
+    ending: Ending
+
+    @property
+    def drop(self) -> float:
+        """Share of the peak that was lost at the lowest point."""
+        return (self.peak - self.depth) / max(self.peak, NOTHING)
+
+    @property
+    def speed(self) -> int:
+        """Steps from onset to detection."""
+        return self.detection - self.onset
+
+    @property
+    def abrupt(self) -> bool:
+        """True when the fall took at most 50 steps."""
+        return self.speed <= ABRUPT
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the rule says of a run; `outcome` is None while there are too few points to say."""
+
+    outcome: Outcome | None
+    drops: tuple[Drop, ...]  # severe falls, in order
+    mild_drops: tuple[Drop, ...]  # falls past the mild threshold, the severe ones among them
+    hard: tuple[str, ...]  # kinds of hard events, in order
+    peak: float | None  # highest smoothed score
+    peak_step: int | None
+    baseline: float | None
+    sigma: float
+    final: float | None  # mean score of the last ten points
+
+    @property
+    def first(self) -> Drop | None:
+        """The first severe fall."""
+        return self.drops[0] if self.drops else None
+
+    @property
+    def onset(self) -> int | None:
+        """Step at which the first collapse begins."""
+        return self.first.onset if self.first else None
+
+    @property
+    def detection(self) -> int | None:
+        """First step at which the collapse rule holds."""
+        return self.first.detection if self.first else None
+
+
+@dataclass
+class _Curve:
+    """The score so far and everything the rule derives from it."""
+
+    settings: CollapseSettings
+    steps: list[int] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    smooth: list[float] = field(default_factory=list)  # NaN until the window is full
+    residuals: list[float] = field(default_factory=list)
+    peak: float = -math.inf
+    peak_index: int = -1
+    sigma: float = 0.0
+
+    def add(self, step: int, score: float) -> None:
+        window = self.settings.window
+        self.steps.append(step)
+        self.scores.append(score)
+        if len(self.scores) < window:
+            self.smooth.append(math.nan)
+            return
+        level = float(np.median(self.scores[-window:]))
+        self.smooth.append(level)
+        self.residuals.append(score - level)
+        deviation = np.abs(np.asarray(self.residuals) - np.median(self.residuals))
+        self.sigma = 1.4826 * float(np.median(deviation))
+        if level > self.peak:
+            self.peak, self.peak_index = level, len(self.smooth) - 1
+
+    @property
+    def baseline(self) -> float:
+        return fmean(self.scores[: self.settings.baseline])
+
+    @property
+    def noise(self) -> float:
+        """How far above the baseline is more than noise."""
+        return self.settings.sigmas * self.sigma
+
+    @property
+    def decided(self) -> bool:
+        """True once the baseline and the trailing median exist."""
+        return len(self.scores) >= max(self.settings.baseline, self.settings.window)
+
+
+class _Falls:
+    """The event rule at one threshold: at most one open fall, and those before it."""
+
+    def __init__(self, curve: _Curve, threshold: float) -> None:
+        self.curve, self.threshold = curve, threshold
+        self.below = 0  # consecutive points with the drop
+        self.above = 0  # consecutive points back near the peak of the open fall
+        self.closed: list[Drop] = []
+        self.open: Drop | None = None
+
+    def advance(self) -> Literal["", "fell", "recovered"]:
+        """Judge the newest point of the curve."""
+        curve, points = self.curve, self.curve.settings.points
+        level = curve.smooth[-1]
+        if math.isnan(level):
+            return ""
+        if self.open is not None:
+            fall = self.open = replace(self.open, depth=min(self.open.depth, level))
+            back = level >= fall.peak - RECOVERED * (fall.peak - fall.depth)
+            self.above = self.above + 1 if back else 0
+            if self.above < points:
+                return ""
+            self.closed.append(replace(fall, recovered=curve.steps[-1], ending="recovered"))
+            self.open, self.below = None, 0
+            return "recovered"
+        lost = curve.peak - level
+        self.below = self.below + 1 if lost >= self.threshold * max(curve.peak, NOTHING) else 0
+        learned = curve.decided and curve.peak >= curve.baseline + curve.noise
+        if self.below < points or lost < curve.noise or not learned:
+            return ""
+        tolerance = max(curve.sigma, ONSET_TOLERANCE * curve.peak)
+        onset = max(i for i in range(curve.peak_index, len(curve.smooth)) if curve.smooth[i] >= curve.peak - tolerance)
+        self.open = Drop(
+            peak=curve.peak,
+            peak_step=curve.steps[curve.peak_index],
+            onset=curve.steps[onset],
+            detection=curve.steps[-1],
+            depth=min(curve.smooth[onset:]),
+            recovered=None,
+            ending="terminal",
+        )
+        self.above = 0
+        return "fell"
+
+    def drops(self) -> tuple[Drop, ...]:
+        """Every fall so far; the open one is censored until W points, its detection included, have passed."""
+        if self.open is None:
+            return tuple(self.closed)
+        curve = self.curve
+        since = len(curve.steps) - curve.steps.index(self.open.detection)
+        ending: Ending = "terminal" if since >= curve.settings.points else "censored"
+        return (*self.closed, replace(self.open, ending=ending))
+
+
+class _Hard:
+    """One hard rule along a run."""
+
+    def __init__(self, rule: HardRule, settings: CollapseSettings) -> None:
+        self.rule = rule
+        self.points = rule.points or settings.points
+        self.warmup = settings.baseline
+        self.first: list[float] = []
+        self.best = -math.inf
+        self.count = 0
+        self.fired = False
+
+    def advance(self, step: int, value: float | None) -> Event | None:
+        rule = self.rule
+        if self.fired or value is None or math.isnan(value):
+            return None
+        if rule.relative == "baseline" and len(self.first) < self.warmup:
+            self.first.append(value)
+            return None
+        self.best = max(self.best, value)
+        scale = 1.0
+        if rule.relative:
+            scale = self.best if rule.relative == "peak" else sum(self.first) / len(self.first)
+            if scale <= 0:
+                return None
+        threshold = rule.value * scale
+        crossed = {"above": value > threshold, "below": value < threshold, "at least": value >= threshold}[rule.when]
+        self.count = self.count + 1 if crossed else 0
+        if self.count < self.points:
+            return None
+        self.fired = True
+        held = f" at {self.points} points in a row" if self.points > 1 else ""
+        message = f"{rule.diagnostic} is {value:.4g}, {rule.when} {threshold:.4g}{held}: {rule.reason}"
+        return Event(step, rule.kind, rule.severity, message, rule.diagnostic, value, threshold)
+
+
+class Watch:
+    """The collapse rule along a live run: feed it every step once, in order; it says each thing when it happens."""
+
+    def __init__(self, settings: CollapseSettings | None = None) -> None:
+        self.settings = settings or CollapseSettings()
+        self._curve = _Curve(self.settings)
+        self._severe = _Falls(self._curve, self.settings.severe)
+        self._mild = _Falls(self._curve, self.settings.mild)
+        self._hard = [_Hard(rule, self.settings) for rule in HARD_RULES]
+        self._kinds: list[str] = []
+        self.diverged = False
+
+    def step(self, step: int, measured: Mapping[str, float | None]) -> list[Event]:
+        """The events of `step`, whose row of table `step` is `measured`; a missing or None score is no point."""
+        events = [event for hard in self._hard if (event := hard.advance(step, measured.get(hard.rule.diagnostic)))]
+        score = measured.get("success")
+        if score is not None and not math.isfinite(score):
+            message = f"success is {score}: nothing can be measured any more"
+            events.append(Event(step, "non_finite", "critical", message, "success", score))
+        elif score is not None:
+            self._curve.add(step, float(score))
+            events += self._fall_events(step)
+        self._kinds += [e.kind for e in events if e.kind not in ("collapse", "mild", "recovered")]
+        self.diverged = self.diverged or "non_finite" in self._kinds
+        return events
+
+    def _fall_events(self, step: int) -> list[Event]:
+        events: list[Event] = []
+        if self._mild.advance() == "fell" and (fall := self._mild.open):
+            events.append(self._fell(step, "mild", "warning", fall, self.settings.mild))
+        change = self._severe.advance()
+        if change == "fell" and (fall := self._severe.open):
+            events.append(self._fell(step, "collapse", "critical", fall, self.settings.severe))
+        elif change == "recovered":
+            fall = self._severe.closed[-1]
+            message = (
+                f"success is back near its peak of {fall.peak:.3f}, {step - fall.onset} steps after it began to fall"
+            )
+            events.append(Event(step, "recovered", "info", message, "success", self._curve.smooth[-1], fall.peak))
+        return events
+
+    def _fell(self, step: int, kind: str, severity: Severity, fall: Drop, threshold: float) -> Event:
+        level = self._curve.smooth[-1]
+        message = (
+            f"success fell from {fall.peak:.3f} (step {fall.peak_step}) to {level:.3f}: "
+            f"{100 * (fall.peak - level) / fall.peak:.0f} % of the peak is lost; the fall began at step {fall.onset}"
+        )
+        return Event(step, kind, severity, message, "success", level, (1 - threshold) * fall.peak)
+
+    def crashed(self, step: int, message: str) -> Event:
+        """The run cannot go on (engine crash, non-finite loss): the outcome is diverged from here on."""
+        self.diverged = True
+        return Event(step, "diverged", "critical", message)
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the rule says of the steps so far."""
+        curve = self._curve
+        drops, mild = self._severe.drops(), self._mild.drops()
+        outcome: Outcome | None = None
+        if self.diverged:
+            outcome = "diverged"
+        elif drops:
+            outcome = "collapsed"
+        elif mild:
+            outcome = "mild"
+        elif curve.decided:
+            outcome = "healthy" if curve.peak > curve.baseline + curve.noise else "no_learning"
+        known = curve.peak_index >= 0
+        last = curve.scores[-FINAL:]
+        return Verdict(
+            outcome=outcome,
+            drops=drops,
+            mild_drops=mild,
+            hard=tuple(self._kinds),
+            peak=curve.peak if known else None,
+            peak_step=curve.steps[curve.peak_index] if known else None,
+            baseline=curve.baseline if curve.scores else None,
+            sigma=curve.sigma,
+            final=fmean(last) if last else None,
+        )
+
+
+def judge(
+    success: Sequence[float | None], settings: CollapseSettings | None = None, steps: Sequence[int] | None = None
+) -> Verdict:
+    """The verdict on a finished log of scores; `steps` numbers the points (0, 1, ... by default)."""
+    watch = Watch(settings)
+    for step, score in zip(steps if steps is not None else range(len(success)), success, strict=True):
+        watch.step(step, {"success": score})
+    return watch.verdict

@@ -1,0 +1,159 @@
+"""Distances between policies: new and old, new and reference, trainer and sampler; entropy; likelihood displacement."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from workbench.diagnostics.declare import diagnostic
+from workbench.diagnostics.tokens import CLAMP, Segments, Tokens
+from workbench.spec import Alarm, Level, Unit
+
+STEP, TRAJECTORY, TURN, UPDATE = Level.STEP, Level.TRAJECTORY, Level.TURN, Level.UPDATE
+
+
+def k3(log_ratio: np.ndarray) -> np.ndarray:
+    """exp(x) - 1 - x with x clamped to +-20, never negative: k3 of KL(q || p) on samples of q for x = log p - log q."""
+    x = np.clip(log_ratio, -CLAMP, CLAMP)
+    return np.maximum(np.expm1(x) - x, 0.0)
+
+
+@diagnostic(
+    (UPDATE, TURN, TRAJECTORY, STEP), Unit.NATS, "<-delta>_m (k1)", "Search-R1 and verl (ppo_kl)", roll="tokens"
+)
+def approx_kl(t: Tokens, by: Segments) -> np.ndarray:
+    """KL of the new policy from the old one; unbiased on samples of the old policy, so it can be negative."""
+    return by.mean(-t.log_ratio)
+
+
+@diagnostic((UPDATE,), Unit.NATS, "<delta^2 / 2>_m (k2)", "Schulman, Approximating KL Divergence (2020)")
+def kl_k2(t: Tokens, by: Segments) -> np.ndarray:
+    """Second-order estimate of the same KL; low variance, biased for large moves."""
+    return by.mean(t.log_ratio**2 / 2)
+
+
+@diagnostic(
+    (UPDATE, TURN, STEP),
+    Unit.NATS,
+    "<exp(delta) - 1 - delta>_m (k3)",
+    "Schulman, Approximating KL Divergence (2020)",
+    roll="tokens",
+    alarms={
+        STEP: Alarm(
+            "above",
+            10.0,
+            "second-best precursor after the gradient norm in this project's small runs "
+            "(6 of 15 collapses); the factor 10 is ours, to be calibrated",
+            relative="baseline",
+        )
+    },
+)
+def kl_k3(t: Tokens, by: Segments) -> np.ndarray:
+    """Estimate of the same KL that is never negative; far above kl_k2 means that the upper tail dominates."""
+    return by.mean(k3(t.log_ratio))
+
+
+@diagnostic(
+    (UPDATE, STEP),
+    Unit.NATS,
+    "<exp(-x) - 1 + x>_m, x = log_prob - log_prob_ref (k3 of KL(new || reference))",
+    "verl core_algos.py (low_var_kl)",
+)
+def kl_ref(t: Tokens, by: Segments) -> np.ndarray | None:
+    """Distance from the frozen reference; NULL without one."""
+    return None if t.reference is None else by.mean(k3(-t.reference))
+
+
+@diagnostic(
+    (UPDATE, TURN, TRAJECTORY, STEP),
+    Unit.NATS,
+    "<H_t>_m, H = logsumexp(z) - sum p z",
+    "verl core_algos.py",
+    roll="tokens",
+    alarms={
+        STEP: Alarm(
+            "below",
+            0.3,
+            "relative to the run's own start, because absolute floors (rlwatch: 1.0) "
+            "do not carry to small models; the factor is ours",
+            points=3,
+            relative="baseline",
+        )
+    },
+)
+def entropy(t: Tokens, by: Segments) -> np.ndarray:
+    """Entropy of the policy at the tokens that it wrote. It can rise before a collapse as well as fall."""
+    return by.mean(t.entropy)
+
+
+@diagnostic((UPDATE,), Unit.FRACTION, "<1[H_t < 0.01]>_m", "this project")
+def entropy_low_frac(t: Tokens, by: Segments) -> np.ndarray:
+    """Share of tokens at which the policy no longer chooses."""
+    return by.mean(t.entropy < 0.01)
+
+
+def _displacement(t: Tokens, good: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Mean delta of each sequence, and which sequences have a mean advantage of that sign."""
+    sign = t.by_sequence.mean(t.advantage) >= 0
+    return t.by_sequence.mean(t.log_ratio), sign if good else ~sign
+
+
+@diagnostic((UPDATE,), Unit.NATS, "mean over sequences with A >= 0 of the mean delta", "arXiv 2512.04220 (LLDS)")
+def displacement_positive(t: Tokens, by: Segments) -> np.ndarray:
+    """How much likelier good trajectories have become per token; negative = lazy likelihood displacement."""
+    shift, good = _displacement(t, True)
+    return t.sequences_by_update.mean(shift, good)
+
+
+@diagnostic((UPDATE,), Unit.NATS, "mean over sequences with A < 0 of the mean delta", "arXiv 2512.04220 (LLDS)")
+def displacement_negative(t: Tokens, by: Segments) -> np.ndarray:
+    """How much likelier bad trajectories have become per token."""
+    shift, bad = _displacement(t, False)
+    return t.sequences_by_update.mean(shift, bad)
+
+
+@diagnostic((UPDATE,), Unit.FRACTION, "share of sequences with A >= 0 whose mean delta < 0", "arXiv 2512.04220 (LLDS)")
+def displaced_positive_frac(t: Tokens, by: Segments) -> np.ndarray:
+    """Share of good trajectories that the policy has made less likely."""
+    shift, good = _displacement(t, True)
+    return t.sequences_by_update.mean(np.where(np.isnan(shift), np.nan, shift < 0), good)
+
+
+@diagnostic(
+    (UPDATE, TURN),
+    Unit.NATS,
+    "<|log_prob_old - log_prob_behaviour|>_m",
+    "TRL (sampling_logp_difference/mean)",
+    roll="tokens",
+)
+def mismatch(t: Tokens, by: Segments) -> np.ndarray:
+    """Disagreement of trainer and sampler about the same tokens: precision, temperature, staleness."""
+    return by.mean(np.abs(t.mismatch))
+
+
+@diagnostic((UPDATE,), Unit.NATS, "max |log_prob_old - log_prob_behaviour|", "TRL (sampling_logp_difference/max)")
+def mismatch_max(t: Tokens, by: Segments) -> np.ndarray:
+    """Largest disagreement of trainer and sampler about one token."""
+    return by.maximum(np.abs(t.mismatch))
+
+
+@diagnostic(
+    (UPDATE, STEP),
+    Unit.NATS,
+    "<log_prob_behaviour - log_prob_old>_m (k1)",
+    "verl rollout_corr_helper.py (kl)",
+    alarms={STEP: Alarm("above", 0.1, "verl docs/algo/rollout_corr.md, health check: |KL| above 0.1", points=2)},
+)
+def mismatch_kl(t: Tokens, by: Segments) -> np.ndarray:
+    """KL of the trainer's old policy from the sampler."""
+    return by.mean(-t.mismatch)
+
+
+@diagnostic(
+    (UPDATE,),
+    Unit.NATS,
+    "<exp(x) - 1 - x>_m, x = log_prob_old - log_prob_behaviour",
+    "verl rollout_corr_helper.py (k3_kl)",
+)
+def mismatch_k3(t: Tokens, by: Segments) -> np.ndarray:
+    """The same KL by the estimator that is never negative."""
+    return by.mean(k3(t.mismatch))

@@ -1,0 +1,212 @@
+"""What the learner hands over to be measured: the optimizer updates of a step, its fresh rollouts, its timings.
+
+Axes: U updates of one step, B sequences of an update, T token positions, N trajectories of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from itertools import accumulate, chain, compress
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The optimizer updates of one step, stacked: what each update saw at its start, detached.
+
+    Entries where `mask` is false may hold anything. Log-probs are nats. `ratio`, `active_low`, `active_high`,
+    `out_of_range`, `dual` and `factor` come from the objective; `gradient_weight` is d loss / d log_prob.
+
+    `scalars` holds one value per update, None where it was not measured: grad_norm (before clipping), grad_norm_after,
+    critic_grad_norm, clip_bias_norm, clip_bias_ratio, clip_bias_cosine, policy_loss, kl_loss, value_loss,
+    stabiliser_ratio, stabiliser_factor, clipped_rms, unclipped_rms, lr, non_finite (a count).
+    """
+
+    epoch: Tensor  # (U,) int64
+    rollout_step: Tensor  # (U,) int64
+    trajectory: Tensor  # (U, B) int64, -1 = padding row
+    mask: Tensor  # (U, B, T) bool
+    turn: Tensor  # (U, B, T) int64, 1..K where mask
+    log_prob: Tensor  # (U, B, T) at the start of the update
+    log_prob_old: Tensor  # (U, B, T)
+    log_prob_behaviour: Tensor  # (U, B, T)
+    ratio: Tensor  # (U, B, T) pooled ratio of the surrogate
+    active_low: Tensor  # (U, B, T) bool, gradient stopped by the lower bound
+    active_high: Tensor  # (U, B, T) bool, gradient stopped by the upper bound
+    out_of_range: Tensor  # (U, B, T) bool, token ratio outside the bounds
+    dual: Tensor  # (U, B, T) bool, dual clip
+    factor: Tensor  # (U, B, T) stabiliser factor
+    advantages: Tensor  # (U, B, T)
+    entropy: Tensor  # (U, B, T)
+    gradient_weight: Tensor  # (U, B, T)
+    score: Tensor  # (U, B)
+    group: Tensor  # (U, B)
+    log_prob_ref: Tensor | None = None  # (U, B, T)
+    values: Tensor | None = None  # (U, B, T) critic at the start of the update
+    values_old: Tensor | None = None  # (U, B, T) critic that made the advantages
+    returns: Tensor | None = None  # (U, B, T)
+    value_clip: float | None = None  # width of the value clip, None = off
+    scalars: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+
+    @classmethod
+    def stack(cls, updates: Sequence[Evidence]) -> Evidence:
+        """Stack updates along U; sequences are padded with masked positions, batches with masked rows.
+
+        A field that one update lacks (None) is lacking in the stack, a scalar that one update lacks is None there.
+        """
+        import torch
+
+        first = updates[0]
+        rows = max(u.mask.shape[1] for u in updates)
+        width = max(u.mask.shape[2] for u in updates)
+
+        def joined(name: str) -> Tensor | None:
+            parts = [getattr(u, name) for u in updates]
+            if any(part is None for part in parts):
+                return None
+            parts = [part.detach() for part in parts]
+            if parts[0].dim() > 1:
+                shape = (rows, width)[: parts[0].dim() - 1]
+                fill = -1 if name == "trajectory" else 0
+                parts = [part if part.shape[1:] == shape else _padded(part, shape, fill) for part in parts]
+            return torch.cat(parts)
+
+        tensors = {f.name: joined(f.name) for f in fields(cls) if f.name not in ("value_clip", "scalars")}
+        names = dict.fromkeys(name for u in updates for name in u.scalars)
+        scalars: dict[str, list[float | None]] = {name: [] for name in names}
+        for u in updates:
+            for name, values in scalars.items():
+                values.extend(u.scalars.get(name) or [None] * len(u.epoch))
+        return replace(first, **tensors, scalars=scalars)  # type: ignore[arg-type]
+
+
+def _padded(x: Tensor, shape: tuple[int, ...], fill: int) -> Tensor:
+    out = x.new_full((x.shape[0], *shape), fill)
+    out[tuple(slice(0, n) for n in x.shape)] = x
+    return out
+
+
+class EpisodeLike(Protocol):
+    """The part of an episode that is measured (the agent's Episode has it)."""
+
+    group: int
+    tokens: list[int]
+    written: list[bool]
+    prompt_length: int
+    question: str
+    gold: str
+    answer: str | None
+    reward: float
+    success: bool
+    ended: str
+    turns: int
+    searches: int
+    valid_turns: int
+    turn_status: list[str]
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """Episodes as columns: entry i of every field speaks of trajectory i; arrays are (N,)."""
+
+    success: np.ndarray  # bool
+    reward: np.ndarray
+    group: np.ndarray  # prompt group
+    rollout_step: np.ndarray  # iteration whose policy sampled the trajectory
+    turns: np.ndarray
+    searches: np.ndarray
+    valid_turns: np.ndarray
+    response_tokens: np.ndarray  # tokens that the policy wrote
+    observation_tokens: np.ndarray  # tokens after the prompt that the world wrote
+    truncated: np.ndarray  # bool, the episode ended without an answer
+    answered: np.ndarray  # bool
+    tokens: Sequence[Sequence[int]]  # every token id of each trajectory, prompt and observations included
+    written: Sequence[Sequence[Sequence[int]]]  # token ids of each turn of each trajectory
+    turn_status: Sequence[Sequence[str]]  # search, answer or invalid, per turn
+    question: Sequence[str]
+    gold: Sequence[str]
+    answer: Sequence[str | None]
+    ended: Sequence[str]
+
+    @classmethod
+    def of(cls, episodes: Sequence[EpisodeLike], rollout_step: int | Sequence[int]) -> Rollouts:
+        """The columns of `episodes`, sampled by the policy of `rollout_step` (one for all, or one each)."""
+
+        def column(name: str, dtype: type) -> np.ndarray:
+            return np.array([getattr(e, name) for e in episodes], dtype=dtype)
+
+        written = [_turns(e.tokens, e.written) for e in episodes]
+        response = np.array([sum(map(len, turns)) for turns in written], dtype=np.int64)
+        length = np.array([len(e.tokens) - e.prompt_length for e in episodes], dtype=np.int64)
+        return cls(
+            success=column("success", bool),
+            reward=column("reward", float),
+            group=column("group", np.int64),
+            rollout_step=np.broadcast_to(np.asarray(rollout_step, dtype=np.int64), (len(episodes),)),
+            turns=column("turns", np.int64),
+            searches=column("searches", np.int64),
+            valid_turns=column("valid_turns", np.int64),
+            response_tokens=response,
+            observation_tokens=length - response,
+            truncated=np.array([e.ended != "answer" for e in episodes], dtype=bool),
+            answered=np.array([e.answer is not None for e in episodes], dtype=bool),
+            tokens=[e.tokens for e in episodes],
+            written=written,
+            turn_status=[e.turn_status for e in episodes],
+            question=[e.question for e in episodes],
+            gold=[e.gold for e in episodes],
+            answer=[e.answer for e in episodes],
+            ended=[e.ended for e in episodes],
+        )
+
+    def __len__(self) -> int:
+        return len(self.success)
+
+    @cached_property
+    def repetition(self) -> np.ndarray:
+        """1 - #{distinct 4-grams} / #{4-grams} of the tokens that the policy wrote, (N,); masked below 4 tokens."""
+        distinct, total = [], []
+        for turns in self.written:
+            w = list(chain.from_iterable(turns))
+            distinct.append(len(set(zip(w, w[1:], w[2:], w[3:], strict=False))))
+            total.append(len(w) - 3)
+        number = np.maximum(total, 1)
+        return np.ma.array(1.0 - np.array(distinct) / number, mask=np.array(total) < 1)
+
+    @cached_property
+    def duplicates(self) -> np.ndarray:
+        """Turns that say exactly what an earlier turn of the trajectory said, (N,)."""
+        return np.array([len(turns) - len(set(map(tuple, turns))) for turns in self.written], dtype=np.float64)
+
+
+def _turns(tokens: Sequence[int], written: Sequence[bool]) -> list[list[int]]:
+    """Ids of the written tokens, one list per maximal stretch of them."""
+    ids = list(compress(tokens, written))
+    ends = list(accumulate(len(stretch) for stretch in bytes(written).split(b"\0") if stretch))
+    return [ids[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+
+
+@dataclass(frozen=True)
+class StepEvidence:
+    """One step: its fresh rollouts, the trajectories that it trained on, its updates, and where its time went.
+
+    `trained` is None when the step trained on its fresh rollouts; row i of it is `Evidence.trajectory` i.
+    `seconds` may hold rollout, update, evaluation, record and total.
+    """
+
+    rollouts: Rollouts
+    updates: Evidence | None = None
+    trained: Rollouts | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    tokens_trained: int = 0
+
+    def timed(self, **seconds: float) -> StepEvidence:
+        """The same step with more timings."""
+        return replace(self, seconds={**self.seconds, **seconds})

@@ -1,0 +1,88 @@
+"""The generated part of docs/diagnostics.md: every measured column, the collapse rule, the alarms and their reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from workbench.diagnostics import CATALOGUE
+from workbench.diagnostics.alarms import COOLDOWN
+from workbench.diagnostics.collapse import ABRUPT, FINAL, HARD_RULES, ONSET_TOLERANCE, RECOVERED, HardRule
+from workbench.diagnostics.declare import in_words
+from workbench.spec import CollapseSettings, Diagnostic, table
+
+# What each setting of the collapse rule is and why its default is what it is.
+COLLAPSE_REASONS: dict[str, tuple[str, str]] = {
+    "window": ("points of the trailing median", "one bad batch of 64 episodes must not look like a fall"),
+    "baseline": ("first points, whose mean is the policy before training", "RAGEN compares with the first ten steps"),
+    "severe": ("share of the peak that a collapse loses", "published collapses lose more than half; noise does not"),
+    "mild": ("share of the peak that a mild fall loses", "the smallest loss that a user would act on"),
+    "points": ("points in a row that the loss has to last", "as long as the window, so that it has turned over once"),
+    "sigmas": ("noise widths that the loss, and the gain before it, exceed", "the usual three"),
+}
+
+
+def page() -> str:
+    """Markdown: one table per table of the store, then the alarms, then the collapse rule."""
+    names = list(dict.fromkeys(d.table for d in CATALOGUE))
+    parts = [_columns(name, [d for d in CATALOGUE if d.table == name]) for name in names]
+    return "\n\n".join([*parts, _alarms(), _collapse()]) + "\n"
+
+
+def _columns(name: str, diagnostics: Sequence[Diagnostic]) -> str:
+    rows = ([f"`{d.name}`", d.unit.value, f"`{d.formula}`", d.description, d.source] for d in diagnostics)
+    return f"## Table `{name}`\n\n{table(name).grain}\n\n" + _markdown(
+        ("column", "unit", "formula", "what it tells", "source"), rows
+    )
+
+
+def _alarms() -> str:
+    rows = ([f"`{d.table}.{d.name}`", in_words(d.alarm), d.alarm.reason] for d in CATALOGUE if d.alarm)
+    return (
+        "## Alarms\n\nAn alarm is an event of kind `alarm`. It fires once, is armed again when the value has come back, "
+        f"and keeps quiet for {COOLDOWN} steps in between. The marks are starting points, not truths: whether one warns "
+        "in time on your runs is what the view `lead_time` shows.\n\n"
+        + _markdown(("diagnostic", "goes off", "reason"), rows)
+    )
+
+
+def _collapse() -> str:
+    defaults = CollapseSettings()
+    settings = (
+        [f"`collapse.{name}`", f"{getattr(defaults, name):g}", meaning, reason]
+        for name, (meaning, reason) in COLLAPSE_REASONS.items()
+    )
+    hard = ([f"`{rule.kind}`", _mark(rule), rule.reason] for rule in HARD_RULES)
+    return f"""## The collapse rule
+
+With `s` the training success of a step, `m` its trailing median, `P` the largest `m` so far, `b` the mean of the first
+points and `sigma` = 1.4826 x the median absolute deviation of `s - m` so far:
+
+- **Fall**: `(P - m) / P` is at least the threshold at `collapse.points` points in a row, `P - m >= sigmas x sigma`, and
+  `P >= b + sigmas x sigma`. Past `collapse.severe` the event is `collapse`, past `collapse.mild` it is `mild`. The first
+  step at which all of it holds is the *detection*.
+- **Onset**: the last step at or after the peak with `m >= P - max(sigma, {ONSET_TOLERANCE:g} P)`.
+- **Abrupt**: at most {ABRUPT} steps from onset to detection.
+- **Recovery**: after the detection, `m >= P - {RECOVERED:g} (P - lowest m)` at `collapse.points` points in a row. Without
+  it the fall is *terminal*, or *censored* when the run ends within `collapse.points` points.
+- **Outcome**: `diverged` when the run could not go on, else `collapsed`, else `mild`, else `no_learning` when `P` never rose
+  above `b + sigmas x sigma`, else `healthy`. NULL while there are fewer points than the baseline needs.
+- `run.final_success` is the mean of the last {FINAL} steps.
+
+Everything is causal: a live run and its log get the same verdict.
+
+{_markdown(("setting", "default", "meaning", "reason"), settings)}
+
+Hard events need no smoothing and happen at most once in a run:
+
+{_markdown(("event", "happens when", "reason"), hard)}"""
+
+
+def _mark(rule: HardRule) -> str:
+    scale = {"": "", "peak": " x its running maximum", "baseline": " x the mean of its first points"}[rule.relative]
+    held = "" if rule.points == 1 else " at `collapse.points` points in a row"
+    return f"`step.{rule.diagnostic}` {rule.when} {rule.value:g}{scale}{held}"
+
+
+def _markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)

@@ -1,0 +1,302 @@
+"""Steps: what the fresh rollouts look like, what the updates did over all, and where the time went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from workbench.diagnostics.declare import diagnostic
+from workbench.diagnostics.evidence import StepEvidence
+from workbench.spec import Alarm, Level, Unit
+
+STEP = Level.STEP
+
+
+@dataclass(frozen=True)
+class StepView:
+    """A step, its number, and the columns (U,) of its updates (None when nothing was trained)."""
+
+    step: int
+    evidence: StepEvidence
+    updates: Mapping[str, np.ndarray | None] | None
+
+    def over_updates(self, name: str) -> np.ndarray | None:
+        """The measured values of `name` over the updates; None when no update has one."""
+        if self.updates is None:
+            return None
+        column = self.updates[name]
+        values = np.array([]) if column is None else np.ma.compressed(column)
+        return values if len(values) else None
+
+    @cached_property
+    def groups(self) -> list[np.ndarray]:
+        """Indices of the fresh rollouts of each prompt group with at least two of them."""
+        group = self.evidence.rollouts.group
+        order = np.argsort(group, kind="stable")
+        parts = np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
+        return [part for part in parts if len(part) > 1]
+
+    @cached_property
+    def group_std(self) -> np.ndarray:
+        """Unbiased standard deviation of the reward inside each of `groups`."""
+        reward = self.evidence.rollouts.reward
+        return np.array([reward[part].std(ddof=1) for part in self.groups])
+
+
+def _mean(values: np.ndarray | None) -> float | None:
+    return None if values is None or len(values) == 0 else float(np.mean(values))
+
+
+def _share(part: float, whole: float) -> float | None:
+    return None if whole <= 0 else float(part / whole)
+
+
+# The fresh rollouts
+
+
+@diagnostic(STEP, Unit.FRACTION, "share of fresh rollouts whose answer is exactly right", "Search-R1 (exact match)")
+def success(v: StepView) -> float | None:
+    """Training success: the score that collapse is judged by."""
+    return _mean(v.evidence.rollouts.success)
+
+
+@diagnostic(STEP, Unit.REWARD, "mean R of the fresh rollouts", "every trainer")
+def reward(v: StepView) -> float | None:
+    """Mean outcome reward."""
+    return _mean(v.evidence.rollouts.reward)
+
+
+@diagnostic(STEP, Unit.REWARD, "population std of R over the fresh rollouts", "every trainer")
+def reward_std(v: StepView) -> float | None:
+    """Spread of the outcome reward over all fresh rollouts."""
+    reward = v.evidence.rollouts.reward
+    return float(reward.std()) if len(reward) else None
+
+
+@diagnostic(
+    STEP,
+    Unit.REWARD,
+    "mean over prompt groups of the unbiased std of R in the group",
+    "RAGEN arXiv 2504.20073",
+    alarms={
+        STEP: Alarm(
+            "below",
+            0.1,
+            "RAGEN stops a run when the mean in-group std stays below 10 % of its first-10-step mean for 10 steps",
+            points=10,
+            relative="baseline",
+        )
+    },
+)
+def group_reward_std(v: StepView) -> float | None:
+    """Spread of the reward among rollouts of one prompt; NULL when every prompt is sampled once."""
+    return _mean(v.group_std)
+
+
+@diagnostic(STEP, Unit.FRACTION, "share of prompt groups with std R = 0", "TRL (frac_reward_zero_std)")
+def zero_advantage_frac(v: StepView) -> float | None:
+    """Share of prompt groups that teach a group-relative method nothing; NULL when every prompt is sampled once."""
+    return _mean(v.group_std == 0)
+
+
+@diagnostic(STEP, Unit.FRACTION, "share of prompt groups in which every rollout succeeds", "arXiv 2503.14476 (DAPO)")
+def solved_group_frac(v: StepView) -> float | None:
+    """Share of prompt groups that are already solved; NULL when every prompt is sampled once."""
+    return _mean(np.array([v.evidence.rollouts.success[part].all() for part in v.groups]))
+
+
+@diagnostic(STEP, Unit.FRACTION, "share of prompt groups in which no rollout succeeds", "arXiv 2503.14476 (DAPO)")
+def failed_group_frac(v: StepView) -> float | None:
+    """Share of prompt groups that are out of reach; NULL when every prompt is sampled once."""
+    return _mean(np.array([not v.evidence.rollouts.success[part].any() for part in v.groups]))
+
+
+@diagnostic(STEP, Unit.FRACTION, "valid turns / turns", "Search-R1, RAGEN")
+def valid_action_frac(v: StepView) -> float | None:
+    """Share of turns in the protocol's format."""
+    return _share(v.evidence.rollouts.valid_turns.sum(), v.evidence.rollouts.turns.sum())
+
+
+@diagnostic(STEP, Unit.FRACTION, "share of rollouts with an answer", "Search-R1")
+def answered_frac(v: StepView) -> float | None:
+    """Share of rollouts that give an answer, right or wrong."""
+    return _mean(v.evidence.rollouts.answered)
+
+
+@diagnostic(STEP, Unit.FRACTION, "share of rollouts that end without an answer", "verl (response_length/clip_ratio)")
+def truncated_frac(v: StepView) -> float | None:
+    """Share of rollouts that ran out of turns or tokens."""
+    return _mean(v.evidence.rollouts.truncated)
+
+
+@diagnostic(STEP, Unit.COUNT, "mean turns of a rollout", "verl (num_turns/mean)")
+def turns(v: StepView) -> float | None:
+    """Mean number of turns."""
+    return _mean(v.evidence.rollouts.turns)
+
+
+@diagnostic(STEP, Unit.COUNT, "mean searches of a rollout", "Search-R1")
+def searches(v: StepView) -> float | None:
+    """Mean number of searches."""
+    return _mean(v.evidence.rollouts.searches)
+
+
+@diagnostic(STEP, Unit.TOKENS, "mean written tokens of a rollout", "verl (response_length/mean)")
+def response_tokens(v: StepView) -> float | None:
+    """Mean number of tokens that the policy wrote."""
+    return _mean(v.evidence.rollouts.response_tokens)
+
+
+@diagnostic(STEP, Unit.FRACTION, "observation tokens / (observation + written tokens)", "Search-R1")
+def observation_frac(v: StepView) -> float | None:
+    """Share of the tokens after the prompt that the world wrote."""
+    r = v.evidence.rollouts
+    seen = float(r.observation_tokens.sum())
+    return _share(seen, seen + float(r.response_tokens.sum()))
+
+
+@diagnostic(STEP, Unit.FRACTION, "mean over rollouts of 1 - #{distinct 4-grams} / #{4-grams}", "RAGEN arXiv 2504.20073")
+def repetition_frac(v: StepView) -> float | None:
+    """Mean share of written 4-grams that repeat an earlier one of their rollout."""
+    return _mean(np.ma.compressed(v.evidence.rollouts.repetition))
+
+
+@diagnostic(STEP, Unit.FRACTION, "turns equal to an earlier turn of their rollout / turns", "this project")
+def duplicate_turn_frac(v: StepView) -> float | None:
+    """Share of turns that say exactly what an earlier turn of their rollout said (the same query again)."""
+    rollouts = v.evidence.rollouts
+    return _share(rollouts.duplicates.sum(), sum(len(t) for t in rollouts.written))
+
+
+# The updates
+
+
+@diagnostic(
+    STEP,
+    Unit.NORM,
+    "max ||g||_2 over updates, before gradient clipping",
+    "RAGEN arXiv 2504.20073",
+    alarms={
+        STEP: Alarm(
+            "above",
+            10.0,
+            "the earliest sign in this project's small runs: 647 one step before a "
+            "collapse, where 5 to 25 is typical; RAGEN calls the spike the point of no "
+            "return; the factor 10 is ours, to be calibrated",
+            relative="baseline",
+        )
+    },
+)
+def grad_norm_max(v: StepView) -> float | None:
+    """Largest gradient norm of the step's updates."""
+    norms = v.over_updates("grad_norm")
+    return None if norms is None else float(np.max(norms))
+
+
+@diagnostic(STEP, Unit.NORM, "mean ||g||_2 over updates, before gradient clipping", "every trainer")
+def grad_norm_mean(v: StepView) -> float | None:
+    """Mean gradient norm of the step's updates."""
+    return _mean(v.over_updates("grad_norm"))
+
+
+@diagnostic(STEP, Unit.NORM, "max ||C|| over the updates where it was taken", "arXiv 2511.20718 Fig. 3d")
+def clip_bias_norm_max(v: StepView) -> float | None:
+    """Largest clipping bias of the step; NULL when no update measured it."""
+    norms = v.over_updates("clip_bias_norm")
+    return None if norms is None else float(np.max(norms))
+
+
+@diagnostic(
+    STEP,
+    Unit.FRACTION,
+    "min over updates of ess_frac",
+    "verl rollout_corr_helper.py",
+    alarms={
+        STEP: Alarm(
+            "below", 0.3, "verl docs/algo/rollout_corr.md, health check: effective sample size below 0.3", points=2
+        )
+    },
+)
+def ess_frac_min(v: StepView) -> float | None:
+    """Smallest effective sample size of an update of the step."""
+    shares = v.over_updates("ess_frac")
+    return None if shares is None else float(np.min(shares))
+
+
+@diagnostic(STEP, Unit.RATIO, "mean over updates of the stabiliser's factor", "arXiv 2511.20718")
+def stabiliser_factor(v: StepView) -> float | None:
+    """Mean factor of the stabiliser: compare with a control whose learning rate is scaled by it; NULL without one."""
+    return _mean(v.over_updates("stabiliser_factor"))
+
+
+@diagnostic(STEP, Unit.COUNT, "sum over updates of non_finite", "arXiv 2502.01600 (LOOP)", sql_type="BIGINT")
+def non_finite(v: StepView) -> int | None:
+    """Numbers of the step's updates that are not finite."""
+    counts = v.over_updates("non_finite")
+    return None if counts is None else int(np.sum(counts))
+
+
+@diagnostic(STEP, Unit.COUNT, "optimizer updates", "this project", sql_type="BIGINT")
+def updates(v: StepView) -> int:
+    """Optimizer updates of the step."""
+    return 0 if v.evidence.updates is None else len(v.evidence.updates.epoch)
+
+
+@diagnostic(STEP, Unit.COUNT, "mean over updates of step - rollout_step", "verl (trajectory_staleness)")
+def staleness(v: StepView) -> float | None:
+    """Age of the data that the step trained on, in iterations."""
+    if v.evidence.updates is None:
+        return None
+    return _mean(v.step - v.evidence.updates.rollout_step.cpu().numpy())
+
+
+@diagnostic(STEP, Unit.TOKENS, "sum over updates of sum m", "this project", sql_type="BIGINT")
+def tokens_trained(v: StepView) -> int:
+    """Tokens trained on, each epoch counted."""
+    return v.evidence.tokens_trained
+
+
+# Time
+
+
+def _seconds(v: StepView, name: str) -> float | None:
+    return v.evidence.seconds.get(name)
+
+
+@diagnostic(STEP, Unit.SECONDS, "wall time of sampling", "this project")
+def seconds_rollout(v: StepView) -> float | None:
+    """Wall time of sampling the fresh rollouts."""
+    return _seconds(v, "rollout")
+
+
+@diagnostic(STEP, Unit.SECONDS, "wall time of the updates", "this project")
+def seconds_update(v: StepView) -> float | None:
+    """Wall time of advantages and updates."""
+    return _seconds(v, "update")
+
+
+@diagnostic(STEP, Unit.SECONDS, "wall time of evaluation", "this project")
+def seconds_evaluation(v: StepView) -> float | None:
+    """Wall time of held-out evaluation; near 0 on steps without one."""
+    return _seconds(v, "evaluation")
+
+
+@diagnostic(STEP, Unit.SECONDS, "wall time of measuring and recording the step before", "this project")
+def seconds_record(v: StepView) -> float | None:
+    """Wall time that measuring and recording the previous step took the trainer; NULL on the first step."""
+    return _seconds(v, "record")
+
+
+@diagnostic(STEP, Unit.SECONDS, "wall time of the step without recording", "this project")
+def seconds_total(v: StepView) -> float | None:
+    """Wall time of the step: evaluation, sampling and updates."""
+    return _seconds(v, "total")
+
+
+@diagnostic(STEP, Unit.NONE, "tokens_trained / seconds_update", "this project")
+def tokens_per_second(v: StepView) -> float | None:
+    """Training speed in tokens per second of updating."""
+    return _share(v.evidence.tokens_trained, v.evidence.seconds.get("update", 0.0))

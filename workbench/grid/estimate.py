@@ -1,0 +1,86 @@
+"""How long a grid will take: a rough cost of an iteration, scaled to what runs on this machine took."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from workbench.grid.cell import Cell
+from workbench.grid.run import workers_for
+from workbench.spec import RunSettings
+
+# Seconds for 64 episodes of the default world and policy, one thread of a 2-core Xeon with AVX-512, two runs side by
+# side. Only the proportions matter once a run was recorded.
+ROLLOUT = 0.13
+UPDATE = 0.085  # one epoch of the policy
+CRITIC = 0.085  # one epoch of the critic
+SECOND_BACKWARD = 0.10  # one more backward for the clipping bias, where an algorithm needs it at every update
+WARM_STEP = 0.11  # one step of the warm start with a batch of 64
+START = 6.0  # imports, loading, last checkpoint
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A finished run: what it was and what a step of it took."""
+
+    settings: RunSettings
+    critic: bool
+    second_backward: bool
+    seconds_per_step: float
+
+
+def rough(settings: RunSettings, critic: bool = True, second_backward: bool = False) -> float:
+    """Seconds an iteration by the constants of this file: rough, on a machine that was never measured."""
+    learn, policy, default = settings.learn, settings.policy, RunSettings().policy
+    size = max(1.0, _weights(policy) / _weights(default)) if policy.path is None else 1.0
+    episodes = learn.episodes / 64
+    always = second_backward or learn.clip_bias_every == 1
+    share = 1.0 if always else 1.0 / learn.clip_bias_every if learn.clip_bias_every else 0.0
+    update = UPDATE + CRITIC * critic + SECOND_BACKWARD * share
+    return size * episodes * (ROLLOUT + learn.epochs * update)
+
+
+def _weights(policy: object) -> float:
+    hidden, layers, mlp = (getattr(policy, name) for name in ("hidden", "layers", "mlp"))
+    return float(layers * (4 * hidden**2 + 3 * hidden * mlp))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Wall time of the cells that are left, and where the figure comes from."""
+
+    seconds: float
+    workers: int
+    recorded: int  # finished runs that the pace was taken from; 0 = the documented rough cost
+
+    @property
+    def basis(self) -> str:
+        """The origin of the figure, to be printed beside it."""
+        if self.recorded:
+            return f"pace of {self.recorded} finished runs on this machine"
+        return "no run recorded yet: a rough cost per iteration, right within a factor of two or so"
+
+
+def estimate(
+    cells: Sequence[Cell],
+    needs: Callable[[RunSettings], tuple[bool, bool]],
+    recorded: Sequence[Recorded] = (),
+    workers: int | None = None,
+    warm_starts: Sequence[RunSettings] = (),
+) -> Estimate:
+    """Wall time of `cells` and of the warm starts that are not made yet.
+
+    `needs` says of a cell whether its algorithm has a critic and whether it needs a second backward at every update.
+    """
+    pace = (
+        median(r.seconds_per_step / rough(r.settings, r.critic, r.second_backward) for r in recorded)
+        if recorded
+        else 1.0
+    )
+    count = workers_for(len(cells), workers)
+    each = [START + pace * rough(c.settings, *needs(c.settings)) * c.settings.iterations for c in cells]
+    warm = pace * sum(WARM_STEP * s.warmstart.steps * s.warmstart.batch / 64 for s in warm_starts)
+    # Longest last could idle a worker, so never below the longest cell.
+    seconds = warm + max([sum(each) / count, *each]) if each else 0.0
+    return Estimate(seconds, count, len(recorded))

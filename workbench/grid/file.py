@@ -1,0 +1,329 @@
+"""A grid file becomes cells: read, checked key by key, crossed, resolved, hashed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from workbench.grid.cell import Cell, arm_label, config_hash, run_id, slug
+from workbench.grid.keys import expand, flatten, merge, settings_keys, suggestion
+from workbench.spec import GridFile, InputError, RunSettings, nearest
+
+
+class Resolved(Protocol):
+    """What a grid wants to know of an algorithm; the table of algorithms is handed in by the command line."""
+
+    @property
+    def name(self) -> str:
+        """Name under which the runs are filed."""
+        ...
+
+    @property
+    def group_size(self) -> int:
+        """Rollouts per prompt unless the run says otherwise."""
+        ...
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether it needs log-probs of a frozen reference."""
+        ...
+
+
+Resolve = Callable[[str | dict[str, Any], dict[str, Any]], Resolved]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A grid file, read and resolved; the cells stand in the order of their runs: all arms of a seed, then the next."""
+
+    experiment: str
+    path: Path
+    question: str
+    toml: str
+    seeds: tuple[int, ...]
+    cells: tuple[Cell, ...]
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The labels of the arms, in the order of the file."""
+        return tuple(dict.fromkeys(cell.arm for cell in self.cells))
+
+
+@dataclass(frozen=True)
+class _Arm:
+    label: str
+    choices: dict[str, Any]  # dotted keys
+    control: bool
+
+
+def load(path: Path, overrides: Sequence[str] = (), resolve: Resolve | None = None) -> Grid:
+    """Read a grid file and resolve its cells; every mistake in it is an InputError that names file and key.
+
+    `overrides` are `key=value` in TOML's syntax: they change the base; `seeds=[0]` and `axes.KEY=[...]` change the
+    file's own lists. `resolve` looks algorithms up (and checks their group size); without it only names are carried.
+    """
+    text = _read(path)
+    document = _override(_parse(text, path), overrides)
+    file = _grid_file(document, path)
+    base = expand(file.base, f"[base] of {path}")
+    _refuse_seed(base, path)
+    arms = [*_crossed(file, base, path), *_controls(file, path)]
+    _refuse_same_name(arms, path)
+    experiment = _experiment(path)
+    cells = [_cell(experiment, arm, seed, base, path, resolve) for seed in file.seeds for arm in arms]
+    _refuse_same_cell(cells, path)
+    return Grid(experiment, path, file.question, text, tuple(file.seeds), tuple(cells))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        siblings = sorted(str(p) for p in path.parent.glob("*.toml")) if path.parent.is_dir() else []
+        listed = f"; there is: {', '.join(siblings)}" if siblings else ""
+        raise InputError(f"no grid file {path}{nearest(str(path), siblings)}{listed}") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a folder; name a grid file in it, for example {path}/NAME.toml") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text (byte {error.start}); a grid file is TOML") from None
+    except PermissionError:
+        raise InputError(f"{path} cannot be read: permission denied") from None
+
+
+def _parse(text: str, path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        end = f"(at line {len(text.splitlines())}, the end of the file)"
+        raise InputError(f"{path} is not valid TOML: {str(error).replace('(at end of document)', end)}") from None
+
+
+def _override(document: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    changed = dict(document)
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        key = key.strip()
+        if not equals or not key or not value.strip():
+            raise InputError(f"--set '{override}' is not key=value; write it like --set learn.staleness=8")
+        parsed = _value(value.strip(), key)
+        if key == "seeds":
+            changed["seeds"] = parsed
+        elif key.startswith("axes."):
+            axes = changed.get("axes", {})
+            changed["axes"] = {**(flatten(axes) if isinstance(axes, dict) else {}), key.removeprefix("axes."): parsed}
+        else:
+            _known(key, "--set")
+            _refuse_axis(key, changed.get("axes", {}))
+            base = changed.get("base", {})
+            if isinstance(base, dict):
+                table = merge(expand(base, "[base]"), expand({key: parsed}, "--set"))
+                changed["base"] = table
+    return changed
+
+
+def _value(text: str, key: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        pass
+    # A bare word is what people type at a shell, where quotes need quoting.
+    if not text.replace("-", "").replace("_", "").replace(".", "").isalnum():
+        raise InputError(
+            f"--set {key}={text}: the value is not TOML; write numbers as 0.1, text as '\"text\"', lists as [0, 8]"
+        )
+    return text
+
+
+def _refuse_axis(key: str, axes: Any) -> None:
+    if isinstance(axes, dict) and key in flatten(axes):
+        raise InputError(
+            f"--set {key}: '{key}' is an axis of this grid; write --set 'axes.{key}=[...]' to change the axis"
+        )
+
+
+def _grid_file(document: dict[str, Any], path: Path) -> GridFile:
+    if isinstance(document.get("axes"), dict):
+        document = {**document, "axes": _once(lambda: flatten(document["axes"]), path)}
+    try:
+        return GridFile.model_validate(document)
+    except ValidationError as error:
+        raise InputError("\n".join(_explain_file(e, document, path) for e in error.errors())) from None
+
+
+def _once(flat: Callable[[], dict[str, Any]], path: Path) -> dict[str, Any]:
+    try:
+        return flat()
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _explain_file(error: ErrorDetails, document: Mapping[str, Any], path: Path) -> str:
+    key = _dotted(error["loc"])
+    if error["type"] == "extra_forbidden":
+        known = list(GridFile.model_fields)
+        if key in {k.split(".")[0] for k in settings_keys()}:
+            return f"unknown key '{key}' at the top of {path}; settings of a run stand under [base]: write 'base.{key}'"
+        return f"unknown key '{key}' in {path}{nearest(key, known)}; at the top are allowed: {', '.join(known)}"
+    if error["type"] == "missing":
+        hint = {"question": 'question = "What does this grid find out?"', "name": 'name = "ppo, gradient clipping"'}
+        return f"{path} lacks '{key}'; write {hint.get(key.rsplit('.', 1)[-1], key + ' = ...')}"
+    if error["type"] == "list_type" and key.startswith("axes."):
+        given = json.dumps(error["input"], default=str)
+        return f"'{key}' in {path} is {given}; an axis is a list: write [{given}]"
+    return f"'{key}' in {path} {_must(error)}"
+
+
+def _refuse_seed(table: Mapping[str, Any], path: Path) -> None:
+    if "seed" in table:
+        raise InputError(
+            f"'seed' in {path} is no setting of one cell: seeds are crossed; write seeds = [{table['seed']}] at the top"
+        )
+
+
+def _crossed(file: GridFile, base: Mapping[str, Any], path: Path) -> list[_Arm]:
+    if file.arms and not file.axes:
+        return []
+    for key, values in file.axes.items():
+        _known(key, f"[axes] of {path}")
+        _refuse_seed({"seed": values} if key == "seed" else {}, path)
+        if not values:
+            raise InputError(f"axis '{key}' in {path} is empty; give it at least one value or delete it")
+    algorithm = base.get("algorithm", RunSettings.model_fields["algorithm"].default)
+    arms = []
+    for combination in itertools.product(*file.axes.values()):
+        choices = dict(zip(file.axes, combination, strict=True))
+        varying = {key: value for key, value in choices.items() if len(file.axes[key]) > 1}
+        arms.append(_Arm(arm_label(choices.get("algorithm", algorithm), varying), choices, control=False))
+    return arms
+
+
+def _controls(file: GridFile, path: Path) -> list[_Arm]:
+    controls = []
+    for arm in file.arms:
+        where = f"arm '{arm.name}' of {path}"
+        choices = flatten(expand(arm.model_extra or {}, where))
+        for key in choices:
+            _known(key, where)
+        _refuse_seed(choices, path)
+        controls.append(_Arm(arm.name, choices, control=True))
+    return controls
+
+
+def _known(key: str, where: str) -> None:
+    known = set(settings_keys())
+    if key in known or key.startswith("slots.") or any(k.startswith(f"{key}.") for k in known):
+        return
+    if key.startswith("algorithm."):
+        slot = key.removeprefix("algorithm.")
+        raise InputError(f"unknown key '{key}' in {where}; one slot of whatever algorithm runs is 'slots.{slot}'")
+    raise InputError(f"unknown key '{key}' in {where}{suggestion(key)}")
+
+
+def _refuse_same_name(arms: Iterable[_Arm], path: Path) -> None:
+    seen: dict[str, str] = {}
+    for arm in arms:
+        if arm.label in seen.values():
+            raise InputError(f"two arms of {path} are called '{arm.label}'; give each its own name")
+        if (same := seen.get(slug(arm.label))) is not None:
+            raise InputError(f"arms '{same}' and '{arm.label}' of {path} would share a folder name; rename one")
+        seen[slug(arm.label)] = arm.label
+
+
+def _cell(experiment: str, arm: _Arm, seed: int, base: Mapping[str, Any], path: Path, resolve: Resolve | None) -> Cell:
+    where = f"{path}, arm '{arm.label}'"
+    given = merge(merge(base, expand(arm.choices, where)), {"seed": seed})
+    settings = resolved(given, f"{path}", arm=arm.label if arm.choices else None)
+    name = settings.algorithm if isinstance(settings.algorithm, str) else str(settings.algorithm.get("base", "ppo"))
+    if resolve is not None:
+        try:
+            algorithm = resolve(settings.algorithm, settings.slots)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+        name = algorithm.name
+        if algorithm.needs_reference and not settings.learn.reference:
+            raise InputError(f"{where}: the KL term of {name} needs a reference policy; set learn.reference = true")
+        group = settings.learn.group_size or algorithm.group_size
+        if settings.learn.episodes % group:
+            raise InputError(
+                f"{where}: {name} samples groups of {group} rollouts, which do not divide learn.episodes = "
+                f"{settings.learn.episodes}; set learn.group_size or learn.episodes"
+            )
+    digest = config_hash(settings)
+    return Cell(
+        experiment=experiment,
+        arm=arm.label,
+        algorithm=name,
+        seed=seed,
+        settings=settings,
+        config_hash=digest,
+        run_id=run_id(experiment, arm.label, seed, digest),
+        choices=arm.choices,
+        control=arm.control,
+    )
+
+
+def _refuse_same_cell(cells: Sequence[Cell], path: Path) -> None:
+    seen: dict[str, Cell] = {}
+    for cell in cells:
+        same = seen.get(cell.config_hash)
+        if same is not None and same.arm == cell.arm:
+            raise InputError(f"seed {cell.seed} stands twice in 'seeds' of {path}; delete one")
+        if same is not None:
+            raise InputError(f"arms '{same.arm}' and '{cell.arm}' of {path} are the same run; delete one")
+        seen[cell.config_hash] = cell
+
+
+def _experiment(path: Path) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", path.stem):
+        raise InputError(
+            f"the file's name is the experiment's name: rename {path.name} to {slug(path.stem)}.toml "
+            f"(letters, digits, '-', '_', '.')"
+        )
+    return path.stem
+
+
+def resolved(given: Mapping[str, Any], where: str, arm: str | None = None) -> RunSettings:
+    """`given` merged over the defaults of a run and checked; every mistake in it is named in one InputError."""
+    defaults = RunSettings().model_dump()
+    try:
+        return RunSettings.model_validate(merge(defaults, given))
+    except ValidationError as error:
+        lines = dict.fromkeys(_explain(e, where) for e in error.errors())
+        suffix = f" (arm '{arm}')" if arm else ""
+        raise InputError("\n".join(f"{line}{suffix}" for line in lines)) from None
+
+
+def _explain(error: ErrorDetails, where: str) -> str:
+    loc = error["loc"]
+    if loc and loc[0] == "algorithm":
+        return f"'algorithm' in {where} must be a name or a table {{ base = \"ppo\", ... }}, got {error['input']!r}"
+    key = _dotted(loc)
+    if error["type"] == "extra_forbidden":
+        return f"unknown key '{key}' in {where}{suggestion(key)}"
+    if error["type"] == "value_error":
+        return f"{where}: {f'{key}: ' if key else ''}{str(error['msg']).removeprefix('Value error, ')}"
+    return f"'{key}' in {where} {_must(error)}"
+
+
+def _must(error: ErrorDetails) -> str:
+    message = str(error["msg"]).replace("Input should be", "must be")
+    if message.startswith("must be a valid dictionary or instance of"):
+        message = "must be a table of settings"
+    if message.endswith(" after validation"):
+        message = message.replace(" after validation", "")
+    if not message.startswith("must"):
+        message = f"is wrong: {message}"
+    return f"{message}, got {error['input']!r}"
+
+
+def _dotted(loc: Sequence[int | str]) -> str:
+    return ".".join(str(part) for part in loc)

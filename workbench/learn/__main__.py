@@ -1,0 +1,24 @@
+"""`python -m workbench.learn RUN_FOLDER [--cache DIR]`: the process of one cell."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from workbench.learn.run import WRONG_INPUT, run
+from workbench.spec import InputError
+
+
+def main(arguments: list[str]) -> int:
+    """Train the run whose folder is named; exit code 0 finished, 1 failed, 2 wrong input, 3 interrupted."""
+    folder = Path(arguments[0])
+    cache = Path(arguments[2]) if arguments[1:2] == ["--cache"] else folder.parent.parent / ".cache"
+    try:
+        return run(folder, cache)
+    except InputError as error:
+        print(f"sorl: {error}", file=sys.stderr)
+        return WRONG_INPUT
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,117 @@
+"""Checkpoints: everything that an exact resume needs, as safetensors and JSON, renamed into place when whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from workbench.agent.episode import Episode
+from workbench.learn.rollouts import Rollout
+from workbench.learn.update import Learner
+
+
+@dataclass
+class Progress:
+    """Where a run stands: the next step and what its watches have seen."""
+
+    step: int
+    updates: int
+    seconds: float
+    history: list[dict[str, float | None]]  # the watched diagnostics of every finished step
+    rollouts: Sequence[Rollout]
+
+
+def save(folder: Path, learner: Learner, progress: Progress, keep: int = 2) -> Path:
+    """Write `folder/<step>` in one rename; older checkpoints beyond the newest `keep` are removed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder))
+    learner.policy.save_pretrained(unfinished / "policy", safe_serialization=True)
+    if learner.critic is not None:
+        save_file(_contiguous(learner.critic.state_dict()), unfinished / "critic.safetensors")
+    for name, optimizer in _optimizers(learner).items():
+        state = optimizer.state_dict()["state"]
+        flat = {
+            f"{i}.{key}": torch.as_tensor(value)
+            for i, entry in state.items()
+            for key, value in entry.items()
+            if value is not None
+        }
+        save_file(_contiguous(flat), unfinished / f"{name}_optimizer.safetensors")
+    for i, rollout in enumerate(progress.rollouts):
+        known = {"log_prob_old": rollout.log_prob_old, "values": rollout.values}
+        tensors = {name: tensor for name, tensor in known.items() if tensor is not None}
+        save_file(_contiguous(tensors), unfinished / f"rollout-{i}.safetensors")
+    state_json = {
+        "step": progress.step,
+        "updates": progress.updates,
+        "seconds": progress.seconds,
+        "history": progress.history,
+        "rollouts": [
+            {"number": r.number, "policy_step": r.policy_step, "episodes": [asdict(e) for e in r.episodes]}
+            for r in progress.rollouts
+        ],
+    }
+    (unfinished / "progress.json").write_text(json.dumps(state_json))
+    target = folder / f"{progress.step:06d}"
+    if target.exists():
+        shutil.rmtree(target)
+    os.rename(unfinished, target)
+    for old in checkpoints(folder)[:-keep]:
+        shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Whole checkpoints, oldest first (a name that is a step, so nothing half-written is among them)."""
+    return sorted(p for p in folder.glob("[0-9]*") if (p / "progress.json").is_file())
+
+
+def load(checkpoint: Path, learner: Learner) -> Progress:
+    """Put the learner back to where `checkpoint` was written and return the progress."""
+    _fill(learner.policy, load_file(checkpoint / "policy" / "model.safetensors"))
+    if learner.critic is not None:
+        learner.critic.load_state_dict(load_file(checkpoint / "critic.safetensors"))
+    for name, optimizer in _optimizers(learner).items():
+        flat = load_file(checkpoint / f"{name}_optimizer.safetensors")
+        state: dict[int, dict[str, Any]] = {}
+        for key, value in flat.items():
+            i, entry = key.split(".", 1)
+            state.setdefault(int(i), {})[entry] = value
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    stored = json.loads((checkpoint / "progress.json").read_text())
+    rollouts = []
+    for i, entry in enumerate(stored["rollouts"]):
+        tensors = load_file(checkpoint / f"rollout-{i}.safetensors")
+        episodes = [Episode(**e) for e in entry["episodes"]]
+        rollouts.append(
+            Rollout(entry["number"], entry["policy_step"], episodes, tensors.get("log_prob_old"), tensors.get("values"))
+        )
+    learner.updates = stored["updates"]
+    return Progress(stored["step"], stored["updates"], stored["seconds"], stored["history"], rollouts)
+
+
+def _optimizers(learner: Learner) -> dict[str, torch.optim.Optimizer]:
+    found = {"policy": learner.policy_optimizer}
+    return found if learner.critic_optimizer is None else found | {"critic": learner.critic_optimizer}
+
+
+def _fill(model: torch.nn.Module, weights: dict[str, Tensor]) -> None:
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    # Tied weights are stored once: a missing name that shares its tensor with a stored one is no loss.
+    tied = set(getattr(model, "all_tied_weights_keys", None) or ())
+    if unexpected or set(missing) - tied:
+        raise RuntimeError(f"checkpoint does not fit the model: missing {missing}, unexpected {unexpected}")
+
+
+def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}

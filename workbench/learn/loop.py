@@ -1,0 +1,174 @@
+"""The training loop of one run: sample, wait in the queue, estimate advantages, update, write down."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from workbench.agent.engines.hf import HFEngine
+from workbench.agent.errors import NonFinite
+from workbench.agent.worlds.facts import Facts
+from workbench.algorithms import resolve
+from workbench.batch import Batch
+from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
+from workbench.learn import checkpoint, policy
+from workbench.learn.critic import Critic
+from workbench.learn.evaluate import evaluate
+from workbench.learn.rollouts import ORDER, Rollout, Sampler, batch_of, generator, trainer_log_probs
+from workbench.learn.update import Learner
+from workbench.objective.pipeline import prepare
+from workbench.record.recorder import Recorder
+from workbench.spec import RunSettings
+
+
+class Diverged(ArithmeticError):
+    """A loss, a gradient or the policy's output is no longer finite; the run ends here and keeps what it logged."""
+
+
+class Trainer:
+    """One run. `steps()` yields after every iteration, so that whoever drives it can stop between two of them."""
+
+    def __init__(self, settings: RunSettings, start: Path, recorder: Recorder, tokenizer: Any) -> None:
+        torch.set_num_threads(settings.threads)
+        self.settings, self.recorder, self.tokenizer = settings, recorder, tokenizer
+        self.algorithm = resolve(settings.algorithm, settings.slots)
+        model = policy.load(start)
+        critic = Critic(model) if self.algorithm.critic else None
+        self.reference = policy.load(start).requires_grad_(False) if self.algorithm.needs_reference else None
+        self.learner = Learner(self.algorithm, settings.learn, model, critic, settings.engine.temperature)
+        self.engine = HFEngine(model, tokenizer, settings.engine)
+        group_size = settings.learn.group_size or self.algorithm.group_size
+        self.sampler = Sampler(settings, Facts(settings.world), self.engine, group_size)
+        self.queue: deque[Rollout] = deque()
+        self.step = 0
+        self.seconds = 0.0
+
+    def steps(self) -> Iterator[dict[str, Any]]:
+        """Train to the end; yields the measured row of each finished step.
+
+        Raises Diverged after the step that broke has been recorded.
+        """
+        settings = self.settings
+        while self.step < settings.iterations:
+            began = time.perf_counter()
+            evaluated = self._evaluate()
+            judged = time.perf_counter()
+            self._sample()
+            sampled = time.perf_counter()
+            fresh, stale = self.queue[-1], self.queue.popleft()
+            batch = self._estimate(stale)
+            updates = self._optimise(batch, stale.policy_step)
+            ended = time.perf_counter()
+            self.seconds += ended - began
+            row = self.recorder.step(
+                self.step,
+                StepEvidence(
+                    rollouts=Rollouts.of(fresh.episodes, fresh.policy_step),
+                    trained=None if stale is fresh else Rollouts.of(stale.episodes, stale.policy_step),
+                    updates=Evidence.stack(updates),
+                    seconds={
+                        "evaluation": judged - began,
+                        "rollout": sampled - judged,
+                        "update": ended - sampled,
+                        "total": ended - began,
+                    },
+                    tokens_trained=sum(int(u.mask.sum()) for u in updates),
+                ),
+                evaluations=evaluated,
+            )
+            self.seconds += time.perf_counter() - ended
+            self.step += 1
+            yield row
+            if any(u.scalars["non_finite"][0] for u in updates):
+                raise Diverged(f"loss or gradient is not finite in step {self.step - 1}")
+        self.recorder.evaluations(self.step, self._evaluate())
+
+    def _sample(self) -> None:
+        """Fill the queue: `staleness` rollouts wait in it, the newest is by the policy as it is now."""
+        learn = self.settings.learn
+        while len(self.queue) <= learn.staleness:
+            try:
+                # Step t trains on rollout t whatever the staleness, so that every arm trains on the same questions.
+                rollout = self.sampler.rollout(self.step + len(self.queue), self.step)
+            except NonFinite as error:
+                raise Diverged(f"sampling failed in step {self.step}: {error}") from error
+            batch = batch_of(rollout, self.tokenizer.pad_token_id)
+            if learn.old_log_prob == "rollout":
+                rollout.log_prob_old = trainer_log_probs(self.learner.policy, batch, self.settings.engine.temperature)
+            if learn.old_values == "rollout":
+                rollout.values = self._values(batch)
+            self.queue.append(rollout)
+
+    @torch.no_grad()
+    def _values(self, batch: Batch) -> torch.Tensor | None:
+        critic = self.learner.critic
+        return None if critic is None else critic(batch.tokens)
+
+    def _estimate(self, rollout: Rollout) -> Batch:
+        """Advantages and returns of the whole batch, by the critic as it is now unless its values were stored."""
+        batch = batch_of(rollout, self.tokenizer.pad_token_id)
+        temperature = self.settings.engine.temperature
+        if self.settings.learn.old_log_prob == "update":
+            batch = replace(batch, log_prob_old=trainer_log_probs(self.learner.policy, batch, temperature))
+        if self.reference is not None:
+            batch = replace(batch, log_prob_ref=trainer_log_probs(self.reference, batch, temperature))
+        if batch.values is None:
+            batch = replace(batch, values=self._values(batch))
+        return prepare(self.algorithm, batch)
+
+    def _optimise(self, batch: Batch, rollout_step: int) -> list[Evidence]:
+        """`epochs` passes over the batch in `minibatches` parts, shuffled anew each pass."""
+        learn = self.settings.learn
+        stream = generator(self.settings.seed, ORDER, self.step)
+        done: list[Evidence] = []
+        for epoch in range(learn.epochs):
+            order = torch.randperm(len(batch.tokens), generator=stream)
+            for rows in order.chunk(learn.minibatches):
+                done.append(self.learner.update(batch.rows(rows).trimmed(), epoch, rollout_step))
+                if done[-1].scalars["non_finite"][0]:
+                    return done
+            if learn.target_kl is not None and _mean_kl(done[-learn.minibatches :]) > 1.5 * learn.target_kl:
+                break
+        return done
+
+    def _evaluate(self) -> list[dict[str, Any]]:
+        """Held-out success of the policy as it stands before this step; first and last also without the retriever."""
+        settings, world = self.settings.evaluation, self.settings.world
+        edge = self.step in (0, self.settings.iterations)
+        if not edge and not (settings.every and self.step % settings.every == 0):
+            return []
+        rows = [evaluate(self.engine, world, settings, self.settings.seed)]
+        if edge:
+            rows.append(evaluate(self.engine, world, settings, self.settings.seed, search=False))
+        return rows
+
+    def save(self, folder: Path) -> Path:
+        """Checkpoint the run as it stands between two steps; its rows are on disk before it is."""
+        self.recorder.flush()
+        progress = checkpoint.Progress(
+            self.step, self.learner.updates, self.seconds, self.recorder.history, list(self.queue)
+        )
+        return checkpoint.save(folder, self.learner, progress)
+
+    def resume(self, folder: Path) -> bool:
+        """Go on from the newest checkpoint in `folder`; False when there is none."""
+        found = checkpoint.checkpoints(folder)
+        if not found:
+            return False
+        progress = checkpoint.load(found[-1], self.learner)
+        self.step, self.seconds = progress.step, progress.seconds
+        self.queue = deque(progress.rollouts)
+        self.recorder.replay(progress.history)
+        return True
+
+
+def _mean_kl(updates: list[Evidence]) -> float:
+    """Mean of -delta over the trained tokens of `updates` (k1 of KL(old || new), nats)."""
+    total = sum(float(torch.where(u.mask, u.log_prob_old - u.log_prob, 0).sum()) for u in updates)
+    return total / max(1, sum(int(u.mask.sum()) for u in updates))

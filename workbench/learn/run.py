@@ -1,0 +1,150 @@
+"""One run from its folder: lock, resume, train, say how it ended. Rows of table `run` tell the rest of the world."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import platform
+import signal
+import sys
+import time
+import tomllib
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+from typing import Any, TextIO
+
+from workbench.spec import InputError, RunSettings
+
+FINISHED, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 3  # exit codes
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the run's lock for as long as the process lives; the kernel lets go of it whatever kills the process.
+
+    Raises InputError when another process trains this run.
+    """
+    with (folder / "lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            message = f"run '{folder.name}' is being trained by another process; wait for it, or stop it"
+            raise InputError(message) from None
+        yield
+
+
+class Interrupt:
+    """Remembers SIGINT and SIGTERM; the run stops between two steps, with a checkpoint."""
+
+    def __init__(self) -> None:
+        self.asked = ""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._remember)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        self.asked = signal.Signals(number).name
+
+
+def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
+    """Train (or go on with) the run in `folder`; returns the exit code of the process.
+
+    One JSON line per step goes to `out` for whoever watches. Raises InputError for a folder that is no run.
+    """
+    settings, identity = _read(folder)
+    with locked(folder):
+        interrupt = Interrupt()
+        from transformers import AutoTokenizer
+
+        from workbench.learn.loop import Diverged, Trainer
+        from workbench.learn.warmstart import ensure
+        from workbench.record.recorder import Recorder
+
+        start = ensure(settings, cache)
+        tokenizer = AutoTokenizer.from_pretrained(start)
+        with Recorder(folder, identity["run_id"], settings, tokenizer.convert_ids_to_tokens) as recorder:
+            trainer = Trainer(settings, start, recorder, tokenizer)
+            resumed = trainer.resume(folder / "checkpoints")
+            status = _Status(recorder, identity, settings, trainer, resumed)
+            status.write("running")
+            every = settings.record.checkpoint_every
+            try:
+                for row in trainer.steps():
+                    print(json.dumps(_progress(row, trainer, settings)), file=out, flush=True)
+                    if interrupt.asked:
+                        trainer.save(folder / "checkpoints")
+                        status.write("interrupted", f"stopped by {interrupt.asked} after step {trainer.step - 1}")
+                        return INTERRUPTED
+                    if every and trainer.step % every == 0:
+                        trainer.save(folder / "checkpoints")
+                trainer.save(folder / "checkpoints")
+                status.write("finished")
+            except Diverged as error:
+                # A divergence is a result, not a failure: the run is over and everything up to it is kept.
+                recorder.diverged(trainer.step, str(error))
+                status.write("finished", str(error))
+            except Exception as error:  # the edge of the process: whatever broke must reach the log and the table
+                traceback.print_exc()
+                status.write("failed", f"{type(error).__name__}: {error}")
+                return FAILED
+    return FINISHED
+
+
+def _read(folder: Path) -> tuple[RunSettings, dict[str, Any]]:
+    for name in ("config.toml", "run.json"):
+        if not (folder / name).is_file():
+            raise InputError(f"no {name} in '{folder}': a run folder is made by `sorl run FILE.toml`")
+    settings = RunSettings.model_validate(tomllib.loads((folder / "config.toml").read_text()))
+    return settings, json.loads((folder / "run.json").read_text())
+
+
+class _Status:
+    """Writes the row of table `run`: who it is, how it stands, what the collapse rule says so far."""
+
+    def __init__(
+        self, recorder: Any, identity: dict[str, Any], settings: RunSettings, trainer: Any, resumed: bool
+    ) -> None:
+        self._recorder, self._identity, self._settings, self._trainer = recorder, identity, settings, trainer
+        first = recorder.started_at() if resumed else None
+        self._started = first or datetime.now(UTC).replace(tzinfo=None)
+
+    def write(self, status: str, reason: str | None = None) -> None:
+        over = status in ("finished", "failed", "interrupted")
+        row = {
+            **{key: self._identity[key] for key in ("experiment", "algorithm", "arm", "seed", "config_hash")},
+            "config": self._settings.model_dump_json(),
+            "status": status,
+            "reason": reason,
+            "steps": self._trainer.step,
+            "started_at": self._started,
+            "ended_at": datetime.now(UTC).replace(tzinfo=None) if over else None,
+            "seconds": self._trainer.seconds,
+            "versions": json.dumps(versions()),
+            **self._recorder.verdict(final=status == "finished"),
+        }
+        self._recorder.rows("run", {key: [value] for key, value in row.items()})
+        self._recorder.flush()
+
+
+def versions() -> dict[str, str]:
+    """Versions of what decides the numbers, and the machine."""
+    names = ("sorl", "torch", "transformers", "numpy")
+    return {name: version(name) for name in names} | {
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _progress(row: dict[str, Any], trainer: Any, settings: RunSettings) -> dict[str, Any]:
+    keys = ("success", "clip_frac", "grad_norm_max", "entropy")
+    return {
+        "step": trainer.step,
+        "steps": settings.iterations,
+        **{key.removesuffix("_max"): row.get(key) for key in keys},
+        "seconds": round(trainer.seconds, 3),
+        "at": time.time(),
+    }

@@ -1,0 +1,177 @@
+"""One optimizer update: policy and critic, the true clipping bias, gradient norms, and the evidence of it all."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from workbench.batch import Batch
+from workbench.diagnostics.evidence import Evidence
+from workbench.learn import optimizers
+from workbench.learn.critic import Critic
+from workbench.learn.policy import log_probs
+from workbench.objective.pipeline import Algorithm, LossTerms, Normaliser, clipped_loss, policy_loss, statistics
+from workbench.objective.value import positions, value_loss
+from workbench.spec import LearnSettings
+
+
+@dataclass
+class Learner:
+    """The networks, their optimizers and the rule that updates them."""
+
+    algorithm: Algorithm
+    settings: LearnSettings
+    policy: PreTrainedModel
+    critic: Critic | None
+    temperature: float = 1.0
+    updates: int = 0  # since the start of the run; decides when the true clipping bias is measured
+
+    def __post_init__(self) -> None:
+        self.policy_parameters = [p for p in self.policy.parameters() if p.requires_grad]
+        self.policy_optimizer = optimizers.build(self.policy_parameters, self.settings.policy)
+        self.critic_parameters = [] if self.critic is None else list(self.critic.parameters())
+        self.critic_optimizer = optimizers.build(self.critic_parameters, self.settings.critic) if self.critic else None
+
+    def update(self, batch: Batch, epoch: int, rollout_step: int) -> Evidence:
+        """Train once on one minibatch; returns what happened, measured at the weights before the step."""
+        scalars = self._update_policy(batch)
+        if self.critic is not None:
+            scalars |= self._update_critic(batch)
+        self.updates += 1
+        terms, log_prob, entropy, weight = self._seen
+        numbers = [scalars["grad_norm"], scalars["policy_loss"], scalars.get("value_loss") or 0.0]
+        scalars["non_finite"] = float(sum(not math.isfinite(x) for x in numbers))
+        one = Tensor.unsqueeze
+        return Evidence(
+            epoch=torch.tensor([epoch]),
+            rollout_step=torch.tensor([rollout_step]),
+            trajectory=one(batch.trajectory, 0),
+            mask=one(batch.mask, 0),
+            turn=one(batch.turn, 0),
+            log_prob=one(log_prob, 0),
+            log_prob_old=one(batch.log_prob_old, 0),
+            log_prob_behaviour=one(batch.log_prob_behaviour, 0),
+            log_prob_ref=None if batch.log_prob_ref is None else one(batch.log_prob_ref, 0),
+            ratio=one(terms.ratio, 0),
+            active_low=one(terms.active_low, 0),
+            active_high=one(terms.active_high, 0),
+            out_of_range=one(terms.out_of_range, 0),
+            dual=one(terms.dual, 0),
+            factor=one(terms.factor, 0),
+            advantages=one(batch.advantages, 0),
+            entropy=one(entropy, 0),
+            gradient_weight=one(weight, 0),
+            values=None if self.critic is None else one(self._values, 0),
+            values_old=None if batch.values is None else one(batch.values, 0),
+            returns=None if batch.returns is None else one(batch.returns, 0),
+            value_clip=self.settings.value_clip,
+            score=one(batch.score, 0),
+            group=one(batch.group, 0),
+            scalars={name: [value] for name, value in scalars.items()},
+        )
+
+    def _update_policy(self, batch: Batch) -> dict[str, float | None]:
+        settings, stabilise = self.settings, self.algorithm.stabilise
+        self.policy_optimizer.zero_grad()
+        every = settings.clip_bias_every
+        measure_bias = stabilise.needs_bias or (every > 0 and self.updates % every == 0)
+        micros = self._micro_batches(batch)
+        whole = Normaliser.of(batch, len(micros), self.algorithm.correction)
+        sums = self._statistics(micros)
+        bias = [torch.zeros_like(p) for p in self.policy_parameters] if measure_bias else []
+        seen: list[tuple[LossTerms, Tensor, Tensor, Tensor]] = []
+        for micro in micros:
+            log_prob, entropy = log_probs(self.policy, micro.tokens, self.temperature, bool(settings.entropy_coef))
+            log_prob.retain_grad()
+            out = policy_loss(self.algorithm, micro, log_prob, normaliser=whole, statistics=sums)
+            loss = out.loss
+            if settings.entropy_coef:
+                loss = loss - settings.entropy_coef * torch.where(micro.mask, entropy, 0).sum() / whole.tokens
+            if measure_bias and bool((out.terms.active_low | out.terms.active_high).any()):
+                # Through the same graph, before the graph is freed; where nothing is clipped C is exactly 0.
+                clipped = clipped_loss(self.algorithm, micro, log_prob, normaliser=whole, statistics=sums)
+                torch._foreach_add_(bias, torch.autograd.grad(clipped, self.policy_parameters, retain_graph=True))
+            loss.backward()
+            assert log_prob.grad is not None
+            seen.append((out.terms, log_prob.detach(), entropy.detach(), log_prob.grad))
+        terms = LossTerms.join([s[0] for s in seen])
+        self._seen = (terms, *(torch.cat([s[i] for s in seen]) for i in (1, 2, 3)))
+        gradients = [p.grad for p in self.policy_parameters]
+        scalars: dict[str, float | None] = dict.fromkeys(("clip_bias_norm", "clip_bias_ratio", "clip_bias_cosine"))
+        if measure_bias:
+            scalars |= _bias_scalars(gradients, bias)
+        factor = terms.stabiliser_factor
+        if stabilise.needs_bias:
+            gradients, factor = stabilise.on_gradient(gradients, bias)
+            for parameter, gradient in zip(self.policy_parameters, gradients, strict=True):
+                parameter.grad = gradient
+        before = optimizers.norm(gradients)
+        after = optimizers.clip(gradients, before, settings.policy.max_grad_norm)
+        if math.isfinite(before):  # a step along NaN would destroy the weights that a post-mortem needs
+            self.policy_optimizer.step()
+        return scalars | {
+            "grad_norm": before,
+            "grad_norm_after": after,
+            "policy_loss": float(terms.policy_loss),
+            "kl_loss": float(terms.kl_loss),
+            "lr": settings.policy.lr,
+            "stabiliser_ratio": terms.stabiliser_ratio,
+            "stabiliser_factor": factor,
+            "clipped_rms": terms.clipped_rms,
+            "unclipped_rms": terms.unclipped_rms,
+        }
+
+    def _statistics(self, micros: list[Batch]) -> Tensor | None:
+        """The stabiliser's sums over the minibatch, by a pass without gradients when it is split."""
+        if len(micros) == 1 or not self.algorithm.stabilise.needs_statistics:
+            return None
+        with torch.no_grad():
+            current = [log_probs(self.policy, micro.tokens, self.temperature)[0] for micro in micros]
+            parts = [statistics(self.algorithm, *pair) for pair in zip(micros, current, strict=True)]
+        return torch.stack([part for part in parts if part is not None]).sum(0)
+
+    def _update_critic(self, batch: Batch) -> dict[str, float | None]:
+        assert self.critic is not None and self.critic_optimizer is not None
+        self.critic_optimizer.zero_grad()
+        where = self.algorithm.advantage.critic_mask
+        count = positions(batch, where).sum()
+        values, total = [], 0.0
+        for micro in self._micro_batches(batch):
+            value = self.critic(micro.tokens)
+            loss = value_loss(value, micro, self.settings.value_clip, where, count)
+            loss.backward()
+            values.append(value.detach())
+            total += float(loss.detach())
+        self._values = torch.cat(values)
+        gradients = [p.grad for p in self.critic_parameters if p.grad is not None]
+        before = optimizers.norm(gradients)
+        optimizers.clip(gradients, before, self.settings.critic.max_grad_norm)
+        if math.isfinite(before):
+            self.critic_optimizer.step()
+        return {"value_loss": total, "critic_grad_norm": before}
+
+    def _micro_batches(self, batch: Batch) -> list[Batch]:
+        size = self.settings.micro_batch or len(batch.tokens)
+        if size >= len(batch.tokens):
+            return [batch]
+        return [batch.rows(rows) for rows in torch.arange(len(batch.tokens)).split(size)]
+
+
+def _bias_scalars(gradients: list[Tensor], negative_bias: list[Tensor]) -> dict[str, float | None]:
+    """|C|, |C| / |g| and cos(C, g_unclipped), with g the gradient of the loss and -C that of what the clip took away.
+
+    The gradient of J = -loss without the clip is -g + C (2511.20718, lemma 4.2). NULL where a norm is 0.
+    """
+    bias, total = optimizers.norm(negative_bias), optimizers.norm(gradients)
+    unclipped = torch._foreach_add(gradients, negative_bias)
+    free = optimizers.norm(unclipped)
+    inner = float(sum((a * b).sum() for a, b in zip(negative_bias, unclipped, strict=True)))
+    return {
+        "clip_bias_norm": bias,
+        "clip_bias_ratio": bias / total if total else None,
+        "clip_bias_cosine": inner / (bias * free) if bias and free else None,
+    }

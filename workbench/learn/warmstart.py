@@ -1,0 +1,124 @@
+"""The warm start: imitation on noisy scripted episodes, cached by the hash of everything that shapes it.
+
+    python -m workbench.learn.warmstart CONFIG.toml CACHE      makes it if needed, prints its folder
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench.spec import InputError, RunSettings
+
+if TYPE_CHECKING:
+    from workbench.agent.episode import Episode
+
+VERSION = 2  # raise it when a change to this file changes the weights
+
+
+def key(settings: RunSettings) -> str:
+    """Hash of what shapes the warm start: the settings of task, network and imitation, and the demonstrated text."""
+    from workbench.agent.demonstrations import demonstrations
+    from workbench.agent.worlds.facts import Facts
+
+    warm = settings.warmstart
+    text = [episode.tokens for episode in demonstrations(Facts(settings.world), 32, warm.noise, warm.seed)]
+    shaping = {
+        "version": VERSION,
+        "text": text,
+        "world": settings.world.model_dump(exclude={"reward"}),
+        "policy": settings.policy.model_dump(),
+        "warmstart": settings.warmstart.model_dump(),
+    }
+    return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def ensure(settings: RunSettings, cache: Path) -> Path:
+    """Folder of the warm-started checkpoint, made on first use; two processes that race end with one whole folder."""
+    if settings.policy.path is not None:
+        return Path(settings.policy.path)
+    folder = cache / "warmstart" / key(settings)
+    if (folder / "model.safetensors").is_file():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=".making-", dir=folder.parent))
+    try:
+        _imitate(settings, unfinished)
+        os.rename(unfinished, folder)
+    except OSError:
+        if not (folder / "model.safetensors").is_file():  # nobody else finished it first: the error is real
+            raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return folder
+
+
+def _imitate(settings: RunSettings, folder: Path) -> None:
+    """Cross-entropy on the tokens that the script wrote; observations and prompts are read, never imitated."""
+    import torch
+
+    from workbench.agent.demonstrations import demonstrations
+    from workbench.agent.episode import collate
+    from workbench.agent.tokenizer import build_tokenizer
+    from workbench.agent.worlds.facts import Facts
+    from workbench.learn import policy
+
+    warm = settings.warmstart
+    torch.set_num_threads(settings.threads)
+    tokenizer = build_tokenizer()
+    model = policy.create(settings.policy, tokenizer, warm.seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=warm.lr, betas=(0.9, 0.99), weight_decay=0.01, fused=True)
+    # Linear warm-up over a tenth of the steps, then down to zero: the last steps decide how sharp the policy is.
+    ramp = max(1, warm.steps // 10)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda i: min((i + 1) / ramp, (warm.steps - i) / max(1, warm.steps - ramp))
+    )
+    world = Facts(settings.world)
+    episodes = demonstrations(world, warm.steps * warm.batch, warm.noise, warm.seed)
+    for chosen in _by_length(episodes, warm.batch, warm.seed):
+        batch = collate(chosen, tokenizer.pad_token_id)
+        log_prob, _ = policy.log_probs(model, batch.tokens)
+        loss = -log_prob[batch.mask].mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    model.save_pretrained(folder, safe_serialization=True)
+    tokenizer.save_pretrained(folder)
+
+
+def _by_length(episodes: list[Episode], size: int, seed: int) -> Iterator[list[Episode]]:
+    """Batches of episodes of like length (padding would be 40 % of the work), in an order blind to length."""
+    shuffle = random.Random(seed).shuffle
+    window = 32 * size
+    for start in range(0, len(episodes), window):
+        alike = sorted(episodes[start : start + window], key=lambda e: len(e.tokens))
+        batches = [alike[i : i + size] for i in range(0, len(alike), size)]
+        shuffle(batches)
+        yield from batches
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point of the child process that the grid starts, so that the grid itself never imports torch."""
+    config, cache = arguments
+    try:
+        settings = RunSettings.model_validate(tomllib.loads(Path(config).read_text()))
+        print(ensure(settings, Path(cache)))
+    except (InputError, OSError) as error:
+        print(f"sorl: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

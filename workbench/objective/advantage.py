@@ -1,0 +1,354 @@
+"""Advantages: from rewards and values of a whole step to what each token is credited with.
+
+`values` entry t is V of the state before token t, so V(s_k) of a turn is the value at its first token. Every estimator
+returns 0 off the loss mask. Axes: B sequences, T tokens, K turns.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from workbench.batch import Batch, pool, spread
+from workbench.objective.slot import Slot
+
+GROUP_SIZE = 8  # rollouts per prompt of the group-relative estimators unless a run says otherwise
+Positions = Literal["m", "a", "turn"]
+Whiten = Literal["none", "m", "a"]
+
+
+@dataclass(frozen=True)
+class Reward:
+    """Rewards of a step: of each token (B, T), outcome at the last policy token; and their sum per sequence (B,)."""
+
+    token: Tensor
+    total: Tensor
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Advantages (B, T), and the critic's targets (B, T) before whitening; None without a critic."""
+
+    advantages: Tensor
+    returns: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Advantage(Slot):
+    """Base of the estimators; `critic_mask` names the positions that have a target for the critic."""
+
+    needs_values: ClassVar[bool] = False
+    group_size: ClassVar[int] = 1
+
+    @property
+    def critic_mask(self) -> Positions:
+        """Positions of the value loss: m policy tokens, a the whole response, turn the first token of each turn."""
+        return "m"
+
+    def estimate(self, reward: Reward, batch: Batch) -> Estimate:
+        """Advantages and returns of the batch of a step."""
+        raise NotImplementedError
+
+    def _require_discounts(self, *options: str) -> None:
+        for option in options:
+            self._require(0 <= getattr(self, option) <= 1, option, "a number in [0, 1]")
+
+
+def values_of(batch: Batch) -> Tensor:
+    """Values of the batch, (B, T); ValueError when no critic supplied them."""
+    if batch.values is None:
+        raise ValueError("this advantage estimator needs Batch.values")
+    return batch.values
+
+
+def gae(rewards: Tensor, values: Tensor, steps: Tensor, gamma: float, lam: float, last: Tensor | None = None) -> Tensor:
+    """Generalised advantage estimation over the positions where `steps`, (B, T) each; 0 elsewhere.
+
+    d_t = u_t + gamma V_next - V_t,  A_t = d_t + gamma lam A_next, where next is the next position with `steps` and both
+    are 0 after the final one, and after each position where `last` (the end of an independent stretch). 1506.02438.
+    """
+    advantages = torch.zeros_like(rewards)
+    following, running = rewards.new_zeros(len(rewards)), rewards.new_zeros(len(rewards))
+    for t in reversed(range(rewards.shape[1])):
+        step, value = steps[:, t], values[:, t]
+        if last is not None:
+            following, running = torch.where(last[:, t], 0, following), torch.where(last[:, t], 0, running)
+        advantage = rewards[:, t] + gamma * following - value + gamma * lam * running
+        following, running = torch.where(step, value, following), torch.where(step, advantage, running)
+        advantages[:, t] = torch.where(step, advantage, 0)
+    return advantages
+
+
+def whiten(x: Tensor, mask: Tensor) -> Tensor:
+    """(x - mean) / sqrt(var + 1e-8) with the masked mean and the unbiased masked variance; 0 off the mask.
+
+    A single entry has no variance and becomes 0.
+    """
+    n = mask.sum()
+    centred = torch.where(mask, x - torch.where(mask, x, 0).sum() / n.clamp(min=1), 0)
+    variance = centred.square().sum() / (n - 1).clamp(min=1)
+    return centred * (variance + 1e-8).rsqrt()
+
+
+def _whitened(x: Tensor, batch: Batch, mode: Whiten) -> Tensor:
+    if mode == "none":
+        return x
+    return whiten(x, batch.mask if mode == "m" else batch.response)
+
+
+def first_tokens(turn: Tensor) -> Tensor:
+    """True at the first token of each turn, (B, T)."""
+    return (turn > 0) & (turn != pad(turn, (1, 0))[:, :-1])
+
+
+def last_tokens(turn: Tensor) -> Tensor:
+    """True at the last token of each turn, (B, T)."""
+    return (turn > 0) & (turn != pad(turn, (0, 1))[:, 1:])
+
+
+@dataclass(frozen=True)
+class Gae(Advantage):
+    """Token GAE, whitened.
+
+    `skip_obs`: recurse over policy tokens only (verl), carrying V and A across observations; false recurses over the
+    whole response (Search-R1 and the fork of 2511.20718), so observations get values and targets. `whiten`: over m
+    (verl, RAGEN), over the response a (Search-R1), or none. gamma = lam = 1 as Search-R1 and 2511.20718. The outcome
+    is the reward of the last policy token.
+    """
+
+    kind: ClassVar[str] = "gae"
+    needs_values: ClassVar[bool] = True
+
+    gamma: float = 1.0
+    lam: float = 1.0
+    skip_obs: bool = True
+    whiten: Whiten = "m"
+
+    def __post_init__(self) -> None:
+        self._require_discounts("gamma", "lam")
+        self._require(
+            self.whiten != "a" or not self.skip_obs, "whiten", "m or none while skip_obs skips the observations"
+        )
+
+    @property
+    def critic_mask(self) -> Positions:
+        """Policy tokens, or the response when observations are not skipped."""
+        return "m" if self.skip_obs else "a"
+
+    def estimate(self, reward: Reward, batch: Batch) -> Estimate:
+        """Advantages (B, T) and returns A + V at the positions of the recursion."""
+        values = values_of(batch)
+        steps = batch.mask if self.skip_obs else batch.response | batch.mask
+        raw = gae(reward.token, values, steps, self.gamma, self.lam)
+        returns = torch.where(steps, raw + values, 0)
+        return Estimate(torch.where(batch.mask, _whitened(raw, batch, self.whiten), 0), returns)
+
+
+@dataclass(frozen=True)
+class TurnMeanGae(Gae):
+    """Token GAE, then each turn's mean for all its tokens, A_k = (1 / n_k) sum_t A_t (2511.20718, lemma 4.1).
+
+    Whitening comes before the mean.
+    """
+
+    kind: ClassVar[str] = "turn_mean"
+
+    def estimate(self, reward: Reward, batch: Batch) -> Estimate:
+        """Advantages constant inside a turn (B, T), and the returns of token GAE."""
+        token, turn = super().estimate(reward, batch), batch.turn
+        return Estimate(spread(pool(token.advantages, turn).mean, turn), token.returns)
+
+
+@dataclass(frozen=True)
+class TurnGae(Advantage):
+    """GAE whose steps are turns (2512.17008), given to all tokens of the turn.
+
+    d_k = R_k + gamma V(s_{k+1}) - V(s_k), A_k = d_k + gamma lam A_{k+1}; R_k sums the rewards of the turn, V(s_k) is
+    the value at its first token, where alone the critic has a target.
+    """
+
+    kind: ClassVar[str] = "turn_gae"
+    needs_values: ClassVar[bool] = True
+
+    gamma: float = 0.99
+    lam: float = 0.9
+    whiten: Literal["none", "m"] = "none"
+
+    def __post_init__(self) -> None:
+        self._require_discounts("gamma", "lam")
+
+    @property
+    def critic_mask(self) -> Positions:
+        """The first token of each turn."""
+        return "turn"
+
+    def estimate(self, reward: Reward, batch: Batch) -> Estimate:
+        """Advantages (B, T) and returns A_k + V(s_k) on all tokens of turn k."""
+        turn = batch.turn
+        turns = pool(reward.token, turn)  # (B, 1 + K)
+        values = pool(torch.where(first_tokens(turn), values_of(batch), 0), turn).total
+        raw = gae(turns.total, values, turns.exists, self.gamma, self.lam)
+        token = spread(raw, turn)
+        return Estimate(_whitened(token, batch, self.whiten), spread(raw + values, turn))
+
+
+@dataclass(frozen=True)
+class Bilevel(Advantage):
+    """Bi-level GAE of RAGEN (2504.20073): between turns, then inside each turn.
+
+    (1) At the last token e_k of each turn: d = R_k + gamma_turn V(e_{k+1}) - V(e_k), recursion with gamma_turn lam, R_k
+    the reward of that token. (2) Its reward becomes that advantage plus V(e_k). (3) Token GAE inside each turn,
+    restarting at e_k with next value 0; then whitening. Turns are found from the mask, not from non-zero rewards as in
+    RAGEN's code, where a turn without reward merges with the next.
+    """
+
+    kind: ClassVar[str] = "bilevel"
+    needs_values: ClassVar[bool] = True
+
+    gamma: float = 1.0
+    lam: float = 1.0
+    gamma_turn: float = 0.95
+    whiten: Literal["none", "m"] = "m"
+
+    def __post_init__(self) -> None:
+        self._require_discounts("gamma", "lam", "gamma_turn")
+
+    def estimate(self, reward: Reward, batch: Batch) -> Estimate:
+        """Advantages (B, T) and returns A + V."""
+        turn, values = batch.turn, values_of(batch)
+        last = last_tokens(turn)
+        at_end = pool(torch.where(last, reward.token, 0), turn)
+        end_values = pool(torch.where(last, values, 0), turn).total
+        between = gae(at_end.total, end_values, at_end.exists, self.gamma_turn, self.lam)
+        rewards = torch.where(last, spread(between + end_values, turn), reward.token)
+        raw = gae(rewards, values, batch.mask, self.gamma, self.lam, last)
+        return Estimate(_whitened(raw, batch, self.whiten), torch.where(batch.mask, raw + values, 0))
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Rewards against their prompt group, float64, (B,) each; of a group of one: mean 0, deviation 1."""
+
+    centred: Tensor
+    deviation: Tensor  # unbiased
+    size: Tensor
+
+
+def _compare(total: Tensor, group: Tensor) -> _Group:
+    """Statistics inside groups; shifted by the group's minimum, so that equal rewards give exactly 0."""
+    _, index, counts = torch.unique(group, return_inverse=True, return_counts=True)
+    reward, zeros = total.double(), total.new_zeros(len(counts), dtype=torch.float64)
+    shifted = reward - zeros.scatter_reduce(0, index, reward, "amin", include_self=False)[index]
+    centred = shifted - (zeros.scatter_add(0, index, shifted) / counts)[index]
+    variance = zeros.scatter_add(0, index, centred.square()) / (counts - 1).clamp(min=1)
+    size = counts[index]
+    alone = size == 1
+    return _Group(torch.where(alone, reward, centred), torch.where(alone, 1.0, variance.sqrt()[index]), size)
+
+
+def _broadcast(per_sequence: Tensor, batch: Batch) -> Tensor:
+    """(B,) -> (B, T), 0 off the mask, in the batch's precision."""
+    return torch.where(batch.mask, per_sequence.to(batch.log_prob_old.dtype)[:, None], 0)
+
+
+@dataclass(frozen=True)
+class Grpo(Advantage):
+    """(R_i - mean_g) / (std_g + eps), std unbiased; GRPO (2402.03300). eps 1e-6 as verl and Search-R1, 1e-4 in TRL.
+
+    A group of one keeps A = R (verl: mean 0, std 1).
+    """
+
+    kind: ClassVar[str] = "grpo"
+    group_size: ClassVar[int] = GROUP_SIZE
+
+    eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        self._require(0 < self.eps < math.inf, "eps", "a finite number above 0")
+
+    def estimate(self, reward: Reward, batch: Batch) -> Estimate:
+        """Advantages constant in a sequence, (B, T)."""
+        group = _compare(reward.total, batch.group)
+        deviation = torch.where(group.size == 1, 1.0, group.deviation + self.eps)
+        return Estimate(_broadcast(group.centred / deviation, batch))
+
+
+@dataclass(frozen=True)
+class MeanOnly(Advantage):
+    """R_i - mean_g; Dr. GRPO (2503.20783). A group of one keeps A = R."""
+
+    kind: ClassVar[str] = "mean_only"
+    group_size: ClassVar[int] = GROUP_SIZE
+
+    def estimate(self, reward: Reward, batch: Batch) -> Estimate:
+        """Advantages constant in a sequence, (B, T)."""
+        return Estimate(_broadcast(_compare(reward.total, batch.group).centred, batch))
+
+
+@dataclass(frozen=True)
+class Rloo(Advantage):
+    """R_i - mean of the others in the group = n / (n - 1) (R_i - mean_g); 2402.14740. A group of one keeps A = R."""
+
+    kind: ClassVar[str] = "rloo"
+    group_size: ClassVar[int] = GROUP_SIZE
+
+    def estimate(self, reward: Reward, batch: Batch) -> Estimate:
+        """Advantages constant in a sequence, (B, T)."""
+        group = _compare(reward.total, batch.group)
+        return Estimate(_broadcast(group.centred * group.size / (group.size - 1).clamp(min=1), batch))
+
+
+@dataclass(frozen=True)
+class BatchZ(Advantage):
+    """(R_i - mean) / (std + eps) over all sequences of the step that have a policy token, std unbiased."""
+
+    kind: ClassVar[str] = "batch_z"
+
+    eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        self._require(0 < self.eps < math.inf, "eps", "a finite number above 0")
+
+    def estimate(self, reward: Reward, batch: Batch) -> Estimate:
+        """Advantages constant in a sequence, (B, T)."""
+        group = _compare(reward.total, batch.mask.any(1).long())
+        deviation = torch.where(group.size == 1, 1.0, group.deviation + self.eps)
+        return Estimate(_broadcast(group.centred / deviation, batch))
+
+
+@dataclass(frozen=True)
+class ReinforcePp(Advantage):
+    """Token returns sum_{t' >= t} gamma^(t' - t) u_t', whitened over the policy tokens of the step; 2501.03262.
+
+    Time counts policy tokens; observations neither discount nor reset the sum (verl's code resets it there).
+    """
+
+    kind: ClassVar[str] = "reinforce_pp"
+
+    gamma: float = 1.0
+
+    def __post_init__(self) -> None:
+        self._require_discounts("gamma")
+
+    def estimate(self, reward: Reward, batch: Batch) -> Estimate:
+        """Advantages (B, T)."""
+        returns = gae(reward.token, torch.zeros_like(reward.token), batch.mask, self.gamma, 1.0)
+        return Estimate(whiten(returns, batch.mask))
+
+
+ADVANTAGES: tuple[type[Advantage], ...] = (
+    Gae,
+    TurnGae,
+    TurnMeanGae,
+    Bilevel,
+    Grpo,
+    MeanOnly,
+    Rloo,
+    BatchZ,
+    ReinforcePp,
+)

@@ -1,0 +1,168 @@
+"""Aggregation: the weight of each token in the scalar loss, sum_it weight_it L_it, from counts of the minibatch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from workbench.batch import Batch, pool, spread
+from workbench.objective.rollout_correction import Correction
+from workbench.objective.slot import Slot
+
+Scope = Literal["global", "micro"]
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    """Counts that the means of a loss divide by; scalars, 1 where the count is 0.
+
+    Counted over the whole minibatch and handed to each of its micro-batches, they make the sum of the micro-batch
+    losses equal the loss of the minibatch (verl). A slot with scope `micro` counts inside each micro-batch instead and
+    divides by `micro_batches` (Search-R1 and the fork of 2511.20718), which weighs tokens of short micro-batches more.
+    """
+
+    tokens: Tensor  # policy tokens N
+    sequences: Tensor  # sequences with a policy token, B'
+    turns: Tensor  # turns, sum_i K_i
+    weight: Tensor | None = None  # mean weight of the rollout correction, for its `normalise`
+    micro_batches: int = 1
+
+    @classmethod
+    def of(cls, batch: Batch, micro_batches: int = 1, correction: Correction | None = None) -> Normaliser:
+        """Count `batch`; `correction` is needed only when it normalises its weights over the minibatch."""
+        present, dtype = batch.mask.sum(1), batch.log_prob_old.dtype
+        return cls(
+            tokens=present.sum().clamp(min=1).to(dtype),
+            sequences=(present > 0).sum().clamp(min=1).to(dtype),
+            turns=batch.turn.amax(1).sum().clamp(min=1).to(dtype),
+            weight=None if correction is None else correction.mean_weight(batch),
+            micro_batches=micro_batches,
+        )
+
+    def within(self, batch: Batch, scope: Scope) -> Normaliser:
+        """The counts to use for micro-batch `batch`: these, or its own times the number of micro-batches."""
+        if scope == "global":
+            return self
+        own, n = Normaliser.of(batch), self.micro_batches
+        return replace(self, tokens=own.tokens * n, sequences=own.sequences * n, turns=own.turns * n)
+
+
+@dataclass(frozen=True)
+class Aggregate(Slot):
+    """Base of the aggregations; `scope` says whose counts are used."""
+
+    scope: Scope = "global"
+
+    def weights(self, batch: Batch, counts: Normaliser) -> Tensor:
+        """Weight of each token loss, (B, T); 0 off the mask."""
+        raise NotImplementedError
+
+
+def _per_turn_token(batch: Batch) -> Tensor:
+    """m / n_k, (B, T): each turn's tokens share a weight of 1."""
+    turn, mask = batch.turn, batch.mask.to(batch.log_prob_old.dtype)
+    return mask / spread(pool(mask, turn).count, turn).clamp(min=1)
+
+
+@dataclass(frozen=True)
+class TokenMean(Aggregate):
+    """sum m L / sum m; Search-R1 and verl's default."""
+
+    kind: ClassVar[str] = "token_mean"
+
+    def weights(self, batch: Batch, counts: Normaliser) -> Tensor:
+        """m / N."""
+        return batch.mask / counts.tokens
+
+
+@dataclass(frozen=True)
+class TokenSum(Aggregate):
+    """sum m L; with scope `micro`, the mean of the micro-batches' sums."""
+
+    kind: ClassVar[str] = "token_sum"
+
+    def weights(self, batch: Batch, counts: Normaliser) -> Tensor:
+        """m."""
+        sums = 1 if self.scope == "global" else counts.micro_batches
+        return batch.mask.to(batch.log_prob_old.dtype) / sums
+
+
+@dataclass(frozen=True)
+class SeqMeanTokenSum(Aggregate):
+    """(1 / B') sum_i sum_t m L; B' counts sequences with a policy token (verl)."""
+
+    kind: ClassVar[str] = "seq_mean_token_sum"
+
+    def weights(self, batch: Batch, counts: Normaliser) -> Tensor:
+        """m / B'."""
+        return batch.mask / counts.sequences
+
+
+@dataclass(frozen=True)
+class SeqMeanTokenSumNorm(Aggregate):
+    """(1 / (B' H)) sum_i sum_t m L with a constant H (Dr. GRPO, 2503.20783; verl); None = padded length T."""
+
+    kind: ClassVar[str] = "seq_mean_token_sum_norm"
+
+    horizon: float | None = None
+
+    def __post_init__(self) -> None:
+        self._require(self.horizon is None or self.horizon > 0, "horizon", "none or a number above 0")
+
+    def weights(self, batch: Batch, counts: Normaliser) -> Tensor:
+        """m / (B' H)."""
+        horizon = batch.mask.shape[1] if self.horizon is None else self.horizon
+        return batch.mask / (counts.sequences * horizon)
+
+
+@dataclass(frozen=True)
+class SeqMeanTokenMean(Aggregate):
+    """(1 / B') sum_i (1 / |y_i|) sum_t m L (GRPO, 2402.03300)."""
+
+    kind: ClassVar[str] = "seq_mean_token_mean"
+
+    def weights(self, batch: Batch, counts: Normaliser) -> Tensor:
+        """m / (|y_i| B')."""
+        return batch.mask / (counts.sequences * batch.mask.sum(1, keepdim=True).clamp(min=1))
+
+
+@dataclass(frozen=True)
+class TurnMean(Aggregate):
+    """(1 / B') sum_i (1 / K_i) sum_k L_ik, L_ik the mean of the turn's token losses."""
+
+    kind: ClassVar[str] = "turn_mean"
+
+    def weights(self, batch: Batch, counts: Normaliser) -> Tensor:
+        """m / (n_k K_i B')."""
+        turns = batch.turn.amax(1, keepdim=True).clamp(min=1)
+        return _per_turn_token(batch) / (turns * counts.sequences)
+
+
+@dataclass(frozen=True)
+class TurnMeanGlobal(Aggregate):
+    """sum_ik L_ik / sum_i K_i, L_ik the mean of the turn's token losses (2512.17008)."""
+
+    kind: ClassVar[str] = "turn_mean_global"
+
+    def weights(self, batch: Batch, counts: Normaliser) -> Tensor:
+        """m / (n_k sum_i K_i)."""
+        return _per_turn_token(batch) / counts.turns
+
+
+AGGREGATES: tuple[type[Aggregate], ...] = (
+    TokenMean,
+    TokenSum,
+    SeqMeanTokenSum,
+    SeqMeanTokenSumNorm,
+    SeqMeanTokenMean,
+    TurnMean,
+    TurnMeanGlobal,
+)
+
+
+def weighted_sum(weights: Tensor, x: Tensor) -> Tensor:
+    """sum weights x, a scalar; where the weight is 0, `x` may be NaN or Inf."""
+    return torch.where(weights > 0, weights * x, 0).sum()

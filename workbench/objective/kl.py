@@ -1,0 +1,104 @@
+"""KL estimators and where the penalty to the reference enters: nowhere, in the reward, or in the loss."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from workbench.batch import Batch
+from workbench.objective.aggregate import Normaliser, weighted_sum
+from workbench.objective.ratio import LOG_LIMIT
+from workbench.objective.slot import Slot
+
+Estimator = Literal["k1", "k2", "k3", "k1+", "k3+", "abs"]
+K3_LIMIT = 10.0  # nats, as verl's low_var_kl
+
+
+def estimate(name: Estimator, log_ratio: Tensor, cap: float = K3_LIMIT) -> Tensor:
+    """KL of each token (nats) from x = log p - log q of tokens sampled from p, clamped to +-20.
+
+    k1 = x, k2 = x^2 / 2, k3 = min(exp(-x) - 1 + x, cap), abs = |x|. A trailing "+" keeps the value and takes the
+    gradient of k2, which is unbiased. http://joschu.net/blog/kl-approx.html; verl `kl_penalty`.
+    """
+    x = log_ratio.clamp(-LOG_LIMIT, LOG_LIMIT)
+    if name.endswith("+"):
+        straight = 0.5 * x.square()
+        return estimate("k1" if name == "k1+" else "k3", log_ratio, cap).detach() + straight - straight.detach()
+    if name == "k1":
+        return x
+    if name == "k2":
+        return 0.5 * x.square()
+    if name == "k3":
+        return ((-x).expm1() + x).clamp(max=cap)
+    return x.abs()
+
+
+@dataclass(frozen=True)
+class KL(Slot):
+    """Base of the KL terms to the frozen reference."""
+
+    needs_reference: ClassVar[bool] = True
+
+    def in_reward(self, batch: Batch) -> Tensor | None:
+        """What is taken off the reward of each token, (B, T), 0 off the mask; None = nothing."""
+        return None
+
+    def in_loss(self, batch: Batch, log_prob: Tensor, counts: Normaliser) -> Tensor | None:
+        """Term added to the loss, a scalar; None = nothing."""
+        return None
+
+
+def _reference(batch: Batch) -> Tensor:
+    if batch.log_prob_ref is None:
+        raise ValueError("a KL term needs Batch.log_prob_ref")
+    return batch.log_prob_ref
+
+
+@dataclass(frozen=True)
+class NoKL(KL):
+    """No KL term."""
+
+    kind: ClassVar[str] = "none"
+    needs_reference: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class RewardKL(KL):
+    """Token reward score_t - beta (log pi_old - log pi_ref)_t on policy tokens only; Search-R1's PPO, beta 0.001."""
+
+    kind: ClassVar[str] = "reward"
+
+    beta: float = 0.001
+
+    def __post_init__(self) -> None:
+        self._require(0 <= self.beta < math.inf, "beta", "a finite number of at least 0")
+
+    def in_reward(self, batch: Batch) -> Tensor:
+        """Beta k1(old, reference), (B, T)."""
+        gap = torch.where(batch.mask, batch.log_prob_old - _reference(batch), 0)
+        return self.beta * estimate("k1", gap)
+
+
+@dataclass(frozen=True)
+class LossKL(KL):
+    """beta <k(log pi_theta - log pi_ref)>_m in the loss; GRPO (2402.03300) with k3, beta 0.001 in Search-R1."""
+
+    kind: ClassVar[str] = "loss"
+
+    estimator: Estimator = "k3"
+    beta: float = 0.001
+
+    def __post_init__(self) -> None:
+        self._require(0 <= self.beta < math.inf, "beta", "a finite number of at least 0")
+
+    def in_loss(self, batch: Batch, log_prob: Tensor, counts: Normaliser) -> Tensor:
+        """Beta times the mean over policy tokens, a scalar."""
+        gap = torch.where(batch.mask, log_prob - _reference(batch), 0)
+        return self.beta * weighted_sum(batch.mask / counts.tokens, estimate(self.estimator, gap))
+
+
+KLS: tuple[type[KL], ...] = (NoKL, RewardKL, LossKL)

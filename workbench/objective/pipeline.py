@@ -1,0 +1,262 @@
+"""The one pipeline: log-ratio -> ratio -> clip -> stabilise -> aggregate; select and advantages before, KL beside.
+
+An algorithm is a choice for each slot. Every loss is to be minimised and every reduction is masked before it is summed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+
+import torch
+from torch import Tensor
+
+from workbench.batch import Batch, masked_mean, turn_ids
+from workbench.objective.advantage import Advantage, Reward
+from workbench.objective.aggregate import Aggregate, Normaliser, TokenMean, weighted_sum
+from workbench.objective.clip import Clip, Ratios
+from workbench.objective.kl import KL, NoKL
+from workbench.objective.ratio import LOG_LIMIT, Pool
+from workbench.objective.rollout_correction import Correction, NoCorrection
+from workbench.objective.select import KeepAll, Select
+from workbench.objective.stabilise import Imbalance, NoStabiliser, Seen, Stabiliser
+
+__all__ = ["Algorithm", "LossTerms", "Normaliser", "PolicyLoss", "clipped_loss", "policy_loss", "prepare", "statistics"]
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A named choice for every slot of the pipeline; holds no maths."""
+
+    name: str
+    title: str
+    paper: str
+    formula: str
+    differs_from: str | None
+    advantage: Advantage
+    ratio: Pool
+    clip: Clip
+    stabilise: Stabiliser = field(default_factory=NoStabiliser)
+    aggregate: Aggregate = field(default_factory=TokenMean)
+    kl: KL = field(default_factory=NoKL)
+    select: Select = field(default_factory=KeepAll)
+    correction: Correction = field(default_factory=NoCorrection)
+
+    @property
+    def critic(self) -> bool:
+        """Whether the advantage needs a critic's values."""
+        return self.advantage.needs_values
+
+    @property
+    def group_size(self) -> int:
+        """Rollouts per prompt unless a run says otherwise: 1, or 8 where advantages compare inside a prompt group."""
+        return self.advantage.group_size
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the KL term needs log-probs of a frozen reference."""
+        return self.kl.needs_reference
+
+
+@dataclass(frozen=True)
+class LossTerms:
+    """What the loss was made of, detached; (B, T) unless said, meaningful where the mask is."""
+
+    log_ratio: Tensor  # log pi_theta - log pi_old, not clamped; 0 off the mask
+    ratio: Tensor  # ratio that entered the surrogate
+    active_low: Tensor  # bool, the lower bound stopped the gradient (hard, soft: lowered its weight)
+    active_high: Tensor  # bool, the upper bound did
+    out_of_range: Tensor  # bool, the token's own ratio lies outside the bounds, whatever the sign of A
+    dual: Tensor  # bool, the dual clip acted
+    factor: Tensor  # factor of the stabiliser on the token's loss
+    correction: Tensor | None  # weight of the rollout correction; None = 1
+    token_loss: Tensor  # before aggregation, with factor and correction
+    policy_loss: Tensor  # scalar, aggregated
+    kl_loss: Tensor  # scalar, what the KL term adds to the loss, beta included; 0 without one
+    penalty: Tensor  # scalar, what the stabiliser adds to the loss; 0 without one
+    guarded: Tensor  # scalar, units whose n was taken as 1 because nothing in range weighed anything
+    energy: Tensor  # (4,) |C|, sum_C (r A)^2, |N|, sum_N (r A)^2; C out of range, N the other policy tokens
+    mask: Tensor  # bool, the loss mask
+
+    @property
+    def clipped_rms(self) -> float:
+        """c, RMS of r A over the tokens out of range; 0 without any. The same formula for every algorithm."""
+        return float(Imbalance.of(self.energy).clipped)
+
+    @property
+    def unclipped_rms(self) -> float:
+        """n, RMS of r A over the other policy tokens; 0 without any."""
+        return float(Imbalance.of(self.energy).kept)
+
+    @property
+    def stabiliser_ratio(self) -> float:
+        """rho = c / (n + 1e-8), with n = 1 where n is 0 and c is not."""
+        return float(Imbalance.of(self.energy).rho)
+
+    @property
+    def stabiliser_factor(self) -> float:
+        """Mean of `factor` over policy tokens; 1 without any."""
+        return float(masked_mean(self.factor, self.mask)) if bool(self.mask.any()) else 1.0
+
+    @classmethod
+    def join(cls, parts: Sequence[LossTerms]) -> LossTerms:
+        """The terms of a minibatch from those of its micro-batches: rows in order, everything else added up.
+
+        The energies add up as well, so c, n and rho are those of the minibatch, whichever scope the stabiliser has.
+        """
+        if len(parts) == 1:
+            return parts[0]
+        joined: dict[str, Tensor | None] = {}
+        for name in (f.name for f in fields(cls)):
+            values = [getattr(part, name) for part in parts]
+            rows = values[0] is not None and values[0].dim() == 2
+            joined[name] = None if values[0] is None else torch.cat(values) if rows else torch.stack(values).sum(0)
+        return cls(**joined)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class PolicyLoss:
+    """The scalar to call `.backward()` on (the entropy bonus is the caller's), and its terms."""
+
+    loss: Tensor
+    terms: LossTerms
+
+
+def _observe(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> tuple[Tensor, Seen]:
+    """The raw log-ratio (B, T), and what clip and stabiliser look at."""
+    if batch.advantages is None:
+        raise ValueError("the policy loss needs Batch.advantages; prepare() fills them")
+    mask = batch.mask
+    raw = torch.where(mask, log_prob - batch.log_prob_old, 0)
+    log_ratio = raw.clamp(-LOG_LIMIT, LOG_LIMIT)
+    units = algorithm.ratio.units(batch)
+    ratios = Ratios(
+        pool=algorithm.ratio,
+        units=units,
+        log_ratio=log_ratio,
+        ratio=algorithm.ratio.ratio(raw if algorithm.ratio.level == "none" else log_ratio, units),
+        log_prob=torch.where(mask, log_prob, 0),
+        advantages=torch.where(mask, batch.advantages, 0),
+    )
+    return raw, Seen(batch, ratios, algorithm.clip)
+
+
+def policy_loss(
+    algorithm: Algorithm,
+    batch: Batch,
+    log_prob: Tensor,
+    *,
+    normaliser: Normaliser | None = None,
+    statistics: Tensor | None = None,
+) -> PolicyLoss:
+    """The policy's loss on a (micro-)batch: aggregate(factor * correction * clip(ratio, A)) + KL term + penalty.
+
+    `log_prob` (B, T) with gradient, nats. `normaliser`: counts of the whole minibatch, of which `batch` is a
+    micro-batch (default: `batch` is all of it). `statistics`: the stabiliser's sums over the minibatch, used with scope
+    `global` only.
+    """
+    raw, seen = _observe(algorithm, batch, log_prob)
+    stabilise, aggregate, mask = algorithm.stabilise, algorithm.aggregate, batch.mask
+    whole = Normaliser.of(batch) if normaliser is None else normaliser
+    sums = statistics if stabilise.needs_statistics else None
+    surrogate = algorithm.clip.surrogate(_with_advantages(seen, stabilise, sums))
+    damping = stabilise.damp(seen, sums, whole)
+    correction = algorithm.correction.weights(batch, whole.weight)
+
+    token_loss = surrogate.loss
+    if correction is not None:
+        token_loss = correction * token_loss
+    factor = raw.new_ones(()) if damping.factor is None else damping.factor.to(raw.dtype)
+    if damping.factor is not None:
+        token_loss = factor * token_loss
+    counts = whole.within(batch, aggregate.scope)
+    policy = weighted_sum(aggregate.weights(batch, counts), token_loss)
+    kl = algorithm.kl.in_loss(batch, log_prob, counts)
+    loss = policy
+    for term in (kl, damping.penalty):
+        loss = loss if term is None else loss + term
+
+    with torch.no_grad():
+        zero = raw.new_zeros(())
+        terms = LossTerms(
+            log_ratio=raw.detach(),
+            ratio=surrogate.ratio.detach(),
+            active_low=surrogate.low & mask,
+            active_high=surrogate.high & mask,
+            out_of_range=seen.out_of_range,
+            dual=surrogate.dual & mask,
+            factor=factor.expand_as(raw),
+            correction=correction,
+            token_loss=token_loss.detach(),
+            policy_loss=policy.detach(),
+            kl_loss=zero if kl is None else kl.detach(),
+            penalty=zero if damping.penalty is None else damping.penalty.detach(),
+            guarded=zero if damping.guarded is None else damping.guarded,
+            energy=seen.energy,
+            mask=mask,
+        )
+    return PolicyLoss(loss, terms)
+
+
+def _with_advantages(seen: Seen, stabilise: Stabiliser, sums: Tensor | None) -> Ratios:
+    advantages = stabilise.advantages(seen, sums)
+    return seen.ratios if advantages is seen.ratios.advantages else replace(seen.ratios, advantages=advantages)
+
+
+def clipped_loss(
+    algorithm: Algorithm,
+    batch: Batch,
+    log_prob: Tensor,
+    *,
+    normaliser: Normaliser | None = None,
+    statistics: Tensor | None = None,
+) -> Tensor:
+    """What the clip took from the loss, a scalar whose gradient is -C, C the clipping bias (2511.20718, lemma 4.2).
+
+    The unclipped surrogate less the clipped one, aggregated as the algorithm does and before the stabiliser's factor.
+    For clips that close the gradient, C = sum over clipped tokens of weight r A grad log pi.
+    """
+    _, seen = _observe(algorithm, batch, log_prob)
+    whole = Normaliser.of(batch) if normaliser is None else normaliser
+    sums = statistics if algorithm.stabilise.needs_statistics else None
+    surrogate = algorithm.clip.surrogate(_with_advantages(seen, algorithm.stabilise, sums))
+    gap = surrogate.unclipped - surrogate.loss
+    correction = algorithm.correction.weights(batch, whole.weight)
+    if correction is not None:
+        gap = correction * gap
+    counts = whole.within(batch, algorithm.aggregate.scope)
+    return weighted_sum(algorithm.aggregate.weights(batch, counts), gap)
+
+
+@torch.no_grad()
+def statistics(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> Tensor | None:
+    """The stabiliser's sums over `batch`, (k,) float64; None when it needs none.
+
+    Added over the micro-batches of a minibatch they are what `policy_loss` takes, so that a statistic with scope
+    `global` does not depend on the split.
+    """
+    if not algorithm.stabilise.needs_statistics:
+        return None
+    _, seen = _observe(algorithm, batch, log_prob)
+    return algorithm.stabilise.measure(seen)
+
+
+@torch.no_grad()
+def prepare(algorithm: Algorithm, batch: Batch) -> Batch:
+    """Fill advantages and returns of the whole batch of a step, after selection and with the KL of the reward.
+
+    The outcome is the reward of the last policy token. Sequences that the selection drops lose their loss mask.
+    """
+    keep = algorithm.select.keep(batch)
+    mask = batch.mask if keep is None else batch.mask & keep[:, None]
+    batch = replace(batch, mask=mask, turn_id=turn_ids(mask))
+    rank = mask.cumsum(1)
+    last = mask & (rank == rank[:, -1:])
+    token = torch.where(last, batch.score[:, None], 0).to(batch.log_prob_old.dtype)
+    total = batch.score
+    penalty = algorithm.kl.in_reward(batch)
+    if penalty is not None:
+        token = token - penalty
+        total = total - penalty.sum(1)
+    made = algorithm.advantage.estimate(Reward(token, total), batch)
+    return replace(batch, advantages=made.advantages, returns=made.returns)

@@ -1,0 +1,82 @@
+"""Importance ratios: token, turn, sentence and sequence ratios are one pooling of the log-ratio over segment ids."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from workbench.batch import Batch, pool, spread
+from workbench.objective.slot import Slot
+from workbench.spec import InputError
+
+LOG_LIMIT = 20.0  # nats; e^20 is far outside any clip range and its square still fits float32
+
+
+@dataclass(frozen=True)
+class Units:
+    """The segments whose tokens share a ratio: `ids` (B, T) int64, 0 = no unit; None = each token is its own unit."""
+
+    ids: Tensor | None
+    size: int = 0  # number of columns S of a pooled tensor
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Mean of `x` over the unit of each token, (B, T) -> (B, T); 0 where there is no unit."""
+        return x if self.ids is None else spread(pool(x, self.ids, self.size).mean, self.ids)
+
+    def total(self, x: Tensor) -> Tensor:
+        """Sum of `x` over the unit of each token, (B, T) -> (B, T); 0 where there is no unit."""
+        return x if self.ids is None else spread(pool(x, self.ids, self.size).total, self.ids)
+
+
+@dataclass(frozen=True)
+class Pool(Slot):
+    """The ratio that a token carries in the surrogate, pooled from d_t = clamp(log pi_theta - log pi_old, +-20).
+
+    `level`: the unit u; `none` means ratio 1 with the gradient of the log-prob (REINFORCE).
+    `mean`: geometric exp(mean_u d), arithmetic mean_u exp(d), product exp(clamp(sum_u d, +-20)).
+    `grad`: shared, the gradient flows through the mean (GSPO; d w_u / d l_s = w_u / n_u for the geometric mean);
+    token, w_ut = sg[w_u] exp(l_t - sg[l_t]), so d w_ut / d l_t = w_u (GSPO-token, verl).
+    Sources: 2511.20718 eq. 4 (turn), 2507.18071 (sequence), 2511.04256 (sentence).
+    """
+
+    kind: ClassVar[str] = "pool"
+
+    level: Literal["token", "turn", "sentence", "sequence", "none"] = "token"
+    mean: Literal["geometric", "arithmetic", "product"] = "geometric"
+    grad: Literal["shared", "token"] = "shared"
+
+    def units(self, batch: Batch) -> Units:
+        """The segments of this level; InputError when sentences are asked for and the batch has none."""
+        if self.level in ("token", "none"):
+            return Units(None)
+        if self.level == "sequence":
+            return Units(batch.mask.long(), 2)
+        ids = batch.turn
+        if self.level == "sentence":
+            if batch.sentence is None:
+                raise InputError(
+                    "ratio.level = 'sentence' needs the sentence of every token and this world gives none; "
+                    "use level = token, turn or sequence"
+                )
+            ids = torch.where(batch.mask, batch.sentence + 1, 0)  # policy tokens outside any sentence form a unit
+        return Units(ids, int(ids.max()) + 1)
+
+    def ratio(self, log_ratio: Tensor, units: Units) -> Tensor:
+        """Ratio of each token, (B, T), from clamped log-ratios (B, T) that are 0 off the mask; 1 off the mask."""
+        if self.level == "none":
+            return (log_ratio - log_ratio.detach()).exp()
+        if units.ids is None:
+            return log_ratio.exp()
+        source = log_ratio.detach() if self.grad == "token" else log_ratio
+        if self.mean == "arithmetic":
+            shared = 1.0 + units.mean(source.expm1())
+        elif self.mean == "geometric":
+            shared = units.mean(source).exp()
+        else:
+            shared = units.total(source).clamp(-LOG_LIMIT, LOG_LIMIT).exp()
+        if self.grad == "token":
+            shared = shared * (log_ratio - source).exp()
+        return shared

@@ -1,0 +1,21 @@
+"""What every option of the pipeline is: a frozen dataclass with the name of its kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from workbench.spec import InputError
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One choice for one stage of the pipeline; `kind` is its name in TOML."""
+
+    kind: ClassVar[str]
+
+    def _require(self, holds: bool, option: str, allowed: str) -> None:
+        """Raise InputError unless `holds` (a comparison with NaN does not hold)."""
+        if not holds:
+            value: Any = getattr(self, option)
+            raise InputError(f"{option} = {value!r} of kind '{self.kind}' is out of range; use {allowed}")

@@ -1,0 +1,44 @@
+"""The critic's loss, and the entropy of a policy."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from workbench.batch import Batch
+from workbench.objective.advantage import Positions, first_tokens
+
+
+def positions(batch: Batch, mask: Positions) -> Tensor:
+    """Where the critic is trained, (B, T) bool: m policy tokens, a the response, turn the first token of each turn."""
+    if mask == "turn":
+        return first_tokens(batch.turn)
+    return batch.mask if mask == "m" else batch.response | batch.mask
+
+
+def value_loss(
+    values: Tensor, batch: Batch, clip: float | None = 0.5, mask: Positions = "m", count: Tensor | None = None
+) -> Tensor:
+    """1/2 <max((V - G)^2, (V_c - G)^2)>, V_c = V_old + clamp(V - V_old, +-clip), a scalar; clip None = <(V - G)^2> / 2.
+
+    `values` (B, T) with gradient, V_old and G from the batch. The mean is over `mask` (m in verl, a in Search-R1), or
+    the sum is divided by `count`, the positions of the whole minibatch, so that micro-batches add up. 1707.06347, verl
+    `compute_value_loss`.
+    """
+    if batch.returns is None:
+        raise ValueError("the value loss needs Batch.returns; prepare() fills them")
+    where = positions(batch, mask)  # masked before the squares: the gradient of a masked Inf or NaN would be NaN
+    value, target = torch.where(where, values, 0), torch.where(where, batch.returns, 0)
+    error = (value - target).square()
+    if clip is not None:
+        if batch.values is None:
+            raise ValueError("the clipped value loss needs Batch.values")
+        old = torch.where(where, batch.values, 0)
+        error = torch.maximum(error, (old + (value - old).clamp(-clip, clip) - target).square())
+    return 0.5 * error.sum() / (where.sum() if count is None else count).clamp(min=1)
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """H = logsumexp(z) - sum_v p_v z_v in nats, (..., V) -> (...); logits of -inf (excluded tokens) count as p = 0."""
+    log_p = logits.log_softmax(-1)
+    return -(log_p.exp() * torch.where(log_p > -torch.inf, log_p, 0)).sum(-1)

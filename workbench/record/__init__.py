@@ -1,0 +1,1 @@
+"""Tensors in, rows out: append-only segments in the run's folder."""

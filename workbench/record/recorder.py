@@ -1,0 +1,199 @@
+"""The recorder: a step's evidence in, rows of the run's tables out, collapse and alarms judged on the way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow.parquet as pq
+
+from workbench.diagnostics import CATALOGUE, measure
+from workbench.diagnostics.alarms import AlarmWatch
+from workbench.diagnostics.collapse import Watch
+from workbench.diagnostics.declare import dictionary
+from workbench.diagnostics.events import Event
+from workbench.diagnostics.evidence import StepEvidence
+from workbench.record.schema import schema_of
+from workbench.record.segments import SegmentWriter, chosen
+from workbench.record.token_rows import Decode, sample, token_rows
+from workbench.spec import RunSettings
+
+TIMED = ("seconds_", "tokens_per_second")  # wall times differ from session to session, so no watch may see them
+
+
+class Recorder:
+    """Writes one run down, and keeps what its watches have seen.
+
+    Call `flush()` before a checkpoint is written: rows older than a checkpoint are not measured again on resume.
+    `decode` turns token ids into texts for table `token`; without it the texts are NULL.
+    """
+
+    def __init__(self, folder: Path, run_id: str, settings: RunSettings, decode: Decode | None = None) -> None:
+        self.run_id, self.settings, self.decode = run_id, settings, decode
+        self.history: list[dict[str, float | None]] = []  # what the watches saw, a row per step; JSON-able
+        self._writer = SegmentWriter(folder, settings.record.flush_seconds)
+        self._watch, self._alarms = self._watches()
+        self._seconds: float | None = None
+        if not self._writer.files("diagnostic"):
+            self.rows("diagnostic", dictionary(CATALOGUE))
+
+    def rows(self, table: str, columns: Mapping[str, Any]) -> None:
+        """Append rows to `table`: lists or arrays of one length, scalars for constants, absent columns NULL.
+
+        The run's id and the time are filled in. Raises KeyError for a column that the table does not have.
+        """
+        names = schema_of(table).names
+        filled = dict(columns)
+        if "run_id" in names:
+            filled.setdefault("run_id", self.run_id)
+        if "at" in names:
+            filled.setdefault("at", _now())
+        self._writer.append(table, filled)
+
+    def step(
+        self, step: int, evidence: StepEvidence, evaluations: Sequence[Mapping[str, Any]] = ()
+    ) -> dict[str, float | None]:
+        """Measure and write down one step; returns its row of table `step`.
+
+        Events that the step raises (collapse, hard events, alarms) are written as well.
+        """
+        began = time.perf_counter()
+        if self._seconds is not None:
+            evidence = evidence.timed(record=self._seconds)
+        measured = measure(step, evidence)
+        self.rows("step", {"step": step, **measured.step})
+        self.rows("trajectory", {"step": step, **measured.trajectory})
+        for table, columns in (
+            ("minibatch", measured.minibatch),
+            ("turn", _share(measured.turn, self.settings.record.turns)),
+            ("turn_step", measured.turn_step),
+        ):
+            if columns:
+                self.rows(table, {"step": step, **columns})
+        trained = evidence.trained or evidence.rollouts
+        rows = sample(step, self.settings.record.tokens, len(trained), measured.trajectory["gradient_share"])
+        if rows:
+            self.rows("token", {"step": step, **token_rows(rows, trained, evidence.updates, self.decode)})
+        self.evaluations(step, evaluations)
+        self.events(self._see(step, measured.step))
+        self._seconds = time.perf_counter() - began
+        return measured.step
+
+    def evaluations(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write the held-out evaluations of the policy before `step`, all of them in one call."""
+        if rows:
+            self.rows("evaluation", {"step": step, **{key: [row.get(key) for row in rows] for key in rows[0]}})
+
+    def events(self, events: Iterable[Event]) -> None:
+        """Write events down."""
+        rows = list(events)
+        if rows:
+            self.rows("event", {name: [getattr(e, name) for e in rows] for name in Event.__dataclass_fields__})
+
+    def diverged(self, step: int, message: str) -> None:
+        """Write down that the run could not go on after `step`; its outcome is diverged."""
+        self.events([self._watch.crashed(step, message)])
+
+    def verdict(self, final: bool = True) -> dict[str, Any]:
+        """What the collapse rule says so far, as columns of table `run`.
+
+        Before the end (`final` false) the outcome is NULL unless nothing can change it any more.
+        """
+        verdict = self._watch.verdict
+        settled = final or verdict.outcome in ("collapsed", "diverged")
+        return {
+            "outcome": verdict.outcome if settled else None,
+            "collapse_step": verdict.onset,
+            "detection_step": verdict.detection,
+            "peak_success": verdict.peak,
+            "final_success": verdict.final,
+        }
+
+    def replay(self, history: Sequence[Mapping[str, float | None]]) -> None:
+        """Take up the watches of a checkpoint: show them its `history` again, without writing events twice."""
+        self.history = []
+        self._watch, self._alarms = self._watches()
+        for row in history:
+            self._see(int(row["step"] or 0), {k: v for k, v in row.items() if k != "step"})
+
+    def started_at(self) -> datetime | None:
+        """When training of this run first began, from its own segments; None when they do not say."""
+        for file in self._writer.files("run"):
+            times = [t for t in pq.read_table(file, columns=["started_at"])["started_at"].to_pylist() if t is not None]
+            if times:
+                first: datetime = min(times)
+                return first
+        return None
+
+    def flush(self) -> bool:
+        """Write what is buffered; False when the disk refused (the rows are kept for the next try)."""
+        return self._writer.flush()
+
+    def close(self) -> None:
+        """Write what is left. Raises WriteError (an InputError) when the disk refused to the end."""
+        self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _watches(self) -> tuple[Watch, AlarmWatch]:
+        return Watch(self.settings.collapse), AlarmWatch(CATALOGUE)
+
+    def _see(self, step: int, row: Mapping[str, float | None]) -> list[Event]:
+        seen = {k: v for k, v in row.items() if v is not None and not k.startswith(TIMED)}
+        self.history.append({"step": step, **seen})
+        return [*self._watch.step(step, seen), *self._alarms.step(step, seen)]
+
+
+class NullRecorder(Recorder):
+    """Writes nothing and measures nothing but success: what the cost of recording is measured against."""
+
+    def __init__(self, settings: RunSettings) -> None:
+        self.settings, self.run_id, self.decode = settings, "", None
+        self.history = []
+        self._seconds = None
+        self._watch, self._alarms = self._watches()
+
+    def rows(self, table: str, columns: Mapping[str, Any]) -> None:
+        """Forget the rows."""
+
+    def step(
+        self, step: int, evidence: StepEvidence, evaluations: Sequence[Mapping[str, Any]] = ()
+    ) -> dict[str, float | None]:
+        """The success of the step, unrecorded."""
+        row: dict[str, float | None] = {"success": float(evidence.rollouts.success.mean())}
+        self._see(step, row)
+        return row
+
+    def started_at(self) -> datetime | None:
+        """None: nothing was written."""
+        return None
+
+    def flush(self) -> bool:
+        """Nothing to write."""
+        return True
+
+    def close(self) -> None:
+        """Nothing to write."""
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(tzinfo=None)
+
+
+def _share(turns: dict[str, Any], share: float) -> dict[str, Any]:
+    """The turns of `share` of the trajectories, spread evenly over the batch."""
+    if not turns or share >= 1.0:
+        return turns
+    index = turns["trajectory"]
+    keep = ((index + 1) * share).astype(int) > (index * share).astype(int)
+    return {name: column if column is None else chosen(column, keep) for name, column in turns.items()}

@@ -1,0 +1,166 @@
+"""Append-only segments: rows wait in memory for a second at most, then become one parquet file, renamed into place.
+
+A thread writes, so that a training step that hangs does not hold back the rows of the steps before it. Files are not
+synced to the disk: a killed process does not need that, and after a power cut the reader sets a torn file aside.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from workbench.record.schema import length_of, schema_of, to_arrow
+from workbench.spec import InputError
+from workbench.spec import table as declaration
+
+log = logging.getLogger("sorl.record")
+
+
+class WriteError(InputError):
+    """Rows could not be written; they were lost when the process ended. `errno` says why."""
+
+    def __init__(self, folder: Path, rows: int, error: OSError) -> None:
+        reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else str(error)
+        super().__init__(
+            f"{rows} rows could not be written to '{folder}': {reason}. What was written before is intact; "
+            "make room (or make the folder writable) and type the same command again to resume"
+        )
+        self.errno = error.errno
+
+
+class SegmentWriter:
+    """Buffers rows per table and writes them under `folder/segments/<table>/NNNNNN.parquet`.
+
+    Steps that a table already holds are dropped. A resumed run is bit-identical to the one that was cut off, a step's
+    rows of a table arrive in one call and land in one segment; so after a restart from a checkpoint, the rows up to the
+    last flushed step are the ones on the disk already, and each row exists once. Tables whose later rows replace
+    earlier ones are appended to as they come.
+    """
+
+    def __init__(self, folder: Path, flush_seconds: float) -> None:
+        self.folder = folder / "segments"
+        self._buffer: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+        self._next: dict[str, int] = {}
+        self._done: dict[str, int] = {}
+        self._error: OSError | None = None
+        self._lock = threading.Lock()  # the buffer
+        self._writing = threading.Lock()  # one writer at a time
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, args=(flush_seconds,), name="sorl-segments", daemon=True)
+        self._thread.start()
+
+    def append(self, table: str, columns: Mapping[str, Any]) -> None:
+        """Take rows of `table`: lists or arrays of one length, scalars for constants; absent columns are NULL.
+
+        Arrays are kept, not copied. Raises KeyError for a column that the table does not have.
+        """
+        schema, chunk = schema_of(table), dict(columns)
+        unknown = set(chunk) - set(schema.names)
+        if unknown:
+            raise KeyError(f"table {table} has no column {sorted(unknown)}")
+        rows = length_of(chunk)
+        if "step" in chunk and not declaration(table).latest_wins:
+            last = self._last_step(table)
+            if np.ndim(chunk["step"]) == 0 and chunk["step"] <= last:
+                return
+            if np.ndim(chunk["step"]) and rows and min(chunk["step"]) <= last:
+                keep = np.asarray(chunk["step"]) > last
+                chunk = {k: chosen(v, keep) for k, v in chunk.items()}
+                rows = int(keep.sum())
+        if rows:
+            with self._lock:
+                self._buffer.setdefault(table, []).append((rows, chunk))
+
+    def flush(self) -> bool:
+        """Write what is buffered; False when a write failed (its rows stay buffered for the next try)."""
+        with self._writing:
+            with self._lock:
+                taken, self._buffer = self._buffer, {}
+            failed: OSError | None = None
+            for table, chunks in taken.items():
+                try:
+                    self._write(table, chunks)
+                except OSError as error:
+                    failed = error
+                    with self._lock:
+                        self._buffer[table] = chunks + self._buffer.get(table, [])
+            if failed is not None and self._error is None:
+                log.warning("cannot write rows, keeping them in memory and trying again: %s", failed)
+            self._error = failed
+        return failed is None
+
+    def close(self) -> None:
+        """Write what is left and stop. Raises WriteError when rows remain unwritten."""
+        self._stop.set()
+        self._thread.join()
+        if not self.flush() and self._error is not None:
+            rows = sum(n for chunks in self._buffer.values() for n, _ in chunks)
+            raise WriteError(self.folder, rows, self._error) from self._error
+
+    def files(self, table: str) -> list[Path]:
+        """Segments of `table` on the disk, oldest first."""
+        return sorted((self.folder / table).glob("[0-9]*.parquet"))
+
+    def _work(self, seconds: float) -> None:
+        while not self._stop.wait(seconds):
+            self.flush()
+
+    def _write(self, table: str, chunks: list[tuple[int, dict[str, Any]]]) -> None:
+        schema = schema_of(table)
+        tables = [
+            pa.Table.from_arrays([to_arrow(chunk.get(f.name), f.type, rows) for f in schema], schema=schema)
+            for rows, chunk in chunks
+        ]
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.concat_tables(tables), sink, compression="snappy", use_dictionary=False)
+        folder = self.folder / table
+        folder.mkdir(parents=True, exist_ok=True)
+        number = self._number(table)
+        unfinished = folder / f".{number:06d}.parquet.writing"
+        with unfinished.open("wb") as file:
+            file.write(sink.getvalue())
+        os.replace(unfinished, folder / f"{number:06d}.parquet")
+        self._next[table] = number + 1
+
+    def _number(self, table: str) -> int:
+        """The first number that no file of the table has ever had, one set aside as corrupt included."""
+        if table not in self._next:
+            names = [p.name for p in (self.folder / table).iterdir()]
+            used = [int(m[0]) for name in names if not name.startswith(".") and (m := re.match(r"\d+", name))]
+            self._next[table] = max(used, default=-1) + 1
+        return self._next[table]
+
+    def _last_step(self, table: str) -> int:
+        """The last step on the disk when this session began, -1 without one."""
+        if table not in self._done:
+            self._done[table] = max((last_step(file) for file in self.files(table)), default=-1)
+        return self._done[table]
+
+
+def last_step(file: Path) -> int:
+    """Highest step in a segment; -1 for an empty or unreadable one (its rows are then written again)."""
+    try:
+        top = pc.max(pq.read_table(file, columns=["step"])["step"]).as_py()
+    except (OSError, pa.ArrowException):
+        return -1
+    return -1 if top is None else int(top)
+
+
+def chosen(values: Any, keep: np.ndarray) -> Any:
+    """The entries of a column where `keep`; a scalar as it is."""
+    if isinstance(values, np.ndarray):
+        return values[keep]
+    if isinstance(values, (list, tuple)):
+        return [v for v, k in zip(values, keep, strict=True) if k]
+    return values

@@ -1,0 +1,100 @@
+"""Opening the database: one writer or many readers at a time, and what to say when somebody else has it."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from workbench.spec import InputError
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+NAME = "sorl.duckdb"
+
+# Two connections of one process share one database instance, so DuckDB's file lock does not keep them apart.
+_WRITING = Lock()
+_HOLDER = re.compile(r"lock is held in (?P<program>.+?) \(PID (?P<pid>\d+)\)")
+# DuckDB's words for "held by another process" and for "open in this process, as a reader (or writer)".
+_BUSY = ("Could not set lock", "with a different configuration", "used by another process")
+
+
+class Busy(InputError):
+    """Somebody else holds the database and did not let go in time; nothing is lost, the same command works later."""
+
+
+def database(runs: Path) -> Path:
+    """The index database of a runs folder."""
+    return runs / NAME
+
+
+@contextmanager
+def writer(runs: Path, seconds: float) -> Iterator[DuckDBPyConnection]:
+    """The one read-write connection, waited for at most `seconds`. Raises Busy, or InputError for an unusable file."""
+    deadline = time.monotonic() + seconds
+    if not _WRITING.acquire(timeout=max(seconds, 0)):
+        raise Busy(_busy(database(runs), "another thread of this process is syncing"))
+    try:
+        connection = _open(runs, deadline, read_only=False, config={})
+        try:
+            yield connection
+        finally:
+            connection.close()
+    finally:
+        _WRITING.release()
+
+
+@contextmanager
+def reader(runs: Path, seconds: float, config: dict[str, Any]) -> Iterator[DuckDBPyConnection]:
+    """A read-only connection, waited for at most `seconds`; all readers of a process must pass the same `config`."""
+    connection = _open(runs, time.monotonic() + seconds, read_only=True, config=config)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _open(runs: Path, deadline: float, *, read_only: bool, config: dict[str, Any]) -> DuckDBPyConnection:
+    import duckdb
+
+    path = database(runs)
+    pause = 0.005
+    while True:
+        try:
+            return duckdb.connect(str(path), read_only=read_only, config=config)
+        except duckdb.Error as error:
+            if not any(words in str(error) for words in _BUSY):
+                raise InputError(_unusable(path, error)) from None
+            if time.monotonic() >= deadline:
+                raise Busy(_busy(path, str(error))) from None
+        # Doubling with jitter: processes that met once do not meet again in step.
+        time.sleep(min(pause * random.uniform(0.5, 1.5), max(0.0, deadline - time.monotonic())))
+        pause = min(pause * 2, 0.25)
+
+
+def holder(error: str) -> str:
+    """`PID 123 (duckdb)` out of DuckDB's message, or a general phrase where it does not say who."""
+    found = _HOLDER.search(error)
+    if found is None:
+        return "another process"
+    return f"PID {found['pid']} ({Path(found['program']).name})"
+
+
+def _busy(path: Path, error: str) -> str:
+    who = holder(error)
+    return f"database '{path}' is held open by {who}: close it, or wait and try again; your runs are not affected"
+
+
+def _unusable(path: Path, error: Exception) -> str:
+    first = str(error).strip().splitlines()[0]
+    return (
+        f"cannot open database '{path}': {first}\n"
+        f"It is only an index: check that '{path.parent}' can be written, or delete the file and type `sorl sync`; "
+        f"the rows come back from the run folders"
+    )

@@ -1,0 +1,144 @@
+"""Questions to the database: one SELECT at a time, read-only, without access to anything but the tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Timer
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from workbench.spec import InputError
+from workbench.store import connect
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+    from duckdb import DuckDBPyConnection
+
+T = TypeVar("T")
+Parameters = Sequence[Any] | dict[str, Any] | None
+
+# The same for every reader: connections of one process share one instance, and DuckDB refuses to share it between
+# different settings. Files, the network, extensions and Python variables are out of reach, for good (locked).
+HARDENED: dict[str, Any] = {
+    "enable_external_access": False,
+    "autoload_known_extensions": False,
+    "autoinstall_known_extensions": False,
+    "allow_community_extensions": False,
+    "allow_persistent_secrets": False,
+    "python_enable_replacements": False,
+    "max_temp_directory_size": "4GB",
+    "lock_configuration": True,
+}
+_WAIT = 10.0  # seconds for a writer to finish; a sync takes far less
+_TIME_LIMIT = 60.0
+_QUERY_ONLY = "only one SELECT (WITH, FROM, VALUES, SHOW, DESCRIBE, SUMMARIZE, PIVOT ... IN, EXPLAIN) may be asked"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The rows of a question as Python values: NULL is None, NaN is NaN; `cut` says that the row limit cut it off."""
+
+    columns: list[str]
+    types: list[str]
+    rows: list[tuple[Any, ...]]
+    cut: bool = False
+
+
+class Reader:
+    """Asks the index database of a runs folder; opens it for each question and lets go at once."""
+
+    def __init__(self, runs: Path, *, wait: float = _WAIT, seconds: float = _TIME_LIMIT) -> None:
+        """`wait` limits the waiting for a writer, `seconds` the running time of a question."""
+        self.runs = Path(runs)
+        self.wait = wait
+        self.seconds = seconds
+
+    def query(self, sql: str, parameters: Parameters = None, *, limit: int | None = None) -> pd.DataFrame:
+        """The answer as a DataFrame (NULL and NaN of a number column are both NaN there; `rows` keeps them apart).
+
+        At most `limit` rows. Raises InputError for anything but one SELECT, for a mistake in it, for a question that
+        runs too long, and connect.Busy for a database that stays locked.
+        """
+        if limit is None:
+            return self._ask(sql, parameters, lambda c: c.df())
+        return self._ask(sql, parameters, lambda c: _chunks(c, limit))
+
+    def rows(self, sql: str, parameters: Parameters = None, *, limit: int | None = None) -> Answer:
+        """The answer as Python values, at most `limit` rows; raises as `query` does."""
+
+        def fetch(connection: DuckDBPyConnection) -> Answer:
+            described = connection.description or []
+            found = connection.fetchall() if limit is None else connection.fetchmany(limit + 1)
+            cut = limit is not None and len(found) > limit
+            return Answer([d[0] for d in described], [str(d[1]) for d in described], found[:limit], cut)
+
+        return self._ask(sql, parameters, fetch)
+
+    def arrow(self, sql: str, parameters: Parameters = None) -> pa.Table:
+        """The answer as an Arrow table, for Parquet files; raises as `query` does."""
+        return self._ask(sql, parameters, lambda c: c.to_arrow_table())
+
+    def _ask(self, sql: str, parameters: Parameters, fetch: Callable[[DuckDBPyConnection], T]) -> T:
+        import duckdb
+
+        path = connect.database(self.runs)
+        if not path.exists():
+            raise InputError(f"no database '{path}' yet: `sorl sync` builds it from the run folders")
+        with connect.reader(self.runs, self.wait, HARDENED) as connection:
+            statement = _one_select(connection, sql)
+            stop = Timer(self.seconds, connection.interrupt)
+            stop.daemon = True
+            stop.start()
+            try:
+                return fetch(connection.execute(statement, parameters))
+            except duckdb.InterruptException:
+                raise InputError(
+                    f"stopped after {self.seconds:g} s: ask for fewer runs or steps (WHERE run_id = ...), "
+                    f"or allow more time"
+                ) from None
+            except duckdb.Error as error:
+                raise InputError(_words(error)) from None
+            finally:
+                stop.cancel()
+
+
+def _one_select(connection: DuckDBPyConnection, sql: str) -> Any:
+    """The only statement of `sql`; InputError when it is none, several, or one that does more than look."""
+    import duckdb
+
+    try:
+        statements = connection.extract_statements(sql)
+    except duckdb.Error as error:
+        raise InputError(_words(error)) from None
+    if len(statements) != 1:
+        raise InputError(f"{'nothing was asked' if not statements else f'{len(statements)} statements'}: {_QUERY_ONLY}")
+    kind = statements[0].type
+    if kind not in (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN):
+        name = str(kind).rpartition(".")[2]
+        hint = "; a PIVOT needs its values: PIVOT t ON column IN ('a', 'b') USING ..." if name == "MULTI" else ""
+        raise InputError(f"{name} is not a question: {_QUERY_ONLY}{hint}")
+    return statements[0]
+
+
+def _chunks(connection: DuckDBPyConnection, limit: int) -> pd.DataFrame:
+    import pandas as pd
+
+    parts: list[pd.DataFrame] = []
+    size = 0
+    while size < limit or not parts:
+        part = connection.fetch_df_chunk(max(1, math.ceil((limit - size) / 2048)))
+        parts.append(part)
+        size += len(part)
+        if part.empty:
+            break
+    whole = [p for p in parts if not p.empty] or parts[:1]
+    return pd.concat(whole, ignore_index=True).head(limit)
+
+
+def _words(error: Exception) -> str:
+    """DuckDB's message, which names the nearest table or column, without what only its developers need."""
+    lines = [line for line in str(error).strip().splitlines() if line.strip() and "duckdb.org" not in line]
+    return "\n".join(lines)

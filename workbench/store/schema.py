@@ -1,0 +1,169 @@
+"""From the declarations to SQL: tables, measured columns, comments and views of the index database."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from graphlib import TopologicalSorter
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench.spec import TABLES, Alarm, Diagnostic, Level
+from workbench.spec import table as spec_table
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+VIEWS = Path(__file__).parent / "views"
+
+# Measured columns that views and saved queries read: they exist even where no dictionary has arrived yet.
+_READ: dict[str, dict[str, str]] = {
+    "step": {
+        "success": "DOUBLE", "seconds_rollout": "DOUBLE", "seconds_update": "DOUBLE", "seconds_evaluation": "DOUBLE",
+        "seconds_record": "DOUBLE", "seconds_total": "DOUBLE", "tokens_trained": "BIGINT",
+    },
+    "minibatch": {
+        "grad_norm": "DOUBLE", "clip_frac": "DOUBLE", "ratio_max": "DOUBLE", "ess_frac": "DOUBLE",
+        "clip_bias_norm": "DOUBLE",
+    },
+    "trajectory": {"success": "BOOLEAN"},
+    "turn": {
+        "status": "VARCHAR", "n_tokens": "BIGINT", "ratio_geo": "DOUBLE", "ratio_max": "DOUBLE",
+        "log_ratio_sum": "DOUBLE", "clip_frac": "DOUBLE", "approx_kl": "DOUBLE", "entropy": "DOUBLE",
+        "advantage": "DOUBLE", "ratio_mass_frac": "DOUBLE", "gradient_share": "DOUBLE", "value": "DOUBLE",
+        "value_error": "DOUBLE",
+    },
+    "turn_step": {
+        "n_turns": "BIGINT", "n_tokens": "DOUBLE", "ratio_geo": "DOUBLE", "ratio_max": "DOUBLE", "clip_frac": "DOUBLE",
+        "approx_kl": "DOUBLE", "entropy": "DOUBLE", "advantage": "DOUBLE", "value_error": "DOUBLE",
+        "ratio_mass_frac": "DOUBLE", "gradient_share": "DOUBLE",
+    },
+}  # fmt: skip
+
+
+def quoted(name: str) -> str:
+    """`name` as an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """`text` as an SQL string; DDL takes no parameters."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def comment(description: str | None, unit: str | None, formula: str | None) -> str:
+    """The comment of a measured column: what it tells, its unit and its definition."""
+    text = description or ""
+    if unit:
+        text += f" [{unit}]"
+    if formula:
+        text += f" = {formula}"
+    return text.strip()
+
+
+def alarm_words(alarm: Alarm | None) -> str | None:
+    """A trip-wire in words: `above 2 x the run's own baseline at 3 points: reason`; None without one."""
+    if alarm is None:
+        return None
+    times = " x the run's own baseline" if alarm.relative else ""
+    points = f" at {alarm.points} points" if alarm.points > 1 else ""
+    return f"{alarm.when} {alarm.value:g}{times}{points}: {alarm.reason}"
+
+
+def dictionary_rows(dictionary: Sequence[Diagnostic]) -> list[tuple[str | None, ...]]:
+    """The rows of table `diagnostic` that declare `dictionary`, in the order of its columns."""
+    return [
+        (
+            d.name, d.table, d.level.value, d.unit.value, d.formula, d.source, alarm_words(d.alarm), d.description,
+            d.sql_type,
+        )
+        for d in dictionary
+    ]  # fmt: skip
+
+
+def views() -> dict[str, tuple[str, str]]:
+    """Name -> (grain, SQL) of every view, one file each; a view that reads another comes after it.
+
+    The first line of the file is a comment that states the grain.
+    """
+    found = {}
+    for file in sorted(VIEWS.glob("*.sql")):
+        first, _, body = file.read_text(encoding="utf-8").partition("\n")
+        found[file.stem] = (first.removeprefix("--").strip(), body.strip())
+    reads = {name: set(re.findall(r"(?:FROM|JOIN)\s+(\w+)", body)) & set(found) for name, (_, body) in found.items()}
+    return {name: found[name] for name in TopologicalSorter(reads).static_order()}
+
+
+def ddl() -> list[str]:
+    """The statements that bring any database, empty or older, to the present schema; each may run again."""
+    statements = []
+    for table in TABLES:
+        name = quoted(table.name)
+        columns = ", ".join(f"{quoted(c.name)} {c.type}" for c in table.columns)
+        statements.append(f"CREATE TABLE IF NOT EXISTS {name} ({columns})")
+        statements.append(f"COMMENT ON TABLE {name} IS {literal(table.grain)}")
+        for c in table.columns:
+            statements.append(f"ALTER TABLE {name} ADD COLUMN IF NOT EXISTS {quoted(c.name)} {c.type}")
+            statements.append(f"COMMENT ON COLUMN {name}.{quoted(c.name)} IS {literal(c.description)}")
+        for column, kind in _READ.get(table.name, {}).items():
+            statements.append(f"ALTER TABLE {name} ADD COLUMN IF NOT EXISTS {quoted(column)} {kind}")
+    for view, (grain, body) in views().items():
+        statements.append(f"CREATE OR REPLACE VIEW {quoted(view)} AS {body}")
+        statements.append(f"COMMENT ON VIEW {quoted(view)} IS {literal(grain)}")
+    return statements
+
+
+def is_current(connection: DuckDBPyConnection, dictionary: Sequence[Diagnostic] = ()) -> bool:
+    """True where the database has this schema and every diagnostic of `dictionary`."""
+    known = connection.execute(
+        "SELECT 1 FROM duckdb_functions() WHERE function_name = 'sorl_schema' AND macro_definition = $hash",
+        {"hash": literal(_fingerprint())},
+    )
+    return known.fetchone() is not None and not _undeclared(connection, dictionary)
+
+
+def create(connection: DuckDBPyConnection, dictionary: Sequence[Diagnostic] = ()) -> None:
+    """Create or update tables, comments and views in one transaction; does nothing where the schema is current."""
+    if is_current(connection, dictionary):
+        return
+    connection.execute("BEGIN")
+    for statement in ddl():
+        connection.execute(statement)
+    if rows := dictionary_rows(_undeclared(connection, dictionary)):
+        names = ", ".join(c.name for c in spec_table("diagnostic").columns)
+        marks = ", ".join("?" for _ in spec_table("diagnostic").columns)
+        connection.executemany(f"INSERT INTO diagnostic ({names}) VALUES ({marks})", rows)
+    add_measured_columns(connection)
+    # The hash is kept in a macro: unlike a table of one row it stays out of the list of tables.
+    connection.execute(f"CREATE OR REPLACE MACRO sorl_schema() AS {literal(_fingerprint())}")
+    connection.execute("COMMIT")
+
+
+def add_measured_columns(connection: DuckDBPyConnection) -> None:
+    """Give every diagnostic of table `diagnostic` its column and its comment, where they are missing."""
+    for name, table, level, unit, formula, description, kind in connection.execute(_MISSING).fetchall():
+        full = f"{kind or 'DOUBLE'}[]" if level == Level.TOKEN.value else kind or "DOUBLE"
+        connection.execute(f"ALTER TABLE {quoted(table)} ADD COLUMN IF NOT EXISTS {quoted(name)} {full}")
+        words = literal(comment(description, unit, formula))
+        connection.execute(f"COMMENT ON COLUMN {quoted(table)}.{quoted(name)} IS {words}")
+
+
+# Diagnostics without a column, or whose column nobody described yet. A segment may name a table or a type that does not
+# exist: such a row is only a row.
+_MISSING = """
+    SELECT d.name, d.table_name, d.level, d.unit, d.formula, d.description, d.sql_type
+    FROM diagnostic d
+    JOIN duckdb_tables() t ON t.table_name = d.table_name AND NOT t.internal
+    LEFT JOIN duckdb_columns() c ON c.table_name = d.table_name AND c.column_name = d.name
+    WHERE coalesce(c.comment, '') = '' AND coalesce(d.sql_type, 'DOUBLE') IN ('DOUBLE', 'BIGINT', 'BOOLEAN', 'VARCHAR')
+"""
+
+
+def _undeclared(connection: DuckDBPyConnection, dictionary: Sequence[Diagnostic]) -> list[Diagnostic]:
+    known = set(connection.execute("SELECT name, table_name FROM diagnostic").fetchall()) if dictionary else set()
+    return [d for d in dictionary if (d.name, d.table) not in known]
+
+
+def _fingerprint() -> str:
+    return sha256("\n".join(ddl()).encode()).hexdigest()

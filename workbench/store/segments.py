@@ -1,0 +1,123 @@
+"""The files that the database is an index of: which segments lie in the run folders, and which runs still live."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from workbench.spec import TABLES
+
+CORRUPT = ".corrupt"  # a segment that is set aside keeps its name, with this behind it
+_TABLES = frozenset(table.name for table in TABLES) - {"segment"}
+_EPOCH = datetime(1970, 1, 1)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One segment file: whose rows of which table, and what tells it from a rewritten file of the same name.
+
+    `run_id` is empty for segments of the experiment; `file` is relative to the run's folder (to the runs folder for
+    segments of an experiment). `at` is the time of the file's last change, so that a rebuilt database has equal rows.
+    """
+
+    run_id: str
+    experiment: str
+    table: str
+    file: str
+    path: Path
+    bytes: int
+    mtime: int  # nanoseconds
+    aside: bool = False  # it was found corrupt and renamed
+    rows: int = 0
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Identity of the segment in table `segment`."""
+        return (self.run_id, self.table, self.file)
+
+    @property
+    def at(self) -> datetime:
+        """Time of the last change, UTC without a zone."""
+        return _EPOCH + timedelta(microseconds=self.mtime // 1000)
+
+    def set_aside(self) -> Segment:
+        """Rename the file so that nothing reads it again; it stays where it is in a folder that cannot be written."""
+        target = self.path.with_name(self.path.name + CORRUPT)
+        try:
+            self.path.rename(target)
+        except OSError:
+            return self
+        return replace(self, path=target, aside=True)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """One run folder on disk."""
+
+    run_id: str
+    experiment: str
+    path: Path
+
+
+def run_folders(runs: Path) -> Iterator[Folder]:
+    """Every run folder, `runs/<experiment>/<run_id>`; names that begin with a dot are scratch space of others."""
+    for experiment in _folders(runs):
+        for run in _folders(experiment):
+            if run.name != "segments":
+                yield Folder(run.name, experiment.name, run)
+
+
+def segments(runs: Path) -> Iterator[Segment]:
+    """Every segment file of the runs and of the experiments, unfinished ones (hidden names) left out."""
+    for experiment in _folders(runs):
+        yield from _segments(experiment, "", experiment.name, prefix=f"{experiment.name}/")
+        for run in _folders(experiment):
+            if run.name != "segments":
+                yield from _segments(run, run.name, experiment.name, prefix="")
+
+
+def alive(folder: Path) -> bool:
+    """True while a process holds the folder's lock: the trainer holds it for as long as it lives."""
+    try:
+        with (folder / "lock").open("rb") as handle:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no lock file: nobody ever trained here, or the run came from another machine without it
+        return False
+    return False
+
+
+def now() -> datetime:
+    """The present, UTC without a zone, as every timestamp of the store."""
+    return datetime.now(UTC).replace(tzinfo=None)
+
+
+def _segments(folder: Path, run_id: str, experiment: str, prefix: str) -> Iterator[Segment]:
+    for table in _folders(folder / "segments"):
+        if table.name not in _TABLES:
+            continue
+        for entry in os.scandir(table):
+            name = entry.name.removesuffix(CORRUPT)
+            if name.startswith(".") or not name.endswith(".parquet"):
+                continue
+            try:
+                state = entry.stat()
+            except FileNotFoundError:  # deleted between the listing and now
+                continue
+            yield Segment(
+                run_id, experiment, table.name, f"{prefix}segments/{table.name}/{name}", Path(entry.path),
+                state.st_size, state.st_mtime_ns, aside=name != entry.name,
+            )  # fmt: skip
+
+
+def _folders(parent: Path) -> list[Path]:
+    try:
+        entries = [Path(e.path) for e in os.scandir(parent) if not e.name.startswith(".") and e.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(entries)

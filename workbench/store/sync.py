@@ -1,0 +1,340 @@
+"""From run folders to the database: every segment exactly once, in one short transaction, whoever asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.spec import TABLES, Diagnostic, InputError, Table
+from workbench.spec import table as spec_table
+from workbench.store import connect
+from workbench.store.schema import add_measured_columns, create, is_current, quoted
+from workbench.store.segments import Folder, Segment, alive, run_folders, segments
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+DIED = "the process died"
+_PATIENCE = 30.0
+_INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
+# The dictionary first: it names the columns of the rest.
+_ORDER = ("diagnostic", *(t.name for t in TABLES if t.name not in ("diagnostic", "segment")))
+
+
+@dataclass
+class SyncReport:
+    """What one sync changed; all zero when the database was up to date."""
+
+    segments: int = 0
+    rows: int = 0
+    corrupt: list[Path] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)  # runs whose files went away or changed: rebuilt or gone
+    skipped: list[str] = field(default_factory=list)  # run folders left out, each with the reason
+
+    def __str__(self) -> str:
+        words = [f"{self.rows:,} rows from {self.segments:,} segments"]
+        words += [f"{len(self.corrupt)} corrupt segments set aside"] if self.corrupt else []
+        words += [f"{len(self.forgotten)} runs re-read or removed"] if self.forgotten else []
+        return ", ".join([*words, *self.skipped])
+
+
+@dataclass(frozen=True)
+class _Disk:
+    segments: list[Segment]
+    folders: dict[str, Folder]
+    skipped: list[str]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What separates the database from the folders."""
+
+    fresh: list[Segment]  # not ingested yet
+    stale: list[str]  # run ids with rows of files that vanished or were rewritten
+
+    def __bool__(self) -> bool:
+        return bool(self.fresh or self.stale)
+
+
+def sync(runs: Path, dictionary: Sequence[Diagnostic] = (), *, seconds: float = _PATIENCE) -> SyncReport:
+    """Bring `runs/sorl.duckdb` up to date with the run folders; `dictionary` adds columns nothing was measured in yet.
+
+    Raises InputError for a folder that does not exist, connect.Busy when the database is not free within `seconds`.
+    """
+    if not runs.is_dir():
+        raise InputError(f"no runs folder '{runs}': `sorl run FILE.toml` makes one, --runs DIR names another")
+    disk = _disk(runs)
+    if _nothing_to_do(runs, dictionary, disk):
+        return SyncReport(skipped=disk.skipped)
+    report = SyncReport(skipped=disk.skipped)
+    with connect.writer(runs, seconds) as connection:
+        create(connection, dictionary)
+        # Looked up again under the lock: another process may have ingested the same files in the meantime.
+        _apply(connection, _plan(connection, disk.segments), disk, report)
+    return report
+
+
+def forget(runs: Path, run_id: str, *, seconds: float = _PATIENCE) -> int:
+    """Delete every row of a run from the database and return how many; the next sync rebuilds them from its files."""
+    if not connect.database(runs).exists():
+        return 0
+    with connect.writer(runs, seconds) as connection:
+        create(connection)
+        connection.execute("BEGIN")
+        deleted = sum(_delete(connection, table.name, [run_id]) for table in TABLES if table.name != "diagnostic")
+        connection.execute("COMMIT")
+    return deleted
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What there is to do
+
+
+def _disk(runs: Path) -> _Disk:
+    folders: dict[str, Folder] = {}
+    skipped = []
+    for folder in run_folders(runs):
+        first = folders.setdefault(folder.run_id, folder)
+        if first is not folder:
+            skipped.append(
+                f"'{folder.experiment}/{folder.run_id}' left out: '{first.experiment}' has a run of that name; "
+                f"rename one of the two"
+            )
+    found = [s for s in segments(runs) if not s.run_id or folders[s.run_id].experiment == s.experiment]
+    return _Disk(found, folders, skipped)
+
+
+def _nothing_to_do(runs: Path, dictionary: Sequence[Diagnostic], disk: _Disk) -> bool:
+    """A look through a read-only connection, so that the usual sync with nothing new takes no write lock at all."""
+    from workbench.store.reader import HARDENED
+
+    if not connect.database(runs).exists():
+        return False
+    try:
+        with connect.reader(runs, 0.0, HARDENED) as connection:
+            if not is_current(connection, dictionary) or _plan(connection, disk.segments):
+                return False
+            return not _misjudged(connection, disk)
+    except connect.Busy:
+        return False
+
+
+def _plan(connection: DuckDBPyConnection, found: Iterable[Segment]) -> _Plan:
+    rows = connection.execute('SELECT run_id, table_name, file, bytes, "at", status FROM segment').fetchall()
+    known = {(run, table, file): (size, at, status) for run, table, file, size, at, status in rows}
+    fresh, stale = [], set()
+    here: dict[tuple[str, str, str], list[Segment]] = {}
+    for segment in found:
+        here.setdefault(segment.key, []).append(segment)
+    for key, versions in here.items():
+        segment = min(versions, key=lambda s: s.aside)  # a repaired file beside the one set aside wins
+        if key not in known:
+            fresh.append(segment)
+        elif known[key] != (segment.bytes, segment.at, "corrupt" if segment.aside else "ingested"):
+            size, at, status = known[key]
+            if not (status == "corrupt" and (size, at) == (segment.bytes, segment.at)):
+                stale.add(segment.run_id)
+    stale |= {run for run, table, file in known if (run, table, file) not in here}
+    if stale:
+        fresh = [min(v, key=lambda s: s.aside) for k, v in here.items() if k not in known or k[0] in stale]
+    return _Plan(sorted(fresh, key=lambda s: (s.mtime, str(s.path))), sorted(stale))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Doing it
+
+
+def _apply(connection: DuckDBPyConnection, plan: _Plan, disk: _Disk, report: SyncReport) -> None:
+    """Write everything in one transaction; a segment that breaks it is set aside and the rest is written without it."""
+    import duckdb
+
+    aside = [s for s in plan.fresh if s.aside]
+    good, broken = _readable(connection, [s for s in plan.fresh if not s.aside])
+    while True:
+        aside += [s.set_aside() for s in broken]
+        report.corrupt += [s.path for s in broken]
+        table = ""
+        connection.execute("BEGIN")
+        try:
+            for table in _ORDER:
+                _ingest(connection, spec_table(table), [s for s in good if s.table == table], plan.stale)
+            _delete(connection, "segment", plan.stale)
+            _register(connection, good, aside)
+            for run_id, status, reason in _misjudged(connection, disk):
+                connection.execute("UPDATE run SET status = ?, reason = ? WHERE run_id = ?", [status, reason, run_id])
+            connection.execute("COMMIT")
+        except duckdb.Error as error:
+            connection.execute("ROLLBACK")
+            suspects = [s for s in good if s.table == table]
+            broken = [s for s in suspects if not _ingestible(connection, s)]
+            if not broken:
+                raise InputError(f"cannot write the database: {str(error).strip().splitlines()[0]}") from error
+            good = [s for s in good if s not in broken]
+        else:
+            break
+    report.segments += len(good)
+    report.rows += sum(s.rows for s in good)
+    report.forgotten += [run for run in plan.stale if run]
+
+
+def _readable(connection: DuckDBPyConnection, found: list[Segment]) -> tuple[list[Segment], list[Segment]]:
+    """Segments with a whole footer, with their number of rows, and the others."""
+    import duckdb
+
+    def counts(files: list[Segment]) -> dict[str, int]:
+        rows = connection.execute(
+            "SELECT file_name, num_rows FROM parquet_file_metadata($files)", {"files": [str(s.path) for s in files]}
+        )
+        return dict(rows.fetchall())
+
+    if not found:
+        return [], []
+    known: dict[str, int] = {}
+    try:
+        known = counts(found)
+    except duckdb.Error:  # one torn file fails the whole question: ask for each alone
+        for segment in found:
+            with suppress(duckdb.Error):
+                known |= counts([segment])
+    good = [replace(s, rows=known[str(s.path)]) for s in found if str(s.path) in known]
+    return good, [s for s in found if str(s.path) not in known]
+
+
+def _ingestible(connection: DuckDBPyConnection, segment: Segment) -> bool:
+    """Try one segment alone and take it back: what fails here is the segment's own fault."""
+    import duckdb
+
+    connection.execute("BEGIN")
+    try:
+        _ingest(connection, spec_table(segment.table), [segment], [])
+    except duckdb.Error:
+        return False
+    finally:
+        connection.execute("ROLLBACK")
+    return True
+
+
+def _ingest(connection: DuckDBPyConnection, table: Table, files: list[Segment], stale: Sequence[str]) -> None:
+    """Replace the rows of `stale` runs and append those of `files`, matching columns by name."""
+    # Columns come before rows: DuckDB refuses to alter a table that this transaction wrote to.
+    names = _fit_columns(connection, table, files) if files else []
+    if table.name != "diagnostic":  # the dictionary has no runs; a description outlives the run that brought it
+        _delete(connection, table.name, stale)
+    if files and names:
+        columns = ", ".join(quoted(name) for name in names)
+        paths = [str(s.path) for s in files]
+        if table.latest_wins:
+            _upsert(connection, table, columns, paths)
+        else:
+            connection.execute(
+                f"INSERT INTO {quoted(table.name)} ({columns}) "
+                f"SELECT {columns} FROM read_parquet($files, union_by_name = true)",
+                {"files": paths},
+            )
+    if table.name == "diagnostic":
+        add_measured_columns(connection)
+
+
+def _upsert(connection: DuckDBPyConnection, table: Table, columns: str, paths: list[str]) -> None:
+    """Append rows that replace earlier ones of the same key; of `paths`, in order of time, the last wins."""
+    target = quoted(table.name)
+    keys = ", ".join(quoted(k) for k in table.key)
+    same = " AND ".join(f"{target}.{quoted(k)} IS NOT DISTINCT FROM arrived.{quoted(k)}" for k in table.key)
+    connection.execute(
+        f"CREATE OR REPLACE TEMP TABLE arrived AS SELECT {columns} "
+        f"FROM read_parquet($files, union_by_name = true, filename = '_file', file_row_number = true) "
+        f"QUALIFY row_number() OVER "
+        f"(PARTITION BY {keys} ORDER BY list_position($files, _file) DESC, file_row_number DESC) = 1 "
+        f"ORDER BY list_position($files, _file), file_row_number",
+        {"files": paths},
+    )
+    connection.execute(f"DELETE FROM {target} USING arrived WHERE {same}")
+    connection.execute(f"INSERT INTO {target} ({columns}) SELECT {columns} FROM arrived")
+    connection.execute("DROP TABLE arrived")
+
+
+def _fit_columns(connection: DuckDBPyConnection, table: Table, files: list[Segment]) -> list[str]:
+    """Add the columns that `files` have and the table lacks; returns the columns to copy."""
+    found = connection.execute(
+        "SELECT column_name, column_type FROM (DESCRIBE FROM read_parquet($files, union_by_name = true))",
+        {"files": [str(s.path) for s in files]},
+    ).fetchall()
+    have = dict(
+        connection.execute(
+            "SELECT lower(column_name), data_type FROM duckdb_columns() "
+            "WHERE table_name = ? AND database_name = current_database()",
+            [table.name],
+        ).fetchall()
+    )
+    names = []
+    for name, kind in found:
+        present = have.get(name.lower())
+        if present is None and kind.strip('"') == "NULL":
+            continue  # nothing was measured, so nobody knows the type yet
+        if present is None:
+            connection.execute(f"ALTER TABLE {quoted(table.name)} ADD COLUMN {quoted(name)} {kind}")
+        elif present in _INTEGERS and kind in ("DOUBLE", "FLOAT") and name not in {c.name for c in table.columns}:
+            # The first segments happened to hold whole numbers; rounding the later ones would lose what was measured.
+            connection.execute(f"ALTER TABLE {quoted(table.name)} ALTER {quoted(name)} SET DATA TYPE DOUBLE")
+        names.append(name)
+    return names
+
+
+def _delete(connection: DuckDBPyConnection, table: str, run_ids: Sequence[str]) -> int:
+    if not run_ids:
+        return 0
+    if table == "experiment":  # has no runs: segments of experiments carry the empty run_id
+        condition, parameters = ("true", {}) if "" in run_ids else ("false", {})
+    else:
+        condition, parameters = "list_contains($runs, run_id)", {"runs": list(run_ids)}
+    deleted = connection.execute(f"DELETE FROM {quoted(table)} WHERE {condition}", parameters).fetchone()
+    return int(deleted[0]) if deleted else 0
+
+
+def _register(connection: DuckDBPyConnection, good: list[Segment], aside: list[Segment]) -> None:
+    files = good + aside
+    columns: dict[str, list[Any]] = {
+        "run_id": [s.run_id for s in files],
+        "table_name": [s.table for s in files],
+        "file": [s.file for s in files],
+        "rows": [s.rows for s in good] + [None for _ in aside],
+        "bytes": [s.bytes for s in files],
+        "status": ["ingested" for _ in good] + ["corrupt" for _ in aside],
+        "at": [s.at for s in files],
+    }
+    lists = ", ".join(f"unnest(${name})" for name in columns)
+    connection.execute(f"INSERT INTO segment ({', '.join(map(quoted, columns))}) SELECT {lists}", columns)
+    if not aside:
+        return
+    runs = sorted({s.run_id for s in aside if s.run_id})
+    connection.execute(
+        "DELETE FROM event WHERE kind = 'segment_corrupt' AND list_contains($runs, run_id)", {"runs": runs}
+    )
+    connection.execute(
+        'INSERT INTO event (run_id, kind, severity, diagnostic, value, message, "at") '
+        "SELECT run_id, 'segment_corrupt', 'warning', '', count(*), "
+        "'set aside, unreadable: ' || string_agg(file, ', ' ORDER BY file), max(\"at\") "
+        "FROM segment WHERE status = 'corrupt' AND list_contains($runs, run_id) GROUP BY run_id",
+        {"runs": runs},
+    )
+
+
+def _misjudged(connection: DuckDBPyConnection, disk: _Disk) -> list[tuple[str, str, str | None]]:
+    """Runs whose status the folder's lock refutes, with the right status and reason.
+
+    A dead process cannot say that it is dead, and a resumed one may not have said yet that it is back. Queued runs hold
+    no lock while they wait, so theirs says nothing.
+    """
+    rows = connection.execute(
+        "SELECT run_id, status FROM run WHERE status = 'running' OR (status = 'interrupted' AND reason = $died)",
+        {"died": DIED},
+    ).fetchall()
+    wrong: list[tuple[str, str, str | None]] = []
+    for run_id, status in rows:
+        living = run_id in disk.folders and alive(disk.folders[run_id].path)
+        if living != (status == "running"):
+            wrong.append((run_id, "running", None) if living else (run_id, "interrupted", DIED))
+    return wrong

@@ -1,0 +1,206 @@
+"""The table of a grid: one row per arm, seeds as replicates, every figure with its interval and its n."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from workbench.spec import InputError, nearest
+
+if TYPE_CHECKING:
+    from workbench.store.reader import Reader
+
+# A run that died of NaN or Inf counts among the collapsed: leaving it out would flatter the arm that killed it.
+DEAD = ("collapsed", "diverged")
+
+_RUNS = """
+    SELECT run_id, arm, algorithm, seed, status, reason, outcome, collapse_step, peak_success, final_success, steps,
+           config
+    FROM run WHERE experiment = ? ORDER BY seed, coalesce(started_at, TIMESTAMP '9999-01-01'), run_id
+"""
+_UPDATES = """
+    SELECT run_id, avg(clip_frac) AS clip_frac, median(grad_norm) AS grad_norm_median, max(grad_norm) AS grad_norm_max
+    FROM minibatch WHERE run_id IN (SELECT run_id FROM run WHERE experiment = ?) GROUP BY run_id
+"""
+
+
+def runs(reader: Reader, experiment: str, run_ids: Sequence[str] | None = None) -> pd.DataFrame:
+    """One row per run of the experiment (of `run_ids` where given), with what its optimizer updates looked like.
+
+    Arms of the same name whose configurations differ are told apart by a suffix: they are not replicates.
+    Raises InputError for an experiment that the store does not know.
+    """
+    frame = reader.query(_RUNS, [experiment])
+    if frame.empty:
+        known = list(reader.query("SELECT DISTINCT experiment FROM run ORDER BY 1")["experiment"])
+        listed = f"; there is: {', '.join(known)}" if known else "; nothing was run yet: `sorl run FILE.toml`"
+        raise InputError(f"no experiment '{experiment}'{nearest(experiment, known)}{listed}")
+    if run_ids is not None:
+        frame = frame[frame["run_id"].isin(list(run_ids))]
+    updates = reader.query(_UPDATES, [experiment])
+    return _split(frame).merge(updates, on="run_id", how="left")
+
+
+def _split(frame: pd.DataFrame) -> pd.DataFrame:
+    """Runs that share an arm's name but not its settings are different arms."""
+    frame = frame.assign(settings=frame["config"].map(_comparable))
+    for arm, rows in frame.groupby("arm", sort=False):
+        variants = list(dict.fromkeys(rows["settings"]))
+        for number, variant in enumerate(variants[1:], start=2):
+            changed = (frame["arm"] == arm) & (frame["settings"] == variant)
+            frame.loc[changed, "arm"] = f"{arm} #{number}: {_changes(variants[0], variant)}"
+    return frame.drop(columns="settings")
+
+
+def _comparable(config: str | None) -> str:
+    settings = json.loads(config) if isinstance(config, str) else {}
+    for cosmetic in ("seed", "threads"):
+        settings.pop(cosmetic, None)
+    for cosmetic in ("flush_seconds", "checkpoint_every"):
+        settings.get("record", {}).pop(cosmetic, None)
+    return json.dumps(settings, sort_keys=True)
+
+
+def _changes(one: str, other: str) -> str:
+    a, b = (_flat(json.loads(text)) for text in (one, other))
+    return ", ".join(f"{key} = {b.get(key)}" for key in {**a, **b} if a.get(key) != b.get(key))
+
+
+def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def summary(reader: Reader, experiment: str, run_ids: Sequence[str] | None = None) -> pd.DataFrame:
+    """One row per arm: success at its peak and at the end, collapses, onset, clip fraction, gradient norm.
+
+    `runs` counts the arm's runs, `n` those that are over: every figure is over those `n` seeds. `peak` and `final` are
+    means over seeds with a 95 % Student-t interval (NULL for one seed), `collapsed` of `n` with a 95 % Clopper-Pearson
+    interval of the incidence, `onset` the median step of the collapses; `clip_frac` and `grad_norm_median` are means
+    over seeds of each run's own, `grad_norm_max` is the largest of all updates.
+    """
+    return summarise(runs(reader, experiment, run_ids))
+
+
+def summarise(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table of `summary` from one row per run."""
+    return pd.DataFrame([_arm(str(arm), rows) for arm, rows in frame.groupby("arm", sort=False)])
+
+
+def _arm(arm: str, rows: pd.DataFrame) -> dict[str, Any]:
+    from workbench.verdict.statistics import clopper_pearson
+
+    over = rows[rows["outcome"].notna() & (rows["status"] == "finished")]
+    dead = over[over["outcome"].isin(DEAD)]
+    n = len(over)
+    low, high = clopper_pearson(len(dead), n) if n else (None, None)
+    peak, final = mean_interval(over["peak_success"]), mean_interval(over["final_success"])
+    return {
+        "arm": arm,
+        "algorithm": rows["algorithm"].iloc[0],
+        "runs": len(rows),
+        "n": n,
+        "peak": peak[0], "peak_low": peak[1], "peak_high": peak[2],
+        "final": final[0], "final_low": final[1], "final_high": final[2],
+        "collapsed": len(dead) if n else None, "collapsed_low": low, "collapsed_high": high,
+        "onset": _or_none(dead["collapse_step"].median()),
+        "clip_frac": _or_none(over["clip_frac"].mean()),
+        "grad_norm_median": _or_none(over["grad_norm_median"].mean()),
+        "grad_norm_max": _or_none(over["grad_norm_max"].max()),
+    }  # fmt: skip
+
+
+def mean_interval(values: pd.Series, level: float = 0.95) -> tuple[float | None, float | None, float | None]:
+    """Mean over seeds and its Student-t interval, cut to [0, 1] because it is a fraction; no interval for one seed."""
+    from scipy.stats import t
+
+    measured = [float(v) for v in values.dropna()]
+    n = len(measured)
+    if not n:
+        return None, None, None
+    mean = sum(measured) / n
+    if n == 1:
+        return mean, None, None
+    error = math.sqrt(sum((v - mean) ** 2 for v in measured) / (n - 1) / n)
+    half = float(t.ppf(0.5 + level / 2, n - 1)) * error
+    return mean, max(0.0, mean - half), min(1.0, mean + half)
+
+
+def _or_none(value: Any) -> float | None:
+    return None if value is None or pd.isna(value) else float(value)
+
+
+def answer(frame: pd.DataFrame) -> str:
+    """Which arms collapsed and which stayed up, in plain words, with what so few seeds cannot rule out."""
+    rows = frame.to_dict(orient="records")
+    over = [row for row in rows if row["n"]]
+    if not over:
+        return "No run is over yet, so there is nothing to conclude."
+    fell = sorted((row for row in over if row["collapsed"]), key=lambda row: row["collapsed"] / row["n"], reverse=True)
+    stood = [row for row in over if not row["collapsed"]]
+    sentences = []
+    if fell:
+        each = [f"{row['arm']} in {int(row['collapsed'])} of {row['n']}{_onset(row['onset'])}" for row in fell]
+        sentences.append(f"Collapsed: {'; '.join(each)}.")
+        if stood:
+            sentences.append(f"Did not collapse: {', '.join(str(row['arm']) for row in stood)}.")
+    else:
+        sentences.append(f"No arm collapsed ({sum(row['n'] for row in over)} runs).")
+    if stood:
+        fewest = min(stood, key=lambda row: row["n"])
+        seeds = "one seed" if fewest["n"] == 1 else f"{fewest['n']} seeds"
+        sentences.append(
+            f"With {seeds}, an arm that never collapsed may still do so in up to {_percent(fewest['collapsed_high'])} "
+            "of runs (95 % Clopper-Pearson)."
+        )
+    if missing := [f"{row['arm']} {row['n']} of {row['runs']}" for row in rows if row["n"] < row["runs"]]:
+        sentences.append(f"Not all runs are over: {', '.join(missing)}.")
+    return " ".join(sentences)
+
+
+def _onset(onset: Any) -> str:
+    return "" if onset is None or pd.isna(onset) else f" (onset near step {onset:.0f})"
+
+
+def readable(frame: pd.DataFrame) -> pd.DataFrame:
+    """The summary as text cells: `0.72 [0.65, 0.79]`, `2/3 [9 %, 99 %]`; a dash where nothing was measured."""
+    return pd.DataFrame(
+        [
+            {
+                "arm": row["arm"],
+                "seeds": str(row["n"]) if row["n"] == row["runs"] else f"{row['n']} of {row['runs']}",
+                "peak success": _interval(row["peak"], row["peak_low"], row["peak_high"]),
+                "final success": _interval(row["final"], row["final_low"], row["final_high"]),
+                "collapsed": _incidence(row["collapsed"], row["n"], row["collapsed_low"], row["collapsed_high"]),
+                "onset step": _number(row["onset"], 0),
+                "clip fraction": _number(row["clip_frac"], 3),
+                "grad norm median": _number(row["grad_norm_median"], 2),
+                "grad norm max": _number(row["grad_norm_max"], 1),
+            }
+            for row in frame.to_dict(orient="records")
+        ]
+    )
+
+
+def _interval(mean: Any, low: Any, high: Any) -> str:
+    if mean is None or pd.isna(mean):
+        return "-"
+    return f"{mean:.2f}" if low is None or pd.isna(low) else f"{mean:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _incidence(count: Any, n: int, low: Any, high: Any) -> str:
+    return f"{int(count)}/{n} [{_percent(low)}, {_percent(high)}]" if n else "-"
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.0f} %"
+
+
+def _number(value: Any, digits: int) -> str:
+    return "-" if value is None or pd.isna(value) else f"{value:.{digits}f}"
