@@ -4,9 +4,9 @@ Runs in TRL's own environment (constraints-trl.txt) and imports nothing of this 
 
     .venv-trl/bin/python bench/trl_grpo.py --model runs/.cache/warmstart/HASH --prompt 30 --completion 30 <<< $'go\ngo'
 
-An iteration is what our loop does in one step: sample a batch of completions, score them, take their log-probs, and make
-`epochs` x `minibatches` optimizer updates. Options are TRL's own, with everything off that costs time and that our side
-does not do: no reference model (beta 0), no logging, no checkpoints, no gradient checkpointing, no clipping of the norm.
+An iteration is what our loop does in one step: sample a batch of completions, score them, take their log-probs, and
+make `epochs` x `minibatches` optimizer updates. Options are TRL's own; off is what costs time and our side does not do:
+no reference model (beta 0), no logging, no checkpoints, no activation checkpointing, no clipping of the gradient norm.
 Each line on stdout is {"seconds", "cpu_seconds", "trained_tokens", "sequence_tokens"} of one iteration.
 """
 
@@ -75,11 +75,12 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--minibatches", type=int, default=4)
     parser.add_argument("--optimizer", choices=("sgd", "adamw_torch_fused"), default="sgd")
     parser.add_argument("--lr", type=float, default=0.15)
+    parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args(argv)
     # The trainer prints; only reports may reach whoever reads our stdout.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     updates = options.epochs * options.minibatches
     luck = random.Random(1)

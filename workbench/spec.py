@@ -334,8 +334,8 @@ class PolicySettings(Settings):
 class WarmStartSettings(Settings):
     """Imitation on noisy scripted episodes; shared by every run with the same world, policy and warm start."""
 
-    steps: Natural = 400
-    batch: Count = 64
+    steps: Natural = 240
+    batch: Annotated[int, Field(ge=2)] = 64
     lr: Positive = 3e-3
     noise: Fraction = 0.1  # probability that a scripted turn goes wrong
     seed: Natural = 0

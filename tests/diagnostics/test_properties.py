@@ -82,9 +82,10 @@ def test_stacking_equals_measuring_each_update_alone(shape, count):
 @given(shapes)
 def test_pooling_the_shards_of_an_update_equals_the_whole(shape):
     whole = random_evidence(*shape)
-    parts = []
-    for b in range(whole.mask.shape[1]):
-        parts.append(replace(whole, **{k: x[:, b : b + 1] for k, x in tensors_of(whole).items() if x.dim() > 1}))
+    parts = [
+        replace(whole, **{k: x[:, b : b + 1] for k, x in tensors_of(whole).items() if x.dim() > 1})
+        for b in range(whole.mask.shape[1])
+    ]
     pooled = measure(0, StepEvidence(rollouts_of([1.0] * shape[1]), Evidence.stack(parts))).step
     single = measure(0, StepEvidence(rollouts_of([1.0] * shape[1]), whole)).step
     for name in (

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from shared_batch import ADVANTAGE, DELTA, MASK, worked
+from shared_batch import ADVANTAGE, DELTA, MASK, rollouts_of, worked
 
-from workbench.diagnostics import measure_turns, measure_updates
+from workbench.diagnostics import measure, measure_turn_steps, measure_turns, measure_updates
+from workbench.diagnostics.evidence import Evidence, StepEvidence
 
 EXACT = {"rel": 0, "abs": 6e-7}  # six decimals are given
 
@@ -140,3 +141,25 @@ def test_mismatch_compares_the_old_policy_with_the_sampler():
     assert update["mismatch_max"][0] == pytest.approx(0.1)
     assert update["mismatch_kl"][0] == pytest.approx(0.1)
     assert update["mismatch_k3"][0] == pytest.approx(np.exp(-0.1) - 1 + 0.1)
+
+
+def test_a_turn_is_valued_at_its_first_token():
+    values = torch.arange(16).reshape(1, 2, 8).double() / 10
+    returns = torch.where(torch.arange(2)[:, None] == 0, 1.0, 0.0).double().expand(1, 2, 8)
+    turns = measure_turns(worked(values=values, values_old=values, returns=returns))
+    assert turns["value"] == pytest.approx([0.0, 0.5, 0.8, 1.1])
+    assert turns["value_error"] == pytest.approx([-1.0, -0.5, 0.8, 1.1])
+    rolled = measure_turn_steps(turns)
+    assert rolled["value_error"] == pytest.approx([-0.1, 0.3])
+
+
+def test_a_trajectory_is_measured_where_the_step_last_trained_on_it_and_the_step_knows_its_age():
+    first, last = worked(DELTA * 2), replace(worked(), epoch=torch.tensor([1]))
+    stacked = replace(Evidence.stack([first, last]), rollout_step=torch.tensor([3, 3]))
+    got = measure(8, StepEvidence(rollouts_of([1.0, 0.0, 1.0]), stacked))
+    assert np.ma.filled(got.trajectory["log_ratio_sum"], -9).tolist() == pytest.approx([0.47, -0.95, -9])
+    assert got.trajectory["likelihood_displacement"][0] == pytest.approx(0.47 / 5)
+    assert got.trajectory["ratio_max"][0] == pytest.approx(np.exp(1.4))  # over all epochs
+    assert np.ma.filled(got.trajectory["gradient_share"], -9)[:2].sum() == pytest.approx(1)
+    assert got.step["staleness"] == 5
+    assert got.step["updates"] == 2

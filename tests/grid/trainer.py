@@ -19,11 +19,12 @@ import time
 import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from workbench.spec import table
+from workbench.spec import RunSettings, table
 
 TYPES = {"VARCHAR": pa.string(), "BIGINT": pa.int64(), "DOUBLE": pa.float64(), "TIMESTAMP": pa.timestamp("us")}
 
@@ -32,6 +33,7 @@ def main() -> int:
     folder = Path(sys.argv[1])
     config = tomllib.loads((folder / "config.toml").read_text())
     identity = json.loads((folder / "run.json").read_text())
+    identity["config"] = RunSettings.model_validate(config).model_dump_json()
     scripts = folder.parent.parent / "script.json"
     script = json.loads(scripts.read_text()).get(identity["arm"], {}) if scripts.exists() else {}
     with (folder / "starts.txt").open("a") as starts:
@@ -74,19 +76,35 @@ def main() -> int:
         if asked:
             write(folder, identity, status="interrupted", steps=step, reason="stopped by SIGINT")
             return 3
-    write(folder, identity, status="finished", steps=config["iterations"])
+    updates(folder, identity["run_id"], config["iterations"], script.get("grad_norm", 4.0))
+    write(
+        folder,
+        identity,
+        status="finished",
+        steps=config["iterations"],
+        **{"outcome": "healthy", **script.get("row", {})},
+    )
     return 0
 
 
-def write(folder: Path, identity: dict, **changes: object) -> None:
+def write(folder: Path, identity: dict[str, Any], **changes: object) -> None:
     columns = table("run").columns
     row = {c.name: None for c in columns} | identity | {"started_at": datetime.now(UTC).replace(tzinfo=None)} | changes
-    segments = folder / "segments" / "run"
+    segment(folder, "run", pa.Table.from_pylist([row], schema=pa.schema([(c.name, TYPES[c.type]) for c in columns])))
+
+
+def updates(folder: Path, run_id: str, steps: int, grad_norm: float) -> None:
+    rows = [{"run_id": run_id, "step": s, "update": 0, "epoch": 0, "rollout_step": s} for s in range(steps)]
+    measured = [{"grad_norm": grad_norm, "clip_frac": 0.02} for _ in rows]
+    segment(folder, "minibatch", pa.Table.from_pylist([r | m for r, m in zip(rows, measured, strict=True)]))
+
+
+def segment(folder: Path, name: str, rows: pa.Table) -> None:
+    segments = folder / "segments" / name
     segments.mkdir(parents=True, exist_ok=True)
     target = segments / f"{len(list(segments.glob('0*.parquet'))):06d}.parquet"
-    schema = pa.schema([(c.name, TYPES[c.type]) for c in columns])
-    pq.write_table(pa.Table.from_pylist([row], schema=schema), target.with_suffix(".tmp"))
-    target.with_suffix(".tmp").rename(target)
+    pq.write_table(rows, target.with_name(f".{target.name}"))
+    target.with_name(f".{target.name}").rename(target)
 
 
 if __name__ == "__main__":

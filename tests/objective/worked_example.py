@@ -39,6 +39,15 @@ def batch(advantages: Tensor = A, **changes: Tensor) -> Batch:
     return replace(made, **changes)
 
 
+def plain(old: Tensor, mask: Tensor | None = None, **changes: Tensor) -> Batch:
+    """A batch of these old log-probs (B, T), every token a policy token with advantage 1 unless changed."""
+    mask = torch.ones_like(old, dtype=torch.bool) if mask is None else mask
+    zeros = torch.zeros(len(old))
+    ones = torch.ones_like(old)
+    made = Batch(mask.long(), mask, mask, zeros, zeros.long(), zeros, zeros, old, old, advantages=ones)
+    return replace(made, **changes)
+
+
 def outlier() -> Tensor:
     """Case B: one token's ratio is e^3."""
     delta = DELTA.clone()

@@ -18,12 +18,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from workbench.diagnostics import CATALOGUE
+from workbench.diagnostics.collapse import judge
 from workbench.spec import Diagnostic, RunSettings, Unit, table
 
 START = datetime(2026, 11, 1, 12)
 ARROW = {
     "VARCHAR": pa.string(), "BIGINT": pa.int64(), "INTEGER": pa.int32(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(),
     "TIMESTAMP": pa.timestamp("us"),
+}  # fmt: skip
+
+
+# Diagnostics whose usual size is neither near 0 nor near 1.
+QUIET = {
+    "ess_frac": (0.8, 0.95), "ess_frac_min": (0.6, 0.8), "valid_action_frac": (0.93, 0.99), "entropy": (0.9, 1.1),
+    "explained_variance": (0.3, 0.5), "group_reward_std": (0.3, 0.4), "advantage_std": (0.9, 1.1),
 }  # fmt: skip
 
 
@@ -104,8 +112,8 @@ def success_curve(steps: int, collapse: int | None, learns: bool, rng: np.random
 
 def write_run(
     runs: Path, experiment: str, run_id: str, *, shape: Shape = Shape(), algorithm: str = "ppo", arm: str | None = None,
-    seed: int = 0, collapse: int | None = None, learns: bool = True, status: str = "finished", reason: str | None = None,
-    log: str = "",
+    seed: int = 0, collapse: int | None = None, learns: bool = True, status: str = "finished",
+    reason: str | None = None, log: str = "",
 ) -> Path:  # fmt: skip
     """A run's folder with every table; with `collapse` the ratio of turn 3 runs away five steps before that step."""
     folder = runs / experiment / run_id
@@ -114,8 +122,10 @@ def write_run(
     (folder / "console.log").write_text(log)
     rng = np.random.default_rng([seed, len(algorithm)])
     success = success_curve(shape.steps, collapse, learns, rng)
-    outcome = "collapsed" if collapse is not None else "healthy" if learns else "no_learning"
-    write_status(folder, algorithm=algorithm, arm=arm or algorithm, seed=seed, status="running", outcome=None, ended_at=None)
+    judged = judge(success.tolist())
+    write_status(
+        folder, algorithm=algorithm, arm=arm or algorithm, seed=seed, status="running", outcome=None, ended_at=None
+    )
     write_dictionary(folder)
     for first in range(0, shape.steps, shape.steps_per_segment):
         steps = np.arange(first, min(first + shape.steps_per_segment, shape.steps))
@@ -125,15 +135,14 @@ def write_run(
         events = [
             (collapse - 3, "alarm", "warning", "ess_frac_min", 0.2, 0.3, "ess_frac_min fell below 0.3"),
             (collapse - 1, "alarm", "warning", "grad_norm_max", 40.0, 20.0, "grad_norm_max is above 20"),
-            (collapse + 7, "collapse", "critical", "success", float(success[-1]), 0.5, "success fell by half"),
+            (judged.detection, "collapse", "critical", "success", float(success[-1]), 0.5, "success fell by half"),
         ]
         names = ("step", "kind", "severity", "diagnostic", "value", "threshold", "message")
         rows = {"run_id": [run_id] * 3, **dict(zip(names, map(list, zip(*events, strict=True)), strict=True))}
         write_segment(folder, "event", rows | {"at": [START] * 3})
     verdict = {
-        "outcome": outcome if status == "finished" else None, "collapse_step": collapse,
-        "detection_step": None if collapse is None else collapse + 7, "peak_success": float(success.max()),
-        "final_success": float(success[-10:].mean()),
+        "outcome": judged.outcome if status == "finished" else None, "collapse_step": judged.onset,
+        "detection_step": judged.detection, "peak_success": judged.peak, "final_success": judged.final,
     }  # fmt: skip
     over = {"ended_at": None} if status == "running" else {}
     write_status(
@@ -162,7 +171,11 @@ def step_rows(
         return {k: g.ravel() for k, g in zip(("step", *sizes), grid, strict=True)}
 
     step = measured("step", index())
-    step |= {"success": success[steps], "reward": success[steps], "at": [START + timedelta(seconds=int(s)) for s in steps]}
+    step |= {
+        "success": success[steps],
+        "reward": success[steps],
+        "at": [START + timedelta(seconds=int(s)) for s in steps],
+    }
     updates = index(epoch=E, update=U)
     updates["update"] = updates["epoch"] * U + updates["update"]
     minibatch = measured("minibatch", updates | {"rollout_step": updates["step"]})
@@ -231,8 +244,13 @@ def values(d: Diagnostic, size: int, trouble: np.ndarray, rng: np.random.Generat
         return rng.choice(np.array(["search", "answer", "invalid"]), size)
     if d.sql_type == "BOOLEAN":
         return rng.random(size) < 0.5
+    if d.name == "non_finite":
+        return np.zeros(size, dtype=int)
     if d.sql_type == "BIGINT":
         return rng.integers(4, 20, size)
+    if d.name in QUIET:
+        low, high = QUIET[d.name]
+        return rng.uniform(low, high, size)
     if d.unit is Unit.FRACTION:
         return np.clip(rng.uniform(0.01, 0.05, size) * (1 + 5 * trouble), 0, 1)
     if d.unit is Unit.RATIO:
@@ -266,7 +284,16 @@ def write_grid(runs: Path, experiment: str = "demo", shape: Shape = Shape()) -> 
             )  # fmt: skip
     ids.append("so-grpo-s0-bbbb0000")
     log = "loading\n\x1b[31mRuntimeError: [bold]CUDA out of memory[/bold]\x1b[0m\n"
-    write_run(runs, experiment, ids[-1], shape=shape, algorithm="so-grpo", status="failed", reason="RuntimeError: out", log=log)
+    write_run(
+        runs,
+        experiment,
+        ids[-1],
+        shape=shape,
+        algorithm="so-grpo",
+        status="failed",
+        reason="RuntimeError: out",
+        log=log,
+    )
     ids.append("so-grpo-s1-bbbb0001")
     write_run(runs, experiment, ids[-1], shape=shape, algorithm="so-grpo", seed=1, status="running")
     return ids

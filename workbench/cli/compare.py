@@ -26,17 +26,29 @@ def compare(
 
 
 def show_comparison(runs: Path, experiment: str, form: str = "table") -> None:
-    """Print the comparison; csv and json carry the bare numbers, the others readable cells, the answer and its limits."""
+    """Print the comparison; csv and json carry the bare numbers, the others readable cells and the answer."""
     from workbench.cli.database import current
     from workbench.verdict import table
 
     each = table.runs(current(runs), experiment)
-    frame = table.summarise(each)
+    frame = _in_file_order(table.summarise(each), runs / experiment / "experiment.toml")
     show(frame if form in ("csv", "json") else table.readable(frame), form)
     if form in ("table", "md"):
         typer.echo(f"\n{table.answer(frame)}")
         for note in _notes(each):
             typer.echo(f"Note: {note}.")
+
+
+def _in_file_order(frame: pd.DataFrame, file: Path) -> pd.DataFrame:
+    """Arms in the order of the grid file that lies beside the runs; those that it does not name come last."""
+    from workbench.grid.file import load
+    from workbench.spec import InputError
+
+    try:
+        order = {arm: position for position, arm in enumerate(load(file).arms)}
+    except InputError:  # runs of another trainer have no grid file, and one of another version may not load
+        return frame
+    return frame.sort_values("arm", key=lambda arms: arms.map(order), kind="stable", ignore_index=True)
 
 
 def _notes(each: pd.DataFrame) -> list[str]:

@@ -27,7 +27,7 @@ def ls(
 ) -> None:
     """Experiments and their runs; `sorl ls EXPERIMENT` for one of them."""
     from workbench.cli.database import current, note
-    from workbench.cli.text import plain, print_table
+    from workbench.cli.text import print_table
     from workbench.spec import InputError, nearest
 
     reader = current(ctx.obj)
@@ -41,13 +41,15 @@ def ls(
         return
     for row in experiments:
         if experiment in (None, row[0]):
-            typer.echo(_heading(row, plain))
+            typer.echo(_heading(row))
             answer = reader.rows(_RUNS, [row[0]])
             print_table(answer.columns, answer.rows)
             typer.echo()
 
 
-def _heading(row: tuple[Any, ...], plain: Any) -> str:
+def _heading(row: tuple[Any, ...]) -> str:
+    from workbench.cli.text import plain
+
     name, runs, finished, running, stopped, collapsed, _, question = row
     counts = [f"{runs} runs", f"{finished} finished"]
     counts += [f"{n} {word}" for n, word in ((running, "running"), (stopped, "stopped"), (collapsed, "collapsed")) if n]

@@ -137,7 +137,7 @@ def _varying(slots: Sequence[Any]) -> set[str]:
 
 
 def choice(slot: Any, wanted: Collection[str] | None = None) -> str:
-    """A slot's choice in a line: its kind and its options (of `wanted` and those that are not the default, if given)."""
+    """A slot's choice in a line: its kind and its options (given `wanted`: these and those off their default)."""
     told = [f for f in fields(slot) if wanted is None or f.name in wanted or getattr(slot, f.name) != f.default]
     return " ".join([slot.kind, *(f"{f.name}={_word(getattr(slot, f.name))}" for f in told)])
 

@@ -155,5 +155,6 @@ def _list_saved() -> None:
     from workbench.store.saved import saved
 
     typer.echo("\nSaved queries (sorl sql --saved NAME)")
+    width = max(len(query.name) for query in saved())
     for query in saved():
-        typer.echo(f"  {query.name:<26}{query.title}")
+        typer.echo(f"  {query.name.ljust(width)}  {query.title}")

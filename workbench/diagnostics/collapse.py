@@ -1,8 +1,10 @@
 """The collapse rule: when has a run that had learned lost it, where did the loss begin, did it come back.
 
 s_t is the training success of a step, s~_t its trailing median, P_t = max s~ so far (at t*), b the mean of the first
-points, sigma = 1.4826 MAD of s - s~ over the points so far. The rule is causal: what it says at a step depends on the
-steps up to it, so a live run and its log get the same verdict.
+points, sigma = 1.4826 MAD of s - s~ over the points so far, but at least the standard error of a share of n episodes at
+P or b: where success is a few episodes in a batch, the deviations are mostly ties, their MAD is 0, and the rule would
+call the noise of a run that never learned a collapse. The rule is causal: what it says at a step depends on the steps
+up to it, so a live run and its log get the same verdict.
 
 Event: (P - s~)/P >= delta at W points in a row, and P - s~ >= kappa sigma, and P >= b + kappa sigma.
 Onset: the last t >= t* with s~_t >= P - max(sigma, 0.05 P). Detection: the first point at which the event rule holds.
@@ -168,6 +170,7 @@ class _Curve:
     """The score so far and everything the rule derives from it."""
 
     settings: CollapseSettings
+    episodes: int | None  # behind each score; None = unknown, and sigma has no floor
     steps: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     smooth: list[float] = field(default_factory=list)  # NaN until the window is full
@@ -187,9 +190,15 @@ class _Curve:
         self.smooth.append(level)
         self.residuals.append(score - level)
         deviation = np.abs(np.asarray(self.residuals) - np.median(self.residuals))
-        self.sigma = 1.4826 * float(np.median(deviation))
         if level > self.peak:
             self.peak, self.peak_index = level, len(self.smooth) - 1
+        self.sigma = max(1.4826 * float(np.median(deviation)), self._standard_error())
+
+    def _standard_error(self) -> float:
+        if self.episodes is None:
+            return 0.0
+        spread = max(max(0.0, level * (1.0 - level)) for level in (self.peak, self.baseline))
+        return math.sqrt(spread / self.episodes)
 
     @property
     def baseline(self) -> float:
@@ -297,11 +306,14 @@ class _Hard:
 
 
 class Watch:
-    """The collapse rule along a live run: feed it every step once, in order; it says each thing when it happens."""
+    """The collapse rule along a live run: feed it every step once, in order; it says each thing when it happens.
 
-    def __init__(self, settings: CollapseSettings | None = None) -> None:
+    `episodes` is how many episodes a step's success is the share of, None when that is not known.
+    """
+
+    def __init__(self, settings: CollapseSettings | None = None, episodes: int | None = None) -> None:
         self.settings = settings or CollapseSettings()
-        self._curve = _Curve(self.settings)
+        self._curve = _Curve(self.settings, episodes)
         self._severe = _Falls(self._curve, self.settings.severe)
         self._mild = _Falls(self._curve, self.settings.mild)
         self._hard = [_Hard(rule, self.settings) for rule in HARD_RULES]
@@ -380,10 +392,13 @@ class Watch:
 
 
 def judge(
-    success: Sequence[float | None], settings: CollapseSettings | None = None, steps: Sequence[int] | None = None
+    success: Sequence[float | None],
+    settings: CollapseSettings | None = None,
+    steps: Sequence[int] | None = None,
+    episodes: int | None = None,
 ) -> Verdict:
     """The verdict on a finished log of scores; `steps` numbers the points (0, 1, ... by default)."""
-    watch = Watch(settings)
+    watch = Watch(settings, episodes)
     for step, score in zip(steps if steps is not None else range(len(success)), success, strict=True):
         watch.step(step, {"success": score})
     return watch.verdict

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ STEP_MEASURES = declared(step)
 Columns = dict[str, Any]
 
 
+@cache
 def at(level: Level) -> list[Measure]:
     """The measurements on tokens that have a column at `level`."""
     return [m for m in TOKEN_MEASURES if level in m.at]
@@ -117,7 +119,7 @@ def measure_turn_steps(turns: Mapping[str, Any]) -> Columns:
     index, ids = np.unique(turns["turn_index"], return_inverse=True)
     by = Segments(ids, len(index))
     weight = np.asarray(turns["n_tokens"], dtype=np.float64)
-    view = TurnRows(by, np.asarray(turns["trajectory"]), turns["status"])
+    view = TurnRows(by, np.asarray(turns["trajectory"]), np.array(turns["status"], dtype=object))
     columns: Columns = {"turn_index": index}
     columns |= _measured(TURN_STEP_MEASURES, lambda m: m(view))
     rolled = [m for m in at(Level.TURN) if m.roll is not None]

@@ -38,9 +38,9 @@ def _columns(name: str, diagnostics: Sequence[Diagnostic]) -> str:
 def _alarms() -> str:
     rows = ([f"`{d.table}.{d.name}`", in_words(d.alarm), d.alarm.reason] for d in CATALOGUE if d.alarm)
     return (
-        "## Alarms\n\nAn alarm is an event of kind `alarm`. It fires once, is armed again when the value has come back, "
-        f"and keeps quiet for {COOLDOWN} steps in between. The marks are starting points, not truths: whether one warns "
-        "in time on your runs is what the view `lead_time` shows.\n\n"
+        "## Alarms\n\nAn alarm is an event of kind `alarm`. It fires once, is armed again when the value has come"
+        f" back, and keeps quiet for {COOLDOWN} steps in between. The marks are starting points, not truths: whether "
+        "one warns in time on your runs is what the view `lead_time` shows.\n\n"
         + _markdown(("diagnostic", "goes off", "reason"), rows)
     )
 
@@ -54,18 +54,20 @@ def _collapse() -> str:
     hard = ([f"`{rule.kind}`", _mark(rule), rule.reason] for rule in HARD_RULES)
     return f"""## The collapse rule
 
-With `s` the training success of a step, `m` its trailing median, `P` the largest `m` so far, `b` the mean of the first
-points and `sigma` = 1.4826 x the median absolute deviation of `s - m` so far:
+With `s` the training success of a step, `m` its trailing median, `P` the largest `m` so far, `b` the mean of the
+first points and `sigma` = 1.4826 x the median absolute deviation of `s - m` so far, but at least the standard error of
+a share of `learn.episodes` at `P` or `b` (without that floor, the ties of a run at 1 to 3 % success make `sigma` 0,
+and most runs that never learn are called collapsed):
 
-- **Fall**: `(P - m) / P` is at least the threshold at `collapse.points` points in a row, `P - m >= sigmas x sigma`, and
-  `P >= b + sigmas x sigma`. Past `collapse.severe` the event is `collapse`, past `collapse.mild` it is `mild`. The first
-  step at which all of it holds is the *detection*.
+- **Fall**: `(P - m) / P` is at least the threshold at `collapse.points` points in a row, `P - m >= sigmas x sigma`,
+  and `P >= b + sigmas x sigma`. Past `collapse.severe` the event is `collapse`, past `collapse.mild` it is `mild`. The
+  first step at which all of it holds is the *detection*.
 - **Onset**: the last step at or after the peak with `m >= P - max(sigma, {ONSET_TOLERANCE:g} P)`.
 - **Abrupt**: at most {ABRUPT} steps from onset to detection.
-- **Recovery**: after the detection, `m >= P - {RECOVERED:g} (P - lowest m)` at `collapse.points` points in a row. Without
-  it the fall is *terminal*, or *censored* when the run ends within `collapse.points` points.
-- **Outcome**: `diverged` when the run could not go on, else `collapsed`, else `mild`, else `no_learning` when `P` never rose
-  above `b + sigmas x sigma`, else `healthy`. NULL while there are fewer points than the baseline needs.
+- **Recovery**: after the detection, `m >= P - {RECOVERED:g} (P - lowest m)` at `collapse.points` points in a row.
+  Without it the fall is *terminal*, or *censored* when the run ends within `collapse.points` points.
+- **Outcome**: `diverged` when the run could not go on, else `collapsed`, else `mild`, else `no_learning` when `P` never
+  rose above `b + sigmas x sigma`, else `healthy`. NULL while there are fewer points than the baseline needs.
 - `run.final_success` is the mean of the last {FINAL} steps.
 
 Everything is causal: a live run and its log get the same verdict.

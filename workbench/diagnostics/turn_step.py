@@ -19,7 +19,7 @@ class TurnRows:
 
     by: Segments
     trajectory: np.ndarray  # (P,)
-    status: list[str | None]  # (P,)
+    status: np.ndarray  # (P,) of str or None
 
 
 @diagnostic(TURN_STEP, Unit.COUNT, "trajectories with a turn of this index", "this project", sql_type="BIGINT")
@@ -31,8 +31,7 @@ def n_turns(v: TurnRows) -> np.ndarray:
 
 
 def _share(v: TurnRows, status: str) -> np.ndarray:
-    known = np.array([s is not None for s in v.status], dtype=bool)
-    return v.by.mean(np.array([s == status for s in v.status], dtype=bool), known)
+    return v.by.mean(v.status == status, v.status != None)  # noqa: E711 - elementwise
 
 
 @diagnostic(TURN_STEP, Unit.FRACTION, "share of turns with status search", "this project")

@@ -195,7 +195,7 @@ def last_line(log: Path, size: int = 8192) -> str:
 
 
 def _is_progress(line: str) -> bool:
-    return line.startswith('{"step"')
+    return line.startswith('{"step"') or line.endswith("it/s]")  # the latter is a bar of somebody's library
 
 
 def status_of(row: Mapping[str, Any] | None, alive: bool) -> str:

@@ -8,21 +8,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import random
 import shutil
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from workbench.spec import InputError, RunSettings
 
-if TYPE_CHECKING:
-    from workbench.agent.episode import Episode
-
-VERSION = 2  # raise it when a change to this file changes the weights
+VERSION = 3  # raise it when a change to this file changes the weights
 
 
 def key(settings: RunSettings) -> str:
@@ -77,35 +71,26 @@ def _imitate(settings: RunSettings, folder: Path) -> None:
     tokenizer = build_tokenizer()
     model = policy.create(settings.policy, tokenizer, warm.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=warm.lr, betas=(0.9, 0.99), weight_decay=0.01, fused=True)
-    # Linear warm-up over a tenth of the steps, then down to zero: the last steps decide how sharp the policy is.
-    ramp = max(1, warm.steps // 10)
+    # Constant, then down to zero over the last fifth: decaying all the way left 200 steps with nothing learned.
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda i: min((i + 1) / ramp, (warm.steps - i) / max(1, warm.steps - ramp))
+        optimizer, lambda i: min(1.0, (i + 1) / 20, (warm.steps - i) / (0.2 * warm.steps))
     )
-    world = Facts(settings.world)
-    episodes = demonstrations(world, warm.steps * warm.batch, warm.noise, warm.seed)
-    for chosen in _by_length(episodes, warm.batch, warm.seed):
-        batch = collate(chosen, tokenizer.pad_token_id)
-        log_prob, _ = policy.log_probs(model, batch.tokens)
-        loss = -log_prob[batch.mask].mean()
+    episodes = demonstrations(Facts(settings.world), warm.steps * warm.batch, warm.noise, warm.seed)
+    for start in range(0, len(episodes), warm.batch):
+        batch = sorted(episodes[start : start + warm.batch], key=lambda e: len(e.tokens))
+        written = sum(sum(e.written) for e in batch)
         optimizer.zero_grad()
-        loss.backward()
+        # Two halves of like length: a third less padding. Batches themselves stay random: batches of like length hold
+        # questions of one number of hops, and the third hop is then not learned.
+        for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
+            part = collate(half, tokenizer.pad_token_id)
+            log_prob, _ = policy.log_probs(model, part.tokens)
+            (-torch.where(part.mask, log_prob, 0).sum() / written).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
     model.save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)
-
-
-def _by_length(episodes: list[Episode], size: int, seed: int) -> Iterator[list[Episode]]:
-    """Batches of episodes of like length (padding would be 40 % of the work), in an order blind to length."""
-    shuffle = random.Random(seed).shuffle
-    window = 32 * size
-    for start in range(0, len(episodes), window):
-        alike = sorted(episodes[start : start + window], key=lambda e: len(e.tokens))
-        batches = [alike[i : i + size] for i in range(0, len(alike), size)]
-        shuffle(batches)
-        yield from batches
 
 
 def main(arguments: list[str]) -> int:

@@ -72,7 +72,7 @@ class Pool(Slot):
             return log_ratio.exp()
         source = log_ratio.detach() if self.grad == "token" else log_ratio
         if self.mean == "arithmetic":
-            shared = 1.0 + units.mean(source.expm1())
+            shared = torch.where(units.ids > 0, units.mean(source.exp()), 1.0)
         elif self.mean == "geometric":
             shared = units.mean(source).exp()
         else:

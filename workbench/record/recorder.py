@@ -146,7 +146,7 @@ class Recorder:
         self.close()
 
     def _watches(self) -> tuple[Watch, AlarmWatch]:
-        return Watch(self.settings.collapse), AlarmWatch(CATALOGUE)
+        return Watch(self.settings.collapse, self.settings.learn.episodes), AlarmWatch(CATALOGUE)
 
     def _see(self, step: int, row: Mapping[str, float | None]) -> list[Event]:
         seen = {k: v for k, v in row.items() if v is not None and not k.startswith(TIMED)}

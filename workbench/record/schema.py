@@ -51,7 +51,9 @@ def to_arrow(values: Any, kind: pa.DataType, rows: int) -> pa.Array:
 
 def length_of(columns: dict[str, Any]) -> int:
     """Rows of a chunk of columns: the length of its lists and arrays, 1 when every column is a scalar."""
-    lengths = {len(v) for v in columns.values() if isinstance(v, (list, tuple)) or (isinstance(v, np.ndarray) and v.ndim > 0)}
+    lengths = {
+        len(v) for v in columns.values() if isinstance(v, (list, tuple)) or (isinstance(v, np.ndarray) and v.ndim > 0)
+    }
     if len(lengths) > 1:
         raise ValueError(f"columns of different lengths: { {k: np.shape(v)[:1] for k, v in columns.items()} }")
     return lengths.pop() if lengths else 1

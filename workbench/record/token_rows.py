@@ -53,16 +53,17 @@ def _row(i: int, rollouts: Rollouts, updates: Evidence | None) -> dict[str, Any]
     u, b = places[-1]
 
     def cut(x: Any) -> np.ndarray:
-        return np.asarray(x[u, b, : len(ids)].detach().cpu().numpy())
+        entries = x[u, b, : len(ids)].detach()
+        return np.asarray((entries.double() if x.is_floating_point() else entries).cpu().numpy())
 
-    mask = cut(updates.mask.bool())
+    mask = cut(updates.mask).astype(bool)
     for name, source in MEASURED.items():
         tensor = getattr(updates, source)
-        row[name] = None if tensor is None else _on(mask, cut(tensor.double()))
+        row[name] = None if tensor is None else _on(mask, cut(tensor))
     row["trained"] = mask.tolist()
     row["turn_index"] = cut(updates.turn).tolist()
-    row["log_ratio"] = _on(mask, cut(updates.log_prob.double()) - cut(updates.log_prob_old.double()))
-    row["clipped"] = (mask & cut(updates.active_low.bool() | updates.active_high.bool())).tolist()
+    row["log_ratio"] = _on(mask, cut(updates.log_prob) - cut(updates.log_prob_old))
+    row["clipped"] = (mask & (cut(updates.active_low) | cut(updates.active_high)).astype(bool)).tolist()
     return row
 
 

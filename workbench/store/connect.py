@@ -21,8 +21,9 @@ NAME = "sorl.duckdb"
 # Two connections of one process share one database instance, so DuckDB's file lock does not keep them apart.
 _WRITING = Lock()
 _HOLDER = re.compile(r"lock is held in (?P<program>.+?) \(PID (?P<pid>\d+)\)")
-# DuckDB's words for "held by another process" and for "open in this process, as a reader (or writer)".
-_BUSY = ("Could not set lock", "with a different configuration", "used by another process")
+# DuckDB's words for "open in this process with other settings" and for "held by another process".
+_OURSELVES = "with a different configuration"
+_BUSY = ("Could not set lock", "used by another process", _OURSELVES)
 
 
 class Busy(InputError):
@@ -39,7 +40,7 @@ def writer(runs: Path, seconds: float) -> Iterator[DuckDBPyConnection]:
     """The one read-write connection, waited for at most `seconds`. Raises Busy, or InputError for an unusable file."""
     deadline = time.monotonic() + seconds
     if not _WRITING.acquire(timeout=max(seconds, 0)):
-        raise Busy(_busy(database(runs), "another thread of this process is syncing"))
+        raise Busy(_busy(database(runs), _OURSELVES))
     try:
         connection = _open(runs, deadline, read_only=False, config={})
         try:
@@ -80,6 +81,8 @@ def _open(runs: Path, deadline: float, *, read_only: bool, config: dict[str, Any
 
 def holder(error: str) -> str:
     """`PID 123 (duckdb)` out of DuckDB's message, or a general phrase where it does not say who."""
+    if _OURSELVES in error:
+        return "another thread of this process"
     found = _HOLDER.search(error)
     if found is None:
         return "another process"

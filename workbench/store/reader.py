@@ -15,7 +15,7 @@ from workbench.store import connect
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
-    from duckdb import DuckDBPyConnection
+    from duckdb import DuckDBPyConnection, Statement
 
 T = TypeVar("T")
 Parameters = Sequence[Any] | dict[str, Any] | None
@@ -63,25 +63,26 @@ class Reader:
         runs too long, and connect.Busy for a database that stays locked.
         """
         if limit is None:
-            return self._ask(sql, parameters, lambda c: c.df())
-        return self._ask(sql, parameters, lambda c: _chunks(c, limit))
+            return self._ask(sql, lambda c, asked: c.execute(asked, parameters).df())
+        return self._ask(sql, lambda c, asked: _chunks(c.execute(asked, parameters), limit))
 
     def rows(self, sql: str, parameters: Parameters = None, *, limit: int | None = None) -> Answer:
         """The answer as Python values, at most `limit` rows; raises as `query` does."""
 
-        def fetch(connection: DuckDBPyConnection) -> Answer:
+        def fetch(connection: DuckDBPyConnection, asked: Statement) -> Answer:
+            connection.execute(asked, parameters)
             described = connection.description or []
             found = connection.fetchall() if limit is None else connection.fetchmany(limit + 1)
             cut = limit is not None and len(found) > limit
             return Answer([d[0] for d in described], [str(d[1]) for d in described], found[:limit], cut)
 
-        return self._ask(sql, parameters, fetch)
+        return self._ask(sql, fetch)
 
     def arrow(self, sql: str, parameters: Parameters = None) -> pa.Table:
         """The answer as an Arrow table, for Parquet files; raises as `query` does."""
-        return self._ask(sql, parameters, lambda c: c.to_arrow_table())
+        return self._ask(sql, lambda c, asked: c.sql(asked, params=parameters).to_arrow_table())
 
-    def _ask(self, sql: str, parameters: Parameters, fetch: Callable[[DuckDBPyConnection], T]) -> T:
+    def _ask(self, sql: str, fetch: Callable[[DuckDBPyConnection, Statement], T]) -> T:
         import duckdb
 
         path = connect.database(self.runs)
@@ -93,7 +94,7 @@ class Reader:
             stop.daemon = True
             stop.start()
             try:
-                return fetch(connection.execute(statement, parameters))
+                return fetch(connection, statement)
             except duckdb.InterruptException:
                 raise InputError(
                     f"stopped after {self.seconds:g} s: ask for fewer runs or steps (WHERE run_id = ...), "
@@ -105,7 +106,7 @@ class Reader:
                 stop.cancel()
 
 
-def _one_select(connection: DuckDBPyConnection, sql: str) -> Any:
+def _one_select(connection: DuckDBPyConnection, sql: str) -> Statement:
     """The only statement of `sql`; InputError when it is none, several, or one that does more than look."""
     import duckdb
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 VIEWS = Path(__file__).parent / "views"
+_SOURCES = re.compile(r"(?:FROM|JOIN)\s+(\w+)")
 
 # Measured columns that views and saved queries read: they exist even where no dictionary has arrived yet.
 _READ: dict[str, dict[str, str]] = {
@@ -91,7 +92,7 @@ def views() -> dict[str, tuple[str, str]]:
     for file in sorted(VIEWS.glob("*.sql")):
         first, _, body = file.read_text(encoding="utf-8").partition("\n")
         found[file.stem] = (first.removeprefix("--").strip(), body.strip())
-    reads = {name: set(re.findall(r"(?:FROM|JOIN)\s+(\w+)", body)) & set(found) for name, (_, body) in found.items()}
+    reads = {name: sorted(set(_SOURCES.findall(body)) & set(found)) for name, (_, body) in found.items()}
     return {name: found[name] for name in TopologicalSorter(reads).static_order()}
 
 

@@ -154,8 +154,9 @@ def _apply(connection: DuckDBPyConnection, plan: _Plan, disk: _Disk, report: Syn
     aside = [s for s in plan.fresh if s.aside]
     good, broken = _readable(connection, [s for s in plan.fresh if not s.aside])
     while True:
-        aside += [s.set_aside() for s in broken]
-        report.corrupt += [s.path for s in broken]
+        moved = [s.set_aside() for s in broken]
+        aside += moved
+        report.corrupt += [s.path for s in moved]
         table = ""
         connection.execute("BEGIN")
         try:
@@ -254,6 +255,8 @@ def _upsert(connection: DuckDBPyConnection, table: Table, columns: str, paths: l
     connection.execute(f"DELETE FROM {target} USING arrived WHERE {same}")
     connection.execute(f"INSERT INTO {target} ({columns}) SELECT {columns} FROM arrived")
     connection.execute("DROP TABLE arrived")
+    if table.name == "event":  # segments are never changed: an event is withdrawn by a later row without a severity
+        connection.execute("DELETE FROM event WHERE severity IS NULL")
 
 
 def _fit_columns(connection: DuckDBPyConnection, table: Table, files: list[Segment]) -> list[str]:

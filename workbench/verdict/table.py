@@ -80,10 +80,11 @@ def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def summary(reader: Reader, experiment: str, run_ids: Sequence[str] | None = None) -> pd.DataFrame:
     """One row per arm: success at its peak and at the end, collapses, onset, clip fraction, gradient norm.
 
-    `runs` counts the arm's runs, `n` those that are over: every figure is over those `n` seeds. `peak` and `final` are
-    means over seeds with a 95 % Student-t interval (NULL for one seed), `collapsed` of `n` with a 95 % Clopper-Pearson
-    interval of the incidence, `onset` the median step of the collapses; `clip_frac` and `grad_norm_median` are means
-    over seeds of each run's own, `grad_norm_max` is the largest of all updates.
+    `runs` counts the arm's runs, `n` those that finished: the figures are over those `n` seeds. `peak` and `final` are
+    means over seeds with a 95 % Student-t interval (NULL for one seed). `collapsed` of `judged` (finished runs that are
+    long enough for the collapse rule) has a 95 % Clopper-Pearson interval of the incidence; `mild` and `no_learning`
+    count those outcomes; `onset` is the median step of the collapses. `clip_frac` and `grad_norm_median` are means over
+    seeds of each run's own, `grad_norm_max` is the largest of all updates.
     """
     return summarise(runs(reader, experiment, run_ids))
 
@@ -96,19 +97,22 @@ def summarise(frame: pd.DataFrame) -> pd.DataFrame:
 def _arm(arm: str, rows: pd.DataFrame) -> dict[str, Any]:
     from workbench.verdict.statistics import clopper_pearson
 
-    over = rows[rows["outcome"].notna() & (rows["status"] == "finished")]
-    dead = over[over["outcome"].isin(DEAD)]
-    n = len(over)
-    low, high = clopper_pearson(len(dead), n) if n else (None, None)
+    over = rows[rows["status"] == "finished"]
+    judged = over[over["outcome"].notna()]
+    dead = judged[judged["outcome"].isin(DEAD)]
+    low, high = clopper_pearson(len(dead), len(judged)) if len(judged) else (None, None)
     peak, final = mean_interval(over["peak_success"]), mean_interval(over["final_success"])
     return {
         "arm": arm,
         "algorithm": rows["algorithm"].iloc[0],
         "runs": len(rows),
-        "n": n,
+        "n": len(over),
+        "judged": len(judged),
+        "mild": int((judged["outcome"] == "mild").sum()),
+        "no_learning": int((judged["outcome"] == "no_learning").sum()),
         "peak": peak[0], "peak_low": peak[1], "peak_high": peak[2],
         "final": final[0], "final_low": final[1], "final_high": final[2],
-        "collapsed": len(dead) if n else None, "collapsed_low": low, "collapsed_high": high,
+        "collapsed": len(dead) if len(judged) else None, "collapsed_low": low, "collapsed_high": high,
         "onset": _or_none(dead["collapse_step"].median()),
         "clip_frac": _or_none(over["clip_frac"].mean()),
         "grad_norm_median": _or_none(over["grad_norm_median"].mean()),
@@ -139,28 +143,35 @@ def _or_none(value: Any) -> float | None:
 def answer(frame: pd.DataFrame) -> str:
     """Which arms collapsed and which stayed up, in plain words, with what so few seeds cannot rule out."""
     rows = frame.to_dict(orient="records")
-    over = [row for row in rows if row["n"]]
-    if not over:
-        return "No run is over yet, so there is nothing to conclude."
-    fell = sorted((row for row in over if row["collapsed"]), key=lambda row: row["collapsed"] / row["n"], reverse=True)
-    stood = [row for row in over if not row["collapsed"]]
+    judged = [row for row in rows if row["judged"]]
+    fell = sorted((row for row in judged if row["collapsed"]), key=lambda r: r["collapsed"] / r["judged"], reverse=True)
+    # A run that never rose cannot fall: it is no evidence of stability.
+    stood = [row for row in judged if not row["collapsed"] and row["no_learning"] < row["judged"]]
     sentences = []
     if fell:
-        each = [f"{row['arm']} in {int(row['collapsed'])} of {row['n']}{_onset(row['onset'])}" for row in fell]
+        each = [f"{row['arm']} in {int(row['collapsed'])} of {row['judged']}{_onset(row['onset'])}" for row in fell]
         sentences.append(f"Collapsed: {'; '.join(each)}.")
         if stood:
             sentences.append(f"Did not collapse: {', '.join(str(row['arm']) for row in stood)}.")
-    else:
-        sentences.append(f"No arm collapsed ({sum(row['n'] for row in over)} runs).")
+    elif stood:
+        sentences.append(f"No arm collapsed ({sum(row['judged'] for row in stood)} runs).")
+    elif not judged:
+        sentences.append("No run can be judged yet, so there is nothing to conclude.")
     if stood:
-        fewest = min(stood, key=lambda row: row["n"])
-        seeds = "one seed" if fewest["n"] == 1 else f"{fewest['n']} seeds"
+        fewest = min(stood, key=lambda row: row["judged"])
+        seeds = "one seed" if fewest["judged"] == 1 else f"{fewest['judged']} seeds"
         sentences.append(
             f"With {seeds}, an arm that never collapsed may still do so in up to {_percent(fewest['collapsed_high'])} "
             "of runs (95 % Clopper-Pearson)."
         )
+    if never := [f"{row['arm']} in {row['no_learning']} of {row['judged']}" for row in rows if row["no_learning"]]:
+        sentences.append(f"Never learned, which is not stability: {', '.join(never)}.")
+    if mild := [f"{row['arm']} in {row['mild']} of {row['judged']}" for row in rows if row["mild"]]:
+        sentences.append(f"Lost some success without collapsing: {', '.join(mild)}.")
     if missing := [f"{row['arm']} {row['n']} of {row['runs']}" for row in rows if row["n"] < row["runs"]]:
-        sentences.append(f"Not all runs are over: {', '.join(missing)}.")
+        sentences.append(f"Not all runs are finished: {', '.join(missing)}.")
+    if short := [f"{row['arm']} {row['n'] - row['judged']}" for row in rows if row["judged"] < row["n"]]:
+        sentences.append(f"Finished, but too short for the collapse rule: {', '.join(short)}.")
     return " ".join(sentences)
 
 
@@ -177,7 +188,7 @@ def readable(frame: pd.DataFrame) -> pd.DataFrame:
                 "seeds": str(row["n"]) if row["n"] == row["runs"] else f"{row['n']} of {row['runs']}",
                 "peak success": _interval(row["peak"], row["peak_low"], row["peak_high"]),
                 "final success": _interval(row["final"], row["final_low"], row["final_high"]),
-                "collapsed": _incidence(row["collapsed"], row["n"], row["collapsed_low"], row["collapsed_high"]),
+                "collapsed": _incidence(row["collapsed"], row["judged"], row["collapsed_low"], row["collapsed_high"]),
                 "onset step": _number(row["onset"], 0),
                 "clip fraction": _number(row["clip_frac"], 3),
                 "grad norm median": _number(row["grad_norm_median"], 2),

@@ -324,7 +324,7 @@ def _program(folder: Path, workers: int = 2) -> str:
     """A second grid process over the same file."""
     return (
         f"import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parents[2])!r}]\n"
-        "from pathlib import Path\nimport test_run as t\nfrom workbench.grid.file import load\n"
+        "from pathlib import Path\nimport test_processes as t\nfrom workbench.grid.file import load\n"
         f"t.run(load(Path({str(folder / 'demo.toml')!r})), Path({str(folder / 'runs')!r}), t.Tape(), "
         f"commands=t.COMMANDS, workers={workers})\n"
     )

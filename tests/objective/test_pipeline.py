@@ -1,11 +1,11 @@
 """What must hold for every pipeline, on random batches."""
 
 import math
-from dataclasses import fields, replace
+from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
 import torch
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from random_batches import (
     AGGREGATES,
@@ -26,14 +26,14 @@ from random_batches import (
 )
 from torch import Tensor
 from torch.nn.functional import pad
-from worked_example import PPO
+from worked_example import PPO, plain
 
 from workbench.batch import Batch, turn_ids
 from workbench.objective import Algorithm, Normaliser, PolicyLoss, Pool, clipped_loss, policy_loss, statistics
 from workbench.objective.aggregate import SeqMeanTokenMean, TokenMean, TurnMean
 from workbench.objective.clip import Hard, LogClip, NoClip, Ppo, Recip, Soft
 from workbench.objective.kl import LossKL, NoKL
-from workbench.objective.rollout_correction import NoCorrection, Tis
+from workbench.objective.rollout_correction import IcePop, Mis, NoCorrection, Tis
 from workbench.objective.stabilise import AdvNorm, KlClipFrac, NoStabiliser, RmsBatch, RmsSeq, RmsTurn
 from workbench.spec import InputError
 
@@ -218,10 +218,8 @@ def test_products_of_the_turns_multiply_to_the_product_of_the_sequence(drawn):
 
 
 def test_without_a_ratio_the_gradient_is_the_policy_gradient():
-    mask = torch.ones(1, 3, dtype=torch.bool)
     old, advantages = torch.full((1, 3), -40.0, dtype=F64), torch.tensor([[1.0, -2.0, 3.0]], dtype=F64)
-    zeros = torch.zeros(1)
-    batch = Batch(mask.long(), mask, mask, zeros, zeros.long(), zeros, zeros, old, old, advantages=advantages)
+    batch = plain(old, advantages=advantages)
     out, gradient = solved(replace(PPO, ratio=Pool("none")), batch, old + 39.0)  # far beyond the clamp of log-ratios
     assert gradient[0].tolist() == close([-1 / 3, 2 / 3, -1.0])
     assert torch.all(out.terms.ratio == 1)
@@ -279,10 +277,9 @@ def test_the_loss_is_continuous_at_the_bounds(clip, advantage):
 
 
 def per_token_loss(clip, delta: Tensor, advantage: float, log_prob: float = -1.0) -> Tensor:
-    mask = torch.ones_like(delta, dtype=torch.bool)
-    zeros, advantages = torch.zeros(len(delta)), torch.full_like(delta, advantage)
+    advantages = torch.full_like(delta, advantage)
     old = log_prob - delta
-    batch = Batch(mask.long(), mask, mask, zeros, zeros.long(), zeros, zeros, old, old, advantages=advantages)
+    batch = plain(old, advantages=advantages)
     return policy_loss(replace(PPO, clip=clip), batch, old + delta).terms.token_loss
 
 
@@ -313,8 +310,8 @@ def test_hard_keeps_the_larger_weight_for_good_tokens_and_the_smaller_for_bad_on
 
 def test_hard_and_soft_keep_a_detached_weight():
     delta = torch.tensor([[0.5, 1.1]], dtype=F64).log()
-    mask, zeros, old = torch.ones(1, 2, dtype=torch.bool), torch.zeros(1), -1 - delta
-    batch = Batch(mask.long(), mask, mask, zeros, zeros.long(), zeros, zeros, old, old, advantages=torch.ones_like(old))
+    old = -1 - delta
+    batch = plain(old)
     hard, gradient = solved(replace(PPO, clip=Hard()), batch, old + delta)
     assert gradient[0].tolist() == close([-0.8 / 2, -1.1 / 2])
     assert hard.terms.active_low[0].tolist() == [True, False]
@@ -404,9 +401,8 @@ def each_row(mask: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize("stabilise", [RmsBatch(), RmsTurn(tau=3.0), RmsSeq()])
 def test_with_nothing_in_range_the_factor_stays_finite_and_is_counted(stabilise):
-    mask = torch.ones(2, 3, dtype=torch.bool)
-    zeros, old = torch.zeros(2), torch.zeros(2, 3, dtype=F64)
-    batch = Batch(mask.long(), mask, mask, zeros, zeros.long(), zeros, zeros, old, old, advantages=torch.ones_like(old))
+    old = torch.zeros(2, 3, dtype=F64)
+    batch = plain(old)
     terms = policy_loss(replace(PPO, stabilise=stabilise), batch, old + math.log(5)).terms
     assert terms.factor.flatten().tolist() == close([0.2] * 6, rel=1e-6)  # n taken as 1
     assert int(terms.guarded) == (1 if isinstance(stabilise, RmsBatch) else 2)
@@ -480,9 +476,12 @@ def test_the_order_of_the_sequences_changes_nothing(algorithm, drawn, random):
 GLOBAL = [replace(s, scope="global") if hasattr(s, "scope") else s for s in STABILISERS]
 
 
-@given(algorithms(stabilise=GLOBAL), batches(rows=(2, 5)), st.integers(1, 3))
-def test_the_split_into_micro_batches_changes_nothing(algorithm, drawn, size):
+@pytest.mark.parametrize("stabilise", GLOBAL, ids=repr)
+@given(algorithms(), batches(rows=(2, 5)), st.integers(1, 3))
+@settings(max_examples=20)
+def test_the_split_into_micro_batches_changes_nothing(stabilise, algorithm, drawn, size):
     batch, log_prob = drawn
+    algorithm = replace(algorithm, stabilise=stabilise)
     whole, gradient = solved(algorithm, batch, log_prob)
     taken = bias(algorithm, batch, log_prob)
     parts = torch.arange(len(log_prob)).split(size)
@@ -536,9 +535,8 @@ def sample_batch() -> tuple[Batch, Tensor]:
     g = torch.Generator().manual_seed(3)
     mask = torch.rand(3, 9, generator=g) < 0.7
     old = -torch.rand(3, 9, generator=g, dtype=F64)
-    zeros = torch.zeros(3)
     advantages = torch.randn(3, 9, generator=g, dtype=F64)
-    batch = Batch(mask.long(), mask, mask, zeros, zeros.long(), zeros, zeros, old, old, advantages=advantages)
+    batch = plain(old, mask, advantages=advantages)
     return batch, old + 0.4 * torch.randn(3, 9, generator=g, dtype=F64)
 
 
@@ -653,3 +651,102 @@ def test_policy_tokens_outside_any_sentence_are_a_unit_too():
     by_sequence, expected = solved(replace(PPO, ratio=Pool("sequence")), batch, log_prob)
     assert torch.equal(by_sentence.loss, by_sequence.loss)
     assert torch.equal(gradient, expected)
+
+
+@pytest.mark.parametrize("mean", ["geometric", "arithmetic", "product"])
+def test_vanishing_ratios_keep_their_digits_in_single_precision(mean):
+    old = torch.zeros(1, 1)
+    batch = plain(old)
+    out = policy_loss(replace(PPO, ratio=Pool("turn", mean)), batch, old - 15.0)
+    assert float(out.terms.ratio) == pytest.approx(math.exp(-15), rel=1e-5)
+
+
+@given(st.sampled_from([*PESSIMISTIC, Hard(), Soft()]), batches())
+def test_a_token_without_an_advantage_is_never_clipped(clip, drawn):
+    batch, log_prob = drawn
+    terms = policy_loss(replace(PPO, clip=clip), replace(batch, advantages=0 * batch.advantages), log_prob).terms
+    assert not (terms.active_low | terms.active_high | terms.dual).any()
+
+
+@pytest.mark.parametrize(
+    ("clip", "advantage", "low", "high"),
+    [
+        (Hard(), 1.0, [True, False, False, False], [False] * 4),
+        (Hard(), -1.0, [False] * 4, [False, False, False, True]),
+        (Soft(), 1.0, [True, False, False, False], [False, False, False, True]),
+        (Soft(), -1.0, [True, False, False, False], [False, False, False, True]),
+        (NoClip(), 1.0, [False] * 4, [False] * 4),
+    ],
+)
+def test_flags_of_the_other_clips(clip, advantage, low, high):
+    delta = torch.tensor([[0.5, 0.9, 1.1, 2.0]]).log()
+    advantages = torch.full_like(delta, advantage)
+    batch = plain(-1 - delta, advantages=advantages)
+    terms = policy_loss(replace(PPO, clip=clip), batch, torch.full_like(delta, -1.0)).terms
+    assert terms.active_low[0].tolist() == low
+    assert terms.active_high[0].tolist() == high
+    assert not terms.dual.any()
+
+
+WEIGHTS = [0.25, 0.5, 1.0, 2.0, 8.0]  # omega of five tokens; their product is 2 and their geometric mean 1.149
+
+
+@pytest.mark.parametrize(
+    ("correction", "expected"),
+    [
+        (Tis(cap=1.5), [0.25, 0.5, 1.0, 1.5, 1.5]),
+        (Tis(level="seq_prod", cap=3.0), [2.0] * 5),
+        (Tis(level="seq_prod", cap=1.5), [1.5] * 5),
+        (Mis(high=2.0), [0.25, 0.5, 1.0, 2.0, 0]),
+        (IcePop(low=0.5, high=2.0), [0, 0.5, 1.0, 2.0, 0]),
+        (IcePop(low=1.5, high=2.5, level="seq_prod"), [2.0] * 5),
+        (IcePop(low=0.5, high=1.9, level="seq_prod"), [0] * 5),
+        (IcePop(low=1.1, high=1.2, level="seq_geo_filter"), WEIGHTS),
+        (IcePop(low=1.2, high=9.0, level="seq_geo_filter"), [0] * 5),
+        (IcePop(low=0.5, high=2.0, normalise=True), [0, 0.5 / 0.7, 1 / 0.7, 2 / 0.7, 0]),
+    ],
+)
+def test_weights_of_the_rollout_corrections(correction, expected):
+    mask = torch.tensor([[1, 1, 1, 0, 1, 1]], dtype=torch.bool)
+    omega = torch.tensor([[*WEIGHTS[:3], 1e9, *WEIGHTS[3:]]], dtype=F64)
+    old = torch.zeros(1, 6, dtype=F64)
+    batch = plain(old, mask, log_prob_behaviour=-omega.log())
+    assert correction.weights(batch)[mask].tolist() == close(expected)
+    mean = correction.mean_weight(batch)
+    assert (mean is None) == (not correction.normalise)
+    if mean is not None:
+        assert float(mean) == close(0.7)
+        assert correction.weights(batch, 2 * mean)[mask].tolist() == close([x / 2 for x in expected])
+
+
+def test_weights_that_are_all_zero_stay_zero_when_normalised():
+    old = torch.zeros(1, 2, dtype=F64)
+    batch = plain(old, log_prob_behaviour=old - 3)
+    assert Mis(normalise=True).weights(batch).tolist() == [[0, 0]]
+    far = replace(batch, log_prob_behaviour=old - 15)
+    assert Tis(cap=1e12, level="seq_prod").weights(far).tolist() == [close([math.exp(20)] * 2)]  # not e^30
+
+
+@pytest.mark.parametrize("stabilise", STABILISERS, ids=repr)
+def test_who_needs_the_bias_and_who_needs_statistics(stabilise):
+    assert stabilise.needs_bias == (stabilise.kind in ("cnorm", "subtract"))
+    assert not stabilise.needs_statistics
+    batch_form = getattr(stabilise, "form", "batch") == "batch"
+    in_global = replace(stabilise, scope="global").needs_statistics if hasattr(stabilise, "scope") else False
+    assert in_global == (stabilise.kind in ("rms_batch", "rms_turn", "kl_clipfrac", "adv_norm") and batch_form)
+    gradients = [torch.ones(2), torch.zeros(1)]
+    if not stabilise.needs_bias:
+        assert stabilise.on_gradient(gradients, gradients) == (gradients, 1.0)
+
+
+@pytest.mark.parametrize("form", ["sequence", "batch"])
+def test_the_penalty_of_a_single_token(form):
+    old = torch.zeros(1, 1, dtype=F64)
+    out = policy_loss(replace(PPO, stabilise=KlClipFrac(form=form)), plain(old), old + math.log(2))
+    assert float(out.terms.penalty) == close(1 - math.log(2))  # its share out of range is 1, k3 = 2 - 1 - ln 2
+
+
+def test_the_slots_of_an_algorithm_cannot_be_changed_in_place():
+    for choice in (PPO, PPO.clip, PPO.ratio, PPO.advantage, PPO.aggregate, RmsBatch(), LossKL(), Tis()):
+        with pytest.raises(FrozenInstanceError):
+            setattr(choice, fields(choice)[0].name, None)

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.store.contents import contents, one
+from tests.store.fixture import write_run
+from workbench.diagnostics import CATALOGUE
+from workbench.store.reader import Reader
+from workbench.store.sync import sync
+
+
+@pytest.fixture
+def judged(runs: Path) -> Path:
+    """A run that collapses and one that stays up, both with events of an older rule."""
+    write_run(runs, "demo", "fallen", collapse=15)
+    write_run(runs, "demo", "up", seed=1)
+    sync(runs, CATALOGUE)
+    return runs
+
+
+def verdict(runs: Path, run: str) -> tuple[Any, ...]:
+    return Reader(runs).rows("SELECT outcome, collapse_step, detection_step FROM run WHERE run_id = ?", [run]).rows[0]
+
+
+def test_rescan_repairs_a_verdict_and_does_nothing_the_second_time(sorl: Any, judged: Path) -> None:
+    right = verdict(judged, "fallen")
+    assert right[0] == "collapsed"
+    folder = judged / "demo" / "fallen"
+    row = Reader(judged).rows("SELECT * FROM run WHERE run_id = 'fallen'")
+    from tests.store.fixture import write_segment
+
+    wrong = dict(zip(row.columns, row.rows[0], strict=True)) | {"outcome": "healthy", "collapse_step": None}
+    write_segment(folder, "run", {k: [v] for k, v in wrong.items()})
+    sync(judged)
+    assert verdict(judged, "fallen")[0] == "healthy"
+    result = sorl("rescan", runs=judged)
+    assert result.exit_code == 0
+    assert "outcome healthy -> collapsed" in result.stdout
+    assert verdict(judged, "fallen") == right
+    again = sorl("rescan", runs=judged)
+    assert (again.stdout, again.stderr) == ("", "2 runs judged, 0 changed\n")
+
+
+def test_rescan_withdraws_events_that_the_rules_no_longer_see(sorl: Any, judged: Path) -> None:
+    count = "SELECT count(*) FROM event WHERE message = 'grad_norm_max is above 20'"
+    assert one(judged, count) == 1
+    sorl("rescan", runs=judged)
+    assert one(judged, count) == 0
+    assert one(judged, "SELECT count(*) FROM event WHERE kind = 'collapse'") == 1
+    before = contents(judged)
+    (judged / "sorl.duckdb").unlink()
+    sync(judged, CATALOGUE)
+    assert contents(judged) == before
+
+
+def test_a_dry_run_writes_nothing(sorl: Any, judged: Path) -> None:
+    before = contents(judged)
+    files = sorted(judged.rglob("*.parquet"))
+    result = sorl("rescan", "--dry-run", runs=judged)
+    assert "fallen" in result.stdout
+    assert "would change" in result.stderr
+    assert sorted(judged.rglob("*.parquet")) == files
+    assert contents(judged) == before
+
+
+def test_a_divergence_that_only_the_trainer_saw_stays_one(sorl: Any, judged: Path) -> None:
+    from tests.store.fixture import START, write_segment
+
+    rows = {"run_id": ["up"], "step": [29], "kind": ["diverged"], "severity": ["critical"], "diagnostic": [""]}
+    write_segment(judged / "demo" / "up", "event", rows | {"message": ["the loss is NaN"], "at": [START]})
+    sorl("rescan", runs=judged)
+    assert verdict(judged, "up")[0] == "diverged"
+    assert one(judged, "SELECT count(*) FROM event WHERE kind = 'diverged'") == 1
+
+
+def test_a_run_that_somebody_trains_is_not_written_to(sorl: Any, judged: Path) -> None:
+    folder = judged / "demo" / "fallen"
+    files = sorted(folder.rglob("*.parquet"))
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        result = sorl("rescan", "demo", runs=judged)
+    assert result.exit_code == 0
+    assert "being trained by another process" in result.stderr
+    assert sorted(folder.rglob("*.parquet")) == files
+
+
+def test_an_unknown_experiment_is_named(sorl: Any, judged: Path) -> None:
+    result = sorl("rescan", "demi", runs=judged)
+    assert result.exit_code == 2
+    assert "did you mean 'demo'" in result.stderr

@@ -1,0 +1,69 @@
+"""A run small enough to train in a second, and what its folder says afterwards."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import tomli_w
+
+TINY: dict[str, Any] = {
+    "iterations": 6,
+    # Eight people and one hop: easy enough that a tiny network sometimes succeeds, or there would be no gradient.
+    "world": {"entities": 8, "relations": 4, "hops": [1.0, 0.0, 0.0], "max_turns": 3},
+    "policy": {"hidden": 32, "layers": 1, "heads": 2, "mlp": 32},
+    "warmstart": {"steps": 100, "batch": 32},
+    "learn": {"episodes": 16, "epochs": 2, "minibatches": 2, "staleness": 2, "policy": {"lr": 0.05}},
+    "evaluation": {"every": 3, "episodes": 8},
+    "record": {"checkpoint_every": 3},
+}
+
+# Wall time is the one thing that two equal runs do not share.
+CLOCK = ("at", "seconds", "tokens_per_second", "started_at", "ended_at")
+
+
+def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    out = dict(below)
+    for key, value in above.items():
+        out[key] = merged(out[key], value) if isinstance(value, dict) and isinstance(out.get(key), dict) else value
+    return out
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def new_run(tmp_path: Path) -> Callable[..., Path]:
+    """Make a run folder from changes to the tiny run."""
+
+    def make(name: str = "run", **changes: Any) -> Path:
+        folder = tmp_path / "tiny" / name
+        folder.mkdir(parents=True)
+        settings = merged(TINY, changes)
+        (folder / "config.toml").write_text(tomli_w.dumps(settings))
+        algorithm = settings.get("algorithm", "ppo")
+        identity = {"run_id": name, "experiment": "tiny", "algorithm": algorithm, "arm": algorithm, "seed": 0}
+        (folder / "run.json").write_text(json.dumps(identity | {"config_hash": "0"}))
+        return folder
+
+    return make
+
+
+def train(folder: Path, cache: Path) -> "subprocess.CompletedProcess[str]":
+    """The process of a cell, as the grid starts it."""
+    command = [sys.executable, "-m", "workbench.learn", str(folder), "--cache", str(cache)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def rows(folder: Path, table: str) -> pd.DataFrame:
+    """The rows of one table of a run without what the clock wrote, in the order in which they were written."""
+    files = sorted((folder / "segments" / table).glob("*.parquet"))
+    frame = pd.concat([pq.read_table(file).to_pandas() for file in files], ignore_index=True)
+    return frame[[c for c in frame.columns if not c.startswith(CLOCK) and c != "run_id"]]

@@ -1,0 +1,258 @@
+"""Segments survive kills, full disks, hangs and restarts; types are stable."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from workbench.record.schema import schema_of
+from workbench.record.segments import SegmentWriter, WriteError, last_step
+from workbench.spec import TABLES, InputError
+
+
+def read(folder, table):
+    files = sorted((folder / "segments" / table).glob("[0-9]*.parquet"))
+    return pa.concat_tables([pq.read_table(f) for f in files])
+
+
+def waits_for(condition, seconds):
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.01)
+    return condition()
+
+
+@pytest.fixture
+def writer(tmp_path):
+    made = SegmentWriter(tmp_path, flush_seconds=2.0)
+    yield made
+    made.close()
+
+
+def test_rows_come_back_as_they_went_in(tmp_path, writer):
+    writer.append("step", {"run_id": "r", "step": 3, "success": 0.5, "reward": float("nan"), "entropy": float("inf")})
+    writer.flush()
+    row = read(tmp_path, "step").to_pylist()[0]
+    assert (row["run_id"], row["step"], row["success"], row["entropy"]) == ("r", 3, 0.5, float("inf"))
+    assert np.isnan(row["reward"])
+    assert row["explained_variance"] is None
+
+
+def test_null_and_nan_are_different_things_in_every_form_of_column(tmp_path, writer):
+    masked = np.ma.array([float("nan"), 7.0, 1.0], mask=[False, True, False])
+    writer.append("minibatch", {"run_id": "r", "step": 0, "update": [0, 1, 2], "grad_norm": masked, "lr": None})
+    writer.append("minibatch", {"run_id": "r", "step": 1, "update": [0, 1, 2], "grad_norm": [float("nan"), None, 1.0]})
+    writer.flush()
+    column = read(tmp_path, "minibatch")["grad_norm"]
+    assert column.null_count == 2
+    assert [column[i].as_py() for i in (1, 2, 4, 5)] == [None, 1.0, None, 1.0]
+    assert np.isnan(column[0].as_py())
+    assert np.isnan(column[3].as_py())
+
+
+@pytest.mark.parametrize("name", [t.name for t in TABLES])
+def test_types_do_not_depend_on_the_values(tmp_path, name):
+    key = {"step": 0} if "step" in schema_of(name).names else {}
+    with_nothing, first = SegmentWriter(tmp_path, 2.0), schema_of(name)
+    with_nothing.append(name, {"run_id": "r", **key} if "run_id" in first.names else {first.names[0]: "x"})
+    with_nothing.close()
+    assert read(tmp_path, name).schema.equals(first)
+
+
+def test_whole_numbers_measured_as_floats_are_stored_as_whole_numbers(tmp_path, writer):
+    writer.append("minibatch", {"run_id": "r", "step": 0, "update": 0, "tokens": np.array([3.0])})
+    writer.flush()
+    assert read(tmp_path, "minibatch")["tokens"].to_pylist() == [3]
+
+
+def test_an_unknown_column_is_refused_at_once(writer):
+    with pytest.raises(KeyError, match="clip_fraction"):
+        writer.append("step", {"step": 0, "clip_fraction": 0.1})
+
+
+def test_columns_of_different_lengths_are_refused_at_once(writer):
+    with pytest.raises(ValueError, match="different lengths"):
+        writer.append("minibatch", {"step": 0, "update": [0, 1], "lr": [0.1]})
+
+
+def test_rows_reach_the_disk_while_training_hangs(tmp_path):
+    writer = SegmentWriter(tmp_path, flush_seconds=0.1)
+    writer.append("step", {"run_id": "r", "step": 0})
+    assert waits_for(lambda: writer.files("step"), 2.0)
+    writer.close()
+
+
+def test_no_half_written_file_ever_has_a_segment_name(tmp_path, writer, monkeypatch):
+    seen = []
+    monkeypatch.setattr(os, "replace", lambda a, b: seen.append((a.name, a.stat().st_size, b.name)) or os.rename(a, b))
+    writer.append("step", {"run_id": "r", "step": 0})
+    writer.flush()
+    ((before, size, after),) = seen
+    assert before.startswith(".")
+    assert size > 0
+    assert after == "000000.parquet"
+
+
+def test_a_restart_continues_the_numbering_and_writes_no_step_twice(tmp_path):
+    first = SegmentWriter(tmp_path, 2.0)
+    for step in range(6):
+        first.append("step", {"run_id": "r", "step": step, "success": step / 10})
+        if step < 4:
+            first.append("turn", {"run_id": "r", "step": step, "epoch": 0, "trajectory": [0, 1], "turn_index": 1})
+    first.close()
+    again = SegmentWriter(tmp_path, 2.0)  # from a checkpoint at step 3; the turns of 4 and 5 were lost
+    for step in range(3, 8):
+        again.append("step", {"run_id": "r", "step": step, "success": step / 10})
+        again.append("turn", {"run_id": "r", "step": step, "epoch": 0, "trajectory": [0, 1], "turn_index": 1})
+    again.close()
+    assert read(tmp_path, "step")["step"].to_pylist() == list(range(8))
+    assert read(tmp_path, "turn")["step"].to_pylist() == [s for s in range(8) for _ in range(2)]
+    assert [f.name for f in again.files("step")] == ["000000.parquet", "000001.parquet"]
+
+
+def test_a_restart_drops_the_old_rows_of_a_chunk_that_spans_steps(tmp_path):
+    first = SegmentWriter(tmp_path, 2.0)
+    first.append("step", {"run_id": "r", "step": [0, 1]})
+    first.close()
+    again = SegmentWriter(tmp_path, 2.0)
+    values = np.ma.array([0.1, 0.2, 0.3], mask=[True, False, True])
+    again.append("step", {"run_id": "r", "step": np.array([1, 2, 3]), "success": values, "reward": [1.0, 2.0, None]})
+    again.close()
+    rows = read(tmp_path, "step")
+    assert rows["step"].to_pylist() == [0, 1, 2, 3]
+    assert rows["success"].to_pylist() == [None, None, 0.2, None]
+    assert rows["reward"].to_pylist() == [None, None, 2.0, None]
+
+
+def test_a_number_is_never_used_again(tmp_path):
+    writer = SegmentWriter(tmp_path, 2.0)
+    for step in range(3):
+        writer.append("step", {"run_id": "r", "step": step})
+        writer.flush()
+    writer.close()
+    writer.files("step")[0].unlink()  # a gap must not make a later number come twice
+    again = SegmentWriter(tmp_path, 2.0)
+    again.append("step", {"run_id": "r", "step": 3})
+    again.close()
+    assert [f.name for f in again.files("step")] == ["000001.parquet", "000002.parquet", "000003.parquet"]
+
+
+def test_rows_that_replace_earlier_ones_are_never_dropped(tmp_path):
+    for status in ("running", "finished"):
+        writer = SegmentWriter(tmp_path, 2.0)
+        writer.append("run", {"run_id": "r", "status": status})
+        writer.append("event", {"run_id": "r", "step": 5, "kind": "alarm", "diagnostic": "x"})
+        writer.close()
+    assert read(tmp_path, "run")["status"].to_pylist() == ["running", "finished"]
+    assert read(tmp_path, "event").num_rows == 2
+
+
+def test_a_torn_segment_is_written_again_under_a_new_number(tmp_path):
+    first = SegmentWriter(tmp_path, 2.0)
+    first.append("step", {"run_id": "r", "step": 0})
+    first.flush()
+    first.append("step", {"run_id": "r", "step": 1})
+    first.close()
+    torn = first.files("step")[1]
+    torn.write_bytes(torn.read_bytes()[:100])
+    assert last_step(torn) == -1
+    again = SegmentWriter(tmp_path, 2.0)
+    again.append("step", {"run_id": "r", "step": 1})
+    again.close()
+    torn.rename(torn.with_suffix(".parquet.corrupt"))
+    assert read(tmp_path, "step")["step"].to_pylist() == [0, 1]
+    assert [f.name for f in again.files("step")] == ["000000.parquet", "000002.parquet"]
+
+
+def test_a_full_disk_keeps_the_rows_until_there_is_room(tmp_path):
+    writer = SegmentWriter(tmp_path, 2.0)
+    writer.append("turn_step", {"run_id": "r", "step": 0, "turn_index": 1})
+    assert writer.flush()
+    full = tmp_path / "segments" / "step" / ".000000.parquet.writing"
+    full.parent.mkdir()
+    full.symlink_to("/dev/full")  # a device that answers "no space left" to every write
+    writer.append("step", {"run_id": "r", "step": [0, 1]})
+    writer.append("turn_step", {"run_id": "r", "step": 1, "turn_index": 1})
+    assert not writer.flush()
+    assert read(tmp_path, "turn_step").num_rows == 2  # other tables are written all the same
+    writer.append("step", {"run_id": "r", "step": 2})
+    full.unlink()
+    assert writer.flush()
+    writer.close()
+    assert read(tmp_path, "step")["step"].to_pylist() == [0, 1, 2]
+
+
+def test_a_disk_that_stays_full_is_said_at_the_end_and_what_was_written_stays(tmp_path):
+    writer = SegmentWriter(tmp_path, 0.05)
+    writer.append("step", {"run_id": "r", "step": 0})
+    writer.flush()
+    (tmp_path / "segments" / "step" / ".000001.parquet.writing").symlink_to("/dev/full")
+    writer.append("step", {"run_id": "r", "step": [1, 2]})
+    time.sleep(0.2)  # the thread tries, and keeps the rows
+    with pytest.raises(WriteError, match=r"2 rows .* the disk is full") as caught:
+        writer.close()
+    assert isinstance(caught.value, InputError)
+    assert caught.value.errno == errno.ENOSPC
+    assert read(tmp_path, "step")["step"].to_pylist() == [0]
+
+
+def test_a_folder_that_cannot_be_written_is_said_at_the_end(tmp_path):
+    (tmp_path / "segments").write_text("a file where the folder should be")
+    writer = SegmentWriter(tmp_path, 2.0)
+    writer.append("step", {"run_id": "r", "step": 0})
+    assert not writer.flush()
+    with pytest.raises(WriteError, match="1 rows could not be written"):
+        writer.close()
+
+
+def test_appends_from_one_thread_and_flushes_from_another_lose_nothing(tmp_path):
+    writer = SegmentWriter(tmp_path, 0.001)
+    stop = threading.Event()
+    other = threading.Thread(target=lambda: [writer.flush() for _ in iter(stop.is_set, True)])
+    other.start()
+    for step in range(300):
+        writer.append("step", {"run_id": "r", "step": step})
+    stop.set()
+    other.join()
+    writer.close()
+    assert read(tmp_path, "step")["step"].to_pylist() == list(range(300))
+
+
+CHILD = """
+import sys, time
+from pathlib import Path
+from workbench.record.segments import SegmentWriter
+from workbench.spec import RecordSettings
+writer = SegmentWriter(Path(sys.argv[1]), RecordSettings().flush_seconds)
+for step in range(10_000):
+    writer.append("step", {"run_id": "r", "step": step})
+    print(time.monotonic(), flush=True)
+    time.sleep(0.02)
+"""
+
+
+def test_kill_9_loses_two_seconds_at_most_and_the_restart_doubles_nothing(tmp_path):
+    child = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    segment = tmp_path / "segments" / "step"
+    assert waits_for(lambda: segment.is_dir() and len(list(segment.glob("[0-9]*"))) >= 2, 60)
+    time.sleep(0.7)
+    killed = time.monotonic()
+    child.send_signal(signal.SIGKILL)
+    appended = [float(line) for line in child.communicate()[0].split()]
+    kept = read(tmp_path, "step")["step"].to_pylist()
+    assert kept == list(range(len(kept)))
+    assert len(kept) < len(appended)  # killed between two flushes, or the test shows nothing
+    assert killed - appended[len(kept)] < 2.0  # the oldest lost row was younger than that
+    writer = SegmentWriter(tmp_path, 2.0)
+    for step in range(len(appended) + 5):
+        writer.append("step", {"run_id": "r", "step": step})
+    writer.close()
+    assert read(tmp_path, "step")["step"].to_pylist() == list(range(len(appended) + 5))

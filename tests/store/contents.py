@@ -1,0 +1,26 @@
+"""The whole database as Python values, to compare two states of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from workbench.spec import TABLES
+from workbench.store.reader import Reader
+
+
+def contents(runs: Path) -> dict[str, list[str]]:
+    """Rows of every table, as text in a fixed order (NaN equals NaN, NULL does not)."""
+    reader = Reader(runs)
+    found = {}
+    for table in TABLES:
+        answer = reader.rows(f'FROM "{table.name}"')
+        order = sorted(range(len(answer.columns)), key=lambda i: answer.columns[i])
+        names = [answer.columns[i] for i in order]
+        found[table.name] = sorted(repr([*zip(names, (row[i] for i in order), strict=True)]) for row in answer.rows)
+    return found
+
+
+def one(runs: Path, sql: str, *parameters: Any) -> Any:
+    """The only value of a question."""
+    return Reader(runs).rows(sql, list(parameters)).rows[0][0]

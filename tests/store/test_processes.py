@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.store.contents import contents, one
+from tests.store.fixture import Shape, write_run
+from tests.store.processes import HOLD, SYNC, python
+from workbench.diagnostics import CATALOGUE
+from workbench.store.connect import Busy
+from workbench.store.reader import Reader
+from workbench.store.sync import sync
+
+
+def test_four_processes_ingest_each_segment_exactly_once(runs: Path, small: Shape) -> None:
+    for seed in range(6):
+        write_run(runs, "demo", f"r{seed}", shape=small, seed=seed)
+    files = len(list(runs.glob("*/*/segments/*/*.parquet")))
+    workers = [python(SYNC, runs) for _ in range(4)]
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    answers = [worker.communicate(timeout=120) for worker in workers]
+    assert [w.returncode for w in workers] == [0] * 4, answers
+    assert sum(int(out.split()[0]) for out, _ in answers) == files == one(runs, "SELECT count(*) FROM segment")
+    assert one(runs, "SELECT count(*) FROM step") == 6 * small.steps
+    assert (
+        one(
+            runs,
+            "SELECT max(n) FROM (SELECT count(*) AS n FROM turn GROUP BY run_id, step, epoch, trajectory, turn_index)",
+        )
+        == 1
+    )
+
+
+@pytest.mark.parametrize("mode", ["write", "read"])
+def test_a_database_held_by_another_process_is_named_with_its_pid_and_nothing_is_lost(
+    runs: Path, small: Shape, mode: str
+) -> None:
+    write_run(runs, "demo", "a", shape=small)
+    sync(runs)
+    write_run(runs, "demo", "b", shape=small)
+    holder = python(HOLD, runs / "sorl.duckdb", *(["read"] if mode == "read" else []))
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "open\n"
+        began = time.monotonic()
+        with pytest.raises(Busy, match=rf"held open by PID {holder.pid} \(python.*your runs are not affected"):
+            sync(runs, seconds=0.5)
+        assert 0.4 < time.monotonic() - began < 5
+        if mode == "read":  # readers do not keep readers out
+            assert one(runs, "SELECT count(*) FROM run") == 1
+        else:
+            with pytest.raises(Busy, match=f"PID {holder.pid}"):
+                Reader(runs, wait=0.2).rows("SELECT 1")
+    finally:
+        holder.communicate(timeout=30)
+    sync(runs)
+    assert one(runs, "SELECT count(*) FROM step") == 2 * small.steps
+
+
+def test_a_lock_that_is_let_go_in_time_is_waited_for(runs: Path, small: Shape) -> None:
+    write_run(runs, "demo", "a", shape=small)
+    sync(runs)
+    write_run(runs, "demo", "b", shape=small)
+    holder = python(HOLD.replace("sys.stdin.read()", "import time; time.sleep(0.7)"), runs / "sorl.duckdb")
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "open\n"
+    report = sync(runs, seconds=30)
+    holder.communicate(timeout=30)
+    assert report.rows > 0
+
+
+def test_a_sync_killed_at_any_moment_loses_and_doubles_nothing(runs: Path) -> None:
+    shape = Shape(steps=20, trajectories=16, turns=4, epochs=2, steps_per_segment=2)
+    for seed in range(3):
+        write_run(runs, "demo", f"r{seed}", shape=shape, seed=seed)
+    killed = 0
+    for delay in (0.0, 0.05, 0.1, 0.2, 0.4):
+        (runs / "sorl.duckdb").unlink(missing_ok=True) if delay in (0.0, 0.2) else None
+        victim = python(
+            "import workbench.store.sync, duckdb, workbench.diagnostics\nprint('up', flush=True)\n" + SYNC, runs
+        )
+        assert victim.stdout is not None
+        assert victim.stdin is not None
+        assert victim.stdout.readline() == "up\n"
+        victim.stdin.write("go\n")
+        victim.stdin.flush()
+        time.sleep(delay)
+        os.kill(victim.pid, signal.SIGKILL)
+        victim.communicate(timeout=30)
+        killed += victim.returncode == -signal.SIGKILL
+    assert killed >= 3, "too slow a start: the test killed nothing at work"
+    sync(runs, CATALOGUE)
+    interrupted = contents(runs)
+    for name in ("sorl.duckdb", "sorl.duckdb.wal"):
+        (runs / name).unlink(missing_ok=True)
+    sync(runs, CATALOGUE)
+    assert contents(runs) == interrupted
+    assert one(runs, "SELECT count(*) FROM turn") == 3 * 20 * 16 * 4 * 2
+
+
+def test_what_a_killed_sync_left_behind_can_be_read(runs: Path, small: Shape) -> None:
+    write_run(runs, "demo", "a", shape=small)
+    sync(runs, CATALOGUE)
+    code = """
+import os, sys
+from pathlib import Path
+from workbench.store.connect import writer
+with writer(Path(sys.argv[1]), 5) as connection:
+    connection.execute("BEGIN")
+    connection.execute("INSERT INTO step (run_id, step) SELECT 'ghost', * FROM range(100000)")
+    if len(sys.argv) > 2:
+        connection.execute("COMMIT")
+    os.kill(os.getpid(), 9)
+"""
+    python(code, runs).communicate(timeout=60)
+    assert one(runs, "SELECT count(*) FROM step WHERE run_id = 'ghost'") == 0
+    python(code, runs, "commit").communicate(timeout=60)  # committed, but not yet in the file itself
+    assert one(runs, "SELECT count(*) FROM step WHERE run_id = 'ghost'") == 100_000
+    sync(runs, CATALOGUE)

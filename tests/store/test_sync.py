@@ -1,0 +1,329 @@
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import threading
+from datetime import datetime
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.store.contents import contents, one
+from tests.store.fixture import (
+    START,
+    Shape,
+    run_row,
+    write_dictionary,
+    write_grid,
+    write_run,
+    write_segment,
+    write_status,
+)
+from workbench.diagnostics import CATALOGUE
+from workbench.spec import TABLES, InputError
+from workbench.store.connect import Busy, writer
+from workbench.store.reader import Reader
+from workbench.store.sync import DIED, forget, sync
+
+
+def measured_rows(run_id: str, steps: list[int], **columns: list[object]) -> dict[str, list[object]]:
+    return {"run_id": [run_id] * len(steps), "step": [*steps], **columns, "at": [START] * len(steps)}
+
+
+def test_a_second_sync_ingests_nothing(runs: Path, small: Shape) -> None:
+    write_run(runs, "demo", "a", shape=small)
+    first = sync(runs, CATALOGUE)
+    before = contents(runs)
+    assert first.rows > 100
+    assert first.segments == one(runs, "SELECT count(*) FROM segment")
+    second = sync(runs, CATALOGUE)
+    assert (second.segments, second.rows) == (0, 0)
+    assert contents(runs) == before
+
+
+def test_new_segments_of_a_known_run_are_added_to_its_rows(runs: Path, small: Shape) -> None:
+    folder = write_run(runs, "demo", "a", shape=small)
+    sync(runs)
+    write_segment(folder, "step", measured_rows("a", [12, 13], success=[0.5, None]))
+    assert sync(runs).rows == 2
+    assert one(runs, "SELECT count(*) FROM step") == small.steps + 2
+    assert Reader(runs).rows("SELECT step, success FROM step WHERE step >= 12 ORDER BY step").rows == [
+        (12, 0.5),
+        (13, None),
+    ]
+
+
+def test_a_deleted_database_comes_back_row_for_row(runs: Path, small: Shape) -> None:
+    write_grid(runs, shape=small)
+    sync(runs, CATALOGUE)
+    folder = runs / "demo" / "ppo-s0-aaaa0000"
+    (folder / "segments" / "step" / "000009.parquet").write_bytes(b"PAR1 torn")
+    sync(runs, CATALOGUE)  # in several syncs, as it happens while runs go on
+    write_segment(folder, "step", measured_rows(folder.name, [12], success=[0.1]), "000010.parquet")
+    write_status(folder, status="interrupted", reason="stopped by SIGTERM")
+    sync(runs, CATALOGUE)
+    before = contents(runs)
+    assert all(before[t.name] for t in TABLES), "a table without rows compares nothing"
+    (runs / "sorl.duckdb").unlink()
+    sync(runs, CATALOGUE)
+    assert contents(runs) == before
+
+
+def test_not_measured_not_a_number_and_infinite_stay_three_different_things(runs: Path) -> None:
+    folder = runs / "demo" / "a"
+    write_segment(folder, "step", measured_rows("a", [0, 1, 2], success=[None, float("nan"), float("inf")]))
+    sync(runs, CATALOGUE)
+    flags = "SELECT success IS NULL, isnan(success), isinf(success) FROM step ORDER BY step"
+    assert Reader(runs).rows(flags).rows == [(True, None, None), (False, True, False), (False, False, True)]
+
+
+def test_the_latest_row_of_a_run_wins_whatever_order_the_files_are_listed_in(runs: Path) -> None:
+    folder = runs / "demo" / "a"
+    early = write_segment(
+        folder, "run", {k: [v] for k, v in run_row(folder, status="queued").items()}, "queue-000000.parquet"
+    )
+    late = write_status(folder, status="finished")
+    later = write_segment(
+        folder, "run", {k: [v] for k, v in run_row(folder, status="failed").items()}, "000001.parquet"
+    )
+    for age, file in enumerate((early, late, later)):
+        os.utime(file, ns=(10**18 + age, 10**18 + age))
+    sync(runs)
+    assert Reader(runs).rows("SELECT status FROM run").rows == [("failed",)]
+    again = write_segment(folder, "run", {k: [v] for k, v in run_row(folder).items()}, "queue-000001.parquet")
+    assert again.exists()
+    sync(runs)
+    assert Reader(runs).rows("SELECT status FROM run").rows == [("finished",)]
+
+
+def test_two_rows_of_one_run_in_one_segment_leave_the_last(runs: Path) -> None:
+    folder = runs / "demo" / "a"
+    rows = [run_row(folder, steps=s) for s in (1, 2, 3)]
+    write_segment(folder, "run", {k: [r[k] for r in rows] for k in rows[0]})
+    sync(runs)
+    assert Reader(runs).rows("SELECT steps FROM run").rows == [(3,)]
+
+
+def test_an_event_without_a_severity_withdraws_the_one_before(runs: Path) -> None:
+    folder = runs / "demo" / "a"
+    for severity in ("critical", None):
+        rows = {"run_id": ["a", "a"], "step": [5, 6], "kind": ["collapse"] * 2, "diagnostic": [""] * 2}
+        write_segment(folder, "event", rows | {"severity": [severity, "info"]})
+    sync(runs)
+    assert Reader(runs).rows("SELECT step FROM event").rows == [(6,)]
+
+
+def test_a_column_nobody_declared_is_added_with_its_type_and_by_name(runs: Path) -> None:
+    folder = runs / "demo" / "a"
+    write_segment(folder, "step", {"invented": [1.5], "success": [0.25], "step": [7], "run_id": ["a"]})
+    sync(runs, CATALOGUE)
+    assert Reader(runs).rows("SELECT run_id, step, success, invented FROM step").rows == [("a", 7, 0.25, 1.5)]
+    assert one(runs, "SELECT data_type FROM duckdb_columns() WHERE column_name = 'invented'") == "DOUBLE"
+
+
+def test_a_column_that_began_with_whole_numbers_is_widened_not_rounded(runs: Path) -> None:
+    folder = runs / "demo" / "a"
+    write_segment(folder, "step", measured_rows("a", [0], invented=[1]))
+    sync(runs)
+    write_segment(folder, "step", measured_rows("a", [1], invented=[1.5]))
+    sync(runs)
+    assert Reader(runs).rows("SELECT invented FROM step ORDER BY step").rows == [(1.0,), (1.5,)]
+
+
+def test_a_column_of_nothing_but_null_waits_for_its_type(runs: Path) -> None:
+    folder = runs / "demo" / "a"
+    write_segment(folder, "step", measured_rows("a", [0], invented=[None]))
+    sync(runs)
+    write_segment(folder, "step", measured_rows("a", [1], invented=["word"]))
+    sync(runs)
+    assert Reader(runs).rows("SELECT invented FROM step ORDER BY step").rows == [(None,), ("word",)]
+
+
+def test_the_dictionary_that_travels_with_a_run_brings_columns_and_comments(runs: Path) -> None:
+    folder = runs / "demo" / "a"
+    write_dictionary(folder)
+    sync(runs)  # without a dictionary of our own
+    unknown = {d.name for d in CATALOGUE if d.table == "turn"} - {
+        row[0] for row in Reader(runs).rows("SELECT column_name FROM duckdb_columns() WHERE table_name = 'turn'").rows
+    }
+    assert unknown == set()
+    comment = one(runs, "SELECT comment FROM duckdb_columns() WHERE table_name = 'turn' AND column_name = 'ratio_geo'")
+    assert "[ratio]" in comment
+
+
+def test_every_table_and_column_of_an_empty_database_has_a_comment(runs: Path) -> None:
+    sync(runs, CATALOGUE)
+    bare = "SELECT table_name, column_name FROM duckdb_columns() WHERE coalesce(comment, '') = '' AND table_name IN "
+    tables = ", ".join(f"'{t.name}'" for t in TABLES)
+    assert Reader(runs).rows(f"{bare} ({tables})").rows == []
+    views = Reader(runs).rows("SELECT view_name FROM duckdb_views() WHERE NOT internal AND coalesce(comment, '') = ''")
+    assert views.rows == []
+
+
+@pytest.mark.parametrize("damage", ["empty", "torn", "noise", "wrong type"])
+def test_a_corrupt_segment_is_set_aside_with_an_event_and_blocks_nothing(runs: Path, small: Shape, damage: str) -> None:
+    folder = write_run(runs, "demo", "a", shape=small)
+    other = write_run(runs, "demo", "b", shape=small)
+    victim = folder / "segments" / "turn" / "000001.parquet"
+    whole = victim.read_bytes()
+    if damage == "wrong type":
+        pq.write_table(pa.table({"run_id": ["a"], "step": ["not a number"]}), victim)
+    else:
+        middle = len(whole) // 4
+        noise = whole[:middle] + b"\x00" * middle + whole[2 * middle :]
+        victim.write_bytes({"empty": b"", "torn": whole[:-100], "noise": noise}[damage])
+    report = sync(runs, CATALOGUE)
+    assert [path.name for path in report.corrupt] == ["000001.parquet.corrupt"]
+    assert not victim.exists()
+    assert victim.with_name("000001.parquet.corrupt").exists()
+    assert Reader(runs).rows("SELECT file, rows FROM segment WHERE status = 'corrupt'").rows == [
+        ("segments/turn/000001.parquet", None)
+    ]
+    events = Reader(runs).rows("SELECT run_id, severity, message FROM event WHERE kind = 'segment_corrupt'").rows
+    assert events == [("a", "warning", "set aside, unreadable: segments/turn/000001.parquet")]
+    per_run = small.steps * small.trajectories * small.turns * small.epochs
+    assert one(runs, "SELECT count(*) FROM turn WHERE run_id = 'a'") == per_run * 2 // 3
+    assert one(runs, "SELECT count(*) FROM turn WHERE run_id = ?", other.name) == per_run
+    again = sync(runs, CATALOGUE)
+    assert (again.corrupt, again.segments) == ([], 0)
+    victim.with_name("000001.parquet.corrupt").unlink()
+    victim.write_bytes(whole)
+    sync(runs, CATALOGUE)
+    assert one(runs, "SELECT count(*) FROM turn WHERE run_id = 'a'") == per_run
+    assert one(runs, "SELECT count(*) FROM event WHERE kind = 'segment_corrupt'") == 0
+
+
+def test_unfinished_files_are_not_touched(runs: Path, small: Shape) -> None:
+    folder = write_run(runs, "demo", "a", shape=small)
+    unfinished = folder / "segments" / "turn" / ".000009.parquet.writing"
+    unfinished.write_bytes(b"half a")
+    (folder / "segments" / "turn" / "notes.txt").write_text("mine")
+    assert sync(runs).corrupt == []
+    assert unfinished.read_bytes() == b"half a"
+
+
+def test_a_deleted_run_leaves_the_database_and_a_replaced_one_is_read_anew(runs: Path, small: Shape) -> None:
+    folder = write_run(runs, "demo", "a", shape=small)
+    write_run(runs, "demo", "b", shape=small)
+    sync(runs)
+    shutil.rmtree(folder)
+    write_run(runs, "demo", "a", shape=Shape(steps=4, trajectories=2, turns=2, epochs=1))
+    assert sync(runs).forgotten == ["a"]
+    counts = "SELECT run_id, count(*) FROM step GROUP BY ALL ORDER BY ALL"
+    assert Reader(runs).rows(counts).rows == [("a", 4), ("b", small.steps)]
+    shutil.rmtree(folder)
+    assert sync(runs).forgotten == ["a"]
+    assert Reader(runs).rows(counts).rows == [("b", small.steps)]
+    assert Reader(runs).rows("SELECT run_id FROM run").rows == [("b",)]
+
+
+def test_a_forgotten_run_is_rebuilt_by_the_next_sync(runs: Path, small: Shape) -> None:
+    write_run(runs, "demo", "a", shape=small)
+    write_run(runs, "demo", "b", shape=small)
+    sync(runs)
+    before = contents(runs)
+    assert forget(runs, "a") > 100
+    assert Reader(runs).rows("SELECT DISTINCT run_id FROM step").rows == [("b",)]
+    sync(runs)
+    assert contents(runs) == before
+
+
+def test_two_runs_of_one_name_in_two_experiments_do_not_mix(runs: Path, small: Shape) -> None:
+    write_run(runs, "one", "a", shape=small)
+    sync(runs)
+    write_run(runs, "two", "a", shape=small)
+    report = sync(runs)
+    assert len(report.skipped) == 1
+    assert "'two/a'" in report.skipped[0]
+    assert one(runs, "SELECT count(*) FROM step") == small.steps
+
+
+def test_a_running_run_that_nobody_holds_is_shown_as_interrupted_until_it_is_back(runs: Path) -> None:
+    folder = runs / "demo" / "a"
+    write_status(folder, status="running")
+    status = "SELECT status, reason FROM run"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        sync(runs)
+        assert Reader(runs).rows(status).rows == [("running", None)]
+    sync(runs)
+    assert Reader(runs).rows(status).rows == [("interrupted", DIED)]
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        sync(runs)  # resumed, but it has not written a row yet
+        assert Reader(runs).rows(status).rows == [("running", None)]
+        write_status(folder, status="finished")
+    sync(runs)
+    assert Reader(runs).rows(status).rows == [("finished", None)]
+
+
+def test_a_queued_run_is_not_taken_for_a_dead_one(runs: Path) -> None:
+    write_status(runs / "demo" / "a", status="queued")
+    sync(runs)
+    assert Reader(runs).rows("SELECT status FROM run").rows == [("queued",)]
+
+
+def test_threads_of_one_process_ingest_each_segment_once(runs: Path, small: Shape) -> None:
+    for seed in range(4):
+        write_run(runs, "demo", f"r{seed}", shape=small, seed=seed)
+    start = threading.Barrier(6)
+    reports = []
+
+    def work() -> None:
+        start.wait()
+        reports.append(sync(runs, CATALOGUE))
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(reports) == 6
+    assert sum(r.segments for r in reports) == one(runs, "SELECT count(*) FROM segment")
+    assert one(runs, "SELECT count(*) FROM step") == 4 * small.steps
+
+
+def test_a_sync_with_nothing_new_does_not_wait_for_readers(runs: Path, small: Shape) -> None:
+    write_run(runs, "demo", "a", shape=small)
+    sync(runs, CATALOGUE)
+    before = (runs / "sorl.duckdb").stat().st_mtime_ns
+    sync(runs, CATALOGUE, seconds=0.0)
+    assert (runs / "sorl.duckdb").stat().st_mtime_ns == before
+
+
+def test_an_older_database_without_some_columns_is_brought_up_to_date(runs: Path, small: Shape) -> None:
+    with duckdb.connect(str(runs / "sorl.duckdb")) as old:
+        old.execute("CREATE TABLE step (run_id VARCHAR, step BIGINT)")
+        old.execute("CREATE TABLE run (run_id VARCHAR)")
+    write_run(runs, "demo", "a", shape=small)
+    sync(runs, CATALOGUE)
+    assert one(runs, "SELECT count(success) FROM step") == small.steps
+    assert one(runs, "SELECT experiment FROM run") == "demo"
+
+
+def test_a_file_that_is_no_database_is_refused_with_the_way_out(runs: Path) -> None:
+    (runs / "sorl.duckdb").write_bytes(b"x" * 10_000)
+    with pytest.raises(InputError, match=r"(?s)cannot open database.*sorl sync"):
+        sync(runs)
+
+
+def test_a_missing_runs_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no runs folder '.*nowhere'.*--runs"):
+        sync(tmp_path / "nowhere")
+
+
+def test_another_thread_that_writes_is_waited_for_and_then_named(runs: Path) -> None:
+    sync(runs)
+    with writer(runs, 1.0), pytest.raises(Busy, match="another thread"), writer(runs, 0.05):
+        pass
+
+
+def test_the_time_of_a_segment_is_that_of_its_file(runs: Path) -> None:
+    file = write_status(runs / "demo" / "a")
+    os.utime(file, ns=(0, 1_500_000_000_123_456_789))
+    sync(runs)
+    assert one(runs, 'SELECT "at" FROM segment') == datetime(2017, 7, 14, 2, 40, 0, 123456)

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.store.fixture import START, run_row, write_segment, write_status
+from workbench.diagnostics import CATALOGUE
+from workbench.spec import InputError
+from workbench.store.reader import Reader
+from workbench.store.saved import saved, saved_query
+from workbench.store.schema import ddl, views
+from workbench.store.sync import sync
+
+GRAIN = {
+    "outcome": "run_id",
+    "compare": "experiment, algorithm, arm",
+    "seed_band": "experiment, algorithm, arm, step",
+    "turn_heat": "run_id, step, turn_index",
+    "collapse": "run_id, detection_step",
+    "lead_time": "run_id, diagnostic, alarm_step",
+    "culprit": "run_id, step, epoch, trajectory, turn_index",
+}
+
+
+def ask(runs: Path, sql: str) -> list[tuple[Any, ...]]:
+    return Reader(runs).rows(sql).rows
+
+
+def step_rows(folder: Path, success: list[float | None]) -> None:
+    rows = {"run_id": [folder.name] * len(success), "step": list(range(len(success))), "success": success}
+    write_segment(folder, "step", rows)
+
+
+def test_every_view_has_a_file_whose_first_line_states_the_grain() -> None:
+    assert set(views()) == set(GRAIN)
+    assert all(grain.startswith("One row per ") for grain, _ in views().values())
+
+
+@pytest.mark.parametrize("view", GRAIN)
+def test_a_view_runs_without_rows_and_keeps_its_grain_with_them(grid: Path, runs: Path, view: str) -> None:
+    sync(runs)  # without the dictionary: only the columns that views need
+    assert ask(runs, f"FROM {view}") == []
+    assert ask(grid, f"SELECT count(*) > 0, count(*) = count(DISTINCT ({GRAIN[view]})) FROM {view}") == [(True, True)]
+
+
+@pytest.mark.parametrize("query", saved(), ids=lambda q: q.name)
+def test_a_saved_query_runs_without_rows_and_finds_some_with_them(grid: Path, runs: Path, query: Any) -> None:
+    sync(runs)
+    assert query.title
+    assert Reader(runs).rows(query.sql).rows == []
+    found = Reader(grid).rows(query.sql).rows
+    assert found or query.name == "gradient_spikes"
+
+
+def test_there_are_enough_saved_queries_and_an_unknown_one_is_named() -> None:
+    assert len(saved()) >= 8
+    with pytest.raises(InputError, match="did you mean 'worst_turns'"):
+        saved_query("wors_turns")
+
+
+def test_the_schema_is_rendered_the_same_every_time() -> None:
+    assert ddl() == ddl()
+    assert not any("INDEX" in statement for statement in ddl())
+
+
+def test_compare_counts_finished_runs_only_and_diverged_ones_among_the_collapsed(runs: Path) -> None:
+    ends = [
+        ("collapsed", "finished", 0.1),
+        ("diverged", "finished", 0.2),
+        ("healthy", "finished", 0.9),
+        (None, "running", 0.5),
+    ]
+    for seed, (outcome, status, final) in enumerate(ends):
+        folder = runs / "demo" / f"r{seed}"
+        step = 40 + seed if outcome == "collapsed" else None
+        write_status(folder, seed=seed, outcome=outcome, status=status, final_success=final, collapse_step=step)
+    sync(runs, CATALOGUE)
+    columns = "seeds, n, collapsed, collapse_step_median, final_success_median, final_success_min"
+    assert ask(runs, f"SELECT {columns} FROM compare") == [(4, 3, 2, 40.0, 0.2, 0.1)]
+
+
+def test_seed_band_leaves_out_what_was_not_measured(runs: Path) -> None:
+    for seed, success in enumerate(([0.1, 0.4], [0.2, None], [0.6, 0.8])):
+        folder = runs / "demo" / f"r{seed}"
+        write_status(folder, seed=seed)
+        step_rows(folder, list(success))
+    sync(runs, CATALOGUE)
+    bands = "SELECT step, n, success_min, success_median, success_max FROM seed_band ORDER BY step"
+    assert ask(runs, bands) == [(0, 3, 0.1, 0.2, 0.6), (1, 2, 0.4, pytest.approx(0.6), 0.8)]
+
+
+def test_collapse_measures_the_depth_until_the_recovery_and_knows_only_the_first_onset(runs: Path) -> None:
+    folder = runs / "demo" / "a"
+    curve = [0.8] * 10 + [0.2] * 10 + [0.7] * 10 + [0.1] * 10
+    write_status(folder, outcome="collapsed", collapse_step=9, detection_step=16)
+    step_rows(folder, list(curve))
+    kinds = {
+        "step": [16, 26, 36],
+        "kind": ["collapse", "recovered", "collapse"],
+        "severity": ["critical", "info", "critical"],
+    }
+    write_segment(folder, "event", {"run_id": ["a"] * 3, "diagnostic": ["success"] * 3, "at": [START] * 3} | kinds)
+    sync(runs, CATALOGUE)
+    columns = "onset_step, detection_step, steps_to_detection, peak, depth, drop_frac, recovered_step"
+    rows = ask(runs, f"SELECT {columns} FROM collapse ORDER BY detection_step")
+    assert rows[0] == (9, 16, 7, 0.8, 0.2, pytest.approx(0.75), 26)
+    assert rows[1] == (None, 36, None, 0.8, 0.1, pytest.approx(0.875), None)
+
+
+def test_lead_time_counts_from_alarm_to_onset_and_is_null_without_a_collapse(runs: Path) -> None:
+    for name, onset in (("a", 20), ("b", None)):
+        folder = runs / "demo" / name
+        write_status(folder, collapse_step=onset, detection_step=onset and onset + 4)
+        alarms = {"step": [12, 22], "kind": ["alarm"] * 2, "severity": ["warning"] * 2, "diagnostic": ["entropy"] * 2}
+        write_segment(folder, "event", {"run_id": [name] * 2} | alarms)
+    sync(runs, CATALOGUE)
+    rows = ask(runs, "SELECT run_id, alarm_step, lead, lead_to_detection FROM lead_time ORDER BY ALL")
+    assert rows == [("a", 12, 8, 12), ("a", 22, -2, 2), ("b", 12, None, None), ("b", 22, None, None)]
+
+
+def test_culprit_ranks_nan_first_and_the_unmeasured_last(runs: Path) -> None:
+    mass = [0.2, float("nan"), None, 0.7]
+    rows = {"run_id": ["a"] * 4, "step": [3] * 4, "epoch": [0] * 4, "trajectory": [0] * 4, "turn_index": [1, 2, 3, 4]}
+    drift = [0.5, -2.0, 0.0, 1.0]
+    write_segment(runs / "demo" / "a", "turn", rows | {"ratio_mass_frac": mass, "log_ratio_sum": drift})
+    sync(runs, CATALOGUE)
+    assert ask(runs, "SELECT turn_index FROM culprit ORDER BY mass_rank") == [(2,), (4,), (1,), (3,)]
+    assert ask(runs, "SELECT turn_index FROM culprit ORDER BY drift_rank") == [(2,), (4,), (1,), (3,)]
+
+
+def test_the_planted_turn_is_the_culprit_before_the_collapse(grid: Path) -> None:
+    found = ask(
+        grid,
+        "SELECT mode(turn_index) FROM culprit JOIN run USING (run_id) WHERE mass_rank = 1 AND outcome = 'collapsed'",
+    )
+    assert found == [(3,)]
+
+
+def test_turn_heat_is_aligned_on_the_collapse(grid: Path) -> None:
+    onset = ask(grid, "SELECT collapse_step FROM run WHERE run_id = 'ppo-s0-aaaa0000'")[0][0]
+    query = "SELECT DISTINCT steps_after_collapse FROM turn_heat WHERE run_id = 'ppo-s0-aaaa0000' AND step = "
+    assert ask(grid, f"{query}{onset - 4}") == [(-4,)]
+
+
+def test_outcome_says_which_alarm_came_first(grid: Path) -> None:
+    rows = ask(grid, "SELECT first_alarm, alarms FROM outcome WHERE run_id = 'ppo-s0-aaaa0000'")
+    assert rows == [("ess_frac_min", 2)]
+
+
+def test_explained_variance_by_turn_is_one_for_a_perfect_critic_and_zero_for_a_constant(runs: Path) -> None:
+    folder = runs / "demo" / "a"
+    write_segment(folder, "run", {k: [v] for k, v in run_row(folder).items()})
+    returns = [0.0, 1.0, 0.0, 1.0]
+    for turn, values in ((1, returns), (2, [0.5] * 4)):
+        rows = {
+            "run_id": ["a"] * 4,
+            "step": [0] * 4,
+            "epoch": [0] * 4,
+            "trajectory": [0, 1, 2, 3],
+            "turn_index": [turn] * 4,
+        }
+        errors = [v - g for v, g in zip(values, returns, strict=True)]
+        write_segment(folder, "turn", rows | {"value": values, "value_error": errors})
+    sync(runs, CATALOGUE)
+    rows = Reader(runs).rows(saved_query("explained_variance_by_turn").sql)
+    at = rows.columns.index("explained_variance")
+    assert [row[at] for row in rows.rows] == [1.0, 0.0]

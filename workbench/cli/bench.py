@@ -1,0 +1,61 @@
+"""`sorl bench`: speed, each figure beside its baseline, both measured in the same run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from workbench.cli.benchmarks import PARTS
+from workbench.cli.cells import runs_of
+from workbench.spec import InputError, nearest
+
+
+def bench(
+    ctx: typer.Context,
+    only: Annotated[
+        str | None, typer.Option(metavar="PART,PART", help=f"Some of: {', '.join(PARTS)}.", show_default=False)
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Repetitions of each side, in turn.")] = 10,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Also write every sample here.", show_default=False)
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Torch threads, both sides.")] = 1,
+) -> None:
+    """Measure rollout, update, a whole iteration, logging and ingest, each beside its baseline."""
+    parts = chosen(only)
+    if output is not None and not output.parent.is_dir():
+        raise InputError(f"no folder '{output.parent}' for --output {output}; make it first")
+    measured(runs_of(ctx), parts, rounds, output, threads)
+
+
+def chosen(only: str | None) -> list[str]:
+    """The parts to measure: those named, in the suite's order; without names all that this machine can run."""
+    if only is None:
+        from workbench.cli.benchmarks import trl
+
+        reason = trl.missing()
+        if reason:
+            typer.echo(f"without trl: {reason}", err=True)
+        return [part for part in PARTS if part != "trl" or not reason]
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    for name in names:
+        if name not in PARTS:
+            raise InputError(f"--only '{name}' is no part{nearest(name, PARTS)}; there is: {', '.join(PARTS)}")
+    if not names:
+        raise InputError(f"--only names no part; there is: {', '.join(PARTS)}")
+    return [part for part in PARTS if part in names]
+
+
+def measured(runs: Path, parts: list[str], rounds: int, output: Path | None = None, threads: int = 1) -> None:
+    """Run the benchmark, print the tables, write the JSON."""
+    import json
+
+    from workbench.cli.benchmarks import report, suite
+    from workbench.cli.benchmarks.scene import defaults
+
+    results = suite.run(defaults(threads), runs / ".cache", parts, rounds, lambda line: typer.echo(line, err=True))
+    if output is not None:
+        output.write_text(json.dumps(report.as_json(results), indent=2) + "\n")
+    report.show(results)

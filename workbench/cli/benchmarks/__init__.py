@@ -1,0 +1,10 @@
+"""What `sorl bench` measures, each beside its baseline. Light: the parts are imported when they run."""
+
+PARTS = {
+    "rollout": "episodes/s of the engine beside one generate() call a turn, same weights",
+    "update": "tokens/s of a full update beside a bare forward and backward of the same minibatches",
+    "logging": "training with the recorder beside the same training without it",
+    "ingest": "turn rows/s into the database beside DuckDB's bare read_parquet of the same files",
+    "shares": "where the wall time of an iteration goes",
+    "trl": "a whole GRPO iteration beside TRL's GRPOTrainer, equal model, batch, lengths and updates",
+}

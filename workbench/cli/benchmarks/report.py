@@ -1,0 +1,118 @@
+"""Results as tables for people and as JSON for programs."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from workbench.cli.benchmarks.pairs import Comparison, Side
+from workbench.cli.benchmarks.shares import Share
+from workbench.cli.text import print_table
+
+if TYPE_CHECKING:
+    from workbench.cli.benchmarks.suite import Results
+
+_BUSY = 0.15  # relative gap between the ratios by wall and by CPU time from which the machine was not quiet
+
+
+def show(results: Results) -> None:
+    """Print the tables, and what the reader must know to read them."""
+    if results.comparisons:
+        rows = [comparison_row(c) for c in results.comparisons]
+        print_table(list(rows[0]), [list(row.values()) for row in rows])
+        typer.echo()
+        for c in results.comparisons:
+            typer.echo(f"{c.name}: {c.ours.label}, beside {c.baseline.label}; {c.note}")
+        typer.echo()
+    if results.shares:
+        shares = [share_row(s) for s in results.shares]
+        print_table(list(shares[0]), [list(row.values()) for row in shares])
+        typer.echo()
+    typer.echo(
+        f"Medians of {results.rounds} rounds, both sides in turn after a warm-up; ratio = ours / baseline, pair by pair. "
+        f"Torch threads: {results.settings.threads}."
+    )
+    busy = [c.name for c in results.comparisons if abs(c.ratio / c.cpu_ratio - 1) > _BUSY]
+    if busy:
+        typer.echo(
+            f"By CPU time the ratio is another one for: {', '.join(busy)}. Where no side runs several threads, "
+            "the machine was busy with something else: measure again."
+        )
+
+
+def comparison_row(c: Comparison) -> dict[str, Any]:
+    """A row of the table: rates, the median ratio with its range, and the bar."""
+    return {
+        "measured": c.name,
+        "unit": c.unit,
+        "ours": _rounded(c.ours.rate),
+        "baseline": _rounded(c.baseline.rate),
+        "ratio": round(c.ratio, 3),
+        "min": round(min(c.ratios), 3),
+        "max": round(max(c.ratios), 3),
+        "by CPU": round(c.cpu_ratio, 3),
+        "target": str(c.target),
+        "met": "yes" if c.met else "no",
+    }
+
+
+def share_row(s: Share) -> dict[str, Any]:
+    """A row of the table of shares: seconds an iteration, and what part of them each went into."""
+    parts = {name: f"{getattr(s, name) / s.total:.1%}" for name in ("rollout", "update", "logging")}
+    return {"algorithm": s.algorithm, "s/iteration": round(s.total / s.iterations, 3), **parts}
+
+
+def as_json(results: Results) -> dict[str, Any]:
+    """Every sample, so that a reader can take other statistics; seconds unless the name says otherwise."""
+    return {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": {
+            "system": f"{platform.system()} {platform.machine()}",
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "load_average": list(os.getloadavg()),
+        },
+        "versions": {name: version(name) for name in ("sorl", "torch", "transformers", "duckdb", "pyarrow")},
+        "settings": results.settings.model_dump(),
+        "rounds": results.rounds,
+        "comparisons": [_comparison(c) for c in results.comparisons],
+        "shares": [
+            {**asdict(s), **{f"{n}_frac": getattr(s, n) / s.total for n in ("rollout", "update", "logging")}}
+            for s in results.shares
+        ],
+    }
+
+
+def _comparison(c: Comparison) -> dict[str, Any]:
+    return {
+        "name": c.name,
+        "unit": c.unit,
+        "ours": _side(c.ours),
+        "baseline": _side(c.baseline),
+        "ratio": {"median": c.ratio, "min": min(c.ratios), "max": max(c.ratios), "cpu": c.cpu_ratio, "pairs": c.ratios},
+        "target": {"of": c.target.of, "at_least": c.target.at_least, "met": c.met},
+        "note": c.note,
+        "facts": c.facts,
+    }
+
+
+def _side(side: Side) -> dict[str, Any]:
+    return {"label": side.label, "rate": side.rate, "samples": [asdict(s) for s in side.samples]}
+
+
+def _rounded(rate: float) -> float:
+    return round(rate) if rate >= 100 else round(rate, 3)
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()

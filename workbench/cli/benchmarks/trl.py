@@ -1,0 +1,140 @@
+"""A whole GRPO iteration beside TRL's: two processes, each in its own environment, that iterate in turn."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench.cli.benchmarks.pairs import Comparison, Sample, Side, Target, alternate
+from workbench.cli.benchmarks.scene import Scene
+from workbench.spec import InputError
+
+PYTHON = Path(".venv-trl/bin/python")
+SCRIPT = Path(__file__).parents[3] / "bench" / "trl_grpo.py"
+WARM_UP = 2  # iterations: the first ones allocate, and TRL's builds its generation config
+_OPTIMIZERS = {"sgd": "sgd", "adamw": "adamw_torch_fused"}
+
+
+def missing() -> str | None:
+    """What this comparison lacks on this machine; None when it can run."""
+    absent = [str(path) for path in (PYTHON, SCRIPT) if not path.is_file()]
+    return f"{' and '.join(absent)} not found: type `make bench-trl` in a checkout of sorl" if absent else None
+
+
+@dataclass
+class Worker:
+    """A process that makes one iteration for each line it is sent and answers with one line of JSON."""
+
+    process: subprocess.Popen[str]
+    log: Path
+
+    def iterate(self) -> dict[str, Any]:
+        """One iteration; what it took and trained on. Raises RuntimeError with the end of the log when it died."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
+            answer = self.process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if not answer:
+            raise RuntimeError(f"process {self.process.pid} ended:\n{self.log.read_text()[-3000:]}")
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+    def sample(self) -> Sample:
+        """One iteration as a sample whose work is its trained tokens."""
+        seen = self.iterate()
+        return Sample(seen["trained_tokens"], seen["seconds"], seen["cpu_seconds"])
+
+
+@contextmanager
+def worker(command: Sequence[str], log: Path, threads: int) -> Iterator[Worker]:
+    """Start `command`; it is sent the end of its input afterwards, and killed if that does not end it."""
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
+        )
+        try:
+            yield Worker(process, log)
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def ours(scene: Scene, folder: Path) -> list[str]:
+    """Command of our side."""
+    folder.mkdir()
+    settings = folder / "settings.json"
+    settings.write_text(scene.variant("grpo").model_dump_json())
+    return [sys.executable, "-m", f"{__package__}.iteration", str(settings), str(scene.start), str(folder)]
+
+
+def theirs(scene: Scene, prompt: int, completion: int) -> list[str]:
+    """Command of TRL's side: same checkpoint, batch, group size, epochs, minibatches, optimizer and step size."""
+    from workbench.algorithms import resolve
+
+    learn = scene.settings.learn
+    options = {
+        "model": scene.start,
+        "prompt": prompt,
+        "completion": completion,
+        "completions": learn.episodes,
+        "group-size": learn.group_size or resolve("grpo").group_size,
+        "epochs": learn.epochs,
+        "minibatches": learn.minibatches,
+        "optimizer": _OPTIMIZERS[learn.policy.kind],
+        "lr": learn.policy.lr,
+        "threads": scene.settings.threads,
+    }
+    return [str(PYTHON), str(SCRIPT), *(word for key, value in options.items() for word in (f"--{key}", str(value)))]
+
+
+def measure(scene: Scene, rounds: int) -> list[Comparison]:
+    """Trained tokens/s (tokens that the policy wrote, once an epoch) of whole iterations.
+
+    Lengths are equal: TRL's completions are as long as what our policy writes in an episode on average, its prompts as
+    long as everything else in an episode (our prompts and observations), so both train on and read as many tokens.
+    """
+    if reason := missing():
+        raise InputError(reason)
+    folder, threads = scene.folder / "trl", scene.settings.threads
+    with worker(ours(scene, folder), scene.folder / "ours.log", threads) as us:
+        seen = [us.iterate() for _ in range(WARM_UP)][-1]
+        completion = round(seen["trained_tokens"] / scene.settings.learn.epochs / seen["sequences"])
+        prompt = round(seen["sequence_tokens"] / seen["sequences"]) - completion
+        with worker(theirs(scene, prompt, completion), scene.folder / "trl.log", threads) as them:
+            a, b = alternate(us.sample, them.sample, rounds, warm_up=WARM_UP)
+    learn = scene.settings.learn
+    return [
+        Comparison(
+            name="iteration, grpo",
+            unit="trained tokens/s",
+            ours=Side("sorl, recorder on", a),
+            baseline=Side("TRL GRPOTrainer", b),
+            target=Target("ratio", 1.5),
+            note="tokens the policy wrote x epochs; TRL logs and saves nothing",
+            facts={
+                "completions": learn.episodes,
+                "updates": learn.epochs * learn.minibatches,
+                "completion_tokens": completion,
+                "prompt_tokens": prompt,
+                "our_trained_tokens": [s.work for s in a],
+                "their_trained_tokens": [s.work for s in b],
+            },
+        )
+    ]

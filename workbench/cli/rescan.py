@@ -1,0 +1,121 @@
+"""`sorl rescan`: judge recorded runs again, by the present rules."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from workbench.diagnostics.events import Event
+    from workbench.verdict.rescan import Recorded
+
+
+def rescan(
+    ctx: typer.Context,
+    experiment: Annotated[str | None, typer.Argument(help="Only its runs; default: all.", show_default=False)] = None,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Say what would change; write nothing.")] = False,
+) -> None:
+    """Judge the runs that are over again by the present collapse rule and alarms, and append the new verdicts."""
+    from workbench.cli.database import current, note
+    from workbench.cli.text import print_table
+    from workbench.diagnostics import CATALOGUE
+    from workbench.spec import InputError, Level, nearest
+    from workbench.store.sync import sync
+    from workbench.verdict.rescan import recorded
+
+    reader = current(ctx.obj)
+    names = [row[0] for row in reader.rows("SELECT DISTINCT experiment FROM run ORDER BY 1").rows]
+    if experiment is not None and experiment not in names:
+        raise InputError(f"no experiment '{experiment}'{nearest(experiment, names)}; `sorl ls` lists them")
+    columns = [d.name for d in CATALOGUE if d.level is Level.STEP]
+    changes: list[tuple[str, str]] = []
+    runs = recorded(reader, columns, experiment)
+    for run in runs:
+        verdict, events = judged(run)
+        if not (words := _changes(run, verdict, events)):
+            continue
+        if not dry:
+            try:
+                _append(ctx.obj / str(run.row["experiment"]) / run.run_id, run, verdict, events)
+            except InputError as taken:  # it was resumed since the sync: its trainer judges it itself
+                note(f"left alone: {taken}")
+                continue
+        changes.append((run.run_id, "; ".join(words)))
+    if changes and not dry:
+        sync(ctx.obj, CATALOGUE)
+    if changes:
+        print_table(("run_id", "change"), changes)
+    note(f"{len(runs)} runs judged, {len(changes)} {'would change' if dry else 'changed'}")
+
+
+def judged(run: Recorded) -> tuple[dict[str, Any], list[Event]]:
+    """The verdict columns of table `run` and the events that the present rules see in a recorded run."""
+    from workbench.diagnostics import CATALOGUE
+    from workbench.diagnostics.alarms import AlarmWatch
+    from workbench.diagnostics.collapse import Watch
+    from workbench.record.recorder import TIMED
+
+    watch, alarms = Watch(run.settings, run.episodes), AlarmWatch(CATALOGUE)
+    events: list[Event] = []
+    for row in run.steps:
+        seen = {k: v for k, v in row.items() if k != "step" and v is not None and not k.startswith(TIMED)}
+        step = int(row["step"] or 0)
+        events += [*watch.step(step, seen), *alarms.step(step, seen)]
+    for event in run.events:
+        if event["kind"] == "diverged":  # only the trainer saw this one: a loss that could not be used
+            watch.crashed(event["step"], event["message"])
+    verdict = watch.verdict
+    settled = run.row["status"] == "finished" or verdict.outcome in ("collapsed", "diverged")
+    columns = {
+        "outcome": verdict.outcome if settled else None,
+        "collapse_step": verdict.onset,
+        "detection_step": verdict.detection,
+        "peak_success": verdict.peak,
+        "final_success": verdict.final,
+    }
+    return columns, events
+
+
+def _changes(run: Recorded, verdict: dict[str, Any], events: Sequence[Event]) -> list[str]:
+    from workbench.verdict.rescan import changed
+
+    words = changed(run.row, verdict)
+    now, before = {_key(asdict(e)) for e in events}, {_key(e) for e in run.events if e["kind"] not in _NOT_OURS}
+    for title, keys in (("new", now - before), ("withdrawn", before - now)):
+        kinds = Counter(kind for _, kind, _ in sorted(keys))
+        words += [f"{title}: {', '.join(f'{n} {kind}' for kind, n in kinds.items())}"] if kinds else []
+    return words
+
+
+# Raised by the trainer or by the sync, not by a rule over recorded columns.
+_NOT_OURS = ("diverged", "segment_corrupt")
+
+
+def _key(event: dict[str, Any]) -> tuple[int, str, str]:
+    return (event["step"], event["kind"], event["diagnostic"])
+
+
+def _append(folder: Path, run: Recorded, verdict: dict[str, Any], events: Sequence[Event]) -> None:
+    """New segments of tables `run` and `event`; an event without a severity withdraws the one it replaces."""
+    from workbench.learn.run import locked
+    from workbench.record.schema import schema_of
+    from workbench.record.segments import SegmentWriter
+    from workbench.store.segments import now
+
+    rows = [asdict(e) for e in events]
+    kept = {_key(row) for row in rows}
+    stale = [e for e in run.events if e["kind"] not in _NOT_OURS and _key(e) not in kept]
+    rows += [{**dict.fromkeys(row), **{k: row[k] for k in ("step", "kind", "diagnostic")}} for row in stale]
+    row = {k: v for k, v in run.row.items() if k in schema_of("run").names}
+    with locked(folder):
+        writer = SegmentWriter(folder, flush_seconds=2.0)
+        writer.append("run", {k: [v] for k, v in (row | verdict).items()})
+        if rows:
+            columns = {name: [r.get(name) for r in rows] for name in schema_of("event").names}
+            writer.append("event", columns | {"run_id": [run.run_id] * len(rows), "at": [now()] * len(rows)})
+        writer.close()

@@ -1,0 +1,83 @@
+"""Which runs have a recorded curve to judge again, and what it says; the rule itself belongs to the diagnostics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from workbench.spec import CollapseSettings
+
+if TYPE_CHECKING:
+    from workbench.store.reader import Reader
+
+JUDGED = ("outcome", "collapse_step", "detection_step", "peak_success", "final_success")
+OVER = ("finished", "failed", "interrupted")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A run as the database has it: its row, its rows of table `step` in order, and its events."""
+
+    row: dict[str, Any]
+    steps: list[dict[str, float | None]]
+    events: list[dict[str, Any]]
+
+    @property
+    def run_id(self) -> str:
+        """Identity of the run."""
+        return str(self.row["run_id"])
+
+    @property
+    def settings(self) -> CollapseSettings:
+        """The collapse rule that the run was configured with; the defaults where it does not say."""
+        return CollapseSettings.model_validate(self._config.get("collapse", {}))
+
+    @property
+    def episodes(self) -> int | None:
+        """Episodes behind each point of the curve; None where the configuration does not say."""
+        episodes = self._config.get("learn", {}).get("episodes")
+        return None if episodes is None else int(episodes)
+
+    @property
+    def _config(self) -> dict[str, Any]:
+        return dict(json.loads(self.row["config"])) if self.row["config"] else {}
+
+
+def recorded(reader: Reader, columns: Sequence[str], experiment: str | None = None) -> list[Recorded]:
+    """Every run (of `experiment`) that is over, with `columns` of its steps; columns that do not exist are left out."""
+    runs = _dicts(reader, "SELECT * FROM run WHERE list_contains($over, status) ORDER BY run_id", {"over": list(OVER)})
+    known = {row["column_name"] for row in _dicts(reader, "SELECT column_name FROM (DESCRIBE step)", None)}
+    wanted = ", ".join(f'"{name}"' for name in ("step", *columns) if name in known)
+    found = []
+    for row in runs:
+        if experiment in (None, row["experiment"]):
+            steps = _dicts(
+                reader, f"SELECT {wanted} FROM step WHERE run_id = $run ORDER BY step", {"run": row["run_id"]}
+            )
+            events = _dicts(reader, "SELECT * FROM event WHERE run_id = $run ORDER BY step", {"run": row["run_id"]})
+            found.append(Recorded(row, steps, events))
+    return found
+
+
+def changed(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """What the verdict says differently now, in words."""
+    return [f"{n} {_word(old.get(n))} -> {_word(new[n])}" for n in JUDGED if not _same(old.get(n), new[n])]
+
+
+def _word(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, float) and isinstance(b, float):
+        return abs(a - b) <= 1e-9 or (a != a and b != b)
+    return bool(a == b)
+
+
+def _dicts(reader: Reader, sql: str, parameters: dict[str, Any] | None) -> list[dict[str, Any]]:
+    answer = reader.rows(sql, parameters)
+    return [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
