@@ -52,5 +52,13 @@ app: $(BIN)/.app ## the web app
 bench: $(BIN)/.core ## speed, each figure beside its baseline
 	$(BIN)/sorl bench
 
+bench-trl: $(BIN)/.core $(VENV)-trl/.done ## a whole GRPO iteration beside TRL's, in an environment of its own
+	$(BIN)/sorl bench --only trl
+
+$(VENV)-trl/.done: constraints-trl.txt
+	test -x $(VENV)-trl/bin/python || $(PYTHON) -m venv $(VENV)-trl
+	$(VENV)-trl/bin/python -m pip install --quiet -c constraints-trl.txt trl torch transformers accelerate datasets
+	touch $@
+
 clean: ## remove the virtual environments and caches (never runs/)
 	rm -rf $(VENV) $(VENV)-* .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,12 +2,12 @@
 
 Runs in TRL's own environment (constraints-trl.txt) and imports nothing of this project. By hand:
 
-    .venv-trl/bin/python bench/trl_grpo.py --model runs/.cache/warmstart/HASH --prompt 30 --completion 30 <<< $'go\ngo'
+    .venv-trl/bin/python bench/trl_grpo.py --model runs/.cache/warmstart/HASH --prompts 30 --completion 30 <<< $'go\ngo'
 
 An iteration is what our loop does in one step: sample a batch of completions, score them, take their log-probs, and
 make `epochs` x `minibatches` optimizer updates. Options are TRL's own; off is what costs time and our side does not do:
 no reference model (beta 0), no logging, no checkpoints, no activation checkpointing, no clipping of the gradient norm.
-Each line on stdout is {"seconds", "cpu_seconds", "trained_tokens", "sequence_tokens"} of one iteration.
+Each line on stdout is {"seconds", "cpu_seconds", "trained_tokens", "lengths"} of one iteration.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import os
 import random
 import sys
 import time
+from collections.abc import Sequence
+from itertools import cycle, islice
 from typing import Any, TextIO
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -31,10 +33,10 @@ from trl import GRPOConfig, GRPOTrainer
 class Turnstile(TrainerCallback):
     """Lets one iteration (`updates` optimizer steps, the first of which samples) pass for each line on `lines`."""
 
-    def __init__(self, updates: int, epochs: int, prompt: int, lines: TextIO, out: TextIO) -> None:
-        self._updates, self._epochs, self._prompt, self._lines, self._out = updates, epochs, prompt, lines, out
+    def __init__(self, updates: int, epochs: int, lines: TextIO, out: TextIO) -> None:
+        self._updates, self._epochs, self._lines, self._out = updates, epochs, lines, out
         self._began: tuple[float, float] | None = None
-        self.completions: list[int] = []  # length of each completion of the present iteration
+        self.lengths: list[tuple[int, int]] = []  # tokens of prompt and completion of each row of the iteration
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Between two iterations: report the last one, wait for the next line; the end of the input ends training."""
@@ -42,32 +44,31 @@ class Turnstile(TrainerCallback):
             return
         if self._began is not None:
             wall, cpu = self._began
-            tokens = sum(self.completions)
             report = {
                 "seconds": time.perf_counter() - wall,
                 "cpu_seconds": time.process_time() - cpu,
-                "trained_tokens": tokens * self._epochs,
-                "sequence_tokens": tokens + self._prompt * len(self.completions),
+                "trained_tokens": self._epochs * sum(completion for _, completion in self.lengths),
+                "lengths": [prompt + completion for prompt, completion in self.lengths],
             }
             print(json.dumps(report), file=self._out, flush=True)
         if not self._lines.readline():
             sys.exit(0)
-        self.completions = []
+        self.lengths = []
         self._began = (time.perf_counter(), time.process_time())
 
 
-def prompts(tokenizer: PreTrainedTokenizerBase, length: int, n: int) -> Dataset:
-    """`n` prompts of `length` random words: what they say does not change what a step costs."""
+def questions(tokenizer: PreTrainedTokenizerBase, lengths: Sequence[int], n: int) -> Dataset:
+    """`n` prompts of random words, `lengths` in turn: what they say does not change what a step costs."""
     words = sorted(set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens))
     draw = random.Random(0)
-    return Dataset.from_list([{"prompt": " ".join(draw.choices(words, k=length))} for _ in range(n)])
+    return Dataset.from_list([{"prompt": " ".join(draw.choices(words, k=k))} for k in islice(cycle(lengths), n)])
 
 
 def main(argv: list[str]) -> None:
     """Build the trainer and let it train until stdin ends."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="checkpoint folder with its tokenizer")
-    parser.add_argument("--prompt", type=int, required=True, help="tokens of a prompt")
+    parser.add_argument("--prompts", required=True, help="tokens of the prompts of a batch: 12,12,35,58")
     parser.add_argument("--completion", type=int, required=True, help="tokens of a completion, all of them trained on")
     parser.add_argument("--completions", type=int, default=64, help="completions an iteration")
     parser.add_argument("--group-size", type=int, default=8)
@@ -84,12 +85,12 @@ def main(argv: list[str]) -> None:
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     updates = options.epochs * options.minibatches
     luck = random.Random(1)
-    turnstile = Turnstile(updates, options.epochs, options.prompt, sys.stdin, out)
+    turnstile = Turnstile(updates, options.epochs, sys.stdin, out)
 
-    def reward(completions: list[str], completion_ids: list[list[int]], **kwargs: Any) -> list[float]:
+    def reward(prompts: list[str], completion_ids: list[list[int]], **kwargs: Any) -> list[float]:
         """Random: every advantage has a gradient, and nothing is learned that would change the lengths."""
-        turnstile.completions = [len(ids) for ids in completion_ids]
-        return [luck.random() for _ in completions]
+        turnstile.lengths = [(len(p.split()), len(ids)) for p, ids in zip(prompts, completion_ids, strict=True)]
+        return [luck.random() for _ in prompts]
 
     config = GRPOConfig(
         output_dir=os.path.join(os.environ.get("TMPDIR", "/tmp"), "sorl-bench-trl"),
@@ -111,6 +112,7 @@ def main(argv: list[str]) -> None:
         activation_checkpointing=False,
         bf16=False,
         use_cpu=True,
+        shuffle_dataset=False,
         seed=0,
         logging_strategy="no",
         save_strategy="no",
@@ -121,7 +123,7 @@ def main(argv: list[str]) -> None:
         model=AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32),
         reward_funcs=reward,
         args=config,
-        train_dataset=prompts(tokenizer, options.prompt, 4096),
+        train_dataset=questions(tokenizer, [int(n) for n in options.prompts.split(",")], 4096),
         processing_class=tokenizer,
         callbacks=[turnstile],
     )

@@ -33,7 +33,9 @@ class Batch:
     values: Tensor | None = None  # (B, T) critic before the update, V_old
     advantages: Tensor | None = None  # (B, T)
     returns: Tensor | None = None  # (B, T) target of the critic
-    sentence: Tensor | None = None  # (B, T) int64, sentence of each token from 1, 0 = none; only sentence ratios need it
+    sentence: Tensor | None = (
+        None  # (B, T) int64, sentence of each token from 1, 0 = none; only sentence ratios need it
+    )
     turn_id: Tensor | None = None  # (B, T) int64, `turn` computed once; whoever changes `mask` must drop it
 
     @property

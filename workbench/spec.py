@@ -7,7 +7,7 @@ app start on it without torch.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Literal, get_args
 
@@ -118,14 +118,20 @@ class Table:
 
 
 _RUN = Column("run_id", "VARCHAR", "Identity of the run: arm, seed and the hash of its resolved configuration.")
-_STEP = Column("step", "BIGINT", "Training iteration, from 0; the iteration that trained on the row, not the one that sampled it.")
+_STEP = Column(
+    "step", "BIGINT", "Training iteration, from 0; the iteration that trained on the row, not the one that sampled it."
+)
 _TRAJECTORY = Column("trajectory", "BIGINT", "Index of the trajectory in the batch of its step.")
-_TURN = Column("turn_index", "BIGINT", "Turn of the trajectory, from 1: a maximal stretch of tokens that the policy wrote.")
+_TURN = Column(
+    "turn_index", "BIGINT", "Turn of the trajectory, from 1: a maximal stretch of tokens that the policy wrote."
+)
 _AT = Column("at", "TIMESTAMP", "When the row was written (UTC).")
 
 TABLES: tuple[Table, ...] = (
     Table(
-        "experiment", "One row per experiment: a grid file and its question.", ("experiment",),
+        "experiment",
+        "One row per experiment: a grid file and its question.",
+        ("experiment",),
         (
             Column("experiment", "VARCHAR", "Name of the experiment: the stem of its TOML file."),
             Column("question", "VARCHAR", "The question that the grid asks, as its author wrote it."),
@@ -135,7 +141,9 @@ TABLES: tuple[Table, ...] = (
         latest_wins=True,
     ),
     Table(
-        "run", "One row per run: one cell of a grid, trained once.", ("run_id",),
+        "run",
+        "One row per run: one cell of a grid, trained once.",
+        ("run_id",),
         (
             _RUN,
             Column("experiment", "VARCHAR", "Experiment that the run belongs to."),
@@ -155,25 +163,42 @@ TABLES: tuple[Table, ...] = (
             Column("started_at", "TIMESTAMP", "When training began (UTC)."),
             Column("ended_at", "TIMESTAMP", "When the run ended (UTC); NULL while it runs."),
             Column("seconds", "DOUBLE", "Wall time of training so far, summed over resumed sessions."),
-            Column("versions", "VARCHAR", "Versions of python, torch, transformers and sorl, and the machine, as JSON."),
+            Column(
+                "versions", "VARCHAR", "Versions of python, torch, transformers and sorl, and the machine, as JSON."
+            ),
         ),
         latest_wins=True,
     ),
     Table("step", "One row per run and training iteration.", ("run_id", "step"), (_RUN, _STEP, _AT)),
     Table(
-        "minibatch", "One row per optimizer update.", ("run_id", "step", "update"),
+        "minibatch",
+        "One row per optimizer update.",
+        ("run_id", "step", "update"),
         (
-            _RUN, _STEP,
-            Column("update", "BIGINT", "Optimizer update inside the step, from 0 (the ratio is 1 there on fresh rollouts)."),
+            _RUN,
+            _STEP,
+            Column(
+                "update", "BIGINT", "Optimizer update inside the step, from 0 (the ratio is 1 there on fresh rollouts)."
+            ),
             Column("epoch", "BIGINT", "Pass over the batch, from 0."),
-            Column("rollout_step", "BIGINT", "Iteration whose policy sampled the data (staleness = step - rollout_step)."),
+            Column(
+                "rollout_step", "BIGINT", "Iteration whose policy sampled the data (staleness = step - rollout_step)."
+            ),
         ),
     ),
     Table(
-        "trajectory", "One row per trajectory that a step trained on.", ("run_id", "step", "trajectory"),
+        "trajectory",
+        "One row per trajectory that a step trained on.",
+        ("run_id", "step", "trajectory"),
         (
-            _RUN, _STEP, _TRAJECTORY,
-            Column("prompt_group", "BIGINT", "Prompt group of the trajectory (group-relative advantages compare inside it)."),
+            _RUN,
+            _STEP,
+            _TRAJECTORY,
+            Column(
+                "prompt_group",
+                "BIGINT",
+                "Prompt group of the trajectory (group-relative advantages compare inside it).",
+            ),
             Column("rollout_step", "BIGINT", "Iteration whose policy sampled the trajectory."),
             Column("question", "VARCHAR", "The question, as the policy read it."),
             Column("gold", "VARCHAR", "The expected answer."),
@@ -182,23 +207,32 @@ TABLES: tuple[Table, ...] = (
         ),
     ),
     Table(
-        "turn", "One row per run, step, epoch, trajectory and turn: the turn ledger.",
+        "turn",
+        "One row per run, step, epoch, trajectory and turn: the turn ledger.",
         ("run_id", "step", "epoch", "trajectory", "turn_index"),
         (
-            _RUN, _STEP,
+            _RUN,
+            _STEP,
             Column("epoch", "BIGINT", "Pass over the batch, from 0."),
-            _TRAJECTORY, _TURN,
+            _TRAJECTORY,
+            _TURN,
             Column("update", "BIGINT", "Optimizer update of the step in which this turn was trained in this epoch."),
         ),
     ),
     Table(
-        "turn_step", "One row per run, step and turn index: the roll-up of the turn ledger that charts read.",
-        ("run_id", "step", "turn_index"), (_RUN, _STEP, _TURN),
+        "turn_step",
+        "One row per run, step and turn index: the roll-up of the turn ledger that charts read.",
+        ("run_id", "step", "turn_index"),
+        (_RUN, _STEP, _TURN),
     ),
     Table(
-        "token", "One row per sampled trajectory of a step, with one LIST entry per token.", ("run_id", "step", "trajectory"),
+        "token",
+        "One row per sampled trajectory of a step, with one LIST entry per token.",
+        ("run_id", "step", "trajectory"),
         (
-            _RUN, _STEP, _TRAJECTORY,
+            _RUN,
+            _STEP,
+            _TRAJECTORY,
             Column("token", "VARCHAR[]", "Text of each token, prompt and observations included."),
             Column("token_id", "INTEGER[]", "Vocabulary id of each token."),
             Column("trained", "BOOLEAN[]", "True where the policy wrote the token (the loss mask)."),
@@ -215,10 +249,15 @@ TABLES: tuple[Table, ...] = (
         ),
     ),
     Table(
-        "evaluation", "One row per run, step and data set of held-out questions.", ("run_id", "step", "data"),
+        "evaluation",
+        "One row per run, step and data set of held-out questions.",
+        ("run_id", "step", "data"),
         (
-            _RUN, _STEP,
-            Column("data", "VARCHAR", "Name of the held-out data set (facts, or facts-no-search for the empty retriever)."),
+            _RUN,
+            _STEP,
+            Column(
+                "data", "VARCHAR", "Name of the held-out data set (facts, or facts-no-search for the empty retriever)."
+            ),
             Column("episodes", "BIGINT", "Held-out questions asked."),
             Column("success", "DOUBLE", "Share of questions answered exactly (fraction)."),
             Column("success_low", "DOUBLE", "Lower end of the 95 % Clopper-Pearson interval."),
@@ -227,10 +266,17 @@ TABLES: tuple[Table, ...] = (
         ),
     ),
     Table(
-        "event", "One row per thing that happened to a run.", ("run_id", "step", "kind", "diagnostic"),
+        "event",
+        "One row per thing that happened to a run.",
+        ("run_id", "step", "kind", "diagnostic"),
         (
-            _RUN, _STEP,
-            Column("kind", "VARCHAR", "What happened: collapse, mild, recovered, alarm, non_finite, format_collapse, segment_corrupt ..."),
+            _RUN,
+            _STEP,
+            Column(
+                "kind",
+                "VARCHAR",
+                "What happened: collapse, mild, recovered, alarm, non_finite, format_collapse, segment_corrupt ...",
+            ),
             Column("severity", "VARCHAR", "info, warning or critical."),
             Column("diagnostic", "VARCHAR", "Diagnostic that showed it; empty where none did."),
             Column("value", "DOUBLE", "Its value at the event."),
@@ -241,7 +287,9 @@ TABLES: tuple[Table, ...] = (
         latest_wins=True,
     ),
     Table(
-        "diagnostic", "One row per declared diagnostic and table: the dictionary of the measured columns.", ("name", "table_name"),
+        "diagnostic",
+        "One row per declared diagnostic and table: the dictionary of the measured columns.",
+        ("name", "table_name"),
         (
             Column("name", "VARCHAR", "Name of the diagnostic and of its column."),
             Column("table_name", "VARCHAR", "Table that holds the column."),
@@ -256,7 +304,9 @@ TABLES: tuple[Table, ...] = (
         latest_wins=True,
     ),
     Table(
-        "segment", "One row per ingested (or set aside) segment file.", ("run_id", "table_name", "file"),
+        "segment",
+        "One row per ingested (or set aside) segment file.",
+        ("run_id", "table_name", "file"),
         (
             _RUN,
             Column("table_name", "VARCHAR", "Table that the segment holds rows of."),
@@ -353,7 +403,7 @@ class OptimizerSettings(Settings):
     """SGD or AdamW of one network."""
 
     kind: Literal["sgd", "adamw"] = "sgd"
-    lr: Positive = 0.15
+    lr: Positive = 0.2
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0  # SGD only
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9  # AdamW only
     beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.999  # AdamW only
@@ -366,7 +416,7 @@ class LearnSettings(Settings):
 
     episodes: Count = 64
     group_size: Count | None = None  # rollouts per prompt; None = the algorithm's own
-    epochs: Count = 4
+    epochs: Count = 1
     minibatches: Count = 4
     micro_batch: Count | None = None  # sequences per backward; None = the whole minibatch
     staleness: Natural = 0  # train on the rollouts of this many iterations ago
@@ -402,7 +452,7 @@ class CollapseSettings(Settings):
     """The collapse rule (docs/diagnostics.md gives each threshold's reason)."""
 
     window: Count = 5
-    baseline: Count = 10
+    baseline: Count = 5
     severe: Fraction = 0.5
     mild: Fraction = 0.2
     points: Count = 5

@@ -83,7 +83,8 @@ def test_a_run_that_never_rises_above_its_start_has_not_learned(flat):
 def test_the_noise_of_a_run_that_never_learns_is_not_a_collapse(level):
     draw = np.random.default_rng(0)
     outcomes = [judge(draw.binomial(64, level, size=80) / 64, episodes=64).outcome for _ in range(100)]
-    assert outcomes.count("no_learning") >= 98
+    assert outcomes.count("no_learning") >= 95
+    assert "collapsed" not in outcomes
 
 
 def test_a_policy_that_is_killed_before_it_learned_has_not_learned():
@@ -91,7 +92,7 @@ def test_a_policy_that_is_killed_before_it_learned_has_not_learned():
 
 
 def test_too_few_points_are_undecided():
-    assert judge([0.5] * 9).outcome is None
+    assert judge([0.5] * 4).outcome is None
     assert judge([]).outcome is None
 
 
@@ -169,8 +170,9 @@ def reference(s, rule, episodes):
             return (peak(u) - smooth[u]) / max(peak(u), 1e-12) >= rule.severe
 
         run = all(u in smooth and lost(u) for u in range(t - points + 1, t + 1))
-        far = peak(t) - smooth[t] >= rule.sigmas * sigma
-        learned = peak(t) >= start + rule.sigmas * sigma
+        q = min(1.0, math.pi / (2 * w))
+        far = peak(t) - smooth[t] >= rule.sigmas * sigma * math.sqrt(2 * q)
+        learned = peak(t) >= start + rule.sigmas * sigma * math.sqrt(q + 1 / rule.baseline)
         if run and far and learned:
             top = next(u for u in smooth if smooth[u] == peak(t))
             near = [u for u in smooth if top <= u <= t and smooth[u] >= peak(t) - max(sigma, 0.05 * peak(t))]
@@ -208,10 +210,10 @@ def test_signal_collapse_is_nine_dead_groups_in_ten_for_five_points():
     assert fire([0.89] * 20, "zero_advantage_frac")[0] == []
 
 
-def test_entropy_is_compared_with_the_first_ten_points():
-    assert fire([1.0] * 10 + [0.11, 0.09], "entropy")[0] == [("entropy_collapse", 11)]
-    assert fire([1.0] * 10 + [2.9, 3.1, 3.2], "entropy")[0] == [("entropy_explosion", 11)]
-    assert fire([1.0] * 9 + [0.0], "entropy")[0] == []
+def test_entropy_is_compared_with_the_first_five_points():
+    assert fire([1.0] * 5 + [0.11, 0.09], "entropy")[0] == [("entropy_collapse", 6)]
+    assert fire([1.0] * 5 + [2.9, 3.1, 3.2], "entropy")[0] == [("entropy_explosion", 6)]
+    assert fire([1.0] * 4 + [0.0], "entropy")[0] == []
 
 
 def test_a_crash_is_a_divergence_whatever_the_score():

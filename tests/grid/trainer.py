@@ -53,7 +53,10 @@ def main() -> int:
     write(folder, identity, status="running", steps=done)
     for step in range(done + 1, config["iterations"] + 1):
         time.sleep(script.get("step_seconds", 0.01))
+        given_up = time.monotonic() + 200  # a test that failed lets nobody go
         while step == script.get("wait_at") and not (scripts.parent / "go").exists() and not asked:
+            if time.monotonic() > given_up:
+                return 1
             time.sleep(0.02)
         if step == script.get("fail_at"):
             print("RuntimeError: scripted failure", file=sys.stderr)

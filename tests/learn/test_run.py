@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
+
 from tests.learn.conftest import rows, train
 
 MakeRun = Callable[..., Path]

@@ -45,11 +45,7 @@ def _verb(name: str, command: Any, context: Any) -> str:
 
 def _table(table: Table) -> str:
     rows = [(f"`{c.name}`", c.type, "", c.description) for c in table.columns]
-    rows += [
-        (f"`{d.name}`", d.sql_type, d.unit.value, d.description)
-        for d in CATALOGUE
-        if d.table == table.name
-    ]
+    rows += [(f"`{d.name}`", d.sql_type, d.unit.value, d.description) for d in CATALOGUE if d.table == table.name]
     key = ", ".join(f"`{name}`" for name in table.key)
     return f"## {table.name}\n\n{table.grain} Key: {key}.\n\n" + _markdown(("column", "type", "unit", "meaning"), rows)
 

@@ -1,12 +1,16 @@
 """The collapse rule: when has a run that had learned lost it, where did the loss begin, did it come back.
 
-s_t is the training success of a step, s~_t its trailing median, P_t = max s~ so far (at t*), b the mean of the first
-points, sigma = 1.4826 MAD of s - s~ over the points so far, but at least the standard error of a share of n episodes at
+s_t is the training success of a step, s~_t its trailing median, P_t = max s~ so far (at t*), b the success of the
+untrained policy (held out, where it was evaluated before the first update, else the mean of the first n_0 points, by
+which a policy after a warm start has already learned), sigma = 1.4826 MAD of s - s~ over the points so far, but at least the standard error of a share of n episodes at
 P or b: where success is a few episodes in a batch, the deviations are mostly ties, their MAD is 0, and the rule would
 call the noise of a run that never learned a collapse. The rule is causal: what it says at a step depends on the steps
 up to it, so a live run and its log get the same verdict.
 
-Event: (P - s~)/P >= delta at W points in a row, and P - s~ >= kappa sigma, and P >= b + kappa sigma.
+Event: (P - s~)/P >= delta at W points in a row, and P - s~ >= kappa sigma_loss, and P >= b + kappa sigma_gain. What is
+compared are a median of w points and another one, or a mean of n_0 points, so the noise is that of their difference:
+sigma_loss = sigma sqrt(2 q), sigma_gain^2 = sigma^2 q + (standard error of b)^2, q = pi / (2 w) (at most 1). The noise of single points
+in their place called runs that went from 42 to 66 % success `no_learning`.
 Onset: the last t >= t* with s~_t >= P - max(sigma, 0.05 P). Detection: the first point at which the event rule holds.
 Recovery: s~ >= P - 0.2 (P - trough) at W points in a row after detection.
 """
@@ -165,6 +169,11 @@ class Verdict:
         return self.first.detection if self.first else None
 
 
+def smoothing(window: int) -> float:
+    """Standard error of the median of `window` normal points over that of one: sqrt(pi / (2 w)), 1 at w = 1."""
+    return min(1.0, math.sqrt(math.pi / (2 * window)))
+
+
 @dataclass
 class _Curve:
     """The score so far and everything the rule derives from it."""
@@ -178,6 +187,7 @@ class _Curve:
     peak: float = -math.inf
     peak_index: int = -1
     sigma: float = 0.0
+    untrained: tuple[float, int] | None = None  # held-out success before the first update, and on how many questions
 
     def add(self, step: int, score: float) -> None:
         window = self.settings.window
@@ -202,17 +212,27 @@ class _Curve:
 
     @property
     def baseline(self) -> float:
-        return fmean(self.scores[: self.settings.baseline])
+        return fmean(self.scores[: self.settings.baseline]) if self.untrained is None else self.untrained[0]
 
     @property
-    def noise(self) -> float:
-        """How far above the baseline is more than noise."""
-        return self.settings.sigmas * self.sigma
+    def loss_noise(self) -> float:
+        """How far two smoothed scores must lie apart to be more than noise."""
+        return self.settings.sigmas * self.sigma * smoothing(self.settings.window) * math.sqrt(2)
+
+    @property
+    def gain_noise(self) -> float:
+        """How far a smoothed score must lie above the baseline to be more than noise."""
+        if self.untrained is None:
+            start = self.sigma / math.sqrt(self.settings.baseline)
+        else:
+            share, n = self.untrained
+            start = math.sqrt(max(0.0, share * (1.0 - share)) / n)
+        return self.settings.sigmas * math.hypot(self.sigma * smoothing(self.settings.window), start)
 
     @property
     def decided(self) -> bool:
         """True once the baseline and the trailing median exist."""
-        return len(self.scores) >= max(self.settings.baseline, self.settings.window)
+        return len(self.scores) >= max(1 if self.untrained else self.settings.baseline, self.settings.window)
 
 
 class _Falls:
@@ -242,8 +262,8 @@ class _Falls:
             return "recovered"
         lost = curve.peak - level
         self.below = self.below + 1 if lost >= self.threshold * max(curve.peak, NOTHING) else 0
-        learned = curve.decided and curve.peak >= curve.baseline + curve.noise
-        if self.below < points or lost < curve.noise or not learned:
+        learned = curve.decided and curve.peak >= curve.baseline + curve.gain_noise
+        if self.below < points or lost < curve.loss_noise or not learned:
             return ""
         tolerance = max(curve.sigma, ONSET_TOLERANCE * curve.peak)
         onset = max(i for i in range(curve.peak_index, len(curve.smooth)) if curve.smooth[i] >= curve.peak - tolerance)
@@ -324,6 +344,9 @@ class Watch:
         """The events of `step`, whose row of table `step` is `measured`; a missing or None score is no point."""
         events = [event for hard in self._hard if (event := hard.advance(step, measured.get(hard.rule.diagnostic)))]
         score = measured.get("success")
+        share, asked = measured.get("heldout_success"), measured.get("heldout_episodes")
+        if not self._curve.scores and share is not None and asked:
+            self._curve.untrained = (float(share), int(asked))
         if score is not None and not math.isfinite(score):
             message = f"success is {score}: nothing can be measured any more"
             events.append(Event(step, "non_finite", "critical", message, "success", score))
@@ -375,7 +398,7 @@ class Watch:
         elif mild:
             outcome = "mild"
         elif curve.decided:
-            outcome = "healthy" if curve.peak > curve.baseline + curve.noise else "no_learning"
+            outcome = "healthy" if curve.peak > curve.baseline + curve.gain_noise else "no_learning"
         known = curve.peak_index >= 0
         last = curve.scores[-FINAL:]
         return Verdict(

@@ -206,6 +206,7 @@ class StepEvidence:
     trained: Rollouts | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     tokens_trained: int = 0
+    heldout: tuple[float, int] | None = None  # success of the policy before this step, and on how many questions
 
     def timed(self, **seconds: float) -> StepEvidence:
         """The same step with more timings."""

@@ -13,7 +13,10 @@ from workbench.spec import CollapseSettings, Diagnostic, table
 # What each setting of the collapse rule is and why its default is what it is.
 COLLAPSE_REASONS: dict[str, tuple[str, str]] = {
     "window": ("points of the trailing median", "one bad batch of 64 episodes must not look like a fall"),
-    "baseline": ("first points, whose mean is the policy before training", "RAGEN compares with the first ten steps"),
+    "baseline": (
+        "first points, whose mean is the policy before training",
+        "as many as the window; an agent after a warm start has already learned much within RAGEN's ten",
+    ),
     "severe": ("share of the peak that a collapse loses", "published collapses lose more than half; noise does not"),
     "mild": ("share of the peak that a mild fall loses", "the smallest loss that a user would act on"),
     "points": ("points in a row that the loss has to last", "as long as the window, so that it has turned over once"),
@@ -54,21 +57,24 @@ def _collapse() -> str:
     hard = ([f"`{rule.kind}`", _mark(rule), rule.reason] for rule in HARD_RULES)
     return f"""## The collapse rule
 
-With `s` the training success of a step, `m` its trailing median, `P` the largest `m` so far, `b` the mean of the
-first points and `sigma` = 1.4826 x the median absolute deviation of `s - m` so far, but at least the standard error of
+With `s` the training success of a step, `m` its trailing median, `P` the largest `m` so far, `b` the held-out
+success before the first update (without one, the mean of the first points) and `sigma` = 1.4826 x the median absolute deviation of `s - m` so far, but at least the standard error of
 a share of `learn.episodes` at `P` or `b` (without that floor, the ties of a run at 1 to 3 % success make `sigma` 0,
 and most runs that never learn are called collapsed):
 
-- **Fall**: `(P - m) / P` is at least the threshold at `collapse.points` points in a row, `P - m >= sigmas x sigma`,
-  and `P >= b + sigmas x sigma`. Past `collapse.severe` the event is `collapse`, past `collapse.mild` it is `mild`. The
+- **Fall**: `(P - m) / P` is at least the threshold at `collapse.points` points in a row, `P - m >= sigmas x sigma_loss`,
+  and `P >= b + sigmas x sigma_gain`. Past `collapse.severe` the event is `collapse`, past `collapse.mild` it is `mild`. The
   first step at which all of it holds is the *detection*.
 - **Onset**: the last step at or after the peak with `m >= P - max(sigma, {ONSET_TOLERANCE:g} P)`.
 - **Abrupt**: at most {ABRUPT} steps from onset to detection.
 - **Recovery**: after the detection, `m >= P - {RECOVERED:g} (P - lowest m)` at `collapse.points` points in a row.
   Without it the fall is *terminal*, or *censored* when the run ends within `collapse.points` points.
 - **Outcome**: `diverged` when the run could not go on, else `collapsed`, else `mild`, else `no_learning` when `P` never
-  rose above `b + sigmas x sigma`, else `healthy`. NULL while there are fewer points than the baseline needs.
+  rose above `b + sigmas x sigma_gain`, else `healthy`. NULL while there are fewer points than the baseline needs.
 - `run.final_success` is the mean of the last {FINAL} steps.
+
+`sigma_loss = sigma sqrt(2 q)` and `sigma_gain = sqrt(sigma^2 q + se(b)^2)` are the noise of what is compared, with
+`q = min(1, pi / (2 window))` the variance of a median of `window` points over that of one.
 
 Everything is causal: a live run and its log get the same verdict.
 

@@ -63,6 +63,18 @@ def success(v: StepView) -> float | None:
     return _mean(v.evidence.rollouts.success)
 
 
+@diagnostic(STEP, Unit.FRACTION, "share of held-out questions answered exactly right", "Search-R1 (exact match)")
+def heldout_success(v: StepView) -> float | None:
+    """Success on held-out questions of the policy before this step; NULL in steps without an evaluation."""
+    return None if v.evidence.heldout is None else v.evidence.heldout[0]
+
+
+@diagnostic(STEP, Unit.COUNT, "number of held-out questions", "ours", sql_type="BIGINT")
+def heldout_episodes(v: StepView) -> float | None:
+    """How many held-out questions that success is a share of; NULL in steps without an evaluation."""
+    return None if v.evidence.heldout is None else v.evidence.heldout[1]
+
+
 @diagnostic(STEP, Unit.REWARD, "mean R of the fresh rollouts", "every trainer")
 def reward(v: StepView) -> float | None:
     """Mean outcome reward."""

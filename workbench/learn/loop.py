@@ -79,6 +79,7 @@ class Trainer:
                         "total": ended - began,
                     },
                     tokens_trained=sum(int(u.mask.sum()) for u in updates),
+                    heldout=(evaluated[0]["success"], evaluated[0]["episodes"]) if evaluated else None,
                 ),
                 evaluations=evaluated,
             )

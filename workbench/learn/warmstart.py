@@ -1,6 +1,6 @@
 """The warm start: imitation on noisy scripted episodes, cached by the hash of everything that shapes it.
 
-    python -m workbench.learn.warmstart CONFIG.toml CACHE      makes it if needed, prints its folder
+python -m workbench.learn.warmstart CONFIG.toml CACHE      makes it if needed, prints its folder
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python -m workbench.cli.benchmarks.iteration SETTINGS.json CHECKPOINT FOLDER
 
 An iteration is a whole step of a run: sampling, old log-probs, advantages, updates, diagnostics, segments on the disk.
-Each line on stdout is {"seconds", "cpu_seconds", "trained_tokens", "sequence_tokens", "sequences"} of one iteration.
+Each line on stdout is {"seconds", "cpu_seconds", "trained_tokens", "lengths"} of one iteration.
 """
 
 from __future__ import annotations
@@ -26,18 +26,14 @@ from workbench.spec import RunSettings
 class Counting(Recorder):
     """A recorder that also remembers how much the last step trained on."""
 
-    counts: Mapping[str, int]
+    counts: Mapping[str, Any]
 
     def step(
         self, step: int, evidence: StepEvidence, evaluations: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, float | None]:
         """Record, and count."""
-        lengths = [len(tokens) for tokens in (evidence.trained or evidence.rollouts).tokens]
-        self.counts = {
-            "trained_tokens": evidence.tokens_trained,
-            "sequence_tokens": sum(lengths),
-            "sequences": len(lengths),
-        }
+        rows = (evidence.trained or evidence.rollouts).tokens
+        self.counts = {"trained_tokens": evidence.tokens_trained, "lengths": [len(tokens) for tokens in rows]}
         return super().step(step, evidence, evaluations)
 
 

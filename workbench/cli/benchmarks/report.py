@@ -35,8 +35,8 @@ def show(results: Results) -> None:
         print_table(list(shares[0]), [list(row.values()) for row in shares])
         typer.echo()
     typer.echo(
-        f"Medians of {results.rounds} rounds, both sides in turn after a warm-up; ratio = ours / baseline, pair by pair. "
-        f"Torch threads: {results.settings.threads}."
+        f"Medians of {results.rounds} rounds, both sides in turn after a warm-up; ratio = ours / baseline, pair by "
+        f"pair. Torch threads: {results.settings.threads}."
     )
     busy = [c.name for c in results.comparisons if abs(c.ratio / c.cpu_ratio - 1) > _BUSY]
     if busy:

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 from workbench.learn.loop import Trainer
 from workbench.learn.warmstart import ensure
 from workbench.record.recorder import Recorder
-from workbench.spec import EvaluationSettings, RunSettings
+from workbench.spec import EvaluationSettings, LearnSettings, RunSettings
 
 ENDLESS = 1_000_000  # iterations: whoever measures decides when to stop
 
@@ -39,9 +39,16 @@ class Scene:
 
 
 def defaults(threads: int = 1) -> RunSettings:
-    """The default run without end and without held-out evaluation, which no baseline does."""
+    """An off-policy run of the default sizes, without end and without held-out evaluation, which no baseline does.
+
+    The batch is spelled out, so that figures stay comparable when a default moves.
+    """
     return RunSettings(
-        algorithm="ppo", iterations=ENDLESS, evaluation=EvaluationSettings(every=0, episodes=1), threads=threads
+        algorithm="ppo",
+        iterations=ENDLESS,
+        learn=LearnSettings(episodes=64, epochs=4, minibatches=4, staleness=0),
+        evaluation=EvaluationSettings(every=0, episodes=1),
+        threads=threads,
     )
 
 

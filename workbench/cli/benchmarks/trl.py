@@ -10,8 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
+from workbench.algorithms import resolve
 from workbench.cli.benchmarks.pairs import Comparison, Sample, Side, Target, alternate
 from workbench.cli.benchmarks.scene import Scene
 from workbench.spec import InputError
@@ -84,17 +86,15 @@ def ours(scene: Scene, folder: Path) -> list[str]:
     return [sys.executable, "-m", f"{__package__}.iteration", str(settings), str(scene.start), str(folder)]
 
 
-def theirs(scene: Scene, prompt: int, completion: int) -> list[str]:
+def theirs(scene: Scene, prompts: Sequence[int], completion: int) -> list[str]:
     """Command of TRL's side: same checkpoint, batch, group size, epochs, minibatches, optimizer and step size."""
-    from workbench.algorithms import resolve
-
     learn = scene.settings.learn
     options = {
         "model": scene.start,
-        "prompt": prompt,
+        "prompts": ",".join(map(str, prompts)),
         "completion": completion,
         "completions": learn.episodes,
-        "group-size": learn.group_size or resolve("grpo").group_size,
+        "group-size": group_size(scene),
         "epochs": learn.epochs,
         "minibatches": learn.minibatches,
         "optimizer": _OPTIMIZERS[learn.policy.kind],
@@ -104,37 +104,53 @@ def theirs(scene: Scene, prompt: int, completion: int) -> list[str]:
     return [str(PYTHON), str(SCRIPT), *(word for key, value in options.items() for word in (f"--{key}", str(value)))]
 
 
+def group_size(scene: Scene) -> int:
+    """Completions a prompt."""
+    return scene.settings.learn.group_size or resolve("grpo").group_size
+
+
+def prompt_lengths(lengths: Sequence[int], completion: int, groups: int) -> list[int]:
+    """Lengths of a batch's prompts that make its sequences as long as ours: one a group, the means of quantiles."""
+    ordered, n = sorted(lengths), len(lengths)
+    parts = [ordered[i * n // groups : (i + 1) * n // groups] for i in range(groups)]
+    return [max(1, round(mean(part)) - completion) for part in parts]
+
+
 def measure(scene: Scene, rounds: int) -> list[Comparison]:
     """Trained tokens/s (tokens that the policy wrote, once an epoch) of whole iterations.
 
-    Lengths are equal: TRL's completions are as long as what our policy writes in an episode on average, its prompts as
-    long as everything else in an episode (our prompts and observations), so both train on and read as many tokens.
+    TRL's completions are as long as what our policy writes in an episode on average, and its prompts as long as the
+    rest of an episode (our prompts and observations), so both train on and read as many tokens. Twice: with sequences
+    as unequal in length as ours, and with all of them equal, which spares TRL the padding that we have.
     """
     if reason := missing():
         raise InputError(reason)
-    folder, threads = scene.folder / "trl", scene.settings.threads
-    with worker(ours(scene, folder), scene.folder / "ours.log", threads) as us:
+    learn, threads = scene.settings.learn, scene.settings.threads
+    found = []
+    with worker(ours(scene, scene.folder / "trl"), scene.folder / "ours.log", threads) as us:
         seen = [us.iterate() for _ in range(WARM_UP)][-1]
-        completion = round(seen["trained_tokens"] / scene.settings.learn.epochs / seen["sequences"])
-        prompt = round(seen["sequence_tokens"] / seen["sequences"]) - completion
-        with worker(theirs(scene, prompt, completion), scene.folder / "trl.log", threads) as them:
-            a, b = alternate(us.sample, them.sample, rounds, warm_up=WARM_UP)
-    learn = scene.settings.learn
-    return [
-        Comparison(
-            name="iteration, grpo",
-            unit="trained tokens/s",
-            ours=Side("sorl, recorder on", a),
-            baseline=Side("TRL GRPOTrainer", b),
-            target=Target("ratio", 1.5),
-            note="tokens the policy wrote x epochs; TRL logs and saves nothing",
-            facts={
-                "completions": learn.episodes,
-                "updates": learn.epochs * learn.minibatches,
-                "completion_tokens": completion,
-                "prompt_tokens": prompt,
-                "our_trained_tokens": [s.work for s in a],
-                "their_trained_tokens": [s.work for s in b],
-            },
-        )
-    ]
+        completion = round(seen["trained_tokens"] / learn.epochs / learn.episodes)
+        groups = learn.episodes // group_size(scene)
+        for name, kinds in (("lengths as ours", groups), ("no padding", 1)):
+            prompts = prompt_lengths(seen["lengths"], completion, kinds)
+            with worker(theirs(scene, prompts, completion), scene.folder / "trl.log", threads) as them:
+                a, b = alternate(us.sample, them.sample, rounds, warm_up=WARM_UP)
+            found.append(
+                Comparison(
+                    name=f"iteration, {name}",
+                    unit="trained tokens/s",
+                    ours=Side("grpo, recorder on", a),
+                    baseline=Side("TRL GRPOTrainer", b),
+                    target=Target("ratio", 1.5),
+                    note="trained tokens: what the policy wrote x epochs; TRL logs and saves nothing",
+                    facts={
+                        "completions": learn.episodes,
+                        "updates": learn.epochs * learn.minibatches,
+                        "their_prompts": prompts,
+                        "their_completion": completion,
+                        "our_mean_sequence": mean(seen["lengths"]),
+                        "our_longest_sequence": max(seen["lengths"]),
+                    },
+                )
+            )
+    return found

@@ -49,9 +49,8 @@ def sampled(scene: Scene, algorithm: str) -> Step:
     settings, chosen = scene.variant(algorithm), resolve(algorithm)
     model = policy.load(scene.start)
     critic, learn = Critic(model), settings.learn
-    sampler = Sampler(
-        settings, Facts(settings.world), HFEngine(model, scene.tokenizer, settings.engine), chosen.group_size
-    )
+    engine = HFEngine(model, scene.tokenizer, settings.engine)
+    sampler = Sampler(settings, Facts(settings.world), engine, learn.group_size or chosen.group_size)
     rollout = sampler.rollout(0, 0)
     batch = batch_of(rollout, scene.tokenizer.pad_token_id)
     with torch.no_grad():
