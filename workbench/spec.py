@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class InputError(ValueError):
-    """A mistake of the user: the message names the thing, what is allowed and what to type. Exit code 2, no traceback."""
+    """A mistake of the user: the message names the thing, what is allowed, what to type. Exit code 2, no traceback."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from tests.learn.conftest import cache, new_run  # noqa: F401  (fixtures)
 from workbench.diagnostics import CATALOGUE
 from workbench.spec import TABLES
 from workbench.store.sync import sync
@@ -20,7 +19,7 @@ MakeRun = Callable[..., Path]
 
 
 def kill_and_look(folder: Path, cache: Path, after: float) -> tuple[float, set[int]]:
-    """Train for `after` seconds from the first step on, kill -9; the moment of death and the steps finished 2 s before."""
+    """Train for `after` seconds from the first step on, kill -9; when it died, and the steps finished 2 s before."""
     command = [sys.executable, "-m", "workbench.learn", str(folder), "--cache", str(cache)]
     log = folder / "progress.log"
     with log.open("w") as out, subprocess.Popen(command, stdout=out) as process:
@@ -35,8 +34,8 @@ def kill_and_look(folder: Path, cache: Path, after: float) -> tuple[float, set[i
 
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_run_that_is_killed_again_and_again_loses_two_seconds_and_doubles_nothing(
-    new_run: MakeRun,  # noqa: F811
-    cache: Path,  # noqa: F811
+    new_run: MakeRun,
+    cache: Path,
     kills: int,
 ) -> None:
     folder = new_run(iterations=3000, record={"checkpoint_every": 5}, evaluation={"every": 0})

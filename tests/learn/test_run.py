@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
 
-from tests.learn.conftest import rows, train
+from tests.learn.tiny import rows, train
 
 MakeRun = Callable[..., Path]
 

@@ -1,4 +1,4 @@
-"""The generated blocks of docs/schema.md and docs/cli.md; `make docs` writes them, `make check` fails when they are stale."""
+"""The generated blocks of docs/schema.md and docs/cli.md; `make docs` writes them, `make check` finds stale ones."""
 
 from __future__ import annotations
 

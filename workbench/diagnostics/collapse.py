@@ -1,16 +1,16 @@
 """The collapse rule: when has a run that had learned lost it, where did the loss begin, did it come back.
 
-s_t is the training success of a step, s~_t its trailing median, P_t = max s~ so far (at t*), b the success of the
-untrained policy (held out, where it was evaluated before the first update, else the mean of the first n_0 points, by
-which a policy after a warm start has already learned), sigma = 1.4826 MAD of s - s~ over the points so far, but at least the standard error of a share of n episodes at
-P or b: where success is a few episodes in a batch, the deviations are mostly ties, their MAD is 0, and the rule would
-call the noise of a run that never learned a collapse. The rule is causal: what it says at a step depends on the steps
-up to it, so a live run and its log get the same verdict.
+s_t is the training success of a step, s~_t its trailing median, P_t = max s~ so far (at t*). b is the success of the
+untrained policy: held out, where it was evaluated before the first update, else the mean of the first n_0 points (by
+which a policy after a warm start has already learned). sigma = 1.4826 MAD of s - s~ over the points so far, but at
+least the standard error of a share of n episodes at P or b: where success is a few episodes in a batch, the deviations
+are mostly ties, their MAD is 0, and the rule would call the noise of a run that never learned a collapse. The rule is
+causal: what it says at a step depends on the steps up to it, so a live run and its log get the same verdict.
 
 Event: (P - s~)/P >= delta at W points in a row, and P - s~ >= kappa sigma_loss, and P >= b + kappa sigma_gain. What is
-compared are a median of w points and another one, or a mean of n_0 points, so the noise is that of their difference:
-sigma_loss = sigma sqrt(2 q), sigma_gain^2 = sigma^2 q + (standard error of b)^2, q = pi / (2 w) (at most 1). The noise of single points
-in their place called runs that went from 42 to 66 % success `no_learning`.
+compared are a median of w points and another one, or the start, so the noise is that of their difference, with
+q = min(1, pi / (2 w)): sigma_loss = sigma sqrt(2 q), sigma_gain^2 = sigma^2 q + (standard error of b)^2. The noise of
+single points in their place called runs that went from 42 to 66 % success `no_learning`.
 Onset: the last t >= t* with s~_t >= P - max(sigma, 0.05 P). Detection: the first point at which the event rule holds.
 Recovery: s~ >= P - 0.2 (P - trough) at W points in a row after detection.
 """

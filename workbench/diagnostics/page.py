@@ -57,14 +57,14 @@ def _collapse() -> str:
     hard = ([f"`{rule.kind}`", _mark(rule), rule.reason] for rule in HARD_RULES)
     return f"""## The collapse rule
 
-With `s` the training success of a step, `m` its trailing median, `P` the largest `m` so far, `b` the held-out
-success before the first update (without one, the mean of the first points) and `sigma` = 1.4826 x the median absolute deviation of `s - m` so far, but at least the standard error of
-a share of `learn.episodes` at `P` or `b` (without that floor, the ties of a run at 1 to 3 % success make `sigma` 0,
-and most runs that never learn are called collapsed):
+With `s` the training success of a step, `m` its trailing median, `P` the largest `m` so far, `b` the held-out success
+before the first update (without one, the mean of the first points) and `sigma` = 1.4826 x the median absolute deviation
+of `s - m` so far, but at least the standard error of a share of `learn.episodes` at `P` or `b` (without that floor, the
+ties of a run at 1 to 3 % success make `sigma` 0, and most runs that never learn are called collapsed):
 
-- **Fall**: `(P - m) / P` is at least the threshold at `collapse.points` points in a row, `P - m >= sigmas x sigma_loss`,
-  and `P >= b + sigmas x sigma_gain`. Past `collapse.severe` the event is `collapse`, past `collapse.mild` it is `mild`. The
-  first step at which all of it holds is the *detection*.
+- **Fall**: `(P - m) / P` is at least the threshold at `collapse.points` points in a row, and
+  `P - m >= sigmas x sigma_loss`, and `P >= b + sigmas x sigma_gain`. Past `collapse.severe` the event is `collapse`,
+  past `collapse.mild` it is `mild`. The first step at which all of it holds is the *detection*.
 - **Onset**: the last step at or after the peak with `m >= P - max(sigma, {ONSET_TOLERANCE:g} P)`.
 - **Abrupt**: at most {ABRUPT} steps from onset to detection.
 - **Recovery**: after the detection, `m >= P - {RECOVERED:g} (P - lowest m)` at `collapse.points` points in a row.

@@ -85,8 +85,8 @@ def load(checkpoint: Path, learner: Learner) -> Progress:
         flat = load_file(checkpoint / f"{name}_optimizer.safetensors")
         state: dict[int, dict[str, Any]] = {}
         for key, value in flat.items():
-            i, entry = key.split(".", 1)
-            state.setdefault(int(i), {})[entry] = value
+            parameter, name_in_state = key.split(".", 1)
+            state.setdefault(int(parameter), {})[name_in_state] = value
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     stored = json.loads((checkpoint / "progress.json").read_text())
     rollouts = []

@@ -87,7 +87,7 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
                 # A divergence is a result, not a failure: the run is over and everything up to it is kept.
                 recorder.diverged(trainer.step, str(error))
                 status.write("finished", str(error))
-            except Exception as error:  # the edge of the process: whatever broke must reach the log and the table
+            except Exception as error:  # noqa: BLE001  the edge of the process: whatever broke must reach the log and the table
                 traceback.print_exc()
                 status.write("failed", f"{type(error).__name__}: {error}")
                 return FAILED

@@ -19,6 +19,26 @@ from workbench.objective.value import positions, value_loss
 from workbench.spec import LearnSettings
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """What one backward pass saw of the policy, detached."""
+
+    terms: LossTerms
+    log_prob: Tensor  # (B, T)
+    entropy: Tensor  # (B, T)
+    weight: Tensor  # (B, T) d loss / d log-prob
+
+    @classmethod
+    def join(cls, parts: list[_Seen]) -> _Seen:
+        """The minibatch from its micro-batches."""
+        return cls(
+            LossTerms.join([part.terms for part in parts]),
+            torch.cat([part.log_prob for part in parts]),
+            torch.cat([part.entropy for part in parts]),
+            torch.cat([part.weight for part in parts]),
+        )
+
+
 @dataclass
 class Learner:
     """The networks, their optimizers and the rule that updates them."""
@@ -42,9 +62,10 @@ class Learner:
         if self.critic is not None:
             scalars |= self._update_critic(batch)
         self.updates += 1
-        terms, log_prob, entropy, weight = self._seen
-        numbers = [scalars["grad_norm"], scalars["policy_loss"], scalars.get("value_loss") or 0.0]
-        scalars["non_finite"] = float(sum(not math.isfinite(x) for x in numbers))
+        terms, log_prob = self._seen.terms, self._seen.log_prob
+        numbers = [scalars[name] for name in ("grad_norm", "policy_loss", "value_loss") if name in scalars]
+        scalars["non_finite"] = float(sum(x is not None and not math.isfinite(x) for x in numbers))
+        assert batch.advantages is not None
         one = Tensor.unsqueeze
         return Evidence(
             epoch=torch.tensor([epoch]),
@@ -63,8 +84,8 @@ class Learner:
             dual=one(terms.dual, 0),
             factor=one(terms.factor, 0),
             advantages=one(batch.advantages, 0),
-            entropy=one(entropy, 0),
-            gradient_weight=one(weight, 0),
+            entropy=one(self._seen.entropy, 0),
+            gradient_weight=one(self._seen.weight, 0),
             values=None if self.critic is None else one(self._values, 0),
             values_old=None if batch.values is None else one(batch.values, 0),
             returns=None if batch.returns is None else one(batch.returns, 0),
@@ -83,7 +104,7 @@ class Learner:
         whole = Normaliser.of(batch, len(micros), self.algorithm.correction)
         sums = self._statistics(micros)
         bias = [torch.zeros_like(p) for p in self.policy_parameters] if measure_bias else []
-        seen: list[tuple[LossTerms, Tensor, Tensor, Tensor]] = []
+        seen: list[_Seen] = []
         for micro in micros:
             log_prob, entropy = log_probs(self.policy, micro.tokens, self.temperature, bool(settings.entropy_coef))
             log_prob.retain_grad()
@@ -97,10 +118,10 @@ class Learner:
                 torch._foreach_add_(bias, torch.autograd.grad(clipped, self.policy_parameters, retain_graph=True))
             loss.backward()
             assert log_prob.grad is not None
-            seen.append((out.terms, log_prob.detach(), entropy.detach(), log_prob.grad))
-        terms = LossTerms.join([s[0] for s in seen])
-        self._seen = (terms, *(torch.cat([s[i] for s in seen]) for i in (1, 2, 3)))
-        gradients = [p.grad for p in self.policy_parameters]
+            seen.append(_Seen(out.terms, log_prob.detach(), entropy.detach(), log_prob.grad))
+        self._seen = _Seen.join(seen)
+        terms = self._seen.terms
+        gradients = [p.grad for p in self.policy_parameters if p.grad is not None]
         scalars: dict[str, float | None] = dict.fromkeys(("clip_bias_norm", "clip_bias_ratio", "clip_bias_cosine"))
         if measure_bias:
             scalars |= _bias_scalars(gradients, bias)
@@ -135,7 +156,8 @@ class Learner:
         return torch.stack([part for part in parts if part is not None]).sum(0)
 
     def _update_critic(self, batch: Batch) -> dict[str, float | None]:
-        assert self.critic is not None and self.critic_optimizer is not None
+        assert self.critic is not None
+        assert self.critic_optimizer is not None
         self.critic_optimizer.zero_grad()
         where = self.algorithm.advantage.critic_mask
         count = positions(batch, where).sum()

@@ -16,24 +16,22 @@ from pathlib import Path
 
 from workbench.spec import InputError, RunSettings
 
-VERSION = 3  # raise it when a change to this file changes the weights
+# The code that decides the demonstrated text, the network and the imitation: when it changes, so may the weights.
+_CODE = ("agent/*.py", "agent/worlds/*.py", "agent/retrievers/*.py", "learn/warmstart.py", "learn/policy.py")
 
 
 def key(settings: RunSettings) -> str:
-    """Hash of what shapes the warm start: the settings of task, network and imitation, and the demonstrated text."""
-    from workbench.agent.demonstrations import demonstrations
-    from workbench.agent.worlds.facts import Facts
-
-    warm = settings.warmstart
-    text = [episode.tokens for episode in demonstrations(Facts(settings.world), 32, warm.noise, warm.seed)]
+    """Hash of what shapes the weights: the settings of task, network and imitation, and the code behind them."""
     shaping = {
-        "version": VERSION,
-        "text": text,
         "world": settings.world.model_dump(exclude={"reward"}),
         "policy": settings.policy.model_dump(),
         "warmstart": settings.warmstart.model_dump(),
     }
-    return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(json.dumps(shaping, sort_keys=True).encode())
+    room = Path(__file__).parents[1]
+    for file in sorted(path for pattern in _CODE for path in room.glob(pattern)):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def ensure(settings: RunSettings, cache: Path) -> Path:
