@@ -7,7 +7,8 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow check app bench bench-trl mutate docs size clean
+.PHONY: help run test test-slow check bench bench-trl mutate docs clean
+MUTANTS ?= 300
 
 help: ## what can be typed
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -20,10 +21,6 @@ $(BIN)/.core: pyproject.toml constraints.txt
 
 $(BIN)/.test: $(BIN)/.core
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[app,test]'
-	touch $@
-
-$(BIN)/.app: $(BIN)/.core
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[app]'
 	touch $@
 
 run: $(BIN)/.core ## train the quickstart: six algorithms, who collapsed
@@ -46,9 +43,6 @@ check: $(BIN)/.test ## format, lint, types, arrows, stale docs, tests: what CI r
 docs: $(BIN)/.test ## rewrite the generated blocks of the docs
 	$(BIN)/cog -r docs/*.md README.md
 
-app: $(BIN)/.app ## the web app
-	$(BIN)/sorl app
-
 bench: $(BIN)/.core ## speed, each figure beside its baseline
 	$(BIN)/sorl bench
 
@@ -59,6 +53,16 @@ $(VENV)-trl/.done: constraints-trl.txt
 	test -x $(VENV)-trl/bin/python || $(PYTHON) -m venv $(VENV)-trl
 	$(VENV)-trl/bin/python -m pip install --quiet -c constraints-trl.txt trl torch transformers accelerate datasets
 	touch $@
+
+mutate: $(BIN)/.test ## mutation test of the objective: a sample of $(MUTANTS) mutants, in a copy of the tree
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[mutate]'
+	rm -rf build/mutation && mkdir -p build/mutation/tests
+	cp -r workbench pyproject.toml build/mutation/
+	cp -r tests/objective tests/algorithms tests/mutation.toml build/mutation/tests/
+	cd build/mutation && export PATH=$(abspath $(BIN)):$$PATH PYTHONPATH=. && \
+	  cosmic-ray init tests/mutation.toml session.sqlite && cr-filter-operators session.sqlite tests/mutation.toml && \
+	  python $(CURDIR)/tests/mutation_sample.py session.sqlite $(MUTANTS) && \
+	  cosmic-ray exec tests/mutation.toml session.sqlite && cr-rate --estimate session.sqlite
 
 clean: ## remove the virtual environments and caches (never runs/)
 	rm -rf $(VENV) $(VENV)-* .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -61,7 +61,7 @@ class Batch:
 def turn_ids(mask: Tensor) -> Tensor:
     """Number the turns of each sequence: cumsum(start) * m, start where m rises; (B, T) bool -> (B, T) int64.
 
-    Two policy messages with no observation between them are one turn (formulas.md, section 0).
+    Two policy messages with no observation between them are one turn, as in the fork of arXiv 2511.20718 and ROLL.
     """
     m = mask.long()
     before = torch.nn.functional.pad(m, (1, 0))[:, :-1]

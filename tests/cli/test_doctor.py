@@ -68,7 +68,7 @@ def test_who_holds_the_database_is_named(sorl: Any, runs: Path) -> None:
     assert holder.stdout is not None
     assert holder.stdout.readline() == "open\n"
     result = sorl("doctor", runs=runs)
-    holder.communicate(timeout=30)
+    holder.communicate(timeout=120)
     assert any(f"PID {holder.pid}" in line for line in lines(result, "warn"))
 
 

@@ -126,7 +126,7 @@ def test_compare_of_an_unknown_experiment_names_the_known_ones(sorl: Sorl, tmp_p
 
 
 def test_plan_shows_what_differs_and_runs_nothing(sorl: Sorl, tmp_path: Path) -> None:
-    path = grid(tmp_path, '[[arms]]\nname = "ppo, on-policy"\nlearn.epochs = 1\n')
+    path = grid(tmp_path, '[[arms]]\nname = "ppo, twice"\nlearn.epochs = 2\n')
     result = sorl("plan", path)
     assert result.exit_code == 0, result.output
     assert "6 cells (3 arms x 2 seeds)" in result.stdout

@@ -207,14 +207,14 @@ def test_a_locked_database_is_read_as_it_is_with_a_note_or_refused_with_the_hold
     assert (result.exit_code, result.stdout) == (0, "n\n1\n")
     assert f"not synced, showing the rows of the last sync: database '{runs}/sorl.duckdb' is held" in result.stderr
     assert f"PID {reader.pid}" in result.stderr
-    reader.communicate(timeout=30)
+    reader.communicate(timeout=120)
     writer = python(HOLD, runs / "sorl.duckdb")
     assert writer.stdout is not None
     assert writer.stdout.readline() == "open\n"
     refused = sorl(*count, runs=runs)
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert f"held open by PID {writer.pid}" in refused.stderr
-    writer.communicate(timeout=30)
+    writer.communicate(timeout=120)
     assert sorl(*count, runs=runs).stdout == "n\n2\n"
 
 

@@ -7,17 +7,19 @@ from typing import Any
 import pytest
 
 from tests.store.contents import contents, one
-from tests.store.fixture import write_run
+from tests.store.fixture import START, Shape, write_run, write_segment
 from workbench.diagnostics import CATALOGUE
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
+
+SHAPE = Shape(trajectories=2, turns=2, epochs=1, steps_per_segment=30)
 
 
 @pytest.fixture
 def judged(runs: Path) -> Path:
     """A run that collapses and one that stays up, both with events of an older rule."""
-    write_run(runs, "demo", "fallen", collapse=15)
-    write_run(runs, "demo", "up", seed=1)
+    write_run(runs, "demo", "fallen", collapse=15, shape=SHAPE)
+    write_run(runs, "demo", "up", seed=1, shape=SHAPE)
     sync(runs, CATALOGUE)
     return runs
 
@@ -31,7 +33,6 @@ def test_rescan_repairs_a_verdict_and_does_nothing_the_second_time(sorl: Any, ju
     assert right[0] == "collapsed"
     folder = judged / "demo" / "fallen"
     row = Reader(judged).rows("SELECT * FROM run WHERE run_id = 'fallen'")
-    from tests.store.fixture import write_segment
 
     wrong = dict(zip(row.columns, row.rows[0], strict=True)) | {"outcome": "healthy", "collapse_step": None}
     write_segment(folder, "run", {k: [v] for k, v in wrong.items()})
@@ -68,7 +69,6 @@ def test_a_dry_run_writes_nothing(sorl: Any, judged: Path) -> None:
 
 
 def test_a_divergence_that_only_the_trainer_saw_stays_one(sorl: Any, judged: Path) -> None:
-    from tests.store.fixture import START, write_segment
 
     rows = {"run_id": ["up"], "step": [29], "kind": ["diverged"], "severity": ["critical"], "diagnostic": [""]}
     write_segment(judged / "demo" / "up", "event", rows | {"message": ["the loss is NaN"], "at": [START]})

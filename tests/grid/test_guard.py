@@ -14,8 +14,8 @@ def test_arms_that_differ_in_what_the_grid_asks_about_are_comparable() -> None:
 
 
 def test_unequal_updates_rollouts_tasks_and_seeds_are_named_with_the_arms_that_stand_out() -> None:
-    arms = {"a": settings(), "b": settings(), "once": settings(learn={"epochs": 1})}
-    (note,) = guard.notes(arms)
+    four = settings(learn={"epochs": 4})
+    (note,) = guard.notes({"a": four, "b": four, "once": settings(learn={"epochs": 1})})
     # 80 iterations x 4 epochs x 4 minibatches, and a quarter of it
     assert note == "the arms had different numbers of optimizer updates (1,280 updates, but once: 320)"
     longer = guard.notes({"a": settings(), "long": settings(iterations=100)})

@@ -676,6 +676,7 @@ def test_a_token_without_an_advantage_is_never_clipped(clip, drawn):
         (Soft(), 1.0, [True, False, False, False], [False, False, False, True]),
         (Soft(), -1.0, [True, False, False, False], [False, False, False, True]),
         (NoClip(), 1.0, [False] * 4, [False] * 4),
+        (Ppo(low=0.3, high=0.3, dual=1.5), 0.0, [False] * 4, [False] * 4),
     ],
 )
 def test_flags_of_the_other_clips(clip, advantage, low, high):

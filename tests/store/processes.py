@@ -31,6 +31,6 @@ from pathlib import Path
 from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync
 sys.stdin.readline()
-report = sync(Path(sys.argv[1]), CATALOGUE, seconds=60)
+report = sync(Path(sys.argv[1]), CATALOGUE, seconds=200)
 print(report.segments, report.rows)
 """

@@ -25,7 +25,7 @@ def test_four_processes_ingest_each_segment_exactly_once(runs: Path, small: Shap
         assert worker.stdin is not None
         worker.stdin.write("go\n")
         worker.stdin.flush()
-    answers = [worker.communicate(timeout=120) for worker in workers]
+    answers = [worker.communicate(timeout=280) for worker in workers]
     assert [w.returncode for w in workers] == [0] * 4, answers
     assert sum(int(out.split()[0]) for out, _ in answers) == files == one(runs, "SELECT count(*) FROM segment")
     assert one(runs, "SELECT count(*) FROM step") == 6 * small.steps
@@ -59,7 +59,7 @@ def test_a_database_held_by_another_process_is_named_with_its_pid_and_nothing_is
             with pytest.raises(Busy, match=f"PID {holder.pid}"):
                 Reader(runs, wait=0.2).rows("SELECT 1")
     finally:
-        holder.communicate(timeout=30)
+        holder.communicate(timeout=120)
     sync(runs)
     assert one(runs, "SELECT count(*) FROM step") == 2 * small.steps
 
@@ -72,7 +72,7 @@ def test_a_lock_that_is_let_go_in_time_is_waited_for(runs: Path, small: Shape) -
     assert holder.stdout is not None
     assert holder.stdout.readline() == "open\n"
     report = sync(runs, seconds=30)
-    holder.communicate(timeout=30)
+    holder.communicate(timeout=120)
     assert report.rows > 0
 
 
@@ -93,7 +93,7 @@ def test_a_sync_killed_at_any_moment_loses_and_doubles_nothing(runs: Path) -> No
         victim.stdin.flush()
         time.sleep(delay)
         os.kill(victim.pid, signal.SIGKILL)
-        victim.communicate(timeout=30)
+        victim.communicate(timeout=120)
         killed += victim.returncode == -signal.SIGKILL
     assert killed >= 3, "too slow a start: the test killed nothing at work"
     sync(runs, CATALOGUE)
@@ -119,8 +119,8 @@ with writer(Path(sys.argv[1]), 5) as connection:
         connection.execute("COMMIT")
     os.kill(os.getpid(), 9)
 """
-    python(code, runs).communicate(timeout=60)
+    python(code, runs).communicate(timeout=120)
     assert one(runs, "SELECT count(*) FROM step WHERE run_id = 'ghost'") == 0
-    python(code, runs, "commit").communicate(timeout=60)  # committed, but not yet in the file itself
+    python(code, runs, "commit").communicate(timeout=120)  # committed, but not yet in the file itself
     assert one(runs, "SELECT count(*) FROM step WHERE run_id = 'ghost'") == 100_000
     sync(runs, CATALOGUE)

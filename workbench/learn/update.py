@@ -112,7 +112,7 @@ class Learner:
             loss = out.loss
             if settings.entropy_coef:
                 loss = loss - settings.entropy_coef * torch.where(micro.mask, entropy, 0).sum() / whole.tokens
-            if measure_bias and bool((out.terms.active_low | out.terms.active_high).any()):
+            if measure_bias and bool((out.terms.active_low | out.terms.active_high | out.terms.dual).any()):
                 # Through the same graph, before the graph is freed; where nothing is clipped C is exactly 0.
                 clipped = clipped_loss(self.algorithm, micro, log_prob, normaliser=whole, statistics=sums)
                 torch._foreach_add_(bias, torch.autograd.grad(clipped, self.policy_parameters, retain_graph=True))

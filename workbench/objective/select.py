@@ -43,7 +43,8 @@ class ZeroVariance(Select):
         empty = batch.score.new_zeros(len(size))
         highest = empty.scatter_reduce(0, group, batch.score, "amax", include_self=False)
         lowest = empty.scatter_reduce(0, group, batch.score, "amin", include_self=False)
-        return ((highest > lowest) | (size == 1))[group]
+        keep: Tensor = (highest > lowest) | (size == 1)
+        return keep.index_select(0, group)
 
 
 SELECTS: tuple[type[Select], ...] = (KeepAll, ZeroVariance)

@@ -132,9 +132,10 @@ def create(connection: DuckDBPyConnection, dictionary: Sequence[Diagnostic] = ()
     for statement in ddl():
         connection.execute(statement)
     if rows := dictionary_rows(_undeclared(connection, dictionary)):
-        names = ", ".join(c.name for c in spec_table("diagnostic").columns)
-        marks = ", ".join("?" for _ in spec_table("diagnostic").columns)
-        connection.executemany(f"INSERT INTO diagnostic ({names}) VALUES ({marks})", rows)
+        names = [c.name for c in spec_table("diagnostic").columns]
+        lists = ", ".join(f"unnest(${name})" for name in names)
+        columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+        connection.execute(f"INSERT INTO diagnostic ({', '.join(names)}) SELECT {lists}", columns)
     add_measured_columns(connection)
     # The hash is kept in a macro: unlike a table of one row it stays out of the list of tables.
     connection.execute(f"CREATE OR REPLACE MACRO sorl_schema() AS {literal(_fingerprint())}")
