@@ -403,7 +403,7 @@ class OptimizerSettings(Settings):
     """SGD or AdamW of one network."""
 
     kind: Literal["sgd", "adamw"] = "sgd"
-    lr: Positive = 0.2
+    lr: Positive = 0.15
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0  # SGD only
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9  # AdamW only
     beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.999  # AdamW only

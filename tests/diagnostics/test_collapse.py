@@ -172,7 +172,8 @@ def reference(s, rule, episodes):
         run = all(u in smooth and lost(u) for u in range(t - points + 1, t + 1))
         q = min(1.0, math.pi / (2 * w))
         far = peak(t) - smooth[t] >= rule.sigmas * sigma * math.sqrt(2 * q)
-        learned = peak(t) >= start + rule.sigmas * sigma * math.sqrt(q + 1 / rule.baseline)
+        noise = rule.sigmas * sigma * math.sqrt(q + 1 / rule.baseline)
+        learned = peak(t) >= start + noise or (smooth[t] <= (1 - rule.severe) * start and start - smooth[t] >= noise)
         if run and far and learned:
             top = next(u for u in smooth if smooth[u] == peak(t))
             near = [u for u in smooth if top <= u <= t and smooth[u] >= peak(t) - max(sigma, 0.05 * peak(t))]

@@ -7,10 +7,12 @@ least the standard error of a share of n episodes at P or b: where success is a 
 are mostly ties, their MAD is 0, and the rule would call the noise of a run that never learned a collapse. The rule is
 causal: what it says at a step depends on the steps up to it, so a live run and its log get the same verdict.
 
-Event: (P - s~)/P >= delta at W points in a row, and P - s~ >= kappa sigma_loss, and P >= b + kappa sigma_gain. What is
-compared are a median of w points and another one, or the start, so the noise is that of their difference, with
-q = min(1, pi / (2 w)): sigma_loss = sigma sqrt(2 q), sigma_gain^2 = sigma^2 q + (standard error of b)^2. The noise of
-single points in their place called runs that went from 42 to 66 % success `no_learning`.
+Event: (P - s~)/P >= delta at W points in a row, and P - s~ >= kappa sigma_loss, and either P >= b + kappa sigma_gain or
+s~ <= b / 2 (the severe delta) with b - s~ >= kappa sigma_gain: a run that learned and lost it, or that lost what its warm start
+could do. A run that did neither has not learned. What is compared are a median of w points and another one, or the
+start, so the noise is that of their difference, with q = min(1, pi / (2 w)): sigma_loss = sigma sqrt(2 q), and
+sigma_gain^2 = sigma^2 q + (standard error of b)^2. The noise of single points in their place called runs that went
+from 42 to 66 % success `no_learning`.
 Onset: the last t >= t* with s~_t >= P - max(sigma, 0.05 P). Detection: the first point at which the event rule holds.
 Recovery: s~ >= P - 0.2 (P - trough) at W points in a row after detection.
 """
@@ -245,6 +247,13 @@ class _Falls:
         self.closed: list[Drop] = []
         self.open: Drop | None = None
 
+    def _had_something(self, level: float) -> bool:
+        """Whether the run had learned, or began with a success that it has now lost as well."""
+        curve = self.curve
+        start = curve.baseline
+        learned = curve.peak >= start + curve.gain_noise
+        return learned or (level <= (1.0 - curve.settings.severe) * start and start - level >= curve.gain_noise)
+
     def advance(self) -> Literal["", "fell", "recovered"]:
         """Judge the newest point of the curve."""
         curve, points = self.curve, self.curve.settings.points
@@ -262,8 +271,7 @@ class _Falls:
             return "recovered"
         lost = curve.peak - level
         self.below = self.below + 1 if lost >= self.threshold * max(curve.peak, NOTHING) else 0
-        learned = curve.decided and curve.peak >= curve.baseline + curve.gain_noise
-        if self.below < points or lost < curve.loss_noise or not learned:
+        if self.below < points or lost < curve.loss_noise or not (curve.decided and self._had_something(level)):
             return ""
         tolerance = max(curve.sigma, ONSET_TOLERANCE * curve.peak)
         onset = max(i for i in range(curve.peak_index, len(curve.smooth)) if curve.smooth[i] >= curve.peak - tolerance)

@@ -63,8 +63,10 @@ of `s - m` so far, but at least the standard error of a share of `learn.episodes
 ties of a run at 1 to 3 % success make `sigma` 0, and most runs that never learn are called collapsed):
 
 - **Fall**: `(P - m) / P` is at least the threshold at `collapse.points` points in a row, and
-  `P - m >= sigmas x sigma_loss`, and `P >= b + sigmas x sigma_gain`. Past `collapse.severe` the event is `collapse`,
-  past `collapse.mild` it is `mild`. The first step at which all of it holds is the *detection*.
+  `P - m >= sigmas x sigma_loss`, and the run had something to lose: `P >= b + sigmas x sigma_gain` (it had learned), or
+  `m <= (1 - collapse.severe) b` with `b - m >= sigmas x sigma_gain` (it lost what its warm start could do). Past
+  `collapse.severe` the event is `collapse`, past `collapse.mild` it is `mild`. The first step at which all of it holds
+  is the *detection*.
 - **Onset**: the last step at or after the peak with `m >= P - max(sigma, {ONSET_TOLERANCE:g} P)`.
 - **Abrupt**: at most {ABRUPT} steps from onset to detection.
 - **Recovery**: after the detection, `m >= P - {RECOVERED:g} (P - lowest m)` at `collapse.points` points in a row.
