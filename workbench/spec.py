@@ -166,6 +166,7 @@ TABLES: tuple[Table, ...] = (
             Column(
                 "versions", "VARCHAR", "Versions of python, torch, transformers and sorl, and the machine, as JSON."
             ),
+            _AT,
         ),
         latest_wins=True,
     ),

@@ -92,7 +92,8 @@ def main() -> int:
 
 def write(folder: Path, identity: dict[str, Any], **changes: object) -> None:
     columns = table("run").columns
-    row = {c.name: None for c in columns} | identity | {"started_at": datetime.now(UTC).replace(tzinfo=None)} | changes
+    now = datetime.now(UTC).replace(tzinfo=None)
+    row = {c.name: None for c in columns} | identity | {"started_at": now, "at": now} | changes
     segment(folder, "run", pa.Table.from_pylist([row], schema=pa.schema([(c.name, TYPES[c.type]) for c in columns])))
 
 

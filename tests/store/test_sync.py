@@ -327,3 +327,34 @@ def test_the_time_of_a_segment_is_that_of_its_file(runs: Path) -> None:
     os.utime(file, ns=(0, 1_500_000_000_123_456_789))
     sync(runs)
     assert one(runs, 'SELECT "at" FROM segment') == datetime(2017, 7, 14, 2, 40, 0, 123456)
+
+
+def test_a_copied_runs_folder_gives_the_same_rows_although_its_files_have_new_times(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    folder = runs / "demo" / "ppo-s0"
+    for number, status in enumerate(("queued", "running", "finished")):
+        say_status(folder, f"{number:06d}", status, at=datetime(2026, 1, 1, 0, number))
+    sync(runs)
+    assert status_in(runs) == "finished"
+    copied = tmp_path / "copied"
+    shutil.copytree(runs, copied, ignore=shutil.ignore_patterns("sorl.duckdb*"), copy_function=shutil.copyfile)
+    newest = copied / "demo" / "ppo-s0" / "segments" / "run" / "000000.parquet"
+    newest.touch()  # the oldest row now lies in the newest file
+    sync(copied)
+    assert status_in(copied) == "finished"
+
+
+def say_status(folder: Path, name: str, status: str, at: datetime) -> None:
+    segments = folder / "segments" / "run"
+    segments.mkdir(parents=True, exist_ok=True)
+    row = {"run_id": ["ppo-s0"], "experiment": ["demo"], "status": [status], "at": [at]}
+    schema = pa.schema(
+        [("run_id", "string"), ("experiment", "string"), ("status", "string"), ("at", pa.timestamp("us"))]
+    )
+    pq.write_table(pa.table(row, schema=schema), segments / f"{name}.parquet")
+
+
+def status_in(runs: Path) -> str:
+    with duckdb.connect(str(runs / "sorl.duckdb"), read_only=True) as db:
+        (row,) = db.execute("SELECT status FROM run").fetchall()
+    return str(row[0])

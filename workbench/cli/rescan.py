@@ -114,7 +114,7 @@ def _append(folder: Path, run: Recorded, verdict: dict[str, Any], events: Sequen
     row = {k: v for k, v in run.row.items() if k in schema_of("run").names}
     with locked(folder):
         writer = SegmentWriter(folder, flush_seconds=2.0)
-        writer.append("run", {k: [v] for k, v in (row | verdict).items()})
+        writer.append("run", {k: [v] for k, v in (row | verdict | {"at": now()}).items()})
         if rows:
             columns = {name: [r.get(name) for r in rows] for name in schema_of("event").names}
             writer.append("event", columns | {"run_id": [run.run_id] * len(rows), "at": [now()] * len(rows)})

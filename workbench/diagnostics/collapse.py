@@ -8,9 +8,9 @@ are mostly ties, their MAD is 0, and the rule would call the noise of a run that
 causal: what it says at a step depends on the steps up to it, so a live run and its log get the same verdict.
 
 Event: (P - s~)/P >= delta at W points in a row, and P - s~ >= kappa sigma_loss, and either P >= b + kappa sigma_gain or
-s~ <= b / 2 (the severe delta) with b - s~ >= kappa sigma_gain: a run that learned and lost it, or that lost what its warm start
-could do. A run that did neither has not learned. What is compared are a median of w points and another one, or the
-start, so the noise is that of their difference, with q = min(1, pi / (2 w)): sigma_loss = sigma sqrt(2 q), and
+s~ <= b / 2 (the severe delta) with b - s~ >= kappa sigma_gain: a run that learned and lost it, or that lost what its
+warm start could do. A run that did neither has not learned. What is compared are a median of w points and another one,
+or the start, so the noise is that of their difference, with q = min(1, pi / (2 w)): sigma_loss = sigma sqrt(2 q), and
 sigma_gain^2 = sigma^2 q + (standard error of b)^2. The noise of single points in their place called runs that went
 from 42 to 66 % success `no_learning`.
 Onset: the last t >= t* with s~_t >= P - max(sigma, 0.05 P). Detection: the first point at which the event rule holds.

@@ -76,21 +76,21 @@ def _write(path: Path, text: str) -> None:
 
 
 def last_row(folder: Path) -> dict[str, Any] | None:
-    """The newest whole row of table `run` (by modification time, then name); None for a run that nobody queued yet."""
+    """The row of table `run` that was written last, by its own `at`; None for a run that nobody queued yet."""
     newest = _newest(folder)
-    return None if newest is None else dict(newest.slice(newest.num_rows - 1).to_pylist()[0])
+    return None if newest is None else newest[1]
 
 
-def _newest(folder: Path) -> pa.Table | None:
-    files = [f for f in (folder / "segments" / "run").glob("*.parquet") if not f.name.startswith(".")]
-    for file in sorted(files, key=lambda f: (f.stat().st_mtime_ns, f.name), reverse=True):
+def _newest(folder: Path) -> tuple[pa.Schema, dict[str, Any]] | None:
+    files = sorted(f for f in (folder / "segments" / "run").glob("*.parquet") if not f.name.startswith("."))
+    found: list[tuple[pa.Schema, dict[str, Any]]] = []
+    for file in files:
         try:
             rows = pq.read_table(file)
         except (pa.ArrowInvalid, OSError):
             continue  # a torn segment is the store's to set aside; the row before it still stands
-        if rows.num_rows:
-            return rows
-    return None
+        found += [(rows.schema, row) for row in rows.to_pylist()]
+    return max(found, key=lambda entry: entry[1].get("at") or datetime.min, default=None)
 
 
 def write_row(folder: Path, cell: Cell, **changes: Any) -> None:
@@ -100,12 +100,11 @@ def write_row(folder: Path, cell: Cell, **changes: Any) -> None:
         schema = pa.schema([(c.name, _ARROW[c.type]) for c in table("run").columns])
         row = {**dict.fromkeys(schema.names), **identity(cell), "config": cell.settings.model_dump_json()}
     else:
-        schema = newest.schema
-        row = dict(newest.slice(newest.num_rows - 1).to_pylist()[0])
-        for name in changes:
+        schema, row = newest
+        for name in (*changes, "at"):
             if name not in schema.names:
                 schema = schema.append(pa.field(name, _ARROW[{c.name: c.type for c in table("run").columns}[name]]))
-    row = {**row, **identity(cell), **changes}
+    row = {**row, **identity(cell), "at": now(), **changes}
     segments = folder / "segments" / "run"
     segments.mkdir(parents=True, exist_ok=True)
     number = 1 + max((int(f.stem.removeprefix(_PREFIX)) for f in segments.glob(f"{_PREFIX}*.parquet")), default=-1)

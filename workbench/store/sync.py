@@ -240,15 +240,20 @@ def _ingest(connection: DuckDBPyConnection, table: Table, files: list[Segment], 
 
 
 def _upsert(connection: DuckDBPyConnection, table: Table, columns: str, paths: list[str]) -> None:
-    """Append rows that replace earlier ones of the same key; of `paths`, in order of time, the last wins."""
+    """Append rows that replace earlier ones of the same key: the row written last wins, by its own `at`.
+
+    A copied runs folder keeps what the rows say and not when its files were written, so the order of `paths` only
+    decides between rows of the same moment.
+    """
     target = quoted(table.name)
+    written = f"{quoted('at')} DESC NULLS LAST, " if quoted("at") in columns.split(", ") else ""
     keys = ", ".join(quoted(k) for k in table.key)
     same = " AND ".join(f"{target}.{quoted(k)} IS NOT DISTINCT FROM arrived.{quoted(k)}" for k in table.key)
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE arrived AS SELECT {columns} "
         f"FROM read_parquet($files, union_by_name = true, filename = '_file', file_row_number = true) "
         f"QUALIFY row_number() OVER "
-        f"(PARTITION BY {keys} ORDER BY list_position($files, _file) DESC, file_row_number DESC) = 1 "
+        f"(PARTITION BY {keys} ORDER BY {written}list_position($files, _file) DESC, file_row_number DESC) = 1 "
         f"ORDER BY list_position($files, _file), file_row_number",
         {"files": paths},
     )

@@ -1,0 +1,91 @@
+"""The quickstart grid, every arm, shrunk by --set to a network that trains in seconds; then what the README types."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from workbench.spec import TABLES
+
+ROOT = Path(__file__).parents[2]
+SMALL = (
+    "iterations=4",
+    "world.entities=8",
+    "world.relations=4",
+    "world.hops=[1.0, 0.0, 0.0]",
+    "world.max_turns=3",
+    "policy.hidden=32",
+    "policy.layers=1",
+    "policy.heads=2",
+    "policy.mlp=32",
+    "warmstart.steps=100",
+    "warmstart.batch=32",
+    "learn.episodes=16",
+    "learn.minibatches=2",
+    "evaluation.episodes=16",
+)
+
+
+def sorl(runs: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, str(ROOT / "cli.py"), "--runs", str(runs), *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=280, cwd=ROOT, env=environment)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs = tmp_path_factory.mktemp("runs")
+    changes = [word for change in SMALL for word in ("--set", change)]
+    done = sorl(runs, "run", "experiments/quickstart.toml", *changes)
+    assert done.returncode == 0, done.stderr[-2000:]
+    for arm in ("ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo", "ppo, on-policy"):
+        assert arm in done.stdout
+    return runs
+
+
+def test_every_table_of_the_store_has_rows_but_the_events_of_a_quiet_run(trained: Path) -> None:
+    with duckdb.connect(str(trained / "sorl.duckdb"), read_only=True) as db:
+        empty = {t.name for t in TABLES if db.execute(f"SELECT count(*) FROM {t.name}").fetchone() == (0,)}
+    assert empty <= {"event"}
+
+
+def test_the_run_folders_hold_what_the_page_about_them_says(trained: Path) -> None:
+    (folder, *_) = sorted((trained / "quickstart").glob("ppo-s1-*"))
+    assert {"config.toml", "segments", "checkpoints", "console.log", "lock"} <= {p.name for p in folder.iterdir()}
+
+
+def test_the_same_command_again_starts_nothing(trained: Path) -> None:
+    changes = [word for change in SMALL for word in ("--set", change)]
+    stamps = {p: p.stat().st_mtime_ns for p in trained.glob("quickstart/*/checkpoints/*")}
+    again = sorl(trained, "run", "experiments/quickstart.toml", *changes)
+    assert again.returncode == 0
+    assert {p: p.stat().st_mtime_ns for p in trained.glob("quickstart/*/checkpoints/*")} == stamps
+
+
+def readme_commands() -> list[str]:
+    text = (ROOT / "README.md").read_text()
+    joined = re.sub(r'"SELECT([^"]*)"', lambda m: '"SELECT' + " ".join(m.group(1).split()) + '"', text)
+    return [line.strip() for line in joined.splitlines() if line.strip().startswith(".venv/bin/sorl")]
+
+
+@pytest.mark.parametrize("command", readme_commands())
+def test_every_command_of_the_readme_answers(trained: Path, command: str) -> None:
+    words = shlex.split(command, comments=True)[1:]
+    done = sorl(trained, *words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_the_ledger_answers_by_turn_from_real_rows(trained: Path) -> None:
+    question = (
+        "SELECT algorithm, turn_index, avg(ratio_geo), max(ratio_max), avg(clip_frac) "
+        "FROM turn JOIN run USING (run_id) GROUP BY ALL ORDER BY ALL"
+    )
+    answer = sorl(trained, "sql", question, "--format", "csv").stdout.splitlines()
+    assert {line.split(",")[0] for line in answer[1:]} == {"ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo"}
+    assert all(float(line.split(",")[2]) > 0 for line in answer[1:])
