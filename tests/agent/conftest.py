@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_policy import build
 from tokenizers import Regex, Tokenizer
 from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
+from tests.agent.tiny_policy import build
 from workbench.agent.demonstrations import demonstrations
 from workbench.agent.episode import collate
 from workbench.agent.tokenizer import VOCABULARY, build_tokenizer

@@ -5,9 +5,9 @@ from copy import deepcopy
 
 import pytest
 import torch
-from tiny_policy import build, training_log_prob
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2ForCausalLM
 
+from tests.agent.tiny_policy import build, training_log_prob
 from workbench.agent.engines import Engine, hf
 from workbench.agent.engines.generate import GenerateEngine
 from workbench.agent.engines.hf import HFEngine

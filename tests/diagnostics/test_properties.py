@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shared_batch import evidence_of, random_evidence, rollouts_of, tensors_of
 
+from tests.diagnostics.shared_batch import evidence_of, random_evidence, rollouts_of, tensors_of
 from workbench.batch import turn_ids
 from workbench.diagnostics import CATALOGUE, measure, measure_turn_steps, measure_turns, measure_updates
 from workbench.diagnostics.evidence import Evidence, StepEvidence

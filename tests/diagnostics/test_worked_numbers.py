@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from shared_batch import ADVANTAGE, DELTA, MASK, rollouts_of, worked
 
+from tests.diagnostics.shared_batch import ADVANTAGE, DELTA, MASK, rollouts_of, worked
 from workbench.diagnostics import measure, measure_turn_steps, measure_turns, measure_updates
 from workbench.diagnostics.evidence import Evidence, StepEvidence
 

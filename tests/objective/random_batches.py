@@ -5,8 +5,8 @@ from dataclasses import replace
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
-from worked_example import PPO
 
+from tests.objective.worked_example import PPO
 from workbench.batch import Batch
 from workbench.objective import Algorithm, Pool
 from workbench.objective import aggregate as agg

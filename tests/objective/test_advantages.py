@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from random_batches import F64, batches, per_token, poisoned
 from torch import Tensor
 from torch.nn.functional import pad
-from worked_example import PPO
 
+from tests.objective.random_batches import F64, batches, per_token, poisoned
+from tests.objective.worked_example import PPO
 from workbench.batch import Batch, pool
 from workbench.objective import KINDS, Algorithm, policy_loss, prepare, value_loss
 from workbench.objective.advantage import (

@@ -5,8 +5,22 @@ from math import log
 
 import pytest
 import torch
-from worked_example import DELTA, F64, MASK, OLD, PPO, A, R, batch, gradient, loss, outlier, run, turn_means
 
+from tests.objective.worked_example import (
+    DELTA,
+    F64,
+    MASK,
+    OLD,
+    PPO,
+    A,
+    R,
+    batch,
+    gradient,
+    loss,
+    outlier,
+    run,
+    turn_means,
+)
 from workbench.batch import pool
 from workbench.objective import Algorithm, Pool, clipped_loss, entropy, policy_loss, prepare, value_loss
 from workbench.objective.advantage import Gae, Grpo, MeanOnly, Reward, Rloo, TurnGae

@@ -7,7 +7,10 @@ import pytest
 import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from random_batches import (
+from torch import Tensor
+from torch.nn.functional import pad
+
+from tests.objective.random_batches import (
     AGGREGATES,
     CLIPS,
     CORRECTIONS,
@@ -24,10 +27,7 @@ from random_batches import (
     poisoned,
     pure_algorithms,
 )
-from torch import Tensor
-from torch.nn.functional import pad
-from worked_example import PPO, plain
-
+from tests.objective.worked_example import PPO, plain
 from workbench.batch import Batch, turn_ids
 from workbench.objective import Algorithm, Normaliser, PolicyLoss, Pool, clipped_loss, policy_loss, statistics
 from workbench.objective.aggregate import SeqMeanTokenMean, TokenMean, TurnMean

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from shared_batch import random_evidence, rollouts_of
 
+from tests.diagnostics.shared_batch import random_evidence, rollouts_of
 from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from workbench.record.recorder import NullRecorder, Recorder
