@@ -17,7 +17,7 @@ def bench(
     only: Annotated[
         str | None, typer.Option(metavar="PART,PART", help=f"Some of: {', '.join(PARTS)}.", show_default=False)
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Repetitions of each side, in turn.")] = 10,
+    rounds: Annotated[int, typer.Option(min=1, help="Repetitions of each side, in turn.")] = 7,
     output: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="Also write every sample here.", show_default=False)
     ] = None,
