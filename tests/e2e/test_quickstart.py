@@ -69,7 +69,7 @@ def test_the_same_command_again_starts_nothing(trained: Path) -> None:
 
 def readme_commands() -> list[str]:
     text = (ROOT / "README.md").read_text()
-    joined = re.sub(r'"SELECT([^"]*)"', lambda m: '"SELECT' + " ".join(m.group(1).split()) + '"', text)
+    joined = re.sub(r'"SELECT([^"]*)"', lambda m: '"SELECT ' + " ".join(m.group(1).split()) + '"', text)
     return [line.strip() for line in joined.splitlines() if line.strip().startswith(".venv/bin/sorl")]
 
 
