@@ -54,7 +54,7 @@ def test_one_step_fills_every_table_with_its_keys(tmp_path):
         assert not any(part is None for key in keys for part in key), name
     assert read(tmp_path, "minibatch")["epoch"].to_pylist() == [0, 1]
     assert read(tmp_path, "trajectory")["success"].to_pylist() == [True, False, True]
-    assert read(tmp_path, "step")["at"][0].as_py() is not None
+    assert read(tmp_path, "step")["written_at"][0].as_py() is not None
 
 
 def test_the_dictionary_is_written_once_in_a_run(tmp_path):
@@ -138,11 +138,11 @@ def test_a_resumed_recorder_ends_with_the_rows_and_events_of_one_that_never_stop
         for step in range(15, len(CURVE)):
             scored(recorder, step, CURVE[step])
         assert recorder.verdict() == expected
-    timeless = [f.name for f in read(whole, "step").schema if f.name not in ("at", "seconds_record")]
+    timeless = [f.name for f in read(whole, "step").schema if f.name not in ("written_at", "seconds_record")]
     assert read(parts, "step").select(timeless).equals(read(whole, "step").select(timeless))
 
     def events(folder):
-        rows = read(folder, "event").drop_columns("at").to_pylist()
+        rows = read(folder, "event").drop_columns("written_at").to_pylist()
         return {(e["step"], e["kind"], e["diagnostic"]): e for e in rows}  # later rows replace earlier ones
 
     assert events(parts) == events(whole)

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.collapse import judge
+from workbench.diagnostics.declare import dictionary as declared_rows
 from workbench.spec import Diagnostic, RunSettings, Unit, table
 
 START = datetime(2026, 11, 1, 12)
@@ -72,16 +73,7 @@ def write_segment(folder: Path, name: str, rows: Mapping[str, Sequence[Any]], fi
 
 def write_dictionary(folder: Path, dictionary: Sequence[Diagnostic] = CATALOGUE) -> None:
     """The segment of table `diagnostic` that travels with each run."""
-    write_segment(
-        folder, "diagnostic",
-        {
-            "name": [d.name for d in dictionary], "table_name": [d.table for d in dictionary],
-            "level": [d.level.value for d in dictionary], "unit": [d.unit.value for d in dictionary],
-            "formula": [d.formula for d in dictionary], "source": [d.source for d in dictionary],
-            "alarm": [d.alarm and d.alarm.reason for d in dictionary],
-            "description": [d.description for d in dictionary], "sql_type": [d.sql_type for d in dictionary],
-        },
-    )  # fmt: skip
+    write_segment(folder, "diagnostic", declared_rows(dictionary))
 
 
 def run_row(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -129,7 +121,7 @@ def write_run(
     write_dictionary(folder)
     for first in range(0, shape.steps, shape.steps_per_segment):
         steps = np.arange(first, min(first + shape.steps_per_segment, shape.steps))
-        for name, rows in step_rows(run_id, steps, success, shape, collapse, rng).items():
+        for name, rows in step_rows(run_id, steps, success, shape, collapse, rng, seed).items():
             write_segment(folder, name, rows)
     if collapse is not None:
         events = [
@@ -139,7 +131,7 @@ def write_run(
         ]
         names = ("step", "kind", "severity", "diagnostic", "value", "threshold", "message")
         rows = {"run_id": [run_id] * 3, **dict(zip(names, map(list, zip(*events, strict=True)), strict=True))}
-        write_segment(folder, "event", rows | {"at": [START] * 3})
+        write_segment(folder, "event", rows | {"written_at": [START] * 3})
     verdict = {
         "outcome": judged.outcome if status == "finished" else None, "collapse_step": judged.onset,
         "detection_step": judged.detection, "peak_success": judged.peak, "final_success": judged.final,
@@ -153,7 +145,13 @@ def write_run(
 
 
 def step_rows(
-    run_id: str, steps: np.ndarray, success: np.ndarray, shape: Shape, collapse: int | None, rng: np.random.Generator
+    run_id: str,
+    steps: np.ndarray,
+    success: np.ndarray,
+    shape: Shape,
+    collapse: int | None,
+    rng: np.random.Generator,
+    seed: int = 0,
 ) -> dict[str, dict[str, Any]]:
     """Rows of every measured table for `steps`."""
     B, K, E, U = shape.trajectories, shape.turns, shape.epochs, shape.minibatches
@@ -174,7 +172,10 @@ def step_rows(
     step |= {
         "success": success[steps],
         "reward": success[steps],
-        "at": [START + timedelta(seconds=int(s)) for s in steps],
+        "questions_hash": 1000 * seed + steps,  # what the guard sees: the seed reached the run
+        "batch_hash": rng.integers(2**48, size=len(steps)),
+        "token_mismatches": np.zeros(len(steps), dtype=int),
+        "written_at": [START + timedelta(seconds=int(s)) for s in steps],
     }
     updates = index(epoch=E, update=U)
     updates["update"] = updates["epoch"] * U + updates["update"]
@@ -266,7 +267,12 @@ def write_experiment(runs: Path, experiment: str, question: str = "Does the clip
     """The folder of an experiment with its row."""
     folder = runs / experiment
     folder.mkdir(parents=True, exist_ok=True)
-    rows = {"experiment": [experiment], "question": [question], "toml": [f'question = "{question}"\n'], "at": [START]}
+    rows = {
+        "experiment": [experiment],
+        "question": [question],
+        "toml": [f'question = "{question}"\n'],
+        "written_at": [START],
+    }
     write_segment(folder, "experiment", rows)
     return folder
 

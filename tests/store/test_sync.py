@@ -31,7 +31,7 @@ from workbench.store.sync import DIED, forget, sync
 
 
 def measured_rows(run_id: str, steps: list[int], **columns: list[object]) -> dict[str, list[object]]:
-    return {"run_id": [run_id] * len(steps), "step": [*steps], **columns, "at": [START] * len(steps)}
+    return {"run_id": [run_id] * len(steps), "step": [*steps], **columns, "written_at": [START] * len(steps)}
 
 
 def test_a_second_sync_ingests_nothing(runs: Path, small: Shape) -> None:
@@ -326,7 +326,7 @@ def test_the_time_of_a_segment_is_that_of_its_file(runs: Path) -> None:
     file = write_status(runs / "demo" / "a")
     os.utime(file, ns=(0, 1_500_000_000_123_456_789))
     sync(runs)
-    assert one(runs, 'SELECT "at" FROM segment') == datetime(2017, 7, 14, 2, 40, 0, 123456)
+    assert one(runs, "SELECT written_at FROM segment") == datetime(2017, 7, 14, 2, 40, 0, 123456)
 
 
 def test_a_copied_runs_folder_gives_the_same_rows_although_its_files_have_new_times(tmp_path: Path) -> None:
@@ -347,9 +347,9 @@ def test_a_copied_runs_folder_gives_the_same_rows_although_its_files_have_new_ti
 def say_status(folder: Path, name: str, status: str, at: datetime) -> None:
     segments = folder / "segments" / "run"
     segments.mkdir(parents=True, exist_ok=True)
-    row = {"run_id": ["ppo-s0"], "experiment": ["demo"], "status": [status], "at": [at]}
+    row = {"run_id": ["ppo-s0"], "experiment": ["demo"], "status": [status], "written_at": [at]}
     schema = pa.schema(
-        [("run_id", "string"), ("experiment", "string"), ("status", "string"), ("at", pa.timestamp("us"))]
+        [("run_id", "string"), ("experiment", "string"), ("status", "string"), ("written_at", pa.timestamp("us"))]
     )
     pq.write_table(pa.table(row, schema=schema), segments / f"{name}.parquet")
 

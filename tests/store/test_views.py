@@ -14,6 +14,7 @@ from workbench.store.schema import ddl, views
 from workbench.store.sync import sync
 
 GRAIN = {
+    "cell": "run_id",
     "outcome": "run_id",
     "compare": "experiment, algorithm, arm",
     "seed_band": "experiment, algorithm, arm, step",
@@ -65,6 +66,22 @@ def test_the_schema_is_rendered_the_same_every_time() -> None:
     assert not any("INDEX" in statement for statement in ddl())
 
 
+def test_of_a_cell_that_was_started_over_only_the_newest_run_is_a_seed(runs: Path) -> None:
+    folders = [("a", 0, 1, 0.1), ("a-g2", 0, 2, 0.2), ("a-g10", 0, 10, 0.9), ("b", 1, None, 0.5)]
+    for name, seed, generation, final in folders:
+        folder = runs / "demo" / name
+        write_status(folder, seed=seed, final_success=final, generation=generation)
+        step_rows(folder, [final])
+    other = runs / "demo" / "edited"
+    write_status(other, arm="other", config_hash="other settings", generation=1)
+    sync(runs, CATALOGUE)
+    assert ask(runs, "SELECT run_id, generation FROM cell ORDER BY ALL") == [("a-g10", 10), ("b", 1), ("edited", 1)]
+    assert ask(runs, "SELECT arm, seeds, n, final_success_median FROM compare WHERE arm = 'ppo'") == [
+        ("ppo", 2, 2, 0.7)
+    ]
+    assert ask(runs, "SELECT n, success_min FROM seed_band") == [(2, 0.5)]
+
+
 def test_compare_counts_finished_runs_only_and_diverged_ones_among_the_collapsed(runs: Path) -> None:
     ends = [
         ("collapsed", "finished", 0.1),
@@ -101,7 +118,9 @@ def test_collapse_measures_the_depth_until_the_recovery_and_knows_only_the_first
         "kind": ["collapse", "recovered", "collapse"],
         "severity": ["critical", "info", "critical"],
     }
-    write_segment(folder, "event", {"run_id": ["a"] * 3, "diagnostic": ["success"] * 3, "at": [START] * 3} | kinds)
+    write_segment(
+        folder, "event", {"run_id": ["a"] * 3, "diagnostic": ["success"] * 3, "written_at": [START] * 3} | kinds
+    )
     sync(runs, CATALOGUE)
     columns = "onset_step, detection_step, steps_to_detection, peak, depth, drop_frac, recovered_step"
     rows = ask(runs, f"SELECT {columns} FROM collapse ORDER BY detection_step")

@@ -17,6 +17,7 @@ from workbench.diagnostics.collapse import Watch
 from workbench.diagnostics.declare import dictionary
 from workbench.diagnostics.events import Event
 from workbench.diagnostics.evidence import StepEvidence
+from workbench.diagnostics.guard import GuardWatch
 from workbench.record.schema import schema_of
 from workbench.record.segments import SegmentWriter, chosen
 from workbench.record.token_rows import Decode, sample, token_rows
@@ -36,7 +37,7 @@ class Recorder:
         self.run_id, self.settings, self.decode = run_id, settings, decode
         self.history: list[dict[str, float | None]] = []  # what the watches saw, a row per step; JSON-able
         self._writer = SegmentWriter(folder, settings.record.flush_seconds)
-        self._watch, self._alarms = self._watches()
+        self._watch, self._alarms, self._guard = self._watches()
         self._seconds: float | None = None
         if not self._writer.files("diagnostic"):
             self.rows("diagnostic", dictionary(CATALOGUE))
@@ -50,8 +51,8 @@ class Recorder:
         filled = dict(columns)
         if "run_id" in names:
             filled.setdefault("run_id", self.run_id)
-        if "at" in names:
-            filled.setdefault("at", _now())
+        if "written_at" in names:
+            filled.setdefault("written_at", _now())
         self._writer.append(table, filled)
 
     def step(
@@ -79,7 +80,7 @@ class Recorder:
         if rows:
             self.rows("token", {"step": step, **token_rows(rows, trained, evidence.updates, self.decode)})
         self.evaluations(step, evaluations)
-        self.events(self._see(step, measured.step))
+        self.events(self._see(step, measured.step, evidence.mismatches or ()))
         self._seconds = time.perf_counter() - began
         return measured.step
 
@@ -116,9 +117,14 @@ class Recorder:
     def replay(self, history: Sequence[Mapping[str, float | None]]) -> None:
         """Take up the watches of a checkpoint: show them its `history` again, without writing events twice."""
         self.history = []
-        self._watch, self._alarms = self._watches()
+        self._watch, self._alarms, self._guard = self._watches()
         for row in history:
             self._see(int(row["step"] or 0), {k: v for k, v in row.items() if k != "step"})
+
+    @property
+    def recorded(self) -> int:
+        """The last step whose rows were on the disk when this session began, -1 without one."""
+        return self._writer.last_step("step")
 
     def started_at(self) -> datetime | None:
         """When training of this run first began, from its own segments; None when they do not say."""
@@ -145,13 +151,19 @@ class Recorder:
     ) -> None:
         self.close()
 
-    def _watches(self) -> tuple[Watch, AlarmWatch]:
-        return Watch(self.settings.collapse, self.settings.learn.episodes), AlarmWatch(CATALOGUE)
+    def _watches(self) -> tuple[Watch, AlarmWatch, GuardWatch]:
+        return Watch(self.settings.collapse, self.settings.learn.episodes), AlarmWatch(CATALOGUE), GuardWatch()
 
-    def _see(self, step: int, row: Mapping[str, float | None]) -> list[Event]:
+    def _see(
+        self, step: int, row: Mapping[str, float | None], mismatches: Sequence[tuple[int, int]] = ()
+    ) -> list[Event]:
         seen = {k: v for k, v in row.items() if v is not None and not k.startswith(TIMED)}
         self.history.append({"step": step, **seen})
-        return [*self._watch.step(step, seen), *self._alarms.step(step, seen)]
+        return [
+            *self._watch.step(step, seen),
+            *self._alarms.step(step, seen),
+            *self._guard.step(step, seen, mismatches),
+        ]
 
 
 class NullRecorder(Recorder):
@@ -161,7 +173,7 @@ class NullRecorder(Recorder):
         self.settings, self.run_id, self.decode = settings, "", None
         self.history = []
         self._seconds = None
-        self._watch, self._alarms = self._watches()
+        self._watch, self._alarms, self._guard = self._watches()
 
     def rows(self, table: str, columns: Mapping[str, Any]) -> None:
         """Forget the rows."""
@@ -173,6 +185,11 @@ class NullRecorder(Recorder):
         row: dict[str, float | None] = {"success": float(evidence.rollouts.success.mean())}
         self._see(step, row)
         return row
+
+    @property
+    def recorded(self) -> int:
+        """-1: nothing was written."""
+        return -1
 
     def started_at(self) -> datetime | None:
         """None: nothing was written."""

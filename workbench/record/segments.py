@@ -71,7 +71,7 @@ class SegmentWriter:
             raise KeyError(f"table {table} has no column {sorted(unknown)}")
         rows = length_of(chunk)
         if "step" in chunk and not declaration(table).latest_wins:
-            last = self._last_step(table)
+            last = self.last_step(table)
             if np.ndim(chunk["step"]) == 0 and chunk["step"] <= last:
                 return
             if np.ndim(chunk["step"]) and rows and min(chunk["step"]) <= last:
@@ -141,7 +141,7 @@ class SegmentWriter:
             self._next[table] = max(used, default=-1) + 1
         return self._next[table]
 
-    def _last_step(self, table: str) -> int:
+    def last_step(self, table: str) -> int:
         """The last step on the disk when this session began, -1 without one."""
         if table not in self._done:
             self._done[table] = max((last_step(file) for file in self.files(table)), default=-1)

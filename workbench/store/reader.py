@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.spec import InputError
 from workbench.store import connect
+from workbench.store.excerpt import BATCH, Excerpt, excerpt
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +31,7 @@ HARDENED: dict[str, Any] = {
     "allow_persistent_secrets": False,
     "python_enable_replacements": False,
     "max_temp_directory_size": "4GB",
+    "memory_limit": "1GiB",  # a question must not take the memory of the training beside it; larger ones use the disk
     "lock_configuration": True,
 }
 _WAIT = 10.0  # seconds for a writer to finish; a sync takes far less
@@ -82,6 +84,24 @@ class Reader:
         """The answer as an Arrow table, for Parquet files; raises as `query` does."""
         return self._ask(sql, lambda c, asked: c.sql(asked, params=parameters).to_arrow_table())
 
+    def excerpt(self, sql: str, parameters: Parameters = None, *, rows: int, size: int) -> Excerpt:
+        """The beginning of the answer as an Arrow table: about `size` bytes and `rows` rows at most.
+
+        Raises as `query` does.
+        """
+
+        def fetch(connection: DuckDBPyConnection, asked: Statement) -> Excerpt:
+            import duckdb
+
+            try:
+                found = connection.sql(asked, params=parameters)
+            except duckdb.Error:
+                connection.execute(asked, parameters)  # says the same with the line in question
+                raise
+            return excerpt(found.to_arrow_reader(BATCH), rows, size)
+
+        return self._ask(sql, fetch)
+
     def _ask(self, sql: str, fetch: Callable[[DuckDBPyConnection, Statement], T]) -> T:
         import duckdb
 
@@ -100,7 +120,7 @@ class Reader:
                     f"stopped after {self.seconds:g} s: ask for fewer runs or steps (WHERE run_id = ...), "
                     f"or allow more time"
                 ) from None
-            except duckdb.Error as error:
+            except (duckdb.Error, OSError) as error:  # Arrow passes on as an OSError what happens after the first rows
                 raise InputError(_words(error)) from None
             finally:
                 stop.cancel()

@@ -72,12 +72,13 @@ def alarm_words(alarm: Alarm | None) -> str | None:
     return f"{alarm.when} {alarm.value:g}{times}{points}: {alarm.reason}"
 
 
-def dictionary_rows(dictionary: Sequence[Diagnostic]) -> list[tuple[str | None, ...]]:
+def dictionary_rows(dictionary: Sequence[Diagnostic]) -> list[tuple[str | float | None, ...]]:
     """The rows of table `diagnostic` that declare `dictionary`, in the order of its columns."""
     return [
         (
-            d.name, d.table, d.level.value, d.unit.value, d.formula, d.source, alarm_words(d.alarm), d.description,
-            d.sql_type,
+            d.name, d.table, d.level.value, d.unit.value, d.formula, d.source, alarm_words(d.alarm),
+            d.alarm.when if d.alarm else None, d.alarm.value if d.alarm else None,
+            d.alarm.warmup if d.alarm and d.alarm.relative else None, d.description, d.sql_type,
         )
         for d in dictionary
     ]  # fmt: skip

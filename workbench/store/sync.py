@@ -123,7 +123,7 @@ def _nothing_to_do(runs: Path, dictionary: Sequence[Diagnostic], disk: _Disk) ->
 
 
 def _plan(connection: DuckDBPyConnection, found: Iterable[Segment]) -> _Plan:
-    rows = connection.execute('SELECT run_id, table_name, file, bytes, "at", status FROM segment').fetchall()
+    rows = connection.execute("SELECT run_id, table_name, file, bytes, written_at, status FROM segment").fetchall()
     known = {(run, table, file): (size, at, status) for run, table, file, size, at, status in rows}
     fresh, stale = [], set()
     here: dict[tuple[str, str, str], list[Segment]] = {}
@@ -240,13 +240,13 @@ def _ingest(connection: DuckDBPyConnection, table: Table, files: list[Segment], 
 
 
 def _upsert(connection: DuckDBPyConnection, table: Table, columns: str, paths: list[str]) -> None:
-    """Append rows that replace earlier ones of the same key: the row written last wins, by its own `at`.
+    """Append rows that replace earlier ones of the same key: the row written last wins, by its own `written_at`.
 
     A copied runs folder keeps what the rows say and not when its files were written, so the order of `paths` only
     decides between rows of the same moment.
     """
     target = quoted(table.name)
-    written = f"{quoted('at')} DESC NULLS LAST, " if quoted("at") in columns.split(", ") else ""
+    written = f"{quoted('written_at')} DESC NULLS LAST, " if quoted("written_at") in columns.split(", ") else ""
     keys = ", ".join(quoted(k) for k in table.key)
     same = " AND ".join(f"{target}.{quoted(k)} IS NOT DISTINCT FROM arrived.{quoted(k)}" for k in table.key)
     connection.execute(
@@ -311,7 +311,7 @@ def _register(connection: DuckDBPyConnection, good: list[Segment], aside: list[S
         "rows": [s.rows for s in good] + [None for _ in aside],
         "bytes": [s.bytes for s in files],
         "status": ["ingested" for _ in good] + ["corrupt" for _ in aside],
-        "at": [s.at for s in files],
+        "written_at": [s.at for s in files],
     }
     lists = ", ".join(f"unnest(${name})" for name in columns)
     connection.execute(f"INSERT INTO segment ({', '.join(map(quoted, columns))}) SELECT {lists}", columns)
@@ -322,9 +322,9 @@ def _register(connection: DuckDBPyConnection, good: list[Segment], aside: list[S
         "DELETE FROM event WHERE kind = 'segment_corrupt' AND list_contains($runs, run_id)", {"runs": runs}
     )
     connection.execute(
-        'INSERT INTO event (run_id, kind, severity, diagnostic, value, message, "at") '
+        "INSERT INTO event (run_id, kind, severity, diagnostic, value, message, written_at) "
         "SELECT run_id, 'segment_corrupt', 'warning', '', count(*), "
-        "'set aside, unreadable: ' || string_agg(file, ', ' ORDER BY file), max(\"at\") "
+        "'set aside, unreadable: ' || string_agg(file, ', ' ORDER BY file), max(written_at) "
         "FROM segment WHERE status = 'corrupt' AND list_contains($runs, run_id) GROUP BY run_id",
         {"runs": runs},
     )

@@ -1,4 +1,4 @@
--- One row per experiment, algorithm and arm: seeds as replicates, collapses of finished runs, medians over seeds.
+-- One row per experiment, algorithm and arm: seeds as replicates (newest starts), collapses, medians over seeds.
 SELECT experiment, algorithm, arm,
        count(*) AS seeds,
        count(*) FILTER (over) AS n,
@@ -11,5 +11,5 @@ SELECT experiment, algorithm, arm,
        median(grad_norm_median) FILTER (over) AS grad_norm_median,
        max(grad_norm_max) FILTER (over) AS grad_norm_max,
        sum(seconds) AS seconds
-FROM (SELECT *, status = 'finished' AND outcome IS NOT NULL AS over FROM outcome)
+FROM (SELECT *, status = 'finished' AND outcome IS NOT NULL AS over FROM outcome SEMI JOIN cell USING (run_id))
 GROUP BY experiment, algorithm, arm

@@ -1,5 +1,5 @@
 -- One row per experiment, algorithm, arm and step: the band of success over seeds.
-SELECT run.experiment, run.algorithm, run.arm, step.step,
+SELECT cell.experiment, cell.algorithm, cell.arm, step.step,
        count(step.success) AS n,
        min(step.success) AS success_min,
        quantile_cont(step.success, 0.25) AS success_q25,
@@ -7,5 +7,5 @@ SELECT run.experiment, run.algorithm, run.arm, step.step,
        quantile_cont(step.success, 0.75) AS success_q75,
        max(step.success) AS success_max
 FROM step
-JOIN run USING (run_id)
-GROUP BY run.experiment, run.algorithm, run.arm, step.step
+JOIN cell USING (run_id)
+GROUP BY cell.experiment, cell.algorithm, cell.arm, step.step

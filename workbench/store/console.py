@@ -1,0 +1,38 @@
+"""What a run printed: the end of its console.log, without anything that would act as a control sequence."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+NAME = "console.log"
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]+[0-~]|[@-Z\\-_])")
+# Besides the control characters, those that reorder the text around them: a log must not rewrite what stands beside it.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def plain(text: str) -> str:
+    """`text` without escape sequences and control characters (tab and newline stay)."""
+    return _CONTROLS.sub("", _ESCAPES.sub("", text))
+
+
+def tail(log: Path, since: int = 0, size: int = 65536) -> list[str]:
+    """The last lines (at most `size` bytes) of what was logged after byte `since`; none where there is no log."""
+    if not log.is_file():
+        return []
+    with log.open("rb") as handle:
+        end = handle.seek(0, 2)
+        handle.seek(max(0, min(since, end), end - size))
+        return [plain(line) for line in handle.read().decode(errors="replace").splitlines()]
+
+
+def log_of(runs: Path, experiment: str, run_id: str) -> Path | None:
+    """The console log of a run; None where there is none inside the run's own folder.
+
+    Both names come from rows that anybody may have written: neither a path nor a link leads out of the folder.
+    """
+    if any(name != Path(name).name or name in ("", ".", "..") or "\0" in name for name in (experiment, run_id)):
+        return None
+    folder = (runs / experiment / run_id).resolve()
+    log = (folder / NAME).resolve()
+    return log if log.is_file() and log.parent == folder else None
