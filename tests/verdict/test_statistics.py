@@ -1,17 +1,20 @@
 from __future__ import annotations
 
 import math
+from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from workbench.verdict.statistics import (
     clopper_pearson,
     fisher_exact,
+    holm,
     interquartile_mean,
+    interquartile_mean_interval,
     median_onset,
-    median_survival,
+    smallest_p,
 )
 
 
@@ -59,20 +62,14 @@ def test_median_onset_is_over_the_collapsed_runs_only() -> None:
     assert median_onset([None, None]) is None
 
 
-def test_median_survival_counts_the_runs_that_stayed_up() -> None:
-    assert median_survival([40, 50, 70], [80, 80, 80]) == 50  # S: 2/3, 1/3
-    assert median_survival([40, None, None], [80, 80, 80]) is None  # S never falls below 2/3
-    assert median_survival([40, None, 60, None], [80, 50, 80, 80]) == 60  # S: 3/4, then 1 - 1/2 of it
-    assert median_survival([], []) is None
-
-
 def test_interquartile_mean_of_four_is_the_mean_of_the_middle_two() -> None:
     assert interquartile_mean([9.0, 1.0, 2.0, -50.0]) == 1.5
 
 
-def test_interquartile_mean_weights_the_edges() -> None:
-    # n = 3: the middle half is [0.75, 2.25], so weights 0.25, 1, 0.25.
-    assert interquartile_mean([0.0, 4.0, 100.0]) == pytest.approx((0.25 * 0 + 4 + 0.25 * 100) / 1.5)
+def test_interquartile_mean_trims_whole_values_as_rliable_does() -> None:
+    assert interquartile_mean([0.0, 4.0, 100.0]) == pytest.approx(104 / 3)  # below four there is nothing to trim
+    assert interquartile_mean([-9.0, 1.0, 2.0, 3.0, 99.0]) == 2.0
+    assert interquartile_mean([float(v) for v in range(9)] + [1e6]) == pytest.approx((2 + 3 + 4 + 5 + 6 + 7) / 6)
     assert interquartile_mean([7.0]) == 7.0
 
 
@@ -90,3 +87,60 @@ def test_interquartile_mean_ignores_order_and_lies_in_the_range(values: list[flo
     assert result is not None
     assert result == pytest.approx(interquartile_mean(mixed))
     assert min(values) - 1e-6 <= result <= max(values) + 1e-6
+
+
+def test_the_interval_of_two_values_is_that_of_the_four_samples_that_they_have() -> None:
+    # {a, a}, {a, b}, {b, a}, {b, b}: the 2.5 % and 97.5 % points are a and b.
+    assert interquartile_mean_interval([[0.2, 0.6]]) == pytest.approx((0.2, 0.6))
+
+
+def test_strata_are_resampled_one_by_one() -> None:
+    apart = interquartile_mean_interval([[0.1, 0.1], [0.9, 0.9]])
+    assert apart == pytest.approx((0.5, 0.5)), "seeds of a condition never stand in for those of another"
+    low, high = interquartile_mean_interval([[0.1, 0.1, 0.9, 0.9]])
+    assert low is not None
+    assert high is not None
+    assert low < 0.4 < 0.6 < high
+
+
+def test_one_value_says_nothing_of_its_spread() -> None:
+    assert interquartile_mean_interval([[0.5]]) == (None, None)
+    assert interquartile_mean_interval([[0.5, 0.6], [0.7]]) == (None, None)
+    assert interquartile_mean_interval([[None, 0.6]]) == (None, None)
+    assert interquartile_mean_interval([]) == (None, None)
+    assert interquartile_mean_interval([[0.5, float("nan")]]) == (None, None)
+
+
+@settings(max_examples=20)
+@example([0.28624317273277283, 0.28624317273277283], Random(0))  # interpolation rounds its ends past each other
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=8), st.randoms())
+def test_the_interval_is_the_same_each_time_and_for_each_order(values: list[float], random: Random) -> None:
+    mixed = list(values)
+    random.shuffle(mixed)
+    low, high = interquartile_mean_interval([values])
+    assert (low, high) == interquartile_mean_interval([mixed])
+    assert low is not None
+    assert high is not None
+    assert min(values) - 1e-9 <= low <= high <= max(values) + 1e-9
+
+
+def test_holm_multiplies_the_smallest_by_all_the_next_by_one_less() -> None:
+    # The worked example of Holm's method: 0.01, 0.04, 0.03, 0.005 of four.
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.02, None, 0.5]) == [0.04, None, 0.5]
+    assert holm([]) == []
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_a_corrected_p_value_lies_between_its_own_and_bonferronis(p_values: list[float]) -> None:
+    corrected = [p for p in holm(list(p_values)) if p is not None]
+    assert len(corrected) == len(p_values)
+    for own, new in zip(p_values, corrected, strict=True):
+        assert own <= new <= min(1.0, len(p_values) * own)
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    assert [corrected[i] for i in order] == sorted(corrected)
+
+
+@pytest.mark.parametrize(("a", "b"), [(1, 1), (2, 2), (3, 3), (4, 4), (2, 5), (3, 4)])
+def test_the_smallest_p_is_that_of_all_against_none(a: int, b: int) -> None:
+    assert smallest_p(a, b) == pytest.approx(fisher_exact(a, a, 0, b))

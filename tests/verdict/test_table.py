@@ -14,6 +14,7 @@ def runs(arm: str, *outcomes: str | None, status: str = "finished", **columns: A
             "arm": arm, "algorithm": arm, "seed": seed, "status": status, "outcome": outcome,
             "collapse_step": 10.0 + seed if outcome == "collapsed" else float("nan"), "peak_success": 0.7,
             "final_success": 0.5 + 0.1 * seed, "clip_frac": 0.02, "grad_norm_median": 4.0, "grad_norm_max": 9.0,
+            "steps": 36, "planned": 36,
         } | columns
         for seed, outcome in enumerate(outcomes)
     ]  # fmt: skip
@@ -79,3 +80,29 @@ def test_an_arm_that_never_learned_is_not_called_stable() -> None:
 
 def test_nothing_is_concluded_from_nothing() -> None:
     assert answer(summarise(runs("a", None, status="running"))).startswith("No run can be judged yet")
+
+
+def test_the_iqm_and_its_interval_stand_beside_the_mean() -> None:
+    a, b = summarise(pd.concat([runs("a", *["healthy"] * 5), runs("b", "healthy")])).to_dict(orient="records")
+    assert a["final"] == pytest.approx(0.7)
+    assert a["final_iqm"] == pytest.approx(0.7)  # 0.5 to 0.9 without the lowest and the highest
+    assert 0.5 <= a["final_iqm_low"] < 0.6 < 0.8 < a["final_iqm_high"] <= 0.9
+    assert a["peak_iqm"] == pytest.approx(0.7)
+    assert b["final_iqm"] == 0.5
+    assert pd.isna(b["final_iqm_low"]), "one seed has no interval"
+    assert readable(summarise(runs("b", "healthy")))["final success, IQM"][0] == "0.50"
+
+
+def test_final_success_of_runs_that_ended_early_is_not_passed_off_as_that_of_the_end() -> None:
+    early = runs("a", "collapsed", "collapsed", steps=20)
+    early.loc[1, "steps"] = 24
+    frame = summarise(pd.concat([early, runs("a", "healthy"), runs("b", "healthy", "diverged", steps=9)]))
+    assert frame["stopped"].tolist() == [2, 2]
+    text = answer(frame)
+    assert "final success is that of the step they ended at: a 2 of 3 (after 20 to 24 of 36 steps)" in text
+    assert "b 2 of 2 (after 9 of 36 steps)" in text
+    assert "Ended early" not in answer(summarise(runs("a", "healthy")))
+
+
+def test_runs_of_another_trainer_that_name_no_length_did_not_end_early() -> None:
+    assert summarise(runs("a", "healthy", planned=float("nan")))["stopped"].tolist() == [0]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from workbench.spec import InputError, nearest
+from workbench.verdict.runs import runs
 
 if TYPE_CHECKING:
     from workbench.store.reader import Reader
@@ -17,74 +16,17 @@ if TYPE_CHECKING:
 # A run that died of NaN or Inf counts among the collapsed: leaving it out would flatter the arm that killed it.
 DEAD = ("collapsed", "diverged")
 
-_RUNS = """
-    SELECT run_id, arm, algorithm, seed, status, reason, outcome, collapse_step, peak_success, final_success, steps,
-           config
-    FROM run WHERE experiment = ? ORDER BY seed, coalesce(started_at, TIMESTAMP '9999-01-01'), run_id
-"""
-_UPDATES = """
-    SELECT run_id, avg(clip_frac) AS clip_frac, median(grad_norm) AS grad_norm_median, max(grad_norm) AS grad_norm_max
-    FROM minibatch WHERE run_id IN (SELECT run_id FROM run WHERE experiment = ?) GROUP BY run_id
-"""
-
-
-def runs(reader: Reader, experiment: str, run_ids: Sequence[str] | None = None) -> pd.DataFrame:
-    """One row per run of the experiment (of `run_ids` where given), with what its optimizer updates looked like.
-
-    Arms of the same name whose configurations differ are told apart by a suffix: they are not replicates.
-    Raises InputError for an experiment that the store does not know.
-    """
-    frame = reader.query(_RUNS, [experiment])
-    if frame.empty:
-        known = list(reader.query("SELECT DISTINCT experiment FROM run ORDER BY 1")["experiment"])
-        listed = f"; there is: {', '.join(known)}" if known else "; nothing was run yet: `sorl run FILE.toml`"
-        raise InputError(f"no experiment '{experiment}'{nearest(experiment, known)}{listed}")
-    if run_ids is not None:
-        frame = frame[frame["run_id"].isin(list(run_ids))]
-    updates = reader.query(_UPDATES, [experiment])
-    return _split(frame).merge(updates, on="run_id", how="left")
-
-
-def _split(frame: pd.DataFrame) -> pd.DataFrame:
-    """Runs that share an arm's name but not its settings are different arms."""
-    frame = frame.assign(settings=frame["config"].map(_comparable))
-    for arm, rows in frame.groupby("arm", sort=False):
-        variants = list(dict.fromkeys(rows["settings"]))
-        for number, variant in enumerate(variants[1:], start=2):
-            changed = (frame["arm"] == arm) & (frame["settings"] == variant)
-            frame.loc[changed, "arm"] = f"{arm} #{number}: {_changes(variants[0], variant)}"
-    return frame.drop(columns="settings")
-
-
-def _comparable(config: str | None) -> str:
-    settings = json.loads(config) if isinstance(config, str) else {}
-    for cosmetic in ("seed", "threads"):
-        settings.pop(cosmetic, None)
-    for cosmetic in ("flush_seconds", "checkpoint_every"):
-        settings.get("record", {}).pop(cosmetic, None)
-    return json.dumps(settings, sort_keys=True)
-
-
-def _changes(one: str, other: str) -> str:
-    a, b = (_flat(json.loads(text)) for text in (one, other))
-    return ", ".join(f"{key} = {b.get(key)}" for key in {**a, **b} if a.get(key) != b.get(key))
-
-
-def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
-
 
 def summary(reader: Reader, experiment: str, run_ids: Sequence[str] | None = None) -> pd.DataFrame:
     """One row per arm: success at its peak and at the end, collapses, onset, clip fraction, gradient norm.
 
     `runs` counts the arm's runs, `n` those that finished: the figures are over those `n` seeds. `peak` and `final` are
-    means over seeds with a 95 % Student-t interval (NULL for one seed). `collapsed` of `judged` (finished runs that are
-    long enough for the collapse rule) has a 95 % Clopper-Pearson interval of the incidence; `mild` and `no_learning`
-    count those outcomes; `onset` is the median step of the collapses. `clip_frac` and `grad_norm_median` are means over
-    seeds of each run's own, `grad_norm_max` is the largest of all updates.
+    means over seeds with a 95 % Student-t interval (NULL for one seed), `peak_iqm` and `final_iqm` interquartile means
+    with a 95 % bootstrap interval. `stopped` counts finished runs with fewer steps than planned, whose final success is
+    that of where they ended; `steps_min`, `steps_max` and `planned` are their steps. `collapsed` of `judged` (finished
+    runs that are long enough for the collapse rule) has a 95 % Clopper-Pearson interval of the incidence; `mild` and
+    `no_learning` count those outcomes; `onset` is the median step of the collapses. `clip_frac` and `grad_norm_median`
+    are means over seeds of each run's own, `grad_norm_max` is the largest of all updates.
     """
     return summarise(runs(reader, experiment, run_ids))
 
@@ -95,13 +37,16 @@ def summarise(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _arm(arm: str, rows: pd.DataFrame) -> dict[str, Any]:
-    from workbench.verdict.statistics import clopper_pearson
+    from workbench.verdict.statistics import clopper_pearson, interquartile_mean, interquartile_mean_interval
 
     over = rows[rows["status"] == "finished"]
     judged = over[over["outcome"].notna()]
     dead = judged[judged["outcome"].isin(DEAD)]
     low, high = clopper_pearson(len(dead), len(judged)) if len(judged) else (None, None)
     peak, final = mean_interval(over["peak_success"]), mean_interval(over["final_success"])
+    successes = {name: over[f"{name}_success"].dropna().to_list() for name in ("peak", "final")}
+    iqm = {name: (interquartile_mean(v), *interquartile_mean_interval([v])) for name, v in successes.items()}
+    stopped = over[over["steps"] < over["planned"]]
     return {
         "arm": arm,
         "algorithm": rows["algorithm"].iloc[0],
@@ -113,10 +58,15 @@ def _arm(arm: str, rows: pd.DataFrame) -> dict[str, Any]:
         "peak": peak[0], "peak_low": peak[1], "peak_high": peak[2],
         "final": final[0], "final_low": final[1], "final_high": final[2],
         "collapsed": len(dead) if len(judged) else None, "collapsed_low": low, "collapsed_high": high,
-        "onset": _or_none(dead["collapse_step"].median()),
+        "onset": _or_none(dead["collapse_step"].dropna().median()),
         "clip_frac": _or_none(over["clip_frac"].mean()),
         "grad_norm_median": _or_none(over["grad_norm_median"].mean()),
         "grad_norm_max": _or_none(over["grad_norm_max"].max()),
+        "peak_iqm": iqm["peak"][0], "peak_iqm_low": iqm["peak"][1], "peak_iqm_high": iqm["peak"][2],
+        "final_iqm": iqm["final"][0], "final_iqm_low": iqm["final"][1], "final_iqm_high": iqm["final"][2],
+        "stopped": len(stopped),
+        "steps_min": _or_none(stopped["steps"].min()), "steps_max": _or_none(stopped["steps"].max()),
+        "planned": _or_none(stopped["planned"].max()),
     }  # fmt: skip
 
 
@@ -172,7 +122,17 @@ def answer(frame: pd.DataFrame) -> str:
         sentences.append(f"Not all runs are finished: {', '.join(missing)}.")
     if short := [f"{row['arm']} {row['n'] - row['judged']}" for row in rows if row["judged"] < row["n"]]:
         sentences.append(f"Finished, but too short for the collapse rule: {', '.join(short)}.")
+    if stopped := [f"{row['arm']} {row['stopped']} of {row['n']} ({_stop(row)})" for row in rows if row["stopped"]]:
+        sentences.append(
+            f"Ended early, so that their final success is that of the step they ended at: {'; '.join(stopped)}. "
+            "How soon arms collapse is then told by the time to collapse, not by how many did."
+        )
     return " ".join(sentences)
+
+
+def _stop(row: dict[Hashable, Any]) -> str:
+    first, last, planned = (int(row[name]) for name in ("steps_min", "steps_max", "planned"))
+    return f"after {first if first == last else f'{first} to {last}'} of {planned} steps"
 
 
 def _onset(onset: Any) -> str:
@@ -188,6 +148,7 @@ def readable(frame: pd.DataFrame) -> pd.DataFrame:
                 "seeds": str(row["n"]) if row["n"] == row["runs"] else f"{row['n']} of {row['runs']}",
                 "peak success": _interval(row["peak"], row["peak_low"], row["peak_high"]),
                 "final success": _interval(row["final"], row["final_low"], row["final_high"]),
+                "final success, IQM": _interval(row["final_iqm"], row["final_iqm_low"], row["final_iqm_high"]),
                 "collapsed": _incidence(row["collapsed"], row["judged"], row["collapsed_low"], row["collapsed_high"]),
                 "onset step": _number(row["onset"], 0),
                 "clip fraction": _number(row["clip_frac"], 3),

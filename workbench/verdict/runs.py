@@ -1,0 +1,92 @@
+"""The runs of an experiment, one row each, and which of them are replicates: the same settings but for the seed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from workbench.spec import InputError, nearest
+
+if TYPE_CHECKING:
+    from workbench.store.reader import Reader
+
+COSMETIC = ("threads", "record.flush_seconds", "record.checkpoint_every")  # they change no number
+
+# Of a run in training, table `run` knows neither the steps nor a collapse since the last time it began: others do.
+_RUNS = """
+    SELECT run_id, arm, algorithm, seed, status, reason, outcome, collapse_step, detected, peak_success, final_success,
+           greatest(coalesce(run.steps, 0), coalesce(seen.steps, 0)) AS steps,
+           TRY(CAST(config->>'$.iterations' AS BIGINT)) AS planned, config
+    FROM run
+    LEFT JOIN (SELECT run_id, max(step) + 1 AS steps FROM step GROUP BY run_id) AS seen USING (run_id)
+    LEFT JOIN (SELECT run_id, min(step) AS detected FROM event WHERE kind = 'collapse' GROUP BY run_id) USING (run_id)
+    {where} ORDER BY seed, coalesce(started_at, TIMESTAMP '9999-01-01'), run_id
+"""
+_UPDATES = """
+    SELECT run_id, avg(clip_frac) AS clip_frac, median(grad_norm) AS grad_norm_median, max(grad_norm) AS grad_norm_max
+    FROM minibatch WHERE run_id IN (SELECT run_id FROM run WHERE experiment = ?) GROUP BY run_id
+"""
+
+
+def runs(reader: Reader, experiment: str, run_ids: Sequence[str] | None = None) -> pd.DataFrame:
+    """One row per run of the experiment (of `run_ids` where given), with what its optimizer updates looked like.
+
+    Arms of the same name whose configurations differ are told apart by a suffix: they are not replicates. Of a cell
+    that was started over, only the newest start counts: it is one seed. `steps` is how many steps are done, `planned`
+    how many the configuration asks for, `detected` the step at which a collapse was first reported.
+    Raises InputError for an experiment that the store does not know.
+    """
+    frame = reader.query(_RUNS.format(where="WHERE experiment = ?"), [experiment])
+    if frame.empty:
+        known = list(reader.query("SELECT DISTINCT experiment FROM run ORDER BY 1")["experiment"])
+        listed = f"; there is: {', '.join(known)}" if known else "; nothing was run yet: `sorl run FILE.toml`"
+        raise InputError(f"no experiment '{experiment}'{nearest(experiment, known)}{listed}")
+    if run_ids is not None:
+        frame = frame[frame["run_id"].isin(list(run_ids))]
+    updates = reader.query(_UPDATES, [experiment])
+    return _split(_newest(frame)).merge(updates, on="run_id", how="left")
+
+
+def every_run(reader: Reader) -> pd.DataFrame:
+    """The runs of all experiments, without what the optimizer updates looked like."""
+    return _newest(reader.query(_RUNS.format(where="")))
+
+
+def _newest(frame: pd.DataFrame) -> pd.DataFrame:
+    """Without the runs that a later start of the same cell (its name with -g2, -g3, ...) replaces."""
+    name = frame["run_id"].str.extract(r"^(?P<cell>.*?)(?:-g(?P<start>\d+))?$")
+    start = name["start"].astype(float).fillna(1)
+    last = start.groupby([name["cell"], frame["arm"], frame["seed"]], dropna=False).transform("max")
+    return frame[start == last]
+
+
+def _split(frame: pd.DataFrame) -> pd.DataFrame:
+    """Runs that share an arm's name but not its settings are different arms."""
+    frame = frame.assign(settings=[json.dumps(replicate(c), sort_keys=True) for c in frame["config"]])
+    for arm, rows in frame.groupby("arm", sort=False):
+        variants = list(dict.fromkeys(rows["settings"]))
+        for number, variant in enumerate(variants[1:], start=2):
+            changed = (frame["arm"] == arm) & (frame["settings"] == variant)
+            frame.loc[changed, "arm"] = f"{arm} #{number}: {_changes(variants[0], variant)}"
+    return frame.drop(columns="settings")
+
+
+def replicate(config: str | None) -> dict[str, Any]:
+    """The settings, by dotted key, that runs must share to be replicates: all but the seed and the cosmetic ones."""
+    settings = _flat(json.loads(config)) if isinstance(config, str) else {}
+    return {key: value for key, value in settings.items() if key != "seed" and key not in COSMETIC}
+
+
+def _changes(one: str, other: str) -> str:
+    a, b = json.loads(one), json.loads(other)
+    return ", ".join(f"{key} = {b.get(key)}" for key in {**a, **b} if a.get(key) != b.get(key))
+
+
+def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
