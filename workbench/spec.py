@@ -1,4 +1,4 @@
-"""The vocabulary of the workbench: levels, units, alarms, diagnostics, tables and the settings of a run.
+"""The vocabulary of the workbench: levels, units, alarms, diagnostics, checks, tables and the settings of a run.
 
 Nothing of ours is imported here and nothing heavy either: every room may read this file, and the command line and the
 app start on it without torch.
@@ -6,12 +6,13 @@ app start on it without torch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Errors
@@ -94,6 +95,121 @@ class Diagnostic:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# The fair-comparison guard
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check of the fair-comparison guard: what it flags, what it only notes (a difference, printed), and why.
+
+    `seen`: by `sorl plan` from the settings (plan), by the trainer before its first step (start) or after each one
+    (step), or from what the runs of an experiment recorded (compare). What is flagged is an event of `kind`.
+    """
+
+    name: str
+    seen: Literal["plan", "start", "step", "compare"]
+    severity: Literal["info", "warning", "critical"]  # of what is flagged
+    flags: str
+    notes: str
+    reason: str
+
+    @property
+    def kind(self) -> str:
+        """Kind of the event that a violation is."""
+        return f"guard_{self.name}"
+
+
+RATIO_TOLERANCE = 1e-3  # nats; float32 rounding gave 3e-6 at most in 500 first updates, a clip range is 0.2
+
+GUARD: tuple[Check, ...] = (
+    Check(
+        "idle_ratio",
+        "plan",
+        "warning",
+        "arms whose ratio is 1 in every update (one epoch, one minibatch, old log-probs of the policy itself) and "
+        "whose updates are then the same",
+        "an arm of that kind without such a partner",
+        "a ratio of 1 is never clipped, so arms that differ in ratio, clip or stabiliser may be one arm, run twice",
+    ),
+    Check(
+        "normaliser",
+        "plan",
+        "warning",
+        "arms that differ in the advantage or the aggregation, though their algorithms declare the same one, and in "
+        "something else as well, with no third arm that differs in one of the two only",
+        "algorithms that declare different advantages or aggregations",
+        "both scale every gradient as a learning rate does, so the other difference cannot be told from theirs",
+    ),
+    Check(
+        "compute",
+        "plan",
+        "info",
+        "",
+        "different numbers of rollouts, questions, optimizer updates or trained tokens, planned and as recorded",
+        "an arm that trains more has more chances to learn and to collapse",
+    ),
+    Check(
+        "task",
+        "plan",
+        "info",
+        "",
+        "arms that do not share the world, the policy network or the warm start",
+        "their success is not on one scale",
+    ),
+    Check("seeds", "plan", "info", "", "different numbers of seeds", "intervals of unequal width invite unequal trust"),
+    Check(
+        "mask",
+        "start",
+        "critical",
+        "on a synthetic batch, tokens that the policy did not write carry a gradient, or the loss changes with them "
+        "while the log-probs of the written ones stay; the run ends as failed",
+        "",
+        "a loss on prompts, observations or padding trains the agent to imitate its retriever",
+    ),
+    Check(
+        "token_identity",
+        "step",
+        "critical",
+        "a trained row that is not the prompt, the sampled turns and the observations, token for token, or whose turn "
+        "ids are not the sampler's turns",
+        "",
+        "text that was decoded and encoded again has other tokens, and their ratios are not those of the samples",
+    ),
+    Check(
+        "first_ratio",
+        "step",
+        "warning",
+        f"a log-ratio beyond {RATIO_TOLERANCE:g} nats in the first update of a step whose old log-probs are those of "
+        "the policy itself",
+        "",
+        "before the first update policy and old policy are the same, so another ratio is a defect of the trainer",
+    ),
+    Check(
+        "stuck_batch",
+        "step",
+        "warning",
+        "a step that trains on the very tokens of an earlier one (epochs of one step are meant and are not flagged)",
+        "",
+        "a queue that hands out a batch twice is staleness that no setting asked for",
+    ),
+    Check(
+        "questions",
+        "compare",
+        "warning",
+        "arms with one seed, task, number of episodes and group size that trained on different questions or in another "
+        "order, or two seeds of such arms that trained on the same ones",
+        "",
+        "seeds pair the arms, and are replicates, only if they reach them",
+    ),
+)
+
+
+def check(name: str) -> Check:
+    """The check `name` of the guard; KeyError for one that does not exist."""
+    return {c.name: c for c in GUARD}[name]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # Tables
 
 
@@ -125,7 +241,7 @@ _TRAJECTORY = Column("trajectory", "BIGINT", "Index of the trajectory in the bat
 _TURN = Column(
     "turn_index", "BIGINT", "Turn of the trajectory, from 1: a maximal stretch of tokens that the policy wrote."
 )
-_AT = Column("at", "TIMESTAMP", "When the row was written (UTC).")
+_WRITTEN = Column("written_at", "TIMESTAMP", "When the row was written (UTC).")
 
 TABLES: tuple[Table, ...] = (
     Table(
@@ -136,7 +252,7 @@ TABLES: tuple[Table, ...] = (
             Column("experiment", "VARCHAR", "Name of the experiment: the stem of its TOML file."),
             Column("question", "VARCHAR", "The question that the grid asks, as its author wrote it."),
             Column("toml", "VARCHAR", "The grid file as it was run."),
-            _AT,
+            _WRITTEN,
         ),
         latest_wins=True,
     ),
@@ -153,7 +269,11 @@ TABLES: tuple[Table, ...] = (
             Column("config_hash", "VARCHAR", "Hash of the resolved configuration without cosmetic keys."),
             Column("config", "VARCHAR", "Resolved configuration as JSON (query it with config->>'$.learn.staleness')."),
             Column("status", "VARCHAR", "queued, running, finished, failed or interrupted."),
-            Column("reason", "VARCHAR", "Why the run failed or was interrupted; NULL otherwise."),
+            Column(
+                "reason",
+                "VARCHAR",
+                "Why the run failed, was interrupted or ended before its last iteration; NULL otherwise.",
+            ),
             Column("outcome", "VARCHAR", "healthy, mild, collapsed, no_learning or diverged; NULL while undecided."),
             Column("collapse_step", "BIGINT", "Onset of the collapse (step); NULL without one."),
             Column("detection_step", "BIGINT", "First step at which the collapse rule holds; NULL without one."),
@@ -166,11 +286,17 @@ TABLES: tuple[Table, ...] = (
             Column(
                 "versions", "VARCHAR", "Versions of python, torch, transformers and sorl, and the machine, as JSON."
             ),
-            _AT,
+            Column(
+                "generation",
+                "BIGINT",
+                "Which time the cell was started from nothing, from 1; --fresh begins the next, and the newest counts.",
+            ),
+            Column("attempt", "BIGINT", "Which attempt this is, from 1; each resume and each retry is one more."),
+            _WRITTEN,
         ),
         latest_wins=True,
     ),
-    Table("step", "One row per run and training iteration.", ("run_id", "step"), (_RUN, _STEP, _AT)),
+    Table("step", "One row per run and training iteration.", ("run_id", "step"), (_RUN, _STEP, _WRITTEN)),
     Table(
         "minibatch",
         "One row per optimizer update.",
@@ -276,14 +402,15 @@ TABLES: tuple[Table, ...] = (
             Column(
                 "kind",
                 "VARCHAR",
-                "What happened: collapse, mild, recovered, alarm, non_finite, format_collapse, segment_corrupt ...",
+                "What happened: collapse, mild, recovered, alarm, non_finite, format_collapse, segment_corrupt, "
+                "guard_*; of its process: resumed, retried, interrupted, hang, out_of_memory, killed, failed.",
             ),
             Column("severity", "VARCHAR", "info, warning or critical."),
             Column("diagnostic", "VARCHAR", "Diagnostic that showed it; empty where none did."),
             Column("value", "DOUBLE", "Its value at the event."),
             Column("threshold", "DOUBLE", "The threshold that it crossed; NULL without one."),
             Column("message", "VARCHAR", "The event in a sentence."),
-            _AT,
+            _WRITTEN,
         ),
         latest_wins=True,
     ),
@@ -299,6 +426,13 @@ TABLES: tuple[Table, ...] = (
             Column("formula", "VARCHAR", "Definition."),
             Column("source", "VARCHAR", "Paper or code that the definition comes from."),
             Column("alarm", "VARCHAR", "Trip-wire in words; NULL without one."),
+            Column("alarm_when", "VARCHAR", "The alarm goes off above or below its value; NULL without one."),
+            Column("alarm_value", "DOUBLE", "Value of the trip-wire, or its multiple of the run's own baseline."),
+            Column(
+                "alarm_baseline_points",
+                "BIGINT",
+                "The baseline is the median of the run's first so many points; NULL where the value is absolute.",
+            ),
             Column("description", "VARCHAR", "What it tells."),
             Column("sql_type", "VARCHAR", "Type of the column."),
         ),
@@ -315,7 +449,7 @@ TABLES: tuple[Table, ...] = (
             Column("rows", "BIGINT", "Rows ingested."),
             Column("bytes", "BIGINT", "Size of the file."),
             Column("status", "VARCHAR", "ingested or corrupt."),
-            _AT,
+            _WRITTEN,
         ),
     ),
 )
@@ -460,6 +594,21 @@ class CollapseSettings(Settings):
     sigmas: Positive = 3.0
 
 
+class StopSettings(Settings):
+    """When training ends before its last iteration; looked at between two iterations, all off by default."""
+
+    after_collapse: Annotated[
+        Natural | None,
+        Field(description="so many iterations beyond the one in which the collapse rule first held"),
+    ] = None
+    updates: Annotated[Count | None, Field(description="so many optimizer updates")] = None
+    tokens: Annotated[Count | None, Field(description="so many trained tokens, each epoch counted")] = None
+    seconds: Annotated[
+        Positive | None,
+        Field(description="so much wall time of training, all sessions of a resumed run together"),
+    ] = None
+
+
 class RunSettings(Settings):
     """Everything that defines one run: what is hashed, stored and shown by `sorl plan`."""
 
@@ -475,7 +624,35 @@ class RunSettings(Settings):
     evaluation: EvaluationSettings = EvaluationSettings()
     record: RecordSettings = RecordSettings()
     collapse: CollapseSettings = CollapseSettings()
+    stop: StopSettings = StopSettings()
     threads: Count = 1
+
+    @model_serializer(mode="wrap")
+    def _without_stop_rules_that_are_off(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave `stop` out where it is off: a run without stop rules is the same run as before there were any."""
+        told: dict[str, Any] = handler(self)
+        if self.stop == StopSettings():
+            told.pop("stop", None)
+        return told
+
+    @property
+    def planned_iterations(self) -> int:
+        """Iterations of the whole run: as many as were asked for, or as its budget of updates allows."""
+        if self.stop.updates is None:
+            return self.iterations
+        return min(self.iterations, math.ceil(self.stop.updates / (self.learn.epochs * self.learn.minibatches)))
+
+    def starts_at_one(self, lag: int) -> bool:
+        """Whether the ratio of the first update on rollouts of `lag` iterations ago is 1 by construction."""
+        if self.learn.old_log_prob == "behaviour":
+            return lag == 0 and self.engine.dtype == "float32"
+        return lag == 0 or self.learn.old_log_prob == "update"
+
+    @property
+    def ratio_is_one(self) -> bool:
+        """Whether every update sees ratio 1 by construction: one update a rollout, by its own old log-probs."""
+        once = self.learn.epochs == 1 and self.learn.minibatches == 1
+        return once and self.starts_at_one(self.learn.staleness)
 
     @model_validator(mode="after")
     def _batch_divides(self) -> RunSettings:

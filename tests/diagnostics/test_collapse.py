@@ -126,7 +126,7 @@ def test_events_come_once_and_when_they_happen():
     assert watch.verdict.detection == seen[1][1]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(scores, rules)
 def test_a_live_run_and_its_log_get_the_same_verdict(curve, rule):
     watch = Watch(rule)
@@ -142,7 +142,7 @@ def test_a_live_run_and_its_log_get_the_same_verdict(curve, rule):
         assert (early.detection is not None) == (verdict.detection is not None and verdict.detection < cut)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(scores, rules, st.sampled_from([None, 4, 16]))
 def test_onset_and_detection_follow_the_formulas_to_the_letter(curve, rule, episodes):
     verdict = judge(curve, rule, episodes=episodes)

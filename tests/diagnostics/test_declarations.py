@@ -66,7 +66,7 @@ def test_the_page_names_every_column_setting_and_hard_event():
         assert f"`{rule.kind}`" in text
     assert set(COLLAPSE_REASONS) == set(CollapseSettings.model_fields)
     rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert all(line.replace(r"\|", "").count("|") in (4, 5, 6) for line in rows)
+    assert all(line.replace(r"\|", "").count("|") in (3, 4, 5, 6) for line in rows)
 
 
 def test_the_dictionary_has_the_columns_of_its_table():
@@ -75,3 +75,17 @@ def test_the_dictionary_has_the_columns_of_its_table():
     assert {len(v) for v in rows.values()} == {len(CATALOGUE)}
     alarm = dict(zip(rows["name"], rows["alarm"], strict=True))
     assert alarm["grad_norm_max"].startswith("warning when above 10 x the median")
+
+
+def test_the_dictionary_has_alarms_as_numbers_too():
+    rows = dictionary(CATALOGUE)
+    by_name = {
+        key: (when, value, points)
+        for key, when, value, points in zip(
+            zip(rows["name"], rows["level"], strict=True), rows["alarm_when"], rows["alarm_value"],
+            rows["alarm_baseline_points"], strict=True,
+        )
+    }  # fmt: skip
+    assert by_name["grad_norm_max", "step"] == ("above", 10.0, 10)
+    assert by_name["ess_frac_min", "step"] == ("below", 0.3, None)
+    assert by_name["success", "step"] == (None, None, None)

@@ -14,7 +14,7 @@ from workbench.diagnostics import CATALOGUE, measure, measure_turn_steps, measur
 from workbench.diagnostics.evidence import Evidence, StepEvidence
 
 shapes = st.tuples(st.integers(0, 10_000), st.integers(1, 5), st.integers(1, 4))
-quick = settings(max_examples=30, deadline=None)
+quick = settings(max_examples=30)
 
 
 def assert_same(left, right, **tolerance):

@@ -37,6 +37,19 @@ def test_recorded_runs_set_the_pace(tmp_path: Path) -> None:
     assert estimate([], plain).seconds == 0.0
 
 
+def test_budgets_bound_the_time_of_a_cell(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text('question = "How long does it take?"\n[base]\niterations = 10\nlearn.minibatches = 4')
+    slow = Recorded(RunSettings(), False, False, seconds_per_step=3.0)
+    budgets = (
+        ("stop.updates=10", 9.0),
+        ("stop.seconds=5.0", 5.0),
+        ("stop.updates=400", 30.0),
+    )  # 4 updates an iteration
+    for budget, training in budgets:
+        assert estimate(load(path, [budget]).cells, plain, [slow]).seconds == pytest.approx(START + training), budget
+
+
 def test_a_warm_start_that_must_be_made_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "x.toml"
     path.write_text('question = "How long does it take?"')

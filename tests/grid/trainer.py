@@ -2,17 +2,29 @@
 
     python trainer.py FOLDER --cache CACHE
 
-It reads the folder's config.toml, counts steps in `progress.txt` (its checkpoint), prints one JSON line a step, writes
-rows of table `run`, holds `lock`, and ends with the exit codes of the real one. What goes wrong is scripted by a file
-`script.json` beside the experiments: {"arm": {"step_seconds": 0.05, "fail_at": 3, "ignore_sigint": true, ...}};
-"wait_at" holds a step until a file `go` lies there too.
+It reads the folder's config.toml, checkpoints after every step, prints one JSON line a step, writes rows of tables
+`step`, `minibatch` and `run` (each once, also when it is resumed), holds `lock`, and ends with the exit codes of the
+real one. What goes wrong is scripted by a file `script.json` beside the experiments, per arm:
+
+    step_seconds   how long a step takes
+    wait_at        hold this step until a file `go` lies there too
+    fail_at        raise in this step, with `message`; `silent`: die by SIGKILL instead
+    hang_at        never finish this step
+    times          fail or hang only in so many attempts
+    grow_at        take hold of 256 MiB in this step and keep it
+    nan_at         diverge in this step
+    ignore_sigint  do not stop when asked
+    starting       seconds before anything happens, signals unheard
+    grad_norm, row what is recorded at the end
 """
 
 from __future__ import annotations
 
+import faulthandler
 import fcntl
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -22,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from workbench.spec import RunSettings, table
@@ -30,12 +43,14 @@ TYPES = {"VARCHAR": pa.string(), "BIGINT": pa.int64(), "DOUBLE": pa.float64(), "
 
 
 def main() -> int:
+    faulthandler.register(signal.SIGUSR1)
     folder = Path(sys.argv[1])
     config = tomllib.loads((folder / "config.toml").read_text())
     identity = json.loads((folder / "run.json").read_text())
     identity["config"] = RunSettings.model_validate(config).model_dump_json()
     scripts = folder.parent.parent / "script.json"
     script = json.loads(scripts.read_text()).get(identity["arm"], {}) if scripts.exists() else {}
+    time.sleep(script.get("starting", 0))
     with (folder / "starts.txt").open("a") as starts:
         starts.write(f"{os.getpid()}\n")
     lock = (folder / "lock").open("w")
@@ -43,13 +58,12 @@ def main() -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         print("sorl: the run is being trained by another process", file=sys.stderr)
-        return 2
+        return 4
     asked = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, (lambda *_: None) if script.get("ignore_sigint") else (lambda n, _: asked.append(n)))
 
-    checkpoint = folder / "progress.txt"
-    done = int(checkpoint.read_text()) if checkpoint.exists() else 0
+    done = max((int(f.name) for f in (folder / "checkpoints").glob("[0-9]*")), default=0)
     write(folder, identity, status="running", steps=done)
     for step in range(done + 1, config["iterations"] + 1):
         time.sleep(script.get("step_seconds", 0.01))
@@ -58,46 +72,72 @@ def main() -> int:
             if time.monotonic() > given_up:
                 return 1
             time.sleep(0.02)
-        if step == script.get("fail_at"):
-            print("RuntimeError: scripted failure", file=sys.stderr)
+        bad = len((folder / "starts.txt").read_text().split()) <= script.get("times", 1000)
+        if step == script.get("fail_at") and bad:
+            message = script.get("message", "RuntimeError: scripted failure")
+            print(message, file=sys.stderr)
             if script.get("silent"):
                 os.kill(os.getpid(), signal.SIGKILL)
-            write(folder, identity, status="failed", steps=step, reason="RuntimeError: scripted failure")
+            write(folder, identity, status="failed", steps=step, reason=message)
             return 1
-        checkpoint.write_text(str(step))
-        print(
-            json.dumps(
-                {
-                    "step": step,
-                    "steps": config["iterations"],
-                    "success": 0.1 * step,
-                    "clip_frac": 0.02,
-                    "grad_norm": 4.1,
-                }
-            )
-        )
+        if step == script.get("hang_at") and bad:
+            wait_for_an_answer_that_never_comes()
+        if step == script.get("grow_at"):
+            ballast = b"x" * (256 << 20)
+            time.sleep(100)
+            assert ballast
+        measure(folder, identity, step - 1)
+        checkpoint(folder, step)
+        seen = {"success": 0.1 * step, "clip_frac": 0.02, "grad_norm": 4, "at": time.time()}
+        print(json.dumps({"step": step, "steps": config["iterations"], **seen}))
+        if step == script.get("nan_at"):
+            reason = f"loss or gradient is not finite in step {step - 1}"
+            write(folder, identity, status="finished", steps=step, outcome="diverged", reason=reason)
+            return 0
         if asked:
             write(folder, identity, status="interrupted", steps=step, reason="stopped by SIGINT")
             return 3
     updates(folder, identity["run_id"], config["iterations"], script.get("grad_norm", 4.0))
-    write(
-        folder,
-        identity,
-        status="finished",
-        steps=config["iterations"],
-        **{"outcome": "healthy", **script.get("row", {})},
-    )
+    last = {"outcome": "healthy", **script.get("row", {})}
+    write(folder, identity, status="finished", steps=config["iterations"], **last)
     return 0
+
+
+def wait_for_an_answer_that_never_comes() -> None:
+    time.sleep(200)
+
+
+def checkpoint(folder: Path, step: int) -> None:
+    """A checkpoint is there whole or not at all; the one before it goes."""
+    checkpoints = folder / "checkpoints"
+    unfinished = checkpoints / f".writing-{os.getpid()}"
+    unfinished.mkdir(parents=True, exist_ok=True)
+    (unfinished / "progress.json").write_text(json.dumps({"step": step}))
+    unfinished.rename(checkpoints / f"{step:06d}")
+    for old in sorted(checkpoints.glob("[0-9]*"))[:-1]:
+        shutil.rmtree(old)
 
 
 def write(folder: Path, identity: dict[str, Any], **changes: object) -> None:
     columns = table("run").columns
-    now = datetime.now(UTC).replace(tzinfo=None)
-    row = {c.name: None for c in columns} | identity | {"started_at": now, "at": now} | changes
+    known = {name: value for name, value in identity.items() if name in {c.name for c in columns}}
+    row = {c.name: None for c in columns} | known | {"started_at": now(), "written_at": now()} | changes
     segment(folder, "run", pa.Table.from_pylist([row], schema=pa.schema([(c.name, TYPES[c.type]) for c in columns])))
 
 
+def measure(folder: Path, identity: dict[str, Any], step: int) -> None:
+    """The row of a step, unless an attempt that was killed before its checkpoint had written it already."""
+    files = sorted((folder / "segments" / "step").glob("0*.parquet"))
+    if any(pc.max(pq.read_table(file)["step"]).as_py() >= step for file in files):
+        return
+    drawn = (step * 2654435761 + identity["seed"] * 40503) % 1000 / 1000
+    row = {"run_id": identity["run_id"], "step": step, "written_at": now(), "success": drawn}
+    segment(folder, "step", pa.Table.from_pylist([row]))
+
+
 def updates(folder: Path, run_id: str, steps: int, grad_norm: float) -> None:
+    if (folder / "segments" / "minibatch").exists():
+        return
     rows = [{"run_id": run_id, "step": s, "update": 0, "epoch": 0, "rollout_step": s} for s in range(steps)]
     measured = [{"grad_norm": grad_norm, "clip_frac": 0.02} for _ in rows]
     segment(folder, "minibatch", pa.Table.from_pylist([r | m for r, m in zip(rows, measured, strict=True)]))
@@ -109,6 +149,10 @@ def segment(folder: Path, name: str, rows: pa.Table) -> None:
     target = segments / f"{len(list(segments.glob('0*.parquet'))):06d}.parquet"
     pq.write_table(rows, target.with_name(f".{target.name}"))
     target.with_name(f".{target.name}").rename(target)
+
+
+def now() -> datetime:
+    return datetime.now(UTC).replace(tzinfo=None)
 
 
 if __name__ == "__main__":

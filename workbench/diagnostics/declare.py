@@ -103,7 +103,7 @@ def in_words(alarm: Alarm) -> str:
     return f"{alarm.severity} when {alarm.when} {mark}{held}"
 
 
-def dictionary(catalogue: Sequence[Diagnostic]) -> dict[str, list[str | None]]:
+def dictionary(catalogue: Sequence[Diagnostic]) -> dict[str, list[Any]]:
     """The catalogue as columns of table `diagnostic`."""
     return {
         "name": [d.name for d in catalogue],
@@ -113,6 +113,9 @@ def dictionary(catalogue: Sequence[Diagnostic]) -> dict[str, list[str | None]]:
         "formula": [d.formula for d in catalogue],
         "source": [d.source for d in catalogue],
         "alarm": [None if d.alarm is None else f"{in_words(d.alarm)} ({d.alarm.reason})" for d in catalogue],
+        "alarm_when": [d.alarm and d.alarm.when for d in catalogue],
+        "alarm_value": [d.alarm and d.alarm.value for d in catalogue],
+        "alarm_baseline_points": [d.alarm.warmup if d.alarm and d.alarm.relative else None for d in catalogue],
         "description": [d.description for d in catalogue],
         "sql_type": [d.sql_type for d in catalogue],
     }

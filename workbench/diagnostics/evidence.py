@@ -207,6 +207,9 @@ class StepEvidence:
     seconds: Mapping[str, float] = field(default_factory=dict)
     tokens_trained: int = 0
     heldout: tuple[float, int] | None = None  # success of the policy before this step, and on how many questions
+    fresh: bool | None = None  # whether the old log-probs are those of the policy that the first update trains
+    batch_hash: int | None = None  # fingerprint of the tokens and the loss mask that went into the updates
+    mismatches: Sequence[tuple[int, int]] | None = None  # (trajectory, turn) where the batch is not what was sampled
 
     def timed(self, **seconds: float) -> StepEvidence:
         """The same step with more timings."""

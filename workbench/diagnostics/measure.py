@@ -14,6 +14,7 @@ from workbench.diagnostics import (
     clip,
     critic,
     divergence,
+    guard,
     optimisation,
     ratio,
     step,
@@ -33,7 +34,7 @@ TOKEN_MEASURES = declared(optimisation, ratio, clip, divergence, advantage, crit
 TRAJECTORY_MEASURES = declared(trajectory)
 TURN_MEASURES = declared(turn)
 TURN_STEP_MEASURES = declared(turn_step)
-STEP_MEASURES = declared(step)
+STEP_MEASURES = declared(step, guard)
 
 Columns = dict[str, Any]
 

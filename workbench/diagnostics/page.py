@@ -10,6 +10,22 @@ from workbench.diagnostics.collapse import ABRUPT, FINAL, HARD_RULES, ONSET_TOLE
 from workbench.diagnostics.declare import in_words
 from workbench.spec import CollapseSettings, Diagnostic, table
 
+# The notation of the formulas.
+SYMBOLS: tuple[tuple[str, str], ...] = (
+    ("<x>_m", "mean of x over the tokens of the loss mask m, those that the policy wrote"),
+    ("m, a", "loss mask: 1 where the policy wrote the token; response mask: 1 on every token after the prompt"),
+    ("delta", "log_prob - log_prob_old of a token, in nats: the log of its importance ratio"),
+    ("r, w", "ratio of a token, exp(clamp(delta, +-20)); ratio that the algorithm pools"),
+    ("A, R, G", "advantage, outcome reward, return that the critic learns"),
+    ("V, V_old, V^c", "the critic's value, the one behind the advantages, the one clipped to V_old +- eps_V"),
+    ("H, z, p", "entropy of the policy at a token, its logits, its probabilities"),
+    ("g, C", "gradient of the policy's loss, clipping bias: the part of it that the clip took away"),
+    ("eps_low, eps_high", "how far a ratio may fall below 1, rise above 1, before the clip stops it"),
+    ("K, n_k, s_k", "turns of a trajectory, tokens of turn k, what the policy saw at its beginning"),
+    ("k1, k2, k3", "Schulman's three estimates of a KL divergence from samples"),
+    ("1[x], #{x}", "1 where x holds and 0 elsewhere; how many times x holds"),
+)
+
 # What each setting of the collapse rule is and why its default is what it is.
 COLLAPSE_REASONS: dict[str, tuple[str, str]] = {
     "window": ("points of the trailing median", "one bad batch of 64 episodes must not look like a fall"),
@@ -25,10 +41,15 @@ COLLAPSE_REASONS: dict[str, tuple[str, str]] = {
 
 
 def page() -> str:
-    """Markdown: one table per table of the store, then the alarms, then the collapse rule."""
+    """Markdown: the symbols, one table per table of the store, then the alarms, then the collapse rule."""
     names = list(dict.fromkeys(d.table for d in CATALOGUE))
     parts = [_columns(name, [d for d in CATALOGUE if d.table == name]) for name in names]
-    return "\n\n".join([*parts, _alarms(), _collapse()]) + "\n"
+    rule = f"## The collapse rule\n\n{collapse_rule()}"
+    return "\n\n".join([_symbols(), *parts, _alarms(), rule]) + "\n"
+
+
+def _symbols() -> str:
+    return "## Symbols\n\n" + _markdown(("symbol", "meaning"), ([f"`{s}`", meaning] for s, meaning in SYMBOLS))
 
 
 def _columns(name: str, diagnostics: Sequence[Diagnostic]) -> str:
@@ -48,15 +69,15 @@ def _alarms() -> str:
     )
 
 
-def _collapse() -> str:
+def collapse_rule() -> str:
+    """Markdown: when a run has collapsed, since when, whether it came back, and the events that need no smoothing."""
     defaults = CollapseSettings()
     settings = (
         [f"`collapse.{name}`", f"{getattr(defaults, name):g}", meaning, reason]
         for name, (meaning, reason) in COLLAPSE_REASONS.items()
     )
     hard = ([f"`{rule.kind}`", _mark(rule), rule.reason] for rule in HARD_RULES)
-    return f"""## The collapse rule
-
+    return f"""\
 With `s` the training success of a step, `m` its trailing median, `P` the largest `m` so far, `b` the held-out success
 before the first update (without one, the mean of the first points) and `sigma` = 1.4826 x the median absolute deviation
 of `s - m` so far, but at least the standard error of a share of `learn.episodes` at `P` or `b` (without that floor, the

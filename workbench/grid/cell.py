@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import unicodedata
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from workbench.grid.keys import flatten, short
@@ -29,6 +29,7 @@ class Cell:
     run_id: str
     choices: dict[str, Any] = field(default_factory=dict)  # dotted keys that the axes or the control set
     control: bool = False  # a named single change, not crossed with the axes
+    generation: int = 1  # which time it is started from nothing
 
 
 def config_hash(settings: RunSettings) -> str:
@@ -43,6 +44,12 @@ def run_id(experiment: str, arm: str, seed: int, digest: str) -> str:
     The experiment is part of the digits because a run belongs to one: two grids may share a control.
     """
     return f"{slug(arm)}-s{seed}-{hashlib.sha256(f'{experiment} {digest}'.encode()).hexdigest()[:8]}"
+
+
+def of_generation(cell: Cell, generation: int) -> Cell:
+    """The same cell at its n-th start from nothing, from 1; from the second on the run's name ends in `-g2`, ..."""
+    first = re.sub(r"-g\d+$", "", cell.run_id)
+    return replace(cell, generation=generation, run_id=first if generation == 1 else f"{first}-g{generation}")
 
 
 def slug(text: str) -> str:

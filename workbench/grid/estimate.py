@@ -62,6 +62,12 @@ class Estimate:
         return "no run recorded yet: a rough cost per iteration, right within a factor of two or so"
 
 
+def _training(settings: RunSettings, iteration: float) -> float:
+    """Seconds of a run whose iterations take `iteration` seconds, within its budgets of updates and seconds."""
+    seconds = iteration * settings.planned_iterations
+    return seconds if settings.stop.seconds is None else min(seconds, settings.stop.seconds)
+
+
 def estimate(
     cells: Sequence[Cell],
     needs: Callable[[RunSettings], tuple[bool, bool]],
@@ -78,8 +84,8 @@ def estimate(
         if recorded
         else 1.0
     )
-    count = workers_for(len(cells), workers)
-    each = [START + pace * rough(c.settings, *needs(c.settings)) * c.settings.iterations for c in cells]
+    count = workers_for(cells, workers)
+    each = [START + _training(c.settings, pace * rough(c.settings, *needs(c.settings))) for c in cells]
     warm = pace * sum(WARM_STEP * s.warmstart.steps * s.warmstart.batch / 64 for s in warm_starts)
     # Longest last could idle a worker, so never below the longest cell.
     seconds = warm + max([sum(each) / count, *each]) if each else 0.0

@@ -8,17 +8,19 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from workbench.grid.child import Child, Follower
+from workbench.grid.child import Child, Follower, Sight, root
+from workbench.grid.machine import cores
 from workbench.spec import InputError, nearest
 
 EXECUTORS = ("local", "ray")
+_ANSWER_SECONDS = 2.0
 
 
 class Process(Protocol):
-    """A started process as the grid sees it, wherever it runs."""
+    """A started process as the grid sees it, wherever it runs. No call waits for it."""
 
-    def poll(self) -> int | None:
-        """Exit code, negative for a signal; None while it lives."""
+    def look(self) -> Sight:
+        """How it stands."""
         ...
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -29,26 +31,30 @@ class Process(Protocol):
         """Ask it to checkpoint and stop."""
         ...
 
+    def ask_where(self) -> None:
+        """Have it write into its log where it stands."""
+        ...
+
     def kill(self) -> None:
         """Stop it at once."""
         ...
 
 
 class Executor(Protocol):
-    """Starts processes; `slots` is how many run side by side unless the user says otherwise."""
+    """Starts processes; `slots` is how many cores there are for them."""
 
     slots: int
 
     def start(self, command: Sequence[str], log: Path, threads: int, keep: Sequence[int]) -> Process:
-        """Start `command` with its output appended to `log`."""
+        """Start `command` with its output appended to `log`; OSError when it cannot be started."""
         ...
 
 
 class Local:
-    """One process a cell on this machine, one cell a core."""
+    """One process a cell on this machine."""
 
     def __init__(self) -> None:
-        self.slots = len(os.sched_getaffinity(0))
+        self.slots = cores()
 
     def start(self, command: Sequence[str], log: Path, threads: int, keep: Sequence[int]) -> Process:
         """Start `command`; the file descriptors in `keep` stay open in it."""
@@ -59,12 +65,16 @@ class Ray:
     """One actor a cell on a Ray cluster; the run folders lie on storage that every node sees under the same path."""
 
     def __init__(self) -> None:
+        # Ray reports usage to its makers unless told not to.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             ray: Any = import_module("ray")
         except ImportError:
             raise InputError("--executor ray needs Ray: type `pip install 'sorl[ray]'`") from None
         if not ray.is_initialized():
-            ray.init(log_to_driver=False)  # the cluster of RAY_ADDRESS, else one on this machine
+            # The cluster of RAY_ADDRESS, else one on this machine.
+            path = os.pathsep.join(p for p in (root(), os.environ.get("PYTHONPATH", "")) if p)
+            ray.init(log_to_driver=False, logging_level="ERROR", runtime_env={"env_vars": {"PYTHONPATH": path}})
         self._ray = ray
         self.slots = max(1, int(ray.cluster_resources().get("CPU", 1)))
 
@@ -80,32 +90,39 @@ class _RayProcess:
     def __init__(self, ray: Any, host: Any, log: Path) -> None:
         self._ray, self._host = ray, host
         self._follower = Follower(log)
-        self._asked: Any = host.poll.remote()
+        self._asked: Any = host.look.remote()
+        self._seen = Sight()
 
-    def poll(self) -> int | None:
+    def look(self) -> Sight:
         ready, _ = self._ray.wait([self._asked], timeout=0)
-        if not ready:
-            return None
+        if not ready or self._seen.code is not None or self._seen.lost:
+            return self._seen
         try:
-            code: int | None = self._ray.get(self._asked)
-        except self._ray.exceptions.RayError:  # the node or its actor is gone, and the process with it
-            return 1
-        if code is None:
-            self._asked = self._host.poll.remote()
+            self._seen = self._ray.get(self._asked)
+        except self._ray.exceptions.RayError as error:
+            self._seen = Sight(peak=self._seen.peak, lost=f"with its Ray worker: {str(error).splitlines()[0]}")
+            return self._seen
+        if self._seen.code is None:
+            self._asked = self._host.look.remote()
         else:
             self._ray.kill(self._host)
-        return code
+        return self._seen
 
     def rows(self) -> Iterator[dict[str, Any]]:
         return self._follower.rows()
 
     def interrupt(self) -> None:
-        self._host.interrupt.remote()
+        self._tell(self._host.interrupt)
+
+    def ask_where(self) -> None:
+        self._tell(self._host.ask_where)
 
     def kill(self) -> None:
-        try:
-            self._ray.get(self._host.kill.remote(), timeout=10)
-        except self._ray.exceptions.RayError:
+        self._tell(self._host.kill)
+
+    def _tell(self, method: Any) -> None:
+        done, _ = self._ray.wait([method.remote()], timeout=_ANSWER_SECONDS)
+        if not done:  # it waits for a node, or for one that is gone: nothing would ever hear the message
             self._ray.kill(self._host)
 
 

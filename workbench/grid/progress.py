@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TextIO, cast
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -14,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from workbench.grid.cell import Cell
-from workbench.grid.run import Result, Watch
+from workbench.grid.watch import Result, Watch
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARK_POINTS = 24
@@ -24,7 +26,7 @@ _STYLE = {"finished": "green", "failed": "red", "interrupted": "yellow", "elsewh
 
 def watch(console: Console | None = None) -> Watch:
     """The display for this terminal: live where one is attached, plain lines where output is piped or logged."""
-    console = console or Console(stderr=True)
+    console = console or Console(file=cast(TextIO, _Unbroken(sys.stderr)))
     return _Terminal(console) if console.is_terminal else _Plain(console)
 
 
@@ -53,6 +55,25 @@ def duration(seconds: float | None) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+class _Unbroken:
+    """A stream that goes on after its terminal has gone: the cells still have checkpoints to write."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 @dataclass
