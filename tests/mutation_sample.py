@@ -28,7 +28,7 @@ def annotation_spans(path: str) -> list[Span]:
 
 
 def main(session: str, count: int) -> None:
-    """Mark every mutant outside the sample as skipped."""
+    """Delete every mutant outside the sample: cosmic-ray counts skipped ones among those that did not survive."""
     database = sqlite3.connect(session)
     rows = database.execute(
         "SELECT job_id, module_path, start_pos_row, start_pos_col FROM mutation_specs "
@@ -39,8 +39,10 @@ def main(session: str, count: int) -> None:
     order = {job: i for i, (job,) in enumerate(database.execute("SELECT job_id FROM mutation_specs ORDER BY rowid"))}
     kept.sort(key=order.__getitem__)  # job ids are drawn anew each time, the order of the mutants is not
     random.Random(0).shuffle(kept)
-    skipped = [(job,) for job in inside + kept[count:]]
-    database.executemany("INSERT INTO work_results (worker_outcome, job_id) VALUES ('SKIPPED', ?)", skipped)
+    sample = set(kept[:count])
+    dropped = [(job,) for job in order if job not in sample]
+    for table in ("work_results", "mutation_specs", "work_items"):
+        database.executemany(f"DELETE FROM {table} WHERE job_id = ?", dropped)
     database.commit()
     print(f"{len(kept[:count])} of {len(kept)} mutants kept, {len(inside)} in annotations left out")
 

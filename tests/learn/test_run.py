@@ -137,14 +137,14 @@ def test_the_frozen_start_is_kept_as_reference_only_where_a_kl_term_asks_for_it(
     assert rows(without, "minibatch")["kl_ref"].isna().all()
 
 
-def test_a_run_that_someone_else_trains_is_refused_with_exit_code_two(new_run: MakeRun, cache: Path) -> None:
+def test_a_run_that_someone_else_trains_is_refused_with_an_exit_code_of_its_own(new_run: MakeRun, cache: Path) -> None:
     import fcntl
 
     folder = new_run()
     with (folder / "lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         done = train(folder, cache)
-    assert done.returncode == 2
+    assert done.returncode == 4
     assert "being trained by another process" in done.stderr
     assert "Traceback" not in done.stderr
 

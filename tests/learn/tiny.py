@@ -24,7 +24,7 @@ TINY: dict[str, Any] = {
 }
 
 # Wall time is the one thing that two equal runs do not share.
-CLOCK = ("at", "seconds", "tokens_per_second", "started_at", "ended_at")
+CLOCK = ("written_at", "seconds", "tokens_per_second", "started_at", "ended_at")
 
 
 def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,8 @@ class Episode:
     searches: int
     valid_turns: int
     turn_status: list[str] = field(default_factory=list)  # "search", "answer" or "invalid", one a turn
+    # Prompt, turn, observation, turn, ... as they were made: the witness that what was sampled is what is trained on.
+    stretches: list[list[int]] = field(default_factory=list)
 
 
 def collate(episodes: Sequence[Episode], pad_id: int) -> Batch:

@@ -84,6 +84,7 @@ class Dialogue:
         self.prompt_length = len(self.tokens)
         self.written = [False] * self.prompt_length
         self.log_prob = [0.0] * self.prompt_length
+        self.stretches = [list(self.tokens)]
         self.status: list[str] = []
         self.answer: str | None = None
         self.ended: str | None = None
@@ -93,6 +94,7 @@ class Dialogue:
         self.tokens += tokens
         self.written += [True] * len(tokens)
         self.log_prob += log_prob
+        self.stretches.append(list(tokens))
         action = parse(self._codec.decode(tokens))
         found = None
         if action.kind == "answer":
@@ -108,6 +110,7 @@ class Dialogue:
         self.tokens += observation
         self.written += [False] * len(observation)
         self.log_prob += [0.0] * len(observation)
+        self.stretches.append(observation)
         return observation
 
     def stop(self) -> None:
@@ -115,6 +118,7 @@ class Dialogue:
         self.ended = "max_tokens"
         end = max((t for t, written in enumerate(self.written) if written), default=self.prompt_length - 1) + 1
         del self.tokens[end:], self.written[end:], self.log_prob[end:]
+        self.stretches.pop()
 
     def episode(self) -> Episode:
         """The finished episode, judged."""
@@ -136,4 +140,5 @@ class Dialogue:
             searches=self.status.count("search"),
             valid_turns=len(self.status) - self.status.count("invalid"),
             turn_status=self.status,
+            stretches=self.stretches,
         )

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import faulthandler
+import signal
 import sys
 from pathlib import Path
 
-from workbench.learn.run import WRONG_INPUT, run
+from workbench.learn.run import HELD, WRONG_INPUT, Held, run
 from workbench.spec import InputError
 
 
 def main(arguments: list[str]) -> int:
-    """Train the run whose folder is named; exit code 0 finished, 1 failed, 2 wrong input, 3 interrupted."""
+    """Train the run whose folder is named.
+
+    Exit code 0 finished, 1 failed, 2 wrong input, 3 interrupted, 4 trained by another process.
+    """
+    # SIGUSR1 asks where every thread stands: the answer goes to the log of a run that hangs, before it is killed.
+    faulthandler.register(signal.SIGUSR1)
     folder = Path(arguments[0])
     cache = Path(arguments[2]) if arguments[1:2] == ["--cache"] else folder.parent.parent / ".cache"
     try:
         return run(folder, cache)
     except InputError as error:
         print(f"sorl: {error}", file=sys.stderr)
-        return WRONG_INPUT
+        return HELD if isinstance(error, Held) else WRONG_INPUT
 
 
 if __name__ == "__main__":

@@ -16,19 +16,24 @@ from workbench.agent.errors import NonFinite
 from workbench.agent.worlds.facts import Facts
 from workbench.algorithms import resolve
 from workbench.batch import Batch
+from workbench.diagnostics.events import Event
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
-from workbench.learn import checkpoint, policy
+from workbench.learn import checkpoint, identity, policy, selftest, stop
 from workbench.learn.critic import Critic
 from workbench.learn.evaluate import evaluate
 from workbench.learn.rollouts import ORDER, Rollout, Sampler, batch_of, generator, trainer_log_probs
 from workbench.learn.update import Learner
 from workbench.objective.pipeline import prepare
 from workbench.record.recorder import Recorder
-from workbench.spec import RunSettings
+from workbench.spec import RunSettings, check
 
 
 class Diverged(ArithmeticError):
     """A loss, a gradient or the policy's output is no longer finite; the run ends here and keeps what it logged."""
+
+
+class SelfTestFailed(RuntimeError):
+    """The mask self-test failed: what this run would train on is not what it sampled."""
 
 
 class Trainer:
@@ -44,10 +49,22 @@ class Trainer:
         self.learner = Learner(self.algorithm, settings.learn, model, critic, settings.engine.temperature)
         self.engine = HFEngine(model, tokenizer, settings.engine)
         group_size = settings.learn.group_size or self.algorithm.group_size
+        self.group_size = group_size
         self.sampler = Sampler(settings, Facts(settings.world), self.engine, group_size)
         self.queue: deque[Rollout] = deque()
         self.step = 0
+        self.tokens = 0  # trained on so far, each epoch counted
         self.seconds = 0.0
+        self.stopped = ""  # why training ended before its last iteration
+
+    def self_test(self) -> None:
+        """Run the mask self-test; raises SelfTestFailed, and leaves the event, when it fails."""
+        pad, temperature = self.tokenizer.pad_token_id, self.settings.engine.temperature
+        problem = selftest.problem(self.algorithm, self.group_size, self.learner.policy, pad, temperature)
+        if problem:
+            failed = check("mask")
+            self.recorder.events([Event(self.step, failed.kind, failed.severity, problem)])
+            raise SelfTestFailed(f"mask self-test: {problem}")
 
     def steps(self) -> Iterator[dict[str, Any]]:
         """Train to the end; yields the measured row of each finished step.
@@ -55,7 +72,7 @@ class Trainer:
         Raises Diverged after the step that broke has been recorded.
         """
         settings = self.settings
-        while self.step < settings.iterations:
+        while self.step < settings.iterations and not self._stop():
             began = time.perf_counter()
             evaluated = self._evaluate()
             judged = time.perf_counter()
@@ -66,6 +83,8 @@ class Trainer:
             updates = self._optimise(batch, stale.policy_step)
             ended = time.perf_counter()
             self.seconds += ended - began
+            tokens = sum(int(u.mask.sum()) for u in updates)
+            self.tokens += tokens
             row = self.recorder.step(
                 self.step,
                 StepEvidence(
@@ -78,8 +97,11 @@ class Trainer:
                         "update": ended - sampled,
                         "total": ended - began,
                     },
-                    tokens_trained=sum(int(u.mask.sum()) for u in updates),
+                    tokens_trained=tokens,
                     heldout=(evaluated[0]["success"], evaluated[0]["episodes"]) if evaluated else None,
+                    fresh=settings.starts_at_one(self.step - stale.policy_step),
+                    batch_hash=identity.fingerprint(batch),
+                    mismatches=identity.mismatches(batch, stale.episodes),
                 ),
                 evaluations=evaluated,
             )
@@ -88,7 +110,18 @@ class Trainer:
             yield row
             if any(u.scalars["non_finite"][0] for u in updates):
                 raise Diverged(f"loss or gradient is not finite in step {self.step - 1}")
-        self.recorder.evaluations(self.step, self._evaluate())
+        self.recorder.evaluations(self.step, self._evaluate(last=True))
+
+    def _stop(self) -> bool:
+        """Whether a stop rule ends the run here; `stopped` says which."""
+        rules = self.settings.stop
+        if self.step <= self.recorder.recorded:
+            # An earlier session came further within the same budget of seconds, and its rows stand.
+            rules = rules.model_copy(update={"seconds": None})
+        detection = self.recorder.verdict(final=False)["detection_step"]
+        spent = stop.Spent(self.step, self.learner.updates, self.tokens, self.seconds, detection)
+        self.stopped = stop.reason(rules, spent)
+        return bool(self.stopped)
 
     def _sample(self) -> None:
         """Fill the queue: `staleness` rollouts wait in it, the newest is by the policy as it is now."""
@@ -138,10 +171,10 @@ class Trainer:
                 break
         return done
 
-    def _evaluate(self) -> list[dict[str, Any]]:
+    def _evaluate(self, last: bool = False) -> list[dict[str, Any]]:
         """Held-out success of the policy as it stands before this step; first and last also without the retriever."""
         settings, world = self.settings.evaluation, self.settings.world
-        edge = self.step in (0, self.settings.iterations)
+        edge = last or self.step == 0
         if not edge and not (settings.every and self.step % settings.every == 0):
             return []
         rows = [evaluate(self.engine, world, settings, self.settings.seed)]
@@ -164,6 +197,7 @@ class Trainer:
             return False
         progress = checkpoint.load(found[-1], self.learner)
         self.step, self.seconds = progress.step, progress.seconds
+        self.tokens = sum(int(row.get("tokens_trained") or 0) for row in progress.history)
         self.queue = deque(progress.rollouts)
         self.recorder.replay(progress.history)
         return True

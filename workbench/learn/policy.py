@@ -7,8 +7,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
 
 from workbench.spec import InputError, PolicySettings
+
+disable_progress_bar()  # bars for a second of loading or saving are noise in a log that people read after a death
 
 
 def create(settings: PolicySettings, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:

@@ -20,21 +20,25 @@ from typing import Any, TextIO
 
 from workbench.spec import InputError, RunSettings
 
-FINISHED, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 3  # exit codes
+FINISHED, FAILED, WRONG_INPUT, INTERRUPTED, HELD = 0, 1, 2, 3, 4  # exit codes
+
+
+class Held(InputError):
+    """Another process trains this run."""
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the run's lock for as long as the process lives; the kernel lets go of it whatever kills the process.
 
-    Raises InputError when another process trains this run.
+    Raises Held when another process trains this run.
     """
     with (folder / "lock").open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             message = f"run '{folder.name}' is being trained by another process; wait for it, or stop it"
-            raise InputError(message) from None
+            raise Held(message) from None
         yield
 
 
@@ -60,7 +64,8 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
         interrupt = Interrupt()
         from transformers import AutoTokenizer
 
-        from workbench.learn.loop import Diverged, Trainer
+        from workbench.learn.heartbeat import Heartbeat
+        from workbench.learn.loop import Diverged, SelfTestFailed, Trainer
         from workbench.learn.warmstart import ensure
         from workbench.record.recorder import Recorder
 
@@ -69,10 +74,12 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
         with Recorder(folder, identity["run_id"], settings, tokenizer.convert_ids_to_tokens) as recorder:
             trainer = Trainer(settings, start, recorder, tokenizer)
             resumed = trainer.resume(folder / "checkpoints")
+            Heartbeat(folder).follow(trainer.learner.policy)
             status = _Status(recorder, identity, settings, trainer, resumed)
             status.write("running")
             every = settings.record.checkpoint_every
             try:
+                trainer.self_test()
                 for row in trainer.steps():
                     print(json.dumps(_progress(row, trainer, settings)), file=out, flush=True)
                     if interrupt.asked:
@@ -82,7 +89,11 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
                     if every and trainer.step % every == 0:
                         trainer.save(folder / "checkpoints")
                 trainer.save(folder / "checkpoints")
-                status.write("finished")
+                status.write("finished", trainer.stopped or None)
+            except SelfTestFailed as error:
+                print(f"sorl: {error}", file=sys.stderr)
+                status.write("failed", str(error))
+                return FAILED
             except Diverged as error:
                 # A divergence is a result, not a failure: the run is over and everything up to it is kept.
                 recorder.diverged(trainer.step, str(error))
@@ -116,6 +127,7 @@ class _Status:
         over = status in ("finished", "failed", "interrupted")
         row = {
             **{key: self._identity[key] for key in ("experiment", "algorithm", "arm", "seed", "config_hash")},
+            **{key: self._identity.get(key) for key in ("generation", "attempt")},
             "config": self._settings.model_dump_json(),
             "status": status,
             "reason": reason,

@@ -1,0 +1,157 @@
+"""Stop rules and budgets: when they end a run, what it says then, and that a resume changes nothing about it."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pandas.testing import assert_frame_equal
+
+from tests.learn.tiny import TINY, merged, rows, train
+from workbench.agent.tokenizer import build_tokenizer
+from workbench.grid.cell import config_hash
+from workbench.learn.loop import Trainer
+from workbench.learn.stop import Spent, reason
+from workbench.learn.warmstart import ensure
+from workbench.record.recorder import Recorder
+from workbench.spec import RunSettings, StopSettings
+
+MakeRun = Callable[..., Path]
+# The collapse rule at its most nervous: any dip of a noisy curve is a collapse.
+NERVOUS = {"window": 1, "baseline": 1, "points": 1, "severe": 0.05, "mild": 0.05, "sigmas": 0.01}
+
+
+def spent(**changes: Any) -> Spent:
+    return Spent(**{"steps": 10, "updates": 40, "tokens": 900, "seconds": 7.5, "detection": None} | changes)
+
+
+@pytest.mark.parametrize(
+    ("rules", "done", "part"),
+    [
+        ({}, {"detection": 2}, ""),
+        ({"after_collapse": 5}, {}, ""),
+        ({"after_collapse": 5}, {"detection": 5}, ""),  # steps 6 to 9: four after it
+        ({"after_collapse": 5}, {"detection": 4}, "stopped 5 iterations after the collapse detected at step 4"),
+        ({"after_collapse": 0}, {"detection": 9}, "stopped in the iteration of the collapse detected at step 9"),
+        ({"updates": 41}, {}, ""),
+        ({"updates": 40}, {}, "stopped by its budget of 40 optimizer updates (stop.updates)"),
+        ({"tokens": 901}, {}, ""),
+        ({"tokens": 850}, {}, "stopped by its budget of 850 trained tokens (stop.tokens)"),
+        ({"seconds": 8.0}, {}, ""),
+        ({"seconds": 7.5}, {}, "stopped by its budget of 7.5 s of training (stop.seconds)"),
+        ({"updates": 41, "tokens": 1}, {}, "(stop.tokens)"),
+    ],
+)
+def test_a_run_stops_when_a_rule_holds_and_says_which(rules: dict[str, Any], done: dict[str, Any], part: str) -> None:
+    told = reason(StopSettings(**rules), spent(**done))
+    assert part in told
+    assert bool(told) == bool(part)
+
+
+def test_a_run_without_stop_rules_is_the_run_that_it_was_before_there_were_any() -> None:
+    assert "stop" not in RunSettings().model_dump()
+    assert config_hash(RunSettings()) == "51640c50a0fc67c1807b99316a1deb801af7c9ede4c7946626bc2551380d0ef7"
+    stopping = RunSettings.model_validate({"stop": {"after_collapse": 5}})
+    assert config_hash(stopping) != config_hash(RunSettings())
+    assert RunSettings.model_validate_json(stopping.model_dump_json()) == stopping
+    assert RunSettings.model_validate({"stop": {"updates": "none"}}) == RunSettings()
+
+
+def test_a_budget_of_updates_ends_the_run_as_finished_with_its_checkpoint_and_its_last_evaluation(
+    new_run: MakeRun, cache: Path
+) -> None:
+    whole, short = new_run("whole"), new_run("short", stop={"updates": 10})  # 4 updates an iteration: after the third
+    for folder in (whole, short):
+        assert train(folder, cache).returncode == 0
+    last = rows(short, "run").iloc[-1]
+    assert (last["status"], last["steps"]) == ("finished", 3)
+    assert last["reason"] == "stopped by its budget of 10 optimizer updates (stop.updates)"
+    assert rows(whole, "run").iloc[-1]["reason"] is None
+    for table in ("step", "minibatch", "turn"):
+        expected = rows(whole, table)
+        assert_frame_equal(rows(short, table), expected[expected["step"] < 3], check_exact=True, obj=table)
+    assert [p.name for p in sorted((short / "checkpoints").iterdir())][-1] == "000003"
+    final = rows(short, "evaluation").query("step == 3")
+    assert list(final["data"]) == ["facts", "facts-no-search"]
+
+
+@pytest.mark.parametrize("budget", [{"updates": 14}, {"tokens": 2000}])
+def test_a_run_with_a_budget_that_was_interrupted_resumes_to_the_same_rows(
+    new_run: MakeRun, cache: Path, budget: dict[str, int]
+) -> None:
+    whole, parts = new_run("whole", stop=budget), new_run("parts", stop=budget)
+    assert train(whole, cache).returncode == 0
+    command = [sys.executable, "-m", "workbench.learn", str(parts), "--cache", str(cache)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        assert process.wait() == 3
+    assert train(parts, cache).returncode == 0
+    for table in ("step", "minibatch", "turn", "evaluation"):
+        assert_frame_equal(rows(whole, table), rows(parts, table), check_exact=True, obj=table)
+    ends = [
+        rows(folder, "run").iloc[-1][["status", "reason", "steps", "outcome"]].tolist() for folder in (whole, parts)
+    ]
+    assert ends[0] == ends[1]
+    assert "budget" in ends[0][1]
+    assert 1 < ends[0][2] < 6
+
+
+def test_a_run_stops_so_many_iterations_after_its_collapse_and_its_outcome_is_that_of_the_rule(
+    new_run: MakeRun, cache: Path
+) -> None:
+    folder = new_run(iterations=40, collapse=NERVOUS, stop={"after_collapse": 1})
+    assert train(folder, cache).returncode == 0
+    last = rows(folder, "run").iloc[-1]
+    assert (last["status"], last["outcome"]) == ("finished", "collapsed")
+    assert last["steps"] == last["detection_step"] + 2 < 40
+    assert "1 iterations after the collapse" in last["reason"]
+    assert rows(folder, "evaluation")["step"].max() == last["steps"]
+
+
+class Session:
+    """A run in this process, as `workbench.learn` drives it, that ends when the test says so."""
+
+    def __init__(self, folder: Path, cache: Path, **changes: Any) -> None:
+        settings = RunSettings.model_validate(merged(TINY, {"evaluation": {"every": 0, "episodes": 2}, **changes}))
+        self.folder, self.recorder = folder, Recorder(folder, "r", settings)
+        self.trainer = Trainer(settings, ensure(settings, cache), self.recorder, build_tokenizer())
+        self.trainer.resume(folder / "checkpoints")
+
+    def train(self, steps: int) -> None:
+        for _ in self.trainer.steps():
+            if self.trainer.step == steps:
+                break
+
+
+def test_the_seconds_of_all_sessions_count(tmp_path: Path, cache: Path) -> None:
+    first = Session(tmp_path, cache, stop={"seconds": 1e6})
+    first.train(2)
+    assert 0 < first.trainer.seconds < 1e6
+    first.trainer.seconds = 1e6  # a long session
+    first.trainer.save(tmp_path / "checkpoints")
+    first.recorder.close()
+    second = Session(tmp_path, cache, stop={"seconds": 1e6})
+    second.train(9)
+    second.recorder.close()
+    assert second.trainer.step == 2
+    assert "(stop.seconds)" in second.trainer.stopped
+
+
+def test_a_slower_session_trains_at_least_as_far_as_the_rows_of_a_killed_one(tmp_path: Path, cache: Path) -> None:
+    first = Session(tmp_path, cache, stop={"seconds": 1e6})
+    first.train(2)
+    first.trainer.save(tmp_path / "checkpoints")
+    first.train(5)  # then it is killed: rows of steps 2 to 4 are on the disk, their seconds are in no checkpoint
+    first.recorder.close()
+    second = Session(tmp_path, cache, stop={"seconds": 1e6})
+    second.trainer.seconds = 1e6  # as if these two steps had taken the whole budget on this machine
+    second.train(9)
+    second.recorder.close()
+    assert second.trainer.step == 5
+    assert rows(tmp_path, "step")["step"].tolist() == [0, 1, 2, 3, 4]

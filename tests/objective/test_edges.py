@@ -1,0 +1,144 @@
+"""The points at which a rule turns: a ratio exactly at its bound, the smallest batch with a variance, the last unit."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import pkgutil
+from dataclasses import fields, replace
+from importlib import import_module
+
+import pytest
+import torch
+
+import workbench.objective
+from tests.objective.random_batches import F64
+from tests.objective.worked_example import PPO, plain
+from workbench.objective import KINDS, Pool, policy_loss
+from workbench.objective.advantage import whiten
+from workbench.objective.clip import Clip, LogClip, Ppo
+from workbench.objective.stabilise import RmsBatch
+
+
+def parts() -> list[type]:
+    """Every dataclass of the objective."""
+    modules = [
+        import_module(f"workbench.objective.{found.name}")
+        for found in pkgutil.iter_modules(workbench.objective.__path__)
+    ]
+    classes = {c for module in modules for c in vars(module).values() if inspect.isclass(c)}
+    ours = [c for c in classes if c.__module__.startswith("workbench.objective")]
+    return sorted((c for c in ours if hasattr(c, "__dataclass_params__")), key=lambda c: c.__qualname__)
+
+
+@pytest.mark.parametrize("part", parts(), ids=lambda part: part.__qualname__)
+def test_no_part_of_a_declaration_can_be_changed_under_the_run_that_uses_it(part: type) -> None:
+    assert "__dataclass_params__" in vars(part), "a subclass without the decorator compares and prints as its base"
+    assert part.__dataclass_params__.frozen
+
+
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_a_ratio_exactly_at_its_bound_is_inside(advantage: float) -> None:
+    new = torch.tensor([[-1.25, -1.0, -0.75]], dtype=F64)
+    old = torch.full_like(new, -1.0)
+    ratio = (new - old).exp()[0].tolist()
+    clip = Ppo(low=1 - ratio[0], high=ratio[2] - 1)
+    assert clip.bounds == (ratio[0], ratio[2])  # both differences are exact in binary
+    batch = plain(old, advantages=torch.full_like(old, advantage))
+    for choice in (clip, LogClip(epsilon=0.25), LogClip(epsilon=0.25, at="unit")):
+        terms = policy_loss(replace(PPO, clip=choice), batch, new).terms
+        assert not (terms.active_low | terms.active_high).any()
+    stabilised = policy_loss(replace(PPO, clip=clip, stabilise=RmsBatch(tau=1.0)), batch, new).terms
+    assert stabilised.clipped_rms == 0.0
+    assert stabilised.stabiliser_factor == 1.0
+
+
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_a_ratio_just_beyond_its_bound_is_outside(advantage: float) -> None:
+    new = torch.tensor([[-1.25 - 1e-12, -1.0, -0.75 + 1e-12]], dtype=F64)
+    old = torch.full_like(new, -1.0)
+    clip = Ppo(low=1 - math.exp(-0.25), high=math.exp(0.25) - 1)
+    batch = plain(old, advantages=torch.full_like(old, advantage))
+    for choice in (clip, LogClip(epsilon=0.25), LogClip(epsilon=0.25, at="unit")):
+        terms = policy_loss(replace(PPO, clip=choice), batch, new).terms
+        assert terms.active_low[0].tolist() == [advantage < 0, False, False]
+        assert terms.active_high[0].tolist() == [False, False, advantage > 0]
+
+
+def test_a_ratio_exactly_at_the_dual_bound_is_not_capped() -> None:
+    new = torch.tensor([[-0.5, -0.25]], dtype=F64)
+    old = torch.full_like(new, -1.0)
+    dual = float((new - old).exp()[0, 0])
+    batch = plain(old, advantages=torch.full_like(old, -1.0))
+    terms = policy_loss(replace(PPO, clip=Ppo(dual=dual)), batch, new).terms
+    assert terms.dual[0].tolist() == [False, True]
+
+
+@pytest.mark.parametrize("clip", [Ppo(), LogClip(epsilon=0.1), LogClip(epsilon=0.1, at="unit")])
+def test_without_an_advantage_no_clip_is_active(clip: Clip) -> None:
+    new = torch.tensor([[-2.0, -1.0, -0.1]], dtype=F64)
+    old = torch.full_like(new, -1.0)
+    terms = policy_loss(replace(PPO, clip=clip), plain(old, advantages=torch.zeros_like(old)), new).terms
+    assert not (terms.active_low | terms.active_high | terms.dual).any()
+
+
+# The numbers that papers and reference code start from; a change here changes what everyone's TOML means.
+DEFAULTS: dict[tuple[str, str], dict[str, object]] = {
+    ("advantage", "gae"): {"gamma": 1.0, "lam": 1.0, "skip_obs": True, "whiten": "m"},
+    ("advantage", "turn_gae"): {"gamma": 0.99, "lam": 0.9, "whiten": "none"},
+    ("advantage", "turn_mean"): {"gamma": 1.0, "lam": 1.0, "skip_obs": True, "whiten": "m"},
+    ("advantage", "bilevel"): {"gamma": 1.0, "lam": 1.0, "gamma_turn": 0.95, "whiten": "m"},
+    ("advantage", "grpo"): {"eps": 1e-6},
+    ("advantage", "mean_only"): {},
+    ("advantage", "rloo"): {},
+    ("advantage", "batch_z"): {"eps": 1e-6},
+    ("advantage", "reinforce_pp"): {"gamma": 1.0},
+    ("ratio", "pool"): {"level": "token", "mean": "geometric", "grad": "shared"},
+    ("clip", "ppo"): {"low": 0.2, "high": 0.2, "dual": None, "gate": "token"},
+    ("clip", "recip"): {"epsilon": 0.1, "gate": "token"},
+    ("clip", "log"): {"epsilon": 0.4, "at": "token", "gate": "token"},
+    ("clip", "hard"): {"low": 0.2, "high": 0.2},
+    ("clip", "soft"): {"epsilon": 0.2},
+    ("clip", "none"): {},
+    ("stabilise", "none"): {},
+    ("stabilise", "rms_batch"): {"tau": 3.0, "smooth": False, "scope": "micro"},
+    ("stabilise", "rms_turn"): {"tau": 5.0, "smooth": False, "scope": "micro"},
+    ("stabilise", "rms_seq"): {"tau": 3.0, "smooth": False},
+    ("stabilise", "cnorm"): {"guard": 1.0},
+    ("stabilise", "kl_clipfrac"): {"scope": "micro", "weight": 1.0, "form": "sequence", "estimator": "k3"},
+    ("stabilise", "adv_norm"): {"scope": "micro", "threshold": 0.2},
+    ("stabilise", "subtract"): {"alpha": 1.0},
+    ("aggregate", "token_mean"): {"scope": "global"},
+    ("aggregate", "token_sum"): {"scope": "global"},
+    ("aggregate", "seq_mean_token_sum"): {"scope": "global"},
+    ("aggregate", "seq_mean_token_sum_norm"): {"scope": "global", "horizon": None},
+    ("aggregate", "seq_mean_token_mean"): {"scope": "global"},
+    ("aggregate", "turn_mean"): {"scope": "global"},
+    ("aggregate", "turn_mean_global"): {"scope": "global"},
+    ("kl", "none"): {},
+    ("kl", "reward"): {"beta": 0.001},
+    ("kl", "loss"): {"estimator": "k3", "beta": 0.001},
+    ("select", "none"): {},
+    ("select", "zero_var"): {},
+    ("correction", "none"): {},
+    ("correction", "tis"): {"cap": 2.0, "level": "token", "normalise": False},
+    ("correction", "mis"): {"low": 0.0, "high": 2.0, "level": "token", "normalise": False},
+    ("correction", "icepop"): {"low": 0.5, "high": 5.0, "level": "token", "normalise": False},
+}
+
+
+@pytest.mark.parametrize(("slot", "kind"), DEFAULTS)
+def test_an_option_that_is_not_set_has_its_published_default(slot: str, kind: str) -> None:
+    chosen = KINDS[slot][kind]()
+    assert {f.name: getattr(chosen, f.name) for f in fields(chosen)} == DEFAULTS[slot, kind]
+
+
+def test_two_entries_are_whitened_by_the_unbiased_variance() -> None:
+    white = whiten(torch.tensor([[0.0, 2.0, 99.0]], dtype=F64), torch.tensor([[True, True, False]]))
+    assert white[0].tolist() == pytest.approx([-1 / math.sqrt(2 + 1e-8), 1 / math.sqrt(2 + 1e-8), 0.0], rel=1e-12)
+
+
+def test_the_units_of_a_level_are_counted_with_the_column_of_no_unit() -> None:
+    batch = plain(torch.zeros(2, 4, dtype=F64))
+    assert Pool("turn").units(batch).size == int(batch.turn.max()) + 1
+    assert Pool("sequence").units(batch).size == 2

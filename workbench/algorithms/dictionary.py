@@ -1,0 +1,53 @@
+"""The declarations as plain data, for rooms that must start without torch: the glossary of the app reads a copy."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields
+from importlib import import_module
+from typing import Any
+
+from workbench.algorithms import ALGORITHMS, ALIASES, differences
+from workbench.algorithms.page import SYMBOLS
+from workbench.objective import KINDS, Algorithm, Slot
+
+
+def dictionary() -> dict[str, Any]:
+    """The symbols, every algorithm with its slots, and every kind of every slot with its options."""
+    kinds = [_kind(slot, choice) for slot, choices in KINDS.items() for choice in choices.values()]
+    return {"symbols": SYMBOLS, "algorithm": [_algorithm(a) for a in ALGORITHMS.values()], "kind": kinds}
+
+
+def _algorithm(algorithm: Algorithm) -> dict[str, Any]:
+    base = ALGORITHMS.get(algorithm.differs_from or "")
+    module = import_module(f"workbench.algorithms.{algorithm.name.replace('-', '_')}")
+    return {
+        "name": algorithm.name,
+        "title": algorithm.title,
+        "aliases": [alias for alias, name in ALIASES.items() if name == algorithm.name],
+        "description": inspect.getdoc(module) or "",
+        "formula": algorithm.formula,
+        "paper": algorithm.paper,
+        "differs_from": algorithm.differs_from or "",
+        "differs_in": list(differences(base, algorithm)) if base else [],
+        "critic": algorithm.critic,
+        "group_size": algorithm.group_size,
+        "slot": [{"slot": slot, **_choice(getattr(algorithm, slot))} for slot in KINDS],
+    }
+
+
+def _choice(choice: Slot) -> dict[str, str]:
+    options = ", ".join(f"{f.name} = {_word(getattr(choice, f.name))}" for f in fields(choice))
+    return {"kind": choice.kind, "options": options}
+
+
+def _kind(slot: str, choice: type[Slot]) -> dict[str, str]:
+    options = ", ".join(f"{f.name} = {_word(f.default)}" for f in fields(choice))
+    definition = " ".join((inspect.getdoc(choice) or "").split())
+    return {"slot": slot, "kind": choice.kind, "options": options, "definition": definition}
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "none" if value is None else str(value)
