@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from tests.store.processes import ROOT
+from workbench.view.navigation import SCREENS, screens
+
+
+@pytest.mark.parametrize("file", ["app.py", "workbench/view/app.py"])
+def test_the_app_opens_on_the_overview(file: str, grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SORL_RUNS", str(grid))
+    app = AppTest.from_file(str(ROOT / file), default_timeout=60).run()
+    assert not app.exception
+    assert app.selectbox(key="experiment").value == "demo"
+
+
+def test_every_screen_has_a_file_of_its_own_and_a_place_in_the_menu() -> None:
+    files = {file.stem for file in (ROOT / "workbench" / "view" / "screens").glob("*.py")} - {"__init__"}
+    assert files == set(screens())
+    assert screens() == [name for name in SCREENS if name in files]
+
+
+def test_a_screen_is_a_short_file() -> None:
+    for file in (ROOT / "workbench" / "view" / "screens").glob("*.py"):
+        assert len(file.read_text().splitlines()) < 120, file.name
+
+
+def test_no_screen_imports_torch() -> None:
+    code = (
+        "import sys\nfrom workbench.view.navigation import function, screens\nimport workbench.view.app\n"
+        "[function(name) for name in screens()]\nfrom workbench.verdict import table\n"
+        "print([name for name in ('torch', 'transformers', 'vllm') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_one_screen_opens_another_with_its_choices(grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SORL_RUNS", str(grid))
+    script = (
+        "import streamlit as st\nfrom workbench.view.navigation import open_screen, page, screens\n"
+        "chosen = st.navigation([page(name) for name in screens()])\n"
+        "if st.button('go', key='go'):\n    open_screen('compare', experiment='demo', arm=['st-ppo', 'grpo'])\n"
+        "chosen.run()\n"
+    )
+    app = AppTest.from_string(script, default_timeout=60).run()
+    app.button(key="go").click().run()
+    assert not app.exception
+    assert app.multiselect(key="arm").value == ["st-ppo", "grpo"]
+
+
+def test_a_screen_that_is_not_installed_is_a_word_and_no_error(grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.view.navigation.screens", list)
+    script = "from workbench.view.navigation import open_screen\nopen_screen('run', run='a')\n"
+    app = AppTest.from_string(script, default_timeout=60).run()
+    assert not app.exception
+    assert "sorl show" in app.toast[0].value

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.view.conftest import Open, figures, html
+from workbench.view.theme import LIGHT
+
+ADDRESS = {
+    "arm": ["st-ppo", "ppo"], "measure": "advantage", "x": "onset", "seed": "1", "cells": "extreme", "range": "-6..4",
+    "cell": ["ppo", "-2", "3"],
+}  # fmt: skip
+
+
+def maps(app: object) -> list[dict[str, object]]:
+    return [trace for trace in json.loads(figures(app)[0])["data"] if trace["type"] == "heatmap"]
+
+
+def test_turns_takes_its_view_from_the_address(grid: Path, open_screen: Open) -> None:
+    app = open_screen("turns", grid, **ADDRESS)
+    assert not app.exception
+    for name, value in ADDRESS.items():
+        kept = app.query_params[name]
+        assert (kept if isinstance(kept, list) else [kept]) == (value if isinstance(value, list) else [value])
+    layout = json.loads(figures(app)[0])["layout"]
+    assert layout["xaxis"]["range"] == [-6.5, 4.5]
+    assert "reward" in layout["coloraxis"]["colorbar"]["title"]["text"]
+
+
+def test_turns_shows_a_map_an_arm_of_the_geometric_ratio(grid: Path, open_screen: Open) -> None:
+    app = open_screen("turns", grid)
+    assert len(maps(app)) == 4
+    assert app.query_params["measure"] in ("ratio_geo", ["ratio_geo"])
+    assert "Click a cell" in html(app)
+
+
+def test_a_picked_cell_lists_its_trajectories_and_each_opens_its_episode(grid: Path, open_screen: Open) -> None:
+    app = open_screen("turns", grid, arm=["ppo"])
+    app.session_state["cell picked"] = ["ppo", "12", "3"]
+    app.run()
+    assert not app.exception
+    assert app.query_params["cell"] == ["ppo", "12", "3"]
+    shown = html(app)
+    assert "ppo, turn 3, step 12: 16 trajectories" in shown
+    assert shown.count('<a href="episode?experiment=demo&amp;run=ppo-s') == 16
+    frames = [t for t in json.loads(figures(app)[0])["data"] if t.get("line", {}).get("color") == LIGHT.text]
+    assert len(frames) == 1
+
+
+def test_a_cell_stays_while_the_diagnostic_changes_and_is_listed_by_it(grid: Path, open_screen: Open) -> None:
+    app = open_screen("turns", grid, arm=["ppo"], cell=["ppo", "12", "3"])
+    app.selectbox(key="measure").set_value("clip_frac").run()
+    assert app.query_params["cell"] == ["ppo", "12", "3"]
+    assert "ordered by clip_frac" in html(app)
+
+
+def test_a_diagnostic_that_single_turns_do_not_have_lists_by_drift(grid: Path, open_screen: Open) -> None:
+    app = open_screen("turns", grid, arm=["ppo"], measure="n_turns", cell=["ppo", "12", "3"])
+    assert not app.exception
+    assert "ordered by log_ratio_sum" in html(app)
+
+
+@pytest.mark.parametrize("cell", [["ppo"], ["nobody", "1", "1"], ["ppo", "1", "<b>"], ["ppo", "999", "1"]])
+def test_a_cell_that_is_not_there_is_none(grid: Path, open_screen: Open, cell: list[str]) -> None:
+    app = open_screen("turns", grid, arm=["ppo"], cell=cell)
+    assert not app.exception
+    assert "Click a cell" in html(app)
+
+
+def test_a_cell_without_a_trajectory_says_so(grid: Path, open_screen: Open) -> None:
+    app = open_screen("turns", grid, arm=["ppo"], cell=["ppo", "12", "9"])
+    assert "no trajectory of these runs is recorded there" in html(app)
+
+
+def test_turns_without_arms_asks_for_one(grid: Path, open_screen: Open) -> None:
+    app = open_screen("turns", grid)
+    app.multiselect(key="arm").set_value([]).run()
+    assert not app.exception
+    assert "Choose at least one arm" in html(app)

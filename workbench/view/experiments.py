@@ -1,0 +1,66 @@
+"""What screens ask first: which experiment, and its runs with their arms."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from workbench.verdict.runs import runs as runs_of
+from workbench.view.controls import choose
+from workbench.view.page import Empty
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from workbench.view.data import Store
+
+
+def choose_experiment(store: Store) -> str:
+    """The experiment of the address, by default the one begun last. Raises Empty where there is none."""
+    known = store.query("experiments")
+    if known.empty:
+        raise Empty("no run is recorded here yet: `sorl run experiments/quickstart.toml`")
+    return choose("experiment", "Experiment", list(known["experiment"]))
+
+
+def runs(store: Store, experiment: str) -> pd.DataFrame:
+    """One row per run of the experiment; arms of one name with different settings are different arms."""
+    return store.computed(("runs", experiment), lambda reader: runs_of(reader, experiment))
+
+
+def question(store: Store, experiment: str) -> str:
+    """The question of the experiment, as its author wrote it."""
+    known = store.query("experiments")
+    asked = known.loc[known["experiment"] == experiment, "question"]
+    return str(asked.iloc[0]) if len(asked) and isinstance(asked.iloc[0], str) else experiment
+
+
+def differences(configs: Mapping[str, str | None]) -> list[tuple[str, list[str]]]:
+    """Dotted key and its value in each arm, for every setting (the seed aside) that is not the same in all arms.
+
+    `configs` holds the resolved configuration of each arm as JSON.
+    """
+    flat = {arm: _flat(_loaded(text)) for arm, text in configs.items()}
+    keys = dict.fromkeys(key for settings in flat.values() for key in settings if key != "seed")
+    rows = [(key, [_word(settings.get(key, "")) for settings in flat.values()]) for key in keys]
+    return [(key, values) for key, values in rows if len(set(values)) > 1]
+
+
+def _loaded(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:  # logs of another trainer may carry anything
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+def _word(value: Any) -> str:
+    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)

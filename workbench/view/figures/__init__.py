@@ -1,0 +1,1 @@
+"""Figures: tables in, a plotly figure out, no database and no Streamlit."""

@@ -1,0 +1,296 @@
+"""Small multiples of diagnostics over training: one panel a diagnostic, a shared x-axis, bands or single seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from workbench.view.safe import figure_text, wrapped
+from workbench.view.series import is_wide
+from workbench.view.theme import Palette, Style, faded, template
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    import plotly.graph_objects as go
+
+PANEL, BOTTOM, LEGEND_ROW = 190, 52, 23  # pixels
+_WEBGL = 15_000  # points of a panel above which the graphics processor draws it
+_FILLED = 3  # arms up to which the band of the extremes is filled
+_MARKED = 60  # points of a line up to which each is marked
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One diagnostic: its words from the dictionary, its values, its thresholds and its alarms.
+
+    `data` has a row per point: arm, x, and either the columns of `series.banded` or those of `series.placed`.
+    `thresholds` are (arm or None for all, value); `alarms` has arm, x, value, message; `broken` has arm, run_id, x of
+    every point with NaN or Inf.
+    """
+
+    name: str
+    unit: str
+    definition: str
+    data: pd.DataFrame
+    thresholds: Sequence[tuple[str | None, float]] = field(default=())
+    alarms: pd.DataFrame | None = None
+    broken: pd.DataFrame | None = None
+
+
+def curves(
+    panels: Sequence[Panel], styles: Mapping[str, Style], palette: Palette, x_title: str, *,
+    onsets: pd.DataFrame | None = None, scale: str = "auto", columns: int | None = None,
+) -> go.Figure:  # fmt: skip
+    """The figure: `styles` holds the arms in the order of the legend, `onsets` (arm, x, run_id) the collapses.
+
+    `scale` of the y-axes: linear, log, or auto (log where a linear axis would hide most values).
+    """
+    from plotly.subplots import make_subplots
+
+    across = columns or (1 if len(panels) <= 3 else 2)
+    rows = math.ceil(len(panels) / across)
+    words = [wrapped(panel.definition, 118 // across) for panel in panels]
+    gap = 44 + 15 * max((text.count("<br>") + 1 for text in words), default=1)
+    legend = 16 + LEGEND_ROW * _legend_rows(list(styles))
+    inner = rows * PANEL + (rows - 1) * gap
+    figure = make_subplots(
+        rows, across, vertical_spacing=gap / inner if rows > 1 else 0, horizontal_spacing=0.075,
+        specs=[[{"secondary_y": True}] * across for _ in range(rows)],
+    )  # fmt: skip
+    for arm, style in styles.items():
+        figure.add_trace(_legend_entry(arm, style), 1, 1)
+    for number, (panel, text) in enumerate(zip(panels, words, strict=True)):
+        row, column = number // across + 1, number % across + 1
+        _panel(figure, panel, styles, palette, row, column)
+        _edges(figure, panel, onsets, styles, row, column)
+        _axes(figure, panel, scale, row, column, last=number + across >= len(panels), x_title=x_title)
+        _title(figure, panel, text, palette, row, column)
+    figure.update_layout(
+        template=template(palette), height=legend + gap + inner + BOTTOM, showlegend=True,
+        margin={"t": legend + gap - 8, "b": BOTTOM, "l": 8, "r": 12},
+        legend={"yref": "container", "y": 1, "yanchor": "top", "groupclick": "togglegroup"},
+    )  # fmt: skip
+    figure.update_xaxes(matches="x", showspikes=True, spikesnap="cursor")
+    return figure
+
+
+def _legend_rows(arms: Sequence[str]) -> int:
+    """Rows of the legend on a narrow screen: an entry takes its sample, its text and a gap."""
+    rows, used = 1, 0.0
+    for arm in arms:
+        entry = 68 + 6.6 * len(arm)
+        if used and used + entry > 760:
+            rows, used = rows + 1, 0.0
+        used += entry
+    return rows
+
+
+def _legend_entry(arm: str, style: Style) -> go.Scatter:
+    import plotly.graph_objects as go
+
+    return go.Scatter(
+        x=[None], y=[None], name=figure_text(arm), legendgroup=figure_text(arm), mode="lines+markers",
+        line={"color": style.colour, "dash": style.dash, "width": 2.2},
+        marker={"symbol": style.marker, "size": 6, "color": style.colour},
+    )  # fmt: skip
+
+
+def _panel(
+    figure: go.Figure, panel: Panel, styles: Mapping[str, Style], palette: Palette, row: int, column: int
+) -> None:
+    """Wide and pale first, lines last, so that no band covers a line."""
+    parts = [(arm, style, panel.data[panel.data["arm"] == arm]) for arm, style in styles.items()]
+    if "middle" in panel.data:
+        few = len(parts) <= _FILLED
+        traces = [_area(part, "low", "high", style, arm, 0.09 if few else 0, few) for arm, style, part in parts]
+        traces += [_area(part, "lower", "upper", style, arm, 0.2 if few else 0.11) for arm, style, part in parts]
+        traces += [_middle(part, style, arm) for arm, style, part in parts]
+    else:
+        heavy = len(panel.data) > _WEBGL
+        traces = [_extremes(part, style, arm, heavy=heavy) for arm, style, part in parts]
+        traces += [_seeds(part, style, arm, heavy=heavy) for arm, style, part in parts]
+    traces += [*_thresholds(panel, styles, palette), _alarms(panel, styles)]
+    for trace in traces:
+        if trace is not None:
+            figure.add_trace(trace, row, column)
+
+
+def _area(
+    part: pd.DataFrame, low: str, high: str, style: Style, arm: str, opacity: float, filled: bool = True
+) -> go.Scatter | None:
+    """A band; where many arms would hide each other, only its two edges."""
+    import plotly.graph_objects as go
+
+    known = part.dropna(subset=[low, high])
+    if known.empty or (known[low] == known[high]).all():
+        return None
+    return go.Scatter(
+        x=[*known["x"], *known["x"][::-1]], y=[*known[high], *known[low][::-1]], fill="toself", mode="lines",
+        line={"width": 0 if filled else 0.8, "color": faded(style.colour, 0.35)},
+        fillcolor=faded(style.colour, opacity), legendgroup=figure_text(arm), showlegend=False,
+        hoverinfo="skip",
+    )  # fmt: skip
+
+
+def _middle(part: pd.DataFrame, style: Style, arm: str) -> go.Scatter | None:
+    import plotly.graph_objects as go
+
+    if part.empty:
+        return None
+    return go.Scatter(
+        x=part["x"], y=part["middle"], legendgroup=figure_text(arm), showlegend=False, **_drawn(style, len(part), 2.2),
+        customdata=part[["lower", "upper", "low", "high", "n"]].to_numpy(),
+        hovertemplate=f"<b>{figure_text(arm)}</b><br>at %{{x:,.6~g}}: %{{y:.4~g}}"
+        "<br>95 % interval %{customdata[0]:.4~g} to %{customdata[1]:.4~g}"
+        "<br>extremes %{customdata[2]:.4~g} to %{customdata[3]:.4~g}<br>seeds %{customdata[4]}<extra></extra>",
+    )  # fmt: skip
+
+
+def _seeds(part: pd.DataFrame, style: Style, arm: str, *, heavy: bool) -> Any:
+    """All seeds of an arm in one trace, with a gap between two runs."""
+    import plotly.graph_objects as go
+
+    if part.empty:
+        return None
+    look = _drawn(style, int(part["run"].value_counts().max()), 1.4)
+    kind = go.Scatter
+    if heavy:  # the graphics processor thins out no markers
+        kind, look = go.Scattergl, {"mode": "lines", "line": look["line"]}
+    x, y, seed = (_with_gaps(part, name) for name in ("x", "mean", "seed"))
+    return kind(
+        x=x, y=y, customdata=seed, legendgroup=figure_text(arm), showlegend=False, connectgaps=False, **look,
+        hovertemplate=f"<b>{figure_text(arm)}</b><br>seed %{{customdata}}<br>at %{{x:,.6~g}}: %{{y:.4~g}}"
+        "<extra></extra>",
+    )  # fmt: skip
+
+
+def _extremes(part: pd.DataFrame, style: Style, arm: str, *, heavy: bool) -> Any:
+    """Lowest and highest value of every bucket: a mean may smooth, it must not hide a spike."""
+    import plotly.graph_objects as go
+
+    if part.empty or (part["low"] == part["high"]).all():
+        return None
+    kind = go.Scattergl if heavy else go.Scatter
+    return kind(
+        x=_with_gaps(part, "x", "x"), y=_with_gaps(part, "low", "high"), mode="lines", connectgaps=False,
+        line={"color": faded(style.colour, 0.3), "width": 1}, legendgroup=figure_text(arm), showlegend=False,
+        hoverinfo="skip",
+    )  # fmt: skip
+
+
+def _with_gaps(part: pd.DataFrame, *columns: str) -> np.ndarray:
+    """The values of `columns`, point by point, with NaN behind the last point of each run (`part` goes run by run)."""
+    import numpy as np
+
+    run = part["run"].to_numpy()
+    ends = np.append(np.flatnonzero(run[1:] != run[:-1]) + 1, len(run))
+    return np.insert(part[list(columns)].to_numpy(dtype=float).ravel(), ends * len(columns), np.nan)
+
+
+def _drawn(style: Style, points: int, width: float) -> dict[str, Any]:
+    marked = style.marker != "circle" or points <= _MARKED
+    return {
+        "mode": "lines+markers" if marked else "lines",
+        "line": {"color": style.colour, "dash": style.dash, "width": width},
+        "marker": {"symbol": style.marker, "size": 3.5 if style.marker == "circle" else 6, "color": style.colour,
+                   "maxdisplayed": 30},
+    }  # fmt: skip
+
+
+def _thresholds(panel: Panel, styles: Mapping[str, Style], palette: Palette) -> list[go.Scatter]:
+    """The alarm's threshold over the whole panel; each arm's own where it is a multiple of its baseline."""
+    import plotly.graph_objects as go
+
+    if panel.data.empty:
+        return []
+    ends = [float(panel.data["x"].min()), float(panel.data["x"].max())]
+    return [
+        go.Scatter(
+            x=ends, y=[value, value], mode="lines", showlegend=False, legendgroup=figure_text(arm) if arm else None,
+            line={"color": styles[arm].colour if arm else palette.muted, "dash": "2px,3px", "width": 1},
+            hovertemplate=figure_text(f"alarm at {value:.4g}" + (f" for {arm}" if arm else "")) + "<extra></extra>",
+        )
+        for arm, value in panel.thresholds
+    ]  # fmt: skip
+
+
+def _alarms(panel: Panel, styles: Mapping[str, Style]) -> go.Scatter | None:
+    import plotly.graph_objects as go
+
+    if panel.alarms is None or panel.alarms.empty:
+        return None
+    rows = panel.alarms
+    words = zip(rows["arm"], rows["message"], strict=True)
+    return go.Scatter(
+        x=rows["x"], y=rows["value"], mode="markers", showlegend=False,
+        marker={"symbol": "triangle-up-open", "size": 10, "color": [styles[arm].colour for arm in rows["arm"]]},
+        customdata=[f"<b>{figure_text(arm)}</b><br>{wrapped(message, 60)}" for arm, message in words],
+        hovertemplate="%{customdata}<extra></extra>",
+    )  # fmt: skip
+
+
+def _edges(
+    figure: go.Figure, panel: Panel, onsets: pd.DataFrame | None, styles: Mapping[str, Style], row: int, column: int
+) -> None:
+    """On the upper edge of a panel the onset of each collapse, on the lower edge what is no number."""
+    marks = (
+        (onsets, 0.97, "triangle-down", 9, "onset of the collapse"),
+        (panel.broken, 0.03, "x", 7, "NaN or Inf"),
+    )
+    for rows, height, symbol, size, words in marks:
+        if rows is None or rows.empty:
+            continue
+        for arm, part in rows.groupby("arm", sort=False):
+            trace = _edge(part, str(arm), styles[str(arm)], height, symbol, size, words)
+            figure.add_trace(trace, row, column, secondary_y=True)
+
+
+def _edge(part: pd.DataFrame, arm: str, style: Style, height: float, symbol: str, size: int, words: str) -> go.Scatter:
+    import plotly.graph_objects as go
+
+    return go.Scatter(
+        x=part["x"], y=[height] * len(part), mode="markers", showlegend=False, legendgroup=figure_text(arm),
+        marker={"symbol": symbol, "size": size, "color": style.colour},
+        customdata=[figure_text(run) for run in part["run_id"]],
+        hovertemplate=f"{words}<br>%{{customdata}}<br>at %{{x:,.6~g}}<extra></extra>",
+    )  # fmt: skip
+
+
+def _axes(figure: go.Figure, panel: Panel, scale: str, row: int, column: int, *, last: bool, x_title: str) -> None:
+    low, high = ("low", "high") if "high" in panel.data else ("mean", "mean")
+    known = [float(v) for name in (low, high) for v in panel.data[name].dropna()] if len(panel.data) else []
+    as_log = scale == "log" or (scale == "auto" and is_wide(known))
+    unit = panel.unit or "no unit"
+    figure.update_yaxes(title_text=figure_text(unit), row=row, col=column, secondary_y=False)
+    if as_log:
+        decades = math.log10(max(known) / min(known)) if known and min(known) > 0 else 1
+        figure.update_yaxes(
+            type="log", title_text=figure_text(f"{unit}, log scale"), exponentformat="power",
+            dtick=max(1, math.ceil(decades / 5)) if decades > 1.5 else None, row=row, col=column, secondary_y=False,
+        )  # fmt: skip
+    figure.update_yaxes(range=[0, 1], visible=False, fixedrange=True, row=row, col=column, secondary_y=True)
+    figure.update_xaxes(
+        title_text=x_title if last else None, showticklabels=last, row=row, col=column, separatethousands=True
+    )
+    if panel.data.empty:
+        axis = next(figure.select_yaxes(row=row, col=column, secondary_y=False))
+        axis.update(showticklabels=False, showgrid=False)
+
+
+def _title(figure: go.Figure, panel: Panel, words: str, palette: Palette, row: int, column: int) -> None:
+    """Name and definition above the panel, and a word in it where nothing was measured."""
+    x_axis = next(figure.select_xaxes(row=row, col=column))
+    y_axis = next(figure.select_yaxes(row=row, col=column, secondary_y=False))
+    figure.add_annotation(
+        text=f"<b>{figure_text(panel.name)}</b><br><span style='font-size:12px;color:{palette.muted}'>{words}</span>",
+        x=x_axis.domain[0], y=y_axis.domain[1], xref="paper", yref="paper", xanchor="left", yanchor="bottom",
+        yshift=8, align="left", showarrow=False, font={"size": 14},
+    )  # fmt: skip
+    if panel.data.empty:
+        figure.add_annotation(
+            text="not measured in these runs", x=sum(x_axis.domain) / 2, y=sum(y_axis.domain) / 2, xref="paper",
+            yref="paper", showarrow=False, font={"color": palette.muted},
+        )  # fmt: skip

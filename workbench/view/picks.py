@@ -1,0 +1,63 @@
+"""What is picked in a figure or typed as a number: kept in the address like any other choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
+
+import streamlit as st
+
+from workbench.view import selection
+from workbench.view.address import arrive, leave
+from workbench.view.page import note
+from workbench.view.safe import visible
+
+T = TypeVar("T")
+
+
+def choose_number(name: str, label: str, low: int, high: int, default: int, *, help: str | None = None) -> int:
+    """A whole number in [low, high], kept in URL parameter `name`."""
+
+    def read(given: Sequence[str]) -> tuple[int, list[str]]:
+        (first, _), ignored = selection.between(name, [f"{value}..{value}" for value in given[:1]], low, high)
+        if not given or ignored:
+            return default, [f"{name} = {visible(value)[:60]!r}" for value in given[:1]]
+        return first, []
+
+    if (picked := _picked(name)) is not None:
+        st.session_state[name], _ = read(picked)
+        st.session_state[f"{name} left"] = st.query_params.get_all(name)
+    for words in arrive(name, read, lambda value: low <= value <= high):
+        note(f"Ignored in the address: {words}.")
+    if low >= high:
+        leave(name, [str(low)])
+        return low
+    value = int(st.number_input(label, low, high, key=name, step=1, help=help, width=160))
+    leave(name, [str(value)])
+    return value
+
+
+def keep(name: str, under: Hashable, read: Callable[[Sequence[str]], T], written: Callable[[T], Sequence[str]]) -> T:
+    """What was picked in a figure, kept in URL parameter `name` as long as the view that it belongs to is the same.
+
+    `under` names that view (a run and its step, say): in another one the pick means nothing, and `read` gets nothing.
+    """
+    place = f"{name} under"
+    given, left = st.query_params.get_all(name), st.session_state.get(f"{name} left", [])
+    same = st.session_state.get(place) == under
+    st.session_state[place] = under
+    picked = _picked(name)
+    value = read(picked if picked is not None else given if given not in (left, []) else left if same else [])
+    leave(name, written(value))
+    return value
+
+
+def follow(name: str, values: Sequence[str]) -> None:
+    """Draw the view again with another pick; it is one step in the address."""
+    st.session_state[f"{name} picked"] = list(values)
+    st.rerun()
+
+
+def _picked(name: str) -> list[str] | None:
+    picked: list[str] | None = st.session_state.pop(f"{name} picked", None)
+    return picked

@@ -1,0 +1,1 @@
+"""One file a screen: choices from the address, named queries, a figure."""

@@ -1,0 +1,114 @@
+"""Collapse: what happened when, how long the arms stay up, and which signal moves before the fall."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import streamlit as st
+
+from workbench.verdict import compared
+from workbench.verdict.survival import curve, observed
+from workbench.view import episodes, export, falls, theme
+from workbench.view.controls import choose, choose_many
+from workbench.view.diagnostics import dictionary
+from workbench.view.experiments import choose_experiment, runs
+from workbench.view.figures.leads import leads
+from workbench.view.figures.survival import survival
+from workbench.view.figures.timeline import timeline
+from workbench.view.navigation import open_screen
+from workbench.view.page import look, note, screen, table
+from workbench.view.precursors import precursors
+from workbench.view.series import AXES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from workbench.view.data import Store
+
+_ARMS = 6
+_MOST = 120  # runs that the timeline draws
+_AXIS = {"step": "step", "onset": "before collapse"}
+Styles = dict[str, theme.Style]
+
+
+@screen
+def collapse(store: Store) -> None:
+    """When do runs fall, how many, and what announces it?"""
+    left, right = st.columns([1, 3])
+    with left:
+        experiment = choose_experiment(store)
+    each = runs(store, experiment)
+    arms = list(each["arm"].unique())
+    with right:
+        names = choose_many("arm", "Arms", arms, arms[:_ARMS])
+    if not names:
+        note("Choose at least one arm.")
+        return
+    chosen = each[each["arm"].isin(names)].sort_values("arm", key=lambda a: a.map(names.index), kind="stable")
+    pairs = list(each[["arm", "algorithm"]].drop_duplicates().itertuples(index=False, name=None))
+    styles = theme.styles(pairs, look())
+    _timeline(store, chosen, styles, experiment)
+    _survival(store, chosen, styles, experiment)
+    _leads(store, chosen, styles)
+
+
+def _timeline(store: Store, chosen: pd.DataFrame, styles: Styles, experiment: str) -> None:
+    _heading("What happened when")
+    axis = choose("x", "Align on", list(_AXIS), kind="row", words=lambda a: _AXIS[a])
+    drawn = falls.lives(chosen, axis).head(_MOST)
+    events = falls.happened(store, drawn)
+    clicked = export.figure(
+        timeline(drawn, events, styles, look(), AXES[axis]), "timeline", events, select=True,
+        describe=f"Events of {len(drawn)} runs over training, a line a run.",
+    )  # fmt: skip
+    more = f" These are the first {_MOST} of {len(chosen)} runs." if len(chosen) > _MOST else ""
+    note(f"Click a mark to open its step in Episode.{more}")
+    if clicked:
+        place, x = (int(value) for value in clicked[0]["customdata"])
+        run = drawn.iloc[place]
+        where = episodes.culprit(store, str(run["run_id"]), x + int(run["start"]))
+        open_screen("episode", **episodes.choices(dictionary(store), experiment=experiment, **where))
+
+
+def _survival(store: Store, chosen: pd.DataFrame, styles: Styles, experiment: str) -> None:
+    _heading("How long the arms stay up")
+    rows = observed(chosen)
+    names = list(dict.fromkeys(rows["arm"]))
+    if not names:
+        note("None of these runs has trained a step yet.")
+        return
+    reference = choose("reference", "Compare with", names, width=320)
+    frame = falls.comparison(store, chosen[chosen["arm"].isin(names)], experiment, reference)
+    test, lines = falls.readings(frame)
+    export.figure(
+        survival(curve(rows), rows, styles, look(), test), "survival", lambda: curve(rows),
+        describe=f"Kaplan-Meier curves of {', '.join(names)}. {test}",
+    )  # fmt: skip
+    note("A step down is the onset of a collapse, a tick a run that was watched until there and was still up; curves "
+         "of the same height are drawn a hair apart.")  # fmt: skip
+    for words in (compared.time_to_collapse(frame), compared.against_reference(frame)):
+        if len(words):
+            table(list(words.columns), words.astype(str).to_numpy().tolist(), figures=True)
+    for line in lines:
+        note(line)
+
+
+def _leads(store: Store, chosen: pd.DataFrame, styles: Styles) -> None:
+    _heading("Which signal moves first")
+    found, dots = falls.first_alarms(store, chosen)
+    fell = int(chosen["collapse_step"].notna().sum())
+    if found.empty or not fell:
+        note("None of these runs collapsed." if not fell else "None of these runs raised an alarm.")
+        return
+    alarms = precursors(found, dictionary(store))
+    export.figure(
+        leads(alarms, dots, styles, look()), "leads", alarms,
+        describe=f"First alarms of {fell} collapsed runs, in steps from the onset of the collapse.",
+    )  # fmt: skip
+    note(f"A dot is the first such alarm in one of the {fell} collapsed runs; the tick is the median of those before "
+         "the onset, the bar their quartiles. ↑ goes off above its threshold, ↓ below. What also goes off in runs that "
+         "stay up is no warning, however early it comes.")  # fmt: skip
+
+
+def _heading(text: str) -> None:
+    st.html(f'<p class="sorl-question">{text}</p>')

@@ -1,0 +1,115 @@
+"""Compare: any diagnostics of any arms, side by side on one x-axis, with bands over seeds or seed by seed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import streamlit as st
+
+from workbench.view import export, theme
+from workbench.view.controls import choose, choose_many, choose_range
+from workbench.view.diagnostics import Diagnostics, dictionary
+from workbench.view.experiments import choose_experiment, differences, runs
+from workbench.view.figures.curves import Panel, curves
+from workbench.view.page import look, note, screen, table
+from workbench.view.panels import Chosen, onsets, panel
+from workbench.view.series import AXES, CLOCKS, Window, origins
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from workbench.view.data import Store
+
+_FIRST = ("step.success", "step.grad_norm_max", "step.ess_frac_min", "step.entropy")
+_ARMS, _PANELS = 6, 12
+_SMOOTHING = {"1": "off", "2": "2 steps", "5": "5 steps", "10": "10 steps", "20": "20 steps", "50": "50 steps"}
+_AXIS = {"step": "step", "updates": "updates", "tokens": "tokens", "onset": "before collapse"}
+
+
+@screen
+def compare(store: Store) -> None:
+    """Why did this arm die and that one not: the signals of both, aligned."""
+    left, right = st.columns([1, 3])
+    with left:
+        experiment = choose_experiment(store)
+    each = runs(store, experiment)
+    arms = list(each["arm"].unique())
+    with right:
+        names = choose_many("arm", "Arms", arms, arms[:_ARMS])
+    known = dictionary(store)
+    metrics = choose_many(
+        "metric",
+        "Diagnostics",
+        known.charted,
+        [m for m in _FIRST if m in known.charted],
+        words=known.label,
+        most=_PANELS,
+    )
+    if not names or not metrics:
+        note("Choose at least one arm and one diagnostic.")
+        return
+    chosen, mode, scale = _how(store, each, names, known)
+    panels = [panel(store, chosen, known, metric, bands=mode == "band") for metric in metrics]
+    palette = look()
+    pairs = list(each[["arm", "algorithm"]].drop_duplicates().itertuples(index=False, name=None))
+    styles = theme.styles(pairs, palette, drawn=names)
+    wide, narrow = st.columns([4, 1], gap="medium")
+    with wide:
+        export.figure(
+            curves(panels, {arm: styles[arm] for arm in names}, palette, AXES[chosen.axis], onsets=onsets(chosen),
+                   scale=scale),
+            "curves", lambda: _data(panels),
+            describe=f"{', '.join(p.name for p in panels)} of {', '.join(names)} over {AXES[chosen.axis]}.",
+        )  # fmt: skip
+        note(" ".join(chosen.notes(bands=mode == "band")))
+    with narrow:
+        _settings(each, names)
+
+
+def _how(store: Store, each: pd.DataFrame, names: list[str], known: Diagnostics) -> tuple[Chosen, str, str]:
+    """The axis, the seeds, the scale, the smoothing and the range; and the runs with their window."""
+    axes = [a for a in AXES if a not in CLOCKS or f"step.{CLOCKS[a]}" in known.charted]
+    with st.container(horizontal=True, gap="large", vertical_alignment="top"):
+        axis = choose("x", "Align on", axes, "step", kind="row", words=lambda a: _AXIS[a])
+        mode = choose("seeds", "Seeds", ["band", "single"], "band", kind="row")
+        scale = choose("scale", "Scale", ["auto", "linear", "log"], "auto", kind="row")
+        smooth = choose("smooth", "Smoothing", list(_SMOOTHING), "1", words=lambda s: _SMOOTHING[s], width=130)
+    picked = each[each["arm"].isin(names)].sort_values("arm", key=lambda a: a.map(names.index), kind="stable")
+    starts = origins(picked, axis)
+    extent = store.query("extent", runs=list(picked["run_id"]), origins=starts).fillna(0)
+    low, high = int(extent["first"].iloc[0]), int(extent["last"].iloc[0])
+    first, last = choose_range("range", "Steps", low, high)
+    lines = len(names) if mode == "band" else len(picked)
+    return Chosen(picked, axis, starts, Window.over(first, last, lines, int(smooth))), mode, scale
+
+
+def _settings(each: pd.DataFrame, names: list[str]) -> None:
+    """In what the chosen arms differ, setting by setting."""
+    configs = {arm: each.loc[each["arm"] == arm, "config"].iloc[0] for arm in names}
+    rows = differences(configs)
+    st.html("<b>What differs</b>")
+    if len(names) == 1:
+        note("Choose a second arm to see in which settings they differ.")
+    elif not rows:
+        note("The recorded settings of these arms are equal.")
+    for key, values in rows:
+        groups: dict[str, list[str]] = {}
+        for arm, value in zip(names, values, strict=True):
+            groups.setdefault(value, []).append(arm)
+        most = max(groups, key=lambda value: len(groups[value]))
+        others = len(groups[most]) > 1 and len(groups) > 1
+        table(
+            (key,),
+            [
+                (value or "not set", "the others" if others and value == most else ", ".join(arms))
+                for value, arms in sorted(groups.items(), key=lambda item: item[0] == most)
+            ],
+        )
+
+
+def _data(panels: list[Panel]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.concat(
+        [p.data.drop(columns=["run", "bucket"], errors="ignore").assign(diagnostic=p.name) for p in panels]
+    )

@@ -1,0 +1,111 @@
+"""Turns: where in the dialogue it happens. Turn index against training, the arms on one colour scale, cell by cell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import streamlit as st
+
+from workbench.spec import InputError
+from workbench.view import export, theme
+from workbench.view.cells import Cell, Turns, columns, listed, measure_of, measures
+from workbench.view.controls import choose, choose_many, choose_range
+from workbench.view.diagnostics import Diagnostics, dictionary
+from workbench.view.experiments import choose_experiment, runs
+from workbench.view.figures.heat import ACROSS, Heat, heat
+from workbench.view.links import linked_table
+from workbench.view.page import look, note, screen
+from workbench.view.picks import follow, keep
+from workbench.view.series import AXES, Window, origins
+from workbench.view.shading import shading
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from workbench.view.data import Store
+
+_ARMS = 6
+_BUCKETS = 360  # of all maps in a row: narrower cells could not be told apart
+_AXIS = {"step": "step", "onset": "before collapse"}
+
+
+@screen
+def turns(store: Store) -> None:
+    """In which turn, and when, do the signals leave their usual range?"""
+    left, right = st.columns([1, 3])
+    with left:
+        experiment = choose_experiment(store)
+    each = runs(store, experiment)
+    arms = list(each["arm"].unique())
+    with right:
+        names = choose_many("arm", "Arms", arms, arms[:_ARMS])
+    known = dictionary(store)
+    view, axis, extreme = _how(store, each, names, known)
+    if view.runs.empty:
+        note("Choose at least one arm that has this seed.")
+        return
+    maps = view.heats(store, names, extreme=extreme)
+    palette = look()
+    pairs = list(each[["arm", "algorithm"]].drop_duplicates().itertuples(index=False, name=None))
+    cell = keep("cell", (experiment, axis), lambda given: Cell.read(given, names), lambda c: c.written if c else [])
+    bucket = view.bucket(cell)
+    clicked = export.figure(
+        heat(maps, view.measure, shading(view.measure.unit, _values(maps)["value"].dropna()),
+             theme.styles(pairs, palette), palette, view.window, AXES[axis],
+             chosen=None if cell is None or bucket is None else (names.index(cell.arm), bucket, cell.turn)),
+        "turns", lambda: _values(maps).drop(columns=["value", "bucket"]), select=True,
+        describe=f"{view.measure.name} by turn index and {AXES[axis]} for {', '.join(names)}.",
+    )  # fmt: skip
+    if clicked:
+        place, *where = (int(v) for v in clicked[0]["customdata"])
+        follow("cell", view.cell(names[place], *where).written)
+    note(f"A cell is the {'most extreme' if extreme else 'mean'} value over the runs and steps in it. ▼ onset of a "
+         "collapse · hatched: not measured · – no such turn · ✕ NaN or Inf")  # fmt: skip
+    if cell is None or bucket is None:
+        note("Click a cell to list its trajectories.")
+    else:
+        _listing(store, view, known, experiment, view.cell(cell.arm, bucket, cell.turn))
+
+
+def _how(store: Store, each: pd.DataFrame, names: list[str], known: Diagnostics) -> tuple[Turns, str, bool]:
+    """The runs, the column and the range; the axis; and whether a cell shows its extreme."""
+    found = measures(known)
+    if not found:
+        raise InputError("table turn_step has no measured column here: these runs recorded no turns")
+    seeds = [str(seed) for seed in sorted(each["seed"].unique())]
+    with st.container(horizontal=True, gap="large", vertical_alignment="top"):
+        name = choose("measure", "Diagnostic", found, width=210)
+        axis = choose("x", "Align on", list(_AXIS), kind="row", words=lambda a: _AXIS[a])
+        seed = choose("seed", "Seed", ["all", *seeds], width=110)
+        shown = choose("cells", "Cell shows", ["mean", "extreme"], kind="row")
+    picked = each[each["arm"].isin(names) & ((seed == "all") | (each["seed"].astype(str) == seed))]
+    picked = picked.sort_values("arm", key=lambda a: a.map(names.index), kind="stable")
+    if picked.empty:
+        return Turns(picked, [], Window(0, 0, 1), measure_of(known, name)), axis, False
+    starts = origins(picked, axis)
+    extent = store.query("extent", runs=list(picked["run_id"]), origins=starts).fillna(0)
+    first, last = choose_range("range", "Steps", int(extent["first"].iloc[0]), int(extent["last"].iloc[0]))
+    width = -(-(last - first + 1) // (_BUCKETS // max(1, min(len(names), ACROSS))))
+    return Turns(picked, starts, Window(first, last, width), measure_of(known, name)), axis, shown == "extreme"
+
+
+def _listing(store: Store, view: Turns, known: Diagnostics, experiment: str, cell: Cell) -> None:
+    """The trajectories of the chosen cell, the most extreme first, each a link to its episode."""
+    name = view.measure.name if f"turn.{view.measure.name}" in known.rows else "log_ratio_sum"
+    found = view.trajectories(store, cell, name)
+    last = view.last(cell)
+    steps = f"step {last}" if last == cell.first else f"steps {cell.first} to {last}"
+    place = f"{cell.arm}, turn {cell.turn}, {steps}"
+    if not found:
+        note(f"{place}: no trajectory of these runs is recorded there.")
+        return
+    few = f"the {len(found)} farthest in {name}" if found[0]["total"] > len(found) else f"ordered by {name}"
+    note(f"{place}: {found[0]['total']} trajectories, {few}; figures of the last epoch. A number opens its episode.")
+    linked_table(columns(name, known), listed(found, experiment, name, known))
+
+
+def _values(maps: Sequence[Heat]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.concat([part.cells.assign(arm=part.arm) for part in maps])
