@@ -100,6 +100,7 @@ def main(argv: list[str]) -> None:
         num_generations=options.group_size,
         num_iterations=options.epochs,
         max_completion_length=options.completion,
+        generation_kwargs={"min_new_tokens": options.completion},  # an early end of text would shorten a row
         temperature=1.0,
         beta=0.0,
         epsilon=0.2,

@@ -13,7 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from workbench.cli import bench
-from workbench.cli.benchmarks import PARTS, ingest, iteration, pairs, recording, report, suite, trl
+from workbench.cli.benchmarks import PARTS, ingest, iteration, packing, pairs, recording, report, suite, trl
 from workbench.cli.benchmarks.pairs import Comparison, Sample, Side, Target
 from workbench.cli.benchmarks.scene import Scene, defaults, scene
 from workbench.cli.benchmarks.shares import Share
@@ -224,6 +224,31 @@ def test_ingest_counts_the_turn_rows_and_both_sides_copy_all_of_them(stage: Scen
     assert seen.facts["rows"] >= 500
     for s in [*seen.ours.samples, *seen.baseline.samples]:
         assert s.work == seen.facts["rows"]
+
+
+def test_packing_shares_the_cores_out_in_every_even_way_with_the_default_first() -> None:
+    assert packing.splits(1) == [(1, 1)]
+    assert packing.splits(2) == [(2, 1), (1, 2)]
+    assert packing.splits(6) == [(6, 1), (3, 2), (2, 3), (1, 6)]
+
+
+def test_packing_times_whole_iterations_of_processes_that_run_side_by_side(
+    stage: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "cores", lambda: 2)
+    (seen,) = packing.measure(stage, rounds=2)
+    assert (seen.ours.label, seen.baseline.label) == ("2 processes x 1 thread", "1 process x 2 threads")
+    assert [s.work for s in seen.ours.samples] == [2, 2]
+    assert [s.work for s in seen.baseline.samples] == [1, 1]
+    assert all(s.seconds > 0 and s.cpu_seconds > 0 for s in (*seen.ours.samples, *seen.baseline.samples))
+    assert str(seen.target) == "ratio >= 0.95"
+
+
+def test_the_cores_that_are_compared_are_those_of_the_machine_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "cores", lambda: 96)
+    assert packing.compared_cores() == packing.MOST
+    monkeypatch.setattr(packing, "cores", lambda: 3)
+    assert packing.compared_cores() == 3
 
 
 # TRL: the protocol between the processes, with a scripted process in the place of either side

@@ -67,27 +67,6 @@ def test_the_same_command_trains_nothing_twice_and_shows_the_same_table(sorl: So
     assert "4 finished before; 0 to run" in again.stderr
 
 
-def test_a_failed_cell_is_named_with_its_reason_and_its_log_and_the_exit_code_says_so(
-    sorl: Sorl, tmp_path: Path
-) -> None:
-    result = sorl("run", grid(tmp_path, **{"ppo": {"fail_at": 2}, "st-ppo": STOOD}))
-    assert result.exit_code == 1
-    assert "failed: ppo, seed 0: RuntimeError: scripted failure" in result.stderr
-    assert "console.log" in result.stderr
-    assert "ppo 0 of 2" in result.stdout, "the answer says what it does not rest on"
-
-
-def test_fresh_deletes_what_the_cells_recorded_and_the_index_forgets_it(sorl: Sorl, tmp_path: Path) -> None:
-    path = grid(tmp_path, **{"ppo": FELL, "st-ppo": STOOD})
-    sorl("run", path)
-    grid(tmp_path, **{"ppo": STOOD, "st-ppo": STOOD})
-    result = sorl("run", path, "--fresh")
-    assert result.exit_code == 0, result.output
-    assert "No arm collapsed (4 runs)." in result.stdout
-    counted = sorl("sql", "SELECT count(*) AS n FROM minibatch", "--format", "csv")
-    assert counted.stdout.split() == ["n", "12"], "4 runs of 3 updates, none of them twice"
-
-
 def test_changes_on_the_command_line_are_different_runs(sorl: Sorl, tmp_path: Path) -> None:
     path = grid(tmp_path, **{"ppo": FELL, "st-ppo": STOOD})
     sorl("run", path)

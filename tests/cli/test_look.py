@@ -177,7 +177,7 @@ def test_a_mistake_is_one_message_and_exit_code_2(sorl: Any, grid: Path, argumen
 def test_every_reading_verb_syncs_first(sorl: Any, runs: Path, small: Shape) -> None:
     write_run(runs, "demo", "a", shape=small)
     assert sorl("sql", "SELECT count(*) AS n FROM step", "--format", "csv", runs=runs).stdout == f"n\n{small.steps}\n"
-    write_segment(runs / "demo" / "a", "step", {"run_id": ["a"], "step": [12], "at": [START]})
+    write_segment(runs / "demo" / "a", "step", {"run_id": ["a"], "step": [12], "written_at": [START]})
     assert (
         sorl("sql", "SELECT count(*) AS n FROM step", "--format", "csv", runs=runs).stdout == f"n\n{small.steps + 1}\n"
     )

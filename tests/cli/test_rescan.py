@@ -71,7 +71,7 @@ def test_a_dry_run_writes_nothing(sorl: Any, judged: Path) -> None:
 def test_a_divergence_that_only_the_trainer_saw_stays_one(sorl: Any, judged: Path) -> None:
 
     rows = {"run_id": ["up"], "step": [29], "kind": ["diverged"], "severity": ["critical"], "diagnostic": [""]}
-    write_segment(judged / "demo" / "up", "event", rows | {"message": ["the loss is NaN"], "at": [START]})
+    write_segment(judged / "demo" / "up", "event", rows | {"message": ["the loss is NaN"], "written_at": [START]})
     sorl("rescan", runs=judged)
     assert verdict(judged, "up")[0] == "diverged"
     assert one(judged, "SELECT count(*) FROM event WHERE kind = 'diverged'") == 1

@@ -13,17 +13,22 @@ _EXPERIMENTS = """
            count(*) FILTER (outcome = 'collapsed') AS collapsed,
            max(started_at) AS last_start, any_value(question) AS question
     FROM run LEFT JOIN experiment USING (experiment)
+    WHERE $all OR run_id IN (SELECT run_id FROM cell)
     GROUP BY experiment ORDER BY last_start DESC NULLS FIRST, experiment
 """
 _RUNS = """
     SELECT run_id, arm, seed, status, outcome, steps, collapse_step, peak_success, final_success, seconds, started_at
-    FROM run WHERE experiment = ? ORDER BY arm, seed, run_id
+    FROM run WHERE experiment = $experiment AND ($all OR run_id IN (SELECT run_id FROM cell))
+    ORDER BY arm, seed, run_id
 """
 
 
 def ls(
     ctx: typer.Context,
     experiment: Annotated[str | None, typer.Argument(help="Only this one, with its runs.", show_default=False)] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also the runs that a later `sorl run --fresh` replaced.")
+    ] = False,
 ) -> None:
     """Experiments and their runs; `sorl ls EXPERIMENT` for one of them."""
     from workbench.cli.database import current, note
@@ -31,7 +36,7 @@ def ls(
     from workbench.spec import InputError, nearest
 
     reader = current(ctx.obj)
-    experiments = reader.rows(_EXPERIMENTS).rows
+    experiments = reader.rows(_EXPERIMENTS, {"all": everything}).rows
     names = [row[0] for row in experiments]
     if experiment is not None and experiment not in names:
         listed = f"; there is: {', '.join(names)}" if names else "; no run was recorded yet"
@@ -42,7 +47,7 @@ def ls(
     for row in experiments:
         if experiment in (None, row[0]):
             typer.echo(_heading(row))
-            answer = reader.rows(_RUNS, [row[0]])
+            answer = reader.rows(_RUNS, {"experiment": row[0], "all": everything})
             print_table(answer.columns, answer.rows)
             typer.echo()
 

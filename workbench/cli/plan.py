@@ -16,9 +16,11 @@ from workbench.cli.tables import as_json, check_format, show
 if TYPE_CHECKING:
     import pandas as pd
 
+    from workbench.cli.seeds import Seeds
     from workbench.grid.cell import Cell
     from workbench.grid.estimate import Estimate
     from workbench.grid.file import Grid
+    from workbench.grid.guard import Finding
     from workbench.spec import RunSettings
 
 
@@ -38,19 +40,39 @@ def plan(
         ),
     ] = None,
     form: Annotated[str, typer.Option("--format", help="table, md or json.")] = "table",
+    hazard_ratio: Annotated[
+        float, typer.Option(help="Effect to be told from none: hazard of collapse over the reference arm's.")
+    ] = 0.2,
+    power: Annotated[float, typer.Option(help="Probability of showing that effect.")] = 0.8,
+    incidence: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the reference arm's runs that collapse; default: of recorded runs.", show_default=False
+        ),
+    ] = None,
 ) -> None:
-    """Show the cells of a grid, what differs between them and the estimated time; runs nothing."""
+    """Show the cells of a grid, what differs between them, what its seeds can show and the time; runs nothing."""
+    from workbench.cli.seeds import seeds_for
+
     check_format(form, ("table", "md", "json"))
     grid = grid_of(file, changes or [])
-    describe(grid, runs_of(ctx), workers, form)
+    runs = runs_of(ctx)
+    describe(grid, runs, workers, form, seeds_for(grid, runs, hazard_ratio, power, incidence))
 
 
-def describe(grid: Grid, runs: Path, workers: int | None = None, form: str = "table") -> None:
-    """Print the plan: arms with the settings that differ, the slots that differ, fairness, time."""
-    from workbench.grid import guard
-    from workbench.grid.folder import folder_of, held, last_row, status_of
+def describe(
+    grid: Grid, runs: Path, workers: int | None = None, form: str = "table", seeds: Seeds | None = None
+) -> None:
+    """Print the plan: arms with the settings that differ, the slots that differ, fairness, seeds needed, time."""
+    from workbench.cli import fairness
+    from workbench.grid.edits import edits
+    from workbench.grid.folder import folder_of, held, status_of
+    from workbench.grid.generations import newest
     from workbench.grid.progress import duration
+    from workbench.grid.rows import last_row
 
+    grid = newest(grid, runs)
+    edited = edits(runs, [cell for cell in grid.cells if not folder_of(runs, cell).exists()])
     status = {}
     for cell in grid.cells:
         folder = folder_of(runs, cell)
@@ -58,9 +80,9 @@ def describe(grid: Grid, runs: Path, workers: int | None = None, form: str = "ta
     left = [cell for cell in grid.cells if status[cell.run_id] != "finished"]
     arms = {cell.arm: cell.settings for cell in grid.cells}
     time = _estimate(left, runs, workers)
-    notes = guard.notes(arms)
+    findings = fairness.planned(grid.cells)
     if form == "json":
-        typer.echo(_as_json(grid, status, arms, time, notes))
+        typer.echo(_as_json(grid, status, arms, time, findings, seeds))
         return
     typer.echo(f"{grid.experiment}: {grid.question}\n")
     show(_cells(grid, status), form)
@@ -68,8 +90,11 @@ def describe(grid: Grid, runs: Path, workers: int | None = None, form: str = "ta
         typer.echo("\nSlots in which the algorithms differ\n")
         show(slots, form)
     typer.echo()
-    for note in notes:
-        typer.echo(f"Note: {note}.")
+    for line in edited:
+        typer.echo(f"Edited: {line}; these are new cells.")
+    fairness.tell(findings)
+    if seeds:
+        typer.echo(f"{seeds.sentences()}")
     done = len(grid.cells) - len(left)
     typer.echo(
         f"{len(grid.cells)} cells ({len(grid.arms)} arms x {len(grid.seeds)} seeds)"
@@ -151,7 +176,7 @@ def _word(value: Any) -> str:
 def _estimate(cells: Sequence[Cell], runs: Path, workers: int | None) -> Estimate:
     from workbench.algorithms import resolve
     from workbench.grid.estimate import estimate
-    from workbench.grid.run import made, warm_key
+    from workbench.grid.warm import made, warm_key
 
     def needs(settings: RunSettings) -> tuple[bool, bool]:
         algorithm = resolve(settings.algorithm, settings.slots)
@@ -189,7 +214,14 @@ def _recorded(runs: Path, needs: Any) -> list[Any]:
     return recorded
 
 
-def _as_json(grid: Grid, status: dict[str, str], arms: dict[str, RunSettings], time: Estimate, notes: list[str]) -> str:
+def _as_json(
+    grid: Grid,
+    status: dict[str, str],
+    arms: dict[str, RunSettings],
+    time: Estimate,
+    findings: Sequence[Finding],
+    seeds: Seeds | None,
+) -> str:
     import pandas as pd
 
     from workbench.grid.differences import differing
@@ -207,7 +239,8 @@ def _as_json(grid: Grid, status: dict[str, str], arms: dict[str, RunSettings], t
             "cells": cells,
             "settings": differing(arms),
             "slots": json.loads(as_json(slots)) if isinstance(slots, pd.DataFrame) and len(slots) else [],
-            "notes": notes,
+            "guard": [finding.as_dict() for finding in findings],
+            "seeds": seeds.numbers() if seeds else None,
             "estimate": {"seconds": round(time.seconds), "workers": time.workers, "basis": time.basis},
         },
         indent=2,

@@ -85,15 +85,18 @@ def _changes(run: Recorded, verdict: dict[str, Any], events: Sequence[Event]) ->
     from workbench.verdict.rescan import changed
 
     words = changed(run.row, verdict)
-    now, before = {_key(asdict(e)) for e in events}, {_key(e) for e in run.events if e["kind"] not in _NOT_OURS}
+    now, before = {_key(asdict(e)) for e in events}, {_key(e) for e in run.events if _judged_again(e["kind"])}
     for title, keys in (("new", now - before), ("withdrawn", before - now)):
         kinds = Counter(kind for _, kind, _ in sorted(keys))
         words += [f"{title}: {', '.join(f'{n} {kind}' for kind, n in kinds.items())}"] if kinds else []
     return words
 
 
-# Raised by the trainer or by the sync, not by a rule over recorded columns.
-_NOT_OURS = ("diverged", "segment_corrupt")
+def _judged_again(kind: str) -> bool:
+    """Whether events of this kind come from a rule over columns, not from the trainer, the grid or the sync."""
+    from workbench.grid.events import KINDS
+
+    return kind not in ("diverged", "segment_corrupt", *(k.name for k in KINDS)) and not kind.startswith("guard_")
 
 
 def _key(event: dict[str, Any]) -> tuple[int, str, str]:
@@ -109,13 +112,13 @@ def _append(folder: Path, run: Recorded, verdict: dict[str, Any], events: Sequen
 
     rows = [asdict(e) for e in events]
     kept = {_key(row) for row in rows}
-    stale = [e for e in run.events if e["kind"] not in _NOT_OURS and _key(e) not in kept]
+    stale = [e for e in run.events if _judged_again(e["kind"]) and _key(e) not in kept]
     rows += [{**dict.fromkeys(row), **{k: row[k] for k in ("step", "kind", "diagnostic")}} for row in stale]
     row = {k: v for k, v in run.row.items() if k in schema_of("run").names}
     with locked(folder):
         writer = SegmentWriter(folder, flush_seconds=2.0)
-        writer.append("run", {k: [v] for k, v in (row | verdict | {"at": now()}).items()})
+        writer.append("run", {k: [v] for k, v in (row | verdict | {"written_at": now()}).items()})
         if rows:
             columns = {name: [r.get(name) for r in rows] for name in schema_of("event").names}
-            writer.append("event", columns | {"run_id": [run.run_id] * len(rows), "at": [now()] * len(rows)})
+            writer.append("event", columns | {"run_id": [run.run_id] * len(rows), "written_at": [now()] * len(rows)})
         writer.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,18 +15,21 @@ from workbench.spec import InputError
 
 if TYPE_CHECKING:
     from workbench.grid.file import Grid
-    from workbench.grid.run import Result
+    from workbench.grid.guard import Finding
+    from workbench.grid.session import Limits
+    from workbench.grid.watch import Result
     from workbench.store.reader import Reader
 
 _FAILED, _STOPPED = 1, 130  # exit codes; 130 is what a shell calls "ended by Ctrl-C"
-_LOG_LINE = 200
+_GIB = 2**30
 
 
 def run(
     ctx: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="Grid file.", show_default=False)],
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time; default: one a core.", show_default=False)
+        int | None,
+        typer.Option(min=1, help="Runs at a time; default: a core for each thread of each run.", show_default=False),
     ] = None,
     changes: Annotated[
         list[str] | None,
@@ -37,14 +41,37 @@ def run(
         ),
     ] = None,
     executor: Annotated[
-        str, typer.Option(help="Where the runs go: local processes, or tasks of a Ray cluster (ray).")
+        str, typer.Option(help="Where the runs go: local processes, or actors of a Ray cluster (ray).")
     ] = "local",
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Delete what these cells recorded before and start them anew.")
+        bool, typer.Option("--fresh", help="Start every cell from nothing, in new folders; nothing is deleted.")
     ] = False,
+    retries: Annotated[
+        int, typer.Option(min=0, help="More attempts for a cell that fails, each from its last checkpoint.")
+    ] = 1,
+    hang_seconds: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="Kill a cell that gives no sign of life for so long, 0 = never; default: by its own pace.",
+            show_default=False,
+        ),
+    ] = None,
+    memory: Annotated[
+        float | None,
+        typer.Option(metavar="GIB", help="Kill a cell whose processes hold more memory than this.", show_default=False),
+    ] = None,
 ) -> None:
     """Run a grid; the same command resumes: finished cells are skipped, the others go on from their checkpoints."""
-    code = train(file, runs_of(ctx), workers=workers, changes=changes or [], executor=executor, fresh=fresh)
+    from workbench.grid.session import Limits
+
+    if memory is not None and not 0 < memory < math.inf:
+        raise InputError(f"--memory {memory:g} is no size; write GiB, for example --memory 4")
+    limits = Limits(retries, hang_seconds, None if memory is None else int(memory * _GIB))
+    code = train(
+        file, runs_of(ctx), workers=workers, changes=changes or [], executor=executor, fresh=fresh, limits=limits
+    )
     raise typer.Exit(code)
 
 
@@ -56,71 +83,61 @@ def train(
     changes: Sequence[str] = (),
     executor: str = "local",
     fresh: bool = False,
+    limits: Limits | None = None,
 ) -> int:
     """The command without its options' parsing; returns the exit code."""
     import duckdb
 
+    from workbench.cli import fairness
     from workbench.cli.database import current
     from workbench.diagnostics import CATALOGUE
     from workbench.grid import progress
     from workbench.grid import run as grid_run
     from workbench.grid.executor import executor_of
+    from workbench.store.connect import Busy
     from workbench.store.sync import sync
 
     place = executor_of(executor)
     grid = grid_of(file, changes)
-    if fresh:
-        _forget(grid, runs)
+    fairness.warn(grid.cells)
 
     def sync_quietly() -> None:
         # Whatever is wrong with the index, training goes on; the sync at the end says it aloud.
         with suppress(InputError, duckdb.Error, OSError):
             sync(runs, CATALOGUE, seconds=0.0)
 
-    results = grid_run.run(grid, runs, progress.watch(), workers=workers, executor=place, sync=sync_quietly)
-    _report(grid, current(runs), results)
+    results = grid_run.run(
+        grid, runs, progress.watch(), workers=workers, executor=place, limits=limits, fresh=fresh, sync=sync_quietly
+    )
+    with suppress(Busy):  # another grid that ends now syncs the same rows: the table is worth the wait
+        sync(runs, CATALOGUE)
+    reader = current(runs)
+    mine = [result.cell for result in results if result.status != "elsewhere"]
+    _report(grid, reader, results, fairness.settle(runs, reader, grid.experiment, mine) if mine else [])
     if any(r.status == "failed" for r in results):
         return _FAILED
-    return _STOPPED if any(r.status in ("interrupted", "queued") for r in results) else 0
+    return _STOPPED if any(r.status in ("interrupted", "queued", "elsewhere") for r in results) else 0
 
 
-def _forget(grid: Grid, runs: Path) -> None:
-    """Delete the cells' folders; the next sync sees that their files are gone. InputError if one is being trained."""
-    from workbench.grid import folder as run_folder
-
-    folders = [f for f in (run_folder.folder_of(runs, cell) for cell in grid.cells) if f.exists()]
-    claims = {folder: run_folder.claim(folder) for folder in folders}
-    if held := [folder.name for folder, claim in claims.items() if claim is None]:
-        raise InputError(f"--fresh cannot delete what another process trains: {', '.join(held)}; stop it first")
-    for folder, claim in claims.items():
-        run_folder.forget(folder)
-        if claim is not None:
-            claim.close()
-
-
-def _report(grid: Grid, reader: Reader, results: Sequence[Result]) -> None:
-    """The table and the answer on stdout; what went wrong, and where to look, on stderr."""
+def _report(grid: Grid, reader: Reader, results: Sequence[Result], findings: Sequence[Finding]) -> None:
+    """The table, the answer and the cells that ended badly on stdout; where to look on stderr."""
+    from workbench.cli import fairness
     from workbench.cli.tables import show
-    from workbench.grid import guard
-    from workbench.grid.folder import last_line
+    from workbench.cli.text import print_table
     from workbench.verdict.table import answer, readable, summary
 
-    frame = summary(reader, grid.experiment, [cell.run_id for cell in grid.cells])
+    frame = summary(reader, grid.experiment, [result.cell.run_id for result in results])
     order = {arm: i for i, arm in enumerate(grid.arms)}
     frame = frame.sort_values("arm", key=lambda arms: arms.map(order), kind="stable")
     show(readable(frame))
     typer.echo(f"\n{grid.question}\n{answer(frame)}")
-    for note in guard.notes({cell.arm: cell.settings for cell in grid.cells}):
-        typer.echo(f"Note: {note}.")
-    for result in results:
-        if result.status == "failed":
-            log = result.folder / "console.log"
-            typer.echo(f"failed: {result.cell.arm}, seed {result.cell.seed}: {result.reason}", err=True)
-            if (line := last_line(log)[:_LOG_LINE]) and line not in result.reason:
-                typer.echo(f"  last line of the log: {line}", err=True)
-            typer.echo(f"  see {log}", err=True)
-        elif result.status == "elsewhere":
-            typer.echo(f"{result.cell.arm}, seed {result.cell.seed}: {result.reason}", err=True)
-    left = sum(result.status in ("interrupted", "queued") for result in results)
-    if left:
+    fairness.tell(findings)
+    if bad := [result for result in results if result.cause]:
+        typer.echo("\nEnded badly")
+        print_table(("arm", "seed", "cause", "reason"), [(r.cell.arm, r.cell.seed, r.cause, r.reason) for r in bad])
+        for result in bad:
+            typer.echo(f"see {result.folder / 'console.log'}, or `sorl show {result.cell.run_id}`", err=True)
+    if elsewhere := sum(result.status == "elsewhere" for result in results):
+        typer.echo(f"{elsewhere} of {len(results)} cells are trained by another process", err=True)
+    if left := sum(result.status in ("interrupted", "queued") for result in results):
         typer.echo(f"stopped with {left} of {len(results)} cells to go; the same command resumes", err=True)

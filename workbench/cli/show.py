@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 _LOG_LINES = 20
 _FACTS = (
-    "experiment", "algorithm", "arm", "seed", "status", "reason", "outcome", "collapse_step", "detection_step",
-    "peak_success", "final_success", "steps", "started_at", "ended_at", "seconds", "config_hash", "versions",
+    "experiment", "algorithm", "arm", "seed", "generation", "attempt", "status", "reason", "outcome", "collapse_step",
+    "detection_step", "peak_success", "final_success", "steps", "started_at", "ended_at", "seconds", "config_hash",
+    "versions",
 )  # fmt: skip
 _EVENTS = """
     SELECT step, severity, kind, diagnostic, value, threshold, message
@@ -29,11 +30,15 @@ def show(
     ctx: typer.Context,
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or the beginning of one.", show_default=False)],
     config: Annotated[bool, typer.Option("--config", help="Print the whole resolved configuration.")] = False,
-    log: Annotated[int | None, typer.Option(min=0, help="Last lines of console.log; default: 20 if it failed.")] = None,
+    log: Annotated[
+        int | None, typer.Option(min=0, help="Last lines of console.log; default: 20 if it ended badly.")
+    ] = None,
 ) -> None:
-    """One run: how it stands, its events, its configuration, and the end of its log if it failed."""
+    """One run: how it stands, its events, its configuration, and the end of its log if it ended badly."""
     from workbench.cli.database import current
     from workbench.cli.text import cell, plain, print_table
+    from workbench.grid.ending import cause
+    from workbench.store.console import log_of, tail
 
     reader = current(ctx.obj)
     run_id = find(reader, run)
@@ -50,26 +55,30 @@ def show(
     recorded = reader.rows(_ROWS, [run_id])
     typer.echo("\nRecorded")
     print_table(recorded.columns, recorded.rows)
-    folder = Path(ctx.obj) / str(row["experiment"]) / run_id
     changed = json.loads(row["config"]) if config and row["config"] else _changes(row["config"])
     typer.echo("\nConfiguration" if config else "\nConfiguration, where it differs from the defaults (--config: all)")
     for key, value in _flat(changed).items():
         typer.echo(f"  {key} = {plain(json.dumps(value, ensure_ascii=False))}")
-    lines = (_LOG_LINES if row["status"] == "failed" else 0) if log is None else log
-    if lines:
-        typer.echo(f"\nEnd of {folder / 'console.log'}")
-        for line in tail(folder / "console.log", lines):
-            typer.echo(f"  {plain(line)}")
+    if lines := (_LOG_LINES if cause(row) else 0) if log is None else log:
+        console = log_of(Path(ctx.obj), str(row["experiment"]), run_id)
+        typer.echo(plain(f"\nEnd of {console}") if console else "\nNo console.log")
+        for line in tail(console)[-lines:] if console else ():
+            typer.echo(f"  {line}")
 
 
 def find(reader: Reader, name: str) -> str:
-    """The run of this id or with this unique beginning; InputError names the candidates or the nearest run."""
+    """The run of this id or with this unique beginning, of several starts of one cell the newest.
+
+    Raises InputError that names the candidates or the nearest run.
+    """
     from workbench.spec import InputError, nearest
 
     runs = [row[0] for row in reader.rows("SELECT run_id FROM run ORDER BY run_id").rows]
     if name in runs:
         return name
+    newest = {row[0] for row in reader.rows("SELECT run_id FROM cell").rows}
     found = [run for run in runs if run.startswith(name)]
+    found = [run for run in found if run in newest] or found
     if len(found) == 1:
         return str(found[0])
     if found:
@@ -79,16 +88,6 @@ def find(reader: Reader, name: str) -> str:
         )
     hint = nearest(name, runs) or "; `sorl ls` lists the runs"
     raise InputError(f"no run '{name}'{hint}")
-
-
-def tail(log: Path, lines: int, size: int = 65536) -> list[str]:
-    """The last `lines` lines of a log; a sentence where there is none."""
-    if not log.is_file():
-        return ["(no console.log)"]
-    with log.open("rb") as handle:
-        handle.seek(0, 2)
-        handle.seek(max(0, handle.tell() - size))
-        return handle.read().decode(errors="replace").splitlines()[-lines:]
 
 
 def _changes(config: str | None) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -79,40 +78,24 @@ def _show(answer: Answer, form: str, output: Path | None) -> None:
     if form == "table" and output is None:
         print_table(answer.columns, answer.rows, null="NULL")
     else:
-        text = {"csv": as_csv, "json": as_json, "table": as_csv}[form](answer)
+        text = {"csv": _as_csv, "json": _as_json, "table": _as_csv}[form](answer)
         _write(text, output)
     if answer.cut:
         note(f"only the first {len(answer.rows):,} rows; --limit N asks for more, --output FILE --format csv for all")
 
 
-def as_csv(answer: Answer) -> str:
-    """RFC 4180 text: NULL is an empty field, NaN and infinities are nan, inf and -inf, lists are JSON."""
-    import csv
-    import io
+def _as_csv(answer: Answer) -> str:
+    from workbench.store.text import as_csv
 
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(answer.columns)
-    for row in answer.rows:
-        writer.writerow([json.dumps(_json(v), ensure_ascii=False) if isinstance(v, list | dict) else v for v in row])
-    return out.getvalue()
+    return as_csv(answer.columns, answer.rows)
 
 
-def as_json(answer: Answer) -> str:
+def _as_json(answer: Answer) -> str:
     """One object per row; NULL is null, NaN and infinities are the strings "NaN", "Infinity" and "-Infinity"."""
-    rows = [{c: _json(v) for c, v in zip(answer.columns, row, strict=True)} for row in answer.rows]
+    from workbench.store.text import as_json
+
+    rows = [{c: as_json(v) for c, v in zip(answer.columns, row, strict=True)} for row in answer.rows]
     return json.dumps(rows, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _json(value: Any) -> Any:
-    """JSON has no word for NaN, and null already means "not measured"."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, list | tuple):
-        return [_json(v) for v in value]
-    if isinstance(value, dict):
-        return {str(k): _json(v) for k, v in value.items()}
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def _write(text: str, output: Path | None) -> None:

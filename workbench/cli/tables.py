@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from workbench.cli.latex import tabular
 from workbench.cli.text import cell, print_table
 from workbench.spec import InputError, nearest
 
@@ -36,7 +37,7 @@ def show(frame: pd.DataFrame, form: str = "table") -> None:
             [str(c) for c in frame.columns],
             [[cell(v) for v in row] for row in frame.itertuples(index=False)],
         )
-        typer.echo(_markdown(header, rows) if form == "md" else _latex(header, rows))
+        typer.echo(_markdown(header, rows) if form == "md" else tabular(header, rows))
 
 
 def as_json(frame: pd.DataFrame) -> str:
@@ -57,15 +58,3 @@ def _json(value: Any) -> Any:
 def _markdown(header: list[str], rows: list[list[str]]) -> str:
     lines = [header, ["---"] * len(header), *([c.replace("|", "\\|") for c in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-_ESCAPES = str.maketrans({c: f"\\{c}" for c in "&%$#_{}"} | {"·": r"$\cdot$", "~": r"\textasciitilde{}", "^": r"\^{}"})
-
-
-def _latex(header: list[str], rows: list[list[str]]) -> str:
-    body = [" & ".join(cell.translate(_ESCAPES) for cell in row) + r" \\" for row in rows]
-    top = " & ".join(cell.translate(_ESCAPES) for cell in header) + r" \\"
-    columns = "l" + "r" * (len(header) - 1)
-    return "\n".join(
-        [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", top, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -11,13 +10,7 @@ from typing import Any
 
 import typer
 
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
-def plain(text: str) -> str:
-    """`text` without escape sequences and control characters (tab and newline stay)."""
-    return _CONTROLS.sub("", _ESCAPES.sub("", text))
+from workbench.store.console import plain as plain
 
 
 def cell(value: Any, *, null: str = "") -> str:

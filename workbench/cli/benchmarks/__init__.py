@@ -5,6 +5,7 @@ PARTS = {
     "update": "tokens/s of a full update beside a bare forward and backward of the same minibatches",
     "logging": "training with the recorder beside the same training without it",
     "ingest": "turn rows/s into the database beside DuckDB's bare read_parquet of the same files",
+    "packing": "iterations/s of one process a core beside fewer processes with more threads each",
     "shares": "where the wall time of an iteration goes",
     "trl": "a whole GRPO iteration beside TRL's GRPOTrainer, equal model, batch, lengths and updates",
 }

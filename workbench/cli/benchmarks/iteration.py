@@ -3,6 +3,7 @@
     python -m workbench.cli.benchmarks.iteration SETTINGS.json CHECKPOINT FOLDER
 
 An iteration is a whole step of a run: sampling, old log-probs, advantages, updates, diagnostics, segments on the disk.
+Each starts from the checkpoint's weights, so that episodes stay as long as they were when the other side was set up.
 Each line on stdout is {"seconds", "cpu_seconds", "trained_tokens", "lengths"} of one iteration.
 """
 
@@ -12,6 +13,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +44,11 @@ def main(arguments: list[str]) -> None:
     settings_file, start, folder = arguments
     settings = RunSettings.model_validate_json(Path(settings_file).read_text())
     with Counting(Path(folder), "bench-trl", settings) as recorder:
-        steps = Trainer(settings, Path(start), recorder, AutoTokenizer.from_pretrained(start)).steps()
+        trainer = Trainer(settings, Path(start), recorder, AutoTokenizer.from_pretrained(start))
+        weights = deepcopy(trainer.learner.policy.state_dict())
+        steps = trainer.steps()
         for _ in sys.stdin:
+            trainer.learner.policy.load_state_dict(weights)
             cpu, began = time.process_time(), time.perf_counter()
             next(steps)
             recorder.flush()

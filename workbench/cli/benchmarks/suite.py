@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from workbench.cli.benchmarks import ingest, recording, rollout, shares, trl, update
+from workbench.cli.benchmarks import ingest, packing, recording, rollout, shares, trl, update
 from workbench.cli.benchmarks.pairs import Comparison
 from workbench.cli.benchmarks.scene import Scene, scene
 from workbench.cli.benchmarks.shares import Share
@@ -17,6 +17,7 @@ COMPARISONS: dict[str, Callable[[Scene, int], list[Comparison]]] = {
     "update": update.measure,
     "logging": recording.measure,
     "ingest": ingest.measure,
+    "packing": packing.measure,
     "trl": trl.measure,
 }
 

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -37,20 +37,26 @@ class Worker:
     process: subprocess.Popen[str]
     log: Path
 
-    def iterate(self) -> dict[str, Any]:
-        """One iteration; what it took and trained on. Raises RuntimeError with the end of the log when it died."""
+    def ask(self) -> None:
+        """Have it begin one iteration."""
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        try:
+        with suppress(BrokenPipeError):  # that it died is what its answer says
             self.process.stdin.write("\n")
             self.process.stdin.flush()
-            answer = self.process.stdout.readline()
-        except BrokenPipeError:
-            answer = ""
+
+    def answer(self) -> dict[str, Any]:
+        """What the iteration took and trained on. Raises RuntimeError with the end of the log when it died."""
+        assert self.process.stdout is not None
+        answer = self.process.stdout.readline()
         if not answer:
             raise RuntimeError(f"process {self.process.pid} ended:\n{self.log.read_text()[-3000:]}")
         found: dict[str, Any] = json.loads(answer)
         return found
+
+    def iterate(self) -> dict[str, Any]:
+        """One iteration, from asking to the answer; raises as `answer` does."""
+        self.ask()
+        return self.answer()
 
     def sample(self) -> Sample:
         """One iteration as a sample whose work is its trained tokens."""

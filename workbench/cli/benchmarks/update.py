@@ -111,7 +111,7 @@ def measure(scene: Scene, rounds: int) -> list[Comparison]:
                 name=f"update, {name}",
                 unit="tokens/s",
                 ours=Side("objective, both networks, optimizers, diagnostics", a),
-                baseline=Side("forward and backward of both networks", b),
+                baseline=Side("forward and backward of both networks by transformers", b),
                 target=Target("ratio", 0.7),
                 note="the baseline runs no optimizer",
                 facts={
