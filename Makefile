@@ -7,8 +7,10 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-slow check bench bench-trl mutate docs clean
+.PHONY: help run app test test-ray test-slow check bench bench-trl mutate docs clean
 MUTANTS ?= 300
+# Files with parts that are rendered from the declarations.
+GENERATED := docs/*.md README.md workbench/view/declared.toml
 
 help: ## what can be typed
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -26,8 +28,22 @@ $(BIN)/.test: $(BIN)/.core
 run: $(BIN)/.core ## train the quickstart: six algorithms, who collapsed
 	$(BIN)/sorl run experiments/quickstart.toml
 
+$(BIN)/.app: $(BIN)/.core
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[app]'
+	touch $@
+
+app: $(BIN)/.app ## the web app over runs/, on this machine only
+	$(BIN)/sorl app
+
 test: $(BIN)/.test ## every test of the default suite
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+$(BIN)/.ray: $(BIN)/.test
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,ray]'
+	touch $@
+
+test-ray: $(BIN)/.ray ## --executor ray, on a real Ray of this machine
+	$(BIN)/python -m pytest tests/grid/test_ray_executor.py
 
 test-slow: $(BIN)/.test ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
@@ -37,11 +53,11 @@ check: $(BIN)/.test ## format, lint, types, arrows, stale docs, tests: what CI r
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/cog --check docs/*.md README.md
+	$(BIN)/cog --check $(GENERATED)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 docs: $(BIN)/.test ## rewrite the generated blocks of the docs
-	$(BIN)/cog -r docs/*.md README.md
+	$(BIN)/cog -r $(GENERATED)
 
 bench: $(BIN)/.core ## speed, each figure beside its baseline
 	$(BIN)/sorl bench
