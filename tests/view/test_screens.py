@@ -54,7 +54,7 @@ def test_every_screen_shows_hostile_text_literally(name: str, hostile: Path, ope
     app = open_screen(name, hostile)
     assert not app.exception
     allowed = {"p", "a", "span", "i", "b", "style", "div", "table", "tr", "th", "td", "button", "script", "code", "pre",
-               "sub", "sup"}  # fmt: skip
+               "sub", "sup", "br"}  # fmt: skip
     for element in app.get("html"):
         parsed = read(element.proto.body)
         assert set(parsed.tags) <= allowed
