@@ -14,11 +14,12 @@ from workbench.objective import clip as clips
 from workbench.objective import kl as kls
 from workbench.objective import rollout_correction as corrections
 from workbench.objective import stabilise as stab
+from workbench.objective.placebo import placebo_turns
 
 F64 = torch.float64
 
 RATIOS = [
-    *(Pool(level, mean, grad) for level in ("token", "turn", "sequence", "sentence")
+    *(Pool(level, mean, grad) for level in ("token", "turn", "sequence", "sentence", "placebo")
       for mean in ("geometric", "arithmetic", "product") for grad in ("shared", "token")),
     Pool("none"),
 ]  # fmt: skip
@@ -84,6 +85,7 @@ def batches(draw, rows: tuple[int, int] = (1, 5), width: tuple[int, int] = (1, 1
         values=normal(b, t),
         advantages=normal(b, t),
         sentence=torch.where(mask, torch.randint(1, 4, (b, t), generator=g), 0),
+        placebo=placebo_turns(mask, g),
     )
     return batch, old + scale * normal(b, t)
 

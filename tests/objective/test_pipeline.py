@@ -172,7 +172,8 @@ def test_one_turn_per_sequence_is_gspo(mean, grad, clip, drawn):
 
 @given(st.sampled_from(RATIOS[:-1]), st.sampled_from(MEANS), st.sampled_from(["token", "unit"]), batches(width=(1, 1)))
 def test_with_one_token_per_sequence_all_levels_coincide(ratio, aggregate, gate, drawn):
-    batch, log_prob = replace(drawn[0], mask=drawn[0].response), drawn[1]
+    response = drawn[0].response
+    batch, log_prob = replace(drawn[0], mask=response, placebo=response.long()), drawn[1]
     assume(not isinstance(aggregate, type(MEANS[2])))  # divides by a constant horizon
     algorithm = replace(PPO, ratio=ratio, aggregate=aggregate, clip=Ppo(gate=gate))
     a, grad_a = solved(algorithm, batch, log_prob)

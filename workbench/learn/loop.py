@@ -21,7 +21,7 @@ from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from workbench.learn import checkpoint, identity, policy, selftest, stop
 from workbench.learn.critic import Critic
 from workbench.learn.evaluate import evaluate
-from workbench.learn.rollouts import ORDER, Rollout, Sampler, batch_of, generator, trainer_log_probs
+from workbench.learn.rollouts import ORDER, PLACEBO, Rollout, Sampler, batch_of, generator, trainer_log_probs
 from workbench.learn.update import Learner
 from workbench.objective.pipeline import prepare
 from workbench.record.recorder import Recorder
@@ -154,7 +154,7 @@ class Trainer:
             batch = replace(batch, log_prob_ref=trainer_log_probs(self.reference, batch, temperature))
         if batch.values is None:
             batch = replace(batch, values=self._values(batch))
-        return prepare(self.algorithm, batch)
+        return prepare(self.algorithm, batch, generator(self.settings.seed, PLACEBO, self.step))
 
     def _optimise(self, batch: Batch, rollout_step: int) -> list[Evidence]:
         """`epochs` passes over the batch in `minibatches` parts, shuffled anew each pass."""

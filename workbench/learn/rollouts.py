@@ -15,7 +15,7 @@ from workbench.batch import Batch
 from workbench.learn.policy import log_probs
 from workbench.spec import RunSettings
 
-ROLLOUT, ORDER, EVALUATION = 1, 2, 3  # what a random stream is for, so that no two share their numbers
+ROLLOUT, ORDER, EVALUATION, PLACEBO = 1, 2, 3, 4  # what a random stream is for, so that no two share their numbers
 
 
 def generator(*key: int) -> torch.Generator:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from workbench.batch import Batch, pool, spread
+from workbench.objective.placebo import placebo_turns
 from workbench.objective.slot import Slot
 from workbench.spec import InputError
 
@@ -35,7 +36,8 @@ class Units:
 class Pool(Slot):
     """The ratio that a token carries in the surrogate, pooled from d_t = clamp(log pi_theta - log pi_old, +-20).
 
-    `level`: the unit u; `none` means ratio 1 with the gradient of the log-prob (REINFORCE).
+    `level`: the unit u; `none` means ratio 1 with the gradient of the log-prob (REINFORCE); `placebo`, a control, is
+    random stretches of policy tokens with the lengths of the trajectory's turns, drawn anew for each step.
     `mean`: geometric exp(mean_u d), arithmetic mean_u exp(d), product exp(clamp(sum_u d, +-20)).
     `grad`: shared, the gradient flows through the mean (GSPO; d w_u / d l_s = w_u / n_u for the geometric mean);
     token, w_ut = sg[w_u] exp(l_t - sg[l_t]), so d w_ut / d l_t = w_u (GSPO-token, verl).
@@ -44,17 +46,31 @@ class Pool(Slot):
 
     kind: ClassVar[str] = "pool"
 
-    level: Literal["token", "turn", "sentence", "sequence", "none"] = "token"
+    level: Literal["token", "turn", "placebo", "sentence", "sequence", "none"] = "token"
     mean: Literal["geometric", "arithmetic", "product"] = "geometric"
     grad: Literal["shared", "token"] = "shared"
 
+    def mark(self, batch: Batch, stream: torch.Generator | None) -> Batch:
+        """The batch with the random segments that this level needs, from `stream`; None = the same at every call."""
+        if self.level != "placebo":
+            return batch
+        stream = torch.Generator().manual_seed(0) if stream is None else stream
+        return replace(batch, placebo=placebo_turns(batch.mask, stream))
+
     def units(self, batch: Batch) -> Units:
-        """The segments of this level; InputError when sentences are asked for and the batch has none."""
+        """The segments of this level; InputError when sentences are asked for and the batch has none.
+
+        ValueError for placebo turns that nobody drew.
+        """
         if self.level in ("token", "none"):
             return Units(None)
         if self.level == "sequence":
             return Units(batch.mask.long(), 2)
         ids = batch.turn
+        if self.level == "placebo":
+            if batch.placebo is None:
+                raise ValueError("placebo ratios need Batch.placebo; prepare() draws it")
+            ids = torch.where(batch.mask, batch.placebo, 0)
         if self.level == "sentence":
             if batch.sentence is None:
                 raise InputError(

@@ -1,0 +1,101 @@
+"""Placebo turns have the lengths of the real turns, stay inside their trajectory, and depend on nothing but a seed."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.objective.random_batches import batches
+from tests.objective.worked_example import PPO
+from workbench.batch import Batch, pool, turn_ids
+from workbench.objective import Pool, policy_loss, prepare
+from workbench.objective.placebo import placebo_turns
+from workbench.objective.select import ZeroVariance
+
+SEEDS = st.integers(0, 2**31)
+
+
+def stream(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def lengths(segments: Tensor) -> list[list[int]]:
+    counts = pool(torch.ones(segments.shape), segments).count[:, 1:]
+    return [sorted(int(n) for n in row if n) for row in counts]
+
+
+@given(batches(rows=(1, 6), width=(1, 30)), SEEDS)
+def test_each_trajectory_has_segments_of_its_own_turns_lengths(drawn, seed):
+    mask = drawn[0].mask
+    assert lengths(placebo_turns(mask, stream(seed))) == lengths(turn_ids(mask))
+
+
+@given(batches(rows=(1, 6), width=(1, 30)), SEEDS)
+def test_only_policy_tokens_belong_to_a_segment(drawn, seed):
+    mask = drawn[0].mask
+    assert torch.equal(placebo_turns(mask, stream(seed)) > 0, mask)
+
+
+@given(batches(rows=(1, 6), width=(1, 30)), SEEDS)
+def test_a_segment_is_one_stretch_of_policy_tokens_around_the_end(drawn, seed):
+    mask = drawn[0].mask
+    for ids, written in zip(placebo_turns(mask, stream(seed)), mask, strict=True):
+        own = ids[written]
+        assert int((own != own.roll(1)).sum()) in (0, len(own.unique()))
+
+
+@given(batches(rows=(2, 5), width=(2, 20)), SEEDS)
+def test_no_segment_is_shared_between_trajectories(drawn, seed):
+    batch, log_prob = drawn
+    algorithm = replace(PPO, ratio=Pool("placebo"))
+    batch = replace(batch, placebo=placebo_turns(batch.mask, stream(seed)))
+    together = policy_loss(algorithm, batch, log_prob).terms.ratio
+    other = log_prob.clone()
+    other[1:] += 3.0
+    assert torch.equal(together[0], policy_loss(algorithm, batch, other).terms.ratio[0])
+
+
+@given(batches(), SEEDS)
+def test_the_same_seed_draws_the_same_segments(drawn, seed):
+    mask = drawn[0].mask
+    assert torch.equal(placebo_turns(mask, stream(seed)), placebo_turns(mask, stream(seed)))
+
+
+def test_they_seldom_are_the_turns():
+    mask = torch.tensor([[False, *[True] * 5, False, *[True] * 5, False, *[True] * 2]]).expand(400, -1)
+    drawn, real = placebo_turns(mask, stream(0)), turn_ids(mask)
+    # 12 starts x 3! orders of (5, 5, 2); the turns are found at the starts at which the segments come to lie on them.
+    boundaries = [((a != a.roll(1)) == (b != b.roll(1)))[m].all() for a, b, m in zip(drawn, real, mask, strict=True)]
+    assert 0 < sum(map(int, boundaries)) < 100
+    assert len({tuple(row.tolist()) for row in drawn}) > 20
+
+
+def bare(mask: Tensor) -> Batch:
+    """Groups of four; the second one has no variance."""
+    n = len(mask)
+    return Batch(
+        tokens=torch.zeros(mask.shape, dtype=torch.int64), response=mask, mask=mask, length=mask.sum(1),
+        group=torch.arange(n) // 4, trajectory=torch.arange(n), score=torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 1])[:n],
+        log_prob_behaviour=torch.zeros(mask.shape), log_prob_old=torch.zeros(mask.shape),
+        values=torch.zeros(mask.shape),
+    )  # fmt: skip
+
+
+def test_prepare_draws_them_after_the_selection_and_from_the_stream_that_it_is_given():
+    batch = bare(torch.tensor([[True] * 3 + [False] + [True] * 4 + [False] + [True]] * 8))
+    algorithm = replace(PPO, ratio=Pool("placebo"), select=ZeroVariance())
+    made = prepare(algorithm, batch, stream(3))
+    assert made.placebo is not None
+    assert torch.equal(made.placebo > 0, made.mask)
+    assert not made.mask[4:].any(), "a group without variance is dropped"
+    assert torch.equal(made.placebo, prepare(algorithm, batch, stream(3)).placebo)
+    assert not torch.equal(made.placebo, prepare(algorithm, batch, stream(4)).placebo)
+    assert prepare(PPO, batch, stream(3)).placebo is None, "nobody else draws"
+
+
+def test_without_segments_the_ratio_is_refused():
+    with pytest.raises(ValueError, match="prepare"):
+        Pool("placebo").units(bare(torch.ones((1, 2), dtype=torch.bool)))
