@@ -181,7 +181,7 @@ def test_an_arm_whose_runs_are_not_judged_is_compared_by_its_curve_only() -> Non
 watched = st.lists(st.tuples(st.integers(0, 12), st.booleans()), min_size=1, max_size=6)
 
 
-@settings(max_examples=50)
+@settings(max_examples=15)
 @given(watched, watched)
 def test_a_hazard_ratio_is_finite_or_refused_and_the_reference_only_inverts_it(
     one: list[tuple[int, bool]], two: list[tuple[int, bool]]
@@ -200,7 +200,7 @@ def test_a_hazard_ratio_is_finite_or_refused_and_the_reference_only_inverts_it(
     assert found.ratio.value * turned.ratio.value == pytest.approx(1, rel=1e-5)
 
 
-@settings(max_examples=50)
+@settings(max_examples=15)
 @given(watched, watched)
 def test_the_tests_do_not_care_which_arm_is_the_reference(
     one: list[tuple[int, bool]], two: list[tuple[int, bool]]

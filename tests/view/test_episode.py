@@ -112,20 +112,28 @@ def test_a_run_without_a_step_says_what_is_missing(tmp_path: Path, open_screen: 
     assert "No trajectory of step 0 is recorded" in html(app)
 
 
-@pytest.mark.parametrize("text", [*HOSTILE, "\u202egnp.exe", "W" * 400, "</span></div><h1>x</h1>", "\x00\x1b[2J"])
-def test_hostile_episodes_are_shown_literally(text: str, tmp_path: Path, open_screen: Open) -> None:
+def test_hostile_episodes_are_shown_literally(tmp_path: Path, open_screen: Open) -> None:
+    texts = [*HOSTILE, "\u202egnp.exe", "W" * 400, "</span></div><h1>x</h1>", "\x00\x1b[2J"]
+    said_once = " ".join(texts)
     folder = write_run(tmp_path, "demo", "a", shape=SMALL)
-    words = [text, "<think>", text, "</think>", text]
+    words = [*texts, "<think>", *texts, "</think>", *texts]
+    n = len(texts)
     rows = {
-        "run_id": ["a"], "step": [0], "trajectory": [0], "token": [words], "token_id": [list(range(5))],
-        "trained": [[False, True, True, True, False]], "turn_index": [[0, 1, 1, 1, 0]],
-        "log_ratio": [[None, 0.1, float("nan"), -3.0, None]],
+        "run_id": ["a"], "step": [0], "trajectory": [0], "token": [words], "token_id": [list(range(len(words)))],
+        "trained": [[False] * n + [True] * (n + 2) + [False] * n],
+        "turn_index": [[0] * n + [1] * (n + 2) + [0] * n],
+        "log_ratio": [[None] * n + [0.1, *[float("nan")] * n, -3.0] + [None] * n],
     }  # fmt: skip
     write_segment(folder, "token", rows)
-    asked = {"run_id": ["a"], "step": [0], "trajectory": [0], "question": [text], "gold": [text], "answer": [text]}
+    asked = {
+        "run_id": ["a"],
+        "step": [0],
+        "trajectory": [0],
+        **dict.fromkeys(("question", "gold", "answer"), [said_once]),
+    }
     for file in (folder / "segments" / "trajectory").glob("*.parquet"):
         file.unlink()
-    write_segment(folder, "trajectory", asked | {"ended": [text], "success": [False], "gradient_share": [0.5]})
+    write_segment(folder, "trajectory", asked | {"ended": [said_once], "success": [False], "gradient_share": [0.5]})
     sync(tmp_path, CATALOGUE)
     app = open_screen("episode", tmp_path, run="a", step="0", trajectory="0")
     assert not app.exception
@@ -133,4 +141,4 @@ def test_hostile_episodes_are_shown_literally(text: str, tmp_path: Path, open_sc
     for element in app.get("html"):
         assert set(read(element.proto.body).tags) <= allowed
     said = "".join(read(element.proto.body).text for element in app.get("html"))
-    assert said.count(visible(text).strip()) >= 5
+    assert not [text for text in texts if said.count(visible(text).strip()) < 5]

@@ -80,7 +80,7 @@ def test_an_empty_dictionary_still_leaves_the_algorithms(tmp_path: Path, open_sc
     assert len(app.latex) == len(declared()["algorithm"])
 
 
-@pytest.mark.parametrize("find", ["", *HOSTILE, "x" * 100_000])
+@pytest.mark.parametrize("find", ["", " ".join(HOSTILE), "x" * 100_000], ids=["nothing", "hostile", "long"])
 def test_hostile_searches_and_hostile_dictionaries_stay_text(tmp_path: Path, open_screen: Open, find: str) -> None:
     folder = write_run(tmp_path, "demo", "a", shape=SMALL)
     write_dictionary(
