@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from streamlit.testing.v1 import AppTest
 
 from tests.store.fixture import Shape, write_experiment, write_run, write_segment, write_status
@@ -129,7 +128,7 @@ def test_hostile_episodes_are_shown_literally(tmp_path: Path, open_screen: Open)
         "run_id": ["a"],
         "step": [0],
         "trajectory": [0],
-        **dict.fromkeys(("question", "gold", "answer"), [said_once]),
+        **{key: [said_once] for key in ("question", "gold", "answer")},
     }
     for file in (folder / "segments" / "trajectory").glob("*.parquet"):
         file.unlink()
