@@ -1,5 +1,10 @@
 """How property tests draw examples; `pytest --hypothesis-profile explore` draws new ones, and ten times as many."""
 
+import os
+
+# Before torch is imported: two threads in each of two test processes spin on each other's cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from hypothesis import settings
 
 # The same examples each time, and no deadline: a red suite then means a change, not an unlucky draw or a busy machine.

@@ -232,6 +232,7 @@ def test_packing_shares_the_cores_out_in_every_even_way_with_the_default_first()
     assert packing.splits(6) == [(6, 1), (3, 2), (2, 3), (1, 6)]
 
 
+@pytest.mark.slow  # its two threads wait for a core that another test holds
 def test_packing_times_whole_iterations_of_processes_that_run_side_by_side(
     stage: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
