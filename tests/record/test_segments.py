@@ -46,6 +46,15 @@ def test_rows_come_back_as_they_went_in(tmp_path, writer):
     assert row["explained_variance"] is None
 
 
+def test_rows_are_on_the_disk_as_soon_as_they_come_however_long_the_period(tmp_path):
+    writer = SegmentWriter(tmp_path, flush_seconds=600.0)
+    writer.append("step", {"run_id": "r", "step": 0})
+    assert waits_for(lambda: writer.files("step"), 60)
+    writer.append("step", {"run_id": "r", "step": 1})
+    writer.close()
+    assert read(tmp_path, "step")["step"].to_pylist() == [0, 1]
+
+
 def test_null_and_nan_are_different_things_in_every_form_of_column(tmp_path, writer):
     masked = np.ma.array([float("nan"), 7.0, 1.0], mask=[False, True, False])
     writer.append("minibatch", {"run_id": "r", "step": 0, "update": [0, 1, 2], "grad_norm": masked, "lr": None})

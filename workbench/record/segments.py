@@ -1,4 +1,4 @@
-"""Append-only segments: rows wait in memory for a second at most, then become one parquet file, renamed into place.
+"""Append-only segments: rows become a parquet file as soon as they come, once a second at most, renamed into place.
 
 A thread writes, so that a training step that hangs does not hold back the rows of the steps before it. Files are not
 synced to the disk: a killed process does not need that, and after a power cut the reader sets a torn file aside.
@@ -23,6 +23,8 @@ import pyarrow.parquet as pq
 from workbench.record.schema import length_of, schema_of, to_arrow
 from workbench.spec import InputError
 from workbench.spec import table as declaration
+
+TOGETHER = 0.05  # seconds in which the tables of one step arrive
 
 log = logging.getLogger("sorl.record")
 
@@ -56,6 +58,7 @@ class SegmentWriter:
         self._error: OSError | None = None
         self._lock = threading.Lock()  # the buffer
         self._writing = threading.Lock()  # one writer at a time
+        self._come = threading.Event()  # rows wait
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, args=(flush_seconds,), name="sorl-segments", daemon=True)
         self._thread.start()
@@ -81,6 +84,7 @@ class SegmentWriter:
         if rows:
             with self._lock:
                 self._buffer.setdefault(table, []).append((rows, chunk))
+            self._come.set()
 
     def flush(self) -> bool:
         """Write what is buffered; False when a write failed (its rows stay buffered for the next try)."""
@@ -103,6 +107,7 @@ class SegmentWriter:
     def close(self) -> None:
         """Write what is left and stop. Raises WriteError when rows remain unwritten."""
         self._stop.set()
+        self._come.set()
         self._thread.join()
         if not self.flush() and self._error is not None:
             rows = sum(n for chunks in self._buffer.values() for n, _ in chunks)
@@ -113,8 +118,12 @@ class SegmentWriter:
         return sorted((self.folder / table).glob("[0-9]*.parquet"))
 
     def _work(self, seconds: float) -> None:
-        while not self._stop.wait(seconds):
-            self.flush()
+        # By a clock alone, rows of a step that takes longer than its period would wait for nothing.
+        while self._come.wait() and not self._stop.wait(min(TOGETHER, seconds)):
+            self._come.clear()
+            if not self.flush():
+                self._come.set()
+            self._stop.wait(seconds)
 
     def _write(self, table: str, chunks: list[tuple[int, dict[str, Any]]]) -> None:
         schema = schema_of(table)
