@@ -8,7 +8,7 @@ import pytest
 import workbench.algorithms
 from workbench.algorithms import ALGORITHMS, ALIASES, differences, resolve
 from workbench.algorithms.page import page
-from workbench.objective import KINDS, Algorithm
+from workbench.objective import FAMILIES, KINDS, Algorithm
 from workbench.objective.advantage import Gae, Grpo
 from workbench.objective.aggregate import TokenMean
 from workbench.objective.clip import Ppo
@@ -19,18 +19,34 @@ NOT_DECLARATIONS = {"dictionary.py", "__init__.py", "resolution.py", "page.py"}
 
 
 def test_the_core_grid_is_there_in_its_order():
-    assert list(ALGORITHMS) == ["ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo"]
+    assert list(ALGORITHMS)[:6] == ["ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo"]
     assert all(name == algorithm.name for name, algorithm in ALGORITHMS.items())
 
 
 @pytest.mark.parametrize(
     ("name", "slots"),
     [("turn-ppo", {"ratio"}), ("s-ppo", {"stabilise"}), ("st-ppo", {"stabilise"}), ("grpo", {"advantage"}),
-     ("so-grpo", {"ratio", "stabilise"})],
+     ("so-grpo", {"ratio", "stabilise"}), ("turn-ppo-mdp", {"advantage", "ratio", "clip", "aggregate"}),
+     ("starpo-s", {"clip", "select"}), ("dapo", {"clip", "select", "shaping"}), ("gspo-token", {"ratio"}),
+     ("loop", {"advantage", "clip", "aggregate", "select", "early_stop"}), ("seeupo", {"advantage", "schedule"}),
+     ("minirl", {"clip", "aggregate", "correction"}), ("llds", {"kl"}), ("vespo", {"ratio", "clip"}),
+     ("grpo-guard-full", {"ratio"}), ("tis", {"correction"})],
 )  # fmt: skip
 def test_an_algorithm_differs_from_its_base_in_exactly_these_slots(name, slots):
     algorithm = ALGORITHMS[name]
     assert set(differences(ALGORITHMS[algorithm.differs_from], algorithm)) == slots
+
+
+def test_what_is_said_of_an_algorithm_is_its_own():
+    """A declaration says what differs from its base; it must not inherit the base's claim or measurement."""
+    said = [a.claim for a in ALGORITHMS.values()] + [a.measured for a in ALGORITHMS.values() if a.measured]
+    assert all(said)
+    repeated = {text for text in said if said.count(text) > 1}
+    assert repeated == {ALGORITHMS["grpo-guard"].claim}
+    assert {a.family for a in ALGORITHMS.values()} == set(FAMILIES)
+    for name in ("turn-ppo-mdp", "sspo", "seeupo", "minirl", "sapo-search", "grpo-guard", "grpo-guard-full"):
+        assert ALGORITHMS[name].experimental, name
+    assert ALGORITHMS["gspo"].differs_from == "grpo"
 
 
 def test_differences_give_both_choices_and_none_for_the_same():
@@ -59,6 +75,7 @@ def test_critics_groups_and_references():
     for name in ("grpo", "so-grpo"):
         assert not ALGORITHMS[name].critic
         assert ALGORITHMS[name].group_size == 8
+    assert (ALGORITHMS["starpo"].group_size, ALGORITHMS["starpo-s"].group_size) == (1, 8)
     assert not any(a.needs_reference for a in ALGORITHMS.values())
     assert resolve("grpo", {"kl": "loss"}).needs_reference
     assert resolve("ppo", {"kl": {"kind": "reward"}}).needs_reference
@@ -95,7 +112,12 @@ def test_slots_are_the_fields_of_an_algorithm_in_their_order():
 def test_the_page_shows_every_algorithm_and_every_kind_with_its_defaults():
     text = page()
     assert text.count("\n## ") == len(ALGORITHMS) + len(KINDS)
+    for title in FAMILIES.values():
+        assert f"| **{title}** |" in text
+    assert text.count("- Measured: not measured here.") == sum(not a.measured for a in ALGORITHMS.values())
+    assert text.count("- Experimental: ") == sum(bool(a.experimental) for a in ALGORITHMS.values())
     for algorithm in ALGORITHMS.values():
+        assert f"- Claimed: {algorithm.claim}." in text
         assert algorithm.paper in text
         assert f"$${algorithm.formula}$$" in text
     assert "| `st-ppo` | `turn-ppo` with another stabilise |" in text

@@ -10,7 +10,7 @@ from workbench.objective import KINDS
 from workbench.objective.advantage import Gae, TurnGae
 from workbench.objective.aggregate import SeqMeanTokenSumNorm, TurnMean
 from workbench.objective.clip import LogClip, Ppo
-from workbench.objective.ratio import Pool
+from workbench.objective.ratio import Guard, Pool
 from workbench.objective.stabilise import CNorm, RmsBatch
 from workbench.spec import InputError
 
@@ -59,6 +59,8 @@ def test_the_same_kind_keeps_the_options_that_are_not_named():
 def test_a_level_alone_is_a_ratio():
     assert resolve("ppo", {"ratio": "sequence"}).ratio == Pool("sequence")
     assert resolve("ppo", {"ratio": {"kind": "pool", "grad": "token"}}).ratio == Pool(grad="token")
+    assert resolve("ppo", {"ratio": "guard"}).ratio == Guard()
+    assert resolve("grpo-guard", {"ratio": "turn"}).ratio == Guard("turn")
 
 
 def test_none_is_spelled_out_because_toml_has_no_null():
@@ -91,6 +93,7 @@ def test_every_kind_can_be_chosen_by_name_and_by_its_own_options(slot):
         ("ppo", {"clip": {"loww": 0.1}}, r"unknown option 'loww' of clip kind 'ppo' \(did you mean 'low'\?\); use one"),
         ("ppo", {"stabilise": {"tau": 3}}, "unknown option 'tau' of stabilise kind 'none'; it has none"),
         ("ppo", {"clip": {"low": "a"}}, "clip.low = 'a' has the wrong type; use a number"),
+        ("dapo", {"select": {"tries": 1.5}}, "select.tries = 1.5 has the wrong type; use a whole number"),
         ("ppo", {"clip": {"low": True}}, "clip.low = True has the wrong type"),
         ("ppo", {"clip": {"dual": "three"}}, "clip.dual = 'three' has the wrong type"),
         ("ppo", {"advantage": {"skip_obs": 1}}, "advantage.skip_obs = 1 has the wrong type; use true or false"),
@@ -140,6 +143,40 @@ OUT_OF_RANGE = [
     ("correction", "icepop", "low", [-0.1, 5.0, 6.0]),
     ("correction", "icepop", "high", [0.5, INF]),
     ("correction", "mis", "low", [-0.1, 2.0]),
+    ("ratio", "guard", "floor", [0, -1, INF]),
+    ("clip", "sg_clip", "low", [-0.1, 1.1]),
+    ("clip", "sg_clip", "high", [-0.1, INF]),
+    ("clip", "ppo_mask", "low", [-0.1, 1.1]),
+    ("clip", "ppo_mask", "high", [-0.1, INF]),
+    ("clip", "tv_mask", "low", [-0.1, 1.1]),
+    ("clip", "tv_mask", "high", [-0.1, 1.1]),
+    ("clip", "tv_mask", "cap", [0.5, INF]),
+    ("clip", "gamma", "k_positive", [0, INF]),
+    ("clip", "gamma", "lam_negative", [0, NAN]),
+    ("clip", "soft_sigmoid", "tau_positive", [0, INF]),
+    ("clip", "bapo", "low", [-0.1, 0.95]),
+    ("clip", "bapo", "low_max", [1.1]),
+    ("clip", "bapo", "high", [0.9, 3.1]),
+    ("clip", "bapo", "high_max", [INF]),
+    ("clip", "bapo", "step", [0]),
+    ("clip", "bapo", "share", [-0.1, 1.0]),
+    ("clip", "bapo", "dual", [1.0]),
+    ("clip", "entropy_band", "epsilon", [-0.1, INF]),
+    ("clip", "entropy_band", "narrowest", [1.1]),
+    ("clip", "entropy_band", "widest", [0.9]),
+    ("advantage", "group_batch_z", "eps", [0]),
+    ("advantage", "group_batch_z", "limit", [0, INF]),
+    ("select", "dynamic_sampling", "tries", [0]),
+    ("select", "uncertain", "share", [0, 1.1]),
+    ("select", "large_advantage", "threshold", [-0.1, INF]),
+    ("kl", "lld", "weight", [-0.1, INF]),
+    ("kl", "positive_low", "weight", [-0.1]),
+    ("kl", "positive_low", "threshold", [0, INF]),
+    ("shaping", "overlong", "limit", [0, INF]),
+    ("shaping", "overlong", "margin", [0, 30000]),
+    ("schedule", "reverse_turns", "epsilon", [-0.1, INF]),
+    ("early_stop", "mean_kl", "target", [0, INF]),
+    ("early_stop", "trajectory_kl", "limit", [0, INF]),
 ]
 
 

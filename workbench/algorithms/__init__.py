@@ -5,18 +5,78 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from workbench.algorithms.bapo import BAPO
+from workbench.algorithms.cispo import CISPO
+from workbench.algorithms.dapo import DAPO
+from workbench.algorithms.dppo import DPPO
+from workbench.algorithms.dr_grpo import DR_GRPO
+from workbench.algorithms.gmpo import GMPO
 from workbench.algorithms.grpo import GRPO
+from workbench.algorithms.grpo_guard import GRPO_GUARD
+from workbench.algorithms.grpo_guard_full import GRPO_GUARD_FULL
+from workbench.algorithms.gspo import GSPO
+from workbench.algorithms.gspo_token import GSPO_TOKEN
+from workbench.algorithms.icepop import ICEPOP
+from workbench.algorithms.llds import LLDS
+from workbench.algorithms.loop import LOOP
+from workbench.algorithms.minirl import MINIRL
+from workbench.algorithms.mis import MIS
 from workbench.algorithms.ppo import PPO
+from workbench.algorithms.reinforce import REINFORCE
+from workbench.algorithms.reinforce_pp import REINFORCE_PP
 from workbench.algorithms.resolution import differences, resolve_in
+from workbench.algorithms.rloo import RLOO
 from workbench.algorithms.s_ppo import S_PPO
+from workbench.algorithms.sapo import SAPO
+from workbench.algorithms.sapo_search import SAPO_SEARCH
+from workbench.algorithms.seeupo import SEEUPO
 from workbench.algorithms.so_grpo import SO_GRPO
+from workbench.algorithms.sspo import SSPO
 from workbench.algorithms.st_ppo import ST_PPO
+from workbench.algorithms.starpo import STARPO
+from workbench.algorithms.starpo_s import STARPO_S
+from workbench.algorithms.tis import TIS
 from workbench.algorithms.turn_ppo import TURN_PPO
+from workbench.algorithms.turn_ppo_mdp import TURN_PPO_MDP
+from workbench.algorithms.vespo import VESPO
 from workbench.objective import Algorithm
 
-ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
-    {a.name: a for a in (PPO, TURN_PPO, S_PPO, ST_PPO, GRPO, SO_GRPO)}
+_NAMED: tuple[Algorithm, ...] = (
+    PPO,
+    TURN_PPO,
+    S_PPO,
+    ST_PPO,
+    GRPO,
+    SO_GRPO,
+    TURN_PPO_MDP,
+    STARPO,
+    STARPO_S,
+    REINFORCE,
+    RLOO,
+    REINFORCE_PP,
+    DR_GRPO,
+    DAPO,
+    LOOP,
+    GSPO,
+    GSPO_TOKEN,
+    SSPO,
+    GMPO,
+    SEEUPO,
+    CISPO,
+    MINIRL,
+    DPPO,
+    VESPO,
+    SAPO,
+    BAPO,
+    GRPO_GUARD,
+    GRPO_GUARD_FULL,
+    LLDS,
+    SAPO_SEARCH,
+    TIS,
+    MIS,
+    ICEPOP,
 )
+ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType({a.name: a for a in _NAMED})
 ALIASES: Mapping[str, str] = MappingProxyType({"so-ppo": "st-ppo"})
 
 __all__ = ["ALGORITHMS", "ALIASES", "differences", "resolve"]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import fields
-from importlib import import_module
 from typing import Any
 
 from workbench.algorithms import ALGORITHMS, ALIASES, differences
-from workbench.algorithms.page import SYMBOLS
-from workbench.objective import KINDS, Algorithm, Slot
+from workbench.algorithms.page import SYMBOLS, summary
+from workbench.objective import FAMILIES, KINDS, Algorithm, Slot
 
 
 def dictionary() -> dict[str, Any]:
@@ -20,14 +19,17 @@ def dictionary() -> dict[str, Any]:
 
 def _algorithm(algorithm: Algorithm) -> dict[str, Any]:
     base = ALGORITHMS.get(algorithm.differs_from or "")
-    module = import_module(f"workbench.algorithms.{algorithm.name.replace('-', '_')}")
     return {
         "name": algorithm.name,
         "title": algorithm.title,
         "aliases": [alias for alias, name in ALIASES.items() if name == algorithm.name],
-        "description": inspect.getdoc(module) or "",
+        "description": summary(algorithm),
         "formula": algorithm.formula,
         "paper": algorithm.paper,
+        "family": FAMILIES[algorithm.family],
+        "claim": algorithm.claim,
+        "measured": algorithm.measured,
+        "experimental": algorithm.experimental,
         "differs_from": algorithm.differs_from or "",
         "differs_in": list(differences(base, algorithm)) if base else [],
         "critic": algorithm.critic,

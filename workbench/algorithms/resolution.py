@@ -40,10 +40,10 @@ def resolve_in(
 
 
 def change(slot: str, current: Slot, value: object) -> Slot:
-    """The slot's choice after `value`: a table of options, a kind, or for a slot of one kind its first option."""
+    """The slot's choice after `value`: a table of options, a kind, or a word for the slot's main option (a level)."""
     kinds = KINDS[slot]
     if isinstance(value, str):
-        value = {"kind": value} if len(kinds) > 1 else {fields(current)[0].name: value}
+        value = {current.word: value} if current.word and value not in kinds else {"kind": value}
     if not isinstance(value, Mapping):
         raise InputError(f"{slot} = {value!r} is neither a table nor a kind; kinds: {', '.join(kinds)}")
     options = dict(value)
@@ -69,6 +69,9 @@ def _near(word: object, allowed: Iterable[str]) -> str:
     return nearest(word, allowed) if isinstance(word, str) else ""
 
 
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number"}
+
+
 def _typed(name: str, value: object, hint: Any) -> object:
     """`value` as the type of its option; TOML has no null, so 'none' stands for it."""
     if get_origin(hint) in (UnionType, Union):
@@ -83,9 +86,11 @@ def _typed(name: str, value: object, hint: Any) -> object:
         return value
     if hint is bool and isinstance(value, bool):
         return value
+    if hint is int and isinstance(value, int) and not isinstance(value, bool):
+        return value
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
-    raise InputError(f"{name} = {value!r} has the wrong type; use {'true or false' if hint is bool else 'a number'}")
+    raise InputError(f"{name} = {value!r} has the wrong type; use {_WORDS[hint]}")
 
 
 def differences(a: Algorithm, b: Algorithm) -> dict[str, tuple[Slot, Slot]]:

@@ -1,16 +1,14 @@
 """Turn-PPO as in 2511.20718: one ratio a turn, advantages still per token."""
 
-from dataclasses import replace
-
 from workbench.algorithms.ppo import PPO
 from workbench.objective import Pool
 
-TURN_PPO = replace(
-    PPO,
+TURN_PPO = PPO.but(
     name="turn-ppo",
     title="Turn-PPO",
     paper="https://arxiv.org/abs/2511.20718",
     formula=r"r_{it} \to w_{ik} = \exp\big(\tfrac{1}{n_{ik}} \sum_{s \in k} \log r_{is}\big),\ t \in \text{turn } k",
-    differs_from="ppo",
     ratio=Pool("turn", mean="geometric", grad="shared"),  # and a token gate: the authors' development fork
+    claim="more stable than token PPO on 7B search agents; overlapping error bars in its own figure 3a",
+    measured="`six_by_five`: 0/5 collapsed [0, 52] %",
 )

@@ -49,20 +49,24 @@ def _listing() -> pd.DataFrame:
     import pandas as pd
 
     from workbench.algorithms import ALGORITHMS, differences
+    from workbench.algorithms.page import by_family
 
     rows = []
-    for algorithm in ALGORITHMS.values():
-        base = ALGORITHMS[algorithm.differs_from] if algorithm.differs_from else None
-        rows.append(
-            {
-                "algorithm": algorithm.name,
-                "title": algorithm.title,
-                "differs from": f"{base.name} in {', '.join(differences(base, algorithm))}" if base else "-",
-                "critic": "yes" if algorithm.critic else "no",
-                "rollouts a prompt": algorithm.group_size,
-                "paper": algorithm.paper,
-            }
-        )
+    for family, members in by_family():
+        for algorithm in members:
+            base = ALGORITHMS[algorithm.differs_from] if algorithm.differs_from else None
+            rows.append(
+                {
+                    "family": family,
+                    "algorithm": algorithm.name,
+                    "title": algorithm.title,
+                    "differs from": f"{base.name} in {', '.join(differences(base, algorithm))}" if base else "-",
+                    "critic": "yes" if algorithm.critic else "no",
+                    "rollouts a prompt": algorithm.group_size,
+                    "experimental": "yes" if algorithm.experimental else "",
+                    "paper": algorithm.paper,
+                }
+            )
     return pd.DataFrame(rows)
 
 
@@ -73,7 +77,9 @@ def _show_one(algorithm: Algorithm, form: str) -> None:
     from workbench.objective import KINDS
 
     if form != "json":
-        typer.echo(f"{algorithm.title}\n{algorithm.formula}\n{algorithm.paper}\n")
+        typer.echo(f"{algorithm.title}\n{algorithm.formula}\n{algorithm.paper}")
+        typer.echo(f"Claimed: {algorithm.claim}\nMeasured: {algorithm.measured or 'not measured here'}")
+        typer.echo(f"Experimental: {algorithm.experimental}\n" if algorithm.experimental else "")
     show(pd.DataFrame([{"slot": slot, "choice": choice(getattr(algorithm, slot))} for slot in KINDS]), form)
 
 

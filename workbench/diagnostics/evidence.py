@@ -206,6 +206,7 @@ class StepEvidence:
     trained: Rollouts | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     tokens_trained: int = 0
+    episodes_sampled: int | None = None  # fresh rollouts, those of further draws included
     heldout: tuple[float, int] | None = None  # success of the policy before this step, and on how many questions
     fresh: bool | None = None  # whether the old log-probs are those of the policy that the first update trains
     batch_hash: int | None = None  # fingerprint of the tokens and the loss mask that went into the updates

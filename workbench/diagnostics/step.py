@@ -183,6 +183,15 @@ def duplicate_turn_frac(v: StepView) -> float | None:
     return _share(rollouts.duplicates.sum(), sum(len(t) for t in rollouts.written))
 
 
+@diagnostic(STEP, Unit.COUNT, "rollouts sampled in the step", "arXiv 2503.14476 (DAPO)", sql_type="BIGINT")
+def episodes_sampled(v: StepView) -> int | None:
+    """Fresh rollouts, those of further draws included: above learn.episodes under dynamic sampling.
+
+    Every other column of the fresh rollouts speaks of the first draw, which nobody has picked by its reward.
+    """
+    return v.evidence.episodes_sampled or len(v.evidence.rollouts)
+
+
 # The updates
 
 

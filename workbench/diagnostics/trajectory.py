@@ -29,10 +29,11 @@ class Trajectories:
 
     @cached_property
     def last(self) -> np.ndarray:
-        """The tokens (M,) of each trajectory's last update."""
+        """The tokens (M,) of each trajectory in the last epoch that trained on it, in one update or several."""
         assert self.trained is not None
         assert self.by is not None
-        return np.asarray(self.trained.update == self.by.spread(self.by.maximum(self.trained.update)))
+        epoch = self.trained.evidence.epoch.cpu().numpy()[self.trained.update]
+        return np.asarray(epoch == self.by.spread(self.by.maximum(epoch)))
 
 
 @diagnostic(TRAJECTORY, Unit.REWARD, "R", "every trainer")

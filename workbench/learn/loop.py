@@ -13,6 +13,7 @@ import torch
 
 from workbench.agent.engines.hf import HFEngine
 from workbench.agent.errors import NonFinite
+from workbench.agent.sentences import Sentences
 from workbench.agent.worlds.facts import Facts
 from workbench.algorithms import resolve
 from workbench.batch import Batch
@@ -23,6 +24,7 @@ from workbench.learn.critic import Critic
 from workbench.learn.evaluate import evaluate
 from workbench.learn.rollouts import ORDER, PLACEBO, Rollout, Sampler, batch_of, generator, trainer_log_probs
 from workbench.learn.update import Learner
+from workbench.objective.early_stop import MeanKL
 from workbench.objective.pipeline import prepare
 from workbench.record.recorder import Recorder
 from workbench.spec import RunSettings, check
@@ -50,7 +52,8 @@ class Trainer:
         self.engine = HFEngine(model, tokenizer, settings.engine)
         group_size = settings.learn.group_size or self.algorithm.group_size
         self.group_size = group_size
-        self.sampler = Sampler(settings, Facts(settings.world), self.engine, group_size)
+        self.sampler = Sampler(settings, Facts(settings.world), self.engine, group_size, self.algorithm.select)
+        self.sentences = Sentences(tokenizer)
         self.queue: deque[Rollout] = deque()
         self.step = 0
         self.tokens = 0  # trained on so far, each epoch counted
@@ -88,8 +91,9 @@ class Trainer:
             row = self.recorder.step(
                 self.step,
                 StepEvidence(
-                    rollouts=Rollouts.of(fresh.episodes, fresh.policy_step),
-                    trained=None if stale is fresh else Rollouts.of(stale.episodes, stale.policy_step),
+                    rollouts=Rollouts.of(fresh.first, fresh.policy_step),
+                    trained=None if stale.episodes is fresh.first else Rollouts.of(stale.episodes, stale.policy_step),
+                    episodes_sampled=fresh.sampled,
                     updates=Evidence.stack(updates),
                     seconds={
                         "evaluation": judged - began,
@@ -134,7 +138,7 @@ class Trainer:
                 raise Diverged(f"sampling failed in step {self.step}: {error}") from error
             batch = batch_of(rollout, self.tokenizer.pad_token_id)
             if learn.old_log_prob == "rollout":
-                rollout.log_prob_old = trainer_log_probs(self.learner.policy, batch, self.settings.engine.temperature)
+                rollout.log_prob_old = self._log_probs(batch)
             if learn.old_values == "rollout":
                 rollout.values = self._values(batch)
             self.queue.append(rollout)
@@ -147,9 +151,10 @@ class Trainer:
     def _estimate(self, rollout: Rollout) -> Batch:
         """Advantages and returns of the whole batch, by the critic as it is now unless its values were stored."""
         batch = batch_of(rollout, self.tokenizer.pad_token_id)
+        batch = replace(batch, sentence=self.sentences.of(batch))
         temperature = self.settings.engine.temperature
         if self.settings.learn.old_log_prob == "update":
-            batch = replace(batch, log_prob_old=trainer_log_probs(self.learner.policy, batch, temperature))
+            batch = replace(batch, log_prob_old=self._log_probs(batch))
         if self.reference is not None:
             batch = replace(batch, log_prob_ref=trainer_log_probs(self.reference, batch, temperature))
         if batch.values is None:
@@ -157,19 +162,27 @@ class Trainer:
         return prepare(self.algorithm, batch, generator(self.settings.seed, PLACEBO, self.step))
 
     def _optimise(self, batch: Batch, rollout_step: int) -> list[Evidence]:
-        """`epochs` passes over the batch in `minibatches` parts, shuffled anew each pass."""
+        """`epochs` passes over the batch in `minibatches` parts, shuffled anew each pass, as the schedule has them."""
         learn = self.settings.learn
+        stop = self.algorithm.early_stop if learn.target_kl is None else MeanKL(learn.target_kl)
         stream = generator(self.settings.seed, ORDER, self.step)
         done: list[Evidence] = []
         for epoch in range(learn.epochs):
             order = torch.randperm(len(batch.tokens), generator=stream)
+            moves: list[tuple[torch.Tensor, torch.Tensor]] = []
             for rows in order.chunk(learn.minibatches):
-                done.append(self.learner.update(batch.rows(rows).trimmed(), epoch, rollout_step))
-                if done[-1].scalars["non_finite"][0]:
-                    return done
-            if learn.target_kl is not None and _mean_kl(done[-learn.minibatches :]) > 1.5 * learn.target_kl:
+                for part in self.algorithm.schedule.parts(batch.rows(rows).trimmed(), self._log_probs):
+                    done.append(self.learner.update(part, epoch, rollout_step))
+                    moves.append(((done[-1].log_prob - done[-1].log_prob_old)[0], part.mask))
+                    if done[-1].scalars["non_finite"][0] or stop.reached(moves, complete=False):
+                        return done
+            if stop.reached(moves, complete=True):
                 break
         return done
+
+    def _log_probs(self, batch: Batch) -> torch.Tensor:
+        """Log-probs of the batch under the policy as it is now, (B, T)."""
+        return trainer_log_probs(self.learner.policy, batch, self.settings.engine.temperature)
 
     def _evaluate(self, last: bool = False) -> list[dict[str, Any]]:
         """Held-out success of the policy as it stands before this step; first and last also without the retriever."""
@@ -201,9 +214,3 @@ class Trainer:
         self.queue = deque(progress.rollouts)
         self.recorder.replay(progress.history)
         return True
-
-
-def _mean_kl(updates: list[Evidence]) -> float:
-    """Mean of -delta over the trained tokens of `updates` (k1 of KL(old || new), nats)."""
-    total = sum(float(torch.where(u.mask, u.log_prob_old - u.log_prob, 0).sum()) for u in updates)
-    return total / max(1, sum(int(u.mask.sum()) for u in updates))

@@ -13,8 +13,10 @@ from workbench.agent.episode import Episode, collate
 from workbench.agent.worlds.facts import Facts
 from workbench.batch import Batch
 from workbench.learn.policy import log_probs
+from workbench.objective.select import Select
 from workbench.spec import RunSettings
 
+FURTHER = 1 << 40  # first question of the second draw of a rollout: no run has so many rollouts
 ROLLOUT, ORDER, EVALUATION, PLACEBO = 1, 2, 3, 4  # what a random stream is for, so that no two share their numbers
 
 
@@ -32,6 +34,13 @@ class Rollout:
     episodes: list[Episode]
     log_prob_old: Tensor | None = None  # (B, T) by the trainer's forward, when it is taken at sampling time
     values: Tensor | None = None  # (B, T) by the critic at sampling time, when asked for
+    rejected: list[Episode] | None = None  # the first draw, where prompt groups of it were drawn again
+    sampled: int = 0  # episodes of all draws
+
+    @property
+    def first(self) -> list[Episode]:
+        """The first draw: what the policy does on questions that nobody has picked by their reward."""
+        return self.episodes if self.rejected is None else self.rejected
 
 
 @dataclass
@@ -42,16 +51,50 @@ class Sampler:
     world: Facts
     engine: HFEngine
     group_size: int
+    select: Select
 
     def rollout(self, number: int, policy_step: int) -> Rollout:
-        """Rollout `number`: its questions depend on the seed and the number alone, so arms and resumes see the same."""
+        """Rollout `number`: its questions depend on the seed and the number alone, so arms and resumes see the same.
+
+        Where the selection asks for it, prompt groups that it does not want are replaced by groups of further
+        questions; what the last round could not replace stays.
+        """
+        drawn = self._draw(number, 0)
+        rollout = Rollout(number, policy_step, drawn, sampled=len(drawn))
+        wanted, unwanted = self._sorted(drawn)
+        enough = len(wanted) + len(unwanted)
+        for again in range(1, self.select.rounds):
+            if len(wanted) >= enough:
+                break
+            drawn = self._draw(number, again)
+            rollout.sampled += len(drawn)
+            wanted += self._sorted(drawn)[0]
+        if rollout.sampled > len(drawn):
+            chosen = [*wanted, *unwanted][:enough]
+            rollout.rejected = rollout.episodes
+            rollout.episodes = [replace(e, group=i) for i, group in enumerate(chosen) for e in group]
+        return rollout
+
+    def _draw(self, number: int, again: int) -> list[Episode]:
+        """Draw `again` of rollout `number`, each with questions of its own."""
         settings = self.settings
         prompts = settings.learn.episodes // self.group_size
-        questions = self.world.questions("train", settings.seed, number * prompts, prompts)
+        start = number * prompts + again * FURTHER
+        questions = self.world.questions("train", settings.seed, start, prompts)
         asked = [question for question in questions for _ in range(self.group_size)]
         groups = [i for i in range(prompts) for _ in range(self.group_size)]
-        stream = generator(settings.seed, ROLLOUT, number)
-        return Rollout(number, policy_step, self.engine.rollout(self.world, asked, groups, stream))
+        key = (number, again) if again else (number,)
+        return self.engine.rollout(self.world, asked, groups, generator(settings.seed, ROLLOUT, *key))
+
+    def _sorted(self, episodes: list[Episode]) -> tuple[list[list[Episode]], list[list[Episode]]]:
+        """The prompt groups that the selection wants, and the others."""
+        rewards = torch.tensor([e.reward for e in episodes])
+        keep = self.select.wanted(rewards, torch.tensor([e.group for e in episodes])).tolist()
+        found: dict[int, list[Episode]] = {}
+        for episode in episodes:
+            found.setdefault(episode.group, []).append(episode)
+        good = {e.group for e, kept in zip(episodes, keep, strict=True) if kept}
+        return [g for i, g in found.items() if i in good], [g for i, g in found.items() if i not in good]
 
 
 def batch_of(rollout: Rollout, pad_id: int) -> Batch:

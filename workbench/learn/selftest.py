@@ -16,7 +16,8 @@ from transformers import PreTrainedModel
 from workbench.batch import Batch
 from workbench.learn.policy import log_probs
 from workbench.learn.synthetic import Synthetic, synthetic
-from workbench.objective.pipeline import Algorithm, policy_loss, prepare
+from workbench.objective.algorithm import Algorithm
+from workbench.objective.pipeline import policy_loss, prepare
 from workbench.objective.value import positions, value_loss
 
 _NETWORK = 1e-4  # nats; kernels may order a sum differently for another batch content, padding that is read moves more

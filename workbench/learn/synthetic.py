@@ -10,7 +10,8 @@ from torch import Tensor
 
 from workbench.agent.episode import Episode, collate
 from workbench.batch import Batch
-from workbench.objective.pipeline import Algorithm, policy_loss, prepare
+from workbench.objective.algorithm import Algorithm
+from workbench.objective.pipeline import policy_loss, prepare
 
 # Lengths of prompt, turn, observation, turn, ...: some end in a turn, some in an observation that nobody answered.
 SHAPES = ((3, 2, 4, 3), (2, 3, 2, 1, 3, 2), (4, 1, 2), (2, 4))

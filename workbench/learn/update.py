@@ -14,7 +14,8 @@ from workbench.diagnostics.evidence import Evidence
 from workbench.learn import optimizers
 from workbench.learn.critic import Critic
 from workbench.learn.policy import log_probs
-from workbench.objective.pipeline import Algorithm, LossTerms, Normaliser, clipped_loss, policy_loss, statistics
+from workbench.objective.algorithm import Algorithm
+from workbench.objective.pipeline import LossTerms, Normaliser, clipped_loss, policy_loss, statistics
 from workbench.objective.value import positions, value_loss
 from workbench.spec import LearnSettings
 

@@ -322,10 +322,46 @@ class BatchZ(Advantage):
 
 
 @dataclass(frozen=True)
+class BatchMean(Advantage):
+    """R_i - mean of R over all sequences of the step that have a policy token: REINFORCE with a batch baseline."""
+
+    kind: ClassVar[str] = "batch_mean"
+
+    def estimate(self, reward: Reward, batch: Batch) -> Estimate:
+        """Advantages constant in a sequence, (B, T)."""
+        return Estimate(_broadcast(_compare(reward.total, batch.mask.any(1).long()).centred, batch))
+
+
+@dataclass(frozen=True)
+class GroupBatchZ(Advantage):
+    """R_i - mean_g, then (x - mean) / (std + eps) over the sequences of the step, clamped to +-`limit`; 2602.06554.
+
+    No division by the group's own std: SeeUPO's argument is that it costs the monotone improvement of the policy.
+    """
+
+    kind: ClassVar[str] = "group_batch_z"
+    group_size: ClassVar[int] = GROUP_SIZE
+
+    eps: float = 1e-6
+    limit: float = 3.0
+
+    def __post_init__(self) -> None:
+        self._require(0 < self.eps < math.inf, "eps", "a finite number above 0")
+        self._require(0 < self.limit < math.inf, "limit", "a finite number above 0")
+
+    def estimate(self, reward: Reward, batch: Batch) -> Estimate:
+        """Advantages constant in a sequence, (B, T)."""
+        centred = _compare(reward.total, batch.group).centred
+        whole = _compare(centred, batch.mask.any(1).long())
+        deviation = torch.where(whole.size == 1, 1.0, whole.deviation + self.eps)
+        return Estimate(_broadcast((whole.centred / deviation).clamp(-self.limit, self.limit), batch))
+
+
+@dataclass(frozen=True)
 class ReinforcePp(Advantage):
     """Token returns sum_{t' >= t} gamma^(t' - t) u_t', whitened over the policy tokens of the step; 2501.03262.
 
-    Time counts policy tokens; observations neither discount nor reset the sum (verl's code resets it there).
+    Time counts policy tokens; observations neither discount nor reset the sum (verl resets it there before 0.9).
     """
 
     kind: ClassVar[str] = "reinforce_pp"
@@ -349,6 +385,8 @@ ADVANTAGES: tuple[type[Advantage], ...] = (
     Grpo,
     MeanOnly,
     Rloo,
+    BatchMean,
     BatchZ,
+    GroupBatchZ,
     ReinforcePp,
 )

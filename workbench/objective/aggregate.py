@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from workbench.batch import Batch, pool, spread
+from workbench.objective.advantage import first_tokens
 from workbench.objective.rollout_correction import Correction
 from workbench.objective.slot import Slot
 
@@ -28,6 +29,9 @@ class Normaliser:
     sequences: Tensor  # sequences with a policy token, B'
     turns: Tensor  # turns, sum_i K_i
     weight: Tensor | None = None  # mean weight of the rollout correction, for its `normalise`
+    good: Tensor | None = (
+        None  # policy tokens of sequences with a mean advantage of at least 0; None without advantages
+    )
     micro_batches: int = 1
 
     @classmethod
@@ -37,7 +41,8 @@ class Normaliser:
         return cls(
             tokens=present.sum().clamp(min=1).to(dtype),
             sequences=(present > 0).sum().clamp(min=1).to(dtype),
-            turns=batch.turn.amax(1).sum().clamp(min=1).to(dtype),
+            turns=turns_of(batch).sum().clamp(min=1).to(dtype),
+            good=None if batch.advantages is None else (batch.mask & good(batch)).sum().clamp(min=1).to(dtype),
             weight=None if correction is None else correction.mean_weight(batch),
             micro_batches=micro_batches,
         )
@@ -47,7 +52,20 @@ class Normaliser:
         if scope == "global":
             return self
         own, n = Normaliser.of(batch), self.micro_batches
-        return replace(self, tokens=own.tokens * n, sequences=own.sequences * n, turns=own.turns * n)
+        own_good = None if own.good is None else own.good * n
+        return replace(self, tokens=own.tokens * n, sequences=own.sequences * n, turns=own.turns * n, good=own_good)
+
+
+def turns_of(batch: Batch) -> Tensor:
+    """Number of turns of each sequence that are in the loss mask, (B,)."""
+    return first_tokens(batch.turn).sum(1)
+
+
+def good(batch: Batch) -> Tensor:
+    """True for sequences whose mean advantage is at least 0, (B, 1)."""
+    if batch.advantages is None:
+        raise ValueError("this needs Batch.advantages; prepare() fills them")
+    return torch.where(batch.mask, batch.advantages, 0).sum(1, keepdim=True) >= 0
 
 
 @dataclass(frozen=True)
@@ -137,7 +155,7 @@ class TurnMean(Aggregate):
 
     def weights(self, batch: Batch, counts: Normaliser) -> Tensor:
         """m / (n_k K_i B')."""
-        turns = batch.turn.amax(1, keepdim=True).clamp(min=1)
+        turns = turns_of(batch)[:, None].clamp(min=1)
         return _per_turn_token(batch) / (turns * counts.sequences)
 
 

@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from workbench.batch import Batch
 from workbench.objective.ratio import Pool, Units
 from workbench.objective.slot import Slot
 
@@ -22,9 +23,11 @@ Gate = Literal["token", "unit"]
 class Ratios:
     """What a clip may look at; every tensor is (B, T), and the advantage is 0 off the mask."""
 
+    batch: Batch
     pool: Pool
     units: Units
-    log_ratio: Tensor  # clamped, with gradient, 0 off the mask
+    log_ratio: Tensor  # of the token, clamped, with gradient, 0 off the mask
+    entering: Tensor  # what the ratio pools: the log-ratio, or what a guard made of it
     ratio: Tensor  # pooled, with gradient
     log_prob: Tensor  # with gradient, 0 off the mask
     advantages: Tensor
@@ -60,8 +63,10 @@ class Clip(Slot):
         raise NotImplementedError
 
 
-def _gated(seen: Ratios, bounds: tuple[float, float], gate: Gate, dual: float | None) -> Surrogate:
-    """L = max(-A w, -A clip(w)); with dual clip c and A < 0, min(-c A, L).
+def gated(
+    seen: Ratios, bounds: tuple[float, float] | tuple[Tensor, Tensor], gate: Gate = "token", dual: float | None = None
+) -> Surrogate:
+    """L = max(-A w, -A clip(w)); with dual clip c and A < 0, min(-c A, L). Bounds are scalars or one a token, (B, T).
 
     The bounds are compared with the ratio, not the two losses with each other: the same in exact arithmetic, and a
     clipped token's gradient is then exactly 0.
@@ -69,7 +74,7 @@ def _gated(seen: Ratios, bounds: tuple[float, float], gate: Gate, dual: float | 
     ratio, sign = seen.ratio, seen.sign(gate)
     low = (sign < 0) & (ratio < bounds[0])
     high = (sign > 0) & (ratio > bounds[1])
-    kept = torch.where(low | high, ratio.detach().clamp(*bounds), ratio)
+    kept = torch.where(high, bounds[1], torch.where(low, bounds[0], ratio))
     if dual is None:
         capped = torch.zeros_like(low)
     else:
@@ -107,7 +112,7 @@ class Ppo(Clip):
 
     def surrogate(self, seen: Ratios) -> Surrogate:
         """Token losses and flags."""
-        return _gated(seen, self.bounds, self.gate, self.dual)
+        return gated(seen, self.bounds, self.gate, self.dual)
 
 
 @dataclass(frozen=True)
@@ -129,7 +134,7 @@ class Recip(Clip):
 
     def surrogate(self, seen: Ratios) -> Surrogate:
         """Token losses and flags."""
-        return _gated(seen, self.bounds, self.gate, None)
+        return gated(seen, self.bounds, self.gate, None)
 
 
 @dataclass(frozen=True)
@@ -157,12 +162,12 @@ class LogClip(Clip):
     def surrogate(self, seen: Ratios) -> Surrogate:
         """Token losses and flags; with `at = token` the flags speak of the token's log-ratio."""
         if self.at == "unit":
-            return _gated(seen, self.bounds, self.gate, None)
+            return gated(seen, self.bounds, self.gate, None)
         sign = seen.sign(self.gate)
-        low = (sign < 0) & (seen.log_ratio < -self.epsilon)
-        high = (sign > 0) & (seen.log_ratio > self.epsilon)
-        closed = seen.log_ratio.detach().clamp(-self.epsilon, self.epsilon)
-        ratio = seen.pool.ratio(torch.where(low | high, closed, seen.log_ratio), seen.units)
+        low = (sign < 0) & (seen.entering < -self.epsilon)
+        high = (sign > 0) & (seen.entering > self.epsilon)
+        closed = seen.entering.detach().clamp(-self.epsilon, self.epsilon)
+        ratio = seen.pool.ratio(torch.where(low | high, closed, seen.entering), seen.units)
         unclipped = -seen.advantages * seen.ratio
         return Surrogate(-seen.advantages * ratio, unclipped, ratio, low, high, torch.zeros_like(low))
 

@@ -1,4 +1,7 @@
-"""KL estimators and where the penalty to the reference enters: nowhere, in the reward, or in the loss."""
+"""Terms beside the surrogate: KL to the reference in the reward or the loss, and guards of good responses.
+
+A guard looks at d = log pi_theta - log pi_old and needs no reference: it pushes back what has become less likely.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from workbench.batch import Batch
-from workbench.objective.aggregate import Normaliser, weighted_sum
+from workbench.batch import Batch, pool, spread
+from workbench.objective.aggregate import Normaliser, good, weighted_sum
 from workbench.objective.ratio import LOG_LIMIT
 from workbench.objective.slot import Slot
 
@@ -39,7 +42,7 @@ def estimate(name: Estimator, log_ratio: Tensor, cap: float = K3_LIMIT) -> Tenso
 
 @dataclass(frozen=True)
 class KL(Slot):
-    """Base of the KL terms to the frozen reference."""
+    """Base of the terms; `needs_reference`: it needs log-probs of the frozen reference."""
 
     needs_reference: ClassVar[bool] = True
 
@@ -101,4 +104,56 @@ class LossKL(KL):
         return self.beta * weighted_sum(batch.mask / counts.tokens, estimate(self.estimator, gap))
 
 
-KLS: tuple[type[KL], ...] = (NoKL, RewardKL, LossKL)
+@dataclass(frozen=True)
+class Lld(KL):
+    """weight <g max(0, log pi_old - log pi_theta)>_m over responses with mean A >= 0; LLDS, 2512.04220 (weight 0.2).
+
+    `gate` g, detached: response, 1 if the response as a whole has become less likely, sum m (l_old - l) > 0; turn, the
+    same for each turn (the paper's action gate). The mean is over all policy tokens. 0 on the first update.
+    """
+
+    kind: ClassVar[str] = "lld"
+    needs_reference: ClassVar[bool] = False
+
+    weight: float = 0.2
+    gate: Literal["response", "turn"] = "response"
+
+    def __post_init__(self) -> None:
+        self._require(0 <= self.weight < math.inf, "weight", "a finite number of at least 0")
+
+    def in_loss(self, batch: Batch, log_prob: Tensor, counts: Normaliser) -> Tensor:
+        """The penalty, a scalar."""
+        lost = torch.where(batch.mask, batch.log_prob_old - log_prob, 0)
+        ids = batch.mask.long() if self.gate == "response" else batch.turn
+        less_likely = spread(pool(lost.detach(), ids).total, ids) > 0
+        penalised = less_likely & batch.mask & good(batch)
+        return self.weight * weighted_sum(penalised / counts.tokens, lost.clamp(min=0))
+
+
+@dataclass(frozen=True)
+class PositiveLow(KL):
+    """-weight <log r 1[r <= threshold]> over the tokens of responses with mean A >= 0; SAPO-search, 2603.10069.
+
+    Pushes up what good responses have lost. At threshold 1 the tokens with r = 1 are in it, so that its gradient on the
+    first update is not 0. The paper's weight and threshold are not known to us.
+    """
+
+    kind: ClassVar[str] = "positive_low"
+    needs_reference: ClassVar[bool] = False
+
+    weight: float = 0.1
+    threshold: float = 1.0
+
+    def __post_init__(self) -> None:
+        self._require(0 <= self.weight < math.inf, "weight", "a finite number of at least 0")
+        self._require(0 < self.threshold < math.inf, "threshold", "a finite number above 0")
+
+    def in_loss(self, batch: Batch, log_prob: Tensor, counts: Normaliser) -> Tensor:
+        """The term, a scalar."""
+        gap = torch.where(batch.mask, log_prob - batch.log_prob_old, 0).clamp(-LOG_LIMIT, LOG_LIMIT)
+        assert counts.good is not None
+        kept = (gap.detach() <= math.log(self.threshold)) & batch.mask & good(batch)
+        return self.weight * weighted_sum(kept / counts.good, -gap)
+
+
+KLS: tuple[type[KL], ...] = (NoKL, RewardKL, LossKL, Lld, PositiveLow)

@@ -6,56 +6,20 @@ An algorithm is a choice for each slot. Every loss is to be minimised and every 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
 from workbench.batch import Batch, masked_mean, turn_ids
-from workbench.objective.advantage import Advantage, Reward
-from workbench.objective.aggregate import Aggregate, Normaliser, TokenMean, weighted_sum
-from workbench.objective.clip import Clip, Ratios
-from workbench.objective.kl import KL, NoKL
-from workbench.objective.ratio import LOG_LIMIT, Pool
-from workbench.objective.rollout_correction import Correction, NoCorrection
-from workbench.objective.select import KeepAll, Select
-from workbench.objective.stabilise import Imbalance, NoStabiliser, Seen, Stabiliser
+from workbench.objective.advantage import Reward
+from workbench.objective.aggregate import Normaliser, weighted_sum
+from workbench.objective.algorithm import Algorithm
+from workbench.objective.clip import Ratios
+from workbench.objective.ratio import LOG_LIMIT
+from workbench.objective.stabilise import Imbalance, Seen, Stabiliser
 
-__all__ = ["Algorithm", "LossTerms", "Normaliser", "PolicyLoss", "clipped_loss", "policy_loss", "prepare", "statistics"]
-
-
-@dataclass(frozen=True)
-class Algorithm:
-    """A named choice for every slot of the pipeline; holds no maths."""
-
-    name: str
-    title: str
-    paper: str
-    formula: str
-    differs_from: str | None
-    advantage: Advantage
-    ratio: Pool
-    clip: Clip
-    stabilise: Stabiliser = field(default_factory=NoStabiliser)
-    aggregate: Aggregate = field(default_factory=TokenMean)
-    kl: KL = field(default_factory=NoKL)
-    select: Select = field(default_factory=KeepAll)
-    correction: Correction = field(default_factory=NoCorrection)
-
-    @property
-    def critic(self) -> bool:
-        """Whether the advantage needs a critic's values."""
-        return self.advantage.needs_values
-
-    @property
-    def group_size(self) -> int:
-        """Rollouts per prompt unless a run says otherwise: 1, or 8 where advantages compare inside a prompt group."""
-        return self.advantage.group_size
-
-    @property
-    def needs_reference(self) -> bool:
-        """Whether the KL term needs log-probs of a frozen reference."""
-        return self.kl.needs_reference
+__all__ = ["LossTerms", "Normaliser", "PolicyLoss", "clipped_loss", "policy_loss", "prepare", "statistics"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +34,7 @@ class LossTerms:
     dual: Tensor  # bool, the dual clip acted
     factor: Tensor  # factor of the stabiliser on the token's loss
     correction: Tensor | None  # weight of the rollout correction; None = 1
+    corrected: Tensor | None  # bool, the correction capped the weight or set it to 0; None without one
     token_loss: Tensor  # before aggregation, with factor and correction
     policy_loss: Tensor  # scalar, aggregated
     kl_loss: Tensor  # scalar, what the KL term adds to the loss, beta included; 0 without one
@@ -130,11 +95,14 @@ def _observe(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> tuple[Tens
     raw = torch.where(mask, log_prob - batch.log_prob_old, 0)
     log_ratio = raw.clamp(-LOG_LIMIT, LOG_LIMIT)
     units = algorithm.ratio.units(batch)
+    entering = raw if algorithm.ratio.level == "none" else algorithm.ratio.entering(log_ratio, batch)
     ratios = Ratios(
+        batch=batch,
         pool=algorithm.ratio,
         units=units,
         log_ratio=log_ratio,
-        ratio=algorithm.ratio.ratio(raw if algorithm.ratio.level == "none" else log_ratio, units),
+        entering=entering,
+        ratio=algorithm.ratio.ratio(entering, units),
         log_prob=torch.where(mask, log_prob, 0),
         advantages=torch.where(mask, batch.advantages, 0),
     )
@@ -187,6 +155,7 @@ def policy_loss(
             dual=surrogate.dual & mask,
             factor=factor.expand_as(raw),
             correction=correction,
+            corrected=algorithm.correction.acts(batch),
             token_loss=token_loss.detach(),
             policy_loss=policy.detach(),
             kl_loss=zero if kl is None else kl.detach(),
@@ -260,4 +229,11 @@ def prepare(algorithm: Algorithm, batch: Batch, stream: torch.Generator | None =
         token = token - penalty
         total = total - penalty.sum(1)
     made = algorithm.advantage.estimate(Reward(token, total), batch)
-    return replace(batch, advantages=made.advantages, returns=made.returns)
+    batch = replace(batch, advantages=made.advantages, returns=made.returns)
+    return _kept(batch, algorithm.select.after(batch))
+
+
+def _kept(batch: Batch, keep: Tensor | None) -> Batch:
+    """The batch with the loss mask of the sequences `keep` (B,) alone."""
+    mask = batch.mask if keep is None else batch.mask & keep[:, None]
+    return replace(batch, mask=mask, turn_id=turn_ids(mask))

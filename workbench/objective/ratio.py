@@ -45,6 +45,7 @@ class Pool(Slot):
     """
 
     kind: ClassVar[str] = "pool"
+    word: ClassVar[str] = "level"
 
     level: Literal["token", "turn", "placebo", "sentence", "sequence", "none"] = "token"
     mean: Literal["geometric", "arithmetic", "product"] = "geometric"
@@ -80,6 +81,10 @@ class Pool(Slot):
             ids = torch.where(batch.mask, batch.sentence + 1, 0)  # policy tokens outside any sentence form a unit
         return Units(ids, int(ids.max()) + 1)
 
+    def entering(self, log_ratio: Tensor, batch: Batch) -> Tensor:
+        """What is pooled, (B, T), from the clamped log-ratios: they themselves."""
+        return log_ratio
+
     def ratio(self, log_ratio: Tensor, units: Units) -> Tensor:
         """Ratio of each token, (B, T), from clamped log-ratios (B, T) that are 0 off the mask; 1 off the mask."""
         if self.level == "none":
@@ -96,3 +101,48 @@ class Pool(Slot):
         if self.grad == "token":
             shared = shared * (log_ratio - source).exp()
         return shared
+
+
+@dataclass(frozen=True)
+class Guard(Pool):
+    """The log-ratio, normalised inside bins of tokens before it is pooled; after GRPO-Guard, 2510.22319.
+
+    Per bin b of the (micro-)batch, mu_b and s_b the detached mean and population std of d: `center`, d - mu_b; `full`,
+    s_0 (d - mu_b) / s_b, s_0 the std over all tokens, both at least `floor`. Samples of the old policy have E d < 0 (by
+    the KL), so a symmetric clip is hit from below more often; centring takes that away, and with it the meaning of r as
+    an unbiased importance weight. `bins`: the turn index, or eighths of the policy tokens of a sequence. A bin of one
+    token is left alone. The method is for flow matching; bins in place of denoising steps are our reading of it.
+    """
+
+    kind: ClassVar[str] = "guard"
+
+    mode: Literal["center", "full"] = "center"
+    bins: Literal["turn", "position"] = "turn"
+    floor: float = 1e-3
+
+    def __post_init__(self) -> None:
+        self._require(0 < self.floor < float("inf"), "floor", "a finite number above 0")
+
+    def entering(self, log_ratio: Tensor, batch: Batch) -> Tensor:
+        """The normalised log-ratios, (B, T), 0 off the mask, within +-20."""
+        bins = self._bins(batch).reshape(1, -1)
+        values = log_ratio.detach().reshape(1, -1)
+        sums = pool(values, bins)
+        mean = spread(torch.where(sums.count > 1, sums.mean, 0), bins)
+        moved = log_ratio - mean.view_as(log_ratio)
+        if self.mode == "full":
+            inside = spread(pool((values - mean).square(), bins).mean.sqrt(), bins).clamp(min=self.floor)
+            whole = values[bins > 0].std(unbiased=False) if bool(bins.any()) else values.new_zeros(())
+            alone = spread(sums.count, bins) <= 1
+            scale = torch.where(alone, 1.0, whole.clamp(min=self.floor) / inside)
+            moved = moved * scale.view_as(log_ratio)
+        return torch.where(batch.mask, moved, 0).clamp(-LOG_LIMIT, LOG_LIMIT)
+
+    def _bins(self, batch: Batch) -> Tensor:
+        if self.bins == "turn":
+            return batch.turn
+        rank, length = batch.mask.long().cumsum(1) - 1, batch.mask.sum(1, keepdim=True).clamp(min=1)
+        return torch.where(batch.mask, 1 + rank * 8 // length, 0)
+
+
+RATIOS: tuple[type[Pool], ...] = (Pool, Guard)

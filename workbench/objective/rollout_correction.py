@@ -29,6 +29,10 @@ class Correction(Slot):
         """Mean raw weight over policy tokens, a scalar; None without weights."""
         return None
 
+    def acts(self, batch: Batch) -> Tensor | None:
+        """Where omega was capped or set to 0, (B, T) bool, False off the mask; None without weights."""
+        return None
+
 
 @dataclass(frozen=True)
 class NoCorrection(Correction):
@@ -76,17 +80,18 @@ def _product(log_weight: Tensor) -> Tensor:
 class Tis(_Weighted):
     """Truncated importance sampling: min(omega, cap) of the token or of the sequence's product.
 
-    `cap` 2 as verl (token 1.5 to 5, sequence 2 to 10 are usual; TRL 3). `normalise` divides by the mean weight.
+    `cap` 2 as verl (token 1.5 to 5, sequence 2 to 10 are usual; TRL 3); none = omega as it is. `normalise` divides by
+    the mean weight.
     """
 
     kind: ClassVar[str] = "tis"
 
-    cap: float = 2.0
+    cap: float | None = 2.0
     level: Literal["token", "seq_prod"] = "token"
     normalise: bool = False
 
     def __post_init__(self) -> None:
-        self._require(0 < self.cap < math.inf, "cap", "a finite number above 0")
+        self._require(self.cap is None or 0 < self.cap < math.inf, "cap", "none or a finite number above 0")
 
     @property
     def normalised(self) -> bool:
@@ -95,9 +100,16 @@ class Tis(_Weighted):
 
     def raw(self, batch: Batch) -> Tensor:
         """min(omega, cap), (B, T)."""
+        weight = self._omega(batch)
+        return weight if self.cap is None else weight.clamp(max=self.cap)
+
+    def acts(self, batch: Batch) -> Tensor:
+        """Where omega is above the cap, (B, T)."""
+        return batch.mask & (self._omega(batch) > (math.inf if self.cap is None else self.cap))
+
+    def _omega(self, batch: Batch) -> Tensor:
         log_weight = _log_weight(batch)
-        weight = log_weight.exp() if self.level == "token" else _product(log_weight)
-        return weight.clamp(max=self.cap)
+        return log_weight.exp() if self.level == "token" else _product(log_weight)
 
 
 @dataclass(frozen=True)
@@ -130,6 +142,10 @@ class _Masked(_Weighted):
             mean = log_weight.sum(1, keepdim=True) / batch.mask.sum(1, keepdim=True).clamp(min=1)
             weight, tested = token, mean.exp().expand_as(token)
         return torch.where((tested >= self.low) & (tested <= self.high), weight, 0)
+
+    def acts(self, batch: Batch) -> Tensor:
+        """Where omega was set to 0, (B, T)."""
+        return batch.mask & (self.raw(batch) == 0)
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,13 @@ from workbench.spec import InputError
 
 @dataclass(frozen=True)
 class Slot:
-    """One choice for one stage of the pipeline; `kind` is its name in TOML."""
+    """One choice for one stage of the pipeline; `kind` is its name in TOML.
+
+    `word`: the option that a bare word which is no kind sets; empty = a bare word is a kind.
+    """
 
     kind: ClassVar[str]
+    word: ClassVar[str] = ""
 
     def _require(self, holds: bool, option: str, allowed: str) -> None:
         """Raise InputError unless `holds` (a comparison with NaN does not hold)."""

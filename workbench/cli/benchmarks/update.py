@@ -20,7 +20,8 @@ from workbench.learn import policy
 from workbench.learn.critic import Critic
 from workbench.learn.rollouts import ORDER, Rollout, Sampler, batch_of, generator, trainer_log_probs
 from workbench.learn.update import Learner
-from workbench.objective.pipeline import Algorithm, prepare
+from workbench.objective.algorithm import Algorithm
+from workbench.objective.pipeline import prepare
 from workbench.spec import RunSettings
 
 ALGORITHMS = ("ppo", "st-ppo")  # the base, and the one with the most beside the surrogate
@@ -50,7 +51,7 @@ def sampled(scene: Scene, algorithm: str) -> Step:
     model = policy.load(scene.start)
     critic, learn = Critic(model), settings.learn
     engine = HFEngine(model, scene.tokenizer, settings.engine)
-    sampler = Sampler(settings, Facts(settings.world), engine, learn.group_size or chosen.group_size)
+    sampler = Sampler(settings, Facts(settings.world), engine, learn.group_size or chosen.group_size, chosen.select)
     rollout = sampler.rollout(0, 0)
     batch = batch_of(rollout, scene.tokenizer.pad_token_id)
     with torch.no_grad():

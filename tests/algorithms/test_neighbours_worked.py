@@ -1,0 +1,267 @@
+"""The worked numbers of the neighbours on the batch of eleven tokens, and what their rules do at their edges."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.objective.worked_example import DELTA, F64, MASK, OLD, A, R, batch, gradient, loss, run
+from workbench.algorithms import ALGORITHMS
+from workbench.objective import Algorithm, policy_loss, prepare
+from workbench.objective.aggregate import SeqMeanTokenMean, TokenMean
+from workbench.objective.clip_adaptive import Bapo, EntropyBand
+from workbench.objective.clip_weighted import Gamma, SgClip, TvMask
+from workbench.objective.early_stop import MeanKL, NoStop, TrajectoryKL
+from workbench.objective.kl import Lld, PositiveLow
+from workbench.objective.ratio import Guard, Pool
+from workbench.objective.rollout_correction import IcePop, Tis
+from workbench.objective.select import DynamicSampling, LargeAdvantage, Uncertain
+from workbench.objective.shaping import Overlong
+
+BEHAVIOUR = OLD - torch.tensor([[0, 0.1, -0.2, 50, 50, 1, 0.05, 0], [0, 0.3, 50, -0.1, 0, 0.9, -0.4, 0]], dtype=F64)
+
+
+def near(x):
+    return pytest.approx(x, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("cispo", 0.181882), ("sapo", -0.611459), ("gmpo", -0.269367), ("vespo", 0.131203), ("loop", -0.228087),
+     ("minirl", 0.878348)],
+)  # fmt: skip
+def test_losses_of_the_named_algorithms(name, expected):
+    assert loss(ALGORITHMS[name], R) == near(expected)
+
+
+def test_gspo_with_both_clips():
+    wide = replace(ALGORITHMS["gspo"], clip=ALGORITHMS["grpo"].clip)
+    assert loss(wide, R) == near(-0.335889)
+    assert loss(ALGORITHMS["gspo"], R) == near(-0.250275)
+    assert (
+        float(run(ALGORITHMS["gspo"], R).terms.active_low.sum() + run(ALGORITHMS["gspo"], R).terms.active_high.sum())
+        == 11
+    )
+    token = replace(ALGORITHMS["gspo-token"], clip=ALGORITHMS["grpo"].clip)
+    assert gradient(wide, R) == near([-0.109856] * 5 + [0.035565] * 6)
+    assert gradient(token, R) == near(gradient(wide, R))
+
+
+def test_gspo_token_is_gspo_only_while_advantages_are_constant():
+    wide, token = (replace(ALGORITHMS[n], clip=ALGORITHMS["grpo"].clip) for n in ("gspo", "gspo-token"))
+    assert loss(wide, A) == near(loss(token, A))
+    assert gradient(wide, A) != near(gradient(token, A))
+
+
+def test_minirl_keeps_nine_of_eleven():
+    terms = run(ALGORITHMS["minirl"], R).terms
+    assert float((MASK & ~terms.active_low & ~terms.active_high).sum()) / 11 == near(0.818182)
+
+
+def test_vespo_weights_and_its_fold_of_the_sampler():
+    weights = run(ALGORITHMS["vespo"], R).terms.token_loss / (-R * (OLD + DELTA))
+    assert weights[0, 0].item() == near(0.423169)
+    assert weights[1, 0].item() == near(0.197211)
+    folded = loss(ALGORITHMS["vespo"], R, log_prob_behaviour=BEHAVIOUR)
+    assert folded != near(0.131203)
+    unfolded = replace(ALGORITHMS["vespo"], clip=Gamma(against="old"))
+    assert loss(unfolded, R, log_prob_behaviour=BEHAVIOUR) == near(0.131203)
+
+
+def test_the_weight_of_vespo_peaks_at_k_over_lambda_and_is_one_at_one():
+    def weight(w: float, advantage: float) -> float:
+        made = batch(torch.full_like(A, advantage)).rows(torch.tensor([0]))
+        terms = policy_loss(ALGORITHMS["vespo"], made, made.log_prob_old + MASK[:1] * math.log(w) / 5).terms
+        return float(terms.token_loss[0, 0] / (-advantage * (made.log_prob_old[0, 0] + math.log(w) / 5)))
+
+    assert weight(1.0, 1.0) == near(1)
+    assert weight(1.0, -1.0) == near(1)
+    assert weight(2 / 3, 1.0) > max(weight(0.6, 1.0), weight(0.75, 1.0))
+    assert weight(1.5, -1.0) > max(weight(1.4, -1.0), weight(1.6, -1.0))
+
+
+def test_llds_penalty_before_its_weight():
+    response = replace(ALGORITHMS["llds"], kl=Lld(weight=1.0))
+    assert float(run(response, R).terms.kl_loss) == 0
+    turn = replace(response, kl=Lld(weight=1.0, gate="turn"))
+    assert float(run(turn, R).terms.kl_loss) == near(0.027273)
+    assert float(run(replace(turn, kl=Lld(gate="turn")), R).terms.kl_loss) == near(0.2 * 0.027273)
+
+
+@pytest.mark.parametrize(("threshold", "expected"), [(1.0, 0.07), (0.8, 0.06)])
+def test_sapo_search_term_before_its_weight(threshold, expected):
+    term = replace(ALGORITHMS["sapo-search"], kl=PositiveLow(weight=1.0, threshold=threshold))
+    assert float(run(term, R).terms.kl_loss) == near(expected)
+
+
+def test_sapo_search_pushes_on_the_first_update_only_with_threshold_one():
+    zero = torch.zeros_like(A)
+    for threshold, expected in ((1.0, -0.1 / 5), (0.8, 0.0)):
+        term = replace(ALGORITHMS["sapo-search"], kl=PositiveLow(weight=0.1, threshold=threshold))
+        assert gradient(term, zero + torch.tensor([[0.0], [-1e-12]], dtype=F64), zero)[:5] == near([expected] * 5)
+
+
+def test_bapo_share_is_met_at_the_start():
+    ratio, advantages = torch.where(MASK, DELTA.exp(), 0), torch.where(MASK, R, 0)
+    assert Bapo(low=0.8, high=1.2).found(ratio, advantages) == (0.8, 1.2)
+    good = (ratio[0][MASK[0]].clamp(max=1.2)).sum()
+    bad = 0.5 * ratio[1][MASK[1]].clamp(min=0.8).sum()
+    assert (float(good), float(bad)) == (near(5.017420), near(3.100984))
+
+
+def test_bapo_raises_the_lower_bound_first_and_then_the_upper_one():
+    advantages = torch.tensor([1.0, -1.0], dtype=F64)
+    low, high = Bapo(share=0.5).found(torch.tensor([5.0, 0.1], dtype=F64), advantages)
+    assert (low, high) == (0.6, 1.2)  # 1.2 against 0.6
+    # raising the floor makes the bad side heavier, so the search ends at the upper bound's end
+    low, high = Bapo(share=0.7).found(torch.tensor([1.7, 0.1], dtype=F64), advantages)
+    assert (low, high) == (0.9, 3.0)
+    low, high = Bapo(share=0.65, low_max=0.6).found(torch.tensor([9.0, 0.1], dtype=F64), advantages)
+    assert high == pytest.approx(1.2)
+    low, high = Bapo(share=0.72, low_max=0.6).found(torch.tensor([9.0, 0.1], dtype=F64), advantages)
+    assert high == pytest.approx(1.55)
+    assert Bapo().found(torch.zeros(0, dtype=F64), torch.zeros(0, dtype=F64)) == (0.6, 1.2)
+
+
+def test_tis_and_icepop_on_the_sampler_of_the_example():
+    made = batch(R, log_prob_behaviour=BEHAVIOUR)
+    for correction, hit in ((Tis(), 2.0), (IcePop(low=0.5, high=2.0), 0.0)):
+        terms = policy_loss(replace(ALGORITHMS["tis"], correction=correction), made, OLD + DELTA).terms
+        assert terms.corrected is not None
+        assert terms.corrected[MASK].nonzero().flatten().tolist() == [3, 9]
+        assert terms.correction[MASK][[3, 9]].tolist() == [hit, hit]
+    raw = Tis(cap=None)
+    assert float(raw.weights(made)[MASK].max()) == near(math.e)
+    assert not raw.acts(made).any()
+
+
+def test_dppo_masks_by_probability_and_not_by_ratio():
+    rare, common = math.log(0.01), math.log(0.5)
+    old = torch.tensor([[rare, common, common, common]], dtype=F64)
+    new = torch.tensor([[math.log(0.15), math.log(0.75), math.log(0.25), math.log(0.25)]], dtype=F64)
+    made = replace(batch().rows(torch.tensor([0])), tokens=torch.zeros(1, 4, dtype=torch.int64),
+                   mask=torch.ones(1, 4, dtype=torch.bool), log_prob_old=old, log_prob_behaviour=old,
+                   advantages=torch.tensor([[1.0, 1.0, -1.0, 1.0]], dtype=F64))  # fmt: skip
+    terms = policy_loss(ALGORITHMS["dppo"], made, new).terms
+    assert terms.active_high.tolist() == [[False, True, False, False]]  # a ratio of 15 stays, one of 1.5 goes
+    assert terms.active_low.tolist() == [[False, False, True, False]]
+    sampler = replace(ALGORITHMS["dppo"], clip=TvMask(against="behaviour"))
+    moved = policy_loss(sampler, replace(made, log_prob_behaviour=new), new).terms
+    assert not (moved.active_high | moved.active_low).any()
+
+
+def test_cispo_bounds_as_trl_has_them():
+    trl = replace(ALGORITHMS["cispo"], clip=SgClip(low=1.0, high=4.0))
+    terms = run(trl, R, torch.where(MASK, 3.0, DELTA)).terms
+    assert terms.active_high[MASK].all()
+    low = run(trl, R, torch.where(MASK, -3.0, DELTA)).terms
+    assert not low.active_low.any()
+
+
+def test_a_guarded_log_ratio_has_mean_zero_in_each_turn_index_and_one_spread():
+    made = batch(R)
+    log_ratio = torch.where(MASK, DELTA, 0)
+    for guard in (Guard(), Guard(mode="full")):
+        entering = guard.entering(log_ratio, made)
+        spreads = []
+        for k in (1, 2):
+            values = entering[made.turn == k]
+            assert float(values.mean()) == near(0)
+            spreads.append(float(values.std(unbiased=False)))
+        if guard.mode == "full":
+            assert spreads == near([float(DELTA[MASK].std(unbiased=False))] * 2)
+    by_place = Guard(bins="position").entering(log_ratio, made)
+    assert torch.all(by_place[~MASK] == 0)
+
+
+def test_sspo_widens_the_clip_where_the_policy_was_uncertain():
+    clip = EntropyBand(epsilon=0.2)
+    surprisal = -OLD[MASK]
+    relative = (surprisal / surprisal.mean()).clamp(0.5, 2.0)
+    token = replace(ALGORITHMS["sspo"], ratio=Pool("token"), clip=clip)
+    terms = run(token, A).terms
+    high = (A[MASK] > 0) & (DELTA[MASK].exp() > 1 + 0.2 * relative)
+    assert torch.equal(terms.active_high[MASK], high)
+    same = replace(token, clip=EntropyBand(epsilon=0.2, narrowest=1.0, widest=1.0))
+    assert loss(same, A) == near(loss(replace(ALGORITHMS["grpo"]), A))
+
+
+def test_reinforce_has_the_gradient_of_the_log_prob_whatever_the_ratio():
+    assert gradient(ALGORITHMS["reinforce"], A) == near((-A[MASK] / 11).tolist())
+
+
+def test_dr_grpo_divides_by_a_constant():
+    by_sixteen = replace(ALGORITHMS["dr-grpo"], aggregate=replace(ALGORITHMS["dr-grpo"].aggregate, horizon=8.0))
+    assert loss(by_sixteen, R) == near(-0.119777)
+    assert loss(replace(by_sixteen, aggregate=TokenMean()), R) == near(-0.174221)
+    assert loss(replace(by_sixteen, aggregate=SeqMeanTokenMean()), R) == near(-0.243327)
+
+
+def groups(scores: list[list[float]]) -> Algorithm:
+    rows = [(g, s) for g, each in enumerate(scores) for s in each]
+    n = len(rows)
+    return replace(batch().rows(torch.zeros(n, dtype=torch.long)), group=torch.tensor([g for g, _ in rows]),
+                   score=torch.tensor([s for _, s in rows], dtype=F64), advantages=None)  # fmt: skip
+
+
+SCORES = [[1, 0, 1, 0], [1, 1, 1, 1], [0, 0, 0, 1], [0, 0, 0, 0]]
+
+
+def test_the_uncertainty_filter_keeps_the_groups_that_disagree_most():
+    made = groups(SCORES)
+
+    def kept(**options) -> list[int]:
+        keep = Uncertain(**options).keep(made)
+        return sorted({int(g) for g in made.group[keep]})
+
+    assert kept() == [0]
+    assert kept(share=0.5) == [0, 2]
+    assert kept(share=1.0) == [0, 2]  # groups without spread are never kept
+    assert kept(mode="top_p", share=0.5) == [0]
+    assert kept(mode="top_p", share=0.9) == [0, 2]
+    assert not Uncertain().keep(groups([[1, 1], [0, 0]])).any()
+    assert not Uncertain().keep(groups([[1], [0]])).any()
+
+
+def test_dynamic_sampling_wants_groups_with_both_outcomes():
+    made = groups(SCORES)
+    rule = DynamicSampling()
+    assert rule.rounds == 4
+    assert rule.wanted(made.score, made.group).tolist() == [True] * 4 + [False] * 4 + [True] * 4 + [False] * 4
+    assert torch.equal(rule.keep(made), rule.wanted(made.score, made.group))
+
+
+def test_loop_drops_sequences_with_a_small_advantage_after_it_was_made():
+    made = prepare(ALGORITHMS["loop"], groups([[1, 0], [1, 1]]))
+    assert made.mask.any(1).tolist() == [True, True, False, False]
+    assert torch.equal(made.turn[2:], torch.zeros_like(made.turn[2:]))
+    assert LargeAdvantage(0.0).after(made).all()
+
+
+def test_the_overlong_penalty_is_linear_to_minus_one():
+    made = groups([[1, 0]])  # five policy tokens each
+
+    def penalty(limit: float, margin: float) -> float:
+        return float((Overlong(limit, margin).score(made) - made.score)[0])
+
+    assert penalty(20, 10) == 0
+    assert penalty(10, 5) == 0
+    assert penalty(8, 4) == near(-0.25)
+    assert penalty(5, 4) == near(-1)
+    assert penalty(2, 1) == near(-1)
+
+
+def test_early_stops():
+    mask = torch.tensor([[True, True, False], [True, False, False]])
+    moved = torch.tensor([[-1.0, -2.0, 99.0], [-3.0, 99.0, 99.0]])
+    epoch = [(moved, mask)]
+    assert not NoStop().reached(epoch, True)
+    assert MeanKL(1.3).reached(epoch, True)  # the mean is 2
+    assert not MeanKL(1.34).reached(epoch, True)
+    assert not MeanKL(1.3).reached(epoch, False)
+    assert TrajectoryKL(2.9).reached(epoch, False)  # 3 and 3
+    assert not TrajectoryKL(3.0).reached(epoch, False)
+    assert not TrajectoryKL(2.9).reached([(moved, mask), (0 * moved, mask)], False)  # of the last update

@@ -1,0 +1,84 @@
+"""What an algorithm is: a choice for every slot of the pipeline, and what its page says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from workbench.objective.advantage import Advantage
+from workbench.objective.aggregate import Aggregate, TokenMean
+from workbench.objective.clip import Clip
+from workbench.objective.early_stop import EarlyStop, NoStop
+from workbench.objective.kl import KL, NoKL
+from workbench.objective.ratio import Pool
+from workbench.objective.rollout_correction import Correction, NoCorrection
+from workbench.objective.schedule import Schedule, Together
+from workbench.objective.select import KeepAll, Select
+from workbench.objective.shaping import Outcome, Shaping
+from workbench.objective.stabilise import NoStabiliser, Stabiliser
+
+FAMILIES: Mapping[str, str] = MappingProxyType(
+    {
+        "critic": "With a critic",
+        "normalised": "Normalised by the clipping bias",
+        "group": "Against the other rollouts of a prompt",
+        "reinforce": "REINFORCE",
+        "unit": "Ratios of sentences, turns and sequences",
+        "weight": "Another weight than the clipped ratio",
+        "guard": "Guards against drift",
+        "correction": "Correction of the rollout",
+    }
+)
+"""The families that `sorl algorithms` lists and the app colours, with their titles."""
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A named choice for every slot of the pipeline; holds no maths.
+
+    `experimental`: why the declaration may not be what its source does; empty = read in the source. `claim`: what the
+    source reports. `measured`: what we found, with the grid that says so; empty = not measured here.
+    """
+
+    name: str
+    title: str
+    paper: str
+    formula: str
+    differs_from: str | None
+    advantage: Advantage
+    ratio: Pool
+    clip: Clip
+    stabilise: Stabiliser = field(default_factory=NoStabiliser)
+    aggregate: Aggregate = field(default_factory=TokenMean)
+    kl: KL = field(default_factory=NoKL)
+    select: Select = field(default_factory=KeepAll)
+    correction: Correction = field(default_factory=NoCorrection)
+    shaping: Shaping = field(default_factory=Outcome)
+    schedule: Schedule = field(default_factory=Together)
+    early_stop: EarlyStop = field(default_factory=NoStop)
+    family: str = "critic"
+    experimental: str = ""
+    claim: str = ""
+    measured: str = ""
+
+    def but(self, name: str, **changes: Any) -> Algorithm:
+        """Another algorithm that differs from this one in `changes`; what was said of this one is not said of it."""
+        said = {"experimental": "", "claim": "", "measured": "", "differs_from": self.name}
+        return replace(self, name=name, **(said | changes))
+
+    @property
+    def critic(self) -> bool:
+        """Whether the advantage needs a critic's values."""
+        return self.advantage.needs_values
+
+    @property
+    def group_size(self) -> int:
+        """Rollouts per prompt unless a run says otherwise: 1, or 8 where a rule compares inside a prompt group."""
+        return max(self.advantage.group_size, self.select.group_size)
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the KL term needs log-probs of a frozen reference."""
+        return self.kl.needs_reference
