@@ -41,18 +41,24 @@ def differences(configs: Mapping[str, str | None]) -> list[tuple[str, list[str]]
 
     `configs` holds the resolved configuration of each arm as JSON.
     """
-    flat = {arm: _flat(_loaded(text)) for arm, text in configs.items()}
+    flat = {arm: settings_of(text) for arm, text in configs.items()}
     keys = dict.fromkeys(key for settings in flat.values() for key in settings if key != "seed")
-    rows = [(key, [_word(settings.get(key, "")) for settings in flat.values()]) for key in keys]
+    rows = [(key, [settings.get(key, "") for settings in flat.values()]) for key in keys]
     return [(key, values) for key, values in rows if len(set(values)) > 1]
 
 
-def _loaded(text: str | None) -> dict[str, Any]:
+def settings_of(config: str | None) -> dict[str, str]:
+    """Dotted key -> value, as a word, of a resolved configuration (JSON); empty for what is none."""
     try:
-        found = json.loads(text or "{}")
+        found = json.loads(config or "{}")
     except ValueError:  # logs of another trainer may carry anything
         return {}
-    return found if isinstance(found, dict) else {}
+    return words_of(found) if isinstance(found, dict) else {}
+
+
+def words_of(tables: Mapping[str, Any]) -> dict[str, str]:
+    """Dotted key -> value, as a word, of nested tables of settings."""
+    return {key: _word(value) for key, value in _flat(tables).items()}
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,14 @@ def panel(store: Store, chosen: Chosen, known: Diagnostics, metric: str, *, band
         data=banded(finite) if bands else finite, thresholds=_thresholds(store, chosen, row),
         alarms=_alarms(store, chosen, row["name"]) if row["table_name"] == "step" else None, broken=broken,
     )  # fmt: skip
+
+
+def drawn(panels: Sequence[Panel]) -> pd.DataFrame:
+    """The points of all panels, a row a point, for the export."""
+    import pandas as pd
+
+    found = [p.data.drop(columns=["run", "bucket"], errors="ignore").assign(diagnostic=p.name) for p in panels]
+    return pd.concat(found)
 
 
 def onsets(chosen: Chosen) -> pd.DataFrame:

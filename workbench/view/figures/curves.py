@@ -42,11 +42,12 @@ class Panel:
 
 def curves(
     panels: Sequence[Panel], styles: Mapping[str, Style], palette: Palette, x_title: str, *,
-    onsets: pd.DataFrame | None = None, scale: str = "auto", columns: int | None = None,
+    onsets: pd.DataFrame | None = None, scale: str = "auto", columns: int | None = None, legend: bool = True,
 ) -> go.Figure:  # fmt: skip
     """The figure: `styles` holds the arms in the order of the legend, `onsets` (arm, x, run_id) the collapses.
 
-    `scale` of the y-axes: linear, log, or auto (log where a linear axis would hide most values).
+    `scale` of the y-axes: linear, log, or auto (log where a linear axis would hide most values). A `legend` may be
+    left out where there is one arm.
     """
     from plotly.subplots import make_subplots
 
@@ -54,12 +55,13 @@ def curves(
     rows = math.ceil(len(panels) / across)
     words = [wrapped(panel.definition, 118 // across) for panel in panels]
     gap = 44 + 15 * max((text.count("<br>") + 1 for text in words), default=1)
-    legend = 16 + LEGEND_ROW * _legend_rows(list(styles))
+    above = 16 + LEGEND_ROW * _legend_rows(list(styles)) if legend else 0
     inner = rows * PANEL + (rows - 1) * gap
     figure = make_subplots(
         rows, across, vertical_spacing=gap / inner if rows > 1 else 0, horizontal_spacing=0.075,
         specs=[[{"secondary_y": True}] * across for _ in range(rows)],
     )  # fmt: skip
+    _widen(figure)
     for arm, style in styles.items():
         figure.add_trace(_legend_entry(arm, style), 1, 1)
     for number, (panel, text) in enumerate(zip(panels, words, strict=True)):
@@ -69,12 +71,18 @@ def curves(
         _axes(figure, panel, scale, row, column, last=number + across >= len(panels), x_title=x_title)
         _title(figure, panel, text, palette, row, column)
     figure.update_layout(
-        template=template(palette), height=legend + gap + inner + BOTTOM, showlegend=True,
-        margin={"t": legend + gap - 8, "b": BOTTOM, "l": 8, "r": 12},
+        template=template(palette), height=above + gap + inner + BOTTOM, showlegend=legend,
+        margin={"t": above + gap - 8, "b": BOTTOM, "l": 8, "r": 12},
         legend={"yref": "container", "y": 1, "yanchor": "top", "groupclick": "togglegroup"},
     )  # fmt: skip
     figure.update_xaxes(matches="x", showspikes=True, spikesnap="cursor")
     return figure
+
+
+def _widen(figure: go.Figure) -> None:
+    """Let the panels fill the width: room is left for titles of second y-axes, which these have not."""
+    end = max(axis.domain[1] for axis in figure.select_xaxes())
+    figure.for_each_xaxis(lambda axis: axis.update(domain=[side / end for side in axis.domain]))
 
 
 def _legend_rows(arms: Sequence[str]) -> int:

@@ -15,6 +15,7 @@ from workbench.view.experiments import choose_experiment, runs
 from workbench.view.figures.leads import leads
 from workbench.view.figures.survival import survival
 from workbench.view.figures.timeline import timeline
+from workbench.view.links import run_links
 from workbench.view.navigation import open_screen
 from workbench.view.page import look, note, screen, table
 from workbench.view.precursors import precursors
@@ -63,6 +64,7 @@ def _timeline(store: Store, chosen: pd.DataFrame, styles: Styles, experiment: st
     )  # fmt: skip
     more = f" These are the first {_MOST} of {len(chosen)} runs." if len(chosen) > _MOST else ""
     note(f"Click a mark to open its step in Episode.{more}")
+    run_links(drawn, experiment)
     if clicked:
         place, x = (int(value) for value in clicked[0]["customdata"])
         run = drawn.iloc[place]

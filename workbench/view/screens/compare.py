@@ -10,9 +10,10 @@ from workbench.view import export, theme
 from workbench.view.controls import choose, choose_many, choose_range
 from workbench.view.diagnostics import Diagnostics, dictionary
 from workbench.view.experiments import choose_experiment, differences, runs
-from workbench.view.figures.curves import Panel, curves
+from workbench.view.figures.curves import curves
+from workbench.view.links import run_links
 from workbench.view.page import look, note, screen, table
-from workbench.view.panels import Chosen, onsets, panel
+from workbench.view.panels import Chosen, drawn, onsets, panel
 from workbench.view.series import AXES, CLOCKS, Window, origins
 
 if TYPE_CHECKING:
@@ -58,10 +59,11 @@ def compare(store: Store) -> None:
         export.figure(
             curves(panels, {arm: styles[arm] for arm in names}, palette, AXES[chosen.axis], onsets=onsets(chosen),
                    scale=scale),
-            "curves", lambda: _data(panels),
+            "curves", lambda: drawn(panels),
             describe=f"{', '.join(p.name for p in panels)} of {', '.join(names)} over {AXES[chosen.axis]}.",
         )  # fmt: skip
         note(" ".join(chosen.notes(bands=mode == "band")))
+        run_links(chosen.runs, experiment)
     with narrow:
         _settings(each, names)
 
@@ -105,11 +107,3 @@ def _settings(each: pd.DataFrame, names: list[str]) -> None:
                 for value, arms in sorted(groups.items(), key=lambda item: item[0] == most)
             ],
         )
-
-
-def _data(panels: list[Panel]) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.concat(
-        [p.data.drop(columns=["run", "bucket"], errors="ignore").assign(diagnostic=p.name) for p in panels]
-    )

@@ -14,7 +14,7 @@ from workbench.view.experiments import choose_experiment, runs
 from workbench.view.figures.peaks import peaks
 from workbench.view.figures.ranking import ranking
 from workbench.view.ledger import ledger
-from workbench.view.links import STYLE
+from workbench.view.links import STYLE, run_links
 from workbench.view.page import look, note, screen
 from workbench.view.picks import choose_number, follow, keep
 
@@ -72,6 +72,8 @@ def episode(store: Store) -> None:
             follow("trajectory", [str(clicked[0]["customdata"])])
     st.html(episodes.answered(next(row for row in rows if row["trajectory"] == chosen)))
     _episode(store, known, experiment, run["run_id"], step, chosen)
+    all_runs = runs(store, experiment)
+    run_links(all_runs[all_runs["run_id"] == run["run_id"]], experiment)
 
 
 def _episode(store: Store, known: Diagnostics, experiment: str, run: str, step: int, trajectory: int) -> None:

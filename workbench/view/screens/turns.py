@@ -14,7 +14,7 @@ from workbench.view.controls import choose, choose_many, choose_range
 from workbench.view.diagnostics import Diagnostics, dictionary
 from workbench.view.experiments import choose_experiment, runs
 from workbench.view.figures.heat import ACROSS, Heat, heat
-from workbench.view.links import linked_table
+from workbench.view.links import linked_table, run_links
 from workbench.view.page import look, note, screen
 from workbench.view.picks import follow, keep
 from workbench.view.series import AXES, Window, origins
@@ -66,6 +66,7 @@ def turns(store: Store) -> None:
         note("Click a cell to list its trajectories.")
     else:
         _listing(store, view, known, experiment, view.cell(cell.arm, bucket, cell.turn))
+    run_links(view.runs, experiment)
 
 
 def _how(store: Store, each: pd.DataFrame, names: list[str], known: Diagnostics) -> tuple[Turns, str, bool]:

@@ -1,0 +1,14 @@
+-- One row per event of a run and the onset of its collapse, in the order of the steps.
+-- What happened to its process may have none: it stands behind the last step that was recorded before it.
+WITH happened AS (
+    SELECT step, kind, severity, diagnostic, value, threshold, message, written_at
+    FROM event WHERE run_id = $run
+    UNION ALL BY NAME
+    SELECT collapse_step AS step, 'onset' AS kind, 'critical' AS severity, 'onset of the collapse' AS message
+    FROM run WHERE run_id = $run AND collapse_step IS NOT NULL
+)
+SELECT step, kind, severity, diagnostic, value, threshold, message,
+       coalesce(step, (SELECT max(s.step) FROM step s
+                       WHERE s.run_id = $run AND s.written_at <= happened.written_at), -1) AS after
+FROM happened
+ORDER BY after, step NULLS LAST, CASE kind WHEN 'alarm' THEN 0 WHEN 'onset' THEN 2 ELSE 1 END, kind, diagnostic
