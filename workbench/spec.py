@@ -625,6 +625,14 @@ class RunSettings(Settings):
     record: RecordSettings = RecordSettings()
     collapse: CollapseSettings = CollapseSettings()
     stop: StopSettings = StopSettings()
+    match: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            description="arm, or EXPERIMENT/ARM, whose run of the same seed gives the mean stabiliser factor that the "
+            "policy's learning rate is multiplied by",
+        ),
+    ] = None
     threads: Count = 1
 
     @model_serializer(mode="wrap")
@@ -633,6 +641,8 @@ class RunSettings(Settings):
         told: dict[str, Any] = handler(self)
         if self.stop == StopSettings():
             told.pop("stop", None)
+        if self.match is None:
+            told.pop("match", None)
         return told
 
     @property
@@ -685,14 +695,55 @@ class Arm(Settings):
     name: Annotated[str, Field(min_length=1)]
 
 
+class RegionSettings(Settings):
+    """The search of an experiment of kind region."""
+
+    along: Annotated[str, Field(description="setting along which the boundary is searched, on a log scale")] = (
+        "learn.policy.lr"
+    )
+    low: Annotated[Positive, Field(description="lowest value")]
+    high: Annotated[Positive, Field(description="highest value")]
+    points: Annotated[
+        int, Field(ge=3, le=65, description="values from low to high, both included, evenly spaced on the log scale")
+    ] = 9
+    probes: Annotated[Count, Field(description="seeds with which a value is first tried")] = 2
+    runs: Annotated[Count | None, Field(description="budget: so many runs in all")] = None
+    minutes: Annotated[Positive | None, Field(description="budget: so many minutes of training, all runs added up")] = (
+        None
+    )
+
+    @property
+    def lattice(self) -> tuple[float, ...]:
+        """The values, rounded to three digits: low (high / low)^(i / (points - 1))."""
+        step = (self.high / self.low) ** (1 / (self.points - 1))
+        return tuple(float(f"{self.low * step**i:.3g}") for i in range(self.points))
+
+    @model_validator(mode="after")
+    def _values_differ(self) -> RegionSettings:
+        if self.low >= self.high:
+            raise ValueError(f"low = {self.low:g} must be below high = {self.high:g}")
+        if len(set(self.lattice)) < self.points:
+            raise ValueError(f"{self.points} points from {self.low:g} to {self.high:g} are not apart at three digits")
+        return self
+
+
 class GridFile(Settings):
     """A grid file: the question, the seeds, what is common, what is crossed, and the named controls."""
 
+    kind: Literal["grid", "region"] = "grid"
     question: Annotated[str, Field(min_length=8)]
     seeds: Annotated[list[Natural], Field(min_length=1)] = [0]
     base: dict[str, Any] = Field(default_factory=dict)
     axes: dict[str, list[Any]] = Field(default_factory=dict)
     arms: list[Arm] = Field(default_factory=list)
+    region: RegionSettings | None = None
+
+    @model_validator(mode="after")
+    def _a_region_has_its_table(self) -> GridFile:
+        if (self.kind == "region") != (self.region is not None):
+            told = "kind = 'region' needs a table [region]" if self.region is None else "[region] needs kind = 'region'"
+            raise ValueError(f"{told}; docs/regions.md shows a file")
+        return self
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:

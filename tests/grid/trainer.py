@@ -16,6 +16,10 @@ real one. What goes wrong is scripted by a file `script.json` beside the experim
     ignore_sigint  do not stop when asked
     starting       seconds before anything happens, signals unheard
     grad_norm, row what is recorded at the end
+    factor         the stabiliser's, in every update
+
+Without a script of its own, an arm falls as `falls` says of its algorithm: {"ppo": {"0": 0.2, "8": 0.1}} has every run
+of ppo collapse from learning rate 0.1 on at staleness 8.
 """
 
 from __future__ import annotations
@@ -49,7 +53,10 @@ def main() -> int:
     identity = json.loads((folder / "run.json").read_text())
     identity["config"] = RunSettings.model_validate(config).model_dump_json()
     scripts = folder.parent.parent / "script.json"
-    script = json.loads(scripts.read_text()).get(identity["arm"], {}) if scripts.exists() else {}
+    scripted = json.loads(scripts.read_text()) if scripts.exists() else {}
+    edge = scripted.get("falls", {}).get(identity["algorithm"], {}).get(str(config["learn"]["staleness"]))
+    fell = {"row": {"outcome": "collapsed"}} if edge is not None and config["learn"]["policy"]["lr"] >= edge else {}
+    script = scripted.get(identity["arm"], fell)
     time.sleep(script.get("starting", 0))
     with (folder / "starts.txt").open("a") as starts:
         starts.write(f"{os.getpid()}\n")
@@ -97,7 +104,7 @@ def main() -> int:
         if asked:
             write(folder, identity, status="interrupted", steps=step, reason="stopped by SIGINT")
             return 3
-    updates(folder, identity["run_id"], config["iterations"], script.get("grad_norm", 4.0))
+    updates(folder, identity["run_id"], config["iterations"], script.get("grad_norm", 4.0), script.get("factor"))
     last = {"outcome": "healthy", **script.get("row", {})}
     write(folder, identity, status="finished", steps=config["iterations"], **last)
     return 0
@@ -135,11 +142,11 @@ def measure(folder: Path, identity: dict[str, Any], step: int) -> None:
     segment(folder, "step", pa.Table.from_pylist([row]))
 
 
-def updates(folder: Path, run_id: str, steps: int, grad_norm: float) -> None:
+def updates(folder: Path, run_id: str, steps: int, grad_norm: float, factor: float | None) -> None:
     if (folder / "segments" / "minibatch").exists():
         return
     rows = [{"run_id": run_id, "step": s, "update": 0, "epoch": 0, "rollout_step": s} for s in range(steps)]
-    measured = [{"grad_norm": grad_norm, "clip_frac": 0.02} for _ in rows]
+    measured = [{"grad_norm": grad_norm, "clip_frac": 0.02, "stabiliser_factor": factor} for _ in rows]
     segment(folder, "minibatch", pa.Table.from_pylist([r | m for r, m in zip(rows, measured, strict=True)]))
 
 

@@ -10,14 +10,18 @@ import typer
 
 if TYPE_CHECKING:
     from workbench.grid.file import Grid
+    from workbench.grid.history import History
 
 
-def grid_of(file: Path, overrides: Sequence[str]) -> Grid:
-    """The cells of a grid file; unknown algorithms, slots and impossible group sizes are InputErrors here."""
+def grid_of(file: Path, overrides: Sequence[str], history: History | None = None) -> Grid:
+    """The cells of a grid file; unknown algorithms, slots and impossible group sizes are InputErrors here.
+
+    `history` is what recorded runs say to a grid whose cells depend on them.
+    """
     from workbench.algorithms import resolve
     from workbench.grid.file import load
 
-    return load(file, overrides, resolve)
+    return load(file, overrides, resolve, history)
 
 
 def runs_of(ctx: typer.Context) -> Path:

@@ -45,10 +45,17 @@ def show_comparison(
     """Print the comparison; csv and json carry the bare numbers, the others readable cells and what they say."""
     from workbench.cli import fairness
     from workbench.cli.database import current
+    from workbench.cli.region import show_region
     from workbench.verdict import compared, table
+    from workbench.verdict.region.landscape import region_file
     from workbench.verdict.runs import runs as runs_in
 
     reader = current(runs)
+    if region_file(reader, experiment) is not None:
+        if export is not None:
+            _export(runs_in(reader, experiment), export)
+        show_region(reader, experiment, form, reference)
+        return
     each = _in_file_order(runs_in(reader, experiment), runs / experiment / "experiment.toml")
     _check_arm(reference, list(dict.fromkeys(each["arm"])), experiment)
     if export is not None:

@@ -55,9 +55,22 @@ def plan(
     from workbench.cli.seeds import seeds_for
 
     check_format(form, ("table", "md", "json"))
-    grid = grid_of(file, changes or [])
+    from workbench.grid.history import History
+
     runs = runs_of(ctx)
+    grid = grid_of(file, changes or [], History(runs))
+    if grid.region is not None:
+        _describe_region(grid, runs, workers, form)
+        return
     describe(grid, runs, workers, form, seeds_for(grid, runs, hazard_ratio, power, incidence))
+
+
+def _describe_region(grid: Grid, runs: Path, workers: int | None, form: str) -> None:
+    from workbench.cli.region import describe_region
+
+    cells = list({cell.arm: cell for cell in grid.cells}.values())
+    time = _estimate(cells, runs, workers)
+    describe_region(grid, form, time.seconds * time.workers / len(cells), time)
 
 
 def describe(
@@ -101,6 +114,8 @@ def describe(
         + (f", {done} finished" if done else "")
         + (f"; about {duration(time.seconds)}, {time.workers} at a time ({time.basis})" if left else "; nothing to run")
     )
+    for waiting in grid.waiting:
+        typer.echo(f"Later: {waiting}.")
 
 
 def _cells(grid: Grid, status: dict[str, str]) -> pd.DataFrame:

@@ -92,45 +92,64 @@ def train(
     from workbench.cli.database import current
     from workbench.diagnostics import CATALOGUE
     from workbench.grid import progress
-    from workbench.grid import run as grid_run
     from workbench.grid.executor import executor_of
+    from workbench.grid.history import History
+    from workbench.grid.region import where
+    from workbench.grid.rounds import run_rounds
     from workbench.store.connect import Busy
     from workbench.store.sync import sync
 
     place = executor_of(executor)
-    grid = grid_of(file, changes)
-    fairness.warn(grid.cells)
+    history = History(runs)
+    if fresh:
+        history.forget()
+    fairness.warn(grid_of(file, changes, history).cells)
+
+    def tell(grid: Grid) -> None:
+        if grid.region is not None:
+            typer.echo(where(grid.region), err=True)
 
     def sync_quietly() -> None:
         # Whatever is wrong with the index, training goes on; the sync at the end says it aloud.
         with suppress(InputError, duckdb.Error, OSError):
             sync(runs, CATALOGUE, seconds=0.0)
 
-    results = grid_run.run(
-        grid, runs, progress.watch(), workers=workers, executor=place, limits=limits, fresh=fresh, sync=sync_quietly
-    )
+    grid, results = run_rounds(
+        lambda: grid_of(file, changes, history), runs, progress.watch, history, tell,
+        workers=workers, executor=place, limits=limits, fresh=fresh, sync=sync_quietly,
+    )  # fmt: skip
     with suppress(Busy):  # another grid that ends now syncs the same rows: the table is worth the wait
         sync(runs, CATALOGUE)
     reader = current(runs)
     mine = [result.cell for result in results if result.status != "elsewhere"]
     _report(grid, reader, results, fairness.settle(runs, reader, grid.experiment, mine) if mine else [])
+    for line in grid.waiting:
+        typer.echo(str(line), err=True)
+    stuck = grid.region is not None and grid.region.unjudged > 0
     if any(r.status == "failed" for r in results):
         return _FAILED
-    return _STOPPED if any(r.status in ("interrupted", "queued", "elsewhere") for r in results) else 0
+    if any(r.status in ("interrupted", "queued", "elsewhere") for r in results):
+        return _STOPPED
+    return _FAILED if grid.waiting or stuck else 0
 
 
 def _report(grid: Grid, reader: Reader, results: Sequence[Result], findings: Sequence[Finding]) -> None:
     """The table, the answer and the cells that ended badly on stdout; where to look on stderr."""
     from workbench.cli import fairness
+    from workbench.cli.region import report
     from workbench.cli.tables import show
     from workbench.cli.text import print_table
     from workbench.verdict.table import answer, readable, summary
 
-    frame = summary(reader, grid.experiment, [result.cell.run_id for result in results])
-    order = {arm: i for i, arm in enumerate(grid.arms)}
-    frame = frame.sort_values("arm", key=lambda arms: arms.map(order), kind="stable")
-    show(readable(frame))
-    typer.echo(f"\n{grid.question}\n{answer(frame)}")
+    if grid.region is not None:
+        report(grid, reader)
+        findings = [finding for finding in findings if finding.flagged]
+    else:
+        frame = summary(reader, grid.experiment, [result.cell.run_id for result in results])
+        order = {arm: i for i, arm in enumerate(grid.arms)}
+        frame = frame.sort_values("arm", key=lambda arms: arms.map(order), kind="stable")
+        show(readable(frame))
+        typer.echo(f"\n{grid.question}\n{answer(frame)}")
     fairness.tell(findings)
     if bad := [result for result in results if result.cause]:
         typer.echo("\nEnded badly")

@@ -7,7 +7,8 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +16,10 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from workbench.grid.cell import Cell, arm_label, config_hash, run_id, slug
+from workbench.grid.history import History
 from workbench.grid.keys import expand, flatten, merge, settings_keys, suggestion
+from workbench.grid.matched import Waiting, matched
+from workbench.grid.region import Region, grow, series_of
 from workbench.spec import GridFile, InputError, RunSettings, nearest
 
 
@@ -43,7 +47,10 @@ Resolve = Callable[[str | dict[str, Any], dict[str, Any]], Resolved]
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid file, read and resolved; the cells stand in the order of their runs: all arms of a seed, then the next."""
+    """A grid file, read and resolved; the cells stand in the order of their runs: all arms of a seed, then the next.
+
+    Where cells depend on what others recorded, these are the ones that are known: load it again once they are over.
+    """
 
     experiment: str
     path: Path
@@ -51,6 +58,8 @@ class Grid:
     toml: str
     seeds: tuple[int, ...]
     cells: tuple[Cell, ...]
+    region: Region | None = None  # the search, of an experiment of kind region
+    waiting: tuple[Waiting, ...] = ()  # cells that cannot be made before another run is finished
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -65,23 +74,78 @@ class _Arm:
     control: bool
 
 
-def load(path: Path, overrides: Sequence[str] = (), resolve: Resolve | None = None) -> Grid:
+def load(
+    path: Path, overrides: Sequence[str] = (), resolve: Resolve | None = None, history: History | None = None
+) -> Grid:
     """Read a grid file and resolve its cells; every mistake in it is an InputError that names file and key.
 
     `overrides` are `key=value` in TOML's syntax: they change the base; `seeds=[0]` and `axes.KEY=[...]` change the
     file's own lists. `resolve` looks algorithms up (and checks their group size); without it only names are carried.
+    `history` is what recorded runs say, for a search and for matched learning rates; without it nothing has run.
     """
     text = _read(path)
     document = _override(_parse(text, path), overrides)
     file = _grid_file(document, path)
     base = expand(file.base, f"[base] of {path}")
     _refuse_seed(base, path)
+    experiment = _experiment(path)
+    grid = Grid(experiment, path, file.question, text, tuple(file.seeds), ())
+
+    def cell(arm: _Arm, seed: int) -> Cell:
+        return _cell(experiment, arm, seed, base, path, resolve)
+
+    if file.region is not None:
+        return _searched(grid, file, base, cell, history)
     arms = [*_crossed(file, base, path), *_controls(file, path)]
     _refuse_same_name(arms, path)
-    experiment = _experiment(path)
-    cells = [_cell(experiment, arm, seed, base, path, resolve) for seed in file.seeds for arm in arms]
+    return _listed(grid, arms, cell, history)
+
+
+def _listed(grid: Grid, arms: Sequence[_Arm], cell: Callable[[_Arm, int], Cell], history: History | None) -> Grid:
+    """The grid with every cell of its arms, but for those that wait for another run's factor."""
+    sources = {arm.label: partial(cell, arm) for arm in arms}
+    cells: list[Cell] = []
+    waiting: list[Waiting] = []
+    for seed, arm in itertools.product(grid.seeds, arms):
+        made = cell(arm, seed)
+        if made.settings.match is not None:
+            lr = matched(made, sources, history, f"{grid.path}, arm '{arm.label}'")
+            if isinstance(lr, Waiting):
+                waiting.append(lr)
+                continue
+            made = cell(replace(arm, choices={**arm.choices, "learn.policy.lr": lr}), seed)
+        cells.append(made)
+    _refuse_same_cell(cells, grid.path)
+    return replace(grid, cells=tuple(cells), waiting=tuple(waiting))
+
+
+def _searched(
+    grid: Grid,
+    file: GridFile,
+    base: Mapping[str, Any],
+    cell: Callable[[_Arm, int], Cell],
+    history: History | None,
+) -> Grid:
+    """The grid of a region: the cells of the search as far as it has come."""
+    path = grid.path
+    assert file.region is not None
+    for key in (*file.axes, file.region.along):
+        _known(key, f"[axes] and [region] of {path}")
+    _refuse_empty(file, path)
+    controls = [(arm.label, arm.choices) for arm in _controls(file, path)]
+    algorithm = base.get("algorithm", RunSettings.model_fields["algorithm"].default)
+    series = series_of(file, algorithm, controls)
+    _refuse_same_name([_Arm(arm.label, arm.choices, arm.control) for arm in series], path)
+
+    def make(label: str, choices: dict[str, Any], control: bool, seed: int) -> Cell:
+        return cell(_Arm(label, choices, control), seed)
+
+    try:
+        region, cells = grow(file, series, grid.seeds, make, history)
+    except InputError as error:
+        raise InputError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
     _refuse_same_cell(cells, path)
-    return Grid(experiment, path, file.question, text, tuple(file.seeds), tuple(cells))
+    return replace(grid, cells=tuple(cells), region=region)
 
 
 def _read(path: Path) -> str:
@@ -195,8 +259,7 @@ def _crossed(file: GridFile, base: Mapping[str, Any], path: Path) -> list[_Arm]:
     for key, values in file.axes.items():
         _known(key, f"[axes] of {path}")
         _refuse_seed({"seed": values} if key == "seed" else {}, path)
-        if not values:
-            raise InputError(f"axis '{key}' in {path} is empty; give it at least one value or delete it")
+    _refuse_empty(file, path)
     algorithm = base.get("algorithm", RunSettings.model_fields["algorithm"].default)
     arms = []
     for combination in itertools.product(*file.axes.values()):
@@ -204,6 +267,12 @@ def _crossed(file: GridFile, base: Mapping[str, Any], path: Path) -> list[_Arm]:
         varying = {key: value for key, value in choices.items() if len(file.axes[key]) > 1}
         arms.append(_Arm(arm_label(choices.get("algorithm", algorithm), varying), choices, control=False))
     return arms
+
+
+def _refuse_empty(file: GridFile, path: Path) -> None:
+    for key, values in file.axes.items():
+        if not values:
+            raise InputError(f"axis '{key}' in {path} is empty; give it at least one value or delete it")
 
 
 def _controls(file: GridFile, path: Path) -> list[_Arm]:

@@ -6,12 +6,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from workbench.grid.cell import Cell, of_generation
-from workbench.grid.file import Grid
 from workbench.grid.folder import folder_of, held
 from workbench.grid.rows import last_row
 from workbench.spec import InputError
+
+if TYPE_CHECKING:
+    from workbench.grid.file import Grid
 
 
 def newest(grid: Grid, runs: Path) -> Grid:

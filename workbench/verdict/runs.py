@@ -47,15 +47,15 @@ def runs(reader: Reader, experiment: str, run_ids: Sequence[str] | None = None) 
     if run_ids is not None:
         frame = frame[frame["run_id"].isin(list(run_ids))]
     updates = reader.query(_UPDATES, [experiment])
-    return _split(_newest(frame)).merge(updates, on="run_id", how="left")
+    return _split(newest(frame)).merge(updates, on="run_id", how="left")
 
 
 def every_run(reader: Reader) -> pd.DataFrame:
     """The runs of all experiments, without what the optimizer updates looked like."""
-    return _newest(reader.query(_RUNS.format(where="")))
+    return newest(reader.query(_RUNS.format(where="")))
 
 
-def _newest(frame: pd.DataFrame) -> pd.DataFrame:
+def newest(frame: pd.DataFrame) -> pd.DataFrame:
     """Without the runs that a later start of the same cell (its name with -g2, -g3, ...) replaces."""
     name = frame["run_id"].str.extract(r"^(?P<cell>.*?)(?:-g(?P<start>\d+))?$")
     start = name["start"].astype(float).fillna(1)
@@ -75,9 +75,13 @@ def _split(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def replicate(config: str | None) -> dict[str, Any]:
-    """The settings, by dotted key, that runs must share to be replicates: all but the seed and the cosmetic ones."""
-    settings = _flat(json.loads(config)) if isinstance(config, str) else {}
-    return {key: value for key, value in settings.items() if key != "seed" and key not in COSMETIC}
+    """The settings, by dotted key, that runs must share to be replicates: all but the seed and the cosmetic ones.
+
+    A learning rate that follows another arm's run of the same seed (`match`) differs from seed to seed by design.
+    """
+    settings = flat(json.loads(config)) if isinstance(config, str) else {}
+    own = {"seed", *COSMETIC} | ({"learn.policy.lr"} if settings.get("match") else set())
+    return {key: value for key, value in settings.items() if key not in own}
 
 
 def _changes(one: str, other: str) -> str:
@@ -85,8 +89,9 @@ def _changes(one: str, other: str) -> str:
     return ", ".join(f"{key} = {b.get(key)}" for key in {**a, **b} if a.get(key) != b.get(key))
 
 
-def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as dotted keys."""
+    leaves: dict[str, Any] = {}
     for key, value in table.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
+        leaves |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return leaves

@@ -1,0 +1,191 @@
+"""Grids whose cells depend on recorded runs: the rounds of a region, and learning rates matched run by run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.grid.harness import COMMANDS, Tape, script, starts
+from workbench.algorithms import resolve
+from workbench.grid.cell import of_generation
+from workbench.grid.file import Grid, load
+from workbench.grid.history import History
+from workbench.grid.rounds import run_rounds
+from workbench.grid.session import Limits
+from workbench.grid.warm import warm_key
+from workbench.grid.watch import Result
+from workbench.spec import InputError
+
+REGION = """
+kind = "region"
+question = "Where does each algorithm collapse?"
+seeds = [0, 1]
+[base]
+iterations = 2
+[axes]
+algorithm = ["grpo"]
+"learn.staleness" = [0, 8]
+[region]
+low = 0.1
+high = 0.8
+points = 4
+probes = 1
+"""
+MATCHED = """
+question = "Is it the smaller step?"
+seeds = [0, 1]
+[base]
+iterations = 2
+learn.policy.lr = 0.2
+[axes]
+algorithm = ["s-ppo"]
+[[arms]]
+name = "ppo, matched"
+algorithm = "ppo"
+match = "s-ppo"
+"""
+
+
+def file(folder: Path, text: str, **scripts: Any) -> Path:
+    path = folder / "demo.toml"
+    path.write_text(text)
+    script(folder, **scripts)
+    for cell in load(path, (), resolve).cells[:1]:
+        made = folder / "runs" / ".cache" / "warmstart" / warm_key(cell.settings)
+        made.mkdir(parents=True, exist_ok=True)
+        (made / "model.safetensors").touch()
+    return path
+
+
+def rounds(path: Path, told: list[Grid] | None = None, **options: Any) -> tuple[Grid, list[Result]]:
+    runs, history = path.parent / "runs", History(path.parent / "runs")
+    if options.get("fresh"):
+        history.forget()
+    begin = ([] if told is None else told).append
+    options = {"commands": COMMANDS, "workers": 2, **options}
+    return run_rounds(lambda: load(path, (), resolve, history), runs, Tape, history, begin, **options)
+
+
+FALLS = {"grpo": {"0": 0.3, "8": 0.3}}
+
+
+def test_a_region_is_searched_round_by_round_and_the_same_call_goes_on(tmp_path: Path) -> None:
+    path = file(tmp_path, REGION, falls=FALLS)
+    told: list[Grid] = []
+    # The first round fails at one of its runs: nothing that depends on it is begun.
+    label = "grpo · staleness 0 · policy.lr 0.2"
+    script(tmp_path, falls=FALLS, **{label: {"fail_at": 1}})
+    grid, results = rounds(path, told, limits=Limits(retries=0))
+    assert [(r.cell.arm, r.cell.seed, r.status) for r in results] == [(label, 0, "failed")]
+    assert grid.region is not None
+    assert grid.region.progress.rounds == 0
+    script(tmp_path, falls=FALLS)
+    grid, results = rounds(path, told)
+    assert {r.status for r in results} == {"finished"}
+    assert grid.region is not None
+    assert grid.region.progress.finished
+    probed = [(c.settings.learn.staleness, c.settings.learn.policy.lr, c.seed) for c in grid.cells]
+    assert probed == [
+        (0, 0.2, 0), (0, 0.4, 0), (0, 0.2, 1), (0, 0.4, 1), (8, 0.2, 0), (8, 0.4, 0), (8, 0.2, 1), (8, 0.4, 1),
+    ]  # fmt: skip
+    assert len(told) > 2
+    _, again = rounds(path)
+    assert all(r.skipped for r in again), "a search that is over starts nothing"
+    assert {starts(r.folder) for r in again if r.cell.arm != label} == {1}
+
+
+@pytest.mark.slow
+def test_fresh_searches_again_from_nothing(tmp_path: Path) -> None:
+    small = REGION.replace("[0, 8]", "[0]").replace("points = 4", "points = 3")
+    path = file(tmp_path, small, falls=FALLS)
+    before, _ = rounds(path)
+    script(tmp_path, falls={"grpo": {"0": 0.2}})
+    grid, results = rounds(path, fresh=True)
+    assert {r.cell.generation for r in results} >= {2}
+    assert [c.settings.learn.policy.lr for c in grid.cells] != [c.settings.learn.policy.lr for c in before.cells]
+    assert grid.region is not None
+    assert grid.region.progress.finished
+
+
+def test_the_matched_arm_waits_for_its_source_and_takes_its_factor_seed_by_seed(tmp_path: Path) -> None:
+    path = file(tmp_path, MATCHED, **{"s-ppo": {"factor": 0.75}})
+    known = load(path, (), resolve)
+    assert [c.arm for c in known.cells] == ["s-ppo", "s-ppo"]
+    assert [str(w) for w in known.waiting] == [f"'ppo, matched' seed {s} waits for s-ppo seed {s}" for s in (0, 1)]
+    grid, results = rounds(path)
+    assert not grid.waiting
+    matched = [r.cell for r in results if r.cell.arm == "ppo, matched"]
+    assert [(c.seed, c.settings.learn.policy.lr, c.settings.match) for c in matched] == [
+        (0, 0.15, "s-ppo"), (1, 0.15, "s-ppo"),
+    ]  # fmt: skip
+    _, again = rounds(path)
+    assert all(r.skipped for r in again)
+    assert {r.cell.run_id for r in again} == {r.cell.run_id for r in results}
+    history, cell = History(tmp_path / "runs"), known.cells[0]
+    assert history.factor(cell) == 0.75
+    assert history.past(of_generation(cell, 7)) == history.past(cell), "the newest start, whichever it is asked with"
+    history.forget()
+    assert history.past(cell) is None
+    history.know(cell)
+    assert history.past(cell) is not None
+
+
+def test_an_arm_of_another_experiment_can_be_followed_and_is_asked_for_where_it_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    path = file(tmp_path, MATCHED.replace('match = "s-ppo"', 'match = "other/s-ppo"'))
+    waiting = load(path, (), resolve, History(tmp_path / "runs")).waiting
+    assert "waits for other/s-ppo seed 0; train it with `sorl run experiments/other.toml`" in str(waiting[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (('match = "s-ppo"', 'match = "s-pppo"'), "no arm of this file (did you mean 's-ppo'?)"),
+        (('match = "s-ppo"', 'match = "ppo, matched"'), "is matched itself"),
+    ],
+)
+def test_a_source_that_cannot_be_followed_is_refused(tmp_path: Path, change: tuple[str, str], told: str) -> None:
+    path = tmp_path / "demo.toml"
+    path.write_text(MATCHED.replace(*change))
+    with pytest.raises(InputError) as refused:
+        load(path, (), resolve)
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("[region]", "[region]\nalong = 'learn.policy.lrr'"), "did you mean 'learn.policy.lr'?"),
+        (("[region]", "[region]\nalong = 'learn.staleness'"), "an axis at once"),
+        (("low = 0.1", "low = 0.9"), "low = 0.9 must be below high = 0.8"),
+        (("points = 4", "points = 2"), "greater than or equal to 3"),
+        (('kind = "region"', 'kind = "grid"'), "[region] needs kind = 'region'"),
+        (("[region]\nlow = 0.1\nhigh = 0.8\npoints = 4\nprobes = 1\n", ""), "kind = 'region' needs a table [region]"),
+        (('["grpo"]', '["grpo", "pppo"]'), "did you mean 'ppo'?"),
+        (("[0, 8]", "[]"), "axis 'learn.staleness'"),
+    ],
+)
+def test_a_mistake_in_a_region_file_is_named(tmp_path: Path, change: tuple[str, str], told: str) -> None:
+    path = tmp_path / "demo.toml"
+    path.write_text(REGION.replace(*change))
+    with pytest.raises(InputError) as refused:
+        load(path, (), resolve)
+    assert told in str(refused.value)
+
+
+def test_controls_have_a_region_too_and_further_axes_have_columns_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "demo.toml"
+    text = REGION.replace("[region]", '"learn.epochs" = [1, 4]\n[[arms]]\nname = "ppo, clipped"\nalgorithm = "ppo"\n'
+                          '"learn.policy.max_grad_norm" = 1.0\n[region]')  # fmt: skip
+    path.write_text(text)
+    grid = load(path, (), resolve)
+    assert grid.region is not None
+    assert [s.label for s in grid.region.series] == ["grpo", "ppo, clipped"]
+    staleness_epochs = [(c["learn.staleness"], c["learn.epochs"]) for c in grid.region.columns]
+    assert staleness_epochs == [(0, 1), (8, 1), (0, 4), (8, 4)]
+    assert grid.region.neighbours == (None, 0, 0, 2)
+    assert [c.arm for c in grid.cells] == [
+        f"{arm} · staleness 0 · epochs 1 · policy.lr 0.2" for arm in ("grpo", "ppo, clipped")
+    ]

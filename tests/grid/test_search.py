@@ -1,0 +1,145 @@
+"""The adaptive search on landscapes whose boundary is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.grid.search import Budget, Progress, Rule, Trial, bracket, located, search, usual
+from workbench.verdict.region.boundary import Counts, boundary
+
+Outcome = Callable[[Trial], bool | None]
+
+
+@st.composite
+def landscapes(draw) -> tuple[int, list[int | None], Rule, dict[Trial, bool]]:
+    """Any outcomes at all, monotone or not, for up to two arms and four columns."""
+    arms, columns = draw(st.integers(1, 2)), draw(st.integers(1, 4))
+    rule = Rule(draw(st.integers(3, 9)), draw(st.integers(1, 5)), draw(st.integers(1, 3)))
+    neighbours = [None, *(draw(st.sampled_from([None, i])) for i in range(columns - 1))]
+    trials = [Trial(a, c, p, s) for a in range(arms) for c in range(columns) for p in range(rule.points)
+              for s in range(rule.seeds)]  # fmt: skip
+    slope, stream = draw(st.sampled_from([0.0, 1.0, 50.0])), np.random.default_rng(draw(st.integers(0, 2**31)))
+    edge = stream.uniform(-1, rule.points, (arms, columns))
+    chance = [1 / (1 + math.exp(min(50, slope * (edge[t.arm, t.column] - t.point)))) for t in trials]
+    return arms, neighbours, rule, {t: bool(stream.random() < p) for t, p in zip(trials, chance, strict=True)}
+
+
+@given(landscapes(), st.one_of(st.none(), st.integers(1, 40)))
+def test_it_asks_for_nothing_outside_for_nothing_twice_and_for_no_more_than_its_budget(drawn, runs) -> None:
+    arms, neighbours, rule, truth = drawn
+    found = search(arms, neighbours, rule, truth.get, Budget(runs))
+    assert set(found.done) <= set(truth)
+    assert len(set(found.done)) == len(found.done) <= (runs or len(truth))
+    assert not found.now
+
+
+@given(landscapes(), st.integers(0, 2**31))
+def test_a_search_that_is_cut_off_anywhere_goes_on_to_the_same_runs(drawn, seed) -> None:
+    arms, neighbours, rule, truth = drawn
+    whole = search(arms, neighbours, rule, truth.get)
+    stream, known = np.random.default_rng(seed), {}
+    while True:
+        found = search(arms, neighbours, rule, known.get)
+        assert found.done == whole.done[: len(found.done)], "what is over is a beginning of the whole search"
+        if found.finished:
+            break
+        left = [t for t in found.now if t not in known]
+        known |= {t: truth[t] for t in left if stream.random() < 0.6 or t == left[0]}
+    assert found == whole
+    assert set(known) == set(whole.done), "nothing was run that an uninterrupted search would not have run"
+
+
+@given(landscapes())
+def test_it_ends_with_every_seed_on_both_sides_of_every_boundary(drawn) -> None:
+    arms, neighbours, rule, truth = drawn
+    found = search(arms, neighbours, rule, truth.get)
+    for arm in range(arms):
+        for number in range(len(neighbours)):
+            column = _column(found, truth, arm, number)
+            edge = located(column, rule.points)
+            assert edge is not None
+            assert all(len(column[p]) == rule.seeds for p in edge if 0 <= p < rule.points)
+
+
+def _column(found: Progress, truth: dict[Trial, bool], arm: int, number: int) -> dict[int, dict[int, bool]]:
+    column: dict[int, dict[int, bool]] = {}
+    for t in found.done:
+        if (t.arm, t.column) == (arm, number):
+            column.setdefault(t.point, {})[t.seed] = truth[t]
+    return column
+
+
+@pytest.mark.parametrize("points", [7, 11])
+def test_without_noise_every_boundary_is_found_with_a_third_of_the_full_grid(points: int) -> None:
+    rule = Rule(points, seeds=5)
+    for edge in range(points + 1):
+        cold = search(1, [None], rule, lambda t, edge=edge: t.point >= edge)
+        assert len(cold.done) <= points * 5 / 3 + 1
+        for other in range(points + 1):
+            truth = (edge, other)
+            found = search(1, [None, 0], rule, lambda t, truth=truth: t.point >= truth[t.column])
+            tried = {t.point for t in found.done if t.column == 1}
+            assert {p for p in (other - 1, other) if 0 <= p < points} <= tried
+
+
+@pytest.mark.parametrize("width", [0.15, 0.5])
+def test_a_third_of_the_runs_gives_the_boundary_as_well_as_the_full_grid(width: float) -> None:
+    """Logistic collapse probability in 4 columns of 11 values x 5 seeds; `width` is its scale in steps of the grid."""
+    points, seeds, columns, rule = 11, 5, 4, Rule(11, 5)
+    ours, full, spent = [], [], 0
+    for seed in range(40):
+        stream = np.random.default_rng(seed)
+        edge = np.clip(stream.uniform(1.5, 8.5) + np.cumsum(stream.normal(-0.7, 0.7, columns)), 0.5, points - 1.5)
+        drawn = stream.random((columns, points, seeds))
+        fell = drawn < 1 / (1 + np.exp(-(np.arange(points)[None, :, None] - edge[:, None, None]) / width))
+        found = search(1, [None, 0, 1, 2], rule, lambda t, fell=fell: bool(fell[t.column, t.point, t.seed]))
+        spent += len(found.done)
+        for number in range(columns):
+            done = [t for t in found.done if t.column == number]
+            ours.append(_edge([(t.point, fell[number, t.point, t.seed]) for t in done]) - edge[number])
+            every = [(p, fell[number, p, s]) for p in range(points) for s in range(seeds)]
+            full.append(_edge(every) - edge[number])
+    assert spent <= 40 * columns * points * seeds / 3
+    assert np.sqrt(np.mean(np.square(ours))) <= 1.1 * np.sqrt(np.mean(np.square(full)))
+
+
+def _edge(runs: list[tuple[int, bool]]) -> float:
+    counts = {p: Counts(sum(bool(f) for q, f in runs if q == p), sum(q == p for q, _ in runs)) for p, _ in runs}
+    found = boundary(counts)
+    assert found is not None
+    return found.at
+
+
+def test_the_neighbours_boundary_is_where_a_column_begins() -> None:
+    truth = lambda t: t.point >= 8  # noqa: E731
+    found = search(1, [None, 0], Rule(11, 5), truth)
+    first = [t.point for t in found.done if t.column == 1][:4]
+    assert first == [7, 7, 8, 8]
+    assert len([t for t in found.done if t.column == 1]) == 10, "2 points x 5 seeds and nothing else"
+
+
+def test_one_odd_run_does_not_overrule_its_neighbours() -> None:
+    column = {2: dict.fromkeys(range(5), False), 3: {0: True}, 4: dict.fromkeys(range(5), False), 6: {0: True, 1: True}}
+    assert bracket(column, 9) == (4, 6)
+
+
+def test_where_the_seeds_disagree_all_of_them_are_run_before_the_search_moves_on() -> None:
+    known = {Trial(0, 0, 4, 0): True, Trial(0, 0, 4, 1): False}
+    assert search(1, [None], Rule(9, 5), known.get).now == tuple(Trial(0, 0, 4, s) for s in (2, 3, 4))
+
+
+def test_a_budget_of_time_allows_as_many_runs_as_fit_by_the_mean_so_far() -> None:
+    truth = lambda t: t.point >= 3  # noqa: E731
+    found = search(1, [None], Rule(9, 5), truth, Budget(seconds=55.0), lambda _: 10.0)
+    assert (len(found.done), found.exhausted) == (5, True)
+    assert not search(1, [None], Rule(9, 5), truth, Budget(seconds=1e6), lambda _: 10.0).exhausted
+
+
+def test_what_a_search_usually_takes_is_within_its_limits() -> None:
+    assert 20 < usual([None, 0], Rule(9, 5)) < 2 * 9 * 5 / 3
