@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run app test test-ray test-slow check bench bench-trl mutate docs clean
+.PHONY: help run app test test-ray test-slow check bench bench-trl parity mutate docs clean
 MUTANTS ?= 300
 # Files with parts that are rendered from the declarations.
 GENERATED := docs/*.md README.md workbench/view/declared.toml
@@ -68,6 +68,17 @@ bench-trl: $(BIN)/.core $(VENV)-trl/.done ## a whole GRPO iteration beside TRL's
 $(VENV)-trl/.done: constraints-trl.txt
 	test -x $(VENV)-trl/bin/python || $(PYTHON) -m venv $(VENV)-trl
 	$(VENV)-trl/bin/python -m pip install --quiet -c constraints-trl.txt trl torch transformers accelerate datasets
+	touch $@
+
+parity: $(VENV)-parity/.done ## record again what verl and TRL compute on the batches of tests/parity
+	PYTHONPATH=. $(VENV)-parity/bin/python -W ignore -m tests.parity.record
+
+# verl without its dependencies: of those only what its loss functions import, and our torch instead of its.
+$(VENV)-parity/.done: constraints-parity.txt
+	test -x $(VENV)-parity/bin/python || $(PYTHON) -m venv $(VENV)-parity
+	$(VENV)-parity/bin/python -m pip install --quiet -c constraints-parity.txt torch transformers trl accelerate \
+	  datasets hypothesis omegaconf tensordict ray codetiming hydra-core torchdata pandas orjson
+	$(VENV)-parity/bin/python -m pip install --quiet --no-deps -c constraints-parity.txt verl
 	touch $@
 
 mutate: $(BIN)/.test ## mutation test of the objective: a sample of $(MUTANTS) mutants, in a copy of the tree

@@ -44,7 +44,7 @@ def value_bias(t: Tokens, by: Segments) -> np.ndarray | None:
 @diagnostic(
     (UPDATE,),
     Unit.FRACTION,
-    "<1[(V^c - G)^2 > (V - G)^2]>_m, V^c = V_old + clamp(V - V_old, +-eps_V)",
+    "<1[(V^c - G)^2 > (V - G)^2]>_m, V^c = clamp(V, V_old +- eps_V)",
     "verl core_algos.py (vf_clipfrac)",
 )
 def vf_clip_frac(t: Tokens, by: Segments) -> np.ndarray | None:
@@ -52,7 +52,8 @@ def vf_clip_frac(t: Tokens, by: Segments) -> np.ndarray | None:
     width = t.evidence.value_clip
     if width is None or t.value is None or t.value_old is None or t.returns is None:
         return None
-    clipped = t.value_old + np.clip(t.value - t.value_old, -width, width)
+    # Not V_old + clip(V - V_old): its rounding would make every second value inside the range a clipped one.
+    clipped = np.clip(t.value, t.value_old - width, t.value_old + width)
     return by.mean((clipped - t.returns) ** 2 > (t.value - t.returns) ** 2)
 
 
