@@ -383,14 +383,22 @@ TABLES: tuple[Table, ...] = (
             _RUN,
             _STEP,
             Column(
-                "data", "VARCHAR", "Name of the held-out data set (facts, or facts-no-search for the empty retriever)."
+                "data",
+                "VARCHAR",
+                "Name of the held-out data: a world (-no-search: with an empty retriever), a benchmark or a file.",
             ),
             Column("episodes", "BIGINT", "Held-out questions asked."),
             Column("success", "DOUBLE", "Share of questions answered exactly (fraction)."),
             Column("success_low", "DOUBLE", "Lower end of the 95 % Clopper-Pearson interval."),
             Column("success_high", "DOUBLE", "Upper end of the 95 % Clopper-Pearson interval."),
             Column("turns", "DOUBLE", "Mean turns per episode."),
+            Column("metric", "VARCHAR", "What success means: exact match or choice accuracy; NULL: the world's own."),
+            Column("f1", "DOUBLE", "Mean F1 with the best gold answer; NULL where it was not taken."),
+            Column("f1_low", "DOUBLE", "Lower end of its 95 % percentile bootstrap interval over questions."),
+            Column("f1_high", "DOUBLE", "Upper end of its 95 % percentile bootstrap interval over questions."),
+            _WRITTEN,
         ),
+        latest_wins=True,  # `sorl eval` typed again replaces its row
     ),
     Table(
         "event",
@@ -402,7 +410,8 @@ TABLES: tuple[Table, ...] = (
             Column(
                 "kind",
                 "VARCHAR",
-                "What happened: collapse, mild, recovered, alarm, non_finite, format_collapse, segment_corrupt, "
+                "What happened: collapse, mild, recovered, alarm, non_finite, format_collapse, retriever_down, "
+                "segment_corrupt, "
                 "guard_*; of its process: resumed, retried, interrupted, hang, out_of_memory, killed, failed.",
             ),
             Column("severity", "VARCHAR", "info, warning or critical."),
@@ -484,10 +493,35 @@ class Settings(BaseModel):
         return {k: None if k in optional and v == "none" else v for k, v in given.items()}
 
 
-class WorldSettings(Settings):
-    """The task: a generated knowledge base with 1 to 3-hop questions."""
+class RetrieverSettings(Settings):
+    """What answers the searches of the worlds atlas and dataset; docs/data.md."""
 
-    kind: Literal["facts"] = "facts"
+    kind: Literal["memory", "bm25", "dense", "http"] = "memory"  # memory: the world's own facts or passages
+    corpus: str | None = None  # JSON lines {"id", "contents"}; bm25 and dense
+    model: str = "intfloat/e5-base-v2"  # embedding model; dense
+    url: str | None = None  # a server of Search-R1's protocol; http
+    timeout: Positive = 10.0  # seconds of a request; http
+    retries: Natural = 3  # of a request that failed; http
+    batch: Count = 64  # queries a request; http
+
+    @model_validator(mode="after")
+    def _has_its_place(self) -> RetrieverSettings:
+        if self.kind in ("bm25", "dense") and self.corpus is None:
+            raise ValueError(f'retriever.kind = "{self.kind}" needs retriever.corpus = "FILE.jsonl"')
+        if self.kind == "http" and self.url is None:
+            raise ValueError('retriever.kind = "http" needs retriever.url = "http://127.0.0.1:8000/retrieve"')
+        return self
+
+
+class WorldSettings(Settings):
+    """The task: a generated knowledge base, real facts (atlas), or the questions of a data set."""
+
+    kind: Literal["facts", "atlas", "dataset"] = "facts"
+    seed: Natural = 0  # wording of the passages; atlas
+    data: str | None = None  # a file or a benchmark's name; dataset
+    data_split: str | None = None  # of a benchmark; None = the one that papers report; dataset
+    eval_data: str | None = None  # held-out questions; None = a tenth of `data`; dataset
+    retriever: RetrieverSettings = RetrieverSettings()
     entities: Annotated[int, Field(ge=4, le=40)] = 40
     relations: Annotated[int, Field(ge=2, le=10)] = 10
     hops: tuple[Fraction, Fraction, Fraction] = (0.2, 0.4, 0.4)  # probability of a 1, 2 and 3-hop question
@@ -502,6 +536,23 @@ class WorldSettings(Settings):
         if abs(sum(self.hops) - 1.0) > 1e-9:
             raise ValueError(f"hops must sum to 1, got {list(self.hops)}")
         return self
+
+    @model_validator(mode="after")
+    def _retriever_fits(self) -> WorldSettings:
+        if self.kind == "facts" and self.retriever != RetrieverSettings():
+            raise ValueError('world.kind = "facts" answers its own queries; world.retriever is for atlas and dataset')
+        if self.kind == "dataset" and self.retriever.kind == "memory":
+            raise ValueError('world.kind = "dataset" has no passages of its own: set world.retriever.kind')
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_what_facts_lack(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what only other worlds have where it is not set: a world of facts is the same as before them."""
+        told: dict[str, Any] = handler(self)
+        for name in ("seed", "data", "data_split", "eval_data", "retriever"):
+            if getattr(self, name) == WorldSettings.model_fields[name].default:
+                told.pop(name, None)
+        return told
 
 
 class PolicySettings(Settings):

@@ -31,6 +31,9 @@ class Episode:
     searches: int
     valid_turns: int
     turn_status: list[str] = field(default_factory=list)  # "search", "answer" or "invalid", one a turn
+    # One a turn, None where the world did not search through a retriever: found, empty or failed, and its seconds.
+    retrieval_status: list[str | None] = field(default_factory=list)
+    retrieval_seconds: list[float | None] = field(default_factory=list)
     # Prompt, turn, observation, turn, ... as they were made: the witness that what was sampled is what is trained on.
     stretches: list[list[int]] = field(default_factory=list)
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from workbench.agent.episode import Episode
 from workbench.agent.tokenizer import Codec
-from workbench.agent.worlds import Question, World
+from workbench.agent.worlds import Question, Retrieved, World
 from workbench.spec import InputError
 
 _ACTION = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)
@@ -52,8 +52,13 @@ def exact_match(answer: str, gold: str) -> float:
 
 
 def f1(answer: str, gold: str) -> float:
-    """Harmonic mean of precision and recall over the words of the normalised answers (SQuAD)."""
+    """Harmonic mean of precision and recall over the words of the normalised answers (SQuAD 2.0).
+
+    Where one of them has no word left it is 1 if both have none, else 0.
+    """
     given, wanted = normalise(answer).split(), normalise(gold).split()
+    if not given or not wanted:
+        return float(given == wanted)
     common = sum((Counter(given) & Counter(wanted)).values())
     return 2.0 * common / (len(given) + len(wanted)) if common else 0.0
 
@@ -72,6 +77,15 @@ def begin(
     return dialogues
 
 
+def search_ahead(dialogues: Sequence[Dialogue], turns: Sequence[Sequence[int]]) -> None:
+    """Let the retriever answer in one request what these dialogues are about to search for in their `turns`.
+
+    Nothing but the number of requests changes; a world that answers its own queries has no use for it.
+    """
+    if len(dialogues) > 1:
+        dialogues[0].world_ahead([dialogue.decoded(turn) for dialogue, turn in zip(dialogues, turns, strict=True)])
+
+
 class Dialogue:
     """One episode as it happens: engines hand in the tokens of each turn and get the tokens of the observation.
 
@@ -86,6 +100,8 @@ class Dialogue:
         self.log_prob = [0.0] * self.prompt_length
         self.stretches = [list(self.tokens)]
         self.status: list[str] = []
+        self.retrieval_status: list[str | None] = []
+        self.retrieval_seconds: list[float | None] = []
         self.answer: str | None = None
         self.ended: str | None = None
 
@@ -96,11 +112,18 @@ class Dialogue:
         self.log_prob += log_prob
         self.stretches.append(list(tokens))
         action = parse(self._codec.decode(tokens))
-        found = None
+        found: str | Retrieved | None = None
         if action.kind == "answer":
             self.answer, self.ended = action.text, "answer"
         elif action.kind == "search":
             found = self._world.search(self._question, action.text, len(self.status) + 1)
+        if isinstance(found, Retrieved):
+            self.retrieval_status.append(found.status)
+            self.retrieval_seconds.append(found.seconds)
+            found = found.text
+        else:
+            self.retrieval_status.append(None)
+            self.retrieval_seconds.append(None)
         self.status.append("invalid" if action.kind == "search" and found is None else action.kind)
         if self.ended is None and len(self.status) >= self._world.max_turns:
             self.ended = "max_turns"
@@ -112,6 +135,16 @@ class Dialogue:
         self.log_prob += [0.0] * len(observation)
         self.stretches.append(observation)
         return observation
+
+    def decoded(self, tokens: Sequence[int]) -> str:
+        """The text of `tokens`."""
+        return self._codec.decode(tokens)
+
+    def world_ahead(self, texts: Sequence[str]) -> None:
+        """Hand the queries among `texts`, turns of several dialogues in this world, to the world at once."""
+        ahead = getattr(self._world, "search_ahead", None)
+        if ahead is not None:
+            ahead([action.text for action in map(parse, texts) if action.kind == "search"])
 
     def stop(self) -> None:
         """End the episode for want of room: the observation after the last turn, which nobody read, is dropped."""
@@ -134,11 +167,13 @@ class Dialogue:
             gold=gold,
             answer=answer,
             reward=0.0 if answer is None else self._world.score(self._question, answer),
-            success=answer is not None and exact_match(answer, gold) == 1.0,
+            success=answer is not None and self._world.correct(self._question, answer),
             ended=self.ended or "max_tokens",
             turns=len(self.status),
             searches=self.status.count("search"),
             valid_turns=len(self.status) - self.status.count("invalid"),
             turn_status=self.status,
+            retrieval_status=self.retrieval_status,
+            retrieval_seconds=self.retrieval_seconds,
             stretches=self.stretches,
         )

@@ -25,12 +25,14 @@ ENTITIES = (
 VOCABULARY = (PAD, EOS, UNKNOWN, *TAGS, *WORDS, *RELATIONS, *ENTITIES)
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
-    """The world's word-level tokenizer: one id a word, ids in the order of `VOCABULARY`, words split at white space.
+def build_tokenizer(words: Sequence[str] = (*WORDS, *RELATIONS, *ENTITIES)) -> PreTrainedTokenizerFast:
+    """A word-level tokenizer: one id a word, ids in the order of `VOCABULARY`, words split at white space.
 
     The tags are ordinary words: `decode(..., skip_special_tokens=True)` keeps them, only <pad>, <eos>, <unk> go.
     """
-    backend = Tokenizer(WordLevel({word: i for i, word in enumerate(VOCABULARY)}, unk_token=UNKNOWN))
+    backend = Tokenizer(
+        WordLevel({word: i for i, word in enumerate((PAD, EOS, UNKNOWN, *TAGS, *words))}, unk_token=UNKNOWN)
+    )
     backend.pre_tokenizer = WhitespaceSplit()
     tokenizer: Any = PreTrainedTokenizerFast
     built: PreTrainedTokenizerFast = tokenizer(

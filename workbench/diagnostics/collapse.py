@@ -81,6 +81,16 @@ HARD_RULES: tuple[HardRule, ...] = (
         "protocols differ in difficulty",
     ),
     HardRule(
+        "retriever_down",
+        "retrieval_failed_frac",
+        "above",
+        0.5,
+        "",
+        1,
+        "critical",
+        "when most searches fail the policy learns to do without them; console.log says why they do",
+    ),
+    HardRule(
         "signal_collapse",
         "zero_advantage_frac",
         "at least",

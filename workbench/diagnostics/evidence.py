@@ -134,6 +134,9 @@ class Rollouts:
     gold: Sequence[str]
     answer: Sequence[str | None]
     ended: Sequence[str]
+    # Per turn, None where no retriever was asked; empty where the sampler does not say.
+    retrieval_status: Sequence[Sequence[str | None]] = ()  # found, empty or failed
+    retrieval_seconds: Sequence[Sequence[float | None]] = ()
 
     @classmethod
     def of(cls, episodes: Sequence[EpisodeLike], rollout_step: int | Sequence[int]) -> Rollouts:
@@ -164,6 +167,8 @@ class Rollouts:
             gold=[e.gold for e in episodes],
             answer=[e.answer for e in episodes],
             ended=[e.ended for e in episodes],
+            retrieval_status=[getattr(e, "retrieval_status", ()) for e in episodes],
+            retrieval_seconds=[getattr(e, "retrieval_seconds", ()) for e in episodes],
         )
 
     def __len__(self) -> int:

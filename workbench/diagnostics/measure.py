@@ -23,7 +23,7 @@ from workbench.diagnostics import (
     turn_step,
 )
 from workbench.diagnostics.declare import Measure, declared
-from workbench.diagnostics.evidence import Evidence, StepEvidence
+from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from workbench.diagnostics.step import StepView
 from workbench.diagnostics.tokens import Segments, Tokens, quotient
 from workbench.diagnostics.trajectory import Trajectories
@@ -72,7 +72,7 @@ def measure(number: int, evidence: StepEvidence) -> Measurements:
     trained = evidence.trained or evidence.rollouts
     tokens = None if evidence.updates is None else Tokens(evidence.updates)
     minibatch = {} if tokens is None else measure_updates(tokens)
-    turns = {} if tokens is None else measure_turns(tokens, trained.turn_status)
+    turns = {} if tokens is None else measure_turns(tokens, trained.turn_status, trained)
     return Measurements(
         step=_step(StepView(number, evidence, minibatch or None), tokens),
         minibatch=minibatch,
@@ -95,10 +95,13 @@ def measure_updates(evidence: Evidence | Tokens) -> Columns:
 
 
 @np.errstate(all="ignore")
-def measure_turns(evidence: Evidence | Tokens, status: Sequence[Sequence[str]] | None = None) -> Columns:
+def measure_turns(
+    evidence: Evidence | Tokens, status: Sequence[Sequence[str]] | None = None, rollouts: Rollouts | None = None
+) -> Columns:
     """Columns (P,) of table `turn`: epoch, trajectory, turn_index, update and every turn-level diagnostic.
 
-    One row per turn and epoch; `status` holds the labels of each trajectory's turns, by trajectory.
+    One row per turn and epoch; `status` holds the labels of each trajectory's turns, by trajectory; `rollouts`
+    how the retriever did in them.
     """
     tokens = evidence if isinstance(evidence, Tokens) else Tokens(evidence)
     by = tokens.by_turn
@@ -111,6 +114,11 @@ def measure_turns(evidence: Evidence | Tokens, status: Sequence[Sequence[str]] |
     }
     columns |= _measured(at(Level.TURN), lambda m: m(tokens, by))
     columns["status"] = turn.status(columns["trajectory"], columns["turn_index"], status or [])
+    place = columns["trajectory"], columns["turn_index"]
+    columns["retrieval_seconds"] = turn.retrieval_seconds(*place, rollouts.retrieval_seconds if rollouts else ())
+    outcomes = rollouts.retrieval_status if rollouts else ()
+    for outcome in (turn.retrieval_empty_frac, turn.retrieval_failed_frac):
+        columns[outcome.name] = outcome(*place, outcomes)
     return columns
 
 
@@ -123,8 +131,8 @@ def measure_turn_steps(turns: Mapping[str, Any]) -> Columns:
     view = TurnRows(by, np.asarray(turns["trajectory"]), np.array(turns["status"], dtype=object))
     columns: Columns = {"turn_index": index}
     columns |= _measured(TURN_STEP_MEASURES, lambda m: m(view))
-    rolled = [m for m in at(Level.TURN) if m.roll is not None]
-    return columns | _measured(rolled, lambda m: _roll(m, by, turns[m.name], weight))
+    rolled = [m for m in (*at(Level.TURN), *TURN_MEASURES) if m.roll is not None]
+    return columns | _measured(rolled, lambda m: _roll(m, by, turns.get(m.name), weight))
 
 
 def _roll(measure: Measure, by: Segments, values: np.ndarray | None, weight: np.ndarray) -> np.ndarray | None:

@@ -156,6 +156,31 @@ def searches(v: StepView) -> float | None:
     return _mean(v.evidence.rollouts.searches)
 
 
+@diagnostic(STEP, Unit.FRACTION, "searches that found no passage / searches, of the fresh rollouts", "this project")
+def retrieval_empty_frac(v: StepView) -> float | None:
+    """Share of searches that the retriever answered with no passage; NULL where no retriever was asked."""
+    return _retrieved(v, "empty")
+
+
+@diagnostic(
+    STEP,
+    Unit.FRACTION,
+    "searches that failed / searches, of the fresh rollouts",
+    "this project",
+    alarms={
+        STEP: Alarm("above", 0.0, "a failed search is answered in words that no retriever found, and is trained on")
+    },
+)
+def retrieval_failed_frac(v: StepView) -> float | None:
+    """Share of searches that the retriever did not answer after all retries; NULL where no retriever was asked."""
+    return _retrieved(v, "failed")
+
+
+def _retrieved(v: StepView, outcome: str) -> float | None:
+    seen = [turn for turns in v.evidence.rollouts.retrieval_status for turn in turns if turn is not None]
+    return _share(seen.count(outcome), len(seen))
+
+
 @diagnostic(STEP, Unit.TOKENS, "mean written tokens of a rollout", "verl (response_length/mean)")
 def response_tokens(v: StepView) -> float | None:
     """Mean number of tokens that the policy wrote."""
@@ -291,6 +316,13 @@ def _seconds(v: StepView, name: str) -> float | None:
 def seconds_rollout(v: StepView) -> float | None:
     """Wall time of sampling the fresh rollouts."""
     return _seconds(v, "rollout")
+
+
+@diagnostic(STEP, Unit.SECONDS, "sum of the searches' wall times", "this project")
+def seconds_retrieval(v: StepView) -> float | None:
+    """Wall time that the fresh rollouts waited for the retriever, a part of `seconds_rollout`; NULL without one."""
+    waited = [s for turns in v.evidence.rollouts.retrieval_seconds for s in turns if s is not None]
+    return float(sum(waited)) if waited else None
 
 
 @diagnostic(STEP, Unit.SECONDS, "wall time of the updates", "this project")

@@ -7,7 +7,7 @@ from typing import Any
 from scipy.stats import beta
 
 from workbench.agent.engines.hf import HFEngine
-from workbench.agent.worlds.facts import Facts
+from workbench.agent.worlds.build import build
 from workbench.learn.rollouts import EVALUATION, generator
 from workbench.spec import EvaluationSettings, WorldSettings
 
@@ -19,14 +19,14 @@ def evaluate(
 
     With `search = False` the retriever returns nothing: an agent that still succeeds has memorised or guesses.
     """
-    asked = Facts(world if search else world.model_copy(update={"top_k": 0}))
+    asked = build(world if search else world.model_copy(update={"top_k": 0}))
     n = settings.episodes
     episodes = engine.rollout(
         asked, asked.questions("eval", 0, 0, n), list(range(n)), generator(seed, EVALUATION), greedy=settings.greedy
     )
     solved = sum(e.success for e in episodes)
     return {
-        "data": "facts" if search else "facts-no-search",
+        "data": world.kind if search else f"{world.kind}-no-search",
         "episodes": n,
         "success": solved / n,
         "success_low": float(beta.ppf(0.025, solved, n - solved + 1)) if solved else 0.0,

@@ -14,7 +14,7 @@ import torch
 from workbench.agent.engines.hf import HFEngine
 from workbench.agent.errors import NonFinite
 from workbench.agent.sentences import Sentences
-from workbench.agent.worlds.facts import Facts
+from workbench.agent.worlds.build import build
 from workbench.algorithms import resolve
 from workbench.batch import Batch
 from workbench.diagnostics.events import Event
@@ -52,7 +52,7 @@ class Trainer:
         self.engine = HFEngine(model, tokenizer, settings.engine)
         group_size = settings.learn.group_size or self.algorithm.group_size
         self.group_size = group_size
-        self.sampler = Sampler(settings, Facts(settings.world), self.engine, group_size, self.algorithm.select)
+        self.sampler = Sampler(settings, build(settings.world), self.engine, group_size, self.algorithm.select)
         self.sentences = Sentences(tokenizer)
         self.queue: deque[Rollout] = deque()
         self.step = 0

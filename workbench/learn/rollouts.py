@@ -10,7 +10,7 @@ from torch import Tensor
 from workbench.agent.draws import draw
 from workbench.agent.engines.hf import HFEngine
 from workbench.agent.episode import Episode, collate
-from workbench.agent.worlds.facts import Facts
+from workbench.agent.worlds import World
 from workbench.batch import Batch
 from workbench.learn.policy import log_probs
 from workbench.objective.select import Select
@@ -48,7 +48,7 @@ class Sampler:
     """Asks questions in a fixed order and lets the engine answer them."""
 
     settings: RunSettings
-    world: Facts
+    world: World
     engine: HFEngine
     group_size: int
     select: Select

@@ -58,22 +58,20 @@ def _imitate(settings: RunSettings, folder: Path) -> None:
     """Cross-entropy on the tokens that the script wrote; observations and prompts are read, never imitated."""
     import torch
 
-    from workbench.agent.demonstrations import demonstrations
     from workbench.agent.episode import collate
-    from workbench.agent.tokenizer import build_tokenizer
-    from workbench.agent.worlds.facts import Facts
+    from workbench.agent.worlds.build import demonstrations_of, tokenizer_of
     from workbench.learn import policy
 
     warm = settings.warmstart
     torch.set_num_threads(settings.threads)
-    tokenizer = build_tokenizer()
+    tokenizer = tokenizer_of(settings.world)
     model = policy.create(settings.policy, tokenizer, warm.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=warm.lr, betas=(0.9, 0.99), weight_decay=0.01, fused=True)
     # Constant, then down to zero over the last fifth: decaying all the way left 200 steps with nothing learned.
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda i: min(1.0, (i + 1) / 20, (warm.steps - i) / (0.2 * warm.steps))
     )
-    episodes = demonstrations(Facts(settings.world), warm.steps * warm.batch, warm.noise, warm.seed)
+    episodes = demonstrations_of(settings.world, warm.steps * warm.batch, warm.noise, warm.seed)
     for start in range(0, len(episodes), warm.batch):
         batch = sorted(episodes[start : start + warm.batch], key=lambda e: len(e.tokens))
         written = sum(sum(e.written) for e in batch)

@@ -19,7 +19,7 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from workbench.agent.engines.decode import FusedDecoder, supports
 from workbench.agent.engines.sampling import sample
 from workbench.agent.episode import Episode
-from workbench.agent.protocol import Dialogue, begin, closes
+from workbench.agent.protocol import Dialogue, begin, closes, search_ahead
 from workbench.agent.tokenizer import Codec
 from workbench.agent.worlds import Question, World
 from workbench.spec import EngineSettings
@@ -155,11 +155,15 @@ class _Table:
             self._closers = np.zeros(vocabulary, dtype=bool)
             self._closers[list(self._codec.closers)] = True
         long = (at + 1 - self._start >= self._turn_tokens) | (at + 1 >= self._limit)
+        ending: dict[int, list[int]] = {}
         for row in np.flatnonzero(writes & (long | self._closers[token])).tolist():
             turn = self._tokens[row, self._start[row] : at + 1].tolist()
             ends = bool(long[row]) or self._codec.exact or turn[-1] == self._codec.eos_id
             if ends or closes(self._codec.decode(turn)):
-                self._close(row, turn, at + 1)
+                ending[row] = turn
+        search_ahead([d for row in ending if (d := self._rows[row]) is not None], list(ending.values()))
+        for row, turn in ending.items():
+            self._close(row, turn, at + 1)
 
     def _close(self, row: int, turn: list[int], end: int) -> None:
         dialogue = self._rows[row]

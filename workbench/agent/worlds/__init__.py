@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 Split = Literal["train", "eval"]
 
@@ -18,6 +18,21 @@ class Question:
     seed: int
     start: str = ""
     chain: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()  # every accepted answer, `gold` first; empty where there is only one
+    choices: tuple[tuple[str, str], ...] = ()  # letter and text; `gold` is a letter then
+
+    @property
+    def golds(self) -> tuple[str, ...]:
+        """Every accepted answer."""
+        return self.answers or (self.gold,)
+
+
+class Retrieved(NamedTuple):
+    """The text of an observation, and how the retriever did: found, empty or failed, in how many seconds."""
+
+    text: str
+    status: str
+    seconds: float
 
 
 class World(Protocol):
@@ -32,8 +47,11 @@ class World(Protocol):
     def prompt(self, question: Question) -> str:
         """The text that the policy reads first."""
 
-    def search(self, question: Question, query: str, turn: int) -> str | None:
+    def search(self, question: Question, query: str, turn: int) -> str | Retrieved | None:
         """What the retriever returns for `query` in turn `turn` (from 1); None for a query that it cannot read."""
+
+    def correct(self, question: Question, answer: str) -> bool:
+        """Whether `answer` is right."""
 
     def score(self, question: Question, answer: str) -> float:
         """Reward of `answer`."""

@@ -56,6 +56,10 @@ class Facts:
             f"{self.entities[e]} {self.relations[r]} {self.entities[knowledge.target(e, r)]} ." for e, r in keys
         )
 
+    def correct(self, question: Question, answer: str) -> bool:
+        """Whether `answer` is the gold answer after normalisation."""
+        return exact_match(answer, question.gold) == 1.0
+
     def score(self, question: Question, answer: str) -> float:
         """Normalised exact match or F1 with the gold answer, as the settings say."""
         return f1(answer, question.gold) if self.settings.reward == "f1" else exact_match(answer, question.gold)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from workbench.cli.benchmarks import ingest, packing, recording, rollout, shares, trl, update
 from workbench.cli.benchmarks.pairs import Comparison
+from workbench.cli.benchmarks.retrieval import measure as retrieval
 from workbench.cli.benchmarks.scene import Scene, scene
 from workbench.cli.benchmarks.shares import Share
 from workbench.spec import RunSettings
@@ -18,6 +19,7 @@ COMPARISONS: dict[str, Callable[[Scene, int], list[Comparison]]] = {
     "logging": recording.measure,
     "ingest": ingest.measure,
     "packing": packing.measure,
+    "retrieval": retrieval,
     "trl": trl.measure,
 }
 

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from workbench.agent.data.score import best, choice, with_choices
+from workbench.agent.protocol import exact_match, f1
+
+CASES = json.loads(Path(__file__).with_name("squad_cases.json").read_text())
+CHOICES = (("A", "Aspirin"), ("B", "A beta blocker"), ("C", "Vitamin C"), ("D", "Bed rest"))
+
+
+def test_exact_match_and_f1_are_squads_on_every_recorded_case() -> None:
+    assert len(CASES) >= 300
+    assert 40 < sum(case["em"] for case in CASES) < 200  # both outcomes, and partial overlaps, are among them
+    assert sum(0 < case["f1"] < 1 for case in CASES) > 60
+    for case in CASES:
+        assert best(exact_match, case["answer"], case["golds"]) == case["em"], case
+        assert best(f1, case["answer"], case["golds"]) == pytest.approx(case["f1"], abs=1e-6), case
+
+
+@pytest.mark.parametrize(
+    ("answer", "letter"),
+    [
+        ("A", "A"), ("a", "A"), ("(b)", "B"), ("C.", "C"), (" D ", "D"), ("C) Vitamin C", "C"),
+        ("B: a beta blocker", "B"),
+        ("(A) aspirin", "A"), ("aspirin", "A"), ("The beta blocker.", "B"), ("vitamin c", "C"), ("E", None), ("", None),
+        ("A patient needs rest", None), ("E. Aspirin", None), ("neither", None), ("A B", None),
+    ],
+)  # fmt: skip
+def test_a_choice_is_read_from_its_letter_its_text_or_both(answer: str, letter: str | None) -> None:
+    assert choice(answer, CHOICES) == letter
+
+
+def test_choices_stand_below_the_question() -> None:
+    assert with_choices("Which?", CHOICES[:2]) == "Which?\nA. Aspirin\nB. A beta blocker\nAnswer with one letter."

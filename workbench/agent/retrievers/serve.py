@@ -1,0 +1,100 @@
+"""A server of Search-R1's retrieval protocol over any retriever, on the standard library's HTTP server."""
+
+from __future__ import annotations
+
+import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from workbench.agent.retrievers import Retriever
+from workbench.spec import InputError
+
+_LARGEST = 16 << 20  # bytes of a request
+_MOST = 1000  # passages a query
+
+
+class RetrievalServer(ThreadingHTTPServer):
+    """Answers POST /retrieve and GET /health; `top_k` passages where a request does not say how many."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, retriever: Retriever, host: str, port: int, top_k: int = 3) -> None:
+        self.retriever, self.top_k = retriever, top_k
+        try:
+            super().__init__((host, port), _Handler)
+        except (OSError, OverflowError) as error:
+            raise InputError(
+                f"cannot listen on {host}:{port} ({error}); choose another: --port N, --host NAME"
+            ) from None
+
+    @property
+    def url(self) -> str:
+        """Where clients send their queries."""
+        host, port = self.server_address[:2]
+        return f"http://{host if isinstance(host, str) else host.decode()}:{port}/retrieve"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no error of the server."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"  # keeps connections open
+    timeout = 60
+    disable_nagle_algorithm = True  # header and body are two small packets: without this each answer waits 40 ms
+    server: RetrievalServer
+
+    def do_GET(self) -> None:
+        """Whether the server is up."""
+        self._send(*((200, {"status": "ok"}) if self.path == "/health" else (404, {"detail": "POST /retrieve"})))
+
+    def do_POST(self) -> None:
+        """Ranked passages for each query."""
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal() or int(length) > _LARGEST:
+            self.close_connection = True
+            self._send(413, {"detail": f"a request needs a Content-Length of at most {_LARGEST} bytes"})
+            return
+        body = self.rfile.read(int(length))
+        if self.path.rstrip("/") != "/retrieve":
+            self._send(404, {"detail": "POST /retrieve"})
+            return
+        try:
+            queries, top_k, scored = _request(json.loads(body), self.server.top_k)
+        except ValueError as error:
+            self._send(422, {"detail": str(error)})
+            return
+        found = self.server.retriever.retrieve(queries, top_k)
+        documents = [[{"id": p.id, "contents": p.contents} for p in passages] for passages in found]
+        if not scored:
+            self._send(200, {"result": documents})
+            return
+        pairs = [zip(docs, passages, strict=True) for docs, passages in zip(documents, found, strict=True)]
+        self._send(200, {"result": [[{"document": d, "score": p.score} for d, p in pair] for pair in pairs]})
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Requests are not logged: a run makes thousands."""
+
+    def _send(self, status: int, answer: dict[str, Any]) -> None:
+        body = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def _request(given: Any, top_k: int) -> tuple[list[str], int, bool]:
+    """(queries, topk, return_scores) of a request; ValueError says what is wrong with it."""
+    if not isinstance(given, dict):
+        raise ValueError('the body is an object: {"queries": ["..."], "topk": 3, "return_scores": true}')
+    queries = given.get("queries")
+    if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
+        raise ValueError("queries must be a list of strings")
+    wanted = given.get("topk") or top_k
+    if not isinstance(wanted, int) or isinstance(wanted, bool) or not 1 <= wanted <= _MOST:
+        raise ValueError(f"topk must be an integer from 1 to {_MOST}")
+    scored = given.get("return_scores", False)
+    if not isinstance(scored, bool):
+        raise ValueError("return_scores must be true or false")
+    return queries, wanted, scored
