@@ -35,6 +35,14 @@ def value_mae(t: Tokens, by: Segments) -> np.ndarray | None:
     return None if t.value_old is None or t.returns is None else by.mean(np.abs(t.value_old - t.returns))
 
 
+@diagnostic((UPDATE,), Unit.REWARD, "<|V_old - G|> over the tokens out of range", "this project")
+def value_mae_out_of_range(t: Tokens, by: Segments) -> np.ndarray | None:
+    """The same over tokens whose ratio left the clip's range: whether advantages are wrong where the data is stale."""
+    if t.value_old is None or t.returns is None:
+        return None
+    return by.mean(np.abs(t.value_old - t.returns), t.out_of_range)
+
+
 @diagnostic((UPDATE,), Unit.REWARD, "<V_old - G>_m", "this project")
 def value_bias(t: Tokens, by: Segments) -> np.ndarray | None:
     """Mean error of the values behind the advantages; above 0 = the critic hopes for too much."""

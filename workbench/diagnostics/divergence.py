@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from workbench.diagnostics.declare import diagnostic
-from workbench.diagnostics.tokens import CLAMP, Segments, Tokens
+from workbench.diagnostics.tokens import CLAMP, Segments, Tokens, quotient
 from workbench.spec import Alarm, Level, Unit
 
 STEP, TRAJECTORY, TURN, UPDATE = Level.STEP, Level.TRAJECTORY, Level.TURN, Level.UPDATE
@@ -111,6 +111,13 @@ def displacement_negative(t: Tokens, by: Segments) -> np.ndarray:
     return t.sequences_by_update.mean(shift, bad)
 
 
+@diagnostic((UPDATE,), Unit.NATS, "mean over sequences with A >= 0 of the mean log_prob", "arXiv 2512.04220 (LLDS)")
+def log_prob_positive(t: Tokens, by: Segments) -> np.ndarray:
+    """How likely good trajectories are per token; a steady fall is the second phase of the LLD death spiral."""
+    _, good = _displacement(t, True)
+    return t.sequences_by_update.mean(t.by_sequence.mean(t.log_prob), good)
+
+
 @diagnostic((UPDATE,), Unit.FRACTION, "share of sequences with A >= 0 whose mean delta < 0", "arXiv 2512.04220 (LLDS)")
 def displaced_positive_frac(t: Tokens, by: Segments) -> np.ndarray:
     """Share of good trajectories that the policy has made less likely."""
@@ -134,6 +141,15 @@ def mismatch(t: Tokens, by: Segments) -> np.ndarray:
 def mismatch_max(t: Tokens, by: Segments) -> np.ndarray:
     """Largest disagreement of trainer and sampler about one token."""
     return by.maximum(np.abs(t.mismatch))
+
+
+@diagnostic((UPDATE,), Unit.NONE, "Pearson correlation of p_old and p_behaviour over tokens", "prime-rl, verl")
+def mismatch_pearson(t: Tokens, by: Segments) -> np.ndarray:
+    """Whether trainer and sampler order the tokens alike; NULL where one of them is constant."""
+    old = np.exp(t.log_prob - t.log_ratio)
+    sampler = np.exp(t.log_prob - t.log_ratio - t.mismatch)
+    a, b = old - by.spread(by.mean(old)), sampler - by.spread(by.mean(sampler))
+    return quotient(by.mean(a * b), np.sqrt(by.mean(a**2) * by.mean(b**2)))
 
 
 @diagnostic(

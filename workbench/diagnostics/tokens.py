@@ -224,6 +224,16 @@ class Tokens:
         return None if other is None else self.log_prob - other
 
     @cached_property
+    def correction(self) -> np.ndarray | None:
+        """Weight of the rollout correction; None without one."""
+        return self._optional("correction")
+
+    @cached_property
+    def corrected(self) -> np.ndarray | None:
+        """The correction capped the weight or set it to 0; None without one."""
+        return None if self.evidence.corrected is None else self._flag("corrected")
+
+    @cached_property
     def unit_ratio(self) -> np.ndarray:
         """The ratio that the surrogate used (token, turn or sequence)."""
         return self._column("ratio")

@@ -14,6 +14,7 @@ from workbench.diagnostics.evidence import Evidence
 from workbench.learn import optimizers
 from workbench.learn.critic import Critic
 from workbench.learn.policy import log_probs
+from workbench.learn.probe import Probe
 from workbench.objective.algorithm import Algorithm
 from workbench.objective.pipeline import LossTerms, Normaliser, clipped_loss, policy_loss, statistics
 from workbench.objective.value import positions, value_loss
@@ -52,6 +53,7 @@ class Learner:
     updates: int = 0  # since the start of the run; decides when the true clipping bias is measured
 
     def __post_init__(self) -> None:
+        self.probe = Probe(self.algorithm, self.temperature)
         self.policy_parameters = [p for p in self.policy.parameters() if p.requires_grad]
         self.policy_optimizer = optimizers.build(self.policy_parameters, self.settings.policy)
         self.critic_parameters = [] if self.critic is None else list(self.critic.parameters())
@@ -59,7 +61,11 @@ class Learner:
 
     def update(self, batch: Batch, epoch: int, rollout_step: int) -> Evidence:
         """Train once on one minibatch; returns what happened, measured at the weights before the step."""
-        scalars = self._update_policy(batch)
+        every = self.settings.probe_every
+        probed: dict[str, float | None] = {}
+        if every and self.updates % every == 0:
+            probed = self.probe.measure(self.policy, self.policy_parameters, batch)
+        scalars = probed | self._update_policy(batch)
         if self.critic is not None:
             scalars |= self._update_critic(batch)
         self.updates += 1
@@ -78,6 +84,8 @@ class Learner:
             log_prob_old=one(batch.log_prob_old, 0),
             log_prob_behaviour=one(batch.log_prob_behaviour, 0),
             log_prob_ref=None if batch.log_prob_ref is None else one(batch.log_prob_ref, 0),
+            correction=None if terms.correction is None else one(terms.correction, 0),
+            corrected=None if terms.corrected is None else one(terms.corrected, 0),
             ratio=one(terms.ratio, 0),
             active_low=one(terms.active_low, 0),
             active_high=one(terms.active_high, 0),
