@@ -56,7 +56,7 @@ def show_comparison(
             _export(runs_in(reader, experiment), export)
         show_region(reader, experiment, form, reference)
         return
-    each = _in_file_order(runs_in(reader, experiment), runs / experiment / "experiment.toml")
+    each = in_file_order(runs_in(reader, experiment), runs / experiment / "experiment.toml")
     _check_arm(reference, list(dict.fromkeys(each["arm"])), experiment)
     if export is not None:
         _export(each, export)
@@ -116,7 +116,7 @@ def _export(each: pd.DataFrame, file: Path) -> None:
     note(f"wrote {file}: {len(rows)} runs")
 
 
-def _in_file_order(each: pd.DataFrame, file: Path) -> pd.DataFrame:
+def in_file_order(each: pd.DataFrame, file: Path) -> pd.DataFrame:
     """Arms in the order of the grid file that lies beside the runs; those that it does not name come last."""
     from workbench.grid.file import load
     from workbench.spec import InputError

@@ -1,0 +1,163 @@
+"""The results of an experiment as one small Parquet file: a row a run, its curves as lists, the question beside them.
+
+A report, its figures and every verdict are computed from this alone, so whoever has the file needs no training. Of
+`sorl compare --export FILE.csv` it holds the columns under the same names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from workbench.spec import InputError
+from workbench.verdict.runs import runs as runs_in
+from workbench.verdict.survival import observed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from workbench.store.reader import Reader
+
+KEY, FORMAT = b"sorl_results", 1
+# Curve -> how a step's value comes from its row of `step` (s) and its updates (u); means over updates skip NULLs.
+SERIES = {
+    "success": "s.success", "grad_norm_max": "s.grad_norm_max", "clip_frac": "s.clip_frac",
+    "ess_frac_min": "s.ess_frac_min", "entropy": "s.entropy", "clip_bias_norm": "u.clip_bias_norm",
+    "value_mae": "u.value_mae",
+}  # fmt: skip
+_TEXT = ("run_id", "experiment", "arm", "algorithm", "status", "reason", "outcome", "config", "slots", "versions")
+_WHOLE = ("seed", "collapse_step", "detected", "steps", "planned")
+_REAL = ("peak_success", "final_success", "clip_frac_mean", "grad_norm_median", "grad_norm_peak", "seconds", "time")
+# Names of verdict.runs that are also curves.
+_RENAMED = {"clip_frac": "clip_frac_mean", "grad_norm_max": "grad_norm_peak"}
+
+
+@dataclass(frozen=True)
+class Results:
+    """The runs of one experiment, its question and grid file, and what the guard says of the comparison."""
+
+    experiment: str
+    question: str
+    toml: str
+    fairness: tuple[str, ...]
+    table: pa.Table
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """One row per run: the columns of verdict.runs, time and event of survival.observed, slots, curves as lists.
+
+        A curve is column `NAME_curve` there; `step` holds the steps of all of them.
+        """
+        return self.table.to_pandas().rename(columns={**{n: f"{n}_curve" for n in SERIES}, **_back()})
+
+
+def _back() -> dict[str, str]:
+    return {new: old for old, new in _RENAMED.items()}
+
+
+def collect(
+    reader: Reader, experiment: str, slots: Callable[[str], str | None], order: Callable[[pd.DataFrame], pd.DataFrame]
+) -> tuple[pd.DataFrame, dict[str, str]]:
+    """The rows of verdict.runs in `order`, with what the file holds besides, and the experiment's question and TOML.
+
+    `slots` tells the slots that a configuration (JSON) resolves to, as JSON. InputError for an unknown experiment.
+    """
+    frame = order(runs_in(reader, experiment))
+    chosen = "(SELECT run_id FROM run WHERE experiment = $name)"
+    more = reader.query(
+        f"SELECT run_id, versions, seconds FROM run WHERE run_id IN {chosen}", {"name": experiment}
+    ).drop_duplicates("run_id")
+    lists = ", ".join(f"list(({sql})::FLOAT ORDER BY s.step) AS {name}_curve" for name, sql in SERIES.items())
+    curves = reader.query(
+        "WITH u AS (SELECT run_id, step, avg(clip_bias_norm) AS clip_bias_norm, avg(value_mae) AS value_mae "
+        f"FROM minibatch WHERE run_id IN {chosen} GROUP BY run_id, step) "
+        f"SELECT run_id, list(s.step ORDER BY s.step) AS step, {lists} "
+        f"FROM step AS s LEFT JOIN u USING (run_id, step) WHERE run_id IN {chosen} GROUP BY run_id",
+        {"name": experiment},
+    )
+    watched = observed(frame)[["run_id", "time", "event"]]
+    for part in (more, curves, watched):
+        frame = frame.merge(part, on="run_id", how="left")
+    told = reader.rows("SELECT question, toml FROM experiment WHERE experiment = ?", [experiment]).rows
+    question, toml = told[0] if told else (None, None)
+    resolved = pd.Series([slots(c) if isinstance(c, str) else None for c in frame["config"]], frame.index, dtype=object)
+    frame = frame.assign(experiment=experiment, slots=resolved)
+    return frame, {"experiment": experiment, "question": question or experiment, "toml": toml or ""}
+
+
+def results(frame: pd.DataFrame, about: dict[str, str], fairness: Sequence[str] = ()) -> Results:
+    """The rows of `collect` in the types of the file."""
+    import pyarrow as pa
+
+    named = frame.rename(columns={**_RENAMED, **{f"{name}_curve": name for name in SERIES}})
+    columns = [pa.array(_plain(named[field.name]), field.type) for field in _schema()]
+    return Results(about["experiment"], about["question"], about["toml"], tuple(fairness),
+                   pa.Table.from_arrays(columns, schema=_schema()))  # fmt: skip
+
+
+def write(found: Results, file: Path) -> None:
+    """Write the file. Raises InputError where it cannot be written."""
+    import pyarrow.parquet as pq
+
+    about = {
+        "format": FORMAT, "experiment": found.experiment, "question": found.question, "toml": found.toml,
+        "fairness": found.fairness,
+    }  # fmt: skip
+    table = found.table.replace_schema_metadata({KEY: json.dumps(about).encode()})
+    try:
+        pq.write_table(table, file, compression="zstd", compression_level=19)
+    except OSError as error:
+        raise InputError(f"cannot write '{file}': {error.strerror or error}") from None
+
+
+def read(file: Path) -> Results:
+    """Read a file of `write`. Raises InputError for anything else, saying what it is and how to make one."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    make = "`sorl report EXPERIMENT --export FILE.parquet` writes one"
+    if file.is_dir():
+        raise InputError(f"'{file}' is a folder; {make}")
+    try:
+        table = pq.read_table(file, partitioning=None)
+    except FileNotFoundError:
+        raise InputError(f"no file '{file}'; {make}") from None
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"'{file}' is no Parquet file of results ({str(error).splitlines()[0]}); {make}") from None
+    try:
+        about = json.loads((table.schema.metadata or {})[KEY])
+        kind = about["format"]
+        told = [str(about[name]) for name in ("experiment", "question", "toml")]
+        fairness = tuple(str(line) for line in about["fairness"])
+    except (KeyError, ValueError, TypeError):
+        raise InputError(f"'{file}' is a Parquet file, but not one of results; {make}") from None
+    if kind != FORMAT:
+        raise InputError(f"'{file}' holds results in format {kind}, this version of sorl reads {FORMAT}; {make}")
+    schema = _schema()
+    if missing := [name for name in schema.names if name not in table.column_names]:
+        raise InputError(f"'{file}' lacks the columns {', '.join(missing)}; {make}")
+    try:
+        table = table.select(schema.names).cast(schema)
+    except (pa.ArrowException, ValueError) as error:
+        raise InputError(f"'{file}' has a column of another type: {str(error).splitlines()[0]}; {make}") from None
+    return Results(told[0], told[1], told[2], fairness, table)
+
+
+def _schema() -> pa.Schema:
+    import pyarrow as pa
+
+    fields = [pa.field(name, pa.string()) for name in _TEXT] + [pa.field(name, pa.int64()) for name in _WHOLE]
+    fields += [pa.field(name, pa.float64()) for name in _REAL] + [pa.field("event", pa.bool_())]
+    fields += [pa.field("step", pa.list_(pa.int64()))] + [pa.field(name, pa.list_(pa.float32())) for name in SERIES]
+    return pa.schema(fields)
+
+
+def _plain(column: pd.Series) -> list[Any]:
+    """Values with None for what is missing; curves stay arrays."""
+    return [None if v is None or v is pd.NA or v is pd.NaT or (isinstance(v, float) and v != v) else v for v in column]
