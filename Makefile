@@ -7,8 +7,9 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run app test test-ray test-slow check bench bench-trl parity mutate docs clean
+.PHONY: help run app test test-ray test-slow check bench bench-trl parity mutate docs screenshots clean
 MUTANTS ?= 300
+RUNS ?= runs
 # Files with parts that are rendered from the declarations.
 GENERATED := docs/*.md README.md workbench/view/declared.toml
 
@@ -58,6 +59,9 @@ check: $(BIN)/.test ## format, lint, types, arrows, stale docs, tests: what CI r
 
 docs: $(BIN)/.test ## rewrite the generated blocks of the docs
 	$(BIN)/cog -r $(GENERATED)
+
+screenshots: $(BIN)/.test ## pictures of every screen over RUNS (default runs), into docs/screenshots; needs chromium
+	$(BIN)/python -m tests.e2e.screenshots $(RUNS) docs/screenshots
 
 bench: $(BIN)/.core ## speed, each figure beside its baseline
 	$(BIN)/sorl bench

@@ -1,0 +1,155 @@
+"""The app in a real browser: `sorl app` in a process of its own, and Debian's chromium without a window."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
+
+from tests.store.processes import ROOT
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+PATIENCE = 240.0  # seconds: what a loaded machine may need for what takes one when it is idle
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+# Opened at the address of a screen, the app looks for its server there first, and only then where it is.
+_EXPECTED = "/_stcore/"
+# What is said at the end of each screen. The app looks for new rows twice a second, so that it is never quite idle.
+_ENDS = {
+    "overview": "grad norm max", "compare": "What differs", "turns": "A cell is the", "collapse": "is no warning",
+    "episode": "Point at a name", "run": "What it wrote", "sql": "asks the same again", "glossary": "Source:",
+}  # fmt: skip
+# The end of the screen is there, nothing on it is stale, and every figure has been drawn.
+_SETTLED = """
+end => document.querySelector('[data-testid="stMainBlockContainer"]')?.innerText.includes(end)
+  && !document.querySelector('[data-stale="true"], [data-testid="stSkeleton"]')
+  && [...document.querySelectorAll('[data-testid="stPlotlyChart"]')].every(e => e.querySelector('.main-svg'))
+  && document.fonts.status === 'loaded'
+"""
+# The unseen marks of a figure that take the pointer: place of the trace, and what each mark carries.
+_TARGETS = """
+key => document.querySelector(`.st-key-${key} .js-plotly-plot`)._fullData
+  .map((trace, place) => [place, trace])
+  .filter(([place, trace]) => trace.marker?.opacity === 0)
+  .flatMap(([place, trace]) => Array.from(trace.customdata, (carried, index) => [place, index, [...carried]]))
+"""
+_PLACE = """
+([key, place, index]) => {
+  const drawn = document.querySelector(`.st-key-${key} .js-plotly-plot`);
+  drawn.scrollIntoView({block: 'center'});
+  const {_fullData: data, _fullLayout: layout} = drawn;
+  const trace = data[place], box = drawn.getBoundingClientRect();
+  const axis = name => layout[name[0] + 'axis' + name.slice(1)];
+  const x = axis(trace.xaxis), y = axis(trace.yaxis);
+  return [box.x + x._offset + x.d2p(trace.x[index]), box.y + y._offset + y.d2p(trace.y[index])];
+}
+"""
+_HOVERED = "key => document.querySelector(`.st-key-${key} .js-plotly-plot`)._hoverdata?.length > 0"
+
+
+def chromium() -> str | None:
+    """The program SORL_CHROMIUM, else the first that is installed; None where none is."""
+    return os.environ.get("SORL_CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
+
+
+@contextmanager
+def served(runs: Path) -> Iterator[str]:
+    """The address of `sorl app` over a runs folder, on a free port of this machine; its process ends with the block."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "cli.py", "--runs", str(runs), "app", "--port", str(port)]
+    app = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        _until_it_answers(app, f"http://127.0.0.1:{port}/_stcore/health")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        app.terminate()
+        try:
+            app.wait(20)
+        except subprocess.TimeoutExpired:
+            app.kill()
+
+
+def _until_it_answers(app: subprocess.Popen[str], address: str) -> None:
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        if app.poll() is not None:
+            raise RuntimeError(f"the app ended: {app.stdout.read() if app.stdout else ''}")
+        try:
+            with urlopen(address, timeout=5):
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise TimeoutError(f"no answer from {address} in {PATIENCE:g} s")
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    """The browser; in a container it runs as root, where its own sandbox does not start."""
+    from playwright.sync_api import sync_playwright
+
+    options = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+    with sync_playwright() as play:
+        opened = play.chromium.launch(executable_path=chromium(), args=options, timeout=1000 * PATIENCE)
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+
+@contextmanager
+def window(opened: Browser, *, dark: bool = False, width: int = 1280, height: int = 900) -> Iterator[Page]:
+    """A page of its own, light or dark."""
+    context = opened.new_context(
+        viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", reduced_motion="reduce"
+    )
+    context.set_default_timeout(1000 * PATIENCE)
+    page = context.new_page()
+    try:
+        yield page
+    finally:
+        context.close()
+
+
+def complaints(page: Page) -> list[str]:
+    """A list that fills with the errors of the page: of its scripts, its console, and requests that failed."""
+    found: list[str] = []
+
+    def said(message: Any) -> None:
+        if message.type == "error" and _EXPECTED not in message.location.get("url", ""):
+            found.append(f"console: {message.text}")
+
+    def answered(response: Any) -> None:
+        if response.status >= 400 and _EXPECTED not in response.url:
+            found.append(f"{response.status}: {response.url}")
+
+    page.on("console", said)
+    page.on("pageerror", lambda error: found.append(f"script: {error}"))
+    page.on("response", answered)
+    return found
+
+
+def settle(page: Page, screen: str) -> None:
+    """Wait until a screen is drawn whole."""
+    page.wait_for_function(_SETTLED, arg=_ENDS[screen])
+
+
+def click_cell(page: Page, figure: str, carried: list[Any]) -> None:
+    """Click the cell of a figure (by what `export.figure` calls it) whose mark carries these values first."""
+    found: list[tuple[int, int, list[Any]]] = page.evaluate(_TARGETS, figure)
+    place, index = next((p, i) for p, i, values in found if values[: len(carried)] == carried)
+    at = page.evaluate(_PLACE, [figure, place, index])
+    page.mouse.move(at[0] - 3, at[1] - 2)
+    page.mouse.move(*at)
+    page.wait_for_function(_HOVERED, arg=figure)
+    page.mouse.click(*at)

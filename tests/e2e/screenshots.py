@@ -1,0 +1,82 @@
+"""Pictures of every screen, light and dark, at two widths: `make screenshots`, or this file with RUNS and a folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+from tests.e2e.browser import browser, chromium, served, settle, window
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+WIDTHS = (1280, 1920)
+# Screen -> what its address says; a screen opens with a collapsed run where there is one.
+VIEWS: dict[str, list[tuple[str, str]]] = {
+    "overview": [],
+    "compare": [("arm", "ppo"), ("arm", "s-ppo"), ("arm", "st-ppo")],
+    "turns": [],
+    "collapse": [],
+    "episode": [],
+    "run": [],
+    "sql": [],
+    "glossary": [("find", "clip_bias")],
+}
+_TALLEST = 4000  # pixels of a picture
+_LARGE = 280_000  # bytes
+_HEIGHT = "document.querySelector('[data-testid=stMainBlockContainer]').scrollHeight"
+# Plotly lays a figure out again a moment after its width has changed.
+_FITS = """
+() => [...document.querySelectorAll('.js-plotly-plot')].every(
+  e => Math.abs(e.querySelector('.main-svg').getBoundingClientRect().width - e.clientWidth) < 2)
+"""
+
+
+def shoot(page: Page, screen: str, file: Path, width: int) -> None:
+    """A picture of the whole screen, however tall it is."""
+    page.set_viewport_size({"width": width, "height": 800})
+    settle(page, screen)
+    page.wait_for_function(_FITS)
+    page.set_viewport_size({"width": width, "height": max(600, min(_TALLEST, page.evaluate(_HEIGHT)))})
+    settle(page, screen)
+    page.wait_for_function(_FITS)
+    page.screenshot(path=file)
+    _shrink(file)
+
+
+def _shrink(file: Path) -> None:
+    """A picture above `_LARGE` keeps its 256 most frequent colours; every other pixel takes the nearest of them."""
+    from PIL import Image
+
+    with Image.open(file) as opened:
+        picture = opened.convert("RGB")
+    picture.save(file, optimize=True)
+    if file.stat().st_size <= _LARGE:
+        return
+    found: list[tuple[int, tuple[int, int, int]]] = picture.getcolors(1 << 24) or []
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([part for _, colour in sorted(found, reverse=True)[:256] for part in colour])
+    picture.quantize(palette=palette, dither=Image.Dither.NONE).save(file, optimize=True)
+
+
+def main(runs: Path, folder: Path) -> None:
+    """Write `SCREEN-THEME-WIDTH.png` for every screen, theme and width."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with served(runs) as address, browser() as opened:
+        for theme in ("light", "dark"):
+            with window(opened, dark=theme == "dark") as page:
+                for name, choices in VIEWS.items():
+                    page.goto(f"{address}/{'' if name == 'overview' else name}?{urlencode(choices)}")
+                    for width in WIDTHS:
+                        shoot(page, name, folder / f"{name}-{theme}-{width}.png", width)
+                    print(f"{folder}/{name}-{theme}-*.png", flush=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3 or not Path(sys.argv[1]).is_dir():
+        sys.exit("usage: python -m tests.e2e.screenshots RUNS FOLDER; RUNS is a folder that `sorl run` has filled")
+    if chromium() is None:
+        sys.exit("no chromium on this machine: apt-get install chromium, or name one in SORL_CHROMIUM")
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

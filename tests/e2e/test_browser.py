@@ -1,0 +1,104 @@
+"""From the Overview to the token that did it, by clicking, in a real browser."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from tests.e2e.browser import browser, chromium, click_cell, complaints, served, settle, window
+from tests.store.fixture import write_grid
+from workbench.diagnostics import CATALOGUE
+from workbench.store.sync import sync
+
+PPO = 1  # its place among the arms: grpo, ppo, so-grpo, st-ppo
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = [
+    pytest.mark.timeout(1200),  # a minute where nothing else runs
+    pytest.mark.skipif(find_spec("playwright") is None, reason="playwright is not installed: pip install 'sorl[test]'"),
+    pytest.mark.skipif(
+        chromium() is None, reason="no chromium on this machine: apt-get install chromium, or name one in SORL_CHROMIUM"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    runs = tmp_path_factory.mktemp("browser") / "runs"
+    runs.mkdir()
+    write_grid(runs)
+    sync(runs, CATALOGUE)
+    with served(runs) as url:
+        yield url
+
+
+def query(page: Page) -> dict[str, list[str]]:
+    return parse_qs(urlsplit(page.url).query)
+
+
+def stored(page: Page, name: str) -> None:
+    """A picture of the screen, where the variable SORL_SCREENSHOTS names a folder."""
+    if folder := os.environ.get("SORL_SCREENSHOTS"):
+        page.screenshot(path=Path(folder) / f"walk-{name}.png")
+
+
+def test_from_the_overview_to_the_culprit_token(address: str) -> None:
+    with browser() as opened, window(opened) as page:
+        errors = complaints(page)
+        page.goto(address)
+        settle(page, "overview")
+        stored(page, "overview")
+
+        # The collapsed run, by its cell.
+        click_cell(page, "grid", ["ppo-s0-aaaa0000"])
+        page.wait_for_url("**/run?**")
+        settle(page, "run")
+        assert query(page)["run"] == ["ppo-s0-aaaa0000"]
+        assert "Collapsed: the fall began at step 17" in page.inner_text(".sorl-answer")
+        stored(page, "run")
+
+        page.get_by_role("link", name="Compare", exact=True).first.click()
+        page.wait_for_url("**/compare?**")
+        settle(page, "compare")
+        assert page.get_by_text("Each line is one run").or_(page.get_by_text("interquartile mean")).is_visible()
+        stored(page, "compare")
+
+        page.get_by_role("link", name="Collapse", exact=True).first.click()
+        page.wait_for_url("**/collapse?**")
+        settle(page, "collapse")
+        assert page.get_by_text("How long the arms stay up").is_visible()
+        stored(page, "collapse")
+
+        page.get_by_role("link", name="Turns", exact=True).first.click()
+        page.wait_for_url("**/turns?**")
+        settle(page, "turns")
+        click_cell(page, "turns", [PPO, 12, 3])  # step 12, turn 3
+        link = page.locator(".sorl-listing tr", has_text="kept").first.get_by_role("link")
+        link.wait_for()
+        stored(page, "turns")
+
+        link.click()
+        page.wait_for_url("**/episode?**")
+        settle(page, "episode")
+        token = page.locator(".sorl-token.sorl-heaviest")
+        token.scroll_into_view_if_needed()
+        token.hover()
+        tip = token.evaluate("element => getComputedStyle(element, '::after').content")
+        assert "log-ratio" in tip
+        assert "gradient weight" in tip
+        stored(page, "episode")
+
+        # Back is where one came from.
+        page.go_back()
+        page.wait_for_url("**/turns?**")
+        settle(page, "turns")
+        assert "cell" in query(page)
+        assert not errors
