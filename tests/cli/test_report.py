@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.test_compare import fell, record
-from tests.store.fixture import write_experiment
+from tests.store.fixture import START, write_experiment, write_segment
 from workbench.cli import findings
 
 Sorl = Callable[..., Any]
@@ -87,3 +89,23 @@ def test_the_shipped_results_say_what_the_page_of_findings_says() -> None:
     for file in shipped:
         assert f"experiments/results/{file.name}" in page
         assert file.stat().st_size < 2**20
+
+
+def test_what_was_not_measured_stays_null_and_nan_stays_nan(sorl: Sorl, runs: Path, tmp_path: Path) -> None:
+    write_experiment(runs, "demo")
+    folder = record(runs, "ppo", 0, steps=3)
+    place = {"run_id": [folder.name] * 3, "step": [0, 1, 2], "written_at": [START] * 3}
+    write_segment(folder, "step", place | {"success": [0.5, None, 0.25], "entropy": [math.nan, math.inf, 1.0]})
+    write_segment(folder, "minibatch", place | {"update": [0] * 3, "clip_bias_norm": [None, 0.5, math.nan]})
+    file = tmp_path / "demo.parquet"
+    assert sorl("report", "demo", "--export", file, runs=runs).exit_code == 0
+    (row,) = pq.read_table(file).to_pylist()
+    assert row["step"] == [0, 1, 2]
+    assert row["success"] == [0.5, None, 0.25]
+    assert row["value_mae"] == [None] * 3
+    assert row["clip_bias_norm"][:2] == [None, 0.5]
+    assert math.isnan(row["clip_bias_norm"][2])
+    assert math.isnan(row["entropy"][0])
+    assert row["entropy"][1:] == [math.inf, 1.0]
+    page = sorl("report", "--from", file, "--format", "md", runs=runs)
+    assert page.exit_code == 0, page.output

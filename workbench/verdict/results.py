@@ -74,13 +74,15 @@ def collect(
         f"SELECT run_id, versions, seconds FROM run WHERE run_id IN {chosen}", {"name": experiment}
     ).drop_duplicates("run_id")
     lists = ", ".join(f"list(({sql})::FLOAT ORDER BY s.step) AS {name}_curve" for name, sql in SERIES.items())
-    curves = reader.query(
+    # Rows, not a frame: in the lists of a frame NULL would be 0.
+    answer = reader.rows(
         "WITH u AS (SELECT run_id, step, avg(clip_bias_norm) AS clip_bias_norm, avg(value_mae) AS value_mae "
         f"FROM minibatch WHERE run_id IN {chosen} GROUP BY run_id, step) "
         f"SELECT run_id, list(s.step ORDER BY s.step) AS step, {lists} "
         f"FROM step AS s LEFT JOIN u USING (run_id, step) WHERE run_id IN {chosen} GROUP BY run_id",
         {"name": experiment},
     )
+    curves = pd.DataFrame(answer.rows, columns=answer.columns, dtype=object)
     watched = observed(frame)[["run_id", "time", "event"]]
     for part in (more, curves, watched):
         frame = frame.merge(part, on="run_id", how="left")
