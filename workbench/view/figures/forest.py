@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 LINE, GAP, TOP, BOTTOM = 17, 15, 30, 52  # pixels
-_LABEL, _TOLD = 52, 46  # characters of a line
+_LABEL, _TOLD = 48, 42  # characters of a line
 SHARE, FACTOR = "share", "factor"
 _TITLES = {
     SHARE: "difference of the shares of runs that collapse (fraction; above 0: as the claim says)",
@@ -89,7 +89,7 @@ def _panel(figure: go.Figure, row: int, kind: str, part: Sequence[Effect], palet
                 f"{effect.high:.3g}<br>{wrapped(effect.told, 60)}<extra></extra>",
             ), row, 1,
         )  # fmt: skip
-    figure.update_xaxes(title_text=_TITLES[kind], domain=[0, 0.66], fixedrange=True, row=row, col=1)
+    figure.update_xaxes(title_text=_TITLES[kind], domain=[0, 0.62], fixedrange=True, row=row, col=1)
     if kind == SHARE:
         figure.update_xaxes(range=[-1.05, 1.05], tickformat="+.1~f", row=row, col=1)
     else:
@@ -104,11 +104,11 @@ def _panel(figure: go.Figure, row: int, kind: str, part: Sequence[Effect], palet
     axis = next(figure.select_yaxes(row=row, col=1))
     for effect, place in zip(part, places, strict=True):
         figure.add_annotation(
-            text=wrapped(effect.told, _TOLD), x=0.68, y=place, xref="paper", yref=axis.plotly_name.replace("axis", ""),
+            text=wrapped(effect.told, _TOLD), x=0.64, y=place, xref="paper", yref=axis.plotly_name.replace("axis", ""),
             xanchor="left", yanchor="middle", align="left", showarrow=False, font={"size": 12, "color": palette.text},
         )  # fmt: skip
     figure.add_annotation(
         text=figure_text("difference" if kind == SHARE else "factor") + ", 95 % interval, found, seeds, verdict",
-        x=0.68, y=axis.domain[1], xref="paper", yref="paper", xanchor="left", yanchor="bottom", yshift=4,
+        x=0.64, y=axis.domain[1], xref="paper", yref="paper", xanchor="left", yanchor="bottom", yshift=4,
         showarrow=False, font={"size": 12, "color": palette.muted},
     )  # fmt: skip

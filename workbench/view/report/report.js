@@ -11,6 +11,6 @@ function draw(palette, width) {
 
 const screen = () => draw(dark.matches ? "dark" : "light");
 dark.addEventListener("change", screen);
-addEventListener("beforeprint", () => draw("light", 690)); // paper is white, and this narrow
+addEventListener("beforeprint", () => draw("light", 980)); // paper is white; 0.7 of this, as report.css has it, is its width
 addEventListener("afterprint", screen);
 screen();
