@@ -47,7 +47,7 @@ def shoot(page: Page, screen: str, file: Path, width: int) -> None:
 
 
 def _shrink(file: Path) -> None:
-    """A picture above `_LARGE` keeps its 256 most frequent colours; every other pixel takes the nearest of them."""
+    """A picture above `_LARGE` keeps 256 of its colours, no two alike; every other pixel takes the nearest of them."""
     from PIL import Image
 
     with Image.open(file) as opened:
@@ -56,8 +56,12 @@ def _shrink(file: Path) -> None:
     if file.stat().st_size <= _LARGE:
         return
     found: list[tuple[int, tuple[int, int, int]]] = picture.getcolors(1 << 24) or []
+    alike: dict[tuple[int, ...], tuple[int, tuple[int, int, int]]] = {}
+    for count, colour in sorted(found, reverse=True):
+        alike.setdefault(tuple(part // 16 for part in colour), (count, colour))
+    kept = [colour for _, colour in sorted(alike.values(), reverse=True)[:256]]
     palette = Image.new("P", (1, 1))
-    palette.putpalette([part for _, colour in sorted(found, reverse=True)[:256] for part in colour])
+    palette.putpalette([part for colour in kept for part in colour])
     picture.quantize(palette=palette, dither=Image.Dither.NONE).save(file, optimize=True)
 
 

@@ -5,6 +5,7 @@ import json
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -16,7 +17,7 @@ from tests.view.conftest import HOSTILE, Open, figures, html
 from tests.view.test_safe import read
 from workbench.store.saved import saved, saved_query
 from workbench.store.sync import sync
-from workbench.view import asked
+from workbench.view import answer, asked
 from workbench.view.answer import csv_of, parquet_of
 from workbench.view.page import store_of
 from workbench.view.question import written
@@ -210,3 +211,12 @@ def test_hostile_names_and_values_stay_text(put: AppTest, text: str) -> None:
     told = mistakes(ask(app, f'SELECT "{name}" FROM run'))
     assert set(read(told).tags) == {"pre"}
     assert html_text(text) in told or "LINE" in told
+
+
+def test_numbers_are_shown_in_few_figures_unless_that_falsifies_them() -> None:
+    def figures_of(*values: float | None) -> str:
+        return answer.figures(pa.chunked_array([pa.array(values, pa.float64())]))
+
+    assert figures_of(0.1234567, None, float("nan"), float("inf")) == "%.6g"
+    assert figures_of(123456789.123, 1e-3) == "%.15g"
+    assert figures_of(None) == "%.6g"

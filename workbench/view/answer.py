@@ -16,25 +16,35 @@ if TYPE_CHECKING:
 
 Words = Callable[[str], tuple[str, str]]
 _ROW, _TALLEST = 35, 420  # pixels
-_DIGITS = "%.6g"  # of a number that is not whole: the grid's own four decimals hide the small ones
+# Figures of a number that is not whole: the grid's own four decimals hide the small ones, six falsify the large ones.
+_FEW, _ALL, _LARGE = "%.6g", "%.15g", 1e6
 
 
 def show(table: pa.Table, words: Words) -> None:
     """The rows as a grid; `words` gives a column's unit and definition, which its header tells."""
     st.dataframe(
         table, placeholder="NULL", height=min(_TALLEST, _ROW * (max(table.num_rows, 1) + 1) + 3),
-        column_config={field.name: _column(field, *words(field.name)) for field in table.schema},
+        column_config={name: _column(table.column(name), *words(name)) for name in table.column_names},
     )  # fmt: skip
 
 
-def _column(field: pa.Field, unit: str, definition: str) -> Any:
+def _column(values: pa.ChunkedArray, unit: str, definition: str) -> Any:
     import pyarrow.types as kinds
 
     told = " ".join(part for part in (definition, f"[{unit}]" if unit else "") if part)
     tip = markdown_text(told) if told else None
-    if kinds.is_floating(field.type):
-        return st.column_config.NumberColumn(help=tip, format=_DIGITS)
+    if kinds.is_floating(values.type):
+        return st.column_config.NumberColumn(help=tip, format=figures(values))
     return st.column_config.Column(help=tip)
+
+
+def figures(values: pa.ChunkedArray) -> str:
+    """How the grid writes the numbers of a column: in six figures, or in all where one has more before the point."""
+    import pyarrow.compute as pc
+
+    finite = pc.filter(values, pc.is_finite(values))
+    largest = pc.max(pc.abs(finite)).as_py()
+    return _ALL if largest is not None and largest >= _LARGE else _FEW
 
 
 def files(table: Callable[[], pa.Table]) -> None:

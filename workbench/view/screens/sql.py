@@ -109,6 +109,6 @@ def _chart(frame: pd.DataFrame, words: Words) -> None:
     figure = chart(data, x, y, colour, mark, words, look(), axis=scale)
     export.figure(figure, "chart", data, describe=f"{y} over {x} of {len(data)} rows.")
     if len(data) < len(frame):
-        note(f"{len(frame) - len(data):,} rows with NULL, NaN or Inf there are not drawn.")
+        note(f"Not drawn, for a NULL, NaN or Inf there: {len(frame) - len(data):,} of {len(frame):,} rows.")
     if colour and data[colour].nunique() > GROUPS and data[colour].dtype.kind == "O":
         note(f"{colour} has {data[colour].nunique()} values, too many for a legend.")
