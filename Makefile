@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run app test test-ray test-slow check bench bench-trl parity mutate docs screenshots clean
+.PHONY: help run app test test-ray test-slow check bench bench-trl bench-browse parity mutate docs screenshots clean
 MUTANTS ?= 300
 RUNS ?= runs
 # Files with parts that are rendered from the declarations.
@@ -83,6 +83,14 @@ $(VENV)-parity/.done: constraints-parity.txt
 	$(VENV)-parity/bin/python -m pip install --quiet -c constraints-parity.txt torch transformers trl accelerate \
 	  datasets hypothesis omegaconf tensordict ray codetiming hydra-core torchdata pandas orjson
 	$(VENV)-parity/bin/python -m pip install --quiet --no-deps -c constraints-parity.txt verl
+	touch $@
+
+bench-browse: $(BIN)/.app $(VENV)-browse/.done ## the app over a thousand runs, beside trackio and TensorBoard
+	$(BIN)/sorl bench --only browse
+
+$(VENV)-browse/.done: constraints-browse.txt
+	test -x $(VENV)-browse/bin/python || $(PYTHON) -m venv $(VENV)-browse
+	$(VENV)-browse/bin/python -m pip install --quiet -c constraints-browse.txt trackio tensorboard psutil setuptools
 	touch $@
 
 mutate: $(BIN)/.test ## mutation test of the objective: a sample of $(MUTANTS) mutants, in a copy of the tree

@@ -13,7 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from workbench.cli import bench
-from workbench.cli.benchmarks import PARTS, ingest, iteration, packing, pairs, recording, report, suite, trl
+from workbench.cli.benchmarks import ON_REQUEST, PARTS, ingest, iteration, packing, pairs, recording, report, suite, trl
 from workbench.cli.benchmarks.pairs import Comparison, Sample, Side, Target
 from workbench.cli.benchmarks.scene import Scene, defaults, scene
 from workbench.cli.benchmarks.shares import Share
@@ -323,14 +323,14 @@ def test_an_unknown_part_is_refused_with_the_nearest_one() -> None:
 
 def test_parts_run_in_the_order_of_the_suite() -> None:
     assert bench.chosen("ingest,rollout") == ["rollout", "ingest"]
-    assert set(suite.COMPARISONS) | {"shares"} == set(PARTS)
+    assert set(suite.COMPARISONS) | {"browse", "shares"} == set(PARTS)
 
 
 def test_without_trls_environment_its_part_is_left_out_and_named_only_when_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert bench.chosen(None) == [part for part in PARTS if part != "trl"]
+    assert bench.chosen(None) == [part for part in PARTS if part not in ("trl", *ON_REQUEST)]
     assert "make bench-trl" in capsys.readouterr().err
 
 

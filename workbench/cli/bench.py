@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from workbench.cli.benchmarks import PARTS
+from workbench.cli.benchmarks import ON_REQUEST, PARTS
 from workbench.cli.cells import runs_of
 from workbench.spec import InputError, nearest
+
+if TYPE_CHECKING:
+    from workbench.cli.benchmarks.crowd import Size
 
 
 def bench(
@@ -22,12 +25,24 @@ def bench(
         Path | None, typer.Option(metavar="FILE.json", help="Also write every sample here.", show_default=False)
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Torch threads, both sides.")] = 1,
+    size: Annotated[
+        str, typer.Option(metavar="RUNSxSTEPSxTURNS", help="browse: rows that are made for it.")
+    ] = "1000x10000x8",
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="browse: make the rows there and keep them.", show_default=False),
+    ] = None,
 ) -> None:
-    """Measure rollout, update, a whole iteration, logging and ingest, each beside its baseline."""
+    """Measure rollout, update, a whole iteration, logging and ingest, each beside its baseline.
+
+    Parts live and browse run when they are named: they hold the app to its bars.
+    """
     parts = chosen(only)
     if output is not None and not output.parent.is_dir():
         raise InputError(f"no folder '{output.parent}' for --output {output}; make it first")
-    measured(runs_of(ctx), parts, rounds, output, threads)
+    from workbench.cli.benchmarks.crowd import Size
+
+    measured(runs_of(ctx), parts, rounds, output, threads, size=Size.read(size), data=data)
 
 
 def chosen(only: str | None) -> list[str]:
@@ -38,7 +53,7 @@ def chosen(only: str | None) -> list[str]:
         reason = trl.missing()
         if reason:
             typer.echo(f"without trl: {reason}", err=True)
-        return [part for part in PARTS if part != "trl" or not reason]
+        return [part for part in PARTS if part not in ON_REQUEST and (part != "trl" or not reason)]
     names = [name.strip() for name in only.split(",") if name.strip()]
     for name in names:
         if name not in PARTS:
@@ -48,14 +63,22 @@ def chosen(only: str | None) -> list[str]:
     return [part for part in PARTS if part in names]
 
 
-def measured(runs: Path, parts: list[str], rounds: int, output: Path | None = None, threads: int = 1) -> None:
+def measured(
+    runs: Path, parts: list[str], rounds: int, output: Path | None = None, threads: int = 1, *,
+    size: Size | None = None, data: Path | None = None,
+) -> None:  # fmt: skip
     """Run the benchmark, print the tables, write the JSON."""
     import json
 
     from workbench.cli.benchmarks import report, suite
+    from workbench.cli.benchmarks.browse import Browse
+    from workbench.cli.benchmarks.crowd import Size
     from workbench.cli.benchmarks.scene import defaults
 
-    results = suite.run(defaults(threads), runs / ".cache", parts, rounds, lambda line: typer.echo(line, err=True))
+    crowd = Browse(size or Size(), data)
+    results = suite.run(
+        defaults(threads), runs / ".cache", parts, rounds, lambda line: typer.echo(line, err=True), crowd
+    )
     if output is not None:
         output.write_text(json.dumps(report.as_json(results), indent=2) + "\n")
     report.show(results)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from workbench.diagnostics import CATALOGUE
-from workbench.spec import TABLES, Table
+from workbench.spec import ROLLUPS, SPAN, TABLES, Rollup, Table
 
 
 def schema() -> str:
     """Every table with its grain, its key and its columns; formulas and sources are on the page of diagnostics."""
-    return "\n\n".join(_table(table) for table in TABLES)
+    return "\n\n".join([*(_table(table) for table in (*TABLES, SPAN)), *map(_rollup, ROLLUPS)])
 
 
 def commands() -> str:
@@ -48,6 +48,17 @@ def _table(table: Table) -> str:
     rows += [(f"`{d.name}`", d.sql_type, d.unit.value, d.description) for d in CATALOGUE if d.table == table.name]
     key = ", ".join(f"`{name}`" for name in table.key)
     return f"## {table.name}\n\n{table.grain} Key: {key}.\n\n" + _markdown(("column", "type", "unit", "meaning"), rows)
+
+
+def _rollup(rollup: Rollup) -> str:
+    rows = [(f"`{c.name}`", c.type, c.description) for c in rollup.columns]
+    kind = "STRUCT(n BIGINT, broken BIGINT, total, low, high, log DOUBLE)"
+    told = (
+        f"of `{rollup.source}`, over the rows of the block: how many are finite, how many are NaN or Inf, the sum, the "
+        "lowest and the highest of the finite ones, and of ratios the sum of ln max(value, e^-20)"
+    )
+    rows.append(("every numeric measured column", kind, told))
+    return f"## {rollup.name}\n\n{rollup.grain}\n\n" + _markdown(("column", "type", "meaning"), rows)
 
 
 def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

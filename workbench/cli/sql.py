@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from workbench.spec import TABLES
+from workbench.spec import ROLLUPS, SPAN, TABLES
 
 if TYPE_CHECKING:
     from workbench.store.reader import Answer, Reader
@@ -21,7 +21,12 @@ _TABLES = """
     UNION ALL
     SELECT view_name, 'view', NULL, column_count, comment FROM duckdb_views() WHERE NOT internal
     ORDER BY kind, name
-""".format(counts=" UNION ALL ".join(f"SELECT '{t.name}' AS name, count(*) AS rows FROM \"{t.name}\"" for t in TABLES))
+""".format(
+    counts=" UNION ALL ".join(
+        f"SELECT '{name}' AS name, count(*) AS rows FROM \"{name}\""
+        for name in (*(t.name for t in TABLES), SPAN.name, *(r.name for r in ROLLUPS))
+    )
+)
 _COLUMNS = """
     SELECT column_name AS column, data_type AS type, comment AS description
     FROM duckdb_columns() WHERE table_name = ? AND NOT internal ORDER BY column_index

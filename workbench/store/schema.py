@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from workbench.spec import TABLES, Alarm, Diagnostic, Level
 from workbench.spec import table as spec_table
+from workbench.store import rollup
+from workbench.store.quoting import literal, quoted
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -41,16 +43,6 @@ _READ: dict[str, dict[str, str]] = {
         "ratio_mass_frac": "DOUBLE", "gradient_share": "DOUBLE",
     },
 }  # fmt: skip
-
-
-def quoted(name: str) -> str:
-    """`name` as an SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def literal(text: str) -> str:
-    """`text` as an SQL string; DDL takes no parameters."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 def comment(description: str | None, unit: str | None, formula: str | None) -> str:
@@ -110,6 +102,7 @@ def ddl() -> list[str]:
             statements.append(f"COMMENT ON COLUMN {name}.{quoted(c.name)} IS {literal(c.description)}")
         for column, kind in _READ.get(table.name, {}).items():
             statements.append(f"ALTER TABLE {name} ADD COLUMN IF NOT EXISTS {quoted(column)} {kind}")
+    statements += rollup.ddl()
     for view, (grain, body) in views().items():
         statements.append(f"CREATE OR REPLACE VIEW {quoted(view)} AS {body}")
         statements.append(f"COMMENT ON VIEW {quoted(view)} IS {literal(grain)}")
@@ -150,6 +143,7 @@ def add_measured_columns(connection: DuckDBPyConnection) -> None:
         connection.execute(f"ALTER TABLE {quoted(table)} ADD COLUMN IF NOT EXISTS {quoted(name)} {full}")
         words = literal(comment(description, unit, formula))
         connection.execute(f"COMMENT ON COLUMN {quoted(table)}.{quoted(name)} IS {words}")
+    rollup.fit(connection)
 
 
 # Diagnostics without a column, or whose column nobody described yet. A segment may name a table or a type that does not

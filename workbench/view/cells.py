@@ -76,8 +76,10 @@ class Turns:
     def heats(self, store: Store, names: Sequence[str], *, extreme: bool) -> list[Heat]:
         """A heat map an arm; with `extreme` a cell is coloured by its value farthest from what is neutral."""
         place = {arm: i for i, arm in enumerate(names)}
+        rollup = self.window.rollup("turn_step", "turn_index")
+        source = {} if rollup is None else {"block": rollup.width}
         cells = store.query(
-            "heat", runs=list(self.runs["run_id"]), origins=self.origins,
+            "heat" if rollup is None else "heat_blocks", **source, runs=list(self.runs["run_id"]), origins=self.origins,
             arms=[place[arm] for arm in self.runs["arm"]], first=self.window.first, last=self.window.last,
             width=self.window.width, column=self.measure.name, log=self.is_ratio,
         )  # fmt: skip

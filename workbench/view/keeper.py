@@ -13,7 +13,7 @@ from workbench.store.segments import run_folders
 from workbench.store.sync import sync
 
 _LOCK = 1.0  # seconds to wait for the write lock
-_PERIOD = 1.0  # least seconds between two looks at the run folders
+_PERIOD = 0.5  # least seconds between two looks at the run folders
 _ANYWAY = 10.0  # seconds after which a sync looks for what moves no folder: a trainer that died, a deleted file
 _PAUSES = 20  # and at least so many times as long as the last sync took
 
@@ -54,7 +54,7 @@ class Keeper:
             with self._changed:
                 self._done = ticket
                 self._changed.notify_all()
-            time.sleep(max(_PERIOD - took, took))  # a large folder takes at most half of one core
+            time.sleep(max(_PERIOD - took, 2 * took))  # a large folder takes at most a third of one core
 
     def _look(self) -> None:
         seen = self._folders()

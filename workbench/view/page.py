@@ -19,6 +19,7 @@ from workbench.view.theme import DARK, LIGHT, Palette
 
 _PULSE = 0.5  # seconds between two looks at whether the database has changed
 _PATIENCE = 0.5  # seconds that a screen waits for the first sync of a session
+_DRAWN = "sorl drawn"
 _STYLE = Path(__file__).parent / "style.css"
 
 
@@ -56,6 +57,7 @@ def screen(body: Callable[[Store], None]) -> Callable[[], None]:
             _nothing(store, error)
         for line in keeper.notes:
             note(line)
+        st.session_state[_DRAWN] = True
         _pulse(store, keeper, state)
 
     return drawn
@@ -63,7 +65,9 @@ def screen(body: Callable[[Store], None]) -> Callable[[], None]:
 
 @st.fragment(run_every=_PULSE)
 def _pulse(store: Store, keeper: Keeper, drawn: State) -> None:
-    keeper.look()
+    # A segment that has just come is drawn as soon as it is in the database, and not at the next pulse. The first look
+    # belongs to the drawing of the whole screen, which nothing may hold up.
+    keeper.look(0.0 if st.session_state.pop(_DRAWN, False) else _PULSE)
     if not keeper.syncing and store.state() != drawn:
         st.rerun()
 

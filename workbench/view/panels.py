@@ -49,6 +49,8 @@ class Chosen:
         lines.append("▼ onset of a collapse, △ an alarm, dotted line its threshold, ✕ NaN or Inf.")
         if self.window.width > 1:
             lines.append(f"A point is the mean of {self.window.width} steps; the extremes of those steps stay drawn.")
+        if self.window.block > 1 and self.axis == "onset":
+            lines.append(f"At this range runs are aligned to within {self.window.block // 2} steps.")
         if self.axis == "onset":
             steady = int(self.runs["collapse_step"].isna().sum())
             if steady == len(self.runs):
@@ -66,10 +68,7 @@ def panel(store: Store, chosen: Chosen, known: Diagnostics, metric: str, *, band
     """One diagnostic of the chosen runs, as bands over seeds or run by run."""
     row = known.rows[metric]
     window = chosen.window
-    series = store.query(
-        "series", runs=chosen.ids, origins=chosen.origins, first=window.first, last=window.last, width=window.width,
-        column=row["name"], table=row["table_name"],
-    )  # fmt: skip
+    series = curve(store, chosen.ids, chosen.origins, window, row["table_name"], row["name"])
     points = placed(series, chosen.runs, window, _clock(store, chosen))
     broken = points[points["non_finite"] > 0]
     finite = points.dropna(subset=["mean"])
@@ -86,6 +85,20 @@ def drawn(panels: Sequence[Panel]) -> pd.DataFrame:
 
     found = [p.data.drop(columns=["run", "bucket"], errors="ignore").assign(diagnostic=p.name) for p in panels]
     return pd.concat(found)
+
+
+def curve(
+    store: Store, runs: Sequence[str], origins: Sequence[int], window: Window, table: str, column: str
+) -> pd.DataFrame:
+    """One row per run (its place in `runs`) and bucket: mean, low, high and non_finite of a column of `table`."""
+    asked: dict[str, Any] = {
+        "runs": list(runs), "origins": list(origins), "first": window.first, "last": window.last,
+        "width": window.width, "column": column, "table": table,
+    }  # fmt: skip
+    rollup = window.rollup(table)
+    if rollup is None:
+        return store.query("series", **asked)
+    return store.query("blocks", rollup=rollup.name, block=rollup.width, **asked)
 
 
 def onsets(chosen: Chosen) -> pd.DataFrame:

@@ -31,6 +31,7 @@ def hint(mistake: str, columns: pd.DataFrame) -> str:
     if found is None:
         return ""
     name = found[1]
+    columns = columns[~columns["type"].str.startswith("STRUCT")]  # a roll-up has the columns of its table once more
     places = list(columns.loc[columns["name"] == name, "table"])
     if places:
         return f"{name} is a column of {_listed(places)}."

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from workbench.spec import ROLLUPS, Rollup
+
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
 # x-axis -> its title: what is counted, in which unit, from where.
@@ -21,21 +24,38 @@ CLOCKS = {"updates": "updates", "tokens": "tokens_trained"}  # x-axis -> the col
 
 _POINTS = 60_000  # of a whole panel: what a browser draws without a pause
 _MOST, _LEAST = 240, 24  # points of one line
+_BLOCKS = sorted({rollup.width for rollup in ROLLUPS}, reverse=True)
 
 
 @dataclass(frozen=True)
 class Window:
-    """The steps that are drawn (counted from each run's origin), and how many of them share a bucket."""
+    """The steps that are drawn (counted from each run's origin), and how many of them share a bucket.
+
+    Buckets are made of whole blocks of `block` steps: 1, or the width of a roll-up.
+    """
 
     first: int
     last: int
     width: int
+    block: int = 1
 
     @classmethod
     def over(cls, first: int, last: int, lines: int, least: int = 1) -> Window:
         """Buckets of at least `least` steps, wider where so many lines would have too many points."""
         points = min(_MOST, max(_LEAST, _POINTS // max(lines, 1)))
-        return cls(first, last, max(least, math.ceil((last - first + 1) / points)))
+        return cls.made(first, last, math.ceil((last - first + 1) / points), least)
+
+    @classmethod
+    def made(cls, first: int, last: int, needed: int, least: int = 1) -> Window:
+        """Buckets of at least `least` steps; where `needed` is a roll-up's width or more, of its whole blocks."""
+        block = next((n for n in _BLOCKS if n <= needed), 1)
+        width = max(least, needed)
+        return cls(first - first % block, last, -(-width // block) * block, block)
+
+    def rollup(self, table: str, *keys: str) -> Rollup | None:
+        """The widest roll-up of `table` (told apart by `keys`) that these buckets can be made of; None: its rows."""
+        fits = [r for r in ROLLUPS if r.source == table and r.keys == keys and self.block % r.width == 0]
+        return max(fits, key=lambda r: r.width, default=None)
 
 
 def origins(runs: pd.DataFrame, axis: str) -> list[int]:
@@ -74,7 +94,12 @@ def banded(points: pd.DataFrame) -> pd.DataFrame:
     return bands(points).merge(where, on=["arm", "bucket"], how="left").sort_values(["arm", "x"], ignore_index=True)
 
 
-def is_wide(values: Sequence[float]) -> bool:
+def is_wide(values: Sequence[float] | np.ndarray) -> bool:
     """True where a linear axis would hide most of the values: all positive, the largest 50 times the median."""
-    known = sorted(v for v in values if math.isfinite(v))
-    return bool(known) and known[0] > 0 and known[-1] > 50 * known[len(known) // 2]
+    import numpy as np
+
+    known = np.asarray(values, dtype=float)
+    known = known[np.isfinite(known)]
+    if not len(known) or known.min() <= 0:
+        return False
+    return bool(known.max() > 50 * np.partition(known, len(known) // 2)[len(known) // 2])

@@ -8,5 +8,8 @@ PARTS = {
     "packing": "iterations/s of one process a core beside fewer processes with more threads each",
     "retrieval": "queries/s of BM25 over 34,000 passages beside rank_bm25",
     "shares": "where the wall time of an iteration goes",
+    "live": "from a segment's file to its rows in a browser, and training watched beside training alone",
+    "browse": "from question to figure over 1,000 runs x 10,000 steps; trackio and TensorBoard on what they take",
     "trl": "a whole GRPO iteration beside TRL's GRPOTrainer, equal model, batch, lengths and updates",
 }
+ON_REQUEST = ("live", "browse")  # left out where no part is named: minutes, a browser, tens of gigabytes

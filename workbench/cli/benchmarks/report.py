@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from workbench.cli.benchmarks.latency import Latency
 from workbench.cli.benchmarks.pairs import Comparison, Side
+from workbench.cli.benchmarks.peers import Peer
 from workbench.cli.benchmarks.shares import Share
 from workbench.cli.text import print_table
 
@@ -30,10 +32,22 @@ def show(results: Results) -> None:
         for c in results.comparisons:
             typer.echo(f"{c.name}: {c.ours.label}, beside {c.baseline.label}; {c.note}")
         typer.echo()
+    for rows in ([latency_row(x) for x in results.latencies], [peer_row(x) for x in results.peers]):
+        if rows:
+            print_table(list(rows[0]), [list(row.values()) for row in rows])
+            typer.echo()
+    if results.latencies:
+        load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+        typer.echo(
+            f"CPU seconds are those of all threads: on a machine with nothing else to do an answer takes no longer. "
+            f"Load average at the end: {load} on {os.cpu_count()} cores."
+        )
     if results.shares:
         shares = [share_row(s) for s in results.shares]
         print_table(list(shares[0]), [list(row.values()) for row in shares])
         typer.echo()
+    if not results.comparisons and not results.shares:
+        return
     typer.echo(
         f"Medians of {results.rounds} rounds, both sides in turn after a warm-up; ratio = ours / baseline, pair by "
         f"pair. Torch threads: {results.settings.threads}."
@@ -62,6 +76,32 @@ def comparison_row(c: Comparison) -> dict[str, Any]:
     }
 
 
+def latency_row(x: Latency) -> dict[str, Any]:
+    """A row of the table of answers: the middle one, the slow end, CPU time, and the bar."""
+    cpu = any(s.cpu_seconds for s in x.samples)
+    return {
+        "answered": x.name,
+        "n": len(x.samples),
+        "unit": x.unit,
+        "median": _rounded(x.at(0.5)),
+        "p95": _rounded(x.at(0.95)),
+        "max": _rounded(x.at(1.0)),
+        "CPU median": _rounded(x.at(0.5, cpu=True)) if cpu else "-",
+        "CPU p95": _rounded(x.at(0.95, cpu=True)) if cpu else "-",
+        "bar": f"{x.of} <= {x.bar:g}",
+        "met": "yes" if x.met else "by CPU" if cpu and x.met_by_cpu else "no",
+    }
+
+
+def peer_row(x: Peer) -> dict[str, Any]:
+    """A row of the table of other tools: CPU seconds until one metric of so many runs can be drawn."""
+    return {
+        "tool": x.tool, "runs": x.runs, "points a run": x.points, "CPU s": _rounded(x.ready_cpu_s),
+        "again": _rounded(x.again_cpu_s), "ours": _rounded(x.ours_cpu_s),
+        "theirs / ours": _rounded(x.ready_cpu_s / x.ours_cpu_s),
+    }  # fmt: skip
+
+
 def share_row(s: Share) -> dict[str, Any]:
     """A row of the table of shares: seconds an iteration, and what part of them each went into."""
     parts = {name: f"{getattr(s, name) / s.total:.1%}" for name in ("rollout", "update", "logging")}
@@ -82,6 +122,8 @@ def as_json(results: Results) -> dict[str, Any]:
         "settings": results.settings.model_dump(),
         "rounds": results.rounds,
         "comparisons": [_comparison(c) for c in results.comparisons],
+        "latencies": [asdict(x) for x in results.latencies],
+        "peers": [asdict(x) for x in results.peers],
         "shares": [
             {**asdict(s), **{f"{n}_frac": getattr(s, n) / s.total for n in ("rollout", "update", "logging")}}
             for s in results.shares

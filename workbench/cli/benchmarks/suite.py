@@ -6,19 +6,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from workbench.cli.benchmarks import ingest, packing, recording, rollout, shares, trl, update
+from workbench.cli.benchmarks import ingest, live, packing, recording, rollout, shares, trl, update
+from workbench.cli.benchmarks.browse import Browse
+from workbench.cli.benchmarks.latency import Latency
 from workbench.cli.benchmarks.pairs import Comparison
+from workbench.cli.benchmarks.peers import Peer
 from workbench.cli.benchmarks.retrieval import measure as retrieval
 from workbench.cli.benchmarks.scene import Scene, scene
 from workbench.cli.benchmarks.shares import Share
 from workbench.spec import RunSettings
 
-COMPARISONS: dict[str, Callable[[Scene, int], list[Comparison]]] = {
+COMPARISONS: dict[str, Callable[[Scene, int], Sequence[Comparison | Latency]]] = {
     "rollout": rollout.measure,
     "update": update.measure,
     "logging": recording.measure,
     "ingest": ingest.measure,
     "packing": packing.measure,
+    "live": live.measure,
     "retrieval": retrieval,
     "trl": trl.measure,
 }
@@ -32,19 +36,36 @@ class Results:
     rounds: int
     comparisons: list[Comparison] = field(default_factory=list)
     shares: list[Share] = field(default_factory=list)
+    latencies: list[Latency] = field(default_factory=list)
+    peers: list[Peer] = field(default_factory=list)
 
 
 def run(
-    settings: RunSettings, cache: Path, parts: Sequence[str], rounds: int, say: Callable[[str], None] = lambda _: None
-) -> Results:
-    """Measure `parts` (names of benchmarks.PARTS); `say` hears of each before it starts."""
+    settings: RunSettings, cache: Path, parts: Sequence[str], rounds: int, say: Callable[[str], None] = lambda _: None,
+    crowd: Browse | None = None,
+) -> Results:  # fmt: skip
+    """Measure `parts` (names of benchmarks.PARTS); `say` hears of each before it starts. `crowd` is for browse."""
     results = Results(settings, rounds)
+    if "browse" in parts:
+        say("browse")
+        results.latencies, results.peers = (crowd or Browse()).measure(say)
+    if on_scene := [part for part in parts if part != "browse"]:
+        _on_scene(results, settings, cache, on_scene, say)
+    return results
+
+
+def _on_scene(
+    results: Results, settings: RunSettings, cache: Path, parts: Sequence[str], say: Callable[[str], None]
+) -> None:
     say("the policy: the default warm start (made on first use, under a minute)")
     with scene(settings, cache) as stage:
         for part in parts:
             say(part)
             if part == "shares":
-                results.shares = shares.measure(stage, rounds)
-            else:
-                results.comparisons += COMPARISONS[part](stage, rounds)
-    return results
+                results.shares = shares.measure(stage, results.rounds)
+                continue
+            for found in COMPARISONS[part](stage, results.rounds):
+                if isinstance(found, Latency):
+                    results.latencies.append(found)
+                else:
+                    results.comparisons.append(found)

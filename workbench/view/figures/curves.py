@@ -110,7 +110,8 @@ def _panel(
     figure: go.Figure, panel: Panel, styles: Mapping[str, Style], palette: Palette, row: int, column: int
 ) -> None:
     """Wide and pale first, lines last, so that no band covers a line."""
-    parts = [(arm, style, panel.data[panel.data["arm"] == arm]) for arm, style in styles.items()]
+    found = dict(iter(panel.data.groupby("arm", sort=False)))  # of many arms each is looked for once
+    parts = [(arm, style, found.get(arm, panel.data.head(0))) for arm, style in styles.items()]
     if "middle" in panel.data:
         few = len(parts) <= _FILLED
         traces = [_area(part, "low", "high", style, arm, 0.09 if few else 0, few) for arm, style, part in parts]
@@ -268,13 +269,16 @@ def _edge(part: pd.DataFrame, arm: str, style: Style, height: float, symbol: str
 
 
 def _axes(figure: go.Figure, panel: Panel, scale: str, row: int, column: int, *, last: bool, x_title: str) -> None:
+    import numpy as np
+
     low, high = ("low", "high") if "high" in panel.data else ("mean", "mean")
-    known = [float(v) for name in (low, high) for v in panel.data[name].dropna()] if len(panel.data) else []
+    known = panel.data[[low, high]].to_numpy(dtype=float).ravel() if len(panel.data) else np.empty(0)
+    known = known[~np.isnan(known)]
     as_log = scale == "log" or (scale == "auto" and is_wide(known))
     unit = panel.unit or "no unit"
     figure.update_yaxes(title_text=figure_text(unit), row=row, col=column, secondary_y=False)
     if as_log:
-        decades = math.log10(max(known) / min(known)) if known and min(known) > 0 else 1
+        decades = math.log10(known.max() / known.min()) if len(known) and known.min() > 0 else 1
         figure.update_yaxes(
             type="log", title_text=figure_text(f"{unit}, log scale"), exponentformat="power",
             dtick=max(1, math.ceil(decades / 5)) if decades > 1.5 else None, row=row, col=column, secondary_y=False,

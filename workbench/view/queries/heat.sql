@@ -5,7 +5,8 @@ point AS (
     SELECT arm, (step - origin - $first) // $width AS bucket, turn_index, n_turns,
            COLUMNS(lambda c: c = $column)::DOUBLE AS value
     FROM turn_step JOIN chosen USING (run_id)
-    WHERE step - origin BETWEEN $first AND $last
+    WHERE step BETWEEN list_min($origins) + $first AND list_max($origins) + $last  -- whole row groups are skipped by it
+          AND step - origin BETWEEN $first AND $last
 )
 SELECT arm, bucket, turn_index,
        CASE WHEN $log THEN exp(avg(ln(greatest(value, exp(-20)))) FILTER (isfinite(value)))

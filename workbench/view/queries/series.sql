@@ -3,7 +3,8 @@ WITH chosen AS (SELECT unnest($runs) AS run_id, unnest($origins) AS origin, unne
 point AS (
     SELECT run, (step - origin - $first) // $width AS bucket, COLUMNS(lambda c: c = $column)::DOUBLE AS value
     FROM query_table($table) JOIN chosen USING (run_id)
-    WHERE step - origin BETWEEN $first AND $last
+    WHERE step BETWEEN list_min($origins) + $first AND list_max($origins) + $last  -- whole row groups are skipped by it
+          AND step - origin BETWEEN $first AND $last
 )
 SELECT run, bucket, avg(value) FILTER (isfinite(value)) AS mean, min(value) FILTER (isfinite(value)) AS low,
        max(value) FILTER (isfinite(value)) AS high, count(*) FILTER (NOT isfinite(value)) AS non_finite

@@ -12,6 +12,7 @@ from workbench.view.experiments import choose_experiment, question, runs
 from workbench.view.figures.matrix import layout, matrix
 from workbench.view.navigation import open_screen
 from workbench.view.page import look, screen, table
+from workbench.view.panels import curve
 from workbench.view.safe import html_text
 from workbench.view.series import Window
 
@@ -60,10 +61,8 @@ def _success(store: Store, each: pd.DataFrame) -> pd.DataFrame:
     ids, zero = list(each["run_id"]), [0] * len(each)
     extent = store.query("extent", runs=ids, origins=zero)
     last = extent["last"].fillna(0).iloc[0]
-    window = Window(0, int(last), -(-(int(last) + 1) // _POINTS))
-    series = store.query(
-        "series", runs=ids, origins=zero, first=0, last=window.last, width=window.width, column="success", table="step"
-    )
+    window = Window.made(0, int(last), -(-(int(last) + 1) // _POINTS))
+    series = curve(store, ids, zero, window, "step", "success")
     return series.assign(
         run_id=each["run_id"].to_numpy()[series["run"]], x=series["bucket"] * window.width, last=window.last
     )

@@ -88,7 +88,7 @@ def _how(store: Store, each: pd.DataFrame, names: list[str], known: Diagnostics)
     extent = store.query("extent", runs=list(picked["run_id"]), origins=starts).fillna(0)
     first, last = choose_range("range", "Steps", int(extent["first"].iloc[0]), int(extent["last"].iloc[0]))
     width = -(-(last - first + 1) // (_BUCKETS // max(1, min(len(names), ACROSS))))
-    return Turns(picked, starts, Window(first, last, width), measure_of(known, name)), axis, shown == "extreme"
+    return Turns(picked, starts, Window.made(first, last, width), measure_of(known, name)), axis, shown == "extreme"
 
 
 def _listing(store: Store, view: Turns, known: Diagnostics, experiment: str, cell: Cell) -> None:

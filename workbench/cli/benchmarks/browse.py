@@ -1,0 +1,192 @@
+"""The scale bars of the app: from the question to the figure, by the very code that the screens run."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from workbench.cli.benchmarks import live, peers
+from workbench.cli.benchmarks.crowd import EXPERIMENT, Size, ensure
+from workbench.cli.benchmarks.latency import Latency, timed
+from workbench.cli.benchmarks.pairs import Sample
+from workbench.cli.benchmarks.peers import Peer
+from workbench.verdict.runs import runs as runs_of
+from workbench.view import theme
+from workbench.view.cells import Turns, measure_of, measures
+from workbench.view.data import Store
+from workbench.view.diagnostics import Diagnostics, dictionary
+from workbench.view.figures.curves import curves
+from workbench.view.figures.heat import heat
+from workbench.view.panels import Chosen, curve, onsets, panel
+from workbench.view.series import AXES, Window
+from workbench.view.shading import shading
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+REQUESTS = 60  # of each kind: 240 in all
+PEERS = "5,20,50,100,200,500,1000"  # runs that trackio and TensorBoard are asked for
+MEMORY = 2.0  # GiB
+ARMS = 6  # that the screens choose at first
+_BUCKETS = 120  # of one of three heat maps in a row
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """What every request needs: the folder, its runs, and the columns that were recorded."""
+
+    runs: Path
+    each: pd.DataFrame
+    known: Diagnostics
+    curves: list[str]
+    turns: list[str]
+
+    @classmethod
+    def of(cls, runs: Path) -> Crowd:
+        """The crowd of a folder."""
+        store = Store(runs)
+        known = dictionary(store)
+        charted = [m for m in known.charted if known.rows[m]["table_name"] != "minibatch"]
+        return cls(runs, runs_of(store.reader, EXPERIMENT), known, charted, measures(known))
+
+    def some(self, arms: int | None) -> pd.DataFrame:
+        """The runs of the first arms; of all without a number."""
+        return self.each if arms is None else self.each[self.each["arm"].isin(self.each["arm"].unique()[:arms])]
+
+    @property
+    def last(self) -> int:
+        """The last step of the longest run."""
+        return int(self.each["steps"].max()) - 1
+
+    def styles(self, names: Sequence[str]) -> dict[str, theme.Style]:
+        """Colours of the arms."""
+        pairs = list(self.each[["arm", "algorithm"]].drop_duplicates().itertuples(index=False, name=None))
+        return theme.styles(pairs, theme.LIGHT, drawn=names)
+
+
+@dataclass(frozen=True)
+class Browse:
+    """How large the crowd is, where it is kept (None: in a temporary folder), and how often each kind is asked."""
+
+    size: Size = field(default_factory=Size)
+    folder: Path | None = None
+    requests: int = REQUESTS
+    peers: str = PEERS
+
+    def measure(self, say: Callable[[str], None]) -> tuple[list[Latency], list[Peer]]:
+        """The answers of the app, and those of other tools where they are installed."""
+        with tempfile.TemporaryDirectory(prefix="sorl-browse-") as place:
+            runs = self.folder or Path(place) / "runs"
+            ensure(runs, self.size, say)
+            say("requests")
+            found = answers(runs, self.requests)
+            if reason := live.missing():
+                say(f"without first paint and memory: {reason}")
+            else:
+                say("first paint and memory")
+                found += app(runs, Path(place))
+            if reason := peers.missing():
+                say(f"without trackio and TensorBoard: {reason}")
+                return found, []
+            say("trackio and TensorBoard")
+            return found, list(peers.measure(Path(place), self.size.steps, self.peers, partial(ours, Crowd.of(runs))))
+
+
+def ours(crowd: Crowd, runs: int) -> tuple[float, float]:
+    """Seconds, by the clock and of CPU time, until success of so many runs can be drawn; the median of five."""
+    chosen = list(crowd.each["run_id"])[:runs]
+    window = Window.over(0, crowd.last, len(chosen))
+    times = [
+        timed(lambda: curve(Store(crowd.runs), chosen, [0] * len(chosen), window, "step", "success")) for _ in range(5)
+    ]
+    return median(t.seconds for t in times), median(t.cpu_seconds for t in times)
+
+
+def app(runs: Path, place: Path, times: int = 5) -> list[Latency]:
+    """Seconds until Overview is drawn in a browser, and the most memory that the app took over three screens (GiB)."""
+    paint = Latency("first paint of Overview", 2.0)
+    most = Latency("memory of the app", MEMORY, unit="GiB", of="max")
+    for number in range(times):
+        # A process of its own each time: nobody has asked it anything. Its modules are loaded by then, as in any app.
+        with live.served(runs, place / "app.log") as (process, address), live.opened(f"{address}/glossary") as page:
+            page.wait_for_selector(".sorl-note, .sorl-table")
+            began = time.perf_counter()
+            page.goto(f"{address}/overview")
+            page.wait_for_selector(".js-plotly-plot .main-svg")
+            paint.samples.append(Sample(1, time.perf_counter() - began, 0.0))
+            if number == times - 1:
+                for screen in ("compare?seeds=single", "turns"):
+                    page.goto(f"{address}/{screen}")
+                    page.wait_for_selector(".js-plotly-plot .main-svg")
+                words = Path(f"/proc/{process.pid}/status").read_text().split()
+                most.samples.append(Sample(1, int(words[words.index("VmHWM:") + 1]) / 2**20, 0.0))
+    return [paint, most]
+
+
+def answers(runs: Path, requests: int = REQUESTS) -> list[Latency]:
+    """Seconds from the question to the figure; every request is asked anew, of columns and windows drawn by lot."""
+    crowd = Crowd.of(runs)
+    draw = random.Random(0)
+    kinds: list[tuple[str, float, Callable[[], Callable[[], Any]]]] = [
+        ("overlay, all runs", 1.0, lambda: overlay(crowd, draw.choice(crowd.curves), None, (0, crowd.last))),
+        ("zoom, all runs", 0.3, lambda: overlay(crowd, draw.choice(crowd.curves), None, part(crowd, draw))),
+        ("zoom, six arms", 0.3, lambda: overlay(crowd, draw.choice(crowd.curves), ARMS, part(crowd, draw))),
+        ("heat map, six arms", 0.3, lambda: turns(crowd, draw.choice(crowd.turns), draw.choice(_ends(crowd, draw)))),
+    ]
+    found = [Latency(name, bar) for name, bar, _ in kinds]
+    for number in range(-1, requests):  # the first of each kind warms imports and caches up
+        for latency, (_, _, prepare) in zip(found, kinds, strict=True):
+            sample = timed(prepare())
+            if number >= 0:
+                latency.samples.append(sample)
+    return found
+
+
+def _ends(crowd: Crowd, draw: random.Random) -> list[tuple[int, int]]:
+    return [(0, crowd.last), part(crowd, draw)]
+
+
+def part(crowd: Crowd, draw: random.Random) -> tuple[int, int]:
+    """A window of a hundredth to a half of all steps, small ones as likely as large ones."""
+    length = max(2, round((crowd.last + 1) * 10 ** draw.uniform(-2, -0.3)))
+    first = draw.randrange(max(1, crowd.last + 1 - length))
+    return first, first + length - 1
+
+
+def overlay(crowd: Crowd, metric: str, arms: int | None, ends: tuple[int, int]) -> Callable[[], Any]:
+    """Screen Compare with one diagnostic: every run a line."""
+    chosen = crowd.some(arms)
+    names = list(chosen["arm"].unique())
+    styles = crowd.styles(names)
+
+    def ask() -> Any:
+        view = Chosen(chosen, "step", [0] * len(chosen), Window.over(*ends, len(chosen)))
+        drawn = panel(Store(crowd.runs), view, crowd.known, metric, bands=False)
+        return curves([drawn], {a: styles[a] for a in names}, theme.LIGHT, AXES["step"], onsets=onsets(view)).to_json()
+
+    return ask
+
+
+def turns(crowd: Crowd, name: str, ends: tuple[int, int]) -> Callable[[], Any]:
+    """Screen Turns: one column of the arms that it shows at first."""
+    chosen = crowd.some(ARMS)
+    names = list(chosen["arm"].unique())
+    styles = crowd.styles(names)
+
+    def ask() -> Any:
+        import pandas as pd
+
+        window = Window.made(*ends, -(-(ends[1] - ends[0] + 1) // _BUCKETS))
+        view = Turns(chosen, [0] * len(chosen), window, measure_of(crowd.known, name))
+        maps = view.heats(Store(crowd.runs), names, extreme=False)
+        shades = shading(view.measure.unit, pd.concat([m.cells["value"] for m in maps]).dropna())
+        return heat(maps, view.measure, shades, styles, theme.LIGHT, window, AXES["step"]).to_json()
+
+    return ask
