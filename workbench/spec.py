@@ -153,7 +153,7 @@ GUARD: tuple[Check, ...] = (
         "plan",
         "info",
         "",
-        "arms that do not share the world, the policy network or the warm start",
+        "arms that do not share the world, the policy network or model, its prompt, or the warm start",
         "their success is not on one scale",
     ),
     Check("seeds", "plan", "info", "", "different numbers of seeds", "intervals of unequal width invite unequal trust"),
@@ -412,7 +412,8 @@ TABLES: tuple[Table, ...] = (
                 "VARCHAR",
                 "What happened: collapse, mild, recovered, alarm, non_finite, format_collapse, retriever_down, "
                 "segment_corrupt, "
-                "guard_*; of its process: resumed, retried, interrupted, hang, out_of_memory, killed, failed.",
+                "guard_*, stale_weights; of its process: resumed, retried, interrupted, hang, out_of_memory, killed, "
+                "failed.",
             ),
             Column("severity", "VARCHAR", "info, warning or critical."),
             Column("diagnostic", "VARCHAR", "Diagnostic that showed it; empty where none did."),
@@ -544,6 +545,15 @@ class Settings(BaseModel):
         return {k: None if k in optional and v == "none" else v for k, v in given.items()}
 
 
+def _without_defaults(settings: Settings, told: dict[str, Any], *names: str) -> dict[str, Any]:
+    """`told`, what `settings` serialise to, less those of `names` that are at their default."""
+    fields = type(settings).model_fields
+    for name in names:
+        if getattr(settings, name) == fields[name].default:
+            told.pop(name, None)
+    return told
+
+
 class RetrieverSettings(Settings):
     """What answers the searches of the worlds atlas and dataset; docs/data.md."""
 
@@ -607,9 +617,8 @@ class WorldSettings(Settings):
 
 
 class PolicySettings(Settings):
-    """The policy network: a fresh transformers decoder of this size, or a checkpoint folder."""
+    """The policy network of a run without `model`: a fresh transformers decoder of this size, warm-started."""
 
-    path: str | None = None
     family: Literal["llama", "qwen3"] = "llama"  # AutoTokenizer forces its own class on qwen2 folders
     hidden: Count = 64
     layers: Count = 2
@@ -631,9 +640,16 @@ class WarmStartSettings(Settings):
 class EngineSettings(Settings):
     """How rollouts are sampled."""
 
-    kind: Literal["hf"] = "hf"
+    kind: Literal["hf", "vllm"] = "hf"  # by transformers in the trainer's own process, or by vLLM beside it
     temperature: Positive = 1.0
     dtype: Literal["float32", "bfloat16"] = "float32"
+    cache_gib: Positive = 1.0  # vLLM's key-value cache
+    sync_tolerance: Positive | None = None  # nats, of vLLM's sync check; None = 1e-4 in float32, 0.5 in bfloat16
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what only vLLM reads where it is not set."""
+        return _without_defaults(self, handler(self), "cache_gib", "sync_tolerance")
 
 
 class OptimizerSettings(Settings):
@@ -646,6 +662,15 @@ class OptimizerSettings(Settings):
     beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.999  # AdamW only
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
     max_grad_norm: Positive | None = None  # clip the global gradient norm; None = off, the norm is logged all the same
+
+
+class ComputeSettings(Settings):
+    """Where the networks are trained, and what bounds the memory that it takes; docs/models.md."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU where torch sees one
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of matrix products; weights and optimizer are float32
+    gradient_checkpointing: bool = False  # hold one layer's activations at a time, compute the others again
+    micro_batch_tokens: Count | None = None  # tokens a pass, padding counted; None = by sequences, learn.micro_batch
 
 
 class LearnSettings(Settings):
@@ -666,6 +691,15 @@ class LearnSettings(Settings):
     entropy_coef: float = 0.0
     clip_bias_every: Natural = 4  # true clipping bias by a second backward every n updates; 0 = never
     target_kl: Positive | None = None  # stop the epochs of a step once approx_kl exceeds 1.5 times this
+    probe_every: Natural = 0  # gradient noise, agreement and tag probabilities every n updates; 0 = never
+
+    @model_serializer(mode="wrap")
+    def _without_a_probe_that_is_off(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave `probe_every` out where it is off: such a run is the same run as before there was a probe."""
+        told: dict[str, Any] = handler(self)
+        if not self.probe_every:
+            told.pop("probe_every", None)
+        return told
 
 
 class EvaluationSettings(Settings):
@@ -718,6 +752,8 @@ class RunSettings(Settings):
     seed: Natural = 0
     iterations: Count = 80
     slots: dict[str, Any] = Field(default_factory=dict)  # changes to slots of whatever algorithm runs
+    model: str | None = None  # a folder or a name on the Hugging Face hub; None = `policy`, warm-started
+    prompt: Literal["auto", "plain", "search-r1"] = "auto"  # auto: Search-R1's for a `model`, else the plain question
     world: WorldSettings = WorldSettings()
     policy: PolicySettings = PolicySettings()
     warmstart: WarmStartSettings = WarmStartSettings()
@@ -727,6 +763,7 @@ class RunSettings(Settings):
     record: RecordSettings = RecordSettings()
     collapse: CollapseSettings = CollapseSettings()
     stop: StopSettings = StopSettings()
+    compute: ComputeSettings = ComputeSettings()
     match: Annotated[
         str | None,
         Field(
@@ -738,14 +775,16 @@ class RunSettings(Settings):
     threads: Count = 1
 
     @model_serializer(mode="wrap")
-    def _without_stop_rules_that_are_off(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave `stop` out where it is off: a run without stop rules is the same run as before there were any."""
-        told: dict[str, Any] = handler(self)
-        if self.stop == StopSettings():
-            told.pop("stop", None)
-        if self.match is None:
-            told.pop("match", None)
-        return told
+    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what is off: a run without stop rules is the same run as before there were any."""
+        return _without_defaults(self, handler(self), "stop", "match", "compute", "model", "prompt")
+
+    @property
+    def wording(self) -> Literal["plain", "search-r1"]:
+        """How questions and observations are put: an own policy has learned the plain way, others are told how."""
+        if self.prompt == "auto":
+            return "plain" if self.model is None else "search-r1"
+        return self.prompt
 
     @property
     def planned_iterations(self) -> int:
@@ -755,7 +794,12 @@ class RunSettings(Settings):
         return min(self.iterations, math.ceil(self.stop.updates / (self.learn.epochs * self.learn.minibatches)))
 
     def starts_at_one(self, lag: int) -> bool:
-        """Whether the ratio of the first update on rollouts of `lag` iterations ago is 1 by construction."""
+        """Whether the ratio of the first update on rollouts of `lag` iterations ago is 1 by construction.
+
+        Not in bfloat16, where the same pass over another split of the batch rounds to other log-probs.
+        """
+        if self.compute.dtype != "float32":
+            return False
         if self.learn.old_log_prob == "behaviour":
             return lag == 0 and self.engine.dtype == "float32"
         return lag == 0 or self.learn.old_log_prob == "update"
@@ -780,6 +824,8 @@ class RunSettings(Settings):
             )
         if learn.group_size is not None and learn.episodes % learn.group_size:
             raise ValueError(f"learn.group_size = {learn.group_size} does not divide learn.episodes = {learn.episodes}")
+        if learn.micro_batch is not None and self.compute.micro_batch_tokens is not None:
+            raise ValueError("learn.micro_batch and compute.micro_batch_tokens split the same minibatch; keep one")
         minibatch = learn.episodes // learn.minibatches
         if learn.micro_batch is not None and minibatch % learn.micro_batch:
             raise ValueError(

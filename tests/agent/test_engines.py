@@ -7,25 +7,35 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2ForCausalLM
 
-from tests.agent.tiny_policy import build, training_log_prob
+from tests.agent.tiny_policy import SMALL, build, training_log_prob
+from tests.vllm_here import NEEDS_VLLM
 from workbench.agent.engines import Engine, hf
+from workbench.agent.engines.choose import engine_for
 from workbench.agent.engines.generate import GenerateEngine
 from workbench.agent.engines.hf import HFEngine
 from workbench.agent.episode import Episode, collate
 from workbench.agent.errors import NonFinite
 from workbench.agent.tokenizer import Codec
 from workbench.agent.worlds.facts import Facts
-from workbench.spec import EngineSettings, InputError, PolicySettings, WorldSettings
+from workbench.spec import EngineSettings, InputError, WorldSettings
 
 Make = Callable[[PreTrainedModel, PreTrainedTokenizerFast, EngineSettings], Engine]
+
+
+def vllm(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, settings: EngineSettings) -> Engine:
+    small = settings.model_copy(update={"kind": "vllm", "cache_gib": 1 / 32})
+    return engine_for(model, tokenizer, small)
+
+
 ENGINES: dict[str, Make] = {
     "fused": HFEngine,
     "transformers": lambda m, t, s: HFEngine(m, t, s, decode="transformers"),
     "generate": GenerateEngine,
+    "vllm": vllm,
 }
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=[name if name != "vllm" else pytest.param(name, marks=NEEDS_VLLM) for name in ENGINES])
 def make(request: pytest.FixtureRequest) -> Make:
     return ENGINES[request.param]
 
@@ -168,7 +178,7 @@ def test_half_precision_rollouts_differ_from_the_training_forward_but_little(
 def test_an_episode_that_fills_the_context_ends_there(
     make: Make, tokenizer: PreTrainedTokenizerFast, world: Facts, positions: int
 ) -> None:
-    model = build(PolicySettings(hidden=32, mlp=64), positions=positions)
+    model = build(SMALL, positions=positions)
     episodes = roll(make(model, tokenizer, EngineSettings()), world, 16)
     assert all(len(e.tokens) <= positions for e in episodes)
     full = [e for e in episodes if e.ended == "max_tokens"]
@@ -183,21 +193,24 @@ def test_an_episode_that_fills_the_context_ends_there(
 def test_a_prompt_that_fills_the_context_is_a_mistake_of_the_user(
     make: Make, tokenizer: PreTrainedTokenizerFast, world: Facts
 ) -> None:
-    model = build(PolicySettings(hidden=32, mlp=64), positions=13)
+    model = build(SMALL, positions=13)
     with pytest.raises(InputError, match="13 tokens"):
         roll(make(model, tokenizer, EngineSettings()), world)
 
 
-def test_tags_of_many_tokens_end_turns_too(make: Make, spelling: PreTrainedTokenizerFast) -> None:
+@pytest.mark.parametrize(
+    "said", ["<answer> a </answer>", "<answer> a </answer>."], ids=["at its end", "inside a token"]
+)
+def test_tags_of_many_tokens_end_turns_too(make: Make, spelling: PreTrainedTokenizerFast, said: str) -> None:
     world = Facts(WorldSettings(max_turn_tokens=40, max_turns=3))
     torch.manual_seed(0)
-    model = build(PolicySettings(hidden=32, mlp=64), vocabulary=len(spelling))
+    model = build(SMALL, vocabulary=len(spelling))
     codec = Codec(spelling)
-    text = "<answer> a </answer>"
-    _recite(model, codec.encode(world.prompt(world.questions("train", 0, 0, 1)[0])), codec.encode(text))
+    assert len(codec.encode(">.")) == 1  # the tag and what follows it are one token, which the turn keeps whole
+    _recite(model, codec.encode(world.prompt(world.questions("train", 0, 0, 1)[0])), codec.encode(said))
     question = world.questions("train", 0, 0, 1)
     episode = make(model, spelling, EngineSettings()).rollout(world, question, [0], torch.Generator(), greedy=True)[0]
-    assert codec.decode(episode.tokens) == question[0].text + text
+    assert codec.decode(episode.tokens) == question[0].text + said
     assert (episode.ended, episode.answer, episode.turn_status) == ("answer", "a", ["answer"])
 
 

@@ -9,6 +9,9 @@ from workbench.agent.tokenizer import VOCABULARY
 from workbench.batch import Batch
 from workbench.spec import PolicySettings
 
+# One head of 32: the smallest that vLLM's attention on a CPU knows.
+SMALL = PolicySettings(hidden=32, heads=1, mlp=64)
+
 
 def build(settings: PolicySettings, vocabulary: int = len(VOCABULARY), positions: int = 512) -> Qwen2ForCausalLM:
     torch.manual_seed(0)

@@ -23,8 +23,8 @@ TINY: dict[str, Any] = {
     "record": {"checkpoint_every": 3},
 }
 
-# Wall time is the one thing that two equal runs do not share.
-CLOCK = ("written_at", "seconds", "tokens_per_second", "started_at", "ended_at")
+# Wall time and memory are what two equal runs do not share.
+CLOCK = ("written_at", "seconds", "tokens_per_second", "started_at", "ended_at", "memory_")
 
 
 def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

@@ -41,6 +41,19 @@ def closes(turn: str) -> bool:
     return "</search>" in turn or "</answer>" in turn
 
 
+def turn_length(codec: Codec, tokens: Sequence[int]) -> int:
+    """Tokens of a turn: up to the first at which its text holds a closing tag, or <eos>; all where none does.
+
+    A tag may end inside a token (">." is one in many vocabularies): the token stays whole, as it was sampled.
+    """
+    for n, token in enumerate(tokens, start=1):
+        if token not in codec.closers:
+            continue
+        if codec.exact or token == codec.eos_id or closes(codec.decode(tokens[:n])):
+            return n
+    return len(tokens)
+
+
 def normalise(answer: str) -> str:
     """Lower case, no punctuation, no articles, single spaces: as SQuAD and Search-R1's qa_em.py normalise."""
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
@@ -94,7 +107,7 @@ class Dialogue:
 
     def __init__(self, world: World, codec: Codec, question: Question, group: int) -> None:
         self._world, self._codec, self._question, self._group = world, codec, question, group
-        self.tokens = codec.encode(world.prompt(question))
+        self.tokens = codec.asked(world.prompt(question))
         self.prompt_length = len(self.tokens)
         self.written = [False] * self.prompt_length
         self.log_prob = [0.0] * self.prompt_length
@@ -129,7 +142,7 @@ class Dialogue:
             self.ended = "max_turns"
         if self.ended is not None:
             return []
-        observation = self._codec.encode(f" <information> {'invalid' if found is None else found} </information> ")
+        observation = self._codec.observed(found)
         self.tokens += observation
         self.written += [False] * len(observation)
         self.log_prob += [0.0] * len(observation)

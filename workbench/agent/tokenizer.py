@@ -10,6 +10,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from workbench.agent.wording import PLAIN, Wording
+
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 TAGS = (
     "<think>", "</think>", "<search>", "</search>", "<information>", "</information>", "<answer>", "</answer>",
@@ -49,8 +51,8 @@ class Codec:
     where they are single tokens, otherwise every token with a ">" (the text then decides), and <eos>.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, wording: Wording = PLAIN) -> None:
+        self._tokenizer, self._wording = tokenizer, wording
         backend = getattr(tokenizer, "backend_tokenizer", None)
         self._words: list[str] | None = None
         if backend is not None and _splits_words(backend):
@@ -67,6 +69,18 @@ class Codec:
             return list(self._tokenizer.encode(text, add_special_tokens=False))
         unknown = self._tokenizer.unk_token_id
         return [self._ids.get(word, unknown) for word in text.split()]
+
+    def asked(self, question: str) -> list[int]:
+        """Ids of the prompt: the question as the wording puts it, in the tokenizer's chat template if it has one."""
+        text = self._wording.asked(question)
+        if self._wording.chat and self._tokenizer.chat_template:
+            said = [{"role": "user", "content": text}]
+            text = str(self._tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True))
+        return self.encode(text)
+
+    def observed(self, found: str | None) -> list[int]:
+        """Ids of what the policy reads after a turn; None is an action that could not be read."""
+        return self.encode(self._wording.observed(found))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`, special tokens included."""

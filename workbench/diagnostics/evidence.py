@@ -26,7 +26,7 @@ class Evidence:
 
     `scalars` holds one value per update, None where it was not measured: grad_norm (before clipping), grad_norm_after,
     critic_grad_norm, clip_bias_norm, clip_bias_ratio, clip_bias_cosine, policy_loss, kl_loss, value_loss,
-    stabiliser_ratio, stabiliser_factor, clipped_rms, unclipped_rms, lr, non_finite (a count).
+    stabiliser_ratio, stabiliser_factor, clipped_rms, unclipped_rms, lr, non_finite (a count), and those of the probe.
     """
 
     epoch: Tensor  # (U,) int64
@@ -49,6 +49,8 @@ class Evidence:
     score: Tensor  # (U, B)
     group: Tensor  # (U, B)
     log_prob_ref: Tensor | None = None  # (U, B, T)
+    correction: Tensor | None = None  # (U, B, T) weight of the rollout correction
+    corrected: Tensor | None = None  # (U, B, T) bool, the weight was capped or set to 0
     values: Tensor | None = None  # (U, B, T) critic at the start of the update
     values_old: Tensor | None = None  # (U, B, T) critic that made the advantages
     returns: Tensor | None = None  # (U, B, T)
@@ -215,6 +217,8 @@ class StepEvidence:
     heldout: tuple[float, int] | None = None  # success of the policy before this step, and on how many questions
     fresh: bool | None = None  # whether the old log-probs are those of the policy that the first update trains
     batch_hash: int | None = None  # fingerprint of the tokens and the loss mask that went into the updates
+    sync_error: float | None = None  # nats, of the sampler's last weight sync; None where it reads the trainer's own
+    memory_peak: int | None = None  # bytes
     mismatches: Sequence[tuple[int, int]] | None = None  # (trajectory, turn) where the batch is not what was sampled
 
     def timed(self, **seconds: float) -> StepEvidence:

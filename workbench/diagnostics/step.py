@@ -353,3 +353,21 @@ def seconds_total(v: StepView) -> float | None:
 def tokens_per_second(v: StepView) -> float | None:
     """Training speed in tokens per second of updating."""
     return _share(v.evidence.tokens_trained, v.evidence.seconds.get("update", 0.0))
+
+
+# The machine
+
+
+@diagnostic(STEP, Unit.NATS, "max |log p_engine - log p_trainer| on fixed probes after the weight sync", "this project")
+def sync_error(v: StepView) -> float | None:
+    """How far the sampling engine's copy of the policy is from the trainer's; NULL where the engine has no copy.
+
+    Beyond engine.sync_tolerance the run stops with event stale_weights.
+    """
+    return v.evidence.sync_error
+
+
+@diagnostic(STEP, Unit.BYTES, "max allocated on the GPU, or max resident set of the process", "this project")
+def memory_peak(v: StepView) -> float | None:
+    """Most memory that the trainer's process has taken so far."""
+    return None if v.evidence.memory_peak is None else float(v.evidence.memory_peak)

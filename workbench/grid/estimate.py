@@ -33,7 +33,7 @@ class Recorded:
 def rough(settings: RunSettings, critic: bool = True, second_backward: bool = False) -> float:
     """Seconds an iteration by the constants of this file: rough, on a machine that was never measured."""
     learn, policy, default = settings.learn, settings.policy, RunSettings().policy
-    size = max(1.0, _weights(policy) / _weights(default)) if policy.path is None else 1.0
+    size = max(1.0, _weights(policy) / _weights(default)) if settings.model is None else 1.0
     episodes = learn.episodes / 64
     always = second_backward or learn.clip_bias_every == 1
     share = 1.0 if always else 1.0 / learn.clip_bias_every if learn.clip_bias_every else 0.0

@@ -15,10 +15,10 @@ from workbench.spec import RunSettings
 
 
 def warm_key(settings: RunSettings) -> str:
-    """Which warm start a cell needs; empty for a policy that is loaded from a folder."""
+    """Which warm start a cell needs; empty for a `model` that is loaded as it is."""
     from workbench.learn.warmstart import key
 
-    return "" if settings.policy.path is not None else key(settings)
+    return "" if settings.model is not None else key(settings)
 
 
 def made(cache: Path, key: str) -> bool:

@@ -35,7 +35,7 @@ def save(folder: Path, learner: Learner, progress: Progress, keep: int = 2) -> P
     """Write `folder/<step>` in one rename; older checkpoints beyond the newest `keep` are removed."""
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder))
-    learner.policy.save_pretrained(unfinished / "policy", safe_serialization=True)
+    learner.policy.save_pretrained(unfinished / "policy", safe_serialization=True, max_shard_size="1TB")
     if learner.critic is not None:
         save_file(_contiguous(learner.critic.state_dict()), unfinished / "critic.safetensors")
     for name, optimizer in _optimizers(learner).items():

@@ -19,11 +19,14 @@ class Critic(nn.Module):
         self.head = nn.Linear(policy.config.hidden_size, 1)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
+        self.head.to(policy.device)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Values (B, T), float32; entry t is V of the state before token t is written, so it never sees token t.
 
-        Position 0 has no state before it and is 0. Padding on the right is never seen by a real token.
+        Position 0 has no state before it and is 0. Padding on the right is never seen by a real token. Values are on
+        the device of `tokens`, wherever the critic is.
         """
-        hidden = self.backbone(input_ids=tokens[:, :-1], use_cache=False).last_hidden_state
-        return torch.nn.functional.pad(self.head(hidden).squeeze(-1).float(), (1, 0))
+        on = tokens.to(self.head.weight.device)
+        hidden = self.backbone(input_ids=on[:, :-1], use_cache=False).last_hidden_state
+        return torch.nn.functional.pad(self.head(hidden).squeeze(-1).float(), (1, 0)).to(tokens.device)

@@ -6,14 +6,14 @@ from typing import Any
 
 from scipy.stats import beta
 
-from workbench.agent.engines.hf import HFEngine
+from workbench.agent.engines import Engine
 from workbench.agent.worlds.build import build
 from workbench.learn.rollouts import EVALUATION, generator
 from workbench.spec import EvaluationSettings, WorldSettings
 
 
 def evaluate(
-    engine: HFEngine, world: WorldSettings, settings: EvaluationSettings, seed: int, *, search: bool = True
+    engine: Engine, world: WorldSettings, settings: EvaluationSettings, seed: int, *, search: bool = True
 ) -> dict[str, Any]:
     """A row of table `evaluation`: always the same held-out questions and sampling stream, so that steps compare.
 

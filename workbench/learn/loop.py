@@ -5,24 +5,37 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
-from workbench.agent.engines.hf import HFEngine
-from workbench.agent.errors import NonFinite
+from workbench.agent.engines.choose import engine_for
+from workbench.agent.errors import NonFinite, StaleWeights
 from workbench.agent.sentences import Sentences
+from workbench.agent.wording import WORDINGS
 from workbench.agent.worlds.build import build
 from workbench.algorithms import resolve
 from workbench.batch import Batch
 from workbench.diagnostics.events import Event
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
-from workbench.learn import checkpoint, identity, policy, selftest, stop
+from workbench.learn import checkpoint, identity, memory, policy, selftest, stop
 from workbench.learn.critic import Critic
 from workbench.learn.evaluate import evaluate
-from workbench.learn.rollouts import ORDER, PLACEBO, Rollout, Sampler, batch_of, generator, trainer_log_probs
+from workbench.learn.probe import controls
+from workbench.learn.rollouts import (
+    ORDER,
+    PLACEBO,
+    Rollout,
+    Sampler,
+    batch_of,
+    critic_values,
+    generator,
+    trainer_log_probs,
+)
 from workbench.learn.update import Learner
 from workbench.objective.early_stop import MeanKL
 from workbench.objective.pipeline import prepare
@@ -45,15 +58,20 @@ class Trainer:
         torch.set_num_threads(settings.threads)
         self.settings, self.recorder, self.tokenizer = settings, recorder, tokenizer
         self.algorithm = resolve(settings.algorithm, settings.slots)
-        model = policy.load(start)
+        compute = settings.compute
+        model = policy.load(start, compute)
         critic = Critic(model) if self.algorithm.critic else None
-        self.reference = policy.load(start).requires_grad_(False) if self.algorithm.needs_reference else None
-        self.learner = Learner(self.algorithm, settings.learn, model, critic, settings.engine.temperature)
-        self.engine = HFEngine(model, tokenizer, settings.engine)
+        needed = self.algorithm.needs_reference
+        self.reference = policy.load(start, compute).requires_grad_(False) if needed else None
+        self.learner = Learner(
+            self.algorithm, settings.learn, model, critic, settings.engine.temperature, compute=compute
+        )
+        self.engine = engine_for(model, tokenizer, settings.engine, WORDINGS[settings.wording])
         group_size = settings.learn.group_size or self.algorithm.group_size
         self.group_size = group_size
         self.sampler = Sampler(settings, build(settings.world), self.engine, group_size, self.algorithm.select)
         self.sentences = Sentences(tokenizer)
+        self.learner.probe.control = controls(tokenizer)
         self.queue: deque[Rollout] = deque()
         self.step = 0
         self.tokens = 0  # trained on so far, each epoch counted
@@ -103,6 +121,8 @@ class Trainer:
                     },
                     tokens_trained=tokens,
                     heldout=(evaluated[0]["success"], evaluated[0]["episodes"]) if evaluated else None,
+                    sync_error=self._sync_error(),
+                    memory_peak=memory.peak(self.learner.policy.device),
                     fresh=settings.starts_at_one(self.step - stale.policy_step),
                     batch_hash=identity.fingerprint(batch),
                     mismatches=identity.mismatches(batch, stale.episodes),
@@ -133,32 +153,27 @@ class Trainer:
         while len(self.queue) <= learn.staleness:
             try:
                 # Step t trains on rollout t whatever the staleness, so that every arm trains on the same questions.
-                rollout = self.sampler.rollout(self.step + len(self.queue), self.step)
+                with self._synced():
+                    rollout = self.sampler.rollout(self.step + len(self.queue), self.step)
             except NonFinite as error:
                 raise Diverged(f"sampling failed in step {self.step}: {error}") from error
             batch = batch_of(rollout, self.tokenizer.pad_token_id)
             if learn.old_log_prob == "rollout":
                 rollout.log_prob_old = self._log_probs(batch)
             if learn.old_values == "rollout":
-                rollout.values = self._values(batch)
+                rollout.values = critic_values(self.learner.critic, batch, self.settings.compute)
             self.queue.append(rollout)
-
-    @torch.no_grad()
-    def _values(self, batch: Batch) -> torch.Tensor | None:
-        critic = self.learner.critic
-        return None if critic is None else critic(batch.tokens)
 
     def _estimate(self, rollout: Rollout) -> Batch:
         """Advantages and returns of the whole batch, by the critic as it is now unless its values were stored."""
         batch = batch_of(rollout, self.tokenizer.pad_token_id)
         batch = replace(batch, sentence=self.sentences.of(batch))
-        temperature = self.settings.engine.temperature
         if self.settings.learn.old_log_prob == "update":
             batch = replace(batch, log_prob_old=self._log_probs(batch))
         if self.reference is not None:
-            batch = replace(batch, log_prob_ref=trainer_log_probs(self.reference, batch, temperature))
+            batch = replace(batch, log_prob_ref=self._log_probs(batch, self.reference))
         if batch.values is None:
-            batch = replace(batch, values=self._values(batch))
+            batch = replace(batch, values=critic_values(self.learner.critic, batch, self.settings.compute))
         return prepare(self.algorithm, batch, generator(self.settings.seed, PLACEBO, self.step))
 
     def _optimise(self, batch: Batch, rollout_step: int) -> list[Evidence]:
@@ -180,9 +195,10 @@ class Trainer:
                 break
         return done
 
-    def _log_probs(self, batch: Batch) -> torch.Tensor:
-        """Log-probs of the batch under the policy as it is now, (B, T)."""
-        return trainer_log_probs(self.learner.policy, batch, self.settings.engine.temperature)
+    def _log_probs(self, batch: Batch, model: PreTrainedModel | None = None) -> torch.Tensor:
+        """Log-probs of the batch under `model`, (B, T); without one, under the policy as it is now."""
+        settings = self.settings
+        return trainer_log_probs(model or self.learner.policy, batch, settings.engine.temperature, settings.compute)
 
     def _evaluate(self, last: bool = False) -> list[dict[str, Any]]:
         """Held-out success of the policy as it stands before this step; first and last also without the retriever."""
@@ -190,10 +206,25 @@ class Trainer:
         edge = last or self.step == 0
         if not edge and not (settings.every and self.step % settings.every == 0):
             return []
-        rows = [evaluate(self.engine, world, settings, self.settings.seed)]
-        if edge:
-            rows.append(evaluate(self.engine, world, settings, self.settings.seed, search=False))
+        with self._synced():
+            rows = [evaluate(self.engine, world, settings, self.settings.seed)]
+            if edge:
+                rows.append(evaluate(self.engine, world, settings, self.settings.seed, search=False))
         return rows
+
+    @contextmanager
+    def _synced(self) -> Iterator[None]:
+        """Leave the event of a weight sync that did not reach the engine; the run ends with it."""
+        try:
+            yield
+        except StaleWeights as stale:
+            said = Event(self.step, "stale_weights", "critical", str(stale), "sync_error", stale.error, stale.tolerance)
+            self.recorder.events([said])
+            raise
+
+    def _sync_error(self) -> float | None:
+        weights = getattr(self.engine, "weights", None)
+        return None if weights is None else weights.error
 
     def save(self, folder: Path) -> Path:
         """Checkpoint the run as it stands between two steps; its rows are on disk before it is."""

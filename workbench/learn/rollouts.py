@@ -8,13 +8,15 @@ import torch
 from torch import Tensor
 
 from workbench.agent.draws import draw
-from workbench.agent.engines.hf import HFEngine
+from workbench.agent.engines import Engine
 from workbench.agent.episode import Episode, collate
 from workbench.agent.worlds import World
 from workbench.batch import Batch
-from workbench.learn.policy import log_probs
+from workbench.learn.critic import Critic
+from workbench.learn.microbatch import passes
+from workbench.learn.policy import autocast, device_of, log_probs
 from workbench.objective.select import Select
-from workbench.spec import RunSettings
+from workbench.spec import ComputeSettings, RunSettings
 
 FURTHER = 1 << 40  # first question of the second draw of a rollout: no run has so many rollouts
 ROLLOUT, ORDER, EVALUATION, PLACEBO = 1, 2, 3, 4  # what a random stream is for, so that no two share their numbers
@@ -49,7 +51,7 @@ class Sampler:
 
     settings: RunSettings
     world: World
-    engine: HFEngine
+    engine: Engine
     group_size: int
     select: Select
 
@@ -106,7 +108,25 @@ def batch_of(rollout: Rollout, pad_id: int) -> Batch:
 
 
 @torch.no_grad()
-def trainer_log_probs(model: torch.nn.Module, batch: Batch, temperature: float) -> Tensor:
+def trainer_log_probs(
+    model: torch.nn.Module, batch: Batch, temperature: float, compute: ComputeSettings = ComputeSettings()
+) -> Tensor:
     """Log-probs of the batch under `model` by the training forward, (B, T), 0 where the policy wrote nothing."""
-    log_prob, _ = log_probs(model, batch.tokens, temperature)
-    return torch.where(batch.mask, log_prob, 0)
+    found = torch.zeros(batch.tokens.shape)
+    with autocast(device_of(compute), compute):
+        for rows, width in passes(batch, compute.micro_batch_tokens):
+            mask = batch.mask[rows, :width]
+            found[rows, :width] = log_probs(model, batch.tokens[rows, :width], temperature, where=mask)[0]
+    return torch.where(batch.mask, found, 0)
+
+
+@torch.no_grad()
+def critic_values(critic: Critic | None, batch: Batch, compute: ComputeSettings = ComputeSettings()) -> Tensor | None:
+    """Values of the batch under `critic`, (B, T), 0 beyond a row's tokens; None without a critic."""
+    if critic is None:
+        return None
+    found = torch.zeros(batch.tokens.shape)
+    with autocast(device_of(compute), compute):
+        for rows, width in passes(batch, compute.micro_batch_tokens):
+            found[rows, :width] = critic(batch.tokens[rows, :width])
+    return found

@@ -62,15 +62,15 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
     settings, identity = _read(folder)
     with locked(folder):
         interrupt = Interrupt()
-        from transformers import AutoTokenizer
-
+        from workbench.agent.errors import StaleWeights
         from workbench.learn.heartbeat import Heartbeat
+        from workbench.learn.locate import tokenizer_of
         from workbench.learn.loop import Diverged, SelfTestFailed, Trainer
         from workbench.learn.warmstart import ensure
         from workbench.record.recorder import Recorder
 
         start = ensure(settings, cache)
-        tokenizer = AutoTokenizer.from_pretrained(start)
+        tokenizer = tokenizer_of(start)
         with Recorder(folder, identity["run_id"], settings, tokenizer.convert_ids_to_tokens) as recorder:
             trainer = Trainer(settings, start, recorder, tokenizer)
             resumed = trainer.resume(folder / "checkpoints")
@@ -90,7 +90,7 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
                         trainer.save(folder / "checkpoints")
                 trainer.save(folder / "checkpoints")
                 status.write("finished", trainer.stopped or None)
-            except SelfTestFailed as error:
+            except (SelfTestFailed, StaleWeights) as error:
                 print(f"sorl: {error}", file=sys.stderr)
                 status.write("failed", str(error))
                 return FAILED

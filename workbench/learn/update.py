@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -13,12 +13,13 @@ from workbench.batch import Batch
 from workbench.diagnostics.evidence import Evidence
 from workbench.learn import optimizers
 from workbench.learn.critic import Critic
-from workbench.learn.policy import log_probs
+from workbench.learn.microbatch import by_tokens
+from workbench.learn.policy import autocast, log_probs
 from workbench.learn.probe import Probe
 from workbench.objective.algorithm import Algorithm
 from workbench.objective.pipeline import LossTerms, Normaliser, clipped_loss, policy_loss, statistics
 from workbench.objective.value import positions, value_loss
-from workbench.spec import LearnSettings
+from workbench.spec import ComputeSettings, LearnSettings
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Learner:
     critic: Critic | None
     temperature: float = 1.0
     updates: int = 0  # since the start of the run; decides when the true clipping bias is measured
+    compute: ComputeSettings = field(default_factory=ComputeSettings)
 
     def __post_init__(self) -> None:
         self.probe = Probe(self.algorithm, self.temperature)
@@ -61,6 +63,9 @@ class Learner:
 
     def update(self, batch: Batch, epoch: int, rollout_step: int) -> Evidence:
         """Train once on one minibatch; returns what happened, measured at the weights before the step."""
+        if self.compute.micro_batch_tokens is not None:
+            # Rows of like length share a micro-batch; every row carries its trajectory, so their order says nothing.
+            batch = batch.rows(batch.length.argsort(descending=True, stable=True))
         every = self.settings.probe_every
         probed: dict[str, float | None] = {}
         if every and self.updates % every == 0:
@@ -115,7 +120,7 @@ class Learner:
         bias = [torch.zeros_like(p) for p in self.policy_parameters] if measure_bias else []
         seen: list[_Seen] = []
         for micro in micros:
-            log_prob, entropy = log_probs(self.policy, micro.tokens, self.temperature, bool(settings.entropy_coef))
+            log_prob, entropy = self._log_probs(micro, bool(settings.entropy_coef))
             log_prob.retain_grad()
             out = policy_loss(self.algorithm, micro, log_prob, normaliser=whole, statistics=sums)
             loss = out.loss
@@ -160,7 +165,7 @@ class Learner:
         if len(micros) == 1 or not self.algorithm.stabilise.needs_statistics:
             return None
         with torch.no_grad():
-            current = [log_probs(self.policy, micro.tokens, self.temperature)[0] for micro in micros]
+            current = [self._log_probs(micro)[0] for micro in micros]
             parts = [statistics(self.algorithm, *pair) for pair in zip(micros, current, strict=True)]
         return torch.stack([part for part in parts if part is not None]).sum(0)
 
@@ -172,7 +177,8 @@ class Learner:
         count = positions(batch, where).sum()
         values, total = [], 0.0
         for micro in self._micro_batches(batch):
-            value = self.critic(micro.tokens)
+            with autocast(self.policy.device, self.compute):
+                value = _padded(self.critic(_unpadded(micro)), micro)
             loss = value_loss(value, micro, self.settings.value_clip, where, count)
             loss.backward()
             values.append(value.detach())
@@ -185,11 +191,30 @@ class Learner:
             self.critic_optimizer.step()
         return {"value_loss": total, "critic_grad_norm": before}
 
+    def _log_probs(self, micro: Batch, grad_entropy: bool = False) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropy of a micro-batch (B, T); the network never reads columns that are all padding."""
+        tokens = _unpadded(micro)
+        where = micro.mask[:, : tokens.shape[1]]
+        with autocast(self.policy.device, self.compute):
+            found = log_probs(self.policy, tokens, self.temperature, grad_entropy, where)
+        return _padded(found[0], micro), _padded(found[1], micro)
+
     def _micro_batches(self, batch: Batch) -> list[Batch]:
+        if self.compute.micro_batch_tokens is not None:
+            return [batch.rows(rows) for rows in by_tokens(batch.length, self.compute.micro_batch_tokens)]
         size = self.settings.micro_batch or len(batch.tokens)
         if size >= len(batch.tokens):
             return [batch]
         return [batch.rows(rows) for rows in torch.arange(len(batch.tokens)).split(size)]
+
+
+def _unpadded(micro: Batch) -> Tensor:
+    return micro.tokens[:, : int(micro.length.max())]
+
+
+def _padded(x: Tensor, micro: Batch) -> Tensor:
+    missing = micro.tokens.shape[1] - x.shape[1]
+    return torch.nn.functional.pad(x, (0, missing)) if missing else x
 
 
 def _bias_scalars(gradients: list[Tensor], negative_bias: list[Tensor]) -> dict[str, float | None]:

@@ -14,6 +14,7 @@ import tempfile
 import tomllib
 from pathlib import Path
 
+from workbench.learn.locate import locate
 from workbench.spec import InputError, RunSettings
 
 # The code that decides the demonstrated text, the network and the imitation: when it changes, so may the weights.
@@ -36,8 +37,8 @@ def key(settings: RunSettings) -> str:
 
 def ensure(settings: RunSettings, cache: Path) -> Path:
     """Folder of the warm-started checkpoint, made on first use; two processes that race end with one whole folder."""
-    if settings.policy.path is not None:
-        return Path(settings.policy.path)
+    if settings.model is not None:
+        return locate(settings.model)
     folder = cache / "warmstart" / key(settings)
     if (folder / "model.safetensors").is_file():
         return folder

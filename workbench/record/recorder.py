@@ -23,7 +23,8 @@ from workbench.record.segments import SegmentWriter, chosen
 from workbench.record.token_rows import Decode, sample, token_rows
 from workbench.spec import RunSettings
 
-TIMED = ("seconds_", "tokens_per_second")  # wall times differ from session to session, so no watch may see them
+# Wall times and memory differ from session to session, so no watch may see them.
+TIMED = ("seconds_", "tokens_per_second", "memory_")
 
 
 class Recorder:

@@ -18,7 +18,7 @@ from transformers import (
 from workbench.agent.engines.hf import in_dtype
 from workbench.agent.engines.sampling import non_finite
 from workbench.agent.episode import Episode
-from workbench.agent.protocol import Dialogue, begin, closes
+from workbench.agent.protocol import Dialogue, begin, turn_length
 from workbench.agent.tokenizer import Codec
 from workbench.agent.worlds import Question, World
 from workbench.spec import EngineSettings
@@ -80,7 +80,7 @@ class GenerateEngine:
         scores = torch.stack(out.scores, dim=1).float()  # (B, n, V), temperature applied
         log_prob = torch.log_softmax(scores, -1).gather(2, written[..., None])[..., 0]
         for dialogue, tokens, values in zip(dialogues, written.tolist(), log_prob.tolist(), strict=True):
-            n = min(self._ends(tokens), self._limit - len(dialogue.tokens))
+            n = min(turn_length(self._codec, tokens), self._limit - len(dialogue.tokens))
             dialogue.turn(tokens[:n], values[:n])
             if dialogue.ended is None and len(dialogue.tokens) >= self._limit:
                 dialogue.stop()
@@ -100,15 +100,6 @@ class GenerateEngine:
             **warm,
         )
         return built
-
-    def _ends(self, tokens: list[int]) -> int:
-        """Tokens of the turn: up to the first that closes it, all where none does."""
-        for n, token in enumerate(tokens, start=1):
-            if token not in self._codec.closers:
-                continue
-            if self._codec.exact or token == self._codec.eos_id or closes(self._codec.decode(tokens[:n])):
-                return n
-        return len(tokens)
 
 
 class _Finite(LogitsProcessor):

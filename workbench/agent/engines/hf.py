@@ -21,6 +21,7 @@ from workbench.agent.engines.sampling import sample
 from workbench.agent.episode import Episode
 from workbench.agent.protocol import Dialogue, begin, closes, search_ahead
 from workbench.agent.tokenizer import Codec
+from workbench.agent.wording import PLAIN, Wording
 from workbench.agent.worlds import Question, World
 from workbench.spec import EngineSettings
 
@@ -67,9 +68,10 @@ class HFEngine:
         tokenizer: PreTrainedTokenizerBase,
         settings: EngineSettings,
         decode: Literal["auto", "transformers"] = "auto",
+        wording: Wording = PLAIN,
     ) -> None:
         self._model, self._settings, self._decode = model, settings, decode
-        self._codec = Codec(tokenizer)
+        self._codec = Codec(tokenizer, wording)
         self._limit = int(getattr(model.config, "max_position_embeddings", 0) or 1 << 30)
 
     @torch.inference_mode()

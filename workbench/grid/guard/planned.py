@@ -142,15 +142,21 @@ def compute(arms: Mapping[str, RunSettings], algorithms: Mapping[str, Any]) -> l
 
 
 def task(arms: Mapping[str, RunSettings]) -> list[Finding]:
-    """Settings of world, policy network and warm start that not all arms share."""
+    """Settings of world, policy network or model, and warm start that not all arms share."""
     found = []
-    for name in ("world", "policy", "warmstart"):
-        values = {arm: flatten({name: getattr(s, name).model_dump(mode="json")}) for arm, s in arms.items()}
+    for name in ("world", "policy", "warmstart", "model"):
+        values = {arm: flatten(_task(s, name)) for arm, s in arms.items()}
         keys = [k for k in next(iter(values.values()), {}) if len({repr(v.get(k)) for v in values.values()}) > 1]
         if keys:
             message = f"the arms do not share {', '.join(keys)}: their success is not on one scale"
             found.append(Finding("task", message, tuple(arms)))
     return found
+
+
+def _task(settings: RunSettings, name: str) -> dict[str, Any]:
+    if name == "model":
+        return {"model": settings.model, "prompt": settings.wording}
+    return {name: getattr(settings, name).model_dump(mode="json")}
 
 
 def rollouts(settings: RunSettings) -> int:

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.learn.tiny import merged, rows
+from tests.vllm_here import NEEDS_VLLM
+from workbench.agent.engines import vllm_weights
+from workbench.learn.run import FAILED, FINISHED, run
+
+pytestmark = NEEDS_VLLM
+
+VLLM: dict[str, Any] = {
+    "iterations": 3,
+    "policy": {"heads": 1},  # of 32: the smallest that vLLM's attention on a CPU knows
+    "engine": {"kind": "vllm", "cache_gib": 1 / 32},
+    "learn": {"staleness": 0},
+    "evaluation": {"every": 0},
+}
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo"])
+def test_every_algorithm_trains_on_what_vllm_samples(algorithm: str, new_run: Callable[..., Path], cache: Path) -> None:
+    changes = merged(VLLM, {"algorithm": algorithm, "policy": {"tied": algorithm in ("ppo", "grpo")}})
+    folder = new_run(algorithm, **changes)
+    assert run(folder, cache) == FINISHED
+    steps, updates = rows(folder, "step"), rows(folder, "minibatch")
+    assert len(steps) == 3
+    assert steps.sync_error.max() < 1e-4
+    assert updates.mismatch_max.max() < 1e-4
+    assert updates.grad_norm.gt(0).any()
+    assert not (folder / "segments" / "event").exists() or "stale_weights" not in set(rows(folder, "event").kind)
+
+
+def test_a_sync_that_is_skipped_ends_the_run_within_one_step(
+    new_run: Callable[..., Path], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = new_run("skipped", **merged(VLLM, {"learn": {"policy": {"lr": 0.5}}}))
+    pushed = []
+    push = vllm_weights.Weights.push
+
+    def once(self: vllm_weights.Weights) -> None:
+        pushed.append(1)
+        if len(pushed) <= 3:  # two evaluations and the rollout of step 0
+            push(self)
+
+    monkeypatch.setattr(vllm_weights.Weights, "push", once)
+    assert run(folder, cache) == FAILED
+    event = rows(folder, "event").set_index("kind").loc["stale_weights"]
+    assert (event.step, event.severity, event.diagnostic) == (1, "critical", "sync_error")
+    assert event.value > event.threshold == 1e-4
+    assert "stale in vLLM: model." in event.message
+    assert len(rows(folder, "step")) == 1
+    last = rows(folder, "run").iloc[-1]
+    assert (last.status, last.steps) == ("failed", 1)
+    assert "stale in vLLM" in json.dumps(last.reason)

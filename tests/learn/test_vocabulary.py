@@ -1,0 +1,76 @@
+import pytest
+import torch
+from transformers import CohereConfig, CohereForCausalLM, Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel
+
+from workbench.agent.tokenizer import build_tokenizer
+from workbench.learn import policy
+from workbench.learn.vocabulary import linear_head, token_log_probs
+from workbench.spec import PolicySettings
+
+SIZE = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 8,
+        "num_attention_heads": 2, "num_key_value_heads": 2}  # fmt: skip
+
+
+def network() -> torch.nn.Module:
+    return policy.create(PolicySettings(hidden=16, layers=2, heads=2, mlp=16), build_tokenizer(), seed=0)
+
+
+def both(model: torch.nn.Module, tokens: torch.Tensor, elements: int, **how: object) -> tuple[torch.Tensor, ...]:
+    model.zero_grad()
+    log_prob, entropy = policy.log_probs(model, tokens, 0.7, grad_entropy=True, elements=elements, **how)
+    (log_prob.sin().sum() + entropy.cos().sum()).backward()
+    return (log_prob.detach(), entropy.detach(), *[p.grad.clone() for p in model.parameters() if p.grad is not None])
+
+
+@pytest.mark.parametrize("elements", [1, 71 * 5, 71 * 17])
+def test_parts_of_any_size_give_the_log_probs_and_gradients_of_all_logits_at_once(elements: int) -> None:
+    model, tokens = network(), torch.randint(3, 71, (3, 7), generator=torch.Generator().manual_seed(0))
+    for part, whole in zip(both(model, tokens, elements), both(model, tokens, 1 << 40), strict=True):
+        torch.testing.assert_close(part, whole, rtol=1e-5, atol=1e-5)
+
+
+def test_logits_are_made_only_where_they_are_wanted() -> None:
+    model, tokens = network(), torch.randint(3, 71, (3, 7), generator=torch.Generator().manual_seed(0))
+    where = torch.rand(3, 7, generator=torch.Generator().manual_seed(1)) < 0.4
+    log_prob, entropy = policy.log_probs(model, tokens, where=where, elements=1)
+    whole, spread = policy.log_probs(model, tokens)
+    assert where[:, 1:].any()
+    wanted = where & (torch.arange(7) > 0)
+    torch.testing.assert_close(log_prob, torch.where(wanted, whole, 0))
+    torch.testing.assert_close(entropy, torch.where(wanted, spread, 0))
+    none, _ = policy.log_probs(model, tokens, where=torch.zeros_like(where), elements=1)
+    assert (none == 0).all()
+    none.sum().backward()  # a batch without a trained token still has a graph
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_gradient_is_that_of_finite_differences(bias: bool) -> None:
+    torch.manual_seed(0)
+    head = torch.nn.Linear(3, 7, bias=bias).double()
+    hidden, targets = torch.randn(5, 3, dtype=torch.float64, requires_grad=True), torch.tensor([0, 6, 3, 3, 1])
+
+    def both_of(hidden: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return token_log_probs(hidden, head, targets, 0.7, elements=14)
+
+    assert torch.autograd.gradcheck(both_of, (hidden, *head.parameters()))
+
+
+def test_a_head_with_more_to_it_than_a_linear_layer_keeps_all_its_logits() -> None:
+    torch.manual_seed(0)
+    capped = Gemma2ForCausalLM(Gemma2Config(**SIZE, final_logit_softcapping=0.5, initializer_range=0.5)).eval()
+    scaled = CohereForCausalLM(CohereConfig(**SIZE, logit_scale=0.1, initializer_range=0.5)).eval()
+    tokens = torch.randint(50, (2, 6))
+    for model in (capped, scaled):
+        assert linear_head(model) is None
+        torch.testing.assert_close(policy.log_probs(model, tokens, elements=1), policy.log_probs(model, tokens))
+    plain = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2)).eval()
+    assert linear_head(plain) is plain.lm_head
+
+
+def test_in_bfloat16_parts_are_what_autocast_makes_of_the_whole() -> None:
+    model, tokens = network(), torch.randint(3, 71, (3, 7), generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", torch.bfloat16):
+        part, whole = (policy.log_probs(model, tokens, elements=n)[0] for n in (71 * 5, 1 << 40))
+    assert part.dtype == torch.float32
+    torch.testing.assert_close(part, whole, rtol=0, atol=0.05)
+    assert not torch.allclose(part, policy.log_probs(model, tokens)[0], rtol=0, atol=1e-5)
