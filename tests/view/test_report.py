@@ -24,7 +24,7 @@ from workbench.view.report import figures
 from workbench.view.report.content import design, report
 from workbench.view.report.html import page
 from workbench.view.report.markdown import text
-from workbench.view.report.parts import Figure, Report, Section, Text
+from workbench.view.report.parts import Figure, Report, Section, Table, Text
 from workbench.view.theme import DARK, LIGHT
 
 CLIP = {"learn": {"epochs": 4, "staleness": 16, "policy": {"max_grad_norm": 1.0}}}
@@ -206,3 +206,52 @@ def test_several_experiments_share_their_claims() -> None:
         "The paper's claims, one by one", "demo", "more", "Make it again",
     ]  # fmt: skip
     assert all(isinstance(part, Figure) for s in told.sections if s.title == "Figures" for part in s.parts)
+
+
+SEARCHED = """
+kind = "region"
+question = "How large a learning rate does each survive?"
+seeds = [0, 1, 2]
+[axes]
+algorithm = ["ppo", "st-ppo"]
+"learn.staleness" = [0, 8]
+[region]
+low = 0.1
+high = 0.4
+points = 3
+"""
+
+
+def searched() -> Results:
+    """ppo collapses from a learning rate of 0.2 on, st-ppo nowhere."""
+    rows = []
+    for algorithm in ("ppo", "st-ppo"):
+        for staleness in (0, 8):
+            for rate in (0.1, 0.2, 0.4):
+                fell = algorithm == "ppo" and rate > 0.1
+                learn = {"epochs": 4, "staleness": staleness, "policy": {"lr": rate}}
+                name = f"{algorithm} · staleness {staleness} · lr {rate:g}"
+                rows.append(arm(name, down(3) if fell else up(3), algorithm, learn=learn))
+    about = {"experiment": "demo", "question": "How large?", "toml": SEARCHED}
+    return results(frame(*rows), about)
+
+
+def test_a_region_is_told_by_its_areas_and_boundaries() -> None:
+    told = report([searched()], {}, [])
+    section = next(s for s in told.sections if s.title == "Stability region")
+    areas, boundaries = (part for part in section.parts if isinstance(part, Table))
+    assert [row[0] for row in areas.rows] == ["ppo", "st-ppo"]
+    assert areas.rows[1][1].startswith(">= ")
+    assert boundaries.header[1:] == ["0", "8"]
+    assert boundaries.rows[0][1].startswith("0.14")
+    assert boundaries.rows[1][1:] == ["> 0.4", "> 0.4"]
+
+
+def test_a_region_without_a_judged_run_says_so_and_other_experiments_have_none() -> None:
+    found = searched()
+    empty = results(found.runs.assign(status="queued", outcome=None), {
+        "experiment": "demo", "question": "How large?", "toml": SEARCHED,
+    })  # fmt: skip
+    section = next(s for s in report([empty], {}, []).sections if s.title == "Stability region")
+    assert "can be judged yet" in str(section.parts)
+    assert "Stability region" not in [s.title for s in report([demo(2)], {}, []).sections]

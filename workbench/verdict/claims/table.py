@@ -12,6 +12,8 @@ from workbench.verdict.claims.rule import FACTOR, NOT_TESTED, SHARES, TOO_FEW, J
 from workbench.verdict.comparison import ALPHA
 from workbench.verdict.paired import MOST
 
+_LISTED = 3  # pairs with too few seeds that are named
+
 
 def summary(found: Sequence[Verdict]) -> pd.DataFrame:
     """One row per claim: its sentence, its verdict, on what that rests, and what decides it."""
@@ -30,8 +32,13 @@ def _because(verdict: Verdict) -> str:
     if verdict.verdict == NOT_TESTED:
         return f"It needs {verdict.claim.needs}."
     parts = []
+    few = [row for row in verdict.rows if row.verdict == TOO_FEW]
+    if len(few) > _LISTED:
+        parts.append(f"{len(few)} pairs of arms with fewer than the {MIN_SEEDS} shared seeds that it takes")
     for row in verdict.rows:
         one = row.comparison
+        if row.verdict == TOO_FEW and len(few) > _LISTED:
+            continue
         if row.verdict == TOO_FEW:
             parts.append(f"{named(one)}: {one.seeds} of the {MIN_SEEDS} shared seeds that it takes{_left(one)}")
             continue

@@ -51,7 +51,11 @@ class Landscape:
 def region_file(reader: Reader, experiment: str) -> GridFile | None:
     """The recorded grid file of an experiment of kind region; None for any other experiment."""
     found = reader.query("SELECT toml FROM experiment WHERE experiment = ?", [experiment])
-    text = None if found.empty else found["toml"].iloc[0]
+    return region_of(None if found.empty else found["toml"].iloc[0])
+
+
+def region_of(text: object) -> GridFile | None:
+    """The grid file of this text if it is of kind region; None for any other text."""
     if not isinstance(text, str) or "region" not in text:
         return None
     try:
@@ -67,7 +71,12 @@ def landscape(reader: Reader, experiment: str) -> Landscape:
     file = region_file(reader, experiment)
     if file is None or file.region is None:
         raise InputError(f"'{experiment}' is no experiment of kind region")
-    frame = newest(reader.query(_RUNS, [experiment]))
+    return from_runs(newest(reader.query(_RUNS, [experiment])), file, experiment)
+
+
+def from_runs(frame: pd.DataFrame, file: GridFile, experiment: str) -> Landscape:
+    """The region from a row a run in the order of their starts; InputError where no run can be judged yet."""
+    assert file.region is not None
     frame = frame[frame["config"].notna()]
     keys = [key for key, values in file.axes.items() if _numeric(values)]
     runs, left_out = _same_settings(frame, file, keys)

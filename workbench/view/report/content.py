@@ -16,7 +16,7 @@ from workbench.verdict.claims.designs import pooled, settings
 from workbench.verdict.claims.paper import Verdict, verdicts
 from workbench.verdict.claims.rule import NOT_SUPPORTED, SUPPORTED
 from workbench.verdict.results import Results
-from workbench.view.report import figures
+from workbench.view.report import figures, region
 from workbench.view.report.parts import Code, Items, Part, Report, Section, Table, Text
 
 TONES = ((SUPPORTED, "healthy"), (NOT_SUPPORTED, "collapsed"))
@@ -79,6 +79,7 @@ def of_experiment(found: Results, words: figures.Words, level: int) -> list[Sect
             tables += [Text(title), Table.of(part)]
     fairness = found.fairness or ("The guard found nothing that sets the arms apart besides what they are to compare.",)
     return [
+        *region.of(found, level),
         Section("Design", [Text(figures.counted(runs)), Table.of(design(runs))], level),
         Section("Figures", figures.of_experiment(runs, words, test), level),
         Section("Tables", [*tables, Items(lines)], level),
