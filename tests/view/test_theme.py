@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import workbench.view
+from workbench.view.declared import declared
 from workbench.view.theme import DARK, LIGHT, OUTCOMES, Palette, colour, styles
 
 # Linear RGB as people with no cones of one kind see it: Machado, Oliveira and Fernandes 2009, severity 1.
@@ -48,8 +49,19 @@ def test_two_algorithms_never_look_alike(palette: Palette, vision: str) -> None:
 
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
+def test_every_named_algorithm_has_a_colour_of_its_own(palette: Palette) -> None:
+    own = {**palette.algorithms, **palette.neighbours}
+    assert set(own) <= {a["name"] for a in declared()["algorithm"]}, "a colour for an algorithm that is gone"
+    assert len(own) >= 33
+    for (a, one), (b, other) in combinations(own.items(), 2):
+        assert distance(one, other, "normal") > 0.08, (a, b)
+    assert colour("gspo", palette) == palette.neighbours["gspo"]
+    assert not set(own.values()) & set(palette.others)
+
+
+@pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
 def test_lines_and_words_stand_out_from_the_background(palette: Palette) -> None:
-    lines = [*palette.algorithms.values(), *palette.others]
+    lines = [*palette.algorithms.values(), *palette.neighbours.values(), *palette.others]
     assert min(contrast(c, palette.background) for c in lines) >= 3
     assert min(contrast(c, palette.background) for c in (palette.text, palette.muted)) >= 4.5
     assert set(palette.outcomes) == {*OUTCOMES, ""}

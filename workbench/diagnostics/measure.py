@@ -12,10 +12,13 @@ import numpy as np
 from workbench.diagnostics import (
     advantage,
     clip,
+    correction,
     critic,
     divergence,
+    diversity,
     guard,
     optimisation,
+    probe,
     ratio,
     step,
     trajectory,
@@ -30,11 +33,11 @@ from workbench.diagnostics.trajectory import Trajectories
 from workbench.diagnostics.turn_step import TurnRows
 from workbench.spec import Diagnostic, Level
 
-TOKEN_MEASURES = declared(optimisation, ratio, clip, divergence, advantage, critic)  # f(tokens, partition)
+TOKEN_MEASURES = declared(optimisation, ratio, clip, divergence, advantage, critic, correction, probe)  # f(tokens, partition)
 TRAJECTORY_MEASURES = declared(trajectory)
 TURN_MEASURES = declared(turn)
 TURN_STEP_MEASURES = declared(turn_step)
-STEP_MEASURES = declared(step, guard)
+STEP_MEASURES = declared(step, guard, diversity)
 
 Columns = dict[str, Any]
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from workbench.view import hues
+
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
@@ -29,7 +31,8 @@ class Palette:
     # Searched for in OKLab: the least distance between two under normal vision and three kinds of colour blindness is
     # as large as it gets at 3:1 contrast to the background.
     algorithms: Mapping[str, str]
-    others: tuple[str, ...]  # of algorithms that are not in the list, chosen by their name
+    neighbours: Mapping[str, str]  # of the algorithms beyond the core grid
+    others: tuple[str, ...]  # of algorithms that are in neither list, chosen by their name
     outcomes: Mapping[str, str]
     sequential: tuple[str, ...] = field(default=())
     diverging: tuple[str, ...] = field(default=())
@@ -41,7 +44,7 @@ LIGHT = Palette(
         "ppo": "#cb3a04", "turn-ppo": "#c2870c", "s-ppo": "#3a94c0", "st-ppo": "#1a306b", "grpo": "#962d9c",
         "so-grpo": "#117e5f",
     },
-    others=("#7a5c3e", "#5f6b76", "#7f8217", "#c9568a"),
+    neighbours=hues.LIGHT, others=("#7a5c3e", "#5f6b76", "#7f8217", "#c9568a"),
     outcomes={
         "healthy": "#2f7fb8", "mild": "#d9a520", "collapsed": "#cb3a04", "diverged": "#6b1f6e",
         "no_learning": "#8a8f94", "": "#8a8f94",
@@ -55,7 +58,7 @@ DARK = Palette(
         "ppo": "#fe6a4c", "turn-ppo": "#f9b221", "s-ppo": "#51b6f4", "st-ppo": "#5871e6", "grpo": "#b079b0",
         "so-grpo": "#7de6ba",
     },
-    others=("#c39f78", "#a3b0bc", "#c7c95c", "#ee93bd"),
+    neighbours=hues.DARK, others=("#c39f78", "#a3b0bc", "#c7c95c", "#ee93bd"),
     outcomes={
         "healthy": "#4ba3dc", "mild": "#e8bd4a", "collapsed": "#fe6a4c", "diverged": "#c98ccc",
         "no_learning": "#8b949d", "": "#8b949d",
@@ -75,8 +78,8 @@ class Style:
 
 
 def colour(algorithm: str, palette: Palette) -> str:
-    """The colour of an algorithm; of one that is not in the list, the same at every time and beside any other."""
-    known = palette.algorithms.get(algorithm)
+    """The colour of an algorithm; of one that is in no list, the same at every time and beside any other."""
+    known = palette.algorithms.get(algorithm) or palette.neighbours.get(algorithm)
     digest = int.from_bytes(sha256(algorithm.encode()).digest()[:4], "big")
     return known or palette.others[digest % len(palette.others)]
 

@@ -108,7 +108,8 @@ def _styles(data: pd.DataFrame, colour: str, groups: Sequence[Any], palette: Pal
         told = dict(zip(data["arm"], data["algorithm"], strict=True)) if {"arm", "algorithm"} <= set(data) else {}
 
         def algorithm(group: str) -> str:
-            begins = [name for name in known if group == name or group.startswith((f"{name},", f"{name} "))]
+            named = (*known, *palette.neighbours)
+            begins = [name for name in named if group == name or group.startswith((f"{name},", f"{name} "))]
             return str(told.get(group, max(begins, key=len, default=group)))
 
         return dict(styles([(str(group), algorithm(str(group))) for group in groups], palette))

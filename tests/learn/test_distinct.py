@@ -1,0 +1,75 @@
+"""No algorithm is silently another one: after five updates on the same data their parameters differ."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.algorithms.ragged import ragged
+from workbench.agent.tokenizer import build_tokenizer
+from workbench.algorithms import ALGORITHMS
+from workbench.batch import Batch
+from workbench.learn import policy
+from workbench.learn.policy import log_probs
+from workbench.learn.update import Learner
+from workbench.objective import Algorithm, prepare
+from workbench.objective.stabilise import RmsBatch
+from workbench.spec import LearnSettings, PolicySettings
+
+TOKENIZER = build_tokenizer()
+SETTINGS = LearnSettings.model_validate({"policy": {"lr": 0.5}, "clip_bias_every": 0})
+
+# Pairs that are the same update on this data, and why.
+ALIKE = {
+    frozenset({"gspo", "gspo-token"}): "one advantage a sequence: the gradients are equal, as its page says",
+    frozenset({"ppo", "s-ppo"}): "the trigger, tau 3, does not fire here; the second test makes it fire",
+    frozenset({"turn-ppo", "st-ppo"}): "the same",
+}
+
+
+def data() -> Batch:
+    """A ragged batch whose rewards differ inside every group but one, with a sampler that is not the old policy."""
+    batch, _ = ragged(5, groups=4, size=4, width=18)
+    g = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, len(TOKENIZER), batch.tokens.shape, generator=g)
+    score = torch.tensor([1, 0, 0, 1, 0, 1, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1.0])
+    floats = {k: x.float() for k, x in vars(batch).items() if x is not None and x.dtype == torch.float64}
+    return replace(batch, **(floats | {"tokens": tokens, "score": score}))
+
+
+def trained(algorithm: Algorithm) -> Tensor:
+    """The parameters after five updates: the schedule's parts count as one, as in the loop."""
+    network = policy.create(PolicySettings(hidden=16, layers=1, heads=2, mlp=16), TOKENIZER, seed=0)
+    learner = Learner(algorithm, SETTINGS, network, None)
+
+    def now(part: Batch) -> Tensor:
+        with torch.no_grad():
+            return torch.where(part.mask, log_probs(network, part.tokens)[0], 0)
+
+    batch = data()
+    old = now(batch)
+    drift = torch.where(batch.mask, torch.linspace(-1.5, 1.5, old.numel()).view_as(old), 0)
+    batch = prepare(algorithm, replace(batch, log_prob_old=old, log_prob_behaviour=old + drift))
+    for _ in range(5):
+        for part in algorithm.schedule.parts(batch, now):
+            learner.update(part, 0, 0)
+    return torch.cat([p.detach().reshape(-1) for p in network.parameters()])
+
+
+def apart(a: Tensor, b: Tensor) -> bool:
+    return float((a - b).abs().max()) > 1e-5
+
+
+def test_every_pair_of_algorithms_ends_elsewhere_unless_the_docs_say_why() -> None:
+    ends = {name: trained(algorithm) for name, algorithm in ALGORITHMS.items()}
+    assert {frozenset({a, b}) for a, b in combinations(ends, 2) if not apart(ends[a], ends[b])} == set(ALIKE)
+
+
+@pytest.mark.parametrize(("name", "base"), [("s-ppo", "ppo"), ("st-ppo", "turn-ppo")])
+def test_a_trigger_that_fires_makes_another_algorithm(name: str, base: str) -> None:
+    eager = replace(ALGORITHMS[name], stabilise=RmsBatch(tau=1.0))
+    assert apart(trained(eager), trained(ALGORITHMS[base]))
