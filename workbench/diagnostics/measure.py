@@ -33,7 +33,9 @@ from workbench.diagnostics.trajectory import Trajectories
 from workbench.diagnostics.turn_step import TurnRows
 from workbench.spec import Diagnostic, Level
 
-TOKEN_MEASURES = declared(optimisation, ratio, clip, divergence, advantage, critic, correction, probe)  # f(tokens, partition)
+TOKEN_MEASURES = declared(
+    optimisation, ratio, clip, divergence, advantage, critic, correction, probe
+)  # f(tokens, partition)
 TRAJECTORY_MEASURES = declared(trajectory)
 TURN_MEASURES = declared(turn)
 TURN_STEP_MEASURES = declared(turn_step)

@@ -22,6 +22,7 @@ COMPARISONS: dict[str, Callable[[Scene, int], Sequence[Comparison | Latency]]] =
     "logging": recording.measure,
     "ingest": ingest.measure,
     "packing": packing.measure,
+    "retrieval": retrieval,
     "live": live.measure,
     "retrieval": retrieval,
     "trl": trl.measure,

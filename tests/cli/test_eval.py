@@ -1,0 +1,113 @@
+"""`sorl eval` on a run that was never trained: its checkpoint is the untrained policy, its questions are ours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tomli_w
+import torch
+from scipy.stats import beta
+
+from tests.agent.data.test_read import FLASHRAG, MEDQA, jsonl
+from tests.cli.conftest import Sorl
+from workbench.agent.data.items import Item
+from workbench.agent.engines.scripted import ScriptedEngine
+from workbench.agent.tokenizer import build_tokenizer
+from workbench.agent.worlds.dataset import Dataset
+from workbench.learn import policy
+from workbench.learn.examine import summary
+from workbench.record.append import append
+from workbench.spec import PolicySettings, RetrieverSettings, RunSettings, WorldSettings
+
+SETTINGS = RunSettings(
+    policy=PolicySettings(hidden=16, layers=1, heads=2, mlp=16),
+    world=WorldSettings(max_turns=2, max_turn_tokens=6),
+)
+RUN = "ppo-s0-abc"
+
+
+@pytest.fixture
+def run(runs: Path) -> Path:
+    """The folder of a run with checkpoints of steps 0 and 20."""
+    folder = runs / "mine" / RUN
+    tokenizer = build_tokenizer()
+    for step in (0, 20):
+        made = folder / "checkpoints" / f"{step:06d}"
+        policy.create(SETTINGS.policy, tokenizer, seed=step).save_pretrained(made / "policy", safe_serialization=True)
+        tokenizer.save_pretrained(made / "policy")
+        (made / "progress.json").write_text(json.dumps({"step": step}))
+    (folder / "config.toml").write_text(tomli_w.dumps(SETTINGS.model_dump(mode="json", exclude_none=True)))
+    append(
+        folder, RUN, "run", {"experiment": "mine", "algorithm": "ppo", "arm": "ppo", "seed": 0, "status": "finished"}
+    )
+    return folder
+
+
+def test_a_row_of_the_database_for_each_data_set_and_step(run: Path, runs: Path, sorl: Sorl, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"id": "1", "contents": "Lima is the capital of Peru."}')
+    questions = jsonl(tmp_path / "mine.jsonl", FLASHRAG)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SORL_CACHE", str(tmp_path))
+        done = sorl("eval", "ppo", "--data", questions, "--corpus", corpus, runs=runs)
+    assert done.exit_code == 0, done.stderr
+    assert "2 rows of" in done.stderr
+    assert "4 of 4 questions" in done.stderr
+    medqa = jsonl(tmp_path / "medqa.jsonl", MEDQA)
+    for _ in range(2):  # typed twice it is still one row
+        assert sorl("eval", RUN, "--data", medqa, "--no-search", "--step", 0, runs=runs).exit_code == 0
+    shown = sorl(
+        "sql", "SELECT step, data, episodes, metric, success, f1 IS NULL AS no_f1 FROM evaluation ORDER BY step",
+        "--format", "json", runs=runs,
+    )  # fmt: skip
+    assert json.loads(shown.stdout) == [
+        {
+            "step": 0,
+            "data": "medqa-no-search",
+            "episodes": 3,
+            "metric": "choice accuracy",
+            "success": 0.0,
+            "no_f1": True,
+        },
+        {"step": 20, "data": "mine", "episodes": 4, "metric": "exact match", "success": 0.0, "no_f1": False},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--data", "hotpot"], "did you mean 'hotpotqa'"),
+        (["--data", "FILE"], "name some: --corpus FILE.jsonl or --retriever URL"),
+        (["--data", "FILE", "--no-search", "--step", "7"], "no checkpoint of step 7; there is: 0, 20"),
+        (["--data", "FILE", "--corpus", "x", "--retriever", "http://x/"], "two retrievers"),
+        (["--data", "FILE", "--corpus", "nowhere.jsonl"], "no corpus file 'nowhere.jsonl'"),
+        (["--data", "FILE", "--retriever", "http://127.0.0.1:9/"], "start it (sorl retriever serve"),
+    ],
+)
+def test_mistakes_are_named(run: Path, runs: Path, sorl: Sorl, tmp_path: Path, arguments: list[str], said: str) -> None:
+    questions = jsonl(tmp_path / "mine.jsonl", FLASHRAG)
+    refused = sorl("eval", RUN, *[str(questions) if a == "FILE" else a for a in arguments], runs=runs)
+    assert (refused.exit_code, said in refused.stderr) == (2, True), refused.stderr
+
+
+def test_the_summary_has_exact_intervals() -> None:
+    items = [Item(str(i), f"q{i}?", ("alice boris", "clara")) for i in range(20)]
+    world = Dataset(
+        WorldSettings(kind="dataset", data="-", top_k=0, retriever=RetrieverSettings(kind="bm25", corpus="-")),
+        items=items,
+    )
+    said = ["clara", "alice diego", "diego", None]
+    engine = ScriptedEngine(
+        build_tokenizer(), lambda q: [f"<answer> {said[q.id % 4]} </answer>"] if said[q.id % 4] else ["got"] * 6
+    )
+    row = summary(world, engine.rollout(world, world.every(), range(20), torch.Generator()))
+    assert (row["episodes"], row["success"], row["metric"]) == (20, 0.25, "exact match")
+    assert row["success_low"] == pytest.approx(beta.ppf(0.025, 5, 16))
+    assert row["success_high"] == pytest.approx(beta.ppf(0.975, 6, 15))
+    assert row["f1"] == pytest.approx((1 + 0.5 + 0 + 0) / 4)
+    spread = 1.96 * np.std([1, 0.5, 0, 0] * 5) / np.sqrt(20)
+    assert row["f1"] - row["f1_low"] == pytest.approx(spread, rel=0.25)
+    assert row["f1_high"] - row["f1"] == pytest.approx(spread, rel=0.25)

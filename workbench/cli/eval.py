@@ -1,0 +1,122 @@
+"""`sorl eval`: a run's policy on a benchmark or a file of questions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from workbench.spec import InputError
+
+if TYPE_CHECKING:
+    from workbench.spec import RunSettings, WorldSettings
+
+_METAVAR = "NAME|FILE"
+
+
+def eval(
+    ctx: typer.Context,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or the beginning of one.", show_default=False)],
+    data: Annotated[
+        str, typer.Option(metavar=_METAVAR, help="A benchmark, or a .jsonl or .parquet file.", show_default=False)
+    ],
+    split: Annotated[
+        str | None, typer.Option(help="Split of a benchmark; default: the one that papers report.", show_default=False)
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Only the first so many questions.", show_default=False)
+    ] = None,
+    corpus: Annotated[
+        Path | None, typer.Option(metavar="FILE.jsonl", help="Search these passages by BM25.", show_default=False)
+    ] = None,
+    retriever: Annotated[
+        str | None, typer.Option(metavar="URL", help="Search through this server.", show_default=False)
+    ] = None,
+    search: Annotated[
+        bool, typer.Option(help="--no-search: the retriever returns nothing; what is left is memory.")
+    ] = True,
+    topk: Annotated[int, typer.Option(min=1, max=5, help="Passages a search.")] = 3,
+    max_turns: Annotated[
+        int | None, typer.Option(min=1, help="Turns an episode; default: as trained.", show_default=False)
+    ] = None,
+    max_turn_tokens: Annotated[
+        int | None, typer.Option(min=4, help="Tokens a turn; default: as trained.", show_default=False)
+    ] = None,
+    step: Annotated[
+        int | None, typer.Option(min=0, help="Checkpoint to take; default: the newest.", show_default=False)
+    ] = None,
+    greedy: Annotated[bool, typer.Option("--greedy", help="The most likely token, instead of sampling.")] = False,
+    batch: Annotated[int, typer.Option(min=1, help="Episodes at a time.")] = 64,
+) -> None:
+    """Answer every question of a data set with a run's policy; exact match, F1 or choice accuracy with intervals.
+
+    The row goes into table `evaluation` of that run.
+    """
+    from workbench.agent.data.benchmarks import load
+    from workbench.cli.database import current, note
+    from workbench.cli.show import find
+    from workbench.cli.text import print_table
+    from workbench.learn import examine
+    from workbench.record.append import append
+
+    runs = Path(ctx.obj)
+    run_id = find(current(runs), run)
+    folder = next(path for path in sorted(runs.glob(f"*/{run_id}")) if path.is_dir())
+    chosen = examine.examined(folder, step)
+    questions = load(data, split, limit)
+    if questions.left_out:
+        note(f"{questions.left_out} rows of {data} have no gold answer and are left out")
+    settings = _world(chosen.settings, corpus, retriever, topk if search else 0, max_turns, max_turn_tokens)
+    world = examine.world_for(settings, questions.items)
+    name = questions.name if search else f"{questions.name}-no-search"
+    row = examine.examine(
+        chosen, _tokenizer(chosen.folder, runs, chosen.settings), world, name, greedy=greedy, batch=batch,
+        say=lambda done, of: note(f"{done:,} of {of:,} questions"),
+    )  # fmt: skip
+    append(folder, run_id, "evaluation", row)
+    current(runs)
+    print_table(list(row), [list(row.values())])
+
+
+def _world(
+    settings: RunSettings, corpus: Path | None, url: str | None, top_k: int, turns: int | None, tokens: int | None
+) -> WorldSettings:
+    """The world that the questions are asked in: as trained, with the retriever that was named."""
+    from workbench.spec import RetrieverSettings, WorldSettings
+
+    trained = settings.world
+    if corpus is not None and url is not None:
+        raise InputError("--corpus and --retriever name two retrievers; keep one")
+    if url is not None:
+        retriever = RetrieverSettings(kind="http", url=url)
+    elif corpus is not None:
+        retriever = RetrieverSettings(kind="bm25", corpus=str(corpus))
+    elif trained.retriever.kind != "memory":
+        retriever = trained.retriever
+    elif top_k == 0:
+        retriever = RetrieverSettings(kind="bm25", corpus="-")  # never read: nothing is searched
+    else:
+        raise InputError(
+            f'this run searched its own world ("{trained.kind}"), which has no passages for other questions; '
+            "name some: --corpus FILE.jsonl or --retriever URL, or type --no-search"
+        )
+    return WorldSettings(
+        kind="dataset",
+        data="-",
+        retriever=retriever,
+        top_k=top_k,
+        max_turns=turns or trained.max_turns,
+        max_turn_tokens=tokens or trained.max_turn_tokens,
+    )
+
+
+def _tokenizer(folder: Path, runs: Path, settings: RunSettings) -> Any:
+    """The tokenizer of the weights that the run began from; a checkpoint holds weights only."""
+    from transformers import AutoTokenizer
+
+    from workbench.learn.warmstart import ensure
+
+    beside = folder / "policy"
+    known = (beside / "tokenizer.json").is_file()
+    return AutoTokenizer.from_pretrained(beside if known else ensure(settings, runs / ".cache"))
