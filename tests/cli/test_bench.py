@@ -323,7 +323,7 @@ def test_an_unknown_part_is_refused_with_the_nearest_one() -> None:
 
 def test_parts_run_in_the_order_of_the_suite() -> None:
     assert bench.chosen("ingest,rollout") == ["rollout", "ingest"]
-    assert set(suite.COMPARISONS) | {"browse", "shares"} == set(PARTS)
+    assert set(suite.COMPARISONS) | {"browse", "shares", "vocabulary"} == set(PARTS)
 
 
 def test_without_trls_environment_its_part_is_left_out_and_named_only_when_asked_for(

@@ -22,15 +22,15 @@ TAGS = "<search> x </search>. <answer> y </answer>. <information> z </informatio
 
 @cache
 def _trained() -> str:
-    """A BPE of 6,000 tokens over Python's own language reference, in which "</search>." ends in the token ">."."""
-    text = [*pydoc_data.topics.topics.values(), *[TAGS] * 200]
+    """A BPE of 3,000 tokens over parts of Python's reference, in which "</search>." ends in the token ">."."""
+    text = [*list(pydoc_data.topics.topics.values())[:30], *[TAGS] * 200]
     backend = Tokenizer(BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=6000, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+        vocab_size=3000, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
     backend.train_from_iterator(text, trainer)
     return backend.to_str()

@@ -6,6 +6,7 @@ PARTS = {
     "logging": "training with the recorder beside the same training without it",
     "ingest": "turn rows/s into the database beside DuckDB's bare read_parquet of the same files",
     "packing": "iterations/s of one process a core beside fewer processes with more threads each",
+    "vocabulary": "peak memory of log-probs over 151,936 tokens, in parts beside all logits at once",
     "retrieval": "queries/s of BM25 over 34,000 passages beside rank_bm25",
     "shares": "where the wall time of an iteration goes",
     "live": "from a segment's file to its rows in a browser, and training watched beside training alone",

@@ -15,11 +15,13 @@ from workbench.cli.benchmarks.latency import Latency
 from workbench.cli.benchmarks.pairs import Comparison, Side
 from workbench.cli.benchmarks.peers import Peer
 from workbench.cli.benchmarks.shares import Share
+from workbench.cli.benchmarks.vocabulary import Memory
 from workbench.cli.text import print_table
 
 if TYPE_CHECKING:
     from workbench.cli.benchmarks.suite import Results
 
+_SMALL = 0.2  # of the memory of all logits at once
 _BUSY = 0.15  # relative gap between the ratios by wall and by CPU time from which the machine was not quiet
 
 
@@ -45,6 +47,10 @@ def show(results: Results) -> None:
     if results.shares:
         shares = [share_row(s) for s in results.shares]
         print_table(list(shares[0]), [list(row.values()) for row in shares])
+        typer.echo()
+    if results.memory:
+        memory = [memory_row(m) for m in results.memory]
+        print_table(list(memory[0]), [list(row.values()) for row in memory])
         typer.echo()
     if not results.comparisons and not results.shares:
         return
@@ -108,6 +114,20 @@ def share_row(s: Share) -> dict[str, Any]:
     return {"algorithm": s.algorithm, "s/iteration": round(s.total / s.iterations, 3), **parts}
 
 
+def memory_row(m: Memory) -> dict[str, Any]:
+    """A row of the table of memory: peak above the loaded model in MB, and by how much the two sides differ."""
+    return {
+        "log-probs of": f"{m.tokens:,} tokens, vocabulary {m.vocabulary:,}",
+        "in parts, MB": round(m.parts_bytes / 1e6),
+        "at once, MB": round(m.whole_bytes / 1e6),
+        "ratio": round(m.ratio, 3),
+        "target": f"<= {_SMALL:g}",
+        "met": "yes" if m.ratio <= _SMALL else "no",
+        "s": f"{m.parts_seconds:.1f} / {m.whole_seconds:.1f}",
+        "difference": f"{m.difference:.1e}, gradients {m.gradient_difference:.1e}",
+    }
+
+
 def as_json(results: Results) -> dict[str, Any]:
     """Every sample, so that a reader can take other statistics; seconds unless the name says otherwise."""
     return {
@@ -122,6 +142,7 @@ def as_json(results: Results) -> dict[str, Any]:
         "settings": results.settings.model_dump(),
         "rounds": results.rounds,
         "comparisons": [_comparison(c) for c in results.comparisons],
+        "memory": [asdict(m) for m in results.memory],
         "latencies": [asdict(x) for x in results.latencies],
         "peers": [asdict(x) for x in results.peers],
         "shares": [

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from workbench.cli.benchmarks import ingest, live, packing, recording, rollout, shares, trl, update
+from workbench.cli.benchmarks import ingest, live, packing, recording, rollout, shares, trl, update, vocabulary
 from workbench.cli.benchmarks.browse import Browse
 from workbench.cli.benchmarks.latency import Latency
 from workbench.cli.benchmarks.pairs import Comparison
@@ -14,6 +14,7 @@ from workbench.cli.benchmarks.peers import Peer
 from workbench.cli.benchmarks.retrieval import measure as retrieval
 from workbench.cli.benchmarks.scene import Scene, scene
 from workbench.cli.benchmarks.shares import Share
+from workbench.cli.benchmarks.vocabulary import Memory
 from workbench.spec import RunSettings
 
 COMPARISONS: dict[str, Callable[[Scene, int], Sequence[Comparison | Latency]]] = {
@@ -24,7 +25,6 @@ COMPARISONS: dict[str, Callable[[Scene, int], Sequence[Comparison | Latency]]] =
     "packing": packing.measure,
     "retrieval": retrieval,
     "live": live.measure,
-    "retrieval": retrieval,
     "trl": trl.measure,
 }
 
@@ -37,6 +37,7 @@ class Results:
     rounds: int
     comparisons: list[Comparison] = field(default_factory=list)
     shares: list[Share] = field(default_factory=list)
+    memory: list[Memory] = field(default_factory=list)
     latencies: list[Latency] = field(default_factory=list)
     peers: list[Peer] = field(default_factory=list)
 
