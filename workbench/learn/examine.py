@@ -15,9 +15,10 @@ from scipy.stats import beta
 from workbench.agent.data.items import Item
 from workbench.agent.data.score import best
 from workbench.agent.draws import draw
-from workbench.agent.engines.hf import HFEngine
+from workbench.agent.engines.choose import engine_for
 from workbench.agent.episode import Episode
 from workbench.agent.protocol import f1
+from workbench.agent.wording import WORDINGS
 from workbench.agent.worlds.dataset import Dataset
 from workbench.learn import checkpoint, policy
 from workbench.learn.rollouts import EVALUATION, generator
@@ -56,7 +57,8 @@ def examine(
 ) -> dict[str, Any]:  # fmt: skip
     """Ask every question of `world` once; the columns of a row of table `evaluation`. `say` hears of each batch."""
     torch.set_num_threads(run.settings.threads)
-    engine = HFEngine(policy.load(run.folder / "policy"), tokenizer, run.settings.engine)
+    model = policy.load(run.folder / "policy", run.settings.compute)
+    engine = engine_for(model, tokenizer, run.settings.engine, WORDINGS[run.settings.wording])
     questions, stream = world.every(), generator(run.settings.seed, EVALUATION)
     episodes: list[Episode] = []
     for start in range(0, len(questions), batch):
