@@ -68,9 +68,8 @@ def plan(
 def _describe_region(grid: Grid, runs: Path, workers: int | None, form: str) -> None:
     from workbench.cli.region import describe_region
 
-    cells = list({cell.arm: cell for cell in grid.cells}.values())
-    time = _estimate(cells, runs, workers)
-    describe_region(grid, form, time.seconds * time.workers / len(cells), time)
+    time = _estimate(grid.cells, runs, workers)
+    describe_region(grid, form, time.seconds * time.workers / len(grid.cells), time)
 
 
 def describe(
