@@ -6,7 +6,7 @@ Every `learn.probe_every` updates the minibatch is split into four parts, each w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -37,7 +37,7 @@ class Probe:
     control: tuple[int, ...] = ()
     before: Tensor | None = field(default=None, repr=False)
 
-    def measure(self, model: PreTrainedModel, parameters: list[Tensor], batch: Batch) -> dict[str, float | None]:
+    def measure(self, model: PreTrainedModel, parameters: Sequence[Tensor], batch: Batch) -> dict[str, float | None]:
         """Scalars of this minibatch, None where they are undefined."""
         rows = torch.arange(len(batch.tokens)).chunk(PARTS)
         whole = Normaliser.of(batch, len(rows), self.algorithm.correction)
