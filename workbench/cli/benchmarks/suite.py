@@ -65,9 +65,12 @@ def _on_scene(
             say(part)
             if part == "shares":
                 results.shares = shares.measure(stage, results.rounds)
-                continue
-            for found in COMPARISONS[part](stage, results.rounds):
-                if isinstance(found, Latency):
-                    results.latencies.append(found)
-                else:
-                    results.comparisons.append(found)
+            elif part == "vocabulary":
+                results.memory = vocabulary.measure(stage)
+            else:
+                _sort(results, COMPARISONS[part](stage, results.rounds))
+
+
+def _sort(results: Results, found: Sequence[Comparison | Latency]) -> None:
+    results.comparisons += [one for one in found if isinstance(one, Comparison)]
+    results.latencies += [one for one in found if isinstance(one, Latency)]
