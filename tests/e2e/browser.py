@@ -53,7 +53,10 @@ _PLACE = """
   return [box.x + x._offset + x.d2p(trace.x[index]), box.y + y._offset + y.d2p(trace.y[index])];
 }
 """
-_HOVERED = "key => document.querySelector(`.st-key-${key} .js-plotly-plot`)._hoverdata?.length > 0"
+_HOVERED = """
+([key, carried]) => document.querySelector(`.st-key-${key} .js-plotly-plot`)._hoverdata
+  ?.some(point => carried.every((value, i) => point.customdata[i] === value))
+"""
 
 
 def chromium() -> str | None:
@@ -144,12 +147,42 @@ def settle(page: Page, screen: str) -> None:
     page.wait_for_function(_SETTLED, arg=_ENDS[screen])
 
 
-def click_cell(page: Page, figure: str, carried: list[Any]) -> None:
-    """Click the cell of a figure (by what `export.figure` calls it) whose mark carries these values first."""
-    found: list[tuple[int, int, list[Any]]] = page.evaluate(_TARGETS, figure)
-    place, index = next((p, i) for p, i, values in found if values[: len(carried)] == carried)
-    at = page.evaluate(_PLACE, [figure, place, index])
-    page.mouse.move(at[0] - 3, at[1] - 2)
-    page.mouse.move(*at)
-    page.wait_for_function(_HOVERED, arg=figure)
-    page.mouse.click(*at)
+def go(page: Page, words: str, screen: str) -> None:
+    """Follow a link by its words, again where a click got lost, until the screen is drawn whole."""
+    from playwright.sync_api import TimeoutError as Late
+
+    end = time.monotonic() + PATIENCE
+    while True:
+        page.get_by_role("link", name=words, exact=True).first.click()
+        try:
+            page.wait_for_function(_SETTLED, arg=_ENDS[screen], timeout=40_000)
+        except Late:
+            if time.monotonic() > end:
+                raise
+        else:
+            return
+
+
+def click_cell(page: Page, figure: str, carried: list[Any], opens: str) -> None:
+    """Click the cell of a figure (by what `export.figure` calls it) whose mark carries these values first.
+
+    A figure may be drawn again under the pointer: it is pointed at and clicked until the address is like `opens`.
+    """
+    from playwright.sync_api import TimeoutError as Late
+
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            found: list[tuple[int, int, list[Any]]] = page.evaluate(_TARGETS, figure)
+            place, index = next((p, i) for p, i, values in found if values[: len(carried)] == carried)
+            at = page.evaluate(_PLACE, [figure, place, index])
+            page.mouse.move(at[0] - 3, at[1] - 2)
+            page.mouse.move(*at)
+            page.wait_for_function(_HOVERED, arg=[figure, carried], timeout=5_000)
+            page.mouse.click(*at)
+            page.wait_for_url(opens, timeout=20_000)
+        except Late:
+            if time.monotonic() > end:
+                raise
+        else:
+            return

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.e2e.browser import browser, chromium, click_cell, complaints, served, settle, window
+from tests.e2e.browser import browser, chromium, click_cell, complaints, go, served, settle, window
 from tests.store.fixture import write_grid
 from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.timeout(1200),  # a minute where nothing else runs
     pytest.mark.skipif(find_spec("playwright") is None, reason="playwright is not installed: pip install 'sorl[test]'"),
     pytest.mark.skipif(
@@ -58,29 +59,22 @@ def test_from_the_overview_to_the_culprit_token(address: str) -> None:
         stored(page, "overview")
 
         # The collapsed run, by its cell.
-        click_cell(page, "grid", ["ppo-s0-aaaa0000"])
-        page.wait_for_url("**/run?**")
+        click_cell(page, "grid", ["ppo-s0-aaaa0000"], opens="**/run?**")
         settle(page, "run")
         assert query(page)["run"] == ["ppo-s0-aaaa0000"]
         assert "Collapsed: the fall began at step 17" in page.inner_text(".sorl-answer")
         stored(page, "run")
 
-        page.get_by_role("link", name="Compare", exact=True).first.click()
-        page.wait_for_url("**/compare?**")
-        settle(page, "compare")
+        go(page, "Compare", "compare")
         assert page.get_by_text("Each line is one run").or_(page.get_by_text("interquartile mean")).is_visible()
         stored(page, "compare")
 
-        page.get_by_role("link", name="Collapse", exact=True).first.click()
-        page.wait_for_url("**/collapse?**")
-        settle(page, "collapse")
+        go(page, "Collapse", "collapse")
         assert page.get_by_text("How long the arms stay up").is_visible()
         stored(page, "collapse")
 
-        page.get_by_role("link", name="Turns", exact=True).first.click()
-        page.wait_for_url("**/turns?**")
-        settle(page, "turns")
-        click_cell(page, "turns", [PPO, 12, 3])  # step 12, turn 3
+        go(page, "Turns", "turns")
+        click_cell(page, "turns", [PPO, 12, 3], opens="**/turns?**cell=**")  # step 12, turn 3
         link = page.locator(".sorl-listing tr", has_text="kept").first.get_by_role("link")
         link.wait_for()
         stored(page, "turns")
