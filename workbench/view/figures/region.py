@@ -63,7 +63,7 @@ def region(
         margin={"t": HEAD, "b": BOTTOM, "l": 8, "r": 8},
         coloraxis={
             "cmin": 0, "cmax": 1, "colorscale": scale(colours),
-            "colorbar": {"title": {"text": figure_text(f"{MEASURES[measure]} (fraction)"), "side": "right"},
+            "colorbar": {"title": {"text": "collapsed" if measure == "collapsed" else "final", "side": "top"},
                          "thickness": 12, "tickformat": ".1f"},
         },
     )  # fmt: skip
@@ -104,13 +104,14 @@ def _line(columns: pd.DataFrame, conditions: Sequence[float], palette: Palette) 
     error = [[0.0 if _missing(row[f"boundary_{side}"]) else abs(math.log2(row[f"boundary_{side}"]) - at)
               for row, at in zip(known, x, strict=True)] for side in ("high", "low")]  # fmt: skip
     symbols = {"above": "triangle-right", "below": "triangle-left"}
+    colour = palette.outcomes["mild"]  # to be seen on the light and on the dark end of the scale
     return [
         go.Scatter(
             x=x, y=[conditions.index(row["y"]) for row in known], mode="lines+markers", hoverinfo="skip",
-            line={"color": palette.text, "width": 2},
-            marker={"color": palette.text, "size": 9, "symbol": [symbols.get(row["beyond"], "circle") for row in known],
+            line={"color": colour, "width": 2},
+            marker={"color": colour, "size": 9, "symbol": [symbols.get(row["beyond"], "circle") for row in known],
                     "line": {"color": palette.background, "width": 1}},
-            error_x={"type": "data", "array": error[0], "arrayminus": error[1], "color": palette.text, "thickness": 1,
+            error_x={"type": "data", "array": error[0], "arrayminus": error[1], "color": colour, "thickness": 2,
                      "width": 4},
         )
     ]  # fmt: skip
