@@ -103,14 +103,6 @@ $(VENV)-parity/.done: constraints-parity.txt
 	$(VENV)-parity/bin/python -m pip install --quiet --no-deps -c constraints-parity.txt verl
 	touch $@
 
-bench-browse: $(BIN)/.app $(VENV)-browse/.done ## the app over a thousand runs, beside trackio and TensorBoard
-	$(BIN)/sorl bench --only browse
-
-$(VENV)-browse/.done: constraints-browse.txt
-	test -x $(VENV)-browse/bin/python || $(PYTHON) -m venv $(VENV)-browse
-	$(VENV)-browse/bin/python -m pip install --quiet -c constraints-browse.txt trackio tensorboard psutil setuptools
-	touch $@
-
 mutate: $(BIN)/.test ## mutation test of the objective: a sample of $(MUTANTS) mutants, in a copy of the tree
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[mutate]'
 	rm -rf build/mutation && mkdir -p build/mutation/tests
