@@ -14,6 +14,7 @@ from workbench.spec import TABLES
 
 ROOT = Path(__file__).parents[2]
 SMALL = (
+    "seeds=[3]",
     "iterations=4",
     "world.entities=8",
     "world.relations=4",

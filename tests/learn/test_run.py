@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
 
-from tests.learn.tiny import rows, train
+from tests.learn.tiny import process, rows, train
 
 MakeRun = Callable[..., Path]
 
@@ -25,7 +25,7 @@ def assert_same_rows(a: Path, b: Path, *tables: str) -> None:
 def test_two_runs_of_one_cell_write_identical_rows(new_run: MakeRun, cache: Path, algorithm: str) -> None:
     folders = [new_run(name, algorithm=algorithm) for name in ("a", "b")]
     for folder in folders:
-        assert train(folder, cache).returncode == 0
+        assert train(folder, cache) == 0
     assert_same_rows(*folders)
     assert len(rows(folders[0], "step")) == 6
     assert len(rows(folders[0], "minibatch")) == 6 * 2 * 2
@@ -61,31 +61,31 @@ def test_an_interrupted_run_resumes_to_the_same_rows_as_an_uninterrupted_one(
 ) -> None:
     changes = {"learn": {"policy": {"kind": kind, "lr": 0.01, **({"momentum": 0.5} if kind == "sgd" else {})}}}
     whole, parts = new_run("whole", **changes), new_run("parts", **changes)
-    assert train(whole, cache).returncode == 0
+    assert train(whole, cache) == 0
     command = [sys.executable, "-m", "workbench.learn", str(parts), "--cache", str(cache)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        process.stdout.read()
-        assert process.wait() == 3
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cell:
+        assert cell.stdout is not None
+        cell.stdout.readline()
+        cell.send_signal(signal.SIGINT)
+        cell.stdout.read()
+        assert cell.wait() == 3
     assert rows(parts, "run")["status"].iloc[-1] == "interrupted"
     assert len(rows(parts, "step")) < 6
-    assert train(parts, cache).returncode == 0
+    assert train(parts, cache) == 0
     assert rows(parts, "run")["status"].iloc[-1] == "finished"
     assert_same_rows(whole, parts)
 
 
 def test_a_killed_run_resumes_from_its_checkpoint_without_a_row_twice(new_run: MakeRun, cache: Path) -> None:
     whole, parts = new_run("whole"), new_run("parts")
-    assert train(whole, cache).returncode == 0
+    assert train(whole, cache) == 0
     command = [sys.executable, "-m", "workbench.learn", str(parts), "--cache", str(cache)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cell:
+        assert cell.stdout is not None
         for _ in range(4):
-            process.stdout.readline()
-        process.kill()
-    assert train(parts, cache).returncode == 0
+            cell.stdout.readline()
+        cell.kill()
+    assert train(parts, cache) == 0
     assert_same_rows(whole, parts, "step", "minibatch", "turn")
 
 
@@ -111,7 +111,7 @@ def test_the_engine_and_the_training_forward_agree_while_training(new_run: MakeR
 def test_splitting_a_minibatch_into_micro_batches_changes_no_row(new_run: MakeRun, cache: Path) -> None:
     a, b = new_run("a", algorithm="turn-ppo"), new_run("b", algorithm="turn-ppo", learn={"micro_batch": 2})
     for folder in (a, b):
-        assert train(folder, cache).returncode == 0
+        assert train(folder, cache) == 0
     left, right = rows(a, "minibatch"), rows(b, "minibatch")
     for name in ("grad_norm", "policy_loss", "value_loss", "clip_bias_norm", "critic_grad_norm"):
         first = slice(0, 4)  # rounding differs, and training amplifies it: the first step only
@@ -120,8 +120,7 @@ def test_splitting_a_minibatch_into_micro_batches_changes_no_row(new_run: MakeRu
 
 def test_a_run_that_diverges_keeps_its_rows_and_says_so(new_run: MakeRun, cache: Path) -> None:
     folder = new_run(learn={"policy": {"lr": 1e30}})
-    done = train(folder, cache)
-    assert done.returncode == 0, done.stderr
+    assert train(folder, cache) == 0
     last = rows(folder, "run").iloc[-1]
     assert (last["status"], last["outcome"]) == ("finished", "diverged")
     assert last["reason"]
@@ -132,7 +131,7 @@ def test_a_run_that_diverges_keeps_its_rows_and_says_so(new_run: MakeRun, cache:
 def test_the_frozen_start_is_kept_as_reference_only_where_a_kl_term_asks_for_it(new_run: MakeRun, cache: Path) -> None:
     with_kl, without = new_run("with", slots={"kl": {"kind": "loss", "beta": 0.1}}), new_run("without")
     for folder in (with_kl, without):
-        assert train(folder, cache).returncode == 0
+        assert train(folder, cache) == 0
     assert rows(with_kl, "minibatch")["kl_ref"].notna().all()
     assert rows(without, "minibatch")["kl_ref"].isna().all()
 
@@ -143,21 +142,21 @@ def test_a_run_that_someone_else_trains_is_refused_with_an_exit_code_of_its_own(
     folder = new_run()
     with (folder / "lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        done = train(folder, cache)
+        done = process(folder, cache)
     assert done.returncode == 4
     assert "being trained by another process" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_a_folder_that_is_no_run_is_refused_by_name(tmp_path: Path, cache: Path) -> None:
-    done = train(tmp_path, cache)
+    done = process(tmp_path, cache)
     assert done.returncode == 2
     assert "no config.toml" in done.stderr
     assert "sorl run" in done.stderr
 
 
 def test_progress_lines_are_json_for_whoever_watches(new_run: MakeRun, cache: Path) -> None:
-    done = train(new_run(), cache)
+    done = process(new_run(), cache)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
     assert {"steps", "success", "clip_frac", "grad_norm", "seconds"} <= lines[0].keys()
@@ -166,10 +165,10 @@ def test_progress_lines_are_json_for_whoever_watches(new_run: MakeRun, cache: Pa
 def test_rows_reach_the_disk_while_a_run_is_alive(new_run: MakeRun, cache: Path) -> None:
     folder = new_run(iterations=400)
     command = [sys.executable, "-m", "workbench.learn", str(folder), "--cache", str(cache)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        seen = json.loads(process.stdout.readline())["step"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cell:
+        assert cell.stdout is not None
+        seen = json.loads(cell.stdout.readline())["step"]
         time.sleep(2.5)  # the flush interval of 1 s, and a margin for a busy machine
         on_disk = len(rows(folder, "step"))
-        os.kill(process.pid, signal.SIGKILL)
+        os.kill(cell.pid, signal.SIGKILL)
     assert on_disk >= seen

@@ -1,6 +1,8 @@
 """A run small enough to train in a second, and what its folder says afterwards."""
 
+import io
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +13,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import tomli_w
+
+from workbench.learn.run import run
 
 TINY: dict[str, Any] = {
     "iterations": 6,
@@ -56,10 +60,21 @@ def new_run(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-def train(folder: Path, cache: Path) -> "subprocess.CompletedProcess[str]":
+def process(folder: Path, cache: Path) -> "subprocess.CompletedProcess[str]":
     """The process of a cell, as the grid starts it."""
     command = [sys.executable, "-m", "workbench.learn", str(folder), "--cache", str(cache)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def train(folder: Path, cache: Path) -> int:
+    """What the process of a cell does, without the seconds that it takes to import torch; returns its exit code."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    ours = [signal.getsignal(number) for number in numbers]
+    try:
+        return run(folder, cache, out=io.StringIO())
+    finally:
+        for number, handler in zip(numbers, ours, strict=True):
+            signal.signal(number, handler)
 
 
 def rows(folder: Path, table: str) -> pd.DataFrame:

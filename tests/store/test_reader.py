@@ -234,5 +234,6 @@ def test_a_reader_leaves_the_database_free_for_the_next_writer(grid: Path, runs:
 def test_every_column_is_selected_without_quotes(grid: Path) -> None:
     columns = Reader(grid).rows("SELECT table_name, column_name FROM information_schema.columns").rows
     assert len(columns) > 100
-    for table, column in columns:
-        Reader(grid).rows(f"SELECT {column} FROM {table} LIMIT 0")
+    for table in {table for table, _ in columns}:
+        names = ", ".join(column for name, column in columns if name == table)
+        Reader(grid).rows(f"SELECT {names} FROM {table} LIMIT 0")

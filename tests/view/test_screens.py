@@ -22,7 +22,10 @@ def test_every_screen_opens_on_a_grid(name: str, grid: Path, open_screen: Open) 
 
 
 @pytest.mark.parametrize("name", screens())
-def test_every_screen_says_what_to_type_where_nothing_was_run(name: str, tmp_path: Path, open_screen: Open) -> None:
+def test_every_screen_says_what_to_type_where_nothing_was_run(
+    name: str, tmp_path: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workbench.view.page._PATIENCE", 30.0)  # the first sync of a busy machine
     for folder in (tmp_path, tmp_path / "nowhere"):
         app = open_screen(name, folder)
         assert not app.exception

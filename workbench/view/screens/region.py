@@ -15,7 +15,7 @@ from workbench.view.controls import choose
 from workbench.view.experiments import question
 from workbench.view.figures.region import MEASURES
 from workbench.view.figures.region import region as drawn
-from workbench.view.page import look, note, screen, table
+from workbench.view.page import Empty, look, note, screen, table
 from workbench.view.safe import html_text
 from workbench.view.theme import styles
 
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 @screen
 def region(store: Store) -> None:
     """The boundary of collapse of each arm, side by side on one scale."""
-    known = [name for name in store.query("experiments")["experiment"] if _searched(store, name)]
+    recorded = store.query("experiments")["experiment"]
+    if recorded.empty:
+        raise Empty("no run is recorded here yet: `sorl run experiments/region_sgd.toml`")
+    known = [name for name in recorded if _searched(store, name)]
     if not known:
         raise InputError("no experiment of kind region is recorded here: `sorl run experiments/region_sgd.toml`")
     left, right = st.columns([2, 3])
