@@ -1,0 +1,182 @@
+"""Each cause is found where it was planted, from the step on at which it was, and not in a healthy log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.verdict.diagnosis.logs import AT, ROWS, healthy, log, tokens
+from workbench.verdict.diagnosis.causes import CAUSES
+from workbench.verdict.diagnosis.diagnose import diagnose
+
+Tables = dict[str, pd.DataFrame]
+
+
+def since(tables: Tables, table: str, column: str, value: object) -> None:
+    frame = tables[table]
+    late = frame["step"] >= AT
+    frame.loc[late, column] = value(frame[late]) if callable(value) else value
+    if column == "reward":
+        frame["advantage"] = frame["reward"] - frame.groupby(["step", "prompt_group"])["reward"].transform("mean")
+
+
+def stale(tables: Tables) -> None:
+    tokens(tables, lambda t, old, draw: old + (draw.normal(0, 0.02 * (t - AT + 1), 40) if t >= AT else 0.0))
+
+
+def flatter(tables: Tables) -> None:
+    def tempered(t: int, old: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+        p, heat = np.exp(old), 1.4
+        return np.log(p ** (1 / heat) / (p ** (1 / heat) + (1 - p) ** (1 / heat))) if t >= AT else old
+
+    tokens(tables, tempered)
+
+
+def rounded(tables: Tables) -> None:
+    tokens(tables, lambda t, old, draw: old + (draw.normal(0, 0.01, 40) if t >= AT else 0.0))
+
+
+def one_token(tables: Tables) -> None:
+    tables["minibatch"].loc[2 * AT, ["mismatch", "mismatch_max"]] = [12.0 / 400, 12.0]
+    tables["turn"] = pd.DataFrame(
+        {"step": AT, "trajectory": [0, 3, 3], "turn_index": [1, 1, 2], "mismatch": [1e-7, 1e-7, 1.3]}
+    )
+
+
+def repeated(tables: Tables) -> None:
+    tables["step"].loc[AT, "batch_hash"] = 1000 + AT - 1
+
+
+def other_group(tables: Tables) -> None:
+    late = tables["trajectory"]["step"] >= AT
+    shuffled = np.random.default_rng(3).permutation(ROWS)
+    rows = tables["trajectory"].loc[late, "advantage"].to_numpy().reshape(-1, ROWS)
+    tables["trajectory"].loc[late, "advantage"] = rows[:, shuffled].ravel()
+
+
+def pays_form(tables: Tables) -> None:
+    since(tables, "trajectory", "reward", lambda rows: rows["answer"].notna().astype(float))
+
+
+def pays_failure(tables: Tables) -> None:
+    since(tables, "trajectory", "reward", lambda rows: 1.0 - rows["success"])
+
+
+def pays_by_lot(tables: Tables) -> None:
+    draw = np.random.default_rng(5)
+    since(
+        tables, "trajectory", "reward",
+        lambda rows: np.where(draw.uniform(size=len(rows)) < 0.3, 1.0 - rows["success"], rows["success"]),
+    )  # fmt: skip
+
+
+def silent_retriever(tables: Tables) -> None:
+    since(tables, "trajectory", "n_observation_tokens", lambda rows: 2 * rows["n_searches"])
+
+
+def cut_at_two_turns(tables: Tables) -> None:
+    rows = tables["trajectory"]
+    long = (rows["step"] >= AT) & (rows["n_turns"] > 2)
+    rows.loc[long, ["n_turns", "n_tokens", "n_searches", "n_observation_tokens"]] = [2, 18, 2, 28]
+    rows.loc[long, "ended"], rows.loc[long, "answer"] = "max_turns", None
+    tables["step"]["truncated_frac"] = (rows["ended"] != "answer").groupby(rows["step"]).mean().to_numpy()
+
+
+def worse_critic(tables: Tables) -> None:
+    since(tables, "minibatch", "value_loss", lambda rows: 3.0 + 0 * rows["step"])
+    since(tables, "step", "explained_variance", -4.0)
+
+
+def noisier(tables: Tables) -> None:
+    since(tables, "step", "entropy", lambda rows: 0.2 + 0.1 * (rows["step"] - AT + 1))
+
+
+def other_reference(tables: Tables) -> None:
+    since(tables, "step", "kl_ref", lambda rows: 0.4 + 0.001 * rows["step"])
+
+
+PLANTED: dict[str, Callable[[Tables], None]] = {
+    "stale_weights": stale,
+    "temperature": flatter,
+    "rollout_precision": rounded,
+    "staleness": lambda tables: since(tables, "step", "staleness", lambda rows: rows["step"] - AT + 1.0),
+    "batch_reused": repeated,
+    "outlier_token": one_token,
+    "advantage_groups": other_group,
+    "format_reward": pays_form,
+    "wrong_reward": pays_failure,
+    "noisy_reward": pays_by_lot,
+    "retriever_empty": silent_retriever,
+    "retriever_failing": lambda tables: since(tables, "step", "retrieval_failed_frac", 0.5),
+    "retriever_slow": lambda tables: since(tables, "step", "seconds_retrieval", 2.0),
+    "truncated": cut_at_two_turns,
+    "learning_rate": lambda tables: since(tables, "minibatch", "lr", 1.0),
+    "clipping_off": lambda tables: since(tables, "minibatch", "grad_norm_after", 3.0),
+    "critic": worse_critic,
+    "reference": other_reference,
+    "entropy_bonus": noisier,
+    "not_finite": lambda tables: since(tables, "minibatch", "non_finite", 1.0),
+}
+DYNAMICS = {"off_policy", "step_size"}  # they explain a collapse: test_collapse.py
+
+
+def test_every_cause_is_planted_here_or_explains_a_collapse() -> None:
+    assert set(PLANTED) | DYNAMICS == {cause.name for cause in CAUSES}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nothing_is_found_in_a_healthy_log(seed: int) -> None:
+    tables = healthy(seed)
+    tokens(tables, lambda t, old, draw: old + draw.normal(0, 1e-6, 40))
+    assert [f.cause.name for f in diagnose(log(tables, outcome="healthy")).findings] == []
+
+
+@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_planted_cause_is_named_first_and_dated(name: str, seed: int) -> None:
+    tables = healthy(seed)
+    PLANTED[name](tables)
+    found = diagnose(log(tables)).findings
+    assert found, "nothing was found"
+    assert found[0].cause.name == name
+    assert AT <= found[0].clue.step <= AT + 2
+    assert found[0].clue.says
+
+
+def test_the_outlier_is_traced_to_its_turn() -> None:
+    tables = healthy()
+    one_token(tables)
+    clue = diagnose(log(tables)).findings[0].clue
+    assert (clue.trajectory, clue.turn) == (3, 2)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_cause_whose_columns_are_not_logged_is_unanswered_and_not_denied(name: str) -> None:
+    tables = healthy()
+    PLANTED[name](tables)
+    cause = next(cause for cause in CAUSES if cause.name == name)
+    for needed in cause.needs:
+        table, column = needed.split(".")
+        tables[table] = tables[table].drop(columns=column)
+        said = diagnose(log(tables), [cause])
+        assert not said.findings
+        assert needed in said.unanswered[name]
+
+
+def test_the_label_of_an_injected_fault_cannot_be_read() -> None:
+    assert not [key for key in log({}, {"fault.kind": "mask", "fault.at_step": 3}).settings if "fault" in key]
+
+
+def test_a_graded_reward_is_no_wrong_reward() -> None:
+    tables = healthy()
+    pays_by_lot(tables)
+    assert not diagnose(log(tables, {"world.reward": "f1"})).findings
+
+
+def test_a_bf16_sampler_that_never_agreed_is_not_called_stale() -> None:
+    tables = healthy()
+    tokens(tables, lambda t, old, draw: old + draw.normal(0, 0.01, 40))
+    assert [f.cause.name for f in diagnose(log(tables)).findings] == ["rollout_precision"]

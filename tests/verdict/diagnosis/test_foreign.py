@@ -1,0 +1,100 @@
+"""Logs of other trainers: every kind of file, what their names mean, and what is said of a broken one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from workbench.cli.diagnose import judge
+from workbench.spec import TABLES, InputError
+from workbench.verdict.diagnosis.diagnose import diagnose
+from workbench.verdict.diagnosis.foreign import read
+from workbench.verdict.diagnosis.names import NAMES
+
+STEPS = 60
+
+
+def verl() -> list[dict[str, float]]:
+    """A run that learns, whose gradient leaps at step 40 and whose score then falls to nothing."""
+    draw = np.random.default_rng(0)
+    rows = []
+    for step in range(1, STEPS + 1):
+        fallen = step > 40
+        rows.append(
+            {
+                "training/global_step": step,
+                "critic/score/mean": 0.02 if fallen else 0.2 + 0.01 * step + draw.normal(0, 0.01),
+                "actor/grad_norm": 40.0 if step in (40, 41) else 0.4 + draw.uniform(0, 0.1),
+                "actor/entropy": 0.8 - 0.005 * step,
+                "actor/ppo_kl": 0.001,
+                "actor/pg_clipfrac": 0.01,
+                "perf/throughput": 900.0,
+            }
+        )
+    return rows
+
+
+def written(folder: Path, kind: str) -> Path:
+    rows, path = verl(), folder / f"log.{kind}"
+    if kind == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif kind == "json":
+        path.write_text(json.dumps({"log_history": rows}))
+    elif kind == "csv":
+        pd.DataFrame(rows).to_csv(path, index=False)
+    else:
+        pd.DataFrame(rows).to_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "parquet"])
+def test_a_log_in_any_kind_of_file_gets_the_same_diagnosis(tmp_path: Path, kind: str) -> None:
+    said = diagnose(read(written(tmp_path, kind), judge))
+    assert said.onset == 42  # the trailing median of five points follows the score by two
+    assert said.log.run["outcome"] == "collapsed"
+    assert [(f.cause.name, f.clue.step) for f in said.findings] == [("step_size", 40)]
+    assert "stale_weights" in said.unanswered
+
+
+def test_nested_metrics_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "nested.jsonl"
+    path.write_text("".join(json.dumps({"step": i, "data": {"actor/entropy": 0.5}}) + "\n" for i in range(5)))
+    assert list(read(path, judge).series("step", "entropy")) == [0.5] * 5
+
+
+def test_every_name_leads_to_a_column_that_exists() -> None:
+    from workbench.diagnostics import CATALOGUE
+
+    declared = {f"{d.table}.{d.name}" for d in CATALOGUE} | {f"{t.name}.{c.name}" for t in TABLES for c in t.columns}
+    assert set(NAMES.values()) <= declared
+
+
+def test_a_line_that_was_cut_off_by_a_kill_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"step": 1, "entropy": 0.5}\n{"step": 2, "entr')
+    assert len(read(path, judge).table("step")) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("log.jsonl", "", "holds no rows"),
+        ("log.jsonl", '{"step": 1}\nnot json\n{"step": 2}\n', "line 2"),
+        ("log.jsonl", "[1, 2]\n[3]\n", "line 1"),
+        ("log.jsonl", '{"step": 1, "my/own": 2}\n', "no metric that is known"),
+        ("log.json", '{"a": 1}', "log_history"),
+        ("log.json", "{", "cannot be read as json"),
+        ("log.parquet", "PAR1 no", "cannot be read as parquet"),
+        ("log.csv", "", "cannot be read as csv"),
+        ("log.txt", "step 1", ".jsonl"),
+    ],
+)
+def test_what_cannot_be_read_is_said(tmp_path: Path, name: str, content: str, says: str) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(InputError, match=says):
+        read(path, judge)

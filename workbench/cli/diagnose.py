@@ -1,0 +1,112 @@
+"""`sorl diagnose RUN|FOLDER|FILE`: what went wrong, since when, how sure, and what to try."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from workbench.verdict.diagnosis.finding import Diagnosis
+    from workbench.verdict.diagnosis.log import Log
+
+FORMATS = ("text", "md", "json")
+LEVELS = ("info", "warning", "critical")
+
+
+def diagnose(
+    ctx: typer.Context,
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|FOLDER|FILE",
+            help="A run's id or the beginning of one, an experiment or its folder, or the log of another trainer "
+            "(.jsonl, .csv, .parquet, trainer_state.json).",
+            show_default=False,
+        ),
+    ],
+    form: Annotated[str, typer.Option("--format", help="text, md or json.")] = "text",
+    fail_on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LEVEL", help="Exit code 1 on a finding of this level (info, warning, critical) or worse."
+        ),
+    ] = None,
+) -> None:
+    """Name the cause, the first signal and the culprit of what went wrong, with the evidence; of live runs as well."""
+    from workbench.spec import InputError, nearest
+    from workbench.verdict.diagnosis.diagnose import diagnose as judged
+
+    if form not in FORMATS:
+        raise InputError(f"--format '{form}' is unknown{nearest(form, FORMATS)}; allowed: {', '.join(FORMATS)}")
+    if fail_on is not None and fail_on not in LEVELS:
+        raise InputError(f"--fail-on '{fail_on}' is unknown{nearest(fail_on, LEVELS)}; allowed: {', '.join(LEVELS)}")
+    found = [judged(log) for log in logs(Path(ctx.obj), what)]
+    typer.echo(rendered(found, form))
+    severities = [f.cause.severity for d in found for f in d.findings]
+    if fail_on is not None and any(LEVELS.index(s) >= LEVELS.index(fail_on) for s in severities):
+        raise typer.Exit(1)
+
+
+def logs(runs: Path, what: str) -> Iterator[Log]:
+    """The logs that the word names: a file, the runs of an experiment or folder, or one run."""
+    from workbench.cli.database import current
+    from workbench.cli.show import find
+    from workbench.spec import InputError
+    from workbench.verdict.diagnosis import foreign
+    from workbench.verdict.diagnosis.log import of_run
+    from workbench.verdict.runs import runs as runs_in
+
+    path = Path(what)
+    if path.is_file() and path.suffix != ".toml":
+        yield foreign.read(path, judge)
+        return
+    if path.suffix in foreign.KINDS:
+        raise InputError(f"there is no file '{what}'")
+    if path.is_dir():
+        what = _named(path.resolve(), runs.resolve())
+    reader = current(runs)
+    experiments = [row[0] for row in reader.rows("SELECT DISTINCT experiment FROM run").rows]
+    name = Path(what).stem if what.endswith(".toml") else what
+    if name in experiments:
+        for run_id in runs_in(reader, name)["run_id"]:
+            yield of_run(reader, str(run_id))
+        return
+    yield of_run(reader, find(reader, what))
+
+
+def _named(folder: Path, runs: Path) -> str:
+    """The experiment or run whose folder this is; InputError for one that lies in another runs folder, or is none."""
+    from workbench.spec import InputError
+
+    if runs in (folder.parent, folder.parent.parent):
+        return folder.name
+    kept = any((child / "segments").is_dir() for child in folder.iterdir())
+    if not kept and not (folder / "segments").is_dir():
+        raise InputError(f"'{folder}' holds no run; a run's folder has segments/ in it")
+    home = folder.parent if kept else folder.parent.parent
+    raise InputError(f"'{folder}' lies in another runs folder; type: sorl --runs {home} diagnose {folder.name}")
+
+
+def judge(scores: Sequence[float | None], steps: Sequence[int]) -> dict[str, Any]:
+    """What the collapse rule says of a foreign log's scores, as columns of table `run`."""
+    from workbench.diagnostics.collapse import judge as rule
+
+    verdict = rule(scores, steps=steps)
+    return {
+        "outcome": verdict.outcome, "collapse_step": verdict.onset, "detection_step": verdict.detection,
+        "peak_success": verdict.peak, "final_success": verdict.final,
+    }  # fmt: skip
+
+
+def rendered(found: Sequence[Diagnosis], form: str) -> str:
+    """The diagnoses in one of FORMATS."""
+    from workbench.verdict.diagnosis import words
+
+    if form == "json":
+        return json.dumps([words.as_dict(one) for one in found], indent=2)
+    write = words.text if form == "text" else words.markdown
+    return "\n\n".join(write(one) for one in found)

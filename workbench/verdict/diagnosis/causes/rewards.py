@@ -1,0 +1,128 @@
+"""The reward is not what success is: it pays for form, at random, or the wrong way round."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from workbench.verdict.diagnosis.finding import Cause, Clue, Evidence
+from workbench.verdict.diagnosis.log import Log
+
+FEW = 0.02  # of trajectories whose reward is not their success: below, F1 and rounding
+_NEEDS = ("trajectory.reward", "trajectory.success")
+
+
+def _paid(log: Log) -> pd.DataFrame:
+    """Trajectories in the order of training: step, paid (reward above half of its range), success, answered, off."""
+    frame = log.table("trajectory")
+    rows = frame[frame["reward"].notna() & frame["success"].notna()]
+    low, high = rows["reward"].min(), rows["reward"].max()
+    return pd.DataFrame(
+        {
+            "step": rows["step"],
+            "trajectory": rows["trajectory"],
+            "reward": rows["reward"],
+            "paid": rows["reward"] > (low + high) / 2,
+            "success": rows["success"].astype(bool),
+            "answered": rows["answer"].notna() if "answer" in rows else False,
+        }
+    )
+
+
+def _wrong(log: Log) -> tuple[pd.DataFrame, int] | None:
+    """The trajectories from the first step on where reward and success part, and that step."""
+    if log.settings.get("world.reward", "em") != "em":
+        return None  # a graded reward differs from exact match by design
+    rows = _paid(log)
+    share = (rows["paid"] != rows["success"]).groupby(rows["step"]).mean()
+    apart = share[share > FEW]
+    if apart.empty or (share > FEW).mean() < 0.05:
+        return None
+    return rows[rows["step"] >= apart.index[0]], int(apart.index[0])
+
+
+def _format(log: Log) -> Clue | None:
+    found = _wrong(log)
+    if found is None:
+        return None
+    rows, step = found
+    agree = float((rows["paid"] == rows["answered"]).mean())
+    failed = rows[~rows["success"] & rows["answered"]]
+    if agree < 0.9 or failed.empty or failed["paid"].mean() < 0.9:
+        return None
+    return Clue(
+        "sign", 0.93, step,
+        f"from step {step} on the reward pays for giving an answer: {100 * agree:.0f} % of the rewards are explained "
+        "by "
+        f"that alone, and {100 * float(failed['paid'].mean()):.0f} % of the wrong answers are paid",
+        (Evidence("trajectory.reward", step, float(rows["paid"].mean()), float(rows["success"].mean())),),
+        trajectory=_example(failed[failed["paid"]], step),
+    )  # fmt: skip
+
+
+def _inverted(log: Log) -> Clue | None:
+    found = _wrong(log)
+    if found is None:
+        return None
+    rows, step = found
+    agree = float((rows["paid"] == rows["success"]).mean())
+    if agree > 0.2 or _format(log) is not None:
+        return None
+    return Clue(
+        "proof", 0.95, step,
+        f"from step {step} on reward and success disagree in {100 * (1 - agree):.0f} % of the trajectories: failures "
+        "are "
+        "paid, successes are not",
+        (Evidence("trajectory.reward", step, agree, 1.0),),
+        trajectory=_example(rows[rows["paid"] != rows["success"]], step),
+    )  # fmt: skip
+
+
+def _noisy(log: Log) -> Clue | None:
+    found = _wrong(log)
+    if found is None or _format(log) is not None or _inverted(log) is not None:
+        return None
+    rows, step = found
+    off = float((rows["paid"] != rows["success"]).mean())
+    paid, unpaid = float(rows[~rows["success"]]["paid"].mean()), float((~rows[rows["success"]]["paid"]).mean())
+    return Clue(
+        "sign", 0.9, step,
+        f"from step {step} on the reward of {100 * off:.0f} % of the trajectories is not their success: "
+        f"{100 * paid:.0f} % of the failures are paid, {100 * unpaid:.0f} % of the successes are not",
+        (Evidence("trajectory.reward", step, 1 - off, 1.0),),
+        trajectory=_example(rows[rows["paid"] != rows["success"]], step),
+    )  # fmt: skip
+
+
+def _example(rows: pd.DataFrame, step: int) -> int | None:
+    here = rows[rows["step"] == step]
+    return None if here.empty else int(here["trajectory"].iloc[0])
+
+
+FORMAT_REWARD = Cause(
+    "format_reward",
+    "The reward pays for the form of an answer, not for its truth",
+    "critical",
+    (*_NEEDS, "trajectory.answer"),
+    "Pay the outcome; a format term must stay small against it, and success is to be measured apart from the reward.",
+    "sorl sql \"SELECT question, gold, answer, reward FROM trajectory WHERE run_id = '{run}' AND step = {step}\"",
+    _format,
+)
+WRONG_REWARD = Cause(
+    "wrong_reward",
+    "The reward is paid the wrong way round",
+    "critical",
+    _NEEDS,
+    "Check the sign of the reward and which row it is written to.",
+    "sorl sql \"SELECT question, gold, answer, reward FROM trajectory WHERE run_id = '{run}' AND step = {step}\"",
+    _inverted,
+)
+NOISY_REWARD = Cause(
+    "noisy_reward",
+    "Rewards are given to trajectories that did not earn them",
+    "critical",
+    _NEEDS,
+    "Check the order of rows between scoring and training, the normalisation of answers, and the judge if there is "
+    "one.",
+    "sorl sql \"SELECT question, gold, answer, reward FROM trajectory WHERE run_id = '{run}' AND step = {step}\"",
+    _noisy,
+)

@@ -1,0 +1,167 @@
+"""The sampler is not the policy that the trainer takes it for: its log-probs of the sampled tokens differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from workbench.verdict.diagnosis.causes.advantages import one_token
+from workbench.verdict.diagnosis.finding import Cause, Clue, Evidence
+from workbench.verdict.diagnosis.log import Log
+
+NOISE = 1e-3  # nats; float32 kernels differ by 1e-6 to 2e-5
+RISE = 5.0  # x what was usual, where a sampler in another precision never agreed to begin with
+GROWTH = 2.0  # of the disagreement from its first steps to its last ones, from which it is called growing
+_TOKENS = ("token.log_prob_behaviour", "token.log_prob_old")
+_NEEDS = ("minibatch.mismatch",)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Since when sampler and trainer disagree, by how much, how it goes on, and what the tokens say of its shape."""
+
+    step: int
+    usual: float | None
+    level: float  # mean |log p_old - log p_mu| since then, nats
+    growth: float  # last third / first two steps
+    monotone: float | None  # share of the variance of the gap that a monotone function of log p_old explains
+    sharper: float | None  # share of the confident tokens (p_old > 1/2) that the sampler found likelier
+
+
+def gap(log: Log) -> Gap | None:
+    """The disagreement of sampler and trainer; None where they agree."""
+    series = log.series("minibatch", "mismatch")
+    if series.empty or one_token(log):
+        return None
+    start = _start(series)
+    if start is None:
+        return None
+    usual = float(series[series.index < start].median()) if (series.index < start).any() else None
+    since = series[series.index >= start]
+    head, tail = float(since.iloc[:2].mean()), float(since.iloc[-max(2, len(since) // 3) :].mean())
+    return Gap(start, usual, float(since.mean()), tail / max(head, 1e-12), *_shape(log, start))
+
+
+def _start(series: pd.Series) -> int | None:
+    """First of two steps in a row above the noise and well above the median of the steps before."""
+    values = series.to_numpy()
+    for i in range(len(values) - 1):
+        usual = float(np.median(values[:i])) if i else 0.0
+        if min(values[i], values[i + 1]) > max(NOISE, RISE * usual):
+            return int(series.index[i])
+    return None
+
+
+def _shape(log: Log, start: int) -> tuple[float | None, float | None]:
+    frame = log.table("token")
+    if not {"step", "log_prob_behaviour", "log_prob_old", "trained"} <= set(frame.columns):
+        return None, None
+    rows = frame[frame["step"] >= start]
+    pairs = [
+        (np.asarray(old, float)[mask], np.asarray(behaviour, float)[mask])
+        for old, behaviour, trained in zip(
+            rows["log_prob_old"], rows["log_prob_behaviour"], rows["trained"], strict=True
+        )
+        if old is not None and behaviour is not None and trained is not None
+        for mask in [np.asarray(trained, bool)]
+    ]
+    if not pairs:
+        return None, None
+    old, behaviour = (np.concatenate(part) for part in zip(*pairs, strict=True))
+    known = np.isfinite(old) & np.isfinite(behaviour)
+    old, difference = old[known], (behaviour - old)[known]
+    if len(old) < 50 or difference.std() == 0:
+        return None, None
+    confident = difference[(old > np.log(0.5)) & (np.abs(difference) > NOISE / 10)]
+    return _explained(old, difference), float((confident > 0).mean()) if len(confident) > 20 else None
+
+
+def _explained(x: np.ndarray, y: np.ndarray, bins: int = 20) -> float:
+    """Share of the variance of y that the means over `bins` quantile bins of x explain, as an F-corrected R^2."""
+    edges = np.unique(np.quantile(x, np.linspace(0, 1, bins + 1)))
+    which = np.clip(np.searchsorted(edges, x, side="right") - 1, 0, max(len(edges) - 2, 0))
+    groups = pd.Series(y).groupby(which)
+    inside = float(groups.transform(lambda part: part - part.mean()).pow(2).sum()) / max(len(y) - groups.ngroups, 1)
+    return 1.0 - inside / float(np.var(y, ddof=1))
+
+
+def _evidence(found: Gap) -> tuple[Evidence, ...]:
+    return (Evidence("minibatch.mismatch", found.step, found.level, found.usual),)
+
+
+def _temperature(log: Log) -> Clue | None:
+    found = gap(log)
+    if found is None or found.sharper is None or found.monotone is None:
+        return None
+    one_way = max(found.sharper, 1.0 - found.sharper)
+    if one_way < 0.9 or found.level < 0.01:
+        return None
+    direction = "sharper (temperature below the trainer's)" if found.sharper > 0.5 else "flatter (temperature above it)"
+    return Clue(
+        "sign", 0.9 if found.growth < GROWTH else 0.6, found.step,
+        f"from step {found.step} on the sampler's distribution is {direction}: of the tokens that the trainer finds "
+        f"likely, {100 * one_way:.0f} % differ in the same direction, by {found.level:.3g} nats a token on average",
+        _evidence(found),
+    )  # fmt: skip
+
+
+def _stale(log: Log) -> Clue | None:
+    found = gap(log)
+    if found is None or _temperature(log) is not None:
+        return None
+    if found.growth < GROWTH and found.level < 0.05:
+        return None
+    return Clue(
+        "sign", 0.9 if found.growth >= GROWTH else 0.6, found.step,
+        f"from step {found.step} on the sampler disagrees with the policy that was to sample, by {found.level:.3g} "
+        "nats a "
+        f"token on average, and the gap has grown {found.growth:.1f} times since: it falls behind as the policy moves",
+        _evidence(found),
+    )  # fmt: skip
+
+
+def _precision(log: Log) -> Clue | None:
+    found = gap(log)
+    if found is None or found.growth >= GROWTH or found.level >= 0.05 or _temperature(log) is not None:
+        return None
+    return Clue(
+        "sign", 0.85, found.step,
+        f"from step {found.step} on sampler and trainer disagree by {found.level:.2g} nats a token, to both sides and "
+        "no more with time: rounding, as of a sampler in lower precision",
+        _evidence(found),
+    )  # fmt: skip
+
+
+STALE_WEIGHTS = Cause(
+    "stale_weights",
+    "The sampler runs on old weights",
+    "critical",
+    _NEEDS,
+    "Check the weight sync: compare the sampler's log-probs of its own tokens with the trainer's after every sync "
+    "(column step.sync_error); look for tied embeddings, a cached copy, a sync that failed silently.",
+    "sorl sql \"SELECT step, avg(mismatch), max(mismatch_max) FROM minibatch WHERE run_id = '{run}' GROUP BY step\"",
+    _stale,
+)
+TEMPERATURE = Cause(
+    "temperature",
+    "Sampling temperature is not the one that log-probs are taken at",
+    "critical",
+    (*_NEEDS, *_TOKENS),
+    "Divide the trainer's logits by the sampler's temperature (and apply its top-k or top-p to neither), or sample "
+    "at 1.",
+    "--set engine.temperature=1.0",
+    _temperature,
+)
+PRECISION = Cause(
+    "rollout_precision",
+    "The sampler computes in lower precision than the trainer",
+    "warning",
+    _NEEDS,
+    "Sample in the trainer's precision, or correct for it (rollout correction: tis, mis, icepop), or take old "
+    "log-probs "
+    "from the sampler.",
+    '--set engine.dtype="float32"',
+    _precision,
+)

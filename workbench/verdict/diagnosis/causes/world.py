@@ -1,0 +1,150 @@
+"""The world answers differently: a retriever that is empty, slow or beside the point, episodes that are cut short."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from workbench.verdict.diagnosis.departure import first
+from workbench.verdict.diagnosis.finding import Cause, Clue, Evidence
+from workbench.verdict.diagnosis.log import Log
+
+_MOST = 0.9
+
+
+def _empty(log: Log) -> Clue | None:
+    share = log.series("step", "retrieval_empty_frac")
+    since = share[share > _MOST]
+    if len(since) >= 2 and (share > _MOST).iloc[-max(2, len(share) // 4) :].mean() > 0.5:
+        step = int(since.index[0])
+        return Clue(
+            "proof", 0.96, step,
+            f"from step {step} on the retriever answers {100 * float(since.mean()):.0f} % of the searches with no "
+            "passage",
+            (Evidence("step.retrieval_empty_frac", step, float(since.iloc[0]), _before(share, step)),),
+        )  # fmt: skip
+    told = _told(log)
+    gone = first(told, "below", points=2, floor=0.1)
+    if (
+        gone is None
+        or gone.value > 0.5 * gone.usual
+        or float(told[told.index >= gone.step].median()) > 0.5 * gone.usual
+    ):
+        return None
+    return Clue(
+        "sign", 0.9, gone.step,
+        f"from step {gone.step} on a search is answered with {gone.value:.1f} tokens, where {gone.usual:.1f} were "
+        "usual: "
+        "the retriever has next to nothing to say",
+        (Evidence("trajectory.n_observation_tokens", gone.step, gone.value, gone.usual),),
+    )  # fmt: skip
+
+
+def _told(log: Log) -> pd.Series:
+    """Mean observation tokens of a search, by step."""
+    frame = log.table("trajectory")
+    if not {"n_observation_tokens", "n_searches"} <= set(frame.columns):
+        return pd.Series(dtype=float)
+    sums = frame.groupby("step")[["n_observation_tokens", "n_searches"]].sum()
+    asked = sums[sums["n_searches"] > 0]
+    return asked["n_observation_tokens"] / asked["n_searches"]
+
+
+def _failing(log: Log) -> Clue | None:
+    share = log.series("step", "retrieval_failed_frac")
+    failed = share[share > 0]
+    if failed.empty:
+        return None
+    step = int(failed.index[0])
+    return Clue(
+        "proof", 0.9, step,
+        f"from step {step} on the retriever did not answer up to {100 * float(failed.max()):.0f} % of the searches, "
+        "after all retries",
+        (Evidence("step.retrieval_failed_frac", step, float(failed.iloc[0]), _before(share, step)),),
+    )  # fmt: skip
+
+
+def _slow(log: Log) -> Clue | None:
+    waited = log.series("step", "seconds_retrieval")
+    rise = first(waited, "above", points=2, floor=0.5)
+    if rise is None or rise.value < 3 * rise.usual or rise.value - rise.usual < 0.1:
+        return None
+    since = waited[waited.index >= rise.step]
+    if float(since.median()) < 3 * rise.usual:
+        return None
+    return Clue(
+        "sign", 0.9, rise.step,
+        f"from step {rise.step} on a step waits {float(since.median()):.2g} s for the retriever, where "
+        f"{rise.usual:.2g} s were usual",
+        (Evidence("step.seconds_retrieval", rise.step, rise.value, rise.usual),),
+    )  # fmt: skip
+
+
+def _before(series: pd.Series, step: int) -> float | None:
+    past = series[series.index < step]
+    return None if past.empty else float(past.median())
+
+
+def _cut(log: Log) -> Clue | None:
+    frame = log.table("trajectory")
+    if "ended" not in frame:
+        return None
+    unfinished = (frame["ended"] != "answer").groupby(frame["step"]).mean()
+    rise = first(unfinished, "above", points=2, margin=4.0, floor=0.3, least=0.03)
+    if rise is None or rise.value - rise.usual < 0.1:
+        return None
+    since = frame[frame["step"] >= rise.step]
+    for column, word in (("n_turns", "turns"), ("n_tokens", "tokens")):
+        if column not in frame:
+            continue
+        cut, free = since[since["ended"] != "answer"][column], frame[frame["step"] < rise.step][column]
+        bound = cut.quantile(0.9)
+        if len(cut) and (cut >= bound).mean() > 0.5 and (free > bound).mean() > 0.02 and since[column].max() <= bound:
+            return Clue(
+                "sign", 0.92, rise.step,
+                f"from step {rise.step} on {100 * float(unfinished[unfinished.index >= rise.step].mean()):.0f} % of "
+                "the "
+                f"episodes end without an answer, and none has more than {bound:.0f} {word}, where before "
+                f"{100 * float((free > bound).mean()):.0f} % had more",
+                (Evidence("step.truncated_frac", rise.step, rise.value, rise.usual),),
+            )  # fmt: skip
+    return None
+
+
+RETRIEVER_EMPTY = Cause(
+    "retriever_empty",
+    "The retriever returns nothing",
+    "critical",
+    ("trajectory.n_observation_tokens", "trajectory.n_searches"),
+    "Ask the retriever by hand with a query of the log; look at its index, its port, its time limit.",
+    "sorl sql \"SELECT step, sum(n_observation_tokens) / sum(n_searches) FROM trajectory WHERE run_id = '{run}' "
+    'GROUP BY step ORDER BY step"',
+    _empty,
+)
+RETRIEVER_FAILING = Cause(
+    "retriever_failing",
+    "The retriever does not answer",
+    "critical",
+    ("step.retrieval_failed_frac",),
+    "Restart the retriever, raise world.retriever.retries or timeout, and leave failed episodes out of the batch.",
+    "sorl show {run}",
+    _failing,
+)
+RETRIEVER_SLOW = Cause(
+    "retriever_slow",
+    "The retriever has become slow",
+    "warning",
+    ("step.seconds_retrieval",),
+    "Look at the load of the retriever's machine and at world.retriever.batch; training itself is not harmed.",
+    "sorl sql \"SELECT step, seconds_retrieval, seconds_rollout FROM step WHERE run_id = '{run}' ORDER BY step\"",
+    _slow,
+)
+TRUNCATED = Cause(
+    "truncated",
+    "Episodes are cut short",
+    "critical",
+    ("trajectory.ended", "trajectory.n_turns"),
+    "Raise the budget of turns or tokens, or leave truncated episodes out of the loss: they are punished for their "
+    "length.",
+    "sorl sql \"SELECT step, ended, count(*) FROM trajectory WHERE run_id = '{run}' GROUP BY ALL ORDER BY 1\"",
+    _cut,
+)

@@ -1,0 +1,76 @@
+"""Where a curve leaves its own past: a robust score of each point against the points before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from numpy.lib.stride_tricks import sliding_window_view
+
+WINDOW = 8  # points before, that a point is judged by
+FEWEST = 4  # of them, without which nothing is said
+MARGIN = 6.0  # spreads away from their median
+SCALE = 1.4826  # of the median absolute deviation of a normal sample to its standard deviation
+_TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class Departure:
+    """A point that its past does not explain: `score` spreads above (or below, negative) the median of its past."""
+
+    step: int
+    value: float
+    usual: float
+    score: float
+
+
+def past(values: np.ndarray, floor: float, least: float = 0.0, window: int = WINDOW) -> tuple[np.ndarray, np.ndarray]:
+    """Median and spread of the `window` points before each point, (N,) each; NaN where fewer than FEWEST came before.
+
+    The spread is the largest of the scaled median absolute deviation of those points, the median of their steps from
+    one to the next, `floor` x |median|, and `least`, so that neither a flat nor a climbing stretch makes an event of a
+    ripple.
+    """
+    usual, spread = np.full(len(values), np.nan), np.full(len(values), np.nan)
+    for size in range(FEWEST, min(window, len(values) - 1) + 1):
+        # Only the full window slides; the shorter ones are those of the first points.
+        rows = sliding_window_view(values[:-1], size)[: None if size == window else 1]
+        middle = np.median(rows, axis=1)
+        deviation = SCALE * np.median(np.abs(rows - middle[:, None]), axis=1)
+        ripple = np.median(np.abs(np.diff(rows, axis=1)), axis=1)
+        at = slice(size, size + len(rows))
+        usual[at] = middle
+        spread[at] = np.maximum.reduce(
+            [deviation, ripple, floor * np.abs(middle), np.full(len(rows), max(least, _TINY))]
+        )
+    return usual, spread
+
+
+def first(
+    series: pd.Series,
+    when: Literal["above", "below", "either"] = "either",
+    points: int = 2,
+    margin: float = MARGIN,
+    floor: float = 0.05,
+    least: float = 0.0,
+) -> Departure | None:
+    """The first of `points` consecutive points that lie `margin` spreads above, below or on either side of the past.
+
+    All of them are judged by the past of the first: a curve that jumps and stays has departed. NaN points are left out.
+    """
+    clean = series[np.isfinite(series.to_numpy(float))]
+    values = clean.to_numpy(float)
+    if len(values) < FEWEST + points:
+        return None
+    usual, spread = past(values, floor, least)
+    ahead = sliding_window_view(values, points)
+    usual, spread = usual[: len(ahead)], spread[: len(ahead)]
+    away = (ahead - usual[:, None]) / spread[:, None]
+    above, below = (away > margin).all(axis=1), (away < -margin).all(axis=1)
+    found = np.flatnonzero({"above": above, "below": below, "either": above | below}[when])
+    if not len(found):
+        return None
+    i = int(found[0])
+    return Departure(int(clean.index[i]), float(values[i]), float(usual[i]), float(away[i, 0]))

@@ -1,0 +1,94 @@
+"""What a diagnosis is made of: a cause to look for, the clue that a look gives, the finding that is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from workbench.verdict.diagnosis.log import Log
+
+Severity = Literal["info", "warning", "critical"]
+# How a clue was come by. proof: a recorded identity is broken (what is trained is not what was sampled).
+# sign: the log shows what the cause leaves and hardly anything else does. pattern: it fits, other causes may as well.
+Grade = Literal["proof", "sign", "pattern"]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One figure behind a finding: column of a table at a step, and what was usual before (None where nothing was)."""
+
+    column: str  # table.column
+    step: int | None
+    value: float | None
+    usual: float | None = None
+
+
+@dataclass(frozen=True)
+class Clue:
+    """What a look for one cause has found: how sure (0 to 1), since which step, a sentence, figures, the culprit."""
+
+    grade: Grade
+    confidence: float
+    step: int
+    says: str
+    evidence: tuple[Evidence, ...] = ()
+    trajectory: int | None = None
+    turn: int | None = None
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Something that goes wrong in training, and how a log shows it.
+
+    `needs` are table.column of the log without which the question cannot be answered; `change` says what to do about
+    it; `test` is a command or option whose outcome would confirm or refute it. {run} and {step} in them are filled in.
+    """
+
+    name: str
+    title: str
+    severity: Severity
+    needs: tuple[str, ...]
+    change: str
+    test: str
+    look: Callable[[Log], Clue | None] = field(repr=False)
+    needs_settings: tuple[str, ...] = ()
+
+    def missing(self, log: Log) -> list[str]:
+        """What the log lacks for an answer."""
+        columns = [c for c in self.needs if not log.measured(*c.split("."))]
+        return [*columns, *(f"setting {key}" for key in self.needs_settings if key not in log.settings)]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A cause that the log speaks for."""
+
+    cause: Cause
+    clue: Clue
+    alternatives: tuple[str, ...] = ()  # names of the findings that would explain the same
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A diagnostic that left its own past, and when for the first time."""
+
+    column: str
+    step: int
+    value: float
+    usual: float
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """All that can be said of one log. No finding and nothing in `unanswered` means: nothing found."""
+
+    log: Log
+    findings: tuple[Finding, ...]
+    moved: tuple[Moved, ...]  # earliest first
+    unanswered: dict[str, list[str]]  # cause -> what the log lacks to tell
+
+    @property
+    def onset(self) -> int | None:
+        """Step at which the collapse began; None without one."""
+        return self.log.onset

@@ -1,0 +1,93 @@
+"""A log as the diagnosis sees it: the tables of one run, read when they are asked for, and its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from workbench.verdict.runs import flat
+
+if TYPE_CHECKING:
+    from workbench.store.reader import Reader
+
+Load = Callable[[str], pd.DataFrame]
+HIDDEN = "fault"  # the label of an injected fault: a diagnosis that read it would prove nothing
+ORDER = {
+    "minibatch": ("step", "update"), "turn": ("step", "epoch", "trajectory", "turn_index"),
+    "turn_step": ("step", "turn_index"), "trajectory": ("step", "trajectory"), "token": ("step", "trajectory"),
+}  # fmt: skip
+
+
+@dataclass
+class Log:
+    """What was logged of one run. A table that nobody logged is empty, a column that nobody logged absent or all NULL.
+
+    `settings` are dotted keys (`learn.staleness`), empty where nothing is known of them.
+    """
+
+    name: str
+    load: Load
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    run: Mapping[str, Any] = field(default_factory=dict)  # row of table `run`: status, outcome, collapse_step, ...
+
+    def __post_init__(self) -> None:
+        self._tables: dict[str, pd.DataFrame] = {}
+        self.settings = {k: v for k, v in self.settings.items() if k.split(".")[0] != HIDDEN}
+
+    def table(self, name: str) -> pd.DataFrame:
+        """The rows of a table in the order of its key."""
+        if name not in self._tables:
+            found = self.load(name)
+            order = [key for key in ORDER.get(name, ("step",)) if key in found]
+            self._tables[name] = found.sort_values(order, ignore_index=True) if order else found
+        return self._tables[name]
+
+    def measured(self, table: str, *columns: str) -> bool:
+        """Whether every one of the columns has a value somewhere."""
+        frame = self.table(table)
+        return all(name in frame and bool(frame[name].notna().any()) for name in columns)
+
+    def series(self, table: str, column: str, how: str = "mean") -> pd.Series:
+        """One value a step, indexed by the step, of several rows of a step by `how`; empty if not logged."""
+        frame = self.table(table)
+        if column not in frame or "step" not in frame:
+            return pd.Series(dtype=float, name=column)
+        values = pd.to_numeric(frame[column], errors="coerce").astype(float)
+        if table == "step":
+            return pd.Series(values.to_numpy(), index=frame["step"], name=column).dropna()
+        return values.groupby(frame["step"]).agg(how).dropna().rename(column)
+
+    @cached_property
+    def steps(self) -> int:
+        """How many steps were logged."""
+        frames = (self.table(name) for name in ("step", "minibatch"))
+        return max((frame["step"].nunique() for frame in frames if "step" in frame), default=0)
+
+    @property
+    def onset(self) -> int | None:
+        """Step at which the collapse began; None without one."""
+        found = self.run.get("collapse_step")
+        return None if found is None or pd.isna(found) else int(found)
+
+    def events(self, *kinds: str) -> pd.DataFrame:
+        """The events of these kinds, in order."""
+        frame = self.table("event")
+        return frame[frame["kind"].isin(kinds)] if "kind" in frame else frame
+
+
+def of_run(reader: Reader, run_id: str) -> Log:
+    """The log of a run of the store, which has been asked for and exists."""
+    import json
+
+    found = reader.rows("SELECT * FROM run WHERE run_id = ?", [run_id])
+    row = dict(zip(found.columns, found.rows[0], strict=True))
+    settings = flat(json.loads(row["config"])) if row.get("config") else {}
+
+    def load(table: str) -> pd.DataFrame:
+        return reader.query(f'SELECT * FROM "{table}" WHERE run_id = $run', {"run": run_id})
+
+    return Log(run_id, load, settings, row)

@@ -1,0 +1,154 @@
+"""A diagnosis in words: text for a terminal, Markdown, and plain data for JSON. Names from logs are made harmless."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+from urllib.parse import urlencode
+
+from workbench.store.console import plain
+from workbench.verdict.diagnosis.finding import Diagnosis, Finding, Moved
+
+FIRST = 5  # signals that are named
+_GRADES = {"proof": "the record contradicts itself", "sign": "clear sign", "pattern": "fits the pattern"}
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def headline(d: Diagnosis) -> str:
+    """How the run stands, in a line."""
+    run = d.log.run
+    outcome = run.get("outcome") or "undecided"
+    fell = f", onset at step {d.onset}" if d.onset is not None else ""
+    status = f", {run['status']}" if run.get("status") not in (None, "finished") else ""
+    return f"{plain(d.log.name)}: {outcome}{fell}; {d.log.steps} steps{status}"
+
+
+def first_signals(d: Diagnosis) -> str:
+    """Which diagnostics left their own past first."""
+    if not d.moved:
+        return "No diagnostic left its own past" + ("." if d.onset is None else " before the onset.")
+    parts = [_moved(m, d.onset) for m in d.moved[:FIRST]]
+    more = f"; {len(d.moved) - FIRST} more later" if len(d.moved) > FIRST else ""
+    return "Moved first: " + "; ".join(parts) + more + "."
+
+
+def _moved(m: Moved, onset: int | None) -> str:
+    ahead = f", {onset - m.step} before the onset" if onset is not None and onset > m.step else ""
+    return f"{m.column} at step {m.step} ({_number(m.usual)} -> {_number(m.value)}{ahead})"
+
+
+def place(d: Diagnosis, finding: Finding) -> str:
+    """Address of the evidence in the app, relative to its start; empty for a log that is not in the store."""
+    experiment, run = d.log.run.get("experiment"), d.log.run.get("run_id")
+    if run is None:
+        return ""
+    clue = finding.clue
+    choices = {"experiment": experiment, "run": run, "step": clue.step}
+    if clue.trajectory is not None:
+        choices["trajectory"] = clue.trajectory
+    return "episode?" + urlencode(choices)
+
+
+def _filled(template: str, d: Diagnosis, finding: Finding) -> str:
+    return template.replace("{run}", plain(d.log.name)).replace("{step}", str(finding.clue.step))
+
+
+def test_of(d: Diagnosis, finding: Finding) -> str:
+    """The command that would confirm or refute a finding; empty where there is none for this log."""
+    told = _filled(finding.cause.test, d, finding)
+    experiment = d.log.run.get("experiment")
+    if experiment is None:  # a log of another trainer: no command of ours reaches it
+        return "train again with " + told.replace("--set ", "") if told.startswith("--set") else ""
+    return f"sorl run {plain(str(experiment))}.toml {told}" if told.startswith("--set") else told
+
+
+def text(d: Diagnosis) -> str:
+    """For a terminal."""
+    lines = [headline(d)]
+    if not d.findings:
+        lines.append("Nothing found." if d.onset is None else "It collapsed, and none of the known causes shows.")
+    for rank, finding in enumerate(d.findings, start=1):
+        clue, cause = finding.clue, finding.cause
+        lines += [
+            "",
+            f"{rank}. {cause.title}  [{cause.name}: {cause.severity}, {_GRADES[clue.grade]}, "
+            f"{100 * clue.confidence:.0f} %]",
+            f"   seen:    {plain(clue.says)}",
+            f"   change:  {_filled(cause.change, d, finding)}",
+        ]
+        if test := test_of(d, finding):
+            lines.append(f"   test:    {test}")
+        if where := place(d, finding):
+            lines.append(f"   open:    sorl app, then /{where}")
+        if finding.alternatives:
+            lines.append(f"   or:      {', '.join(finding.alternatives[:3])}")
+    lines += ["", first_signals(d)]
+    if d.unanswered:
+        lacking = sorted({name for names in d.unanswered.values() for name in names})
+        lines.append(f"Cannot tell: {', '.join(d.unanswered)} (not logged: {', '.join(lacking)}).")
+    return "\n".join(lines)
+
+
+def markdown(d: Diagnosis) -> str:
+    """For an issue or a report."""
+    lines = [f"### {_escaped(headline(d))}", ""]
+    if not d.findings:
+        lines.append("Nothing found." if d.onset is None else "It collapsed, and none of the known causes shows.")
+    for rank, finding in enumerate(d.findings, start=1):
+        clue, cause = finding.clue, finding.cause
+        lines += [
+            f"{rank}. **{cause.title}** (`{cause.name}`, {cause.severity}, {_GRADES[clue.grade]}, "
+            f"{100 * clue.confidence:.0f} %). {_escaped(clue.says)}. {_filled(cause.change, d, finding)}"
+            + (f" Test: `{test}`" if (test := test_of(d, finding)) else "")
+        ]
+    lines += ["", _escaped(first_signals(d))]
+    if d.unanswered:
+        lines += ["", f"Cannot tell, not logged: {', '.join(f'`{name}`' for name in d.unanswered)}."]
+    return "\n".join(lines)
+
+
+def _escaped(words: str) -> str:
+    return plain(words).replace("<", "&lt;").replace("|", "\\|").replace("`", "'")
+
+
+def as_dict(d: Diagnosis) -> dict[str, Any]:
+    """Plain data; a number that is NaN or Inf is a string, as JSON has none."""
+    return {
+        "log": d.log.name,
+        "outcome": d.log.run.get("outcome"),
+        "onset": d.onset,
+        "steps": d.log.steps,
+        "findings": [
+            {
+                "cause": f.cause.name,
+                "title": f.cause.title,
+                "severity": f.cause.severity,
+                "grade": f.clue.grade,
+                "confidence": f.clue.confidence,
+                "step": f.clue.step,
+                "trajectory": f.clue.trajectory,
+                "turn": f.clue.turn,
+                "says": f.clue.says,
+                "evidence": [
+                    {"column": e.column, "step": e.step, "value": _plain(e.value), "usual": _plain(e.usual)}
+                    for e in f.clue.evidence
+                ],
+                "change": _filled(f.cause.change, d, f),
+                "test": test_of(d, f) or None,
+                "open": place(d, f) or None,
+                "alternatives": list(f.alternatives),
+            }
+            for f in d.findings
+        ],
+        "moved": [
+            {"column": m.column, "step": m.step, "value": _plain(m.value), "usual": _plain(m.usual)} for m in d.moved
+        ],
+        "unanswered": d.unanswered,
+    }
+
+
+def _plain(value: float | None) -> float | str | None:
+    return value if value is None or math.isfinite(value) else str(value)
