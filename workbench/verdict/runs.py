@@ -79,9 +79,18 @@ def replicate(config: str | None) -> dict[str, Any]:
 
     A learning rate that follows another arm's run of the same seed (`match`) differs from seed to seed by design.
     """
-    settings = flat(json.loads(config)) if isinstance(config, str) else {}
+    settings = settings_of(config)
     own = {"seed", *COSMETIC} | ({"learn.policy.lr"} if settings.get("match") else set())
     return {key: value for key, value in settings.items() if key not in own}
+
+
+def settings_of(config: Any) -> dict[str, Any]:
+    """The settings of column `run.config` by dotted key; none where it holds no JSON table, as of other trainers."""
+    try:
+        told = json.loads(config) if isinstance(config, str) else {}
+    except ValueError:
+        return {}
+    return flat(told) if isinstance(told, dict) else {}
 
 
 def _changes(one: str, other: str) -> str:

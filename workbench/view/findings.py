@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from workbench.verdict.diagnosis.diagnose import diagnose
+from workbench.verdict.diagnosis.log import of_run
 from workbench.view import episodes
 from workbench.view.links import anchor
 from workbench.view.safe import html_text
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
     from workbench.view.data import Store
     from workbench.view.diagnostics import Diagnostics
+
+LONG = 2_000  # steps, up to which a diagnosis takes well under a second
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,8 @@ class Finding:
 
 
 def findings(store: Store, known: Diagnostics, run: dict[str, Any], experiment: str) -> Iterator[Finding]:
-    """The first alarms, the first number that is none, and the trajectory behind the sharpest spike."""
+    """Diagnosed causes, the first alarms, the first number that is none, the trajectory behind the sharpest spike."""
+    yield from _diagnosed(store, known, run, experiment)
     found = store.query("leads", runs=[run["run_id"]]).dropna(subset=["step"])
     yield first_alarms(found, run["collapse_step"])
     broken = [e for e in store.records("happened", run=run["run_id"]) if e["kind"] == "non_finite"]
@@ -37,6 +42,23 @@ def findings(store: Store, known: Diagnostics, run: dict[str, Any], experiment: 
         yield Finding("critical", f"NaN or Inf from step {step:,} on.", [_episode(known, run, experiment, step)])
     if signals := episodes.signals(known):
         yield from _spike(store, known, run, experiment, signals[0])
+
+
+def _diagnosed(store: Store, known: Diagnostics, run: dict[str, Any], experiment: str) -> Iterator[Finding]:
+    """The causes that the log speaks for; of a very long run only `sorl diagnose` tells them."""
+    if (run.get("steps") or 0) > LONG:
+        yield Finding("info", f"Causes are looked for by: sorl diagnose {run['run_id']}")
+        return
+    said = store.computed(("diagnosis", run["run_id"]), lambda reader: diagnose(of_run(reader, run["run_id"])))
+    for found in said.findings:
+        clue = found.clue
+        yield Finding(
+            found.cause.severity,
+            f"{found.cause.title} ({round(100 * clue.confidence)} %): {clue.says}. {found.cause.change}",
+            [_episode(known, run, experiment, clue.step, clue.trajectory)],
+        )
+    if not said.findings and run["collapse_step"] is not None:
+        yield Finding("warning", "It collapsed, and none of the known causes shows.")
 
 
 def first_alarms(found: pd.DataFrame, onset: int | None) -> Finding:

@@ -54,7 +54,14 @@ def healthy(seed: int = 0) -> dict[str, pd.DataFrame]:
 def log(tables: dict[str, pd.DataFrame], settings: dict[str, Any] | None = None, **run: Any) -> Log:
     """These tables as a log."""
     given = {"learn.policy.lr": 0.1, "learn.policy.max_grad_norm": 1.0, "learn.staleness": 0}
-    return Log("made-s0", lambda name: tables.get(name, pd.DataFrame()), {**given, **(settings or {})}, run)
+    return Log(
+        "made-s0", lambda name, step: at(tables.get(name, pd.DataFrame()), step), {**given, **(settings or {})}, run
+    )
+
+
+def at(frame: pd.DataFrame, step: int | None) -> pd.DataFrame:
+    """The rows of a step, or all of them."""
+    return frame if step is None or frame.empty else frame[frame["step"] == step]
 
 
 def tokens(tables: dict[str, pd.DataFrame], behaviour: Any, seed: int = 1) -> None:

@@ -32,7 +32,7 @@ def read(path: Path, judge: Judge) -> Log:
     if score is not None:
         points = score.dropna()
         run |= judge(points.astype(float).tolist(), tables["step"].loc[points.index, "step"].astype(int).tolist())
-    return Log(path.name, lambda table: tables.get(table, pd.DataFrame()), {}, run)
+    return Log(path.name, lambda table, step: tables.get(table, pd.DataFrame()), {}, run)
 
 
 def _rows(path: Path) -> pd.DataFrame:

@@ -9,16 +9,27 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from workbench.verdict.runs import flat
+from workbench.verdict.runs import settings_of
 
 if TYPE_CHECKING:
     from workbench.store.reader import Reader
 
-Load = Callable[[str], pd.DataFrame]
+Load = Callable[[str, int | None], pd.DataFrame]  # table, a step or None for all of them
 HIDDEN = "fault"  # the label of an injected fault: a diagnosis that read it would prove nothing
 ORDER = {
     "minibatch": ("step", "update"), "turn": ("step", "epoch", "trajectory", "turn_index"),
     "turn_step": ("step", "turn_index"), "trajectory": ("step", "trajectory"), "token": ("step", "trajectory"),
+}  # fmt: skip
+
+# What is read of the tables with long rows.
+COLUMNS = {
+    "trajectory": (
+        "step", "trajectory", "prompt_group", "question", "answer", "ended", "reward", "success", "advantage",
+        "n_turns", "n_tokens", "n_searches", "n_observation_tokens",
+    ),
+    "token": (
+        "step", "trajectory", "token", "trained", "turn_index", "log_prob_behaviour", "log_prob_old",
+    ),
 }  # fmt: skip
 
 
@@ -41,10 +52,14 @@ class Log:
     def table(self, name: str) -> pd.DataFrame:
         """The rows of a table in the order of its key."""
         if name not in self._tables:
-            found = self.load(name)
+            found = self.load(name, None)
             order = [key for key in ORDER.get(name, ("step",)) if key in found]
             self._tables[name] = found.sort_values(order, ignore_index=True) if order else found
         return self._tables[name]
+
+    def at(self, name: str, step: int) -> pd.DataFrame:
+        """The rows of one step of a table, of which the ledger of turns can have millions in all."""
+        return self.load(name, step)
 
     def measured(self, table: str, *columns: str) -> bool:
         """Whether every one of the columns has a value somewhere."""
@@ -81,13 +96,14 @@ class Log:
 
 def of_run(reader: Reader, run_id: str) -> Log:
     """The log of a run of the store, which has been asked for and exists."""
-    import json
-
     found = reader.rows("SELECT * FROM run WHERE run_id = ?", [run_id])
     row = dict(zip(found.columns, found.rows[0], strict=True))
-    settings = flat(json.loads(row["config"])) if row.get("config") else {}
+    settings = settings_of(row.get("config"))
 
-    def load(table: str) -> pd.DataFrame:
-        return reader.query(f'SELECT * FROM "{table}" WHERE run_id = $run', {"run": run_id})
+    def load(table: str, step: int | None) -> pd.DataFrame:
+        named = ", ".join(f"'{name}'" for name in COLUMNS.get(table, ()))
+        columns = f"COLUMNS(lambda c: c IN ({named}))" if named else "*"  # of those that exist
+        where, given = ("", {}) if step is None else (" AND step = $step", {"step": step})
+        return reader.query(f'SELECT {columns} FROM "{table}" WHERE run_id = $run{where}', {"run": run_id, **given})
 
     return Log(run_id, load, settings, row)

@@ -57,10 +57,8 @@ def _token(log: Log) -> Clue | None:
 
 def culprit(log: Log, step: int, column: str = "mismatch") -> tuple[int | None, int | None]:
     """Trajectory and turn with the largest value of a column of table `turn` in a step."""
-    frame = log.table("turn")
-    if column not in frame:
-        return None, None
-    here = frame[(frame["step"] == step) & frame[column].notna()]
+    frame = log.at("turn", step)
+    here = frame[frame[column].notna()] if column in frame else frame.iloc[:0]
     if here.empty:
         return None, None
     worst = here.iloc[int(here[column].abs().to_numpy().argmax())]
