@@ -48,7 +48,9 @@ def healthy(seed: int = 0) -> dict[str, pd.DataFrame]:
     rows["n_tokens"] = 9 * rows["n_turns"]
     rows["n_searches"] = rows["n_turns"] - 1
     rows["n_observation_tokens"] = 14 * rows["n_searches"]
-    return {"step": step, "minibatch": minibatch, "trajectory": rows}
+    tables = {"step": step, "minibatch": minibatch, "trajectory": rows}
+    transcripts(tables, seed + 100)
+    return tables
 
 
 def log(tables: dict[str, pd.DataFrame], settings: dict[str, Any] | None = None, **run: Any) -> Log:
@@ -57,6 +59,38 @@ def log(tables: dict[str, pd.DataFrame], settings: dict[str, Any] | None = None,
     return Log(
         "made-s0", lambda name, step: at(tables.get(name, pd.DataFrame()), step), {**given, **(settings or {})}, run
     )
+
+
+def transcripts(tables: dict[str, pd.DataFrame], seed: int = 1) -> None:
+    """Add table `token`: four transcripts a step, two turns that search and one that answers, as they should be."""
+    draw = np.random.default_rng(seed)
+    names = [f"n{i}" for i in range(40)]
+    rows = []
+    for step in range(STEPS):
+        for trajectory in range(4):
+            a, b, c = draw.choice(names, 3, replace=False)
+            prompt = ["who", "is", "the", "rival", "of", a]
+            turns = [["<search>", a, "rival", "</search>"], ["<search>", b, "rival", "</search>"],
+                     ["<think>", "got", c, "</think>", "<answer>", c, "</answer>"]]  # fmt: skip
+            told = [["<information>", a, "rival", b, ".", "</information>"],
+                    ["<information>", b, "rival", c, ".", "</information>"], []]  # fmt: skip
+            token = prompt + [word for turn, seen in zip(turns, told, strict=True) for word in turn + seen]
+            trained = [False] * len(prompt)
+            for turn, seen in zip(turns, told, strict=True):
+                trained += [True] * len(turn) + [False] * len(seen)
+            entropy = draw.uniform(0.05, 0.3, len(token))
+            behaviour = -entropy * draw.gamma(1.0, 1.0, len(token))  # -log p is the entropy on average
+            rows.append(
+                {
+                    "step": step, "trajectory": trajectory, "token": token, "trained": trained,
+                    "entropy": list(entropy), "log_prob_behaviour": list(behaviour), "log_prob_old": list(behaviour),
+                }
+            )  # fmt: skip
+    tables["token"] = pd.DataFrame(rows)
+    tables["step"]["token_mismatches"] = 0
+    tables["step"]["valid_action_frac"] = draw.uniform(0.93, 0.97, STEPS)
+    written = tables["trajectory"].groupby("step")["n_tokens"].sum().to_numpy()
+    tables["minibatch"]["tokens"] = np.repeat(written, 2)  # an epoch is one update here
 
 
 def at(frame: pd.DataFrame, step: int | None) -> pd.DataFrame:
@@ -75,7 +109,7 @@ def tokens(tables: dict[str, pd.DataFrame], behaviour: Any, seed: int = 1) -> No
             rows.append(
                 {
                     "step": step, "trajectory": trajectory, "trained": [True] * 40, "log_prob_old": list(old),
-                    "log_prob_behaviour": list(behaviour(step, old, draw)),
+                    "token": None, "entropy": None, "log_prob_behaviour": list(behaviour(step, old, draw)),
                 }
             )  # fmt: skip
     tables["token"] = pd.DataFrame(rows)

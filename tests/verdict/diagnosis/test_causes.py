@@ -40,7 +40,10 @@ def rounded(tables: Tables) -> None:
 
 
 def one_token(tables: Tables) -> None:
-    tables["minibatch"].loc[2 * AT, ["mismatch", "mismatch_max"]] = [12.0 / 400, 12.0]
+    tables["minibatch"].loc[2 * AT, ["mismatch", "mismatch_max"]] = [
+        12.0 / tables["minibatch"]["tokens"][2 * AT],
+        12.0,
+    ]
     tables["turn"] = pd.DataFrame(
         {"step": AT, "trajectory": [0, 3, 3], "turn_index": [1, 1, 2], "mismatch": [1e-7, 1e-7, 1.3]}
     )
@@ -98,10 +101,97 @@ def other_reference(tables: Tables) -> None:
     since(tables, "step", "kl_ref", lambda rows: 0.4 + 0.001 * rows["step"])
 
 
+def rewritten(tables: Tables, change: Callable[[dict[str, list[object]]], None]) -> None:
+    """Change the transcripts from step AT on."""
+    rows = tables["token"].to_dict("records")
+    for row in rows:
+        if row["step"] >= AT:
+            change(row)
+    tables["token"] = pd.DataFrame(rows)
+
+
+def flagged(tables: Tables) -> None:
+    since(tables, "step", "token_mismatches", 3)
+    tables["event"] = pd.DataFrame(
+        {
+            "step": [AT], "kind": ["guard_token_identity"],
+            "message": ["3 trained trajectories are not what was sampled, first in trajectory 5, turn 2"],
+        }
+    )  # fmt: skip
+
+
+def leaks(inside: bool) -> Callable[[Tables], None]:
+    """The mask covers what stands inside <information>, or the prompt but for its first token."""
+
+    def plant(tables: Tables) -> None:
+        def change(row: dict[str, list[object]]) -> None:
+            first = row["trained"].index(True)
+            row["trained"] = [m or (i > first if inside else 0 < i < first) for i, m in enumerate(row["trained"])]
+
+        rewritten(tables, change)
+        flagged(tables)
+
+    return plant
+
+
+def shifted(tables: Tables) -> None:
+    rewritten(tables, lambda row: row.update(trained=[False, *row["trained"][:-1]]))
+    flagged(tables)
+
+
+def padded(tables: Tables) -> None:
+    flagged(tables)
+    since(tables, "minibatch", "tokens", lambda rows: rows["tokens"] + 70)
+
+
+def drawn_hotter(tables: Tables) -> None:
+    def change(row: dict[str, list[object]]) -> None:
+        hotter = [2.0 * x for x in row["log_prob_behaviour"]]
+        row.update(log_prob_behaviour=hotter, log_prob_old=hotter)
+
+    rewritten(tables, change)
+
+
+def off_topic(tables: Tables) -> None:
+    def change(row: dict[str, list[object]]) -> None:
+        inside, words = False, []
+        for word in row["token"]:
+            inside = (inside or word == "<information>") and word != "</information>"
+            words.append(f"other{len(words)}" if inside and word != "<information>" else word)
+        row["token"] = words
+
+    rewritten(tables, change)
+
+
+def short_turns(tables: Tables) -> None:
+    def change(row: dict[str, list[object]]) -> None:
+        row["trained"] = [m and word not in ("</search>", "<answer>", "</answer>", "</think>")
+                          for m, word in zip(row["trained"], row["token"], strict=True)]  # fmt: skip
+        row["trained"] = [m and (i % 20 != 19) for i, m in enumerate(row["trained"])]
+
+    rewritten(tables, change)
+    since(tables, "step", "valid_action_frac", 0.1)
+
+
+def paid_by_the_row_before(tables: Tables) -> None:
+    rows = tables["trajectory"]
+    moved = rows.groupby("step")["success"].transform(lambda part: np.roll(part.to_numpy(), 1)).astype(float)
+    since(tables, "trajectory", "reward", lambda late: moved[late.index])
+
+
 PLANTED: dict[str, Callable[[Tables], None]] = {
     "stale_weights": stale,
     "temperature": flatter,
     "rollout_precision": rounded,
+    "hidden_temperature": drawn_hotter,
+    "observation_leak": leaks(inside=True),
+    "prompt_leak": leaks(inside=False),
+    "padding_leak": padded,
+    "turn_shift": shifted,
+    "retokenised": flagged,
+    "retriever_junk": off_topic,
+    "turn_cut": short_turns,
+    "shifted_reward": paid_by_the_row_before,
     "staleness": lambda tables: since(tables, "step", "staleness", lambda rows: rows["step"] - AT + 1.0),
     "batch_reused": repeated,
     "outlier_token": one_token,
@@ -121,16 +211,16 @@ PLANTED: dict[str, Callable[[Tables], None]] = {
     "not_finite": lambda tables: since(tables, "minibatch", "non_finite", 1.0),
 }
 DYNAMICS = {"off_policy", "step_size"}  # they explain a collapse: test_collapse.py
+FALLBACK = {"not_sampled"}  # where no transcripts were kept
 
 
 def test_every_cause_is_planted_here_or_explains_a_collapse() -> None:
-    assert set(PLANTED) | DYNAMICS == {cause.name for cause in CAUSES}
+    assert set(PLANTED) | DYNAMICS | FALLBACK == {cause.name for cause in CAUSES}
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_nothing_is_found_in_a_healthy_log(seed: int) -> None:
     tables = healthy(seed)
-    tokens(tables, lambda t, old, draw: old + draw.normal(0, 1e-6, 40))
     assert [f.cause.name for f in diagnose(log(tables, outcome="healthy")).findings] == []
 
 
@@ -168,6 +258,14 @@ def test_a_cause_whose_columns_are_not_logged_is_unanswered_and_not_denied(name:
 
 def test_the_label_of_an_injected_fault_cannot_be_read() -> None:
     assert not [key for key in log({}, {"fault.kind": "mask", "fault.at_step": 3}).settings if "fault" in key]
+
+
+def test_without_transcripts_the_broken_identity_is_named_all_the_same() -> None:
+    tables = healthy()
+    shifted(tables)
+    del tables["token"]
+    found = diagnose(log(tables)).findings[0]
+    assert (found.cause.name, found.clue.trajectory, found.clue.turn) == ("not_sampled", 5, 2)
 
 
 def test_a_graded_reward_is_no_wrong_reward() -> None:

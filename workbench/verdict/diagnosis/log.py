@@ -28,7 +28,7 @@ COLUMNS = {
         "n_turns", "n_tokens", "n_searches", "n_observation_tokens",
     ),
     "token": (
-        "step", "trajectory", "token", "trained", "turn_index", "log_prob_behaviour", "log_prob_old",
+        "step", "trajectory", "token", "trained", "turn_index", "log_prob_behaviour", "log_prob_old", "entropy",
     ),
 }  # fmt: skip
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from workbench.verdict.diagnosis.finding import Cause, Clue, Evidence
 from workbench.verdict.diagnosis.log import Log
 
+SHIFTS = 8  # rows by which rewards may be off
 FEW = 0.02  # of trajectories whose reward is not their success: below, F1 and rounding
 _NEEDS = ("trajectory.reward", "trajectory.success")
 
@@ -77,9 +79,33 @@ def _inverted(log: Log) -> Clue | None:
     )  # fmt: skip
 
 
-def _noisy(log: Log) -> Clue | None:
+def _shifted(log: Log) -> Clue | None:
     found = _wrong(log)
     if found is None or _format(log) is not None or _inverted(log) is not None:
+        return None
+    rows, step = found
+    agreement = {}
+    for rows_off in (k for k in range(-SHIFTS, SHIFTS + 1) if k):
+        fits = [
+            (np.roll(part["success"].to_numpy(), rows_off) == part["paid"].to_numpy()).mean()
+            for _, part in rows.groupby("step")
+        ]
+        agreement[rows_off] = float(np.mean(fits))
+    rows_off = max(agreement, key=lambda k: (agreement[k], -abs(k)))
+    if agreement[rows_off] < 0.98:
+        return None
+    return Clue(
+        "proof", 0.96, step,
+        f"from step {step} on the rewards are those of other trajectories, {abs(rows_off)} rows "
+        f"{'before' if rows_off > 0 else 'after'}: so read, {100 * agreement[rows_off]:.0f} % of them are right",
+        (Evidence("trajectory.reward", step, float((rows["paid"] == rows["success"]).mean()), 1.0),),
+        trajectory=_example(rows[rows["paid"] != rows["success"]], step),
+    )  # fmt: skip
+
+
+def _noisy(log: Log) -> Clue | None:
+    found = _wrong(log)
+    if found is None or any(look(log) is not None for look in (_format, _inverted, _shifted)):
         return None
     rows, step = found
     off = float((rows["paid"] != rows["success"]).mean())
@@ -115,6 +141,16 @@ WRONG_REWARD = Cause(
     "Check the sign of the reward and which row it is written to.",
     "sorl sql \"SELECT question, gold, answer, reward FROM trajectory WHERE run_id = '{run}' AND step = {step}\"",
     _inverted,
+)
+SHIFTED_REWARD = Cause(
+    "shifted_reward",
+    "Rewards belong to other trajectories",
+    "critical",
+    _NEEDS,
+    "Keep an id beside each reward from scoring to training; look for a sort, a filter or a shuffle in between.",
+    "sorl sql \"SELECT trajectory, success, reward FROM trajectory WHERE run_id = '{run}' AND step = {step} ORDER BY "
+    '1"',
+    _shifted,
 )
 NOISY_REWARD = Cause(
     "noisy_reward",

@@ -1,6 +1,8 @@
-"""The world answers differently: a retriever that is empty, slow or beside the point, episodes that are cut short."""
+"""The retriever: it returns nothing, does not answer, is slow, or answers another question."""
 
 from __future__ import annotations
+
+import re
 
 import pandas as pd
 
@@ -9,6 +11,10 @@ from workbench.verdict.diagnosis.finding import Cause, Clue, Evidence
 from workbench.verdict.diagnosis.log import Log
 
 _MOST = 0.9
+_SEARCH = re.compile(
+    r"<\s*search\s*>(.*?)<\s*/\s*search\s*>\s*<\s*information\s*>(.*?)<\s*/\s*information\s*>", re.DOTALL
+)
+_WORD = re.compile(r"\w+")
 
 
 def _empty(log: Log) -> Clue | None:
@@ -84,30 +90,36 @@ def _before(series: pd.Series, step: int) -> float | None:
     return None if past.empty else float(past.median())
 
 
-def _cut(log: Log) -> Clue | None:
-    frame = log.table("trajectory")
-    if "ended" not in frame:
+def _junk(log: Log) -> Clue | None:
+    named = _on_topic(log.table("token"))
+    if len(named) < 8:
         return None
-    unfinished = (frame["ended"] != "answer").groupby(frame["step"]).mean()
-    rise = first(unfinished, "above", points=2, margin=4.0, floor=0.3, least=0.03)
-    if rise is None or rise.value - rise.usual < 0.1:
+    drop = first(named, "below", points=3, margin=4.0, floor=0.1, least=0.05)
+    if drop is None or float(named[named.index >= drop.step].median()) > 0.6 * drop.usual:
         return None
-    since = frame[frame["step"] >= rise.step]
-    for column, word in (("n_turns", "turns"), ("n_tokens", "tokens")):
-        if column not in frame:
+    return Clue(
+        "sign", 0.9, drop.step,
+        f"from step {drop.step} on {100 * drop.value:.0f} % of the words that searches ask for come back in the "
+        "passages, "
+        f"where {100 * drop.usual:.0f} % were usual: the retriever answers something else",
+        (Evidence("token.token", drop.step, drop.value, drop.usual),),
+    )  # fmt: skip
+
+
+def _on_topic(frame: pd.DataFrame) -> pd.Series:
+    """Mean share of the words of a search that its passages hold, by step, over the kept transcripts."""
+    if not {"step", "token"} <= set(frame.columns):
+        return pd.Series(dtype=float)
+    shares = []
+    for step, tokens in zip(frame["step"], frame["token"], strict=True):
+        if tokens is None:
             continue
-        cut, free = since[since["ended"] != "answer"][column], frame[frame["step"] < rise.step][column]
-        bound = cut.quantile(0.9)
-        if len(cut) and (cut >= bound).mean() > 0.5 and (free > bound).mean() > 0.02 and since[column].max() <= bound:
-            return Clue(
-                "sign", 0.92, rise.step,
-                f"from step {rise.step} on {100 * float(unfinished[unfinished.index >= rise.step].mean()):.0f} % of "
-                "the "
-                f"episodes end without an answer, and none has more than {bound:.0f} {word}, where before "
-                f"{100 * float((free > bound).mean()):.0f} % had more",
-                (Evidence("step.truncated_frac", rise.step, rise.value, rise.usual),),
-            )  # fmt: skip
-    return None
+        for query, passages in _SEARCH.findall(" ".join(tokens)):
+            words, told = set(_WORD.findall(query.lower())), set(_WORD.findall(passages.lower()))
+            if words and len(told) > 1:  # one word is a refusal, not a passage
+                shares.append((int(step), len(words & told) / len(words)))
+    found = pd.DataFrame(shares, columns=["step", "share"])
+    return found.groupby("step")["share"].mean()
 
 
 RETRIEVER_EMPTY = Cause(
@@ -138,13 +150,14 @@ RETRIEVER_SLOW = Cause(
     "sorl sql \"SELECT step, seconds_retrieval, seconds_rollout FROM step WHERE run_id = '{run}' ORDER BY step\"",
     _slow,
 )
-TRUNCATED = Cause(
-    "truncated",
-    "Episodes are cut short",
+RETRIEVER_JUNK = Cause(
+    "retriever_junk",
+    "The retriever answers something else than was asked",
     "critical",
-    ("trajectory.ended", "trajectory.n_turns"),
-    "Raise the budget of turns or tokens, or leave truncated episodes out of the loss: they are punished for their "
-    "length.",
-    "sorl sql \"SELECT step, ended, count(*) FROM trajectory WHERE run_id = '{run}' GROUP BY ALL ORDER BY 1\"",
-    _cut,
+    ("token.token",),
+    "Ask it by hand with a query of the log; look for answers out of step with their requests in a batch, another "
+    "index, "
+    "another embedding model than the index was built with.",
+    "sorl sql \"SELECT token FROM token WHERE run_id = '{run}' AND step = {step}\" --format json",
+    _junk,
 )

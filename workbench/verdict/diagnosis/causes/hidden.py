@@ -1,0 +1,75 @@
+"""Tokens drawn at another temperature than their log-probs say: sampler and trainer agree, and both are wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from workbench.verdict.diagnosis.causes.sampler import gap
+from workbench.verdict.diagnosis.finding import Cause, Clue, Evidence
+from workbench.verdict.diagnosis.log import Log
+
+HIDDEN = 4.5  # standard errors, at the best of all places to cut the run in two
+FEWEST = 4  # steps on either side of that cut
+
+
+def _hidden(log: Log) -> Clue | None:
+    """Under the policy itself the mean of -log p over its own samples is its entropy; drawn hotter, it is more."""
+    frame = log.table("token")
+    surprise = _surprise(frame)
+    if surprise is None or gap(log) is not None:
+        return None
+    steps = np.unique(surprise["step"])
+    best: tuple[float, int] | None = None
+    for at in steps[FEWEST:-FEWEST]:
+        before = surprise.loc[surprise["step"] < at, "excess"]
+        after = surprise.loc[surprise["step"] >= at, "excess"]
+        error = np.hypot(before.std() / np.sqrt(len(before)), after.std() / np.sqrt(len(after)))
+        score = float((after.mean() - before.mean()) / max(error, 1e-9))
+        if best is None or abs(score) > abs(best[0]):
+            best = (score, int(at))
+    if best is None or abs(best[0]) < HIDDEN:
+        return None
+    score, step = best
+    before = surprise.loc[surprise["step"] < step, "excess"]
+    after = surprise.loc[surprise["step"] >= step, "excess"]
+    way = "rarer (temperature above the trainer's)" if score > 0 else "likelier (temperature below it)"
+    return Clue(
+        "sign", 0.8, step,
+        f"from step {step} on the sampled tokens are {way} than the log-probs allow that come with them: -log p "
+        "exceeds "
+        f"the entropy by {after.mean():.3g} nats a token, where {before.mean():.3g} was usual ({abs(score):.1f} "
+        "standard "
+        "errors); both sides agree about the tokens, so no ratio shows it",
+        (Evidence("token.log_prob_behaviour", step, float(after.mean()), float(before.mean())),),
+    )  # fmt: skip
+
+
+def _surprise(frame: pd.DataFrame) -> pd.DataFrame | None:
+    """Of every kept transcript: its step, and the mean of -log p_mu - H over the tokens that the policy wrote."""
+    if not {"step", "log_prob_behaviour", "entropy", "trained"} <= set(frame.columns):
+        return None
+    rows = []
+    for step, log_prob, entropy, trained in zip(
+        frame["step"], frame["log_prob_behaviour"], frame["entropy"], frame["trained"], strict=True
+    ):
+        if log_prob is None or entropy is None or trained is None:
+            continue
+        mask = np.asarray(trained, bool)
+        excess = -np.asarray(log_prob, float)[mask] - np.asarray(entropy, float)[mask]
+        if np.isfinite(excess).any():
+            rows.append((int(step), float(np.nanmean(excess))))
+    found = pd.DataFrame(rows, columns=["step", "excess"])
+    return found if found["step"].nunique() > 2 * FEWEST else None
+
+
+HIDDEN_TEMPERATURE = Cause(
+    "hidden_temperature",
+    "Tokens are drawn at another temperature than their log-probs are reported at",
+    "critical",
+    ("token.log_prob_behaviour", "token.entropy"),
+    "Have the sampler report log-probs after temperature, top-k and top-p (vLLM: logprobs_mode = processed_logprobs), "
+    "and let the trainer apply the same temperature.",
+    "--set engine.temperature=1.0",
+    _hidden,
+)
