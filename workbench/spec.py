@@ -745,6 +745,27 @@ class StopSettings(Settings):
     ] = None
 
 
+class FaultSettings(Settings):
+    """A bug that is injected on purpose; docs/faults.md lists the kinds."""
+
+    kind: Annotated[str, Field(min_length=1)]
+    at_step: Natural  # the first iteration with it
+    until_step: Count | None = None  # the first iteration without it again; None = to the end
+    turn: Count | None = None  # the turn that it concerns, where it concerns turns; None = any
+    strength: float | None = None  # its one number; None = the default of its kind
+
+    @model_validator(mode="after")
+    def _lasts(self) -> FaultSettings:
+        if self.until_step is not None and self.until_step <= self.at_step:
+            raise ValueError(f"until_step = {self.until_step} must be above at_step = {self.at_step}")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _only_what_is_set(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what is not set: TOML has no null."""
+        return _without_defaults(self, handler(self), "until_step", "turn", "strength")
+
+
 class RunSettings(Settings):
     """Everything that defines one run: what is hashed, stored and shown by `sorl plan`."""
 
@@ -772,12 +793,13 @@ class RunSettings(Settings):
             "policy's learning rate is multiplied by",
         ),
     ] = None
+    fault: FaultSettings | None = None  # inject a bug from some iteration on
     threads: Count = 1
 
     @model_serializer(mode="wrap")
     def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out what is off: a run without stop rules is the same run as before there were any."""
-        return _without_defaults(self, handler(self), "stop", "match", "compute", "model", "prompt")
+        return _without_defaults(self, handler(self), "stop", "match", "compute", "model", "prompt", "fault")
 
     @property
     def wording(self) -> Literal["plain", "search-r1"]:

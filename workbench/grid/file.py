@@ -20,6 +20,7 @@ from workbench.grid.history import History
 from workbench.grid.keys import expand, flatten, merge, settings_keys, suggestion
 from workbench.grid.matched import Waiting, matched
 from workbench.grid.region import Region, grow, series_of
+from workbench.learn.faults.declared import check
 from workbench.spec import GridFile, InputError, RunSettings, nearest
 
 
@@ -39,6 +40,11 @@ class Resolved(Protocol):
     @property
     def needs_reference(self) -> bool:
         """Whether it needs log-probs of a frozen reference."""
+        ...
+
+    @property
+    def critic(self) -> bool:
+        """Whether it trains a critic."""
         ...
 
 
@@ -320,6 +326,7 @@ def _cell(experiment: str, arm: _Arm, seed: int, base: Mapping[str, Any], path: 
         name = algorithm.name
         if algorithm.needs_reference and not settings.learn.reference:
             raise InputError(f"{where}: the KL term of {name} needs a reference policy; set learn.reference = true")
+        _check_fault(settings, algorithm, where)
         group = settings.learn.group_size or algorithm.group_size
         if settings.learn.episodes % group:
             raise InputError(
@@ -338,6 +345,13 @@ def _cell(experiment: str, arm: _Arm, seed: int, base: Mapping[str, Any], path: 
         choices=arm.choices,
         control=arm.control,
     )
+
+
+def _check_fault(settings: RunSettings, algorithm: Resolved, where: str) -> None:
+    try:
+        check(settings, algorithm)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
 
 
 def _refuse_same_cell(cells: Sequence[Cell], path: Path) -> None:

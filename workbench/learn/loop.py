@@ -25,6 +25,7 @@ from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from workbench.learn import checkpoint, identity, memory, policy, selftest, stop
 from workbench.learn.critic import Critic
 from workbench.learn.evaluate import evaluate
+from workbench.learn.faults.inject import inject
 from workbench.learn.probe import controls
 from workbench.learn.rollouts import (
     ORDER,
@@ -69,7 +70,9 @@ class Trainer:
         self.engine = engine_for(model, tokenizer, settings.engine, WORDINGS[settings.wording])
         group_size = settings.learn.group_size or self.algorithm.group_size
         self.group_size = group_size
-        self.sampler = Sampler(settings, build(settings.world), self.engine, group_size, self.algorithm.select)
+        self.lab = inject(settings, self.algorithm, model, tokenizer)
+        world, select = build(settings.world), self.algorithm.select
+        self.sampler = Sampler(settings, world, self.engine, group_size, select, self.lab)
         self.sentences = Sentences(tokenizer)
         self.learner.probe.control = controls(tokenizer)
         self.queue: deque[Rollout] = deque()
@@ -97,9 +100,11 @@ class Trainer:
             began = time.perf_counter()
             evaluated = self._evaluate()
             judged = time.perf_counter()
+            hooks = self.lab.at(self.step)
+            self.learner.follow(hooks.learn(settings.learn, self.step))
             self._sample()
             sampled = time.perf_counter()
-            fresh, stale = self.queue[-1], self.queue.popleft()
+            fresh, stale = self.queue[-1], hooks.take(self.queue.popleft(), self.step)
             batch = self._estimate(stale)
             updates = self._optimise(batch, stale.policy_step)
             ended = time.perf_counter()
@@ -149,15 +154,15 @@ class Trainer:
 
     def _sample(self) -> None:
         """Fill the queue: `staleness` rollouts wait in it, the newest is by the policy as it is now."""
-        learn = self.settings.learn
-        while len(self.queue) <= learn.staleness:
+        learn = self.learner.settings
+        for _ in range(max(1, learn.staleness + 1 - len(self.queue))):
             try:
                 # Step t trains on rollout t whatever the staleness, so that every arm trains on the same questions.
                 with self._synced():
                     rollout = self.sampler.rollout(self.step + len(self.queue), self.step)
             except NonFinite as error:
                 raise Diverged(f"sampling failed in step {self.step}: {error}") from error
-            batch = batch_of(rollout, self.tokenizer.pad_token_id)
+            batch = self._batch(rollout)
             if learn.old_log_prob == "rollout":
                 rollout.log_prob_old = self._log_probs(batch)
             if learn.old_values == "rollout":
@@ -166,19 +171,27 @@ class Trainer:
 
     def _estimate(self, rollout: Rollout) -> Batch:
         """Advantages and returns of the whole batch, by the critic as it is now unless its values were stored."""
-        batch = batch_of(rollout, self.tokenizer.pad_token_id)
+        batch, hooks = self._batch(rollout), self.lab.at(self.step)
         batch = replace(batch, sentence=self.sentences.of(batch))
         if self.settings.learn.old_log_prob == "update":
             batch = replace(batch, log_prob_old=self._log_probs(batch))
         if self.reference is not None:
-            batch = replace(batch, log_prob_ref=self._log_probs(batch, self.reference))
+            reference = hooks.reference(self.reference, self.step)
+            batch = replace(batch, log_prob_ref=self._log_probs(batch, reference))
         if batch.values is None:
             batch = replace(batch, values=critic_values(self.learner.critic, batch, self.settings.compute))
-        return prepare(self.algorithm, batch, generator(self.settings.seed, PLACEBO, self.step))
+        stream = generator(self.settings.seed, PLACEBO, self.step)
+        made = prepare(self.algorithm, hooks.estimate(batch, self.step), stream)
+        return replace(made, group=batch.group)
+
+    def _batch(self, rollout: Rollout) -> Batch:
+        """The rollout as tensors."""
+        batch = batch_of(rollout, self.tokenizer.pad_token_id)
+        return self.lab.at(rollout.number).batch(batch, rollout.number)
 
     def _optimise(self, batch: Batch, rollout_step: int) -> list[Evidence]:
         """`epochs` passes over the batch in `minibatches` parts, shuffled anew each pass, as the schedule has them."""
-        learn = self.settings.learn
+        learn = self.learner.settings
         stop = self.algorithm.early_stop if learn.target_kl is None else MeanKL(learn.target_kl)
         stream = generator(self.settings.seed, ORDER, self.step)
         done: list[Evidence] = []
@@ -235,9 +248,12 @@ class Trainer:
         return checkpoint.save(folder, self.learner, progress)
 
     def resume(self, folder: Path) -> bool:
-        """Go on from the newest checkpoint in `folder`; False when there is none."""
+        """Go on from the newest checkpoint in `folder`; False when there is none.
+
+        A run with a fault starts again: what the fault remembers is in no checkpoint, and its rows come out the same.
+        """
         found = checkpoint.checkpoints(folder)
-        if not found:
+        if not found or self.settings.fault is not None:
             return False
         progress = checkpoint.load(found[-1], self.learner)
         self.step, self.seconds = progress.step, progress.seconds

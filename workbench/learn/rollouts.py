@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -13,13 +13,15 @@ from workbench.agent.episode import Episode, collate
 from workbench.agent.worlds import World
 from workbench.batch import Batch
 from workbench.learn.critic import Critic
+from workbench.learn.faults.hooks import Lab
 from workbench.learn.microbatch import passes
 from workbench.learn.policy import autocast, device_of, log_probs
 from workbench.objective.select import Select
 from workbench.spec import ComputeSettings, RunSettings
 
 FURTHER = 1 << 40  # first question of the second draw of a rollout: no run has so many rollouts
-ROLLOUT, ORDER, EVALUATION, PLACEBO = 1, 2, 3, 4  # what a random stream is for, so that no two share their numbers
+# What a random stream is for, so that no two share their numbers.
+ROLLOUT, ORDER, EVALUATION, PLACEBO, FAULT = 1, 2, 3, 4, 5
 
 
 def generator(*key: int) -> torch.Generator:
@@ -54,6 +56,7 @@ class Sampler:
     engine: Engine
     group_size: int
     select: Select
+    lab: Lab = field(default_factory=Lab)
 
     def rollout(self, number: int, policy_step: int) -> Rollout:
         """Rollout `number`: its questions depend on the seed and the number alone, so arms and resumes see the same.
@@ -61,14 +64,14 @@ class Sampler:
         Where the selection asks for it, prompt groups that it does not want are replaced by groups of further
         questions; what the last round could not replace stays.
         """
-        drawn = self._draw(number, 0)
+        drawn = self._draw(number, 0, policy_step)
         rollout = Rollout(number, policy_step, drawn, sampled=len(drawn))
         wanted, unwanted = self._sorted(drawn)
         enough = len(wanted) + len(unwanted)
         for again in range(1, self.select.rounds):
             if len(wanted) >= enough:
                 break
-            drawn = self._draw(number, again)
+            drawn = self._draw(number, again, policy_step)
             rollout.sampled += len(drawn)
             wanted += self._sorted(drawn)[0]
         if rollout.sampled > len(drawn):
@@ -77,16 +80,18 @@ class Sampler:
             rollout.episodes = [replace(e, group=i) for i, group in enumerate(chosen) for e in group]
         return rollout
 
-    def _draw(self, number: int, again: int) -> list[Episode]:
-        """Draw `again` of rollout `number`, each with questions of its own."""
-        settings = self.settings
+    def _draw(self, number: int, again: int, step: int) -> list[Episode]:
+        """Draw `again` of rollout `number`, each with questions of its own, in iteration `step`."""
+        settings, hooks = self.settings, self.lab.at(step)
         prompts = settings.learn.episodes // self.group_size
         start = number * prompts + again * FURTHER
         questions = self.world.questions("train", settings.seed, start, prompts)
         asked = [question for question in questions for _ in range(self.group_size)]
         groups = [i for i in range(prompts) for _ in range(self.group_size)]
         key = (number, again) if again else (number,)
-        return self.engine.rollout(self.world, asked, groups, generator(settings.seed, ROLLOUT, *key))
+        engine, world = hooks.engine(self.engine, step), hooks.world(self.world, step)
+        episodes = engine.rollout(world, asked, groups, generator(settings.seed, ROLLOUT, *key))
+        return hooks.episodes(episodes, step)
 
     def _sorted(self, episodes: list[Episode]) -> tuple[list[list[Episode]], list[list[Episode]]]:
         """The prompt groups that the selection wants, and the others."""

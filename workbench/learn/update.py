@@ -61,6 +61,13 @@ class Learner:
         self.critic_parameters = [] if self.critic is None else list(self.critic.parameters())
         self.critic_optimizer = optimizers.build(self.critic_parameters, self.settings.critic) if self.critic else None
 
+    def follow(self, settings: LearnSettings) -> None:
+        """Go on with other learning rates, clipping or coefficients; the optimizers keep their kind and their state."""
+        self.settings = settings
+        for optimizer, own in ((self.policy_optimizer, settings.policy), (self.critic_optimizer, settings.critic)):
+            for group in optimizer.param_groups if optimizer else ():
+                group["lr"] = own.lr
+
     def update(self, batch: Batch, epoch: int, rollout_step: int) -> Evidence:
         """Train once on one minibatch; returns what happened, measured at the weights before the step."""
         if self.compute.micro_batch_tokens is not None:
@@ -153,7 +160,7 @@ class Learner:
             "grad_norm_after": after,
             "policy_loss": float(terms.policy_loss),
             "kl_loss": float(terms.kl_loss),
-            "lr": settings.policy.lr,
+            "lr": self.policy_optimizer.param_groups[0]["lr"],
             "stabiliser_ratio": terms.stabiliser_ratio,
             "stabiliser_factor": factor,
             "clipped_rms": terms.clipped_rms,
