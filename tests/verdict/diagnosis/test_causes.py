@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from tests.verdict.diagnosis.logs import AT, ROWS, healthy, log, tokens
+from workbench.learn.faults.declared import KINDS
 from workbench.verdict.diagnosis.causes import CAUSES
 from workbench.verdict.diagnosis.diagnose import diagnose
 
@@ -182,8 +183,8 @@ def paid_by_the_row_before(tables: Tables) -> None:
 PLANTED: dict[str, Callable[[Tables], None]] = {
     "stale_weights": stale,
     "temperature": flatter,
-    "rollout_precision": rounded,
-    "hidden_temperature": drawn_hotter,
+    "low_precision": rounded,
+    "temperature_hidden": drawn_hotter,
     "observation_leak": leaks(inside=True),
     "prompt_leak": leaks(inside=False),
     "padding_leak": padded,
@@ -191,22 +192,22 @@ PLANTED: dict[str, Callable[[Tables], None]] = {
     "retokenised": flagged,
     "retriever_junk": off_topic,
     "turn_cut": short_turns,
-    "shifted_reward": paid_by_the_row_before,
+    "reward_shifted": paid_by_the_row_before,
     "staleness": lambda tables: since(tables, "step", "staleness", lambda rows: rows["step"] - AT + 1.0),
     "batch_reused": repeated,
-    "outlier_token": one_token,
-    "advantage_groups": other_group,
-    "format_reward": pays_form,
-    "wrong_reward": pays_failure,
-    "noisy_reward": pays_by_lot,
+    "corrupt_log_prob": one_token,
+    "wrong_groups": other_group,
+    "reward_format": pays_form,
+    "reward_inverted": pays_failure,
+    "reward_noise": pays_by_lot,
     "retriever_empty": silent_retriever,
     "retriever_failing": lambda tables: since(tables, "step", "retrieval_failed_frac", 0.5),
     "retriever_slow": lambda tables: since(tables, "step", "seconds_retrieval", 2.0),
     "truncated": cut_at_two_turns,
     "learning_rate": lambda tables: since(tables, "minibatch", "lr", 1.0),
     "clipping_off": lambda tables: since(tables, "minibatch", "grad_norm_after", 3.0),
-    "critic": worse_critic,
-    "reference": other_reference,
+    "critic_diverges": worse_critic,
+    "reference_wrong": other_reference,
     "entropy_bonus": noisier,
     "not_finite": lambda tables: since(tables, "minibatch", "non_finite", 1.0),
 }
@@ -216,6 +217,10 @@ FALLBACK = {"not_sampled"}  # where no transcripts were kept
 
 def test_every_cause_is_planted_here_or_explains_a_collapse() -> None:
     assert set(PLANTED) | DYNAMICS | FALLBACK == {cause.name for cause in CAUSES}
+
+
+def test_every_kind_of_the_fault_lab_is_a_cause_of_the_same_name() -> None:
+    assert {kind.name for kind in KINDS} <= {cause.name for cause in CAUSES}
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -277,4 +282,4 @@ def test_a_graded_reward_is_no_wrong_reward() -> None:
 def test_a_bf16_sampler_that_never_agreed_is_not_called_stale() -> None:
     tables = healthy()
     tokens(tables, lambda t, old, draw: old + draw.normal(0, 0.01, 40))
-    assert [f.cause.name for f in diagnose(log(tables)).findings] == ["rollout_precision"]
+    assert [f.cause.name for f in diagnose(log(tables)).findings] == ["low_precision"]

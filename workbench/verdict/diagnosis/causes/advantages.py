@@ -70,8 +70,8 @@ def one_token(log: Log) -> bool:
     return log.measured("minibatch", "mismatch_max", "tokens") and _token(log) is not None
 
 
-ADVANTAGE_GROUPS = Cause(
-    "advantage_groups",
+WRONG_GROUPS = Cause(
+    "wrong_groups",
     "Advantages are taken across the wrong groups",
     "critical",
     ("trajectory.advantage", "trajectory.reward", "trajectory.prompt_group"),
@@ -81,8 +81,8 @@ ADVANTAGE_GROUPS = Cause(
     'AND step = {step} ORDER BY ALL"',
     _groups,
 )
-OUTLIER_TOKEN = Cause(
-    "outlier_token",
+CORRUPT_LOG_PROB = Cause(
+    "corrupt_log_prob",
     "One token carries a log-ratio that it cannot have",
     "critical",
     ("minibatch.mismatch", "minibatch.mismatch_max", "minibatch.tokens"),

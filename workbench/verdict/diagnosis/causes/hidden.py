@@ -63,8 +63,8 @@ def _surprise(frame: pd.DataFrame) -> pd.DataFrame | None:
     return found if found["step"].nunique() > 2 * FEWEST else None
 
 
-HIDDEN_TEMPERATURE = Cause(
-    "hidden_temperature",
+TEMPERATURE_HIDDEN = Cause(
+    "temperature_hidden",
     "Tokens are drawn at another temperature than their log-probs are reported at",
     "critical",
     ("token.log_prob_behaviour", "token.entropy"),

@@ -77,7 +77,7 @@ def _reference(log: Log) -> Clue | None:
 
 
 CRITIC = Cause(
-    "critic",
+    "critic_diverges",
     "The critic diverges",
     "critical",
     ("minibatch.value_loss",),
@@ -95,7 +95,7 @@ ENTROPY_BONUS = Cause(
     _entropy,
 )
 REFERENCE = Cause(
-    "reference",
+    "reference_wrong",
     "The KL reference is another model",
     "critical",
     ("step.kl_ref",),

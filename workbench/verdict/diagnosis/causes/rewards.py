@@ -124,8 +124,8 @@ def _example(rows: pd.DataFrame, step: int) -> int | None:
     return None if here.empty else int(here["trajectory"].iloc[0])
 
 
-FORMAT_REWARD = Cause(
-    "format_reward",
+REWARD_FORMAT = Cause(
+    "reward_format",
     "The reward pays for the form of an answer, not for its truth",
     "critical",
     (*_NEEDS, "trajectory.answer"),
@@ -133,8 +133,8 @@ FORMAT_REWARD = Cause(
     "sorl sql \"SELECT question, gold, answer, reward FROM trajectory WHERE run_id = '{run}' AND step = {step}\"",
     _format,
 )
-WRONG_REWARD = Cause(
-    "wrong_reward",
+REWARD_INVERTED = Cause(
+    "reward_inverted",
     "The reward is paid the wrong way round",
     "critical",
     _NEEDS,
@@ -142,8 +142,8 @@ WRONG_REWARD = Cause(
     "sorl sql \"SELECT question, gold, answer, reward FROM trajectory WHERE run_id = '{run}' AND step = {step}\"",
     _inverted,
 )
-SHIFTED_REWARD = Cause(
-    "shifted_reward",
+REWARD_SHIFTED = Cause(
+    "reward_shifted",
     "Rewards belong to other trajectories",
     "critical",
     _NEEDS,
@@ -152,8 +152,8 @@ SHIFTED_REWARD = Cause(
     '1"',
     _shifted,
 )
-NOISY_REWARD = Cause(
-    "noisy_reward",
+REWARD_NOISE = Cause(
+    "reward_noise",
     "Rewards are given to trajectories that did not earn them",
     "critical",
     _NEEDS,

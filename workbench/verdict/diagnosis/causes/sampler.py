@@ -155,7 +155,7 @@ TEMPERATURE = Cause(
     _temperature,
 )
 PRECISION = Cause(
-    "rollout_precision",
+    "low_precision",
     "The sampler computes in lower precision than the trainer",
     "warning",
     _NEEDS,

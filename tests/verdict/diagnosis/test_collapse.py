@@ -1,0 +1,60 @@
+"""A collapse that no defect explains is put down to stale data or to one large step, and never without a collapse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from tests.verdict.diagnosis.logs import healthy, log
+from workbench.verdict.diagnosis.diagnose import diagnose
+from workbench.verdict.diagnosis.finding import Diagnosis
+from workbench.verdict.diagnosis.words import text
+
+ONSET, DETECTED, SPIKE = 14, 19, 13
+FELL = {"outcome": "collapsed", "collapse_step": ONSET, "detection_step": DETECTED, "status": "finished"}
+
+
+def spiked(column: str, value: float) -> dict[str, pd.DataFrame]:
+    tables = healthy()
+    frame = tables["minibatch"]
+    frame.loc[frame["step"] == SPIKE, column] = value
+    tables["turn"] = pd.DataFrame(
+        {"step": SPIKE, "trajectory": [2, 7], "turn_index": [1, 3], "gradient_share": [0.1, 0.7]}
+    )
+    return tables
+
+
+def said(tables: dict[str, pd.DataFrame], settings: dict[str, Any] | None = None, **run: Any) -> Diagnosis:
+    return diagnose(log(tables, {"learn.policy.max_grad_norm": None, **(settings or {})}, **run))
+
+
+def test_large_ratios_on_stale_data_are_the_pattern_of_off_policy_updates() -> None:
+    tables = spiked("ratio_max", 80.0)
+    tables["step"]["staleness"] = 8.0
+    found = said(tables, {"learn.staleness": 8}, **FELL).findings
+    assert [(f.cause.name, f.clue.grade, f.clue.step) for f in found] == [("off_policy", "pattern", SPIKE)]
+    assert (found[0].clue.trajectory, found[0].clue.turn) == (7, 3)
+
+
+def test_a_leap_of_the_gradient_before_the_onset_is_the_pattern_of_too_large_a_step() -> None:
+    found = said(spiked("grad_norm", 60.0), **FELL).findings
+    assert [(f.cause.name, f.clue.step, f.clue.trajectory) for f in found] == [("step_size", SPIKE, 7)]
+    assert "1 steps before" in found[0].clue.says
+
+
+def test_a_leap_that_clipping_held_is_no_cause() -> None:
+    assert not said(spiked("grad_norm", 60.0), {"learn.policy.max_grad_norm": 1.0}, **FELL).findings
+
+
+@pytest.mark.parametrize(("column", "value"), [("ratio_max", 80.0), ("grad_norm", 60.0)])
+def test_without_a_collapse_there_is_nothing_to_explain(column: str, value: float) -> None:
+    assert not said(spiked(column, value), outcome="healthy").findings
+
+
+def test_a_collapse_that_nothing_explains_is_said_to_be_unexplained() -> None:
+    d = said(healthy(), **FELL)
+    assert not d.findings
+    assert "It collapsed, and none of the known causes shows." in text(d)
+    assert f"onset at step {ONSET}" in text(d)
