@@ -23,6 +23,7 @@ def healthy(seed: int = 0) -> dict[str, pd.DataFrame]:
             "explained_variance": draw.uniform(-0.1, 0.3, STEPS), "kl_k3": draw.uniform(0.001, 0.003, STEPS),
             "kl_ref": 0.001 * steps, "staleness": np.zeros(STEPS), "batch_hash": np.arange(STEPS) + 1000,
             "seconds_retrieval": draw.uniform(0.09, 0.11, STEPS), "retrieval_failed_frac": np.zeros(STEPS),
+            "seconds_rollout": draw.uniform(0.3, 0.4, STEPS), "seconds_update": draw.uniform(0.9, 1.1, STEPS),
         }
     )  # fmt: skip
     n = 2 * STEPS

@@ -25,7 +25,7 @@ ORDER = {
 COLUMNS = {
     "trajectory": (
         "step", "trajectory", "prompt_group", "question", "answer", "ended", "reward", "success", "advantage",
-        "n_turns", "n_tokens", "n_searches", "n_observation_tokens",
+        "n_turns", "n_tokens", "n_searches", "n_observation_tokens", "valid_turn_frac",
     ),
     "token": (
         "step", "trajectory", "token", "trained", "turn_index", "log_prob_behaviour", "log_prob_old", "entropy",

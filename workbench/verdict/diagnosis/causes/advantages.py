@@ -6,7 +6,8 @@ from workbench.verdict.diagnosis.finding import Cause, Clue, Evidence
 from workbench.verdict.diagnosis.log import Log
 
 _SAME = 1e-4  # of two advantages of one group and one reward
-_ONE_TOKEN = 0.5  # share of the disagreement of an update that lies on its worst token
+NOISE = 1e-4  # nats; float32 kernels differ by 1e-7 to 2e-5 on average
+RISE = 5.0  # x what was usual, where a sampler in another precision never agreed to begin with
 _NATS = 0.5  # of that token, from which it is no rounding
 
 
@@ -38,7 +39,9 @@ def _groups(log: Log) -> Clue | None:
 def _token(log: Log) -> Clue | None:
     frame = log.table("minibatch")
     total = frame["mismatch"] * frame["tokens"]
-    alone = (frame["mismatch_max"] > _NATS) & (frame["mismatch_max"] > _ONE_TOKEN * total)
+    rest = (total - frame["mismatch_max"]) / (frame["tokens"] - 1).clip(lower=1)
+    usual_rest = RISE * float(frame["mismatch"].iloc[: max(1, len(frame) // 5)].median())
+    alone = (frame["mismatch_max"] > _NATS) & (rest < max(NOISE, usual_rest))
     if not alone.any():
         return None
     row = frame[alone].iloc[0]

@@ -47,7 +47,7 @@ def _short_turns(log: Log) -> Clue | None:
 
 def _cut(log: Log) -> Clue | None:
     frame = log.table("trajectory")
-    if "ended" not in frame:
+    if "ended" not in frame or _short_turns(log) is not None:
         return None
     unfinished = (frame["ended"] != "answer").groupby(frame["step"]).mean()
     rise = first(unfinished, "above", points=2, margin=4.0, floor=0.3, least=0.03)

@@ -14,7 +14,8 @@ from workbench.verdict.diagnosis.log import Log
 
 Kind = Literal["prompt", "observation", "shift", "padding", "tokens", "unknown"]
 _BLOCK = re.compile(r"<information>(.*?)</information>", re.DOTALL)
-_MOST = 0.5  # of the transcripts that show it, beyond those that a fault in a share of the trajectories leaves clean
+_MOST = 0.5
+_SHARE = 0.1  # of the transcripts: a sampled tag in the wrong place makes one of them look odd
 _ROWS = 400  # transcripts that are looked at
 
 
@@ -31,7 +32,7 @@ def kind(log: Log) -> tuple[Kind, int] | None:
     rows = frame[frame["step"].isin(flagged.index) & frame["token"].notna() & frame["trained"].notna()].head(_ROWS)
     seen = [_look(list(t), np.asarray(m, bool)) for t, m in zip(rows["token"], rows["trained"], strict=True)]
     for name in ("shift", "prompt", "observation"):
-        if sum(name in one for one in seen) > 0:
+        if sum(name in one for one in seen) >= max(2, _SHARE * len(seen)):
             return name, step
     return _counted(log, flagged.index), step
 

@@ -70,18 +70,23 @@ def _failing(log: Log) -> Clue | None:
 
 
 def _slow(log: Log) -> Clue | None:
-    waited = log.series("step", "seconds_retrieval")
-    rise = first(waited, "above", points=2, floor=0.5)
-    if rise is None or rise.value < 3 * rise.usual or rise.value - rise.usual < 0.1:
+    waited, column, told = log.series("step", "seconds_retrieval"), "seconds_retrieval", "waiting for the retriever"
+    if waited.empty:
+        waited, column, told = log.series("step", "seconds_rollout"), "seconds_rollout", "sampling"
+    # A machine that is busy with something else slows the updates as well.
+    relative = (waited / log.series("step", "seconds_update")).dropna()
+    rise = first(relative, "above", points=3, margin=4.0, floor=0.25)
+    if rise is None:
         return None
-    since = waited[waited.index >= rise.step]
-    if float(since.median()) < 3 * rise.usual:
+    before, since = relative[relative.index < rise.step], relative[relative.index >= rise.step]
+    if float(since.quantile(0.1)) < 2 * float(before.median()):
         return None
+    now, usual = float(waited[since.index].median()), float(waited[before.index].median())
     return Clue(
-        "sign", 0.9, rise.step,
-        f"from step {rise.step} on a step waits {float(since.median()):.2g} s for the retriever, where "
-        f"{rise.usual:.2g} s were usual",
-        (Evidence("step.seconds_retrieval", rise.step, rise.value, rise.usual),),
+        "sign", 0.9 if column == "seconds_retrieval" else 0.7, rise.step,
+        f"from step {rise.step} on a step spends {now:.2g} s {told}, where {usual:.2g} s were usual, while its updates "
+        "take as long as before",
+        (Evidence(f"step.{column}", rise.step, now, usual),),
     )  # fmt: skip
 
 
@@ -145,7 +150,7 @@ RETRIEVER_SLOW = Cause(
     "retriever_slow",
     "The retriever has become slow",
     "warning",
-    ("step.seconds_retrieval",),
+    ("step.seconds_rollout", "step.seconds_update"),
     "Look at the load of the retriever's machine and at world.retriever.batch; training itself is not harmed.",
     "sorl sql \"SELECT step, seconds_retrieval, seconds_rollout FROM step WHERE run_id = '{run}' ORDER BY step\"",
     _slow,

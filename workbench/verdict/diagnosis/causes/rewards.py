@@ -26,8 +26,15 @@ def _paid(log: Log) -> pd.DataFrame:
             "paid": rows["reward"] > (low + high) / 2,
             "success": rows["success"].astype(bool),
             "answered": rows["answer"].notna() if "answer" in rows else False,
+            "formed": _formed(rows),
         }
     )
+
+
+def _formed(rows: pd.DataFrame) -> pd.Series:
+    """Whether a trajectory gives an answer and every turn of it keeps to the protocol."""
+    answered = rows["answer"].notna() if "answer" in rows else pd.Series(False, index=rows.index)
+    return answered & (rows["valid_turn_frac"] >= 1.0) if "valid_turn_frac" in rows else answered
 
 
 def _wrong(log: Log) -> tuple[pd.DataFrame, int] | None:
@@ -47,15 +54,15 @@ def _format(log: Log) -> Clue | None:
     if found is None:
         return None
     rows, step = found
-    agree = float((rows["paid"] == rows["answered"]).mean())
-    failed = rows[~rows["success"] & rows["answered"]]
+    agree, form = max((float((rows["paid"] == rows[name]).mean()), name) for name in ("answered", "formed"))
+    failed = rows[~rows["success"] & rows[form]]
     if agree < 0.9 or failed.empty or failed["paid"].mean() < 0.9:
         return None
+    what = "an answer" if form == "answered" else "an answer after valid turns"
     return Clue(
         "sign", 0.93, step,
-        f"from step {step} on the reward pays for giving an answer: {100 * agree:.0f} % of the rewards are explained "
-        "by "
-        f"that alone, and {100 * float(failed['paid'].mean()):.0f} % of the wrong answers are paid",
+        f"from step {step} on the reward pays for giving {what}: that alone explains {100 * agree:.0f} % of the "
+        f"rewards, and {100 * float(failed['paid'].mean()):.0f} % of the wrong answers of that form are paid",
         (Evidence("trajectory.reward", step, float(rows["paid"].mean()), float(rows["success"].mean())),),
         trajectory=_example(failed[failed["paid"]], step),
     )  # fmt: skip
@@ -66,15 +73,14 @@ def _inverted(log: Log) -> Clue | None:
     if found is None:
         return None
     rows, step = found
-    agree = float((rows["paid"] == rows["success"]).mean())
-    if agree > 0.2 or _format(log) is not None:
+    won, lost = rows[rows["success"]]["reward"], rows[~rows["success"]]["reward"]
+    if won.empty or lost.empty or rows["reward"].corr(rows["success"].astype(float)) > -0.8:
         return None
     return Clue(
-        "proof", 0.95, step,
-        f"from step {step} on reward and success disagree in {100 * (1 - agree):.0f} % of the trajectories: failures "
-        "are "
-        "paid, successes are not",
-        (Evidence("trajectory.reward", step, agree, 1.0),),
+        "proof", 0.96, step,
+        f"from step {step} on a failure is paid {float(lost.mean()):.2g} and a success {float(won.mean()):.2g} on "
+        "average: the reward has the wrong sign",
+        (Evidence("trajectory.reward", step, float(won.mean()), float(lost.mean())),),
         trajectory=_example(rows[rows["paid"] != rows["success"]], step),
     )  # fmt: skip
 

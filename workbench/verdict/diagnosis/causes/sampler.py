@@ -7,12 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from workbench.verdict.diagnosis.causes.advantages import one_token
+from workbench.verdict.diagnosis.causes.advantages import NOISE, RISE, one_token
 from workbench.verdict.diagnosis.finding import Cause, Clue, Evidence
 from workbench.verdict.diagnosis.log import Log
 
-NOISE = 1e-3  # nats; float32 kernels differ by 1e-6 to 2e-5
-RISE = 5.0  # x what was usual, where a sampler in another precision never agreed to begin with
 GROWTH = 2.0  # of the disagreement from its first steps to its last ones, from which it is called growing
 _TOKENS = ("token.log_prob_behaviour", "token.log_prob_old")
 _NEEDS = ("minibatch.mismatch",)
@@ -74,7 +72,7 @@ def _shape(log: Log, start: int) -> tuple[float | None, float | None]:
     old, difference = old[known], (behaviour - old)[known]
     if len(old) < 50 or difference.std() == 0:
         return None, None
-    confident = difference[(old > np.log(0.5)) & (np.abs(difference) > NOISE / 10)]
+    confident = difference[(old > np.log(0.5)) & (np.abs(difference) > NOISE)]
     return _explained(old, difference), float((confident > 0).mean()) if len(confident) > 20 else None
 
 
