@@ -97,7 +97,7 @@ def test_a_hidden_temperature_is_seen_in_no_mismatch_but_in_tokens_less_likely_t
     bench: Bench,
 ) -> None:
     run, healthy = bench.faulty("temperature_hidden", strength=2.0), bench.healthy()
-    assert mismatch(run, AT) < 1e-5
+    assert 0 < mismatch(run, AT) < 1e-5
 
     def surprise(run: Run) -> float:
         u = run.updates(AT)
@@ -266,7 +266,7 @@ def test_clipping_that_is_off_leaves_the_norm_as_it_is(bench: Bench) -> None:
 def test_a_critic_that_diverges_loses_its_value(bench: Bench) -> None:
     run, healthy = bench.faulty("critic_diverges", "ppo"), bench.healthy("ppo")
     loss = [r.column("minibatch", "value_loss", AT + 1).mean() for r in (healthy, run)]
-    assert loss[1] > 1.4 * loss[0]
+    assert loss[1] > 2 * loss[0]
     assert set(run.column("minibatch", "lr", AT)) == {0.05}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -111,6 +112,7 @@ class _Reporting:
         """The engine's episodes with the log-probs of the configured temperature."""
         episodes = self.engine.rollout(world, questions, groups, generator, greedy)
         batch = collate(episodes, self.fault.tokenizer.pad_token_id)
-        run = self.fault.run
-        found = trainer_log_probs(self.fault.policy, batch, run.engine.temperature, run.compute)
+        # In float64: by the trainer's own arithmetic they would agree to the last bit, as two programs never do.
+        exact: Any = deepcopy(self.fault.policy)
+        found = trainer_log_probs(exact.double(), batch, self.fault.run.engine.temperature)
         return [replace(e, log_prob=row[: len(e.tokens)].tolist()) for e, row in zip(episodes, found, strict=True)]
