@@ -81,3 +81,20 @@ def test_a_run_folder_of_another_runs_folder_is_told_how_to_be_read(sorl: Any, g
     result = sorl("diagnose", grid / "demo", runs=runs)
     assert result.exit_code == 2
     assert f"--runs {grid} diagnose demo" in result.stderr
+
+
+def test_bench_diagnose_counts_shipped_cases_and_says_what_to_run_without_any(
+    sorl: Any, grid: Path, tmp_path: Path
+) -> None:
+    from tests.verdict.diagnosis.test_score import FOUND
+    from workbench.verdict.diagnosis import score
+
+    path = tmp_path / "scored.parquet"
+    score.write(FOUND, path)
+    result = sorl("bench", "diagnose", "--from", path)
+    assert result.exit_code == 0, result.stderr
+    assert "| all | 1/4 = 25 %" in result.stdout
+    none = sorl("bench", "diagnose", runs=grid)
+    assert none.exit_code == 2
+    assert "experiments/fault_lab.toml" in none.stderr
+    assert sorl("bench", "speed", runs=grid).exit_code == 2

@@ -17,12 +17,27 @@ if TYPE_CHECKING:
 
 def bench(
     ctx: typer.Context,
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[diagnose]",
+            help="diagnose: how often `sorl diagnose` is right about the runs of the fault lab.",
+            show_default=False,
+        ),
+    ] = None,
     only: Annotated[
         str | None, typer.Option(metavar="PART,PART", help=f"Some of: {', '.join(PARTS)}.", show_default=False)
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Repetitions of each side, in turn.")] = 7,
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Also write every sample here.", show_default=False)
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Also write every sample here (JSON; diagnose: Parquet).", show_default=False
+        ),
+    ] = None,
+    shipped: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FILE.parquet", help="diagnose: count the cases of it.", show_default=False),
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Torch threads, both sides.")] = 1,
     size: Annotated[
@@ -35,8 +50,18 @@ def bench(
 ) -> None:
     """Measure rollout, update, a whole iteration, logging and ingest, each beside its baseline.
 
+    `sorl bench diagnose` scores the diagnosis instead: on the finished runs of fault_lab and fault_lab_healthy, or
+    --from a file of such scores.
+
     Parts live and browse run when they are named: they hold the app to its bars.
     """
+    if what is not None:
+        if what != "diagnose":
+            raise InputError(f"sorl bench '{what}' is unknown; there is: diagnose, and --only for parts that take time")
+        from workbench.cli.scored import scored
+
+        scored(runs_of(ctx), shipped, output)
+        return
     parts = chosen(only)
     if output is not None and not output.parent.is_dir():
         raise InputError(f"no folder '{output.parent}' for --output {output}; make it first")
