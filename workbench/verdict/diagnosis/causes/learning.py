@@ -6,12 +6,15 @@ from workbench.verdict.diagnosis.departure import first
 from workbench.verdict.diagnosis.finding import Cause, Clue, Evidence
 from workbench.verdict.diagnosis.log import Log
 
+RUNAWAY = 8.0  # x the usual loss of the critic, at its worst
+
 
 def _critic(log: Log) -> Clue | None:
+    # Of a critic that catches itself again the loss stays high for some steps only.
     loss = log.series("minibatch", "value_loss", "max")
     rise = first(loss, "above", points=3, floor=0.2)
     variance = log.series("step", "explained_variance")
-    if rise is None or float(loss[loss.index >= rise.step].median()) < 4 * rise.usual:
+    if rise is None or float(loss[loss.index >= rise.step].max()) < RUNAWAY * rise.usual:
         return None
     after = variance[variance.index >= rise.step]
     worst = float(after.min()) if len(after) else float("nan")
