@@ -23,6 +23,7 @@ from workbench.batch import Batch
 from workbench.diagnostics.events import Event
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from workbench.learn import checkpoint, identity, memory, policy, selftest, stop
+from workbench.learn.blackbox import Packer
 from workbench.learn.critic import Critic
 from workbench.learn.evaluate import evaluate
 from workbench.learn.probe import controls
@@ -72,6 +73,7 @@ class Trainer:
         self.sampler = Sampler(settings, build(settings.world), self.engine, group_size, self.algorithm.select)
         self.sentences = Sentences(tokenizer)
         self.learner.probe.control = controls(tokenizer)
+        self.packer = Packer(settings, self.learner)
         self.queue: deque[Rollout] = deque()
         self.step = 0
         self.tokens = 0  # trained on so far, each epoch counted
@@ -106,6 +108,7 @@ class Trainer:
             self.seconds += ended - began
             tokens = sum(int(u.mask.sum()) for u in updates)
             self.tokens += tokens
+            self.recorder.batch(self.step, self.packer.close(batch, updates))
             row = self.recorder.step(
                 self.step,
                 StepEvidence(
@@ -174,6 +177,7 @@ class Trainer:
             batch = replace(batch, log_prob_ref=self._log_probs(batch, self.reference))
         if batch.values is None:
             batch = replace(batch, values=critic_values(self.learner.critic, batch, self.settings.compute))
+        self.packer.open(batch)
         return prepare(self.algorithm, batch, generator(self.settings.seed, PLACEBO, self.step))
 
     def _optimise(self, batch: Batch, rollout_step: int) -> list[Evidence]:
