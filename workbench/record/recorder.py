@@ -64,7 +64,10 @@ class Recorder:
         """Keep the arrays and metadata of the training batch of `step` in the black box; None = there is none."""
         began = time.perf_counter()
         if packed is not None and self._box is not None:
-            self._box.write(step, *packed)
+            arrays, meta = packed
+            used = np.flatnonzero(np.bincount(arrays["tokens"].ravel())).tolist()
+            texts = dict(zip(used, self.decode(used), strict=True)) if self.decode else {}
+            self._box.write(step, arrays, {**meta, "texts": texts})
         self._boxed = time.perf_counter() - began
 
     def step(

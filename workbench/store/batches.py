@@ -101,6 +101,7 @@ class StoredBatch:
     placebo: np.ndarray | None  # (B, T) int
     updates: tuple[StoredUpdate, ...]
     meta: Mapping[str, Any]
+    texts: Mapping[int, str] = field(default_factory=dict, repr=False)  # of token ids; whoever shows them escapes them
     weights: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)  # at the start of the step
 
     @property
@@ -155,13 +156,14 @@ def read(run_folder: Path, step: int, *, weights: bool = False) -> StoredBatch:
         raise _broken(file, problem)
     try:
         updates = _updates(arrays, meta)
+        texts = {int(token): str(text) for token, text in meta.pop("texts", {}).items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _broken(file, f"its list of updates cannot be read ({error})") from None
     plain: dict[str, Any] = {n: arrays.get(n) for n in ARRAYS if not n.startswith("update.")}
     plain["mask_sampled"] = arrays.get("mask_sampled", arrays["mask"])
     told = {key: value for key, value in meta.items() if key not in ("updates", "step")}
     kept = {name: array for name, array in arrays.items() if _is_weight(name)}
-    return StoredBatch(step=step, **plain, updates=updates, meta=told, weights=kept)
+    return StoredBatch(step=step, **plain, updates=updates, meta=told, texts=texts, weights=kept)
 
 
 def ranges(numbers: list[int]) -> str:
