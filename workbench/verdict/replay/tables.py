@@ -49,7 +49,8 @@ def grouped(parts: Sequence[Cells], *keys: str) -> dict[tuple[int, ...], dict[st
             values = np.bincount(place, joined[name], len(known))
         else:
             values = np.full(len(known), -np.inf if name in HIGHEST else np.inf)
-            (np.maximum if name in HIGHEST else np.minimum).at(values, place, joined[name])
+            with np.errstate(invalid="ignore"):  # NaN stays NaN
+                (np.maximum if name in HIGHEST else np.minimum).at(values, place, joined[name])
         for one, value in zip(found, values.tolist(), strict=True):
             one[name] = value
     return {tuple(int(k) for k in key): one for key, one in zip(known, found, strict=True)}
@@ -153,17 +154,16 @@ def culprits(replay: Replay, most: int) -> Table:
         whole = grouped(cells).get((), {})
         found = grouped(cells, "trajectory", "turn")
         # NaN first: it is the worst there is.
-        ranked = sorted(
-            found.items(), key=lambda item: (item[1]["weight_abs"] == item[1]["weight_abs"], -item[1]["weight_abs"])
-        )
+        ranked = sorted(found.items(), key=lambda item: _worst_first(item[1]))
         for rank, ((trajectory, turn), cell) in enumerate(ranked[:most], start=1):
             own = {"algorithm": label, "own": parts[0].own, "rank": rank, "trajectory": trajectory, "turn_index": turn}
             rows.append({**own, **measures(cell, whole)})
     return Table.of(CULPRITS, rows)
 
 
-def _worst_first(value: float) -> tuple[bool, float]:
-    return (not math.isnan(value), -value)
+def _worst_first(cell: Mapping[str, float]) -> tuple[bool, float]:
+    """NaN before every number: a log-prob that is NaN has no gradient, and is the worst there is."""
+    return (not math.isnan(cell["weight_abs"] + cell["ratio"] + cell["unit"]), -cell["weight_abs"])
 
 
 def tokens(replay: Replay, trajectory: int) -> Table:
