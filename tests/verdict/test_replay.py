@@ -11,11 +11,13 @@ import pytest
 import torch
 
 from tests.learn.tiny import merged, rows, train
+from tests.store.stored_batch import write_batch
 from workbench.algorithms import ALGORITHMS, resolve
+from workbench.cli.network import Policy
 from workbench.spec import InputError
 from workbench.store import batches
-from workbench.store.batches import StoredBatch, StoredUpdate
-from workbench.verdict.replay import Replay, play, tables
+from workbench.store.batches import StoredBatch
+from workbench.verdict.replay import Replay, gradients, play, tables
 
 MakeRun = Callable[..., Path]
 STEP = 2  # with a staleness of 1 and a large step the ratios have left 1 by then
@@ -32,7 +34,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "st-ppo": {"slots": {"stabilise": {"tau": 1.0, "scope": "global"}}, "learn": {"micro_batch": 2}},
     "grpo": {"slots": {"kl": {"kind": "loss", "beta": 0.05}, "select": {"kind": "zero_var"}}},
     "so-grpo": {"slots": {"stabilise": {"tau": 1.0}}, "compute": {"micro_batch_tokens": 120}},
-    "dr-grpo": {},
+    "dr-grpo": {"learn": {"policy": {"kind": "adamw", "lr": 0.01}}},
     "seeupo": {},
 }
 LOGGED = (
@@ -70,6 +72,8 @@ def test_the_algorithm_that_ran_gets_the_numbers_that_the_trainer_logged(
         assert replay.advantage_gap is not None
         assert replay.advantage_gap < 2e-6, "advantages made again are those that were trained on"
 
+    the_true_gradients_are_those_of_the_trainer(batches.read(folder, STEP, weights=True), logged, algorithm)
+
     told = rows(folder, "turn").query("step == @STEP and epoch == 1").set_index(["trajectory", "turn_index"])
     late = [p.cells for p in replay.played if replay.stored.updates[p.update].epoch == 1]
     for cells in late:
@@ -77,10 +81,28 @@ def test_the_algorithm_that_ran_gets_the_numbers_that_the_trainer_logged(
         for key, cell in tables.grouped([cells], "trajectory", "turn").items():
             made, share = tables.measures(cell, whole), told.loc[key, "gradient_share"]
             assert made["gradient_share"] == (None if pd.isna(share) else pytest.approx(share, rel=1e-5, abs=1e-6))
-            assert made["advantage"] == pytest.approx(told.loc[key, "advantage"], rel=1e-5, abs=1e-6)
+            assert made["advantage"] == pytest.approx(told.loc[key, "advantage"], rel=1e-6, abs=1e-6)
             assert made["n_tokens"] == told.loc[key, "n_tokens"]
     if algorithm in ("ppo", "st-ppo", "so-grpo"):
         the_weight_of_every_token_is_the_gradient_that_the_trainer_took(folder, replay.stored)
+
+
+def the_true_gradients_are_those_of_the_trainer(stored: StoredBatch, logged: pd.DataFrame, algorithm: str) -> None:
+    own, other = resolve(stored.meta["algorithm"], stored.meta["slots"]), resolve("reinforce")
+    algorithms = {"own": own} if algorithm == "seeupo" else {"own": own, "reinforce": other}
+    done = play(stored, algorithms, "own")
+    taken = gradients(stored, algorithms, done, Policy.of(stored))
+    updates = 1 if algorithm == "dr-grpo" else len(logged)
+    assert taken.reason.startswith("true gradients after update 0 are NULL") == (algorithm == "dr-grpo")
+    for update in range(updates):
+        found, told = taken.found["own", update], logged.loc[update]
+        assert found["grad_norm"] == pytest.approx(told["grad_norm"], rel=1e-6, abs=1e-6)
+        assert found["gradient_cosine"] is None or found["gradient_cosine"] == pytest.approx(1.0)
+        if pd.notna(told["clip_bias_norm"]):
+            assert found["clip_bias_norm"] == pytest.approx(told["clip_bias_norm"], rel=1e-6, abs=1e-6)
+        if len(algorithms) > 1:
+            cosine = taken.found["reinforce", update]["gradient_cosine"]
+            assert cosine is None or abs(cosine) < 1.0
 
 
 def the_weight_of_every_token_is_the_gradient_that_the_trainer_took(folder: Path, stored: StoredBatch) -> None:
@@ -94,26 +116,14 @@ def the_weight_of_every_token_is_the_gradient_that_the_trainer_took(folder: Path
     assert (found["clipped"].to_numpy() <= (found["weight"] == 0).to_numpy()).all()
 
 
-@pytest.fixture(scope="module")
-def stored() -> StoredBatch:
-    """Eight sequences in groups of two, turns of unequal length, one update of all rows, ratios far from 1."""
-    random = np.random.default_rng(5)
-    b, t = 8, 30
-    length = random.integers(18, t + 1, b)
-    inside = np.arange(t) < length[:, None]
-    response = inside & (np.arange(t) >= 4)
-    mask = response & (np.arange(t) // 5 % 2 == 1)
-    old = -random.random((b, t)).astype(np.float32) * mask
-    new = old + random.normal(0, 0.5, (b, t)).astype(np.float32) * mask
-    rows_ = np.arange(b, dtype=np.int32)
-    update = StoredUpdate(0, 0, 0, rows_, new, None, None, None, (b,), {"policy_loss": 0.5})
-    number = random.normal(0, 1, (2, b, t)).astype(np.float32)
-    return StoredBatch(
-        step=3, tokens=random.integers(0, 9, (b, t)).astype(np.int32), response=response, mask=mask, mask_sampled=mask,
-        length=length, group=rows_ // 2, trajectory=rows_, score=(random.random(b) > 0.5).astype(np.float32),
-        log_prob_behaviour=old, log_prob_old=old, log_prob_ref=None, values=number[0], advantages=number[1] * mask,
-        returns=None, sentence=None, placebo=None, updates=(update,), meta={"algorithm": "ppo", "slots": {}},
-    )  # fmt: skip
+@pytest.fixture
+def stored(tmp_path: Path) -> StoredBatch:
+    """A batch of made-up numbers, in one update."""
+    write_batch(tmp_path, 3)
+    found = batches.read(tmp_path, 3)
+    first, second = found.updates
+    log_prob = np.concatenate([first.log_prob, second.log_prob])
+    return replace(found, updates=(replace(first, rows=found.trajectory, log_prob=log_prob, passes=(8,)),))
 
 
 def test_every_named_algorithm_has_an_answer_or_a_reason(stored: StoredBatch) -> None:

@@ -90,3 +90,7 @@ class Columns:
     def _taken(self, x: Tensor, rows: Tensor) -> Tensor:
         taken = x.take(rows[:, None] * x.shape[1] + self.column)
         return taken.masked_fill_(~self.inside, 0)
+
+    def back(self, x: Tensor, width: int) -> Tensor:
+        """(b, W) -> (b, T), 0 where nothing came from."""
+        return x.new_zeros(len(x), width).scatter_add_(1, self.column, torch.where(self.inside, x, 0))

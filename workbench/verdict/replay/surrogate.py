@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from workbench.batch import Batch, turn_ids
-from workbench.objective import Algorithm, LossTerms, Normaliser, policy_loss, statistics
+from workbench.objective import Algorithm, LossTerms, Normaliser, clipped_loss, policy_loss, statistics
 from workbench.objective.aggregate import SeqMeanTokenSumNorm
 from workbench.objective.rollout_correction import NoCorrection
 from workbench.store.batches import StoredUpdate
@@ -98,26 +98,51 @@ class Weighed:
 
 def weigh(algorithm: Algorithm, cut: Cut, whole: Batch) -> Weighed:
     """Loss and token weights of the update, pass by pass as the trainer took them."""
-    if isinstance(algorithm.aggregate, SeqMeanTokenSumNorm) and algorithm.aggregate.horizon is None:
-        algorithm = replace(algorithm, aggregate=replace(algorithm.aggregate, horizon=float(cut.width)))
-    batch = cut.batch(algorithm, whole)
-    pieces = _passes(batch, cut.log_prob, cut.update.passes)
-    counts = Normaliser.of(batch, len(pieces), algorithm.correction)
-    sums = None
-    if len(pieces) > 1 and algorithm.stabilise.needs_statistics:
-        found = [statistics(algorithm, *piece) for piece in pieces]
-        sums = torch.stack([one for one in found if one is not None]).sum(0)
+    passes = _Passes.of(algorithm, cut, whole)
     seen: list[tuple[LossTerms, Tensor]] = []
-    for part, log_prob in pieces:
+    for part, log_prob in passes.pieces:
         leaf = log_prob.detach().requires_grad_()
         with torch.enable_grad():
-            out = policy_loss(algorithm, part, leaf, normaliser=counts, statistics=sums)
+            out = policy_loss(passes.algorithm, part, leaf, normaliser=passes.counts, statistics=passes.sums)
         (weight,) = torch.autograd.grad(out.loss, leaf)
         seen.append((out.terms, weight))
-    return Weighed(batch, LossTerms.join([terms for terms, _ in seen]), torch.cat([weight for _, weight in seen]))
+    terms = LossTerms.join([terms for terms, _ in seen])
+    return Weighed(passes.batch, terms, torch.cat([weight for _, weight in seen]))
 
 
-def _passes(batch: Batch, log_prob: Tensor, sizes: tuple[int, ...]) -> Sequence[tuple[Batch, Tensor]]:
-    if len(sizes) == 1:
-        return [(batch, log_prob)]
-    return [(batch.rows(rows), log_prob[rows]) for rows in torch.arange(len(log_prob)).split(list(sizes))]
+def clipped_weight(algorithm: Algorithm, cut: Cut, whole: Batch) -> Tensor:
+    """d (what the clip took from the loss) / d log-prob of every token, (b, W): through the network it becomes -C."""
+    passes = _Passes.of(algorithm, cut, whole)
+    found: list[Tensor] = []
+    for part, log_prob in passes.pieces:
+        leaf = log_prob.detach().requires_grad_()
+        with torch.enable_grad():
+            lost = clipped_loss(passes.algorithm, part, leaf, normaliser=passes.counts, statistics=passes.sums)
+        found += torch.autograd.grad(lost, leaf)
+    return torch.cat(found)
+
+
+@dataclass(frozen=True)
+class _Passes:
+    """The micro-batches of an update, and what each needs to know of the others."""
+
+    algorithm: Algorithm
+    batch: Batch
+    pieces: Sequence[tuple[Batch, Tensor]]  # with the log-probs
+    counts: Normaliser
+    sums: Tensor | None
+
+    @classmethod
+    def of(cls, algorithm: Algorithm, cut: Cut, whole: Batch) -> _Passes:
+        if isinstance(algorithm.aggregate, SeqMeanTokenSumNorm) and algorithm.aggregate.horizon is None:
+            algorithm = replace(algorithm, aggregate=replace(algorithm.aggregate, horizon=float(cut.width)))
+        batch, log_prob, sizes = cut.batch(algorithm, whole), cut.log_prob, cut.update.passes
+        pieces = [(batch, log_prob)]
+        if len(sizes) > 1:
+            rows = torch.arange(len(log_prob)).split(list(sizes))
+            pieces = [(batch.rows(index), log_prob[index]) for index in rows]
+        sums = None
+        if len(pieces) > 1 and algorithm.stabilise.needs_statistics:
+            found = [statistics(algorithm, *piece) for piece in pieces]
+            sums = torch.stack([one for one in found if one is not None]).sum(0)
+        return cls(algorithm, batch, pieces, Normaliser.of(batch, len(pieces), algorithm.correction), sums)

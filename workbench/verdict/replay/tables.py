@@ -111,7 +111,8 @@ def summary(replay: Replay, gradients: Mapping[tuple[str, int], Mapping[str, flo
         for source, update, scalars, cells in ([every] if len(parts) > 1 else []) + several:
             whole = grouped(cells).get((), {})
             found = measures(whole, whole) if whole else {}
-            taken = (gradients or {}).get((label, -1 if update is None else update), {})
+            all_taken = [(gradients or {}).get((label, p.update), {}) for p in parts if update in (None, p.update)]
+            taken = _mean(all_taken)
             rows.append({**who, "update": update, "source": source, **scalars, **found, **taken})
         if parts[0].own:
             told = [(p.update, replay.stored.updates[p.update].scalars) for p in parts]
@@ -124,11 +125,11 @@ def summary(replay: Replay, gradients: Mapping[tuple[str, int], Mapping[str, flo
 
 
 def _mean(parts: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
-    """Means over the parts that have a value; None where none has."""
+    """Means over the parts; None where one of them has no value."""
     found: dict[str, float | None] = {}
     for name in parts[0]:
         known = [value for part in parts if (value := part.get(name)) is not None]
-        found[name] = sum(known) / len(known) if known else None
+        found[name] = sum(known) / len(known) if len(known) == len(parts) else None
     return found
 
 
