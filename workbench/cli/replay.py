@@ -74,7 +74,7 @@ def replay(
     form: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")] = "table",
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there.")] = None,
     double: Annotated[bool, typer.Option("--float64", help="Compute in float64 instead of float32.")] = False,
-    threads: Annotated[int, typer.Option(min=1, help="Torch threads.")] = 2,
+    threads: Annotated[int, typer.Option(min=1, help="Torch threads.")] = 1,
 ) -> None:
     """What each algorithm would have done with a stored batch: loss, ratios, clips, and who carries the gradient.
 
@@ -173,9 +173,10 @@ def _print(run: str, done: Replay, found: dict[str, Table]) -> None:
     from workbench.cli.text import plain, print_table
 
     stored = done.stored
-    epochs = len({u.epoch for u in stored.updates})
+    n = len({u.epoch for u in stored.updates})
+    epochs = f"{n} epoch{'' if n == 1 else 's'}"
     typer.echo(
-        f"{plain(run)}, step {stored.step}: {len(stored.updates)} updates in {epochs} epoch{'' if epochs == 1 else 's'} on "
+        f"{plain(run)}, step {stored.step}: {len(stored.updates)} updates in {epochs} on "
         f"{len(stored.tokens)} trajectories, rollouts of step {stored.updates[0].rollout_step}; trained by {done.own}"
     )
     if done.advantage_gap is not None and done.advantage_gap > 1e-3:
