@@ -56,6 +56,12 @@ def test_one_table_as_csv_and_parquet(run: Path, sorl: Sorl, tmp_path: Path) -> 
     assert table["grad_norm"].to_pylist().count(1.5) == 3
 
 
+def test_without_a_trajectory_the_tokens_are_those_of_the_one_that_carries_most(run: Path, sorl: Sorl) -> None:
+    told = json.loads(sorl("replay", run, "--step", 9, "--tokens", "--format", "json").stdout)
+    assert told["culprits"][0]["algorithm"] == told["own"]
+    assert {row["trajectory"] for row in told["tokens"]} == {told["culprits"][0]["trajectory"]}
+
+
 def test_variants_come_from_options_and_from_a_file(run: Path, sorl: Sorl, tmp_path: Path) -> None:
     told = json.loads(sorl("replay", run, "--step", 4, "--set", "clip.high=0.5", "--format", "json").stdout)
     assert {r["algorithm"] for r in told["summary"]} == {"ppo", "ppo (clip 0.5)"}
@@ -79,7 +85,6 @@ def test_variants_come_from_options_and_from_a_file(run: Path, sorl: Sorl, tmp_p
         (["--step", 4, "--variants", "none.toml"], "cannot read --variants"),
         (["--step", 4, "--format", "csv"], "add --table"),
         (["--step", 4, "--format", "parquet", "--table", "turns"], "add --output FILE.parquet"),
-        (["--step", 4, "--table", "tokens"], "add --trajectory N"),
         (["--step", 4, "--table", "turn"], "did you mean 'turns'?"),
         (["--step", 4, "--gradients"], "record.batches.weights_mb"),
     ],

@@ -37,6 +37,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "dr-grpo": {"learn": {"policy": {"kind": "adamw", "lr": 0.01}}},
     "seeupo": {},
 }
+FURTHER = ("dr-grpo", "seeupo")  # beyond the core: AdamW and a horizon, turns trained one after the other
 LOGGED = (
     "policy_loss", "kl_loss", "stabiliser_ratio", "stabiliser_factor", "clipped_rms", "unclipped_rms", "ratio_max",
     "unit_ratio_mean", "unit_ratio_max", "unit_ratio_min", "approx_kl", "ess_frac", "clip_frac", "clip_low_frac",
@@ -55,7 +56,7 @@ def frame(table: tables.Table) -> pd.DataFrame:
     return pd.DataFrame(table.rows, columns=list(table.columns))
 
 
-@pytest.mark.parametrize("algorithm", RUNS)
+@pytest.mark.parametrize("algorithm", [pytest.param(a, marks=pytest.mark.slow if a in FURTHER else ()) for a in RUNS])
 def test_the_algorithm_that_ran_gets_the_numbers_that_the_trainer_logged(
     new_run: MakeRun, cache: Path, algorithm: str
 ) -> None:

@@ -64,6 +64,9 @@ def replay(
     trajectory: Annotated[
         int | None, typer.Option(min=0, help="Also every token of this trajectory.", show_default=False)
     ] = None,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Every token of --trajectory, or of the one that carries most.")
+    ] = False,
     top: Annotated[int, typer.Option(min=0, help="Turns with the largest gradient share, of each algorithm.")] = 3,
     gradients: Annotated[
         bool, typer.Option("--gradients", help="True gradients, where the weights are stored (slower).")
@@ -91,8 +94,6 @@ def replay(
         raise InputError(f"--format {form} holds one table: add --table {'|'.join(TABLES)}")
     if form == "parquet" and output is None:
         raise InputError("--format parquet writes a binary file: add --output FILE.parquet")
-    if table == "tokens" and trajectory is None:
-        raise InputError("--table tokens needs the trajectory: add --trajectory N")
     folder = run_folder(ctx.obj, run)
     if step is None:
         known = batches.steps(folder)
@@ -109,6 +110,10 @@ def replay(
     own, algorithms = algorithms_of(stored.meta, algorithm or (), variants, change or ())
     dtype = torch.float64 if double else torch.float32
     done = play(stored, algorithms, own, update or None, trajectory, dtype)
+    if (tokens or table == "tokens") and trajectory is None:
+        worst = tables.culprits(done, 1).records()
+        trajectory = worst[0]["trajectory"] if worst else 0
+        done = play(stored, algorithms, own, update or None, trajectory, dtype)
     if trajectory is not None and not done.tokens:
         inside = [str(u.index) for u in stored.updates if trajectory in stored.trajectory[u.rows]]
         raise InputError(f"trajectory {trajectory} was trained on in updates {', '.join(inside)} of step {step} only")

@@ -118,6 +118,17 @@ def steps(run_folder: Path) -> list[int]:
     return sorted(int(file.stem) for file in found if file.stem.isdigit())
 
 
+def folder_of(runs: Path, experiment: str, run_id: str) -> Path | None:
+    """The folder of a run; None where there is none below `runs`.
+
+    Both names come from rows that anybody may have written: neither a path nor a link leads out of the folder.
+    """
+    if any(name != Path(name).name or name in ("", ".", "..") or "\0" in name for name in (experiment, run_id)):
+        return None
+    folder = (runs / experiment / run_id).resolve()
+    return folder if folder.is_dir() and folder.is_relative_to(runs.resolve()) else None
+
+
 def file_of(run_folder: Path, step: int) -> Path:
     """The file of a stored step. Raises InputError, with the steps that there are, where it is not stored."""
     known = steps(run_folder)
