@@ -710,6 +710,38 @@ class EvaluationSettings(Settings):
     greedy: bool = False
 
 
+BATCH_FOLDER = "batches"  # of a run's folder: one safetensors file a stored step
+BATCH_FORMAT = 1  # version of those files; a reader refuses a higher one
+
+
+class BatchesSettings(Settings):
+    """The black box: of which steps the whole training batch stays on the disk."""
+
+    last: Annotated[Natural, Field(description="the newest steps")] = 16
+    every: Annotated[Natural, Field(description="every n-th step as well, from 0; 0 = none")] = 20
+    before: Annotated[
+        Natural,
+        Field(
+            description="steps before each alarm, warning or collapse, and on either side of the step at which a "
+            "collapse began"
+        ),
+    ] = 8
+    mb: Annotated[Natural, Field(description="megabytes that all of them may take together; 0 = keep none")] = 256
+    weights_mb: Annotated[
+        Natural,
+        Field(description="weights of the step's start go with its batch up to so many megabytes; 0 = never"),
+    ] = 4
+
+    @model_validator(mode="after")
+    def _is_still_there(self) -> BatchesSettings:
+        if self.mb and self.before >= self.last:
+            raise ValueError(
+                f"before = {self.before} steps cannot be kept of an event when only the last {self.last} are there; "
+                f"set last = {self.before + 1} or more"
+            )
+        return self
+
+
 class RecordSettings(Settings):
     """What is written down. The turn ledger is complete by default."""
 
@@ -717,6 +749,19 @@ class RecordSettings(Settings):
     tokens: Natural = 2  # trajectories a step with every token recorded
     flush_seconds: Annotated[float, Field(gt=0.0, le=2.0)] = 1.0
     checkpoint_every: Natural = 20  # iterations; 0 = only at the end
+    batches: BatchesSettings = BatchesSettings()
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave the black box out where it is at its default: it changes no number of a run."""
+        return _without_defaults(self, handler(self), "batches")
+
+
+# Settings that change how a run is carried out and never what it computes: a run is the same run without them.
+COSMETIC = (
+    "threads", "record.flush_seconds", "record.checkpoint_every",
+    *(f"record.batches.{name}" for name in BatchesSettings.model_fields),
+)  # fmt: skip
 
 
 class CollapseSettings(Settings):

@@ -87,6 +87,9 @@ def test_a_killed_run_resumes_from_its_checkpoint_without_a_row_twice(new_run: M
         cell.kill()
     assert train(parts, cache) == 0
     assert_same_rows(whole, parts, "step", "minibatch", "turn")
+    left, right = ({f.name: f.read_bytes() for f in (run / "batches").iterdir()} for run in (whole, parts))
+    assert sorted(left) == [f"{step:06d}.safetensors" for step in range(6)]
+    assert left == right, "a batch that is written again is the same file"
 
 
 def test_the_first_update_on_a_fresh_rollout_has_ratio_one(new_run: MakeRun, cache: Path) -> None:

@@ -55,6 +55,21 @@ def test_rows_are_on_the_disk_as_soon_as_they_come_however_long_the_period(tmp_p
     assert read(tmp_path, "step")["step"].to_pylist() == [0, 1]
 
 
+def test_a_writer_that_is_closed_just_as_its_thread_wakes_up_still_ends(tmp_path):
+    writer = SegmentWriter(tmp_path, flush_seconds=0.01)
+    clear = writer._come.clear
+
+    def closed_meanwhile():
+        writer._stop.set()
+        writer._come.set()
+        clear()
+
+    writer._come.clear = closed_meanwhile
+    writer.append("step", {"run_id": "r", "step": 0})
+    writer._thread.join(30)
+    assert not writer._thread.is_alive()
+
+
 def test_null_and_nan_are_different_things_in_every_form_of_column(tmp_path, writer):
     masked = np.ma.array([float("nan"), 7.0, 1.0], mask=[False, True, False])
     writer.append("minibatch", {"run_id": "r", "step": 0, "update": [0, 1, 2], "grad_norm": masked, "lr": None})

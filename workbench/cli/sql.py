@@ -84,7 +84,7 @@ def _show(answer: Answer, form: str, output: Path | None) -> None:
         print_table(answer.columns, answer.rows, null="NULL")
     else:
         text = {"csv": _as_csv, "json": _as_json, "table": _as_csv}[form](answer)
-        _write(text, output)
+        write(text, output)
     if answer.cut:
         note(f"only the first {len(answer.rows):,} rows; --limit N asks for more, --output FILE --format csv for all")
 
@@ -103,7 +103,8 @@ def _as_json(answer: Answer) -> str:
     return json.dumps(rows, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _write(text: str, output: Path | None) -> None:
+def write(text: str, output: Path | None) -> None:
+    """Put a result on stdout, or into the file that was named; InputError where it cannot be written."""
     from workbench.cli.database import note
     from workbench.spec import InputError
 

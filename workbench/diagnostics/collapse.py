@@ -242,6 +242,12 @@ class _Curve:
         return self.settings.sigmas * math.hypot(self.sigma * smoothing(self.settings.window), start)
 
     @property
+    def onset(self) -> int:
+        """Index of the last point near the peak: where a fall that is under way began; there must be a peak."""
+        near = self.peak - max(self.sigma, ONSET_TOLERANCE * self.peak)
+        return max(i for i in range(self.peak_index, len(self.smooth)) if self.smooth[i] >= near)
+
+    @property
     def decided(self) -> bool:
         """True once the baseline and the trailing median exist."""
         return len(self.scores) >= max(1 if self.untrained else self.settings.baseline, self.settings.window)
@@ -283,8 +289,7 @@ class _Falls:
         self.below = self.below + 1 if lost >= self.threshold * max(curve.peak, NOTHING) else 0
         if self.below < points or lost < curve.loss_noise or not (curve.decided and self._had_something(level)):
             return ""
-        tolerance = max(curve.sigma, ONSET_TOLERANCE * curve.peak)
-        onset = max(i for i in range(curve.peak_index, len(curve.smooth)) if curve.smooth[i] >= curve.peak - tolerance)
+        onset = curve.onset
         self.open = Drop(
             peak=curve.peak,
             peak_step=curve.steps[curve.peak_index],
@@ -402,6 +407,12 @@ class Watch:
         """The run cannot go on (engine crash, non-finite loss): the outcome is diverged from here on."""
         self.diverged = True
         return Event(step, "diverged", "critical", message)
+
+    @property
+    def brink(self) -> int | None:
+        """The last step near the peak so far: the onset, should the rule find a fall now; None without a peak."""
+        curve = self._curve
+        return None if curve.peak_index < 0 else curve.steps[curve.onset]
 
     @property
     def verdict(self) -> Verdict:

@@ -10,10 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from workbench.grid.keys import flatten, short
+from workbench.spec import COSMETIC as COSMETIC
 from workbench.spec import RunSettings
-
-# Settings that change how a run is carried out and never what it computes: a run is the same run without them.
-COSMETIC = ("threads", "record.flush_seconds", "record.checkpoint_every")
 
 
 @dataclass(frozen=True)

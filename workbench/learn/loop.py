@@ -23,6 +23,7 @@ from workbench.batch import Batch
 from workbench.diagnostics.events import Event
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from workbench.learn import checkpoint, identity, memory, policy, selftest, stop
+from workbench.learn.blackbox import Packer
 from workbench.learn.critic import Critic
 from workbench.learn.evaluate import evaluate
 from workbench.learn.faults.inject import inject
@@ -75,6 +76,7 @@ class Trainer:
         self.sampler = Sampler(settings, world, self.engine, group_size, select, self.lab)
         self.sentences = Sentences(tokenizer)
         self.learner.probe.control = controls(tokenizer)
+        self.packer = Packer(settings, self.learner)
         self.queue: deque[Rollout] = deque()
         self.step = 0
         self.tokens = 0  # trained on so far, each epoch counted
@@ -111,6 +113,7 @@ class Trainer:
             self.seconds += ended - began
             tokens = sum(int(u.mask.sum()) for u in updates)
             self.tokens += tokens
+            self.recorder.batch(self.step, self.packer.close(batch, updates))
             row = self.recorder.step(
                 self.step,
                 StepEvidence(
@@ -181,8 +184,9 @@ class Trainer:
         if batch.values is None:
             batch = replace(batch, values=critic_values(self.learner.critic, batch, self.settings.compute))
         stream = generator(self.settings.seed, PLACEBO, self.step)
-        made = prepare(self.algorithm, hooks.estimate(batch, self.step), stream)
-        return replace(made, group=batch.group)
+        estimated = hooks.estimate(batch, self.step)
+        self.packer.open(replace(estimated, group=batch.group))
+        return replace(prepare(self.algorithm, estimated, stream), group=batch.group)
 
     def _batch(self, rollout: Rollout) -> Batch:
         """The rollout as tensors."""

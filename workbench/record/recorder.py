@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 import pyarrow.parquet as pq
 
 from workbench.diagnostics import CATALOGUE, measure
@@ -18,6 +19,7 @@ from workbench.diagnostics.declare import dictionary
 from workbench.diagnostics.events import Event
 from workbench.diagnostics.evidence import StepEvidence
 from workbench.diagnostics.guard import GuardWatch
+from workbench.record.blackbox import BlackBox
 from workbench.record.schema import schema_of
 from workbench.record.segments import SegmentWriter, chosen
 from workbench.record.token_rows import Decode, sample, token_rows
@@ -38,8 +40,10 @@ class Recorder:
         self.run_id, self.settings, self.decode = run_id, settings, decode
         self.history: list[dict[str, float | None]] = []  # what the watches saw, a row per step; JSON-able
         self._writer = SegmentWriter(folder, settings.record.flush_seconds)
+        self._box: BlackBox | None = BlackBox(folder, settings.record.batches)
         self._watch, self._alarms, self._guard = self._watches()
         self._seconds: float | None = None
+        self._boxed = 0.0  # seconds that the batch of this step took
         if not self._writer.files("diagnostic"):
             self.rows("diagnostic", dictionary(CATALOGUE))
 
@@ -55,6 +59,16 @@ class Recorder:
         if "written_at" in names:
             filled.setdefault("written_at", _now())
         self._writer.append(table, filled)
+
+    def batch(self, step: int, packed: tuple[Mapping[str, np.ndarray], Mapping[str, Any]] | None) -> None:
+        """Keep the arrays and metadata of the training batch of `step` in the black box; None = there is none."""
+        began = time.perf_counter()
+        if packed is not None and self._box is not None:
+            arrays, meta = packed
+            used = np.flatnonzero(np.bincount(arrays["tokens"].ravel())).tolist()
+            texts = dict(zip(used, self.decode(used), strict=True)) if self.decode else {}
+            self._box.write(step, arrays, {**meta, "texts": texts})
+        self._boxed = time.perf_counter() - began
 
     def step(
         self, step: int, evidence: StepEvidence, evaluations: Sequence[Mapping[str, Any]] = ()
@@ -82,7 +96,7 @@ class Recorder:
             self.rows("token", {"step": step, **token_rows(rows, trained, evidence.updates, self.decode)})
         self.evaluations(step, evaluations)
         self.events(self._see(step, measured.step, evidence.mismatches or ()))
-        self._seconds = time.perf_counter() - began
+        self._seconds = time.perf_counter() - began + self._boxed
         return measured.step
 
     def evaluations(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -119,6 +133,8 @@ class Recorder:
         """Take up the watches of a checkpoint: show them its `history` again, without writing events twice."""
         self.history = []
         self._watch, self._alarms, self._guard = self._watches()
+        if self._box is not None:
+            self._box.forget()
         for row in history:
             self._see(int(row["step"] or 0), {k: v for k, v in row.items() if k != "step"})
 
@@ -160,11 +176,14 @@ class Recorder:
     ) -> list[Event]:
         seen = {k: v for k, v in row.items() if v is not None and not k.startswith(TIMED)}
         self.history.append({"step": step, **seen})
-        return [
+        events = [
             *self._watch.step(step, seen),
             *self._alarms.step(step, seen),
             *self._guard.step(step, seen, mismatches),
         ]
+        if self._box is not None:
+            self._box.see(step, events, self._watch.brink)
+        return events
 
 
 class NullRecorder(Recorder):
@@ -173,7 +192,7 @@ class NullRecorder(Recorder):
     def __init__(self, settings: RunSettings) -> None:
         self.settings, self.run_id, self.decode = settings, "", None
         self.history = []
-        self._seconds = None
+        self._seconds, self._boxed, self._box = None, 0.0, None
         self._watch, self._alarms, self._guard = self._watches()
 
     def rows(self, table: str, columns: Mapping[str, Any]) -> None:

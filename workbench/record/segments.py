@@ -123,7 +123,8 @@ class SegmentWriter:
             self._come.clear()
             if not self.flush():
                 self._come.set()
-            self._stop.wait(seconds)
+            if self._stop.wait(seconds):
+                return  # `close` may have said so before `clear`, and would wait for a thread that waits for rows
 
     def _write(self, table: str, chunks: list[tuple[int, dict[str, Any]]]) -> None:
         schema = schema_of(table)

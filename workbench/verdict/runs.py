@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from workbench.spec import InputError, nearest
+from workbench.spec import COSMETIC, InputError, nearest
 
 if TYPE_CHECKING:
     from workbench.store.reader import Reader
-
-COSMETIC = ("threads", "record.flush_seconds", "record.checkpoint_every")  # they change no number
 
 # Of a run in training, table `run` knows neither the steps nor a collapse since the last time it began: others do.
 _RUNS = """

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from streamlit.navigation.page import Page
 
 # One module a screen; module, function and address have the screen's name. The first is where the app opens.
-SCREENS = ("overview", "compare", "region", "turns", "collapse", "episode", "run", "sql", "glossary")
+SCREENS = ("overview", "compare", "region", "turns", "collapse", "episode", "replay", "run", "sql", "glossary")
 TITLES = {"sql": "SQL"}
 
 

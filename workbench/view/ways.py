@@ -27,6 +27,7 @@ def to_screens(run: dict[str, Any], experiment: str, each: pd.DataFrame) -> list
         ("Turns", address("turns", experiment=experiment, arm=[arm], seed=seed)),
         ("Collapse", address("collapse", experiment=experiment, arm=arms)),
         ("Episode", address("episode", experiment=experiment, run=run_id)),
+        ("Replay", address("replay", experiment=experiment, run=run_id)),
     ]
 
 

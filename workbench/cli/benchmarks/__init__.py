@@ -8,6 +8,7 @@ PARTS = {
     "packing": "iterations/s of one process a core beside fewer processes with more threads each",
     "vocabulary": "peak memory of log-probs over 151,936 tokens, in parts beside all logits at once",
     "retrieval": "queries/s of BM25 over 34,000 passages beside rank_bm25",
+    "replay": "a batch of 2 million tokens through six algorithms, beside six bare PPO losses",
     "shares": "where the wall time of an iteration goes",
     "live": "from a segment's file to its rows in a browser, and training watched beside training alone",
     "browse": "from question to figure over 1,000 runs x 10,000 steps; trackio and TensorBoard on what they take",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from workbench.cli.benchmarks import ingest, live, packing, recording, rollout, shares, trl, update, vocabulary
+from workbench.cli.benchmarks import ingest, live, packing, recording, replay, rollout, shares, trl, update, vocabulary
 from workbench.cli.benchmarks.browse import Browse
 from workbench.cli.benchmarks.latency import Latency
 from workbench.cli.benchmarks.pairs import Comparison
@@ -24,6 +24,7 @@ COMPARISONS: dict[str, Callable[[Scene, int], Sequence[Comparison | Latency]]] =
     "ingest": ingest.measure,
     "packing": packing.measure,
     "retrieval": retrieval,
+    "replay": replay.measure,
     "live": live.measure,
     "trl": trl.measure,
 }

@@ -1,0 +1,151 @@
+"""The black box keeps what a post-mortem needs, within its bounds, and never stops a run."""
+
+import errno
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.diagnostics.collapse import Watch
+from workbench.diagnostics.events import Event
+from workbench.record.blackbox import MB, BlackBox, doomed
+from workbench.spec import BatchesSettings, RunSettings
+
+SMALL = BatchesSettings(last=4, every=10, before=2, mb=10)
+
+
+def write(box: BlackBox, step: int, size: int = 1000) -> bool:
+    return box.write(step, {"tokens": np.zeros(size, np.uint8)}, {})
+
+
+def stored(folder: Path) -> list[int]:
+    return sorted(int(file.stem) for file in (folder / "batches").glob("*.safetensors"))
+
+
+def alarm(step: int, severity: str = "warning", kind: str = "alarm") -> Event:
+    return Event(step, kind, severity, "")  # type: ignore[arg-type]
+
+
+def test_the_last_steps_and_every_nth_stay(tmp_path: Path) -> None:
+    box = BlackBox(tmp_path, SMALL)
+    for step in range(26):
+        assert write(box, step)
+        box.see(step, [], None)
+    assert stored(tmp_path) == [0, 10, 20, 22, 23, 24, 25]
+
+
+def test_the_steps_before_an_alarm_stay_and_an_info_pins_nothing(tmp_path: Path) -> None:
+    box = BlackBox(tmp_path, SMALL)
+    for step in range(30):
+        write(box, step)
+        box.see(step, [alarm(step)] if step == 7 else [alarm(step, "info")] if step == 14 else [], None)
+    assert stored(tmp_path) == [0, 5, 6, 7, 10, 20, 26, 27, 28, 29]
+
+
+def test_the_batches_about_the_onset_of_a_collapse_are_there_however_late_it_is_detected(tmp_path: Path) -> None:
+    box, watch = BlackBox(tmp_path, SMALL), Watch(episodes=10_000)
+    curve = [0.1] * 6 + [0.8] * 20 + [0.8 - 0.01 * i for i in range(1, 70)]  # a slow fall
+    found = None
+    for step, success in enumerate(curve):
+        write(box, step)
+        events = watch.step(step, {"success": success})
+        found = found or next((e for e in events if e.kind == "collapse"), None)
+        box.see(step, events, watch.brink)
+    onset, detection = watch.verdict.onset, watch.verdict.detection
+    assert found is not None
+    assert onset is not None
+    assert detection is not None
+    assert detection - onset > 3 * SMALL.last, "the ring alone would have lost it"
+    assert set(range(onset - 2, onset + 3)) | set(range(detection - 2, detection + 1)) <= set(stored(tmp_path))
+
+
+def test_a_fall_that_recovers_leaves_nothing_behind(tmp_path: Path) -> None:
+    box = BlackBox(tmp_path, SMALL)
+    for step in range(40):
+        write(box, step)
+        box.see(step, [], 12 if 12 <= step < 25 else step)
+        if step == 24:
+            assert {10, 11, 12, 13, 14} <= set(stored(tmp_path))
+    assert stored(tmp_path) == [0, 10, 20, 30, 36, 37, 38, 39]
+
+
+@given(
+    sizes=st.dictionaries(st.integers(0, 60), st.integers(1, 4 * MB), min_size=1, max_size=40),
+    alarmed=st.sets(st.integers(0, 60)),
+    fell=st.sets(st.integers(0, 60)),
+)
+def test_the_cap_holds_and_the_newest_step_stays(sizes: dict[int, int], alarmed: set[int], fell: set[int]) -> None:
+    now = max(sizes)
+    left = set(sizes) - doomed(sizes, now, alarmed, fell, SMALL)
+    assert now in left
+    assert sum(sizes[step] for step in left) <= SMALL.mb * MB
+    wanted = {s for s in sizes if s in alarmed | fell or s > now - SMALL.last or s % SMALL.every == 0}
+    assert left <= wanted
+    if sum(sizes[step] for step in wanted) <= SMALL.mb * MB:
+        assert left == wanted
+
+
+def test_over_the_cap_go_every_nth_then_the_late_alarms_then_the_oldest_of_the_last_then_falls() -> None:
+    sizes = dict.fromkeys(range(0, 41), MB)
+
+    def keep(mb: int) -> list[int]:
+        return sorted(set(sizes) - doomed(sizes, 40, {5, 25}, {15}, SMALL.model_copy(update={"mb": mb})))
+
+    assert keep(11) == [0, 5, 10, 15, 20, 25, 30, 37, 38, 39, 40]
+    assert keep(10) == [0, 5, 15, 20, 25, 30, 37, 38, 39, 40], "10 leaves the others evenly spread"
+    assert keep(7) == [5, 15, 25, 37, 38, 39, 40]
+    assert keep(6) == [5, 15, 37, 38, 39, 40]
+    assert keep(5) == [15, 37, 38, 39, 40]
+    assert keep(3) == [15, 39, 40]
+    assert keep(1) == [40]
+
+
+def test_a_batch_larger_than_the_cap_is_not_kept_and_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    box = BlackBox(tmp_path, SMALL)
+    assert not write(box, 0, 11 * MB)
+    assert not write(box, 1, 11 * MB)
+    assert [r.message for r in caplog.records] == ["a batch of 11 MB is not kept: record.batches.mb = 10"]
+
+
+def test_a_full_disk_keeps_what_was_there_and_leaves_no_torn_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = BlackBox(tmp_path, SMALL)
+    write(box, 0)
+    real = Path.write_bytes
+
+    def full(self: Path, data: bytes) -> int:
+        real(self, data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert not write(box, 1)
+    assert not write(box, 2)
+    assert [p.name for p in (tmp_path / "batches").iterdir()] == ["000000.safetensors"]
+    assert len(caplog.records) == 1
+    monkeypatch.undo()
+    assert write(box, 3), "it goes on as soon as there is room"
+    assert stored(tmp_path) == [0, 3]
+
+
+def test_what_a_killed_process_left_half_written_is_cleared_away(tmp_path: Path) -> None:
+    (tmp_path / "batches").mkdir()
+    torn = tmp_path / "batches" / ".000007.writing"
+    torn.write_bytes(b"half")
+    BlackBox(tmp_path, SMALL)
+    assert not torn.exists()
+
+
+def test_the_settings_change_no_run_and_are_not_told_where_they_are_the_default() -> None:
+    from workbench.grid.cell import config_hash
+
+    assert "batches" not in RunSettings().model_dump(mode="json")["record"]
+    other = RunSettings.model_validate({"record": {"batches": {"last": 40, "mb": 9}}})
+    assert other.model_dump(mode="json")["record"]["batches"]["last"] == 40
+    assert config_hash(other) == config_hash(RunSettings())
+    with pytest.raises(ValueError, match="set last = 9 or more"):
+        RunSettings.model_validate({"record": {"batches": {"last": 4}}})

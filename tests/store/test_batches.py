@@ -1,0 +1,133 @@
+"""Stored batches: read as they were written, and refused with what to type where they cannot be."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from workbench.spec import InputError
+from workbench.store import batches
+
+B, T = 3, 6
+
+
+def arrays() -> dict[str, np.ndarray]:
+    """Three sequences of six tokens; two updates, of rows (2, 0) and (1,)."""
+    dense = np.arange(B * T, dtype=np.float32).reshape(B, T)
+    mask = np.array([[0, 1, 1, 0, 1, 0], [0, 1, 0, 1, 0, 0], [0, 0, 1, 1, 1, 1]], bool)
+    row = np.arange(B, dtype=np.int32)
+    return {
+        "tokens": dense.astype(np.int32), "response": mask | np.roll(mask, 1, 1), "mask": mask,
+        "length": np.array([6, 5, 6], np.int32), "group": row, "trajectory": row, "score": dense[:, 0],
+        "log_prob_behaviour": -dense, "log_prob_old": -dense - 1, "advantages": dense - 4,
+        "update.size": np.array([2, 1], np.int32), "update.rows": np.array([2, 0, 1], np.int32),
+        "update.log_prob": np.stack([-dense[2], -dense[0], -dense[1]]) - 2,
+        "policy.w": np.ones(3, np.float32),
+    }  # fmt: skip
+
+
+def meta(**changes: Any) -> dict[str, Any]:
+    update = {"epoch": 0, "rollout_step": 3, "passes": [2], "scalars": {"grad_norm": float("nan"), "value_loss": None}}
+    told = {"format": 1, "step": 7, "algorithm": "ppo", "updates": [update, {**update, "passes": [1]}]}
+    return told | changes
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    write(tmp_path, 7)
+    return tmp_path
+
+
+def write(folder: Path, step: int, told: dict[str, Any] | None = None, **changes: np.ndarray | None) -> Path:
+    (folder / "batches").mkdir(exist_ok=True)
+    file = folder / "batches" / f"{step:06d}.safetensors"
+    changed = {name: array for name, array in (arrays() | changes).items() if array is not None}
+    save_file(changed, file, {"sorl": json.dumps(told or meta())})
+    return file
+
+
+def test_a_batch_comes_back_as_it_was_written(run: Path) -> None:
+    found = batches.read(run, 7)
+    np.testing.assert_array_equal(found.tokens, arrays()["tokens"])
+    np.testing.assert_array_equal(found.mask_sampled, found.mask)
+    assert found.values is None
+    assert found.weights == {}
+    assert found.meta["algorithm"] == "ppo"
+    first, second = found.updates
+    assert list(first.rows) == [2, 0]
+    np.testing.assert_array_equal(second.log_prob, arrays()["update.log_prob"][2:])
+    assert np.isnan(first.scalars["grad_norm"] or 0.0)
+    assert first.scalars["value_loss"] is None
+    np.testing.assert_array_equal(found.turn, [[0, 1, 1, 0, 2, 0], [0, 1, 0, 2, 0, 0], [0, 0, 1, 1, 1, 1]])
+
+
+def test_weights_come_only_when_they_are_asked_for(run: Path) -> None:
+    assert list(batches.read(run, 7, weights=True).weights) == ["policy.w"]
+
+
+def test_the_stored_steps_are_listed_and_nothing_else(run: Path, tmp_path: Path) -> None:
+    write(run, 12)
+    (run / "batches" / ".000013.writing").write_bytes(b"half")
+    assert batches.steps(run) == [7, 12]
+    assert batches.steps(tmp_path / "nothing") == []
+
+
+def test_a_step_that_is_not_stored_names_those_that_are(run: Path) -> None:
+    for step in (8, 9, 20):
+        write(run, step)
+    with pytest.raises(InputError, match=r"stored are 7-9, 20; the nearest is --step 20"):
+        batches.read(run, 17)
+
+
+def test_a_run_without_batches_says_why_there_may_be_none(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no stored batches.*record\.batches\.mb = 0"):
+        batches.read(tmp_path, 1)
+
+
+@pytest.mark.parametrize("size", [0, 4, 100, 900, -1])
+def test_a_truncated_file_is_refused(run: Path, size: int) -> None:
+    file = run / "batches" / "000007.safetensors"
+    file.write_bytes(file.read_bytes()[:size])
+    with pytest.raises(InputError, match="cannot be read"):
+        batches.read(run, 7)
+
+
+def test_a_newer_format_asks_for_a_newer_sorl(run: Path) -> None:
+    write(run, 7, meta(format=2))
+    with pytest.raises(InputError, match="newer sorl"):
+        batches.read(run, 7)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"advantages": None}, "lacks advantages"),
+        ({"values": np.zeros((B, T + 1), np.float32)}, r"values has shape \(3, 7\), expected \(3, 6\)"),
+        ({"mask": np.zeros((B, T), np.int32)}, "mask holds int32, expected bool"),
+        ({"update.rows": np.array([2, 0, 3], np.int32)}, "rows that it does not have"),
+        ({"update.size": np.array([2, 2], np.int32)}, "rows that it does not have"),
+        ({"length": np.array([6, 7, 6], np.int32)}, "lengths do not fit"),
+        ({"tokens": np.zeros(3, np.int32)}, "other axes"),
+    ],
+)
+def test_arrays_that_do_not_fit_together_are_refused(run: Path, changes: dict[str, Any], said: str) -> None:
+    write(run, 7, **changes)
+    with pytest.raises(InputError, match=said):
+        batches.read(run, 7)
+
+
+@pytest.mark.parametrize("told", [{"updates": []}, {"updates": [{}, {}]}, {"updates": None}, {"format": "x"}])
+def test_metadata_that_say_something_else_are_refused(run: Path, told: dict[str, Any]) -> None:
+    write(run, 7, meta(**told))
+    with pytest.raises(InputError, match="cannot be read"):
+        batches.read(run, 7)
+
+
+def test_a_file_of_somebody_else_is_refused(run: Path) -> None:
+    save_file({"x": np.zeros(3)}, run / "batches" / "000007.safetensors")
+    with pytest.raises(InputError, match="does not say that it is a batch"):
+        batches.read(run, 7)
+    assert load_file(run / "batches" / "000007.safetensors")

@@ -1,0 +1,121 @@
+"""What the black box gets of a step: its batch, what every update saw of it, and the weights that it began with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from workbench.batch import Batch
+from workbench.diagnostics.evidence import Evidence
+from workbench.learn.microbatch import by_tokens
+from workbench.learn.update import Learner
+from workbench.record.blackbox import MB
+from workbench.spec import RunSettings
+
+NARROW = ("tokens", "length", "group", "trajectory", "sentence", "placebo")  # int64 that int32 holds
+DENSE = (
+    "response", "mask", "score", "log_prob_behaviour", "log_prob_old", "log_prob_ref", "values", "advantages",
+    "returns",
+)  # fmt: skip
+
+
+class Packer:
+    """Packs one step at a time: `open` before the advantages are estimated, `close` after the last update."""
+
+    def __init__(self, settings: RunSettings, learner: Learner) -> None:
+        self.settings, self.learner = settings, learner
+        self._mask: Tensor | None = None
+        self._weights: dict[str, np.ndarray] = {}
+
+    def open(self, batch: Batch) -> None:
+        """Remember what the step is about to change: the loss mask before the selection, the weights."""
+        if not self.settings.record.batches.mb:
+            return
+        self._mask = batch.mask
+        self._weights = weights(self.learner, self.settings.record.batches.weights_mb)
+
+    def close(self, batch: Batch, updates: Sequence[Evidence]) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
+        """Arrays and metadata of the step, as `workbench.store.batches` reads them; None where nothing is kept."""
+        if self._mask is None:
+            return None
+        arrays = {name: _numpy(getattr(batch, name)) for name in (*NARROW, *DENSE) if getattr(batch, name) is not None}
+        arrays |= {name: arrays[name].astype(np.int32) for name in NARROW if name in arrays}
+        if not torch.equal(self._mask, batch.mask):
+            arrays["mask_sampled"] = _numpy(self._mask)
+        arrays |= _of_updates(batch, updates) | self._weights
+        settings = self.settings
+        meta: dict[str, Any] = {
+            "algorithm": settings.algorithm,
+            "slots": settings.slots,
+            "temperature": settings.engine.temperature,
+            "learn": settings.learn.model_dump(mode="json"),
+            "compute": settings.compute.model_dump(mode="json", exclude={"device"}),
+            "updates": [self._told(batch, update) for update in updates],
+        }
+        if self._weights:
+            config = json.loads(self.learner.policy.config.to_json_string(use_diff=False))
+            meta["model"] = {key: value for key, value in config.items() if key != "_name_or_path"}
+        return arrays, meta
+
+    def _told(self, batch: Batch, update: Evidence) -> dict[str, Any]:
+        """JSON of one update; `passes` are the rows of its micro-batches, in order."""
+        rows, learn = len(update.trajectory[0]), self.settings.learn
+        budget = self.settings.compute.micro_batch_tokens
+        if budget is not None:
+            passes = [len(part) for part in by_tokens(batch.length[update.trajectory[0]], budget)]
+        else:
+            size = learn.micro_batch or rows
+            passes = [min(size, rows - start) for start in range(0, rows, size)]
+        return {
+            "epoch": int(update.epoch),
+            "rollout_step": int(update.rollout_step),
+            "passes": passes,
+            "scalars": {name: values[0] for name, values in update.scalars.items()},
+        }
+
+
+def weights(learner: Learner, mb: int) -> dict[str, np.ndarray]:
+    """Copies of the weights of policy and critic, shared ones once; empty where they take more than `mb` megabytes."""
+    networks: dict[str, nn.Module | None] = {"policy": learner.policy, "critic": learner.critic}
+    found = {
+        f"{owner}.{name}": parameter.detach()
+        for owner, network in networks.items()
+        if network is not None
+        for name, parameter in network.named_parameters()
+    }
+    if sum(tensor.numel() * tensor.element_size() for tensor in found.values()) > mb * MB:
+        return {}
+    return {name: tensor.cpu().numpy().copy() for name, tensor in found.items()}
+
+
+def _of_updates(batch: Batch, updates: Sequence[Evidence]) -> dict[str, np.ndarray]:
+    """The rows of every update, one after another, and what it saw of them: (R,) and (R, T)."""
+    width = batch.mask.shape[1]
+    rows = [update.trajectory[0] for update in updates]
+    found = {
+        "update.size": torch.tensor([len(row) for row in rows], dtype=torch.int32),
+        "update.rows": torch.cat(rows).int(),
+        "update.log_prob": _stacked([update.log_prob for update in updates], width),
+    }
+    if all(update.values is not None for update in updates):
+        found["update.values"] = _stacked([u.values for u in updates if u.values is not None], width)
+    # A schedule may train on a part of each row only, with advantages of its own.
+    whole = (_stacked([update.mask for update in updates], width) == batch.mask[found["update.rows"].long()]).all()
+    if not whole:
+        found["update.mask"] = _stacked([update.mask for update in updates], width)
+        found["update.advantages"] = _stacked([update.advantages for update in updates], width)
+    return {name: _numpy(tensor) for name, tensor in found.items()}
+
+
+def _stacked(parts: Sequence[Tensor], width: int) -> Tensor:
+    """(1, b, w) each -> (R, T): what was cut off as padding is padding again."""
+    return torch.cat([nn.functional.pad(part[0], (0, width - part.shape[2])) for part in parts])
+
+
+def _numpy(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().cpu().numpy()

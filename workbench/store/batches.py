@@ -1,0 +1,261 @@
+"""Stored training batches: which steps a run's folder holds, and one of them as arrays, without torch.
+
+Axes: B sequences, T token positions (prompt, observations and padding included), U optimizer updates of the step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from workbench.spec import BATCH_FOLDER, BATCH_FORMAT, InputError
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An array of the file: its axes, its kind, what it holds, and whether every file has it."""
+
+    axes: Literal["B", "BT", "R", "RT", "U"]
+    kind: Literal["int", "bool", "float"]
+    text: str
+    always: bool = True
+
+
+ARRAYS: Mapping[str, Stored] = {
+    "tokens": Stored("BT", "int", "vocabulary ids, right-padded"),
+    "response": Stored("BT", "bool", "true at every token after the prompt, observations included"),
+    "mask": Stored("BT", "bool", "loss mask: the policy wrote the token and the selection kept its sequence"),
+    "mask_sampled": Stored("BT", "bool", "the loss mask before the selection, where that dropped sequences", False),
+    "length": Stored("B", "int", "tokens that are not padding"),
+    "group": Stored("B", "int", "prompt group"),
+    "trajectory": Stored("B", "int", "index of the trajectory in the batch"),
+    "score": Stored("B", "float", "outcome reward"),
+    "log_prob_behaviour": Stored("BT", "float", "log-prob under the sampler (nats)"),
+    "log_prob_old": Stored("BT", "float", "log-prob under the proximal policy (nats)"),
+    "log_prob_ref": Stored("BT", "float", "log-prob under the frozen reference (nats)", False),
+    "values": Stored("BT", "float", "critic before the updates", False),
+    "advantages": Stored("BT", "float", "advantages that were trained on"),
+    "returns": Stored("BT", "float", "targets of the critic", False),
+    "sentence": Stored("BT", "int", "sentence of each token from 1, 0 = none", False),
+    "placebo": Stored("BT", "int", "placebo turn of each token from 1", False),
+    "update.size": Stored("U", "int", "sequences of each optimizer update"),
+    "update.rows": Stored("R", "int", "their rows in the batch, one update after another"),
+    "update.log_prob": Stored("RT", "float", "log-prob under the policy at the start of the update (nats)"),
+    "update.values": Stored("RT", "float", "critic at the start of the update", False),
+    "update.mask": Stored("RT", "bool", "loss mask of the update, where it trained on a part of each row", False),
+    "update.advantages": Stored("RT", "float", "advantages of the update, likewise", False),
+}
+"""Every array of a file, except the weights `policy.*` and `critic.*`. R = rows of all updates together."""
+
+
+@dataclass(frozen=True)
+class StoredUpdate:
+    """One optimizer update, measured at the weights before it; b of the B sequences.
+
+    `scalars` holds what the trainer logged of it (grad_norm, policy_loss, stabiliser_factor, ...; None = not measured),
+    `passes` the sequences of each of its micro-batches, in order.
+    """
+
+    index: int
+    epoch: int
+    rollout_step: int
+    rows: np.ndarray  # (b,) int, in the batch
+    log_prob: np.ndarray  # (b, T) nats
+    values: np.ndarray | None  # (b, T)
+    mask: np.ndarray | None  # (b, T) bool, None = that of the batch's rows
+    advantages: np.ndarray | None  # (b, T), None = those of the batch's rows
+    passes: tuple[int, ...]
+    scalars: Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class StoredBatch:
+    """The training batch of one step as it was trained on. Log-probs are nats, 0 where not defined.
+
+    `meta` holds what the numbers depend on: algorithm, slots, temperature, learn, compute, and model (the architecture)
+    where weights are stored. `mask` is the loss mask after the algorithm's selection, `mask_sampled` before it.
+    """
+
+    step: int
+    tokens: np.ndarray  # (B, T) int
+    response: np.ndarray  # (B, T) bool
+    mask: np.ndarray  # (B, T) bool
+    mask_sampled: np.ndarray  # (B, T) bool
+    length: np.ndarray  # (B,) int
+    group: np.ndarray  # (B,) int
+    trajectory: np.ndarray  # (B,) int
+    score: np.ndarray  # (B,)
+    log_prob_behaviour: np.ndarray  # (B, T)
+    log_prob_old: np.ndarray  # (B, T)
+    log_prob_ref: np.ndarray | None  # (B, T)
+    values: np.ndarray | None  # (B, T)
+    advantages: np.ndarray  # (B, T)
+    returns: np.ndarray | None  # (B, T)
+    sentence: np.ndarray | None  # (B, T) int
+    placebo: np.ndarray | None  # (B, T) int
+    updates: tuple[StoredUpdate, ...]
+    meta: Mapping[str, Any]
+    texts: Mapping[int, str] = field(default_factory=dict, repr=False)  # of token ids; whoever shows them escapes them
+    weights: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)  # at the start of the step
+
+    @property
+    def turn(self) -> np.ndarray:
+        """Turn of each token, (B, T): 1..K where the policy wrote it, 0 elsewhere."""
+        written = self.mask_sampled
+        begins = written & ~np.pad(written, ((0, 0), (1, 0)))[:, :-1]
+        return np.where(written, begins.cumsum(1), 0)
+
+
+def steps(run_folder: Path) -> list[int]:
+    """Steps of which the batch is stored, in order; none where there are no batches."""
+    found = (run_folder / BATCH_FOLDER).glob("[0-9]*.safetensors")
+    return sorted(int(file.stem) for file in found if file.stem.isdigit())
+
+
+def folder_of(runs: Path, experiment: str, run_id: str) -> Path | None:
+    """The folder of a run; None where there is none below `runs`.
+
+    Both names come from rows that anybody may have written: neither a path nor a link leads out of the folder.
+    """
+    if any(name != Path(name).name or name in ("", ".", "..") or "\0" in name for name in (experiment, run_id)):
+        return None
+    folder = (runs / experiment / run_id).resolve()
+    return folder if folder.is_dir() and folder.is_relative_to(runs.resolve()) else None
+
+
+def file_of(run_folder: Path, step: int) -> Path:
+    """The file of a stored step. Raises InputError, with the steps that there are, where it is not stored."""
+    known = steps(run_folder)
+    if step in known:
+        return run_folder / BATCH_FOLDER / f"{step:06d}.safetensors"
+    if not known:
+        raise InputError(
+            f"run '{run_folder.name}' has no stored batches: it was trained without them (record.batches.mb = 0, or "
+            "before sorl kept any), has not begun, or its disk was full; train it again with `sorl run`"
+        )
+    near = min(known, key=lambda other: abs(other - step))
+    raise InputError(
+        f"the batch of step {step} of run '{run_folder.name}' is not stored; stored are {ranges(known)}; "
+        f"the nearest is --step {near} (record.batches says which steps are kept)"
+    )
+
+
+def read(run_folder: Path, step: int, *, weights: bool = False) -> StoredBatch:
+    """The batch of a stored step; with `weights`, also those of the step's start where they were small enough.
+
+    Raises InputError for a step that is not stored, and for a file that is truncated, corrupt or of a newer version.
+    """
+    file = file_of(run_folder, step)
+    try:
+        with safe_open(file, framework="numpy") as opened:
+            names = set(opened.keys())
+            meta = _meta(opened.metadata(), file)
+            wanted = {name for name in names if weights or not _is_weight(name)}
+            arrays = {name: opened.get_tensor(name) for name in wanted}
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise _broken(file, str(error)) from None
+    problem = _problem(arrays)
+    if problem:
+        raise _broken(file, problem)
+    try:
+        updates = _updates(arrays, meta)
+        texts = {int(token): str(text) for token, text in meta.pop("texts", {}).items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _broken(file, f"its list of updates cannot be read ({error})") from None
+    plain: dict[str, Any] = {n: arrays.get(n) for n in ARRAYS if not n.startswith("update.")}
+    plain["mask_sampled"] = arrays.get("mask_sampled", arrays["mask"])
+    told = {key: value for key, value in meta.items() if key not in ("updates", "step")}
+    kept = {name: array for name, array in arrays.items() if _is_weight(name)}
+    return StoredBatch(step=step, **plain, updates=updates, meta=told, texts=texts, weights=kept)
+
+
+def ranges(numbers: list[int]) -> str:
+    """`0, 20, 31-46`: neighbours joined."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def _is_weight(name: str) -> bool:
+    return name.startswith(("policy.", "critic."))
+
+
+def _meta(told: Mapping[str, str] | None, file: Path) -> dict[str, Any]:
+    meta = json.loads((told or {}).get("sorl", "null"))
+    if not isinstance(meta, dict) or not isinstance(meta.get("format"), int):
+        raise _broken(file, "it does not say that it is a batch of sorl")
+    if meta["format"] > BATCH_FORMAT:
+        raise InputError(
+            f"'{file}' was written by a newer sorl (format {meta['format']}, this one reads up to {BATCH_FORMAT}); "
+            "update sorl to read it"
+        )
+    return meta
+
+
+def _problem(arrays: Mapping[str, np.ndarray]) -> str:
+    """What is wrong with the arrays of a file; empty where nothing is."""
+    missing = [name for name, stored in ARRAYS.items() if stored.always and name not in arrays]
+    if missing:
+        return f"it lacks {', '.join(missing)}"
+    if arrays["tokens"].ndim != 2 or arrays["update.rows"].ndim != 1 or arrays["update.size"].ndim != 1:
+        return "its arrays have other axes than those of a batch"
+    b, t = arrays["tokens"].shape
+    r, u = len(arrays["update.rows"]), len(arrays["update.size"])
+    shapes = {"B": (b,), "BT": (b, t), "R": (r,), "RT": (r, t), "U": (u,)}
+    kinds = {"int": "i", "bool": "b", "float": "f"}
+    for name, stored in ARRAYS.items():
+        if name not in arrays:
+            continue
+        if arrays[name].shape != shapes[stored.axes]:
+            return f"{name} has shape {arrays[name].shape}, expected {shapes[stored.axes]}"
+        if arrays[name].dtype.kind != kinds[stored.kind]:
+            return f"{name} holds {arrays[name].dtype}, expected {stored.kind}"
+    rows, sizes, length = arrays["update.rows"], arrays["update.size"], arrays["length"]
+    if (sizes < 0).any() or sizes.sum() != r or (r and (rows.min() < 0 or rows.max() >= b)):
+        return "its updates speak of rows that it does not have"
+    if b == 0 or t == 0 or (length < 0).any() or (length > t).any():
+        return "its lengths do not fit its tokens"
+    return ""
+
+
+def _updates(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> tuple[StoredUpdate, ...]:
+    ends = arrays["update.size"].cumsum()
+    if len(meta["updates"]) != len(ends):
+        raise ValueError(f"{len(meta['updates'])} are described, {len(ends)} stored")
+    found = []
+    for index, (end, told) in enumerate(zip(ends, meta["updates"], strict=True)):
+        part = slice(int(end) - int(arrays["update.size"][index]), int(end))
+        own = {name: arrays.get(f"update.{name}") for name in ("values", "mask", "advantages")}
+        if sum(told["passes"]) != part.stop - part.start:
+            raise ValueError(f"the micro-batches of update {index} are not its rows")
+        found.append(
+            StoredUpdate(
+                index=index,
+                epoch=int(told["epoch"]),
+                rollout_step=int(told["rollout_step"]),
+                rows=arrays["update.rows"][part],
+                log_prob=arrays["update.log_prob"][part],
+                **{name: None if array is None else array[part] for name, array in own.items()},
+                passes=tuple(int(n) for n in told["passes"]),
+                scalars=dict(told["scalars"]),
+            )
+        )
+    return tuple(found)
+
+
+def _broken(file: Path, why: str) -> InputError:
+    return InputError(
+        f"'{file}' cannot be read: {why}. It is damaged (a full disk, a torn copy); remove it, or take another step"
+    )
