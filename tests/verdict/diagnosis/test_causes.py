@@ -55,6 +55,7 @@ def repeated(tables: Tables) -> None:
 
 
 def other_group(tables: Tables) -> None:
+    tables["minibatch"] = tables["minibatch"].drop(columns="value_loss")
     late = tables["trajectory"]["step"] >= AT
     shuffled = np.random.default_rng(3).permutation(ROWS)
     rows = tables["trajectory"].loc[late, "advantage"].to_numpy().reshape(-1, ROWS)
@@ -279,7 +280,16 @@ def test_a_graded_reward_is_no_wrong_reward() -> None:
     assert not diagnose(log(tables, {"world.reward": "f1"})).findings
 
 
-def test_a_bf16_sampler_that_never_agreed_is_not_called_stale() -> None:
+def test_a_bf16_sampler_that_never_agreed_is_not_called_stale_and_not_blamed_where_it_was_asked_for() -> None:
     tables = healthy()
     tokens(tables, lambda t, old, draw: old + draw.normal(0, 0.01, 40))
     assert [f.cause.name for f in diagnose(log(tables)).findings] == ["low_precision"]
+    assert not diagnose(log(tables, {"engine.dtype": "bfloat16"})).findings
+
+
+def test_a_critic_may_give_equal_rewards_different_advantages() -> None:
+    tables = healthy()
+    losses = tables["minibatch"]["value_loss"]
+    other_group(tables)
+    tables["minibatch"]["value_loss"] = losses
+    assert not diagnose(log(tables)).findings

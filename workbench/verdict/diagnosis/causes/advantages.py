@@ -12,6 +12,8 @@ _NATS = 0.5  # of that token, from which it is no rounding
 
 
 def _groups(log: Log) -> Clue | None:
+    if log.measured("minibatch", "value_loss"):
+        return None  # a critic gives equal rewards different advantages
     frame = log.table("trajectory")
     frame = frame[frame["advantage"].notna() & frame["reward"].notna()]
     keys = ["step", "question" if log.measured("trajectory", "question") else "prompt_group"]
@@ -22,7 +24,7 @@ def _groups(log: Log) -> Clue | None:
     unequal = (spread > _SAME * (1 + group.mean().abs().reindex(spread.index))).groupby(level="step").mean()
     wrong = unequal[unequal > 0.2]
     right = unequal[unequal <= 0.02]
-    # A critic gives equal rewards different advantages from the first step on; only a change says something.
+    # Other estimators may do so from the first step on; only a change says something.
     if wrong.empty or right.empty or int(right.index[0]) > int(wrong.index[0]):
         return None
     step = int(wrong.index[0])

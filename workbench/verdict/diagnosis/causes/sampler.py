@@ -124,6 +124,8 @@ def _precision(log: Log) -> Clue | None:
     found = gap(log)
     if found is None or found.growth >= GROWTH or found.level >= 0.05 or _temperature(log) is not None:
         return None
+    if found.usual is None and log.settings.get("engine.dtype") not in (None, "float32"):
+        return None  # as configured, and as it was from the first step on
     return Clue(
         "sign", 0.85, found.step,
         f"from step {found.step} on sampler and trainer disagree by {found.level:.2g} nats a token, to both sides and "
