@@ -12,12 +12,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from workbench.algorithms import resolve
 from workbench.cli import bench
 from workbench.cli.benchmarks import ON_REQUEST, PARTS, ingest, iteration, packing, pairs, recording, report, suite, trl
 from workbench.cli.benchmarks.pairs import Comparison, Sample, Side, Target
 from workbench.cli.benchmarks.scene import Scene, defaults, scene
 from workbench.cli.benchmarks.shares import Share
 from workbench.cli.main import app
+from workbench.cli.variants import CORE
 from workbench.learn.loop import Trainer
 from workbench.record.recorder import Recorder
 from workbench.spec import (
@@ -29,6 +31,7 @@ from workbench.spec import (
     WarmStartSettings,
     WorldSettings,
 )
+from workbench.verdict.replay import play
 
 TINY = RunSettings(
     iterations=1000,
@@ -371,3 +374,13 @@ def test_trl_itself_answers_the_protocol_and_trains_on_the_lengths_it_was_given(
     for seen in (first, second):
         assert sorted(seen["lengths"]) == [7] * 4 + [13] * 4
         assert seen["trained_tokens"] == 2 * 8 * 4
+
+
+def test_both_sides_of_the_replay_do_one_and_every_algorithm_answers() -> None:
+    from workbench.cli.benchmarks import replay
+
+    batch = replay.stored(trajectories=16, turns=4, tokens=64)
+    assert replay.ours(batch)() == replay.bare(batch)() == 1.0
+    done = play(batch, {name: resolve(name) for name in CORE}, "ppo")
+    assert not done.reasons
+    assert {one.cells["turn"].max() for one in done.played} == {4}

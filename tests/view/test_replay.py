@@ -68,6 +68,12 @@ def test_a_run_without_batches_says_what_to_type(runs: Path, open_screen: Open) 
     assert "sorl run FILE.toml --fresh" in "".join(code.value for code in app.code)
 
 
+def test_an_episode_of_a_stored_step_leads_to_its_replay(runs: Path, open_screen: Open) -> None:
+    link = 'href="replay?experiment=demo&amp;run=full&amp;step=3&amp;trajectory=0"'
+    assert link in html(open_screen("episode", runs, run="full", step="3", trajectory="0"))
+    assert "replay?" not in html(open_screen("episode", runs, run="full", step="2", trajectory="0"))
+
+
 def test_what_the_command_refuses_is_said_and_not_kept(runs: Path) -> None:
     folder = runs / "demo" / "full"
     (folder / "batches" / "000001.safetensors").write_bytes(b"torn")

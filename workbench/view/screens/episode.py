@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
+from workbench.store import batches
 from workbench.view import episodes, export, theme, transcript
 from workbench.view.controls import choose
 from workbench.view.diagnostics import Diagnostics, dictionary
@@ -14,7 +15,7 @@ from workbench.view.experiments import choose_experiment, runs
 from workbench.view.figures.peaks import peaks
 from workbench.view.figures.ranking import ranking
 from workbench.view.ledger import ledger
-from workbench.view.links import STYLE, run_links
+from workbench.view.links import STYLE, address, anchor, run_links
 from workbench.view.page import look, note, screen
 from workbench.view.picks import choose_number, follow, keep
 
@@ -72,6 +73,12 @@ def episode(store: Store) -> None:
             follow("trajectory", [str(clicked[0]["customdata"])])
     st.html(episodes.answered(next(row for row in rows if row["trajectory"] == chosen)))
     _episode(store, known, experiment, run["run_id"], step, chosen)
+    folder = batches.folder_of(store.runs, experiment, run["run_id"])
+    if folder is not None and step in batches.steps(folder):
+        place = {"experiment": experiment, "run": run["run_id"], "step": str(step), "trajectory": str(chosen)}
+        st.html(
+            f'<p class="sorl-note">{anchor("Replay this batch with other algorithms", address("replay", **place))}</p>'
+        )
     all_runs = runs(store, experiment)
     run_links(all_runs[all_runs["run_id"] == run["run_id"]], experiment)
 
