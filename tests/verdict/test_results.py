@@ -14,7 +14,7 @@ from workbench.spec import InputError
 from workbench.verdict.claims.designs import pooled
 from workbench.verdict.claims.paper import verdicts
 from workbench.verdict.claims.table import hypotheses, summary
-from workbench.verdict.results import KEY, Results, read, results, write
+from workbench.verdict.results import KEY, SIGNALS, Results, read, results, write
 
 RUNS = frame(arm("red", down(6)), arm("green", up(6), "turn-ppo"))
 ABOUT = {"experiment": "demo", "question": "Which | of <b>both</b>?", "toml": "seeds = [0]\n"}
@@ -52,6 +52,16 @@ def test_any_client_reads_the_curves(tmp_path: Path) -> None:
         ("green", 240),
         ("red", 240),
     ]
+
+
+def test_a_file_from_before_a_signal_was_kept_has_it_as_null(tmp_path: Path) -> None:
+    write(made(), tmp_path / "demo.parquet")
+    table = pq.read_table(tmp_path / "demo.parquet")
+    old = table.select([name for name in table.column_names if name not in SIGNALS])
+    pq.write_table(old.replace_schema_metadata(table.schema.metadata), tmp_path / "old.parquet")
+    found = read(tmp_path / "old.parquet")
+    assert found.runs["kl_k3_curve"].isna().all()
+    pd.testing.assert_frame_equal(found.runs, made().runs)
 
 
 def other_parquet(file: Path) -> None:

@@ -19,7 +19,7 @@ from tests.view.hostile_figures import assert_literal
 from workbench.cli.report import written
 from workbench.cli.results import recorded
 from workbench.verdict.claims.paper import verdicts
-from workbench.verdict.results import Results, results
+from workbench.verdict.results import CURVES, Results, results
 from workbench.view.report import figures
 from workbench.view.report.content import design, report
 from workbench.view.report.html import page
@@ -162,7 +162,7 @@ def test_an_experiment_without_settings_or_rows_is_told_all_the_same() -> None:
     runs = frame(arm("red", [None, None])).assign(
         config=None, slots=None, versions=None, status="failed", outcome=None, steps=0, planned=None, time=0.0,
         event=False, step=None, seconds=None, final_success=None, peak_success=None,
-        **{f"{name}_curve": None for name in figures.SERIES},
+        **{f"{name}_curve": None for name in CURVES},
     )  # fmt: skip
     found = results(runs, {"experiment": "demo", "question": "What?", "toml": ""})
     source = written([found], [], "html")

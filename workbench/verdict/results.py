@@ -31,6 +31,17 @@ SERIES = {
     "ess_frac_min": "s.ess_frac_min", "entropy": "s.entropy", "clip_bias_norm": "u.clip_bias_norm",
     "value_mae": "u.value_mae",
 }  # fmt: skip
+# Curves that no verdict is computed from, for questions that come later: which of them moves before a collapse.
+SIGNALS = {
+    name: f"s.{name}"
+    for name in (
+        "reward", "group_reward_std", "zero_advantage_frac", "valid_action_frac", "answered_frac", "truncated_frac",
+        "turns", "response_tokens", "repetition_frac", "duplicate_turn_frac", "grad_norm_mean", "ratio_max", "ess_frac",
+        "chi2", "out_of_range_frac", "approx_kl", "kl_k3", "kl_ref", "mismatch_kl", "advantage_std",
+        "explained_variance",
+    )
+}  # fmt: skip
+CURVES = {**SERIES, **SIGNALS}
 _TEXT = ("run_id", "experiment", "arm", "algorithm", "status", "reason", "outcome", "config", "slots", "versions")
 _WHOLE = ("seed", "collapse_step", "detected", "steps", "planned")
 _REAL = ("peak_success", "final_success", "clip_frac_mean", "grad_norm_median", "grad_norm_peak", "seconds", "time")
@@ -54,7 +65,7 @@ class Results:
 
         A curve is column `NAME_curve` there; `step` holds the steps of all of them.
         """
-        return self.table.to_pandas().rename(columns={**{n: f"{n}_curve" for n in SERIES}, **_back()})
+        return self.table.to_pandas().rename(columns={**{n: f"{n}_curve" for n in CURVES}, **_back()})
 
 
 def _back() -> dict[str, str]:
@@ -73,7 +84,7 @@ def collect(
     more = reader.query(
         f"SELECT run_id, versions, seconds FROM run WHERE run_id IN {chosen}", {"name": experiment}
     ).drop_duplicates("run_id")
-    lists = ", ".join(f"list(({sql})::FLOAT ORDER BY s.step) AS {name}_curve" for name, sql in SERIES.items())
+    lists = ", ".join(f"list(({sql})::FLOAT ORDER BY s.step) AS {name}_curve" for name, sql in CURVES.items())
     # Rows, not a frame: in the lists of a frame NULL would be 0.
     answer = reader.rows(
         "WITH u AS (SELECT run_id, step, avg(clip_bias_norm) AS clip_bias_norm, avg(value_mae) AS value_mae "
@@ -97,8 +108,12 @@ def results(frame: pd.DataFrame, about: dict[str, str], fairness: Sequence[str] 
     """The rows of `collect` in the types of the file."""
     import pyarrow as pa
 
-    named = frame.rename(columns={**_RENAMED, **{f"{name}_curve": name for name in SERIES}})
-    columns = [pa.array(_plain(named[field.name]), field.type) for field in _schema()]
+    named = frame.rename(columns={**_RENAMED, **{f"{name}_curve": name for name in CURVES}})
+    absent = [None] * len(named)  # a signal that these runs did not log
+    columns = [
+        pa.array(absent if field.name in SIGNALS and field.name not in named else _plain(named[field.name]), field.type)
+        for field in _schema()
+    ]
     return Results(about["experiment"], about["question"], about["toml"], tuple(fairness),
                    pa.Table.from_arrays(columns, schema=_schema()))  # fmt: skip
 
@@ -142,6 +157,9 @@ def read(file: Path) -> Results:
     if kind != FORMAT:
         raise InputError(f"'{file}' holds results in format {kind}, this version of sorl reads {FORMAT}; {make}")
     schema = _schema()
+    for name in SIGNALS:  # a file from before they were kept
+        if name not in table.column_names:
+            table = table.append_column(schema.field(name), pa.nulls(len(table), schema.field(name).type))
     if missing := [name for name in schema.names if name not in table.column_names]:
         raise InputError(f"'{file}' lacks the columns {', '.join(missing)}; {make}")
     try:
@@ -156,7 +174,7 @@ def _schema() -> pa.Schema:
 
     fields = [pa.field(name, pa.string()) for name in _TEXT] + [pa.field(name, pa.int64()) for name in _WHOLE]
     fields += [pa.field(name, pa.float64()) for name in _REAL] + [pa.field("event", pa.bool_())]
-    fields += [pa.field("step", pa.list_(pa.int64()))] + [pa.field(name, pa.list_(pa.float32())) for name in SERIES]
+    fields += [pa.field("step", pa.list_(pa.int64()))] + [pa.field(name, pa.list_(pa.float32())) for name in CURVES]
     return pa.schema(fields)
 
 
