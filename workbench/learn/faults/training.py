@@ -17,7 +17,10 @@ from workbench.spec import LearnSettings, OptimizerSettings
 
 @dataclass
 class Staleness(Fault):
-    """The queue grows by one rollout an iteration, until it holds `strength` more than it should."""
+    """The queue grows by one rollout an iteration, until it holds `strength` more than it should.
+
+    It never shrinks: after the fault's end it is as long as it was.
+    """
 
     def learn(self, settings: LearnSettings, step: int) -> LearnSettings:
         """The longer queue."""
