@@ -11,7 +11,8 @@ from workbench.verdict.diagnosis.log import Log
 
 GRADES = ("proof", "sign", "pattern")
 # No signals of training: clocks, fingerprints, counters.
-_NO_SIGNAL = ("seconds_", "tokens_per_second", "memory_", "questions_hash", "batch_hash", "heldout_episodes", "updates")
+_NO_SIGNAL = ("seconds_", "tokens_per_second", "memory_", "questions_hash", "batch_hash", "heldout_episodes", "updates",
+              "first_log_ratio_abs_max")  # fmt: skip
 _POINTS = 2
 _LEAST = 0.01  # spread of a fraction: of 64 trajectories one is 0.016
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pandas as pd
+
 from workbench.verdict.diagnosis.departure import first
 from workbench.verdict.diagnosis.finding import Cause, Clue, Evidence
 from workbench.verdict.diagnosis.log import Log
@@ -30,25 +32,22 @@ def _critic(log: Log) -> Clue | None:
 
 
 def _entropy(log: Log) -> Clue | None:
+    """A bonus pushes on and on; after a collapse or one huge step the entropy jumps and stays where it is."""
     entropy = log.series("step", "entropy")
-    if len(entropy) < 6:
+    start = first(entropy, "above", points=2, floor=0.1)
+    if start is None:
         return None
-    low = float(entropy.iloc[: max(3, len(entropy) // 3)].median())
-    high = entropy[entropy > 2.0 * low]
-    if len(high) < 2 or low <= 0:
+    since = entropy[entropy.index >= start.step]
+    climbs = since.corr(pd.Series(range(len(since)), index=since.index), method="spearman")
+    lost = first(log.series("step", "success"), "below", points=2, margin=3.0, floor=0.1)
+    fell_before = lost is not None and lost.step < start.step - 1
+    if len(since) < 5 or climbs < 0.9 or since.iloc[-1] < 2 * since.iloc[0] or fell_before:
         return None
-    start = first(entropy, "above", points=2, margin=4.0, floor=0.1)
-    step = start.step if start else int(high.index[0])
-    success = log.series("step", "success")
-    lost = first(success, "below", points=2, margin=3.0, floor=0.1)
-    if lost is not None and lost.step < step:
-        return None  # noise after a fall is what a fall looks like
     return Clue(
-        "pattern", 0.7, step,
-        f"entropy rises from step {step} on, from {low:.3g} to {float(high.max()):.3g} nats a token, before success "
-        "falls: "
-        "the policy is paid for noise",
-        (Evidence("step.entropy", step, float(entropy.loc[step]), low),),
+        "sign", 0.75, start.step,
+        f"entropy climbs from step {start.step} on without a halt, from {start.usual:.3g} to "
+        f"{float(since.max()):.3g} nats a token: the policy is paid for noise",
+        (Evidence("step.entropy", start.step, start.value, start.usual),),
     )  # fmt: skip
 
 
