@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.verdict.diagnosis.causes.sampler import gap
+from workbench.verdict.diagnosis.departure import first
 from workbench.verdict.diagnosis.finding import Cause, Clue, Evidence
 from workbench.verdict.diagnosis.log import Log
 
@@ -15,9 +16,29 @@ FEWEST = 4  # steps on either side of that cut
 
 def _hidden(log: Log) -> Clue | None:
     """Under the policy itself the mean of -log p over its own samples is its entropy; drawn hotter, it is more."""
-    frame = log.table("token")
-    surprise = _surprise(frame)
-    if surprise is None or gap(log) is not None:
+    if gap(log) is not None:
+        return None
+    return _of_good_ones(log) or _of_transcripts(log)
+
+
+def _of_good_ones(log: Log) -> Clue | None:
+    """The same of all trajectories that were rewarded: a policy that is right is rarely surprised."""
+    surprise = (-log.series("minibatch", "log_prob_positive") - log.series("step", "entropy")).dropna()
+    rise = first(surprise, "above", points=3, margin=5.0, least=0.03)
+    if rise is None:
+        return None
+    return Clue(
+        "sign", 0.8, rise.step,
+        f"from step {rise.step} on the tokens of rewarded trajectories are rarer than the policy's entropy allows: "
+        f"-log p exceeds it by {rise.value:.3g} nats a token, where {rise.usual:.3g} was usual; sampler and trainer agree "
+        "about them, so they were drawn from something else than they were scored by",
+        (Evidence("minibatch.log_prob_positive", rise.step, rise.value, rise.usual),),
+    )  # fmt: skip
+
+
+def _of_transcripts(log: Log) -> Clue | None:
+    surprise = _surprise(log.table("token"))
+    if surprise is None:
         return None
     steps = np.unique(surprise["step"])
     best: tuple[float, int] | None = None

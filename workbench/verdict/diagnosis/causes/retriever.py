@@ -29,7 +29,7 @@ def _empty(log: Log) -> Clue | None:
             (Evidence("step.retrieval_empty_frac", step, float(since.iloc[0]), _before(share, step)),),
         )  # fmt: skip
     told = _told(log)
-    gone = first(told, "below", points=2, floor=0.1)
+    gone = first(told, "below", points=2, margin=4.0, floor=0.1)
     if (
         gone is None
         or gone.value > 0.5 * gone.usual
