@@ -30,8 +30,8 @@ def _of_good_ones(log: Log) -> Clue | None:
     return Clue(
         "sign", 0.8, rise.step,
         f"from step {rise.step} on the tokens of rewarded trajectories are rarer than the policy's entropy allows: "
-        f"-log p exceeds it by {rise.value:.3g} nats a token, where {rise.usual:.3g} was usual; sampler and trainer agree "
-        "about them, so they were drawn from something else than they were scored by",
+        f"-log p exceeds it by {rise.value:.3g} nats a token, where {rise.usual:.3g} was usual; sampler and trainer "
+        "agree about them, so they were drawn from something else than they were scored by",
         (Evidence("minibatch.log_prob_positive", rise.step, rise.value, rise.usual),),
     )  # fmt: skip
 
