@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pandas as pd
-
 from workbench.verdict.diagnosis.finding import Cause, Clue, Evidence
 from workbench.verdict.diagnosis.log import Log
 
@@ -87,11 +85,6 @@ def _not_finite(log: Log) -> Clue | None:
     )  # fmt: skip
 
 
-def steps_of(frame: pd.DataFrame, where: pd.Series) -> list[int]:
-    """The steps of the rows where the condition holds, in order, each once."""
-    return sorted({int(step) for step in frame.loc[where, "step"]})
-
-
 LEARNING_RATE = Cause(
     "learning_rate",
     "The learning rate is not the one that was set",
@@ -107,8 +100,7 @@ CLIPPING_OFF = Cause(
     "critical",
     ("minibatch.grad_norm_after",),
     "Clip after the gradients are unscaled and gathered, before optimizer.step(); check that the parameters clipped "
-    "are "
-    "those that are stepped.",
+    "are those that are stepped.",
     "--set learn.policy.max_grad_norm=1.0",
     _unclipped,
     needs_settings=("learn.policy.max_grad_norm",),

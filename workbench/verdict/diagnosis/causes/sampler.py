@@ -18,13 +18,12 @@ _NEEDS = ("minibatch.mismatch",)
 
 @dataclass(frozen=True)
 class Gap:
-    """Since when sampler and trainer disagree, by how much, how it goes on, and what the tokens say of its shape."""
+    """Since when sampler and trainer disagree, by how much, how it goes on, and to which side."""
 
     step: int
     usual: float | None
     level: float  # mean |log p_old - log p_mu| since then, nats
     growth: float  # last third / first two steps
-    monotone: float | None  # share of the variance of the gap that a monotone function of log p_old explains
     sharper: float | None  # share of the confident tokens (p_old > 1/2) that the sampler found likelier
 
 
@@ -39,7 +38,7 @@ def gap(log: Log) -> Gap | None:
     usual = float(series[series.index < start].median()) if (series.index < start).any() else None
     since = series[series.index >= start]
     head, tail = float(since.iloc[:2].mean()), float(since.iloc[-max(2, len(since) // 3) :].mean())
-    return Gap(start, usual, float(since.mean()), tail / max(head, 1e-12), *_shape(log, start))
+    return Gap(start, usual, float(since.mean()), tail / max(head, 1e-12), _sharper(log, start))
 
 
 def _start(series: pd.Series) -> int | None:
@@ -52,10 +51,10 @@ def _start(series: pd.Series) -> int | None:
     return None
 
 
-def _shape(log: Log, start: int) -> tuple[float | None, float | None]:
+def _sharper(log: Log, start: int) -> float | None:
     frame = log.table("token")
     if not {"step", "log_prob_behaviour", "log_prob_old", "trained"} <= set(frame.columns):
-        return None, None
+        return None
     rows = frame[frame["step"] >= start]
     pairs = [
         (np.asarray(old, float)[mask], np.asarray(behaviour, float)[mask])
@@ -66,23 +65,14 @@ def _shape(log: Log, start: int) -> tuple[float | None, float | None]:
         for mask in [np.asarray(trained, bool)]
     ]
     if not pairs:
-        return None, None
+        return None
     old, behaviour = (np.concatenate(part) for part in zip(*pairs, strict=True))
     known = np.isfinite(old) & np.isfinite(behaviour)
     old, difference = old[known], (behaviour - old)[known]
     if len(old) < 50 or difference.std() == 0:
-        return None, None
+        return None
     confident = difference[(old > np.log(0.5)) & (np.abs(difference) > NOISE)]
-    return _explained(old, difference), float((confident > 0).mean()) if len(confident) > 20 else None
-
-
-def _explained(x: np.ndarray, y: np.ndarray, bins: int = 20) -> float:
-    """Share of the variance of y that the means over `bins` quantile bins of x explain, as an F-corrected R^2."""
-    edges = np.unique(np.quantile(x, np.linspace(0, 1, bins + 1)))
-    which = np.clip(np.searchsorted(edges, x, side="right") - 1, 0, max(len(edges) - 2, 0))
-    groups = pd.Series(y).groupby(which)
-    inside = float(groups.transform(lambda part: part - part.mean()).pow(2).sum()) / max(len(y) - groups.ngroups, 1)
-    return 1.0 - inside / float(np.var(y, ddof=1))
+    return float((confident > 0).mean()) if len(confident) > 20 else None
 
 
 def _evidence(found: Gap) -> tuple[Evidence, ...]:
@@ -91,7 +81,7 @@ def _evidence(found: Gap) -> tuple[Evidence, ...]:
 
 def _temperature(log: Log) -> Clue | None:
     found = gap(log)
-    if found is None or found.sharper is None or found.monotone is None:
+    if found is None or found.sharper is None:
         return None
     one_way = max(found.sharper, 1.0 - found.sharper)
     if one_way < 0.9 or found.level < 0.01:
