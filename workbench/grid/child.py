@@ -86,15 +86,19 @@ class Child:
         # A child inherits the mask of the thread that starts it, and workers of Ray are born deaf to SIGINT.
         blocked = signal.pthread_sigmask(signal.SIG_SETMASK, ())
         try:
-            with log.open("ab") as out:
-                self._process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=environment(threads),
-                    start_new_session=True, pass_fds=keep,
-                )  # fmt: skip
+            self._process = self._begin(command, log, threads, keep)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         self._footprint = Footprint(self._process.pid)
         self._own_peak = peak_of(resource.getrusage(resource.RUSAGE_SELF))
+
+    def _begin(self, command: Sequence[str], log: Path, threads: int, keep: Sequence[int]) -> Any:
+        """Start the process: what is returned has `pid`, `returncode`, `poll`, `wait` and `send_signal`."""
+        with log.open("ab") as out:
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=environment(threads),
+                start_new_session=True, pass_fds=keep,
+            )  # fmt: skip
 
     def look(self) -> Sight:
         """How the process stands."""

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from workbench.grid.child import Child, Follower, Sight, root
 from workbench.grid.machine import cores
+from workbench.grid.nursery import Fledgling, hatches
 from workbench.spec import InputError, nearest
 
 EXECUTORS = ("local", "ray")
@@ -58,7 +59,8 @@ class Local:
 
     def start(self, command: Sequence[str], log: Path, threads: int, keep: Sequence[int]) -> Process:
         """Start `command`; the file descriptors in `keep` stay open in it."""
-        return Child(command, log, threads, keep)
+        start = Fledgling if hatches(command) else Child
+        return start(command, log, threads, keep)
 
 
 class Ray:

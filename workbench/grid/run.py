@@ -15,6 +15,7 @@ from workbench.grid.ending import cause, one_line
 from workbench.grid.executor import Executor, Local
 from workbench.grid.file import Grid
 from workbench.grid.machine import cores
+from workbench.grid.nursery import TRAINER
 from workbench.grid.session import Limits, Session
 from workbench.grid.signals import Signals
 from workbench.grid.watch import Result, Watch
@@ -24,7 +25,7 @@ from workbench.grid.watch import Result, Watch
 class Commands:
     """How the processes are started; tests put a scripted trainer here."""
 
-    trainer: tuple[str, ...] = (sys.executable, "-m", "workbench.learn")  # + RUN_FOLDER --cache CACHE
+    trainer: tuple[str, ...] = TRAINER  # + RUN_FOLDER --cache CACHE
     warmstart: tuple[str, ...] = (sys.executable, "-m", "workbench.learn.warmstart")  # + CONFIG_TOML CACHE
 
 

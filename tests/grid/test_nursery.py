@@ -1,0 +1,69 @@
+"""Forked trainers behave as started ones: their log, their exit codes, their signals, what they keep open."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from workbench.grid.child import Child, Sight
+from workbench.grid.nursery import TRAINER, Fledgling, hatches
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="trainers are forked on Linux only")
+
+
+def _ended(child: Child, seconds: float = 60.0) -> Sight:
+    limit = time.monotonic() + seconds
+    while (sight := child.look()).code is None and time.monotonic() < limit:
+        time.sleep(0.05)
+    return sight
+
+
+def test_only_our_own_trainer_is_forked() -> None:
+    assert hatches((*TRAINER, "folder", "--cache", "cache"))
+    assert not hatches((sys.executable, "trainer.py", "folder"))
+    assert not hatches((sys.executable, "-m", "workbench.learn.warmstart", "x"))
+
+
+def test_a_forked_trainer_says_in_its_log_what_is_wrong_and_ends_with_its_exit_code(tmp_path: Path) -> None:
+    log = tmp_path / "console.log"
+    log.write_text("before\n")
+    child = Fledgling((*TRAINER, str(tmp_path / "nothing")), log, 1)
+    assert _ended(child).code == 2
+    assert log.read_text().startswith("before\nsorl: no config.toml in ")
+
+
+def test_a_second_trainer_comes_from_the_same_process_and_need_not_import_torch_again(tmp_path: Path) -> None:
+    parents = set()
+    for name in ("a", "b"):
+        child = Fledgling((*TRAINER, str(tmp_path / name)), tmp_path / f"{name}.log", 1)
+        with psutil.Process(child._process.pid).oneshot():
+            parents.add(psutil.Process(child._process.pid).ppid())
+        assert _ended(child).code == 2
+    (parent,) = parents
+    assert parent != os.getpid()
+    assert "torch" in " ".join(m.path for m in psutil.Process(parent).memory_maps())
+
+
+def test_a_forked_trainer_keeps_the_claim_after_the_grid_lets_go_and_a_kill_ends_both(tmp_path: Path) -> None:
+    claim = (tmp_path / "claim").open("w")
+    fcntl.flock(claim, fcntl.LOCK_EX)
+    (tmp_path / "config.toml").write_text("")
+    (tmp_path / "run.json").write_text("{}")
+    os.mkfifo(tmp_path / "lock")  # the trainer waits for its lock as long as nobody reads from it
+    child = Fledgling((*TRAINER, str(tmp_path)), tmp_path / "console.log", 1, (claim.fileno(),))
+    claim.close()
+    with (tmp_path / "claim").open("w") as other:
+        time.sleep(0.5)
+        assert child.look().code is None
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        child.kill()
+        assert _ended(child).code == -signal.SIGKILL
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
