@@ -87,8 +87,25 @@ def test_the_noise_of_a_run_that_never_learns_is_not_a_collapse(level):
     assert "collapsed" not in outcomes
 
 
-def test_a_policy_that_is_killed_before_it_learned_has_not_learned():
-    assert judge([0.28, 0.05] + [0.0, 0.015625] * 30, episodes=64).outcome == "no_learning"
+def test_a_warm_start_that_the_first_update_kills_has_collapsed_from_the_first_step():
+    verdict = judge([0.45] + [0.0, 0.015625] * 30, episodes=64)
+    assert verdict.outcome == "collapsed"
+    assert (verdict.first.peak, verdict.first.peak_step, verdict.onset) == (0.45, 0, 0)
+    assert verdict.detection == 8  # the median needs five points, the rule five of them
+
+
+def test_a_start_that_one_batch_of_few_episodes_only_suggests_is_nothing_to_lose():
+    assert judge([0.5] + [0.125, 0.25] * 30, episodes=8).outcome == "no_learning"
+    assert judge([0.28] + [0.0] * 30).outcome == "no_learning"  # of unknown size, and the mean of five is near 0
+    assert judge([0.02] + [0.0] * 30, episodes=64).outcome == "no_learning"
+
+
+def test_a_held_out_start_counts_whatever_the_first_batches_show():
+    watch = Watch(episodes=64)
+    watch.step(0, {"success": 0.0, "heldout_success": 0.4, "heldout_episodes": 256})
+    for step in range(1, 20):
+        watch.step(step, {"success": 0.0})
+    assert (watch.verdict.outcome, watch.verdict.onset) == ("collapsed", 0)
 
 
 def test_too_few_points_are_undecided():
@@ -153,6 +170,7 @@ def reference(s, rule, episodes):
     """Onset and detection of the first severe fall, by the formulas alone."""
     w, points = rule.window, rule.points
     smooth = {t: median(s[t - w + 1 : t + 1]) for t in range(w - 1, len(s))}
+    begun: dict[int, bool] = {}
     for t in range(len(s)):
         rest = [s[u] - smooth[u] for u in smooth if u <= t]
         if not rest or t + 1 < rule.baseline:
@@ -162,22 +180,28 @@ def reference(s, rule, episodes):
         def peak(u):
             return max(smooth[v] for v in smooth if v <= u)
 
-        start = float(np.mean(s[: rule.baseline]))
+        base = float(np.mean(s[: rule.baseline]))
         if episodes is not None:
-            sigma = max(sigma, *(math.sqrt(x * (1 - x) / episodes) for x in (peak(t), start)))
+            sigma = max(sigma, *(math.sqrt(x * (1 - x) / episodes) for x in (peak(t), base)))
+        q = min(1.0, math.pi / (2 * w))
+        noise = rule.sigmas * sigma * math.sqrt(q + 1 / rule.baseline)
+        start, gone = base, noise
+        if episodes is not None:
+            start = s[0]
+            gone = rule.sigmas * math.sqrt(sigma**2 * q + start * (1 - start) / episodes)
 
         def lost(u):
             return (peak(u) - smooth[u]) / max(peak(u), 1e-12) >= rule.severe
 
-        run = all(u in smooth and lost(u) for u in range(t - points + 1, t + 1))
-        q = min(1.0, math.pi / (2 * w))
+        lower = start - smooth[t] >= max(gone, rule.severe * start, 2e-12)
+        begun[t] = lower and episodes is not None
+        run = all(u in smooth and (lost(u) or begun.get(u, False)) for u in range(t - points + 1, t + 1))
         far = peak(t) - smooth[t] >= rule.sigmas * sigma * math.sqrt(2 * q)
-        noise = rule.sigmas * sigma * math.sqrt(q + 1 / rule.baseline)
-        learned = peak(t) >= start + noise or (smooth[t] <= (1 - rule.severe) * start and start - smooth[t] >= noise)
-        if run and far and learned:
-            top = next(u for u in smooth if smooth[u] == peak(t))
-            near = [u for u in smooth if top <= u <= t and smooth[u] >= peak(t) - max(sigma, 0.05 * peak(t))]
-            return max(near), t
+        if run and ((far and (lower or peak(t) >= base + noise)) or begun[t]):
+            top = max(peak(t), start)
+            since = next(u for u in smooth if smooth[u] == peak(t)) if peak(t) >= start else 0
+            near = [u for u in smooth if since <= u <= t and smooth[u] >= top - max(sigma, 0.05 * top)]
+            return max(near, default=0), t
     return None, None
 
 

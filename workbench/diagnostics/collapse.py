@@ -2,18 +2,23 @@
 
 s_t is the training success of a step, s~_t its trailing median, P_t = max s~ so far (at t*). b is the success of the
 untrained policy: held out, where it was evaluated before the first update, else the mean of the first n_0 points (by
-which a policy after a warm start has already learned). sigma = 1.4826 MAD of s - s~ over the points so far, but at
-least the standard error of a share of n episodes at P or b: where success is a few episodes in a batch, the deviations
-are mostly ties, their MAD is 0, and the rule would call the noise of a run that never learned a collapse. The rule is
-causal: what it says at a step depends on the steps up to it, so a live run and its log get the same verdict.
+which a policy after a warm start has already learned). b_0 is the same held-out success, else the first point, whose
+rollouts no update has touched, where the number n of its episodes is known, else b. sigma = 1.4826 MAD of s - s~ over
+the points so far, but at least the standard error of a share of n episodes at P or b: where success is a few episodes
+in a batch, the deviations are mostly ties, their MAD is 0, and the rule would call the noise of a run that never
+learned a collapse. The rule is causal: what it says at a step depends on the steps up to it, so a live run and its log
+get the same verdict.
 
-Event: (P - s~)/P >= delta at W points in a row, and P - s~ >= kappa sigma_loss, and either P >= b + kappa sigma_gain or
-s~ <= b / 2 (the severe delta) with b - s~ >= kappa sigma_gain: a run that learned and lost it, or that lost what its
-warm start could do. A run that did neither has not learned. What is compared are a median of w points and another one,
-or the start, so the noise is that of their difference, with q = min(1, pi / (2 w)): sigma_loss = sigma sqrt(2 q), and
-sigma_gain^2 = sigma^2 q + (standard error of b)^2. The noise of single points in their place called runs that went
-from 42 to 66 % success `no_learning`.
-Onset: the last t >= t* with s~_t >= P - max(sigma, 0.05 P). Detection: the first point at which the event rule holds.
+Event: at W points in a row the run is down, and at the last of them it had something to lose. Down is (P - s~)/P >=
+delta, or the start is lost: s~ <= b_0 / 2 (the severe delta) with b_0 - s~ >= kappa sigma_start. It had something if P
+- s~ >= kappa sigma_loss and P >= b + kappa sigma_gain (it had learned), or if its start is lost, be it in the first
+update, before any median exists. Where b stands for b_0, a lost start counts only with P - s~ >= kappa sigma_loss. A
+run that neither learned nor lost its start has not learned. What is compared are a median of w points and another one,
+or a start, so the noise is that of their difference, with q = min(1, pi / (2 w)): sigma_loss = sigma sqrt(2 q),
+sigma_gain^2 = sigma^2 q + (standard error of b)^2, and sigma_start likewise with that of b_0. The noise of single
+points in their place called runs that went from 42 to 66 % success `no_learning`.
+Onset: the last t >= t* with s~_t >= P - max(sigma, 0.05 P), where P is b_0 if no median came up to it, and the first
+step if no median is that near. Detection: the first point at which the event rule holds.
 Recovery: s~ >= P - 0.2 (P - trough) at W points in a row after detection.
 """
 
@@ -186,6 +191,11 @@ def smoothing(window: int) -> float:
     return min(1.0, math.sqrt(math.pi / (2 * window)))
 
 
+def _share_error(share: float, n: int) -> float:
+    """Standard error of a share of `n` episodes."""
+    return math.sqrt(max(0.0, share * (1.0 - share)) / n)
+
+
 @dataclass
 class _Curve:
     """The score so far and everything the rule derives from it."""
@@ -235,17 +245,45 @@ class _Curve:
     def gain_noise(self) -> float:
         """How far a smoothed score must lie above the baseline to be more than noise."""
         if self.untrained is None:
-            start = self.sigma / math.sqrt(self.settings.baseline)
+            return self._noise(self.sigma / math.sqrt(self.settings.baseline))
+        return self._noise(_share_error(*self.untrained))
+
+    def _noise(self, error: float) -> float:
+        """How far a smoothed score must lie from a start with this standard error to be more than noise."""
+        return self.settings.sigmas * math.hypot(self.sigma * smoothing(self.settings.window), error)
+
+    @property
+    def start(self) -> float:
+        """Success before the first update: held out, else of the first step where its noise is known."""
+        if self.untrained is not None:
+            return self.untrained[0]
+        return self.baseline if self.episodes is None else self.scores[0]
+
+    @property
+    def knows_start(self) -> bool:
+        """Whether the start and its noise are those of the untrained policy."""
+        return self.untrained is not None or self.episodes is not None
+
+    def lost_start(self, level: float) -> bool:
+        """Whether a smoothed score shows that what the run began with is gone."""
+        if self.untrained is not None or self.episodes is None:
+            noise = self.gain_noise
         else:
-            share, n = self.untrained
-            start = math.sqrt(max(0.0, share * (1.0 - share)) / n)
-        return self.settings.sigmas * math.hypot(self.sigma * smoothing(self.settings.window), start)
+            noise = self._noise(_share_error(self.scores[0], self.episodes))
+        gone = self.start - level
+        return gone > NOTHING and gone >= self.settings.severe * self.start and gone >= noise
+
+    @property
+    def top(self) -> float:
+        """What a fall is measured from: the peak, or the start where no smoothed score came up to it."""
+        return max(self.peak, self.start)
 
     @property
     def onset(self) -> int:
-        """Index of the last point near the peak: where a fall that is under way began; there must be a peak."""
-        near = self.peak - max(self.sigma, ONSET_TOLERANCE * self.peak)
-        return max(i for i in range(self.peak_index, len(self.smooth)) if self.smooth[i] >= near)
+        """Index of the last point near the top: where a fall that is under way began; there must be a peak."""
+        near = self.top - max(self.sigma, ONSET_TOLERANCE * self.top)
+        since = self.peak_index if self.peak >= self.start else 0
+        return max((i for i in range(since, len(self.smooth)) if self.smooth[i] >= near), default=0)
 
     @property
     def decided(self) -> bool:
@@ -263,13 +301,6 @@ class _Falls:
         self.closed: list[Drop] = []
         self.open: Drop | None = None
 
-    def _had_something(self, level: float) -> bool:
-        """Whether the run had learned, or began with a success that it has now lost as well."""
-        curve = self.curve
-        start = curve.baseline
-        learned = curve.peak >= start + curve.gain_noise
-        return learned or (level <= (1.0 - curve.settings.severe) * start and start - level >= curve.gain_noise)
-
     def advance(self) -> Literal["", "fell", "recovered"]:
         """Judge the newest point of the curve."""
         curve, points = self.curve, self.curve.settings.points
@@ -285,17 +316,20 @@ class _Falls:
             self.closed.append(replace(fall, recovered=curve.steps[-1], ending="recovered"))
             self.open, self.below = None, 0
             return "recovered"
-        lost = curve.peak - level
-        self.below = self.below + 1 if lost >= self.threshold * max(curve.peak, NOTHING) else 0
-        if self.below < points or lost < curve.loss_noise or not (curve.decided and self._had_something(level)):
+        lost, started_higher = curve.peak - level, curve.lost_start(level)
+        began_up = started_higher and curve.knows_start
+        self.below = self.below + 1 if lost >= self.threshold * max(curve.peak, NOTHING) or began_up else 0
+        learned = curve.peak >= curve.baseline + curve.gain_noise
+        fell = lost >= curve.loss_noise and (learned or started_higher)
+        if self.below < points or not curve.decided or not (fell or began_up):
             return ""
         onset = curve.onset
         self.open = Drop(
-            peak=curve.peak,
-            peak_step=curve.steps[curve.peak_index],
+            peak=curve.top,
+            peak_step=curve.steps[curve.peak_index if curve.peak >= curve.start else 0],
             onset=curve.steps[onset],
             detection=curve.steps[-1],
-            depth=min(curve.smooth[onset:]),
+            depth=min(s for s in curve.smooth[onset:] if not math.isnan(s)),
             recovered=None,
             ending="terminal",
         )

@@ -83,12 +83,15 @@ before the first update (without one, the mean of the first points) and `sigma` 
 of `s - m` so far, but at least the standard error of a share of `learn.episodes` at `P` or `b` (without that floor, the
 ties of a run at 1 to 3 % success make `sigma` 0, and most runs that never learn are called collapsed):
 
-- **Fall**: `(P - m) / P` is at least the threshold at `collapse.points` points in a row, and
-  `P - m >= sigmas x sigma_loss`, and the run had something to lose: `P >= b + sigmas x sigma_gain` (it had learned), or
-  `m <= (1 - collapse.severe) b` with `b - m >= sigmas x sigma_gain` (it lost what its warm start could do). Past
-  `collapse.severe` the event is `collapse`, past `collapse.mild` it is `mild`. The first step at which all of it holds
-  is the *detection*.
-- **Onset**: the last step at or after the peak with `m >= P - max(sigma, {ONSET_TOLERANCE:g} P)`.
+- **Fall**: at `collapse.points` points in a row `(P - m) / P` is at least the threshold or the start is lost, and at
+  the last of them either `P - m >= sigmas x sigma_loss` and `P >= b + sigmas x sigma_gain` (it had learned), or the
+  start is lost. *The start is lost* when `m <= (1 - collapse.severe) b0` and `b0 - m >= sigmas x sigma_start`: what
+  the warm start could do is gone, be it in the first update. `b0` is `b` where that was held out, else the first
+  point; in a log that does not tell how many episodes that is the share of it is `b`, and `P - m >= sigmas x
+  sigma_loss` must hold as well. Past `collapse.severe` the event is `collapse`, past `collapse.mild` it is `mild`.
+  The first step at which all of it holds is the *detection*.
+- **Onset**: the last step at or after the peak with `m >= P - max(sigma, {ONSET_TOLERANCE:g} P)`, where `P` is `b0` if
+  no `m` came up to it; the first step if no `m` is that near.
 - **Abrupt**: at most {ABRUPT} steps from onset to detection.
 - **Recovery**: after the detection, `m >= P - {RECOVERED:g} (P - lowest m)` at `collapse.points` points in a row.
   Without it the fall is *terminal*, or *censored* when the run ends within `collapse.points` points.
@@ -96,8 +99,8 @@ ties of a run at 1 to 3 % success make `sigma` 0, and most runs that never learn
   rose above `b + sigmas x sigma_gain`, else `healthy`. NULL while there are fewer points than the baseline needs.
 - `run.final_success` is the mean of the last {FINAL} steps.
 
-`sigma_loss = sigma sqrt(2 q)` and `sigma_gain = sqrt(sigma^2 q + se(b)^2)` are the noise of what is compared, with
-`q = min(1, pi / (2 window))` the variance of a median of `window` points over that of one.
+`sigma_loss = sigma sqrt(2 q)`, `sigma_gain = sqrt(sigma^2 q + se(b)^2)` and `sigma_start` (with `se(b0)`) are the noise
+of what is compared, with `q = min(1, pi / (2 window))` the variance of a median of `window` points over that of one.
 
 Everything is causal: a live run and its log get the same verdict.
 
