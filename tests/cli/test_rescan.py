@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import fcntl
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,13 @@ def test_a_run_that_somebody_trains_is_not_written_to(sorl: Any, judged: Path) -
     assert result.exit_code == 0
     assert "being trained by another process" in result.stderr
     assert sorted(folder.rglob("*.parquet")) == files
+
+
+def test_a_run_whose_steps_are_gone_keeps_its_verdict(sorl: Any, judged: Path) -> None:
+    shutil.rmtree(judged / "demo" / "fallen" / "segments" / "step")
+    (judged / "sorl.duckdb").unlink()
+    assert "1 runs judged" in sorl("rescan", runs=judged).stderr
+    assert verdict(judged, "fallen")[0] == "collapsed"
 
 
 def test_an_unknown_experiment_is_named(sorl: Any, judged: Path) -> None:

@@ -46,7 +46,7 @@ class Recorded:
 
 
 def recorded(reader: Reader, columns: Sequence[str], experiment: str | None = None) -> list[Recorded]:
-    """Every run (of `experiment`) that is over, with `columns` of its steps; columns that do not exist are left out."""
+    """Every run (of `experiment`) that is over and has steps, with `columns` of these; unknown columns are left out."""
     runs = _dicts(reader, "SELECT * FROM run WHERE list_contains($over, status) ORDER BY run_id", {"over": list(OVER)})
     known = {row["column_name"] for row in _dicts(reader, "SELECT column_name FROM (DESCRIBE step)", None)}
     wanted = ", ".join(f'"{name}"' for name in ("step", *columns) if name in known)
@@ -57,7 +57,8 @@ def recorded(reader: Reader, columns: Sequence[str], experiment: str | None = No
                 reader, f"SELECT {wanted} FROM step WHERE run_id = $run ORDER BY step", {"run": row["run_id"]}
             )
             events = _dicts(reader, "SELECT * FROM event WHERE run_id = $run ORDER BY step", {"run": row["run_id"]})
-            found.append(Recorded(row, steps, events))
+            if steps:  # a run whose rows are gone keeps the verdict of when they were there
+                found.append(Recorded(row, steps, events))
     return found
 
 
