@@ -245,6 +245,18 @@ def test_a_region_is_told_by_its_areas_and_boundaries() -> None:
     assert boundaries.header[1:] == ["0", "8"]
     assert boundaries.rows[0][1].startswith("0.14")
     assert boundaries.rows[1][1:] == ["> 0.4", "> 0.4"]
+    (map_,) = (part for part in section.parts if isinstance(part, Figure))
+    assert "36 runs, seeds 0 to 2" in map_.caption
+    assert [trace.type for trace in map_.draw(LIGHT).data] == ["heatmap", "scatter"] * 2
+
+
+def test_a_region_judges_the_claims_by_its_areas_not_by_its_points() -> None:
+    told = report([searched(), demo(5, name="grid")], {}, [])
+    titles = [s.title for s in told.sections]
+    assert titles[0] == "The paper's claims, one by one"
+    assert "The paper's claims, by stable areas" in titles
+    assert "staleness 8" not in str(told.sections[0].parts)  # the arms of the region
+    assert "Note: the arms" not in str(report([searched()], {}, []).sections)
 
 
 def test_a_region_without_a_judged_run_says_so_and_other_experiments_have_none() -> None:

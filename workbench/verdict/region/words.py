@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
+from workbench.verdict.region.claims import Shift
 from workbench.verdict.region.landscape import Landscape
 
 
@@ -39,6 +41,37 @@ def readable_columns(columns: pd.DataFrame) -> pd.DataFrame:
         line = rows.setdefault(key, {"arm": row["series"], **({"at": row["slice"]} if sliced else {})})
         line[f"{row['y']:g}"] = _edge(row)
     return pd.DataFrame(list(rows.values())).fillna("-")
+
+
+def readable_shifts(found: Sequence[Shift]) -> pd.DataFrame:
+    """One row per hypothesis: whose boundary lies how many doublings further up, with interval, test and verdict."""
+    return pd.DataFrame(
+        [
+            {
+                "claim": one.letter,
+                "compared": f"{one.favoured} less {one.reference}",
+                "boundary further up by (doublings)": _doublings(one),
+                "as a factor": "-" if one.doublings is None else f"x {2**one.doublings:.2f}",
+                "seeds": str(one.seeds),
+                "p (Holm)": "-" if one.p is None else f"{_p(one.p)} ({_p(one.p_holm)})",
+                "verdict": one.verdict,
+            }
+            for one in found
+        ]
+    )
+
+
+def _doublings(one: Shift) -> str:
+    if one.doublings is None:
+        return "-"
+    cut = " (cut off at what was searched)" if one.bound else ""
+    return f"{one.doublings:+.2f} [{one.low:+.2f}, {one.high:+.2f}]{cut}"
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
 
 
 def answer(landscape: Landscape, series: pd.DataFrame, columns: pd.DataFrame) -> list[str]:

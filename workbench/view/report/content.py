@@ -25,12 +25,13 @@ TONES = ((SUPPORTED, "healthy"), (NOT_SUPPORTED, "collapsed"))
 def report(experiments: Sequence[Results], words: figures.Words, commands: Sequence[str]) -> Report:
     """The report of one experiment, or of several whose runs the claims are judged on together."""
     one = len(experiments) == 1
-    judged = verdicts(pooled(experiments))
+    # An arm of a region is tried at many values, few of them with all seeds: its areas judge the claims.
+    compared_at_one = [found for found in experiments if not region.is_region(found)]
     lead: list[Part] = []
     for found in experiments:
         lead.append(Text(found.question if one else f"{found.experiment}: {found.question}", "lead"))
-        lead.append(Text(verdict.answer(verdict.summarise(found.runs))))
-    sections = [claimed(judged, experiments)]
+        lead.append(Text(answer(found)))
+    sections = [claimed(verdicts(pooled(compared_at_one)), compared_at_one)] if compared_at_one else []
     for found in experiments:
         sections += [] if one else [Section(found.experiment, [Text(found.question)])]
         sections += of_experiment(found, words, 2 if one else 3)
@@ -57,9 +58,22 @@ def claimed(judged: Sequence[Verdict], experiments: Sequence[Results]) -> Sectio
     return Section("The paper's claims, one by one", parts)
 
 
+def answer(found: Results) -> str:
+    """What the experiment says, in a sentence or two."""
+    if region.is_region(found):
+        return region.headline(found)
+    return verdict.answer(verdict.summarise(found.runs))
+
+
 def of_experiment(found: Results, words: figures.Words, level: int) -> list[Section]:
     """Design, figures, tables, fairness and settings of one experiment."""
     runs = found.runs
+    last = [
+        Section("Fairness of the comparison", [Items(fairness(found))], level),
+        Section("Settings and machine", made(found), level),
+    ]
+    if region.is_region(found):
+        return [*region.of(found, level), *last]
     frame = compared.figures(runs)
     lines = compared.reading(frame)
     test = next(
@@ -77,15 +91,23 @@ def of_experiment(found: Results, words: figures.Words, level: int) -> list[Sect
     ):  # fmt: skip
         if len(part):
             tables += [Text(title), Table.of(part)]
-    fairness = found.fairness or ("The guard found nothing that sets the arms apart besides what they are to compare.",)
     return [
-        *region.of(found, level),
         Section("Design", [Text(figures.counted(runs)), Table.of(design(runs))], level),
         Section("Figures", figures.of_experiment(runs, words, test), level),
         Section("Tables", [*tables, Items(lines)], level),
-        Section("Fairness of the comparison", [Items(fairness)], level),
-        Section("Settings and machine", made(found), level),
+        *last,
     ]
+
+
+def fairness(found: Results) -> Sequence[str]:
+    """What the guard says of the comparison; of a region without what its search does on purpose."""
+    if not region.is_region(found):
+        nothing = "The guard found nothing that sets the arms apart besides what they are to compare."
+        return found.fairness or (nothing,)
+    meant = (
+        "Values differ in seeds, steps and rollouts: the search spends seeds beside a boundary, a collapse ends a run."
+    )
+    return [*(line for line in found.fairness if not line.startswith("Note: the arms")), meant]
 
 
 def design(runs: pd.DataFrame) -> pd.DataFrame:
