@@ -8,7 +8,7 @@ import pytest
 
 from tests.view.conftest import HOSTILE
 from tests.view.hostile_figures import assert_literal
-from workbench.view.figures.region import region
+from workbench.view.figures.region import BELOW, region
 from workbench.view.theme import LIGHT, styles
 
 LATTICE = (0.1, 0.2, 0.4)
@@ -52,7 +52,7 @@ def test_final_success_is_drawn_where_it_was_measured() -> None:
 def test_the_line_is_the_boundary_with_its_interval_and_a_triangle_beyond_the_range() -> None:
     line = draw().data[1]
     assert list(line.x) == pytest.approx([math.log2(0.3), math.log2(0.1)])
-    assert list(line.y) == [0, 1]
+    assert list(line.y) == [0 - BELOW, 1 - BELOW]
     assert list(line.marker.symbol) == ["circle", "triangle-left"]
     assert list(line.error_x.array) == pytest.approx([math.log2(0.35 / 0.3), 0])
     assert list(line.error_x.arrayminus) == pytest.approx([math.log2(0.3 / 0.25), 0])

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 MEASURES = {"collapsed": "share of runs that collapsed", "final": "mean final success"}
-ACROSS, ROW, GAP, HEAD, BOTTOM = 3, 34, 64, 84, 52  # panels in a row; pixels
+ACROSS, ROW, GAP, HEAD, BOTTOM = 3, 40, 64, 84, 52  # panels in a row; pixels
+BELOW = 0.36  # of a row: the boundary runs under the counts, not through them
 
 
 def region(
@@ -107,9 +108,9 @@ def _line(columns: pd.DataFrame, conditions: Sequence[float], palette: Palette) 
     colour = palette.outcomes["mild"]  # to be seen on the light and on the dark end of the scale
     return [
         go.Scatter(
-            x=x, y=[conditions.index(row["y"]) for row in known], mode="lines+markers", hoverinfo="skip",
-            line={"color": colour, "width": 2},
-            marker={"color": colour, "size": 9, "symbol": [symbols.get(row["beyond"], "circle") for row in known],
+            x=x, y=[conditions.index(row["y"]) - BELOW for row in known], mode="lines+markers", hoverinfo="skip",
+            line={"color": colour, "width": 1},
+            marker={"color": colour, "size": 8, "symbol": [symbols.get(row["beyond"], "circle") for row in known],
                     "line": {"color": palette.background, "width": 1}},
             error_x={"type": "data", "array": error[0], "arrayminus": error[1], "color": colour, "thickness": 2,
                      "width": 4},

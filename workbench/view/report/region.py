@@ -78,8 +78,9 @@ def _maps(landscape: Landscape, columns: pd.DataFrame, points: pd.DataFrame) -> 
             f"{landscape.settings.along} and {landscape.across}; empty where the search ran nothing. Line: where half "
             "of the runs collapse, with its 95 % bootstrap interval; a triangle points beyond what was tried."
         )
+        title = f"Collapsed runs by {landscape.settings.along} and {landscape.across}{f', {piece}' if piece else ''}"
         draw = partial(_draw, mine, columns[columns["slice"] == piece], landscape, arms)
-        found.append(Figure(draw, f"Stability region{f' at {piece}' if piece else ''}", caption))
+        found.append(Figure(draw, title, caption))
     return found
 
 
