@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import median
 
+from workbench.diagnostics.combined import CombinedWatch
 from workbench.diagnostics.events import Event
 from workbench.spec import Alarm, Diagnostic, Level
 
@@ -54,7 +55,7 @@ class _Wire:
 
 
 class AlarmWatch:
-    """Feed it the row of table `step` of every step once, in order; it says which alarms went off.
+    """Feed it the row of table `step` of every step once, in order; it says which alarms went off, alone or combined.
 
     A measured value that is NaN or Inf is an event of its own (kind non_finite), once until it is finite again.
     """
@@ -62,6 +63,11 @@ class AlarmWatch:
     def __init__(self, catalogue: Sequence[Diagnostic]) -> None:
         self._wires = {d.name: _Wire(d.name, d.alarm) for d in catalogue if d.level is Level.STEP and d.alarm}
         self._broken: set[str] = set()
+        self._combined = CombinedWatch()
+
+    def stands(self, name: str) -> bool:
+        """Whether the alarm of a diagnostic holds at the newest step, be it told or kept quiet."""
+        return name in self._wires and self._wires[name].count >= self._wires[name].alarm.points
 
     def step(self, step: int, measured: Mapping[str, float | None]) -> list[Event]:
         """The alarms of `step`; a None (not measured) neither sets off nor clears anything."""
@@ -78,4 +84,4 @@ class AlarmWatch:
                 self._broken.discard(name)
             if name in self._wires and not math.isnan(value) and (event := self._wires[name].advance(step, value)):
                 events.append(event)
-        return events
+        return [*events, *self._combined.step(step, measured, self.stands)]

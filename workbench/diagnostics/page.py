@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.alarms import COOLDOWN
 from workbench.diagnostics.collapse import ABRUPT, FINAL, HARD_RULES, ONSET_TOLERANCE, RECOVERED, HardRule
+from workbench.diagnostics.combined import COMBINED
 from workbench.diagnostics.declare import in_words
 from workbench.spec import CollapseSettings, Diagnostic, table
 
@@ -66,6 +67,11 @@ def _alarms() -> str:
         f" back, and keeps quiet for {COOLDOWN} steps in between. The marks are starting points, not truths: whether "
         "one warns in time on your runs is what the view `lead_time` shows.\n\n"
         + _markdown(("diagnostic", "goes off", "reason"), rows)
+        + "\n\nTwo findings take more than one value:\n\n"
+        + _markdown(
+            ("event", "severity", "happens when", "reason"),
+            ([f"`{c.kind}`", c.severity, c.happens, c.reason] for c in COMBINED),
+        )
     )
 
 
