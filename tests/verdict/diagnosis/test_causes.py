@@ -293,3 +293,27 @@ def test_a_critic_may_give_equal_rewards_different_advantages() -> None:
     other_group(tables)
     tables["minibatch"]["value_loss"] = losses
     assert not diagnose(log(tables)).findings
+
+
+def test_a_question_that_a_batch_has_twice_has_two_groups_of_its_own() -> None:
+    tables = healthy()
+    tables["minibatch"] = tables["minibatch"].drop(columns="value_loss")
+    rows = tables["trajectory"]
+    late = rows["step"] >= AT
+    again = late & rows["prompt_group"].isin(range(1, 12, 2))  # the question of the group before, drawn once more
+    rows.loc[again, "question"] = "q" + rows["step"].astype(str) + "-" + (rows["prompt_group"] - 1).astype(str)
+    assert rows[late].groupby(["step", "question"]).size().max() == 4
+    assert "wrong_groups" not in [f.cause.name for f in diagnose(log(tables)).findings]
+
+
+def test_updates_that_leave_their_data_behind_are_no_hidden_temperature() -> None:
+    tables = healthy()
+    updates = tables["minibatch"]
+    moved = np.where(updates["step"] >= AT, -0.5, 0.0)
+    updates["log_prob_positive"] = -0.15 + moved
+    assert "temperature_hidden" not in [
+        f.cause.name
+        for f in diagnose(log(tables | {"minibatch": updates.assign(displacement_positive=moved)})).findings
+    ]
+    unmoved = tables | {"minibatch": updates.assign(displacement_positive=0.0)}
+    assert "temperature_hidden" in [f.cause.name for f in diagnose(log(unmoved)).findings]

@@ -24,6 +24,7 @@ KINDS = {
     "entropy_collapse": ("diamond-open", "entropy collapse", "diverged"),
     "entropy_explosion": ("diamond", "entropy explosion", "diverged"),
     "format_collapse": ("square", "format collapse", "diverged"),
+    "echo_trap": ("star", "echo trap", "diverged"),
     "non_finite": ("asterisk-open", "NaN or Inf", "diverged"),
     "other": ("circle-open", "other event", "muted"),
 }

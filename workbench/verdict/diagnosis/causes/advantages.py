@@ -17,6 +17,9 @@ def _groups(log: Log) -> Clue | None:
     frame = log.table("trajectory")
     frame = frame[frame["advantage"].notna() & frame["reward"].notna()]
     keys = ["step", "question" if log.measured("trajectory", "question") else "prompt_group"]
+    # A question that was drawn twice has two groups, each with a mean of its own.
+    rollouts = frame.groupby(keys)["reward"].transform("size")
+    frame = frame[rollouts == rollouts.groupby(frame["step"]).transform("median")]
     group = frame.groupby([*keys, "reward"])["advantage"]
     spread = (group.max() - group.min())[group.size() > 1]
     if spread.empty:

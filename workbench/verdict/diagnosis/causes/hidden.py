@@ -23,7 +23,9 @@ def _hidden(log: Log) -> Clue | None:
 
 def _of_good_ones(log: Log) -> Clue | None:
     """The same of all trajectories that were rewarded: a policy that is right is rarely surprised."""
-    surprise = (-log.series("minibatch", "log_prob_positive") - log.series("step", "entropy")).dropna()
+    # Updates that leave the data behind make its tokens rarer as well: what they were before is what was drawn.
+    before = log.series("minibatch", "log_prob_positive") - log.series("minibatch", "displacement_positive")
+    surprise = (-before - log.series("step", "entropy")).dropna()
     rise = first(surprise, "above", points=3, margin=5.0, least=0.03)
     if rise is None:
         return None
