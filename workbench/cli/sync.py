@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 
-def sync(ctx: typer.Context) -> None:
+def sync(
+    ctx: typer.Context,
+    results: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from",
+            metavar="FILE.parquet",
+            help="First write the runs of a file of results (`sorl report --export`) as run folders: settings, "
+            "verdict and curves, so that a search goes on from them.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
     """Bring sorl.duckdb up to date with the run folders; rebuilds it row for row where it was deleted."""
+    for file in results or []:
+        _restore(ctx.obj, file)
     from workbench.diagnostics import CATALOGUE
     from workbench.store.connect import database
     from workbench.store.sync import sync as bring_up_to_date
@@ -19,3 +36,13 @@ def sync(ctx: typer.Context) -> None:
     typer.echo(f"{database(ctx.obj)}: {report.rows:,} rows from {report.segments:,} new segments")
     if report.forgotten:
         typer.echo(f"runs whose files changed or went away: {', '.join(report.forgotten)}")
+
+
+def _restore(runs: Path, file: Path) -> None:
+    from workbench.cli.restored import restore
+    from workbench.verdict.results import read
+
+    found = read(file)
+    written, known = restore(found, runs)
+    there = f"; {len(known)} are there already and were left alone" if known else ""
+    typer.echo(f"{found.experiment}: {len(written)} runs from {file}{there}")

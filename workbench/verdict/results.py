@@ -38,7 +38,7 @@ SIGNALS = {
         "reward", "group_reward_std", "zero_advantage_frac", "valid_action_frac", "answered_frac", "truncated_frac",
         "turns", "response_tokens", "repetition_frac", "duplicate_turn_frac", "grad_norm_mean", "ratio_max", "ess_frac",
         "chi2", "out_of_range_frac", "approx_kl", "kl_k3", "kl_ref", "mismatch_kl", "advantage_std",
-        "explained_variance",
+        "explained_variance", "heldout_success", "heldout_episodes",
     )
 }  # fmt: skip
 CURVES = {**SERIES, **SIGNALS}
