@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.diagnostics.collapse import HARD_RULES, Watch, judge
+from workbench.diagnostics.collapse import Watch, judge
+from workbench.diagnostics.hard import HARD_RULES
 from workbench.spec import CollapseSettings
 
 TOY = [0.10, 0.20, 0.40, 0.50, 0.52, 0.50, 0.30, 0.10, 0.05, 0.05]

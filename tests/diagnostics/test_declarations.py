@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from workbench.diagnostics import CATALOGUE
-from workbench.diagnostics.collapse import HARD_RULES
 from workbench.diagnostics.declare import diagnostic, dictionary
+from workbench.diagnostics.hard import HARD_RULES
 from workbench.diagnostics.page import COLLAPSE_REASONS, page
 from workbench.spec import CollapseSettings, Level, Unit, table
 

@@ -33,6 +33,7 @@ from typing import Literal
 import numpy as np
 
 from workbench.diagnostics.events import Event, Severity
+from workbench.diagnostics.hard import HARD_RULES, Hard
 from workbench.spec import CollapseSettings
 
 Outcome = Literal["healthy", "mild", "collapsed", "no_learning", "diverged"]
@@ -43,89 +44,6 @@ RECOVERED = 0.2  # of the loss may remain in a run that has recovered
 ABRUPT = 50  # steps from onset to detection: published collapses inside one 50-step window are called abrupt
 FINAL = 10  # steps that the final success is the mean of
 NOTHING = 1e-12
-
-
-@dataclass(frozen=True)
-class HardRule:
-    """A threshold without smoothing, on a diagnostic of table `step`; it fires at most once in a run.
-
-    `relative` compares with the running maximum ("peak") or with the mean of the first points ("baseline").
-    `points` = 0 stands for the collapse rule's own number of consecutive points.
-    """
-
-    kind: str
-    diagnostic: str
-    when: Literal["above", "below", "at least"]
-    value: float
-    relative: Literal["", "peak", "baseline"]
-    points: int
-    severity: Severity
-    reason: str
-
-
-HARD_RULES: tuple[HardRule, ...] = (
-    HardRule(
-        "non_finite",
-        "non_finite",
-        "above",
-        0.0,
-        "",
-        1,
-        "critical",
-        "a NaN in a loss or gradient cannot be trained away; the run is over",
-    ),
-    HardRule(
-        "format_collapse",
-        "valid_action_frac",
-        "below",
-        0.5,
-        "peak",
-        0,
-        "critical",
-        "an agent that breaks the protocol in half of its turns no longer acts; relative to its own best, because "
-        "protocols differ in difficulty",
-    ),
-    HardRule(
-        "retriever_down",
-        "retrieval_failed_frac",
-        "above",
-        0.5,
-        "",
-        1,
-        "critical",
-        "when most searches fail the policy learns to do without them; console.log says why they do",
-    ),
-    HardRule(
-        "signal_collapse",
-        "zero_advantage_frac",
-        "at least",
-        0.9,
-        "",
-        0,
-        "warning",
-        "when nine groups in ten have equal rewards, a group-relative method has almost no gradient left",
-    ),
-    HardRule(
-        "entropy_collapse",
-        "entropy",
-        "below",
-        0.1,
-        "baseline",
-        1,
-        "warning",
-        "a tenth of the starting entropy leaves nothing to explore with",
-    ),
-    HardRule(
-        "entropy_explosion",
-        "entropy",
-        "above",
-        3.0,
-        "baseline",
-        1,
-        "warning",
-        "entropy that triples is a policy falling back to noise",
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -346,42 +264,6 @@ class _Falls:
         return (*self.closed, replace(self.open, ending=ending))
 
 
-class _Hard:
-    """One hard rule along a run."""
-
-    def __init__(self, rule: HardRule, settings: CollapseSettings) -> None:
-        self.rule = rule
-        self.points = rule.points or settings.points
-        self.warmup = settings.baseline
-        self.first: list[float] = []
-        self.best = -math.inf
-        self.count = 0
-        self.fired = False
-
-    def advance(self, step: int, value: float | None) -> Event | None:
-        rule = self.rule
-        if self.fired or value is None or math.isnan(value):
-            return None
-        if rule.relative == "baseline" and len(self.first) < self.warmup:
-            self.first.append(value)
-            return None
-        self.best = max(self.best, value)
-        scale = 1.0
-        if rule.relative:
-            scale = self.best if rule.relative == "peak" else sum(self.first) / len(self.first)
-            if scale <= 0:
-                return None
-        threshold = rule.value * scale
-        crossed = {"above": value > threshold, "below": value < threshold, "at least": value >= threshold}[rule.when]
-        self.count = self.count + 1 if crossed else 0
-        if self.count < self.points:
-            return None
-        self.fired = True
-        held = f" at {self.points} points in a row" if self.points > 1 else ""
-        message = f"{rule.diagnostic} is {value:.4g}, {rule.when} {threshold:.4g}{held}: {rule.reason}"
-        return Event(step, rule.kind, rule.severity, message, rule.diagnostic, value, threshold)
-
-
 class Watch:
     """The collapse rule along a live run: feed it every step once, in order; it says each thing when it happens.
 
@@ -393,7 +275,7 @@ class Watch:
         self._curve = _Curve(self.settings, episodes)
         self._severe = _Falls(self._curve, self.settings.severe)
         self._mild = _Falls(self._curve, self.settings.mild)
-        self._hard = [_Hard(rule, self.settings) for rule in HARD_RULES]
+        self._hard = [Hard(rule, self.settings) for rule in HARD_RULES]
         self._kinds: list[str] = []
         self.diverged = False
 

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.alarms import COOLDOWN
-from workbench.diagnostics.collapse import ABRUPT, FINAL, HARD_RULES, ONSET_TOLERANCE, RECOVERED, HardRule
+from workbench.diagnostics.collapse import ABRUPT, FINAL, ONSET_TOLERANCE, RECOVERED
 from workbench.diagnostics.combined import COMBINED
 from workbench.diagnostics.declare import in_words
+from workbench.diagnostics.hard import HARD_RULES, HardRule
 from workbench.spec import CollapseSettings, Diagnostic, table
 
 # The notation of the formulas.
