@@ -16,7 +16,7 @@ from workbench.algorithms import ALGORITHMS, resolve
 from workbench.cli.network import Policy
 from workbench.spec import InputError
 from workbench.store import batches
-from workbench.store.batches import StoredBatch
+from workbench.store.stored import StoredBatch
 from workbench.verdict.replay import Replay, gradients, play, tables
 
 MakeRun = Callable[..., Path]

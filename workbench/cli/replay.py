@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from workbench.objective import Algorithm
-    from workbench.store.batches import StoredBatch
+    from workbench.store.stored import StoredBatch
     from workbench.verdict.replay import Gradients, Replay
     from workbench.verdict.replay.tables import Table
 

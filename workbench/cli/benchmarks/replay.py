@@ -9,7 +9,7 @@ from workbench.algorithms import resolve
 from workbench.cli.benchmarks.pairs import Comparison, Side, Target, Work, alternate, timed
 from workbench.cli.benchmarks.scene import Scene
 from workbench.cli.variants import CORE
-from workbench.store.batches import StoredBatch, StoredUpdate
+from workbench.store.stored import StoredBatch, StoredUpdate
 
 TRAJECTORIES, TURNS, TOKENS, UPDATES = 512, 8, 4000, 4
 

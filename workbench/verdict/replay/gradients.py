@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from workbench.objective import Algorithm
-from workbench.store.batches import StoredBatch, StoredUpdate
+from workbench.store.stored import StoredBatch, StoredUpdate
 from workbench.verdict.replay.advantages import Advantages
 from workbench.verdict.replay.load import Loaded
 from workbench.verdict.replay.play import Replay

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from workbench.batch import Batch, turn_ids
-from workbench.store.batches import StoredBatch
+from workbench.store.stored import StoredBatch
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from workbench.spec import BatchesSettings
-from workbench.store.batches import ARRAYS
+from workbench.store.stored import ARRAYS
 from workbench.verdict.replay.columns import CULPRITS, SUMMARY, TOKENS, TURNS
 
 _AXES = {"B": "B", "BT": "B x T", "R": "R", "RT": "R x T", "U": "U"}

@@ -9,7 +9,7 @@ import torch
 
 from workbench.objective import Algorithm
 from workbench.spec import InputError
-from workbench.store.batches import StoredBatch, StoredUpdate
+from workbench.store.stored import StoredBatch, StoredUpdate
 from workbench.verdict.replay.advantages import Advantages, unanswerable
 from workbench.verdict.replay.cells import Cells, Stretches, of_algorithm, shared
 from workbench.verdict.replay.load import Loaded

@@ -12,7 +12,7 @@ from workbench.batch import Batch, turn_ids
 from workbench.objective import Algorithm, LossTerms, Normaliser, clipped_loss, policy_loss, statistics
 from workbench.objective.aggregate import SeqMeanTokenSumNorm
 from workbench.objective.rollout_correction import NoCorrection
-from workbench.store.batches import StoredUpdate
+from workbench.store.stored import StoredUpdate
 from workbench.verdict.replay.load import Columns, Loaded
 
 
