@@ -1,27 +1,23 @@
-"""A grid file becomes cells: read, checked key by key, crossed, resolved, hashed."""
+"""A grid file becomes cells: crossed, resolved, hashed."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
-
 from workbench.grid.cell import Cell, arm_label, config_hash, run_id, slug
+from workbench.grid.document import grid_file, known_key, override, parse, read, resolved
 from workbench.grid.history import History
-from workbench.grid.keys import expand, flatten, merge, settings_keys, suggestion
+from workbench.grid.keys import expand, flatten, merge
 from workbench.grid.matched import Waiting, matched
 from workbench.grid.region import Region, grow, series_of
 from workbench.learn.faults.declared import check
-from workbench.spec import GridFile, InputError, RunSettings, nearest
+from workbench.spec import GridFile, InputError, RunSettings
 
 
 class Resolved(Protocol):
@@ -89,9 +85,9 @@ def load(
     file's own lists. `resolve` looks algorithms up (and checks their group size); without it only names are carried.
     `history` is what recorded runs say, for a search and for matched learning rates; without it nothing has run.
     """
-    text = _read(path)
-    document = _override(_parse(text, path), overrides)
-    file = _grid_file(document, path)
+    text = read(path)
+    document = override(parse(text, path), overrides)
+    file = grid_file(document, path)
     base = expand(file.base, f"[base] of {path}")
     _refuse_seed(base, path)
     experiment = _experiment(path)
@@ -136,7 +132,7 @@ def _searched(
     path = grid.path
     assert file.region is not None
     for key in (*file.axes, file.region.along):
-        _known(key, f"[axes] and [region] of {path}")
+        known_key(key, f"[axes] and [region] of {path}")
     _refuse_empty(file, path)
     controls = [(arm.label, arm.choices) for arm in _controls(file, path)]
     algorithm = base.get("algorithm", RunSettings.model_fields["algorithm"].default)
@@ -154,104 +150,6 @@ def _searched(
     return replace(grid, cells=tuple(cells), region=region)
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
-        siblings = sorted(str(p) for p in path.parent.glob("*.toml")) if path.parent.is_dir() else []
-        listed = f"; there is: {', '.join(siblings)}" if siblings else ""
-        raise InputError(f"no grid file {path}{nearest(str(path), siblings)}{listed}") from None
-    except IsADirectoryError:
-        raise InputError(f"{path} is a folder; name a grid file in it, for example {path}/NAME.toml") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text (byte {error.start}); a grid file is TOML") from None
-    except PermissionError:
-        raise InputError(f"{path} cannot be read: permission denied") from None
-
-
-def _parse(text: str, path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        end = f"(at line {len(text.splitlines())}, the end of the file)"
-        raise InputError(f"{path} is not valid TOML: {str(error).replace('(at end of document)', end)}") from None
-
-
-def _override(document: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    changed = dict(document)
-    for override in overrides:
-        key, equals, value = override.partition("=")
-        key = key.strip()
-        if not equals or not key or not value.strip():
-            raise InputError(f"--set '{override}' is not key=value; write it like --set learn.staleness=8")
-        parsed = _value(value.strip(), key)
-        if key == "seeds":
-            changed["seeds"] = parsed
-        elif key.startswith("axes."):
-            axes = changed.get("axes", {})
-            changed["axes"] = {**(flatten(axes) if isinstance(axes, dict) else {}), key.removeprefix("axes."): parsed}
-        else:
-            _known(key, "--set")
-            _refuse_axis(key, changed.get("axes", {}))
-            base = changed.get("base", {})
-            if isinstance(base, dict):
-                table = merge(expand(base, "[base]"), expand({key: parsed}, "--set"))
-                changed["base"] = table
-    return changed
-
-
-def _value(text: str, key: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        pass
-    # A bare word is what people type at a shell, where quotes need quoting.
-    if not text.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        raise InputError(
-            f"--set {key}={text}: the value is not TOML; write numbers as 0.1, text as '\"text\"', lists as [0, 8]"
-        )
-    return text
-
-
-def _refuse_axis(key: str, axes: Any) -> None:
-    if isinstance(axes, dict) and key in flatten(axes):
-        raise InputError(
-            f"--set {key}: '{key}' is an axis of this grid; write --set 'axes.{key}=[...]' to change the axis"
-        )
-
-
-def _grid_file(document: dict[str, Any], path: Path) -> GridFile:
-    if isinstance(document.get("axes"), dict):
-        document = {**document, "axes": _once(lambda: flatten(document["axes"]), path)}
-    try:
-        return GridFile.model_validate(document)
-    except ValidationError as error:
-        raise InputError("\n".join(_explain_file(e, document, path) for e in error.errors())) from None
-
-
-def _once(flat: Callable[[], dict[str, Any]], path: Path) -> dict[str, Any]:
-    try:
-        return flat()
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-
-
-def _explain_file(error: ErrorDetails, document: Mapping[str, Any], path: Path) -> str:
-    key = _dotted(error["loc"])
-    if error["type"] == "extra_forbidden":
-        known = list(GridFile.model_fields)
-        if key in {k.split(".")[0] for k in settings_keys()}:
-            return f"unknown key '{key}' at the top of {path}; settings of a run stand under [base]: write 'base.{key}'"
-        return f"unknown key '{key}' in {path}{nearest(key, known)}; at the top are allowed: {', '.join(known)}"
-    if error["type"] == "missing":
-        hint = {"question": 'question = "What does this grid find out?"', "name": 'name = "ppo, gradient clipping"'}
-        return f"{path} lacks '{key}'; write {hint.get(key.rsplit('.', 1)[-1], key + ' = ...')}"
-    if error["type"] == "list_type" and key.startswith("axes."):
-        given = json.dumps(error["input"], default=str)
-        return f"'{key}' in {path} is {given}; an axis is a list: write [{given}]"
-    return f"'{key}' in {path} {_must(error)}"
-
-
 def _refuse_seed(table: Mapping[str, Any], path: Path) -> None:
     if "seed" in table:
         raise InputError(
@@ -263,7 +161,7 @@ def _crossed(file: GridFile, base: Mapping[str, Any], path: Path) -> list[_Arm]:
     if file.arms and not file.axes:
         return []
     for key, values in file.axes.items():
-        _known(key, f"[axes] of {path}")
+        known_key(key, f"[axes] of {path}")
         _refuse_seed({"seed": values} if key == "seed" else {}, path)
     _refuse_empty(file, path)
     algorithm = base.get("algorithm", RunSettings.model_fields["algorithm"].default)
@@ -287,20 +185,10 @@ def _controls(file: GridFile, path: Path) -> list[_Arm]:
         where = f"arm '{arm.name}' of {path}"
         choices = flatten(expand(arm.model_extra or {}, where))
         for key in choices:
-            _known(key, where)
+            known_key(key, where)
         _refuse_seed(choices, path)
         controls.append(_Arm(arm.name, choices, control=True))
     return controls
-
-
-def _known(key: str, where: str) -> None:
-    known = set(settings_keys())
-    if key in known or key.startswith("slots.") or any(k.startswith(f"{key}.") for k in known):
-        return
-    if key.startswith("algorithm."):
-        slot = key.removeprefix("algorithm.")
-        raise InputError(f"unknown key '{key}' in {where}; one slot of whatever algorithm runs is 'slots.{slot}'")
-    raise InputError(f"unknown key '{key}' in {where}{suggestion(key)}")
 
 
 def _refuse_same_name(arms: Iterable[_Arm], path: Path) -> None:
@@ -372,41 +260,3 @@ def _experiment(path: Path) -> str:
             f"(letters, digits, '-', '_', '.')"
         )
     return path.stem
-
-
-def resolved(given: Mapping[str, Any], where: str, arm: str | None = None) -> RunSettings:
-    """`given` merged over the defaults of a run and checked; every mistake in it is named in one InputError."""
-    defaults = RunSettings().model_dump()
-    try:
-        return RunSettings.model_validate(merge(defaults, given))
-    except ValidationError as error:
-        lines = dict.fromkeys(_explain(e, where) for e in error.errors())
-        suffix = f" (arm '{arm}')" if arm else ""
-        raise InputError("\n".join(f"{line}{suffix}" for line in lines)) from None
-
-
-def _explain(error: ErrorDetails, where: str) -> str:
-    loc = error["loc"]
-    if loc and loc[0] == "algorithm":
-        return f"'algorithm' in {where} must be a name or a table {{ base = \"ppo\", ... }}, got {error['input']!r}"
-    key = _dotted(loc)
-    if error["type"] == "extra_forbidden":
-        return f"unknown key '{key}' in {where}{suggestion(key)}"
-    if error["type"] == "value_error":
-        return f"{where}: {f'{key}: ' if key else ''}{str(error['msg']).removeprefix('Value error, ')}"
-    return f"'{key}' in {where} {_must(error)}"
-
-
-def _must(error: ErrorDetails) -> str:
-    message = str(error["msg"]).replace("Input should be", "must be")
-    if message.startswith("must be a valid dictionary or instance of"):
-        message = "must be a table of settings"
-    if message.endswith(" after validation"):
-        message = message.replace(" after validation", "")
-    if not message.startswith("must"):
-        message = f"is wrong: {message}"
-    return f"{message}, got {error['input']!r}"
-
-
-def _dotted(loc: Sequence[int | str]) -> str:
-    return ".".join(str(part) for part in loc)
