@@ -12,10 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from workbench.grid import nursery
 from workbench.grid.child import Child, Sight
 from workbench.grid.nursery import TRAINER, Fledgling, hatches
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="trainers are forked on Linux only")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or any(device.exists() for device in nursery._GPUS), reason="no trainer is forked here"
+)
 
 
 def _ended(child: Child, seconds: float = 60.0) -> Sight:
@@ -29,6 +32,11 @@ def test_only_our_own_trainer_is_forked() -> None:
     assert hatches((*TRAINER, "folder", "--cache", "cache"))
     assert not hatches((sys.executable, "trainer.py", "folder"))
     assert not hatches((sys.executable, "-m", "workbench.learn.warmstart", "x"))
+
+
+def test_beside_a_gpu_every_trainer_starts_from_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nursery, "_GPUS", (tmp_path,))
+    assert not hatches((*TRAINER, "folder"))
 
 
 def test_a_forked_trainer_says_in_its_log_what_is_wrong_and_ends_with_its_exit_code(tmp_path: Path) -> None:

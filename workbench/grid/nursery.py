@@ -20,6 +20,7 @@ from typing import Any
 from workbench.grid.child import Child, environment
 
 TRAINER = (sys.executable, "-m", "workbench.learn")
+_GPUS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
 _IMPORTED = (
     "workbench.learn.loop", "workbench.learn.warmstart", "workbench.learn.heartbeat", "workbench.learn.run",
     "workbench.record.recorder", "pandas",
@@ -27,9 +28,13 @@ _IMPORTED = (
 
 
 def hatches(command: Sequence[str]) -> bool:
-    """Whether the command is one that need not be started from nothing: our trainer, where a fork is safe."""
-    # On macOS a process that has loaded Apple's frameworks must not be forked without an exec.
-    return tuple(command[: len(TRAINER)]) == TRAINER and sys.platform == "linux"
+    """Whether the command is one that need not be started from nothing: our trainer, where a fork is safe.
+
+    It is not on macOS, where a process that has loaded Apple's frameworks must exec, nor beside a GPU, where an import
+    that only asks for the devices would leave every fork without them.
+    """
+    ours = tuple(command[: len(TRAINER)]) == TRAINER
+    return ours and sys.platform == "linux" and not any(device.exists() for device in _GPUS)
 
 
 class Fledgling(Child):
