@@ -35,8 +35,7 @@ def _groups(log: Log) -> Clue | None:
         "proof", 0.96, step,
         f"from step {step} on rollouts of one question with one reward have different advantages, in "
         f"{100 * float(wrong.mean()):.0f} % of the cases; before, they never had: rewards are compared across the "
-        "wrong "
-        "group",
+        "wrong group",
         (Evidence("trajectory.advantage", step, float(wrong.iloc[0]), 0.0),),
     )  # fmt: skip
 

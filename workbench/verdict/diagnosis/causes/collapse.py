@@ -43,9 +43,8 @@ def _off_policy(log: Log) -> Clue | None:
     return Clue(
         "pattern", 0.6, step,
         f"the data are {age:.1f} iterations old on average and used {epochs:.0f} times; around the onset (step "
-        f"{log.onset}) "
-        f"token ratios reach {float(near.max()):.3g} (step {worst}), beyond what a clip holds where the advantage is "
-        "negative",
+        f"{log.onset}) token ratios reach {float(near.max()):.3g} (step {worst}), beyond what a clip holds where the "
+        "advantage is negative",
         (Evidence("minibatch.ratio_max", worst, float(near.max()), float(usual.median()) if len(usual) else None),),
         trajectory, turn,
     )  # fmt: skip
@@ -66,8 +65,7 @@ def _step_size(log: Log) -> Clue | None:
         "pattern", 0.5, spike.step,
         f"the gradient norm leaps from {spike.usual:.3g} to {spike.value:.3g} in step {spike.step}, "
         f"{log.onset - spike.step if log.onset is not None else 0} steps before the onset; {unbounded}the whole step "
-        "was "
-        "taken",
+        "was taken",
         (Evidence("minibatch.grad_norm", spike.step, spike.value, spike.usual),), trajectory, turn,
     )  # fmt: skip
 

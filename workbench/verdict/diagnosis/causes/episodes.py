@@ -39,8 +39,8 @@ def _short_turns(log: Log) -> Clue | None:
     return Clue(
         "sign", 0.92, drop.step,
         f"from step {drop.step} on no turn has more than {bound} tokens, where before {100 * longer:.0f} % had more, "
-        "and the "
-        f"share of valid actions falls from {drop.usual:.2f} to {drop.value:.2f}: turns end before their closing tag",
+        f"and the share of valid actions falls from {drop.usual:.2f} to {drop.value:.2f}: turns end before their "
+        "closing tag",
         (Evidence("step.valid_action_frac", drop.step, drop.value, drop.usual),),
     )  # fmt: skip
 
@@ -63,8 +63,7 @@ def _cut(log: Log) -> Clue | None:
             return Clue(
                 "sign", 0.92, rise.step,
                 f"from step {rise.step} on {100 * float(unfinished[unfinished.index >= rise.step].mean()):.0f} % of "
-                "the "
-                f"episodes end without an answer, and none has more than {bound:.0f} {word}, where before "
+                f"the episodes end without an answer, and none has more than {bound:.0f} {word}, where before "
                 f"{100 * float((free > bound).mean()):.0f} % had more",
                 (Evidence("step.truncated_frac", rise.step, rise.value, rise.usual),),
             )  # fmt: skip

@@ -60,10 +60,8 @@ def _of_transcripts(log: Log) -> Clue | None:
     return Clue(
         "sign", 0.8, step,
         f"from step {step} on the sampled tokens are {way} than the log-probs allow that come with them: -log p "
-        "exceeds "
-        f"the entropy by {after.mean():.3g} nats a token, where {before.mean():.3g} was usual ({abs(score):.1f} "
-        "standard "
-        "errors); both sides agree about the tokens, so no ratio shows it",
+        f"exceeds the entropy by {after.mean():.3g} nats a token, where {before.mean():.3g} was usual "
+        f"({abs(score):.1f} standard errors); both sides agree about the tokens, so no ratio shows it",
         (Evidence("token.log_prob_behaviour", step, float(after.mean()), float(before.mean())),),
     )  # fmt: skip
 

@@ -60,8 +60,7 @@ def _reference(log: Log) -> Clue | None:
         return Clue(
             "proof", 0.9, 0,
             f"the policy is {begins:.3g} nats a token from its reference before it has learned anything: the "
-            "reference is "
-            "not the model that training began with",
+            "reference is not the model that training began with",
             (Evidence("step.kl_ref", 0, begins, 0.0),),
         )  # fmt: skip
     jump = first(distance, "above", points=2, floor=0.3)
@@ -72,8 +71,7 @@ def _reference(log: Log) -> Clue | None:
     return Clue(
         "sign", 0.9, jump.step,
         f"the distance to the reference jumps from {jump.usual:.3g} to {jump.value:.3g} nats in step {jump.step}, "
-        "while the "
-        f"policy moved by {step_kl:.2g}: the reference changed, not the policy",
+        f"while the policy moved by {step_kl:.2g}: the reference changed, not the policy",
         (Evidence("step.kl_ref", jump.step, jump.value, jump.usual),),
     )  # fmt: skip
 

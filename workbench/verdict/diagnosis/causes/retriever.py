@@ -39,8 +39,7 @@ def _empty(log: Log) -> Clue | None:
     return Clue(
         "sign", 0.9, gone.step,
         f"from step {gone.step} on a search is answered with {gone.value:.1f} tokens, where {gone.usual:.1f} were "
-        "usual: "
-        "the retriever has next to nothing to say",
+        "usual: the retriever has next to nothing to say",
         (Evidence("trajectory.n_observation_tokens", gone.step, gone.value, gone.usual),),
     )  # fmt: skip
 
@@ -105,8 +104,7 @@ def _junk(log: Log) -> Clue | None:
     return Clue(
         "sign", 0.9, drop.step,
         f"from step {drop.step} on {100 * drop.value:.0f} % of the words that searches ask for come back in the "
-        "passages, "
-        f"where {100 * drop.usual:.0f} % were usual: the retriever answers something else",
+        f"passages, where {100 * drop.usual:.0f} % were usual: the retriever answers something else",
         (Evidence("token.token", drop.step, drop.value, drop.usual),),
     )  # fmt: skip
 
@@ -161,8 +159,7 @@ RETRIEVER_JUNK = Cause(
     "critical",
     ("token.token",),
     "Ask it by hand with a query of the log; look for answers out of step with their requests in a batch, another "
-    "index, "
-    "another embedding model than the index was built with.",
+    "index, another embedding model than the index was built with.",
     "sorl sql \"SELECT token FROM token WHERE run_id = '{run}' AND step = {step}\" --format json",
     _junk,
 )

@@ -104,8 +104,8 @@ def _stale(log: Log) -> Clue | None:
     return Clue(
         "sign", 0.9 if found.growth >= GROWTH else 0.6, found.step,
         f"from step {found.step} on the sampler disagrees with the policy that was to sample, by {found.level:.3g} "
-        "nats a "
-        f"token on average, and the gap has grown {found.growth:.1f} times since: it falls behind as the policy moves",
+        f"nats a token on average, and the gap has grown {found.growth:.1f} times since: it falls behind as the "
+        "policy moves",
         _evidence(found),
     )  # fmt: skip
 
@@ -150,8 +150,7 @@ PRECISION = Cause(
     "warning",
     _NEEDS,
     "Sample in the trainer's precision, or correct for it (rollout correction: tis, mis, icepop), or take old "
-    "log-probs "
-    "from the sampler.",
+    "log-probs from the sampler.",
     '--set engine.dtype="float32"',
     _precision,
 )
