@@ -1,4 +1,4 @@
-"""`sorl bench diagnose`: the diagnosis against runs whose fault is known."""
+"""`sorl bench diagnose` and `attribution`: the diagnosis against faults that are known."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 LABELLED = ("fault_lab", "fault_lab_healthy")
+PLANTED = (500, 150, 200)  # faults, weak ones, batches without any
 
 
 def scored(runs: Path, shipped: Path | None = None, output: Path | None = None) -> None:
@@ -23,3 +24,19 @@ def scored(runs: Path, shipped: Path | None = None, output: Path | None = None) 
     typer.echo(scores(found))
     if output is not None:
         score.write(found, output)
+
+
+def attributed(shipped: Path | None = None, output: Path | None = None) -> None:
+    """Print how often the turn and the span of planted faults are named, or of the shipped cases; write the cases."""
+    from workbench.cli.database import note
+    from workbench.verdict.diagnosis import planted
+
+    if shipped is not None:
+        found = planted.read(shipped)
+    else:
+        from workbench.cli.planted.trial import cases, plans
+
+        found = list(cases(plans(*PLANTED), lambda done, of: note(f"{done} of {of} batches")))
+    typer.echo(planted.page(found))
+    if output is not None:
+        planted.write(found, output)

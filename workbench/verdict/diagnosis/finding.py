@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from workbench.verdict.diagnosis.attribution import Culprit
 from workbench.verdict.diagnosis.log import Log
 
 Severity = Literal["info", "warning", "critical"]
@@ -87,6 +88,7 @@ class Diagnosis:
     findings: tuple[Finding, ...]
     moved: tuple[Moved, ...]  # earliest first
     unanswered: dict[str, list[str]]  # cause -> what the log lacks to tell
+    carriers: Mapping[int, tuple[Culprit, ...]] = field(default_factory=dict)  # step of a finding -> who stands out
 
     @property
     def onset(self) -> int | None:
