@@ -1,10 +1,11 @@
-"""A labelled corpus: finished runs with their curves, how they ended, since when, and the condition that they ran under."""
+"""A labelled corpus: finished runs with their curves, how they ended, since when, and under which condition."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from workbench.verdict.results import Results
 
 HEALTHY = "healthy"
+WINDOW, SEVERE = 5, 0.5  # of the collapse rule
 _TEXT = ("run_id", "experiment", "algorithm", "optimizer", "outcome")
 _WHOLE = ("seed", "staleness", "onset", "detection")
 _REAL = ("lr", "max_grad_norm")
@@ -52,7 +54,19 @@ class Run:
     @property
     def healthy(self) -> bool:
         """It learned and kept it. Mild falls and runs that never learned are neither healthy nor collapsed."""
-        return self.outcome == HEALTHY
+        return self.outcome == HEALTHY and not self.censored
+
+    @cached_property
+    def censored(self) -> bool:
+        """Nobody knows how it would have ended: at its last step it lies half below its peak, too late to be judged.
+
+        By the collapse rule's own measure, the median of five points, at the severe threshold.
+        """
+        if self.outcome != HEALTHY:
+            return False
+        success = self.curves["success"][0]
+        medians = [float(np.median(success[i - WINDOW : i])) for i in range(WINDOW, len(success) + 1)]
+        return bool(medians) and medians[-1] <= (1.0 - SEVERE) * max(medians)
 
     @property
     def condition(self) -> str:
@@ -96,7 +110,11 @@ def write(runs: Sequence[Run], file: Path) -> None:
     import pyarrow.parquet as pq
 
     names = (*_TEXT, *_WHOLE, *_REAL)
-    types = {**dict.fromkeys(_TEXT, pa.string()), **dict.fromkeys(_WHOLE, pa.int64()), **dict.fromkeys(_REAL, pa.float64())}
+    types = {
+        **dict.fromkeys(_TEXT, pa.string()),
+        **dict.fromkeys(_WHOLE, pa.int64()),
+        **dict.fromkeys(_REAL, pa.float64()),
+    }
     columns: dict[str, Any] = {name: pa.array([getattr(run, name) for run in runs], types[name]) for name in names}
     columns["step"] = pa.array([run.steps.tolist() for run in runs], pa.list_(pa.int64()))
     columns["fresh"] = pa.array([run.fresh for run in runs])

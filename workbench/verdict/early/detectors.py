@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from workbench.verdict.diagnosis.departure import SCALE, past
 from workbench.verdict.early.signals import Side
@@ -59,12 +60,6 @@ def baseline(values: np.ndarray, side: Side) -> np.ndarray:
     return sided(away, side)
 
 
-def twice(values: np.ndarray, side: Side) -> np.ndarray:
-    """The smaller of the last two scores of `baseline`: one point may be chance. The same for a x + b."""
-    score = baseline(values, side)
-    return np.minimum(score, np.concatenate([[np.nan], score[:-1]]))
-
-
 def cusum(values: np.ndarray, side: Side) -> np.ndarray:
     """S_t = max(0, S_{t-1} + z_t - SLACK), z the score of `baseline` (Page 1954). The same for a x + b."""
     scores = baseline(values, side)
@@ -91,12 +86,14 @@ def peak(values: np.ndarray, side: Side) -> np.ndarray:
 
 def slump(values: np.ndarray, side: Side) -> np.ndarray:
     """`peak` of the median of the last three points, of fewer at the start. The same for a x, a > 0."""
-    smooth = np.array([np.median(values[max(0, i - SMOOTH + 1) : i + 1]) for i in range(len(values))])
+    start = [np.median(values[: i + 1]) for i in range(min(SMOOTH - 1, len(values)))]
+    rest = np.median(sliding_window_view(values, SMOOTH), axis=1) if len(values) >= SMOOTH else []
+    smooth = np.concatenate([start, rest])
     return peak(smooth, side)
 
 
 DETECTORS: dict[str, Detector] = {
-    "level": level, "start": start, "baseline": baseline, "twice": twice, "cusum": cusum, "departure": departure, "peak": peak,
+    "level": level, "start": start, "baseline": baseline, "cusum": cusum, "departure": departure, "peak": peak,
     "slump": slump,
 }  # fmt: skip
 

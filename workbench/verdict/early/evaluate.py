@@ -58,9 +58,10 @@ def halves(runs: Sequence[Run], by: str) -> np.ndarray:
 def threshold(top: np.ndarray, target: float) -> float:
     """The lowest threshold that at most a share `target` of the scores (n,) reaches; Inf without any."""
     known = np.sort(top[~np.isnan(top)])
+    allowed = int(target * len(known) + 1e-9)
     if not len(known):
         return np.inf
-    return float(np.nextafter(known[-1 - int(target * len(known))], np.inf))
+    return -np.inf if allowed >= len(known) else float(np.nextafter(known[-1 - allowed], np.inf))
 
 
 FIRST_STEPS = 5  # an onset before this step leaves no beginning to compare with
@@ -183,16 +184,13 @@ def recall_at(scores: Scored, runs: Sequence[Run], rates: Sequence[float]) -> li
     a = top[np.array([run.collapsed for run in runs]) & ~np.isnan(top)]
     b = top[np.array([run.healthy for run in runs]) & ~np.isnan(top)]
     draw = np.random.default_rng(0)
-    pairs = [(draw.choice(a, len(a)), draw.choice(b, len(b))) for _ in range(RESAMPLES)]
 
-    def recall(p: np.ndarray, n: np.ndarray, rate: float) -> float:
-        return float((p >= threshold(n, rate)).mean())
+    def recalls(p: np.ndarray, n: np.ndarray) -> list[float]:
+        return [float((p >= at).mean()) if len(p) else np.nan for at in (threshold(n, rate) for rate in rates)]
 
-    found = []
-    for rate in rates:
-        low, high = np.quantile([recall(p, n, rate) for p, n in pairs], (0.025, 0.975))
-        found.append((recall(a, b, rate), float(low), float(high)))
-    return found
+    resampled = [recalls(draw.choice(a, len(a)), draw.choice(b, len(b))) for _ in range(RESAMPLES)]
+    low, high = np.quantile(resampled, (0.025, 0.975), axis=0)
+    return list(zip(recalls(a, b), low.tolist(), high.tolist(), strict=True))
 
 
 def crossed(make: Make, runs: Sequence[Run], half: np.ndarray) -> Scored:

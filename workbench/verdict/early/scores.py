@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -48,7 +49,7 @@ class Scored:
     so_far: tuple[np.ndarray | None, ...]
     last: np.ndarray
 
-    @property
+    @cached_property
     def top(self) -> np.ndarray:
         """The highest score that counts, (N,); NaN where the detector was not tried."""
         ends = zip(self.so_far, self.last, strict=True)
