@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.store.stored_batch import write_batch
 from tests.verdict.diagnosis.logs import AT, healthy, log
 from workbench.store import batches
-from workbench.store.batches import StoredBatch
+from workbench.store.stored import StoredBatch
 from workbench.verdict.diagnosis import words
 from workbench.verdict.diagnosis.attribution import FLOOR, Culprit, attribute
 from workbench.verdict.diagnosis.diagnose import diagnose

@@ -45,7 +45,7 @@ def test_a_signal_that_leads_is_found_with_its_lead_and_one_that_is_noise_is_not
     half = halves(bench.runs, "seed")
     found = held_out(bench.single(ENTROPY), bench.runs, half)
     assert (found.recall.k, found.recall.n) == (20, 20)
-    assert found.false_alarms.k <= 3  # a threshold that lets none of ten through lets some of the next ten
+    assert 1 <= found.false_alarms.k <= 3  # a threshold that lets none of ten through lets some of the next ten
     assert found.before.k == 20
     assert median_interval(found.leads) == (2.0, 2.0, 2.0)
     assert set(found.ahead) == {10}

@@ -9,6 +9,7 @@ from workbench.verdict.diagnosis.causes import CAUSES
 from workbench.verdict.diagnosis.departure import first
 from workbench.verdict.diagnosis.finding import Cause, Diagnosis, Finding, Moved
 from workbench.verdict.diagnosis.log import Log
+from workbench.verdict.early.watch import slumped
 
 GRADES = ("proof", "sign", "pattern")
 # No signals of training: clocks, fingerprints, counters.
@@ -30,7 +31,8 @@ def diagnose(log: Log, causes: Sequence[Cause] = CAUSES) -> Diagnosis:
     found.sort(key=lambda f: (GRADES.index(f.clue.grade), -f.clue.confidence, f.clue.step))
     names = [f.cause.name for f in found]
     ranked = tuple(Finding(f.cause, f.clue, tuple(n for n in names if n != f.cause.name)) for f in found)
-    return Diagnosis(log, ranked, moved(log), unanswered, carriers(log, ranked))
+    slump = slumped(log.series("step", "success"))
+    return Diagnosis(log, ranked, moved(log), unanswered, slump, carriers(log, ranked))
 
 
 def carriers(log: Log, findings: Sequence[Finding]) -> dict[int, tuple[Culprit, ...]]:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from workbench.spec import InputError
 from workbench.store import batches
-from workbench.store.batches import StoredBatch
+from workbench.store.stored import StoredBatch
 from workbench.verdict.runs import settings_of
 
 if TYPE_CHECKING:

@@ -29,6 +29,16 @@ def headline(d: Diagnosis) -> str:
     return f"{plain(d.log.name)}: {outcome}{fell}; {d.log.steps} steps{status}"
 
 
+def early_warning(d: Diagnosis) -> str:
+    """Whether success slumps as it hardly ever does in a healthy run, where no collapse has been called (yet)."""
+    if d.slump is None or d.onset is not None:
+        return ""
+    return (
+        f"Early warning: by step {d.slump.step} success has lost {100 * d.slump.lost:.0f} % of its best; of healthy "
+        "runs about one in twenty ever does."
+    )
+
+
 def first_signals(d: Diagnosis) -> str:
     """Which diagnostics left their own past first."""
     if not d.moved:
@@ -125,7 +135,7 @@ def text(d: Diagnosis) -> str:
             lines.append(f"   open:    sorl app, then /{where}")
         if finding.alternatives:
             lines.append(f"   or:      {', '.join(finding.alternatives[:3])}")
-    lines += ["", first_signals(d)]
+    lines += ["", *filter(None, [early_warning(d)]), first_signals(d)]
     if d.unanswered:
         lacking = sorted({name for names in d.unanswered.values() for name in names})
         lines.append(f"Cannot tell: {', '.join(d.unanswered)} (not logged: {', '.join(lacking)}).")
@@ -145,7 +155,7 @@ def markdown(d: Diagnosis) -> str:
             + (f" Carried {_escaped(carried)}." if (carried := carried_by(d, finding)) else "")
             + (f" Test: `{test}`" if (test := test_of(d, finding)) else "")
         ]
-    lines += ["", _escaped(first_signals(d))]
+    lines += ["", *filter(None, [early_warning(d)]), _escaped(first_signals(d))]
     if d.unanswered:
         lines += ["", f"Cannot tell, not logged: {', '.join(f'`{name}`' for name in d.unanswered)}."]
     return "\n".join(lines)
@@ -162,6 +172,7 @@ def as_dict(d: Diagnosis) -> dict[str, Any]:
         "outcome": d.log.run.get("outcome"),
         "onset": d.onset,
         "steps": d.log.steps,
+        "slump": None if d.slump is None else asdict(d.slump),
         "findings": [
             {
                 "cause": f.cause.name,
