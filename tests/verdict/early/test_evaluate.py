@@ -17,7 +17,7 @@ from workbench.verdict.early import page, peers
 from workbench.verdict.early.evaluate import (
     Bench,
     area,
-    area_interval,
+    areas,
     halves,
     held_out,
     judged,
@@ -100,8 +100,11 @@ def test_units_of_the_combined_alarm_come_from_the_runs_that_may_be_learned_from
 
 def test_areas_by_hand() -> None:
     assert area(np.array([2.0, 3.0]), np.array([1.0, 2.0])) == 0.875
-    low, high = area_interval(np.array([2.0, 3.0, 4.0]), np.array([1.0, 2.0, 2.5]))
-    assert low <= area(np.array([2.0, 3.0, 4.0]), np.array([1.0, 2.0, 2.5])) <= high
+    one, other = (np.array([2.0, 3.0]), np.array([1.0, 2.0])), (np.array([9.0, 7.0]), np.array([8.0]))
+    found, low, high = areas([one, other])
+    assert found == pytest.approx((4 * 0.875 + 2 * 0.5) / 6)
+    assert low <= found <= high
+    assert areas([]) == (0.5, 0.0, 1.0)
     assert area(np.array([np.nan]), np.array([1.0])) == 0.5
     assert median_interval([]) is None
 

@@ -93,7 +93,8 @@ def carried_by(d: Diagnosis, finding: Finding) -> str:
     found = d.carriers.get(finding.clue.step, ())
     if not found:
         return ""
-    more = f"; {len(found) - 1} more turns stand out" if len(found) > 1 else ""
+    n = len(found) - 1
+    more = f"; {n} more turn{'s stand' if n > 1 else ' stands'} out" if n else ""
     return f"in step {finding.clue.step} by {spot(found[0])}{more}"
 
 
@@ -102,7 +103,11 @@ def ranking(name: str, step: int, found: Sequence[Culprit], top: int) -> str:
     here = [one for one in found if one.stands_out]
     if not found:
         return f"{plain(name)}, step {step}: every token of the batch is as usual."
-    title = f"{len(here)} of its turns stand out" if here else "no turn stands out; the first of them"
+    title = (
+        f"{len(here)} of its turns stand{'s' * (len(here) == 1)} out"
+        if here
+        else "no turn stands out; the first of them"
+    )
     return "\n".join(
         [f"{plain(name)}, step {step}: {title}", *(f"{i}. {spot(c)}" for i, c in enumerate((here or found)[:top], 1))]
     )

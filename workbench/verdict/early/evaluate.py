@@ -146,18 +146,22 @@ def area(collapsed: np.ndarray, healthy: np.ndarray) -> float:
     return float(wins.mean()) if wins.size else 0.5
 
 
-def area_interval(collapsed: np.ndarray, healthy: np.ndarray) -> tuple[float, float]:
-    """95 % percentile interval of `area`, by resampling runs of either kind."""
-    wins = _wins(collapsed, healthy)
-    if not wins.size:
-        return 0.0, 1.0
+def areas(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[float, float, float]:
+    """The mean area over several sets of (collapsed, healthy) scores that share no scale, weighted by their pairs.
+
+    With its 95 % percentile interval, by resampling runs of either kind within each set; 0.5 and (0, 1) without any.
+    """
+    found = [wins for pair in parts if (wins := _wins(*pair)).size]
+    if not found:
+        return 0.5, 0.0, 1.0
+    weights = np.array([wins.size for wins in found]) / sum(wins.size for wins in found)
     draw = np.random.default_rng(0)
-    p, n = wins.shape
-    rows = draw.multinomial(p, np.full(p, 1 / p), RESAMPLES) / p
-    columns = draw.multinomial(n, np.full(n, 1 / n), RESAMPLES) / n
-    found = np.einsum("rn,rn->r", rows @ wins, columns)
-    low, high = np.quantile(found, (0.025, 0.975))
-    return float(low), float(high)
+    resampled = np.zeros(RESAMPLES)
+    for weight, wins in zip(weights, found, strict=True):
+        rows, columns = (draw.multinomial(n, np.full(n, 1 / n), RESAMPLES) / n for n in wins.shape)
+        resampled += weight * np.einsum("rn,rn->r", rows @ wins, columns)
+    low, high = np.quantile(resampled, (0.025, 0.975))
+    return float(weights @ [wins.mean() for wins in found]), float(low), float(high)
 
 
 def _wins(collapsed: np.ndarray, healthy: np.ndarray) -> np.ndarray:

@@ -16,8 +16,7 @@ from workbench.verdict.early.evaluate import (
     Bench,
     Make,
     Verdict,
-    area,
-    area_interval,
+    areas,
     crossed,
     halves,
     held_out,
@@ -224,11 +223,13 @@ def _added(found: Iterable[Verdict]) -> Verdict:
 
 
 def _area(bench: Bench, make: Make, half: np.ndarray) -> str:
-    """The area, of scores whose detector (and units) came from the other half."""
-    top = crossed(make, bench.runs, half).top
-    pair = top[bench.collapsed], top[bench.healthy]
-    low, high = area_interval(*pair)
-    return f"{area(*pair):.2f} [{low:.2f}, {high:.2f}]"
+    """The area in each half, of scores whose detector (and units) came from the other."""
+    parts = []
+    for side in (0, 1):
+        top = make(half != side).top
+        parts.append((top[bench.collapsed & (half == side)], top[bench.healthy & (half == side)]))
+    found, low, high = areas(parts)
+    return f"{found:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def _lead(values: Sequence[int]) -> str:
