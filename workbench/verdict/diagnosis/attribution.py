@@ -4,7 +4,7 @@ Two quantities of each trained token are looked at: the mismatch of sampler and 
 log-ratio of every update, log p - log p_old. A token's deviation z is its size in units of what is usual in this batch
 for tokens that are as certain: a token of probability 1 hardly moves, a rare one moves by nats in any healthy run. Its
 surprise is s = -log P(Z >= z) over the tokens of the batch, continued by a Pareto tail beyond their 97.5 % quantile. A
-turn's score is the largest sum of s - CHANCE over a stretch of its tokens (Kadane); that stretch is its span, drawn
+turn's score is the largest sum of s - CHANCE over a stretch of its tokens; that stretch is its span, drawn
 tighter where single tokens stand far above the rest. Of N independent tokens, RARE N exp(-RATE x) stretches score x or
 more by chance (Karlin and Altschul 1990): what a healthy batch of this size has of them says how far a turn stands out.
 Nothing comes from outside the batch.
@@ -154,13 +154,9 @@ def _turns(turn: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
 
 
 def _span(scores: np.ndarray) -> tuple[float, int, int]:
-    """The stretch with the largest sum: sum, first, last (Kadane)."""
-    best, first, last = -np.inf, 0, 0
-    total, start = 0.0, 0
-    for i, score in enumerate(scores):
-        if total <= 0:
-            total, start = 0.0, i
-        total += score
-        if total > best:
-            best, first, last = total, start, i
-    return float(best), first, last
+    """The stretch with the largest sum: sum, first, last; the shortest of equal ones."""
+    before = np.concatenate([[0.0], scores.cumsum()])
+    gains = before[1:] - np.minimum.accumulate(before[:-1])
+    last = int(gains.argmax())
+    first = last - int(before[last::-1].argmin())
+    return float(gains[last]), first, last
