@@ -47,7 +47,8 @@ def findings(bench: Bench, peer: Peer) -> str:
     critical, warning = (rates(peer, bench.runs, level, "whole") for level in ("CRITICAL", "WARNING"))
     return (
         f"In short: three signals together find {ours.recall} of the collapses by the step at which the collapse rule "
-        f"says so, a median of {_lead(ours.ahead)} steps sooner, and alarm {ours.false_alarms} of the healthy runs. "
+        f"says so, a median of {_lead(ours.ahead)} steps sooner, and alarm {ours.false_alarms} of the healthy runs; "
+        f"`success` alone does as well ({single['success'].recall}, {single['success'].false_alarms}). "
         f"Most of that is early confirmation, not foresight: {ours.before} were alarmed before success began to fall; "
         f"of the single signals `{ahead}` has the most, {single[ahead].before}, with {single[ahead].false_alarms} of "
         f"healthy runs alarmed. The gradient norm finds {single['grad_norm_max'].recall}. rldoctor, given whole logs, "
@@ -166,7 +167,7 @@ def roc(bench: Bench) -> str:
     rows += [(f"`{w.signal}` {w.side}, `{w.detector}`", bench.single(w)) for w in TOGETHER]
     for name, make in rows:
         points = recall_at(crossed(make, bench.runs, half), bench.runs, RATES)
-        lines.append(_line(name, *(f"{100 * r:.0f} % [{100 * low:.0f}, {100 * high:.0f}]" for r, low, high in points)))
+        lines.append(_line(name, *(_point(point) for point in points)))
     return "\n".join(lines)
 
 
@@ -191,23 +192,28 @@ def conditions(bench: Bench) -> str:
 
 
 def peers(bench: Bench, peer: Peer) -> str:
-    """rldoctor on the same runs, and the combined alarm at its rates of false alarms, held out by condition."""
+    """rldoctor on the same runs; the combined alarm and its plainest part at exactly its share of healthy runs."""
     half = halves(bench.runs, SPLITS[0])
     known = [run for run in bench.runs if run.run_id in peer.told]
-    lines = [_line(f"rldoctor {peer.version}", "healthy alarmed", "found by detection",
-                   "together: healthy alarmed", "found by detection"), _line(*["---"] * 5)]  # fmt: skip
+    ours = [crossed(make, bench.runs, half) for make in (bench.together(), bench.single(TOGETHER[0]))]
+    lines = [_line(f"rldoctor {peer.version}", "healthy alarmed", "found by detection", "together, at as many",
+                   f"`{TOGETHER[0].signal}`, `{TOGETHER[0].detector}`, at as many"), _line(*["---"] * 5)]  # fmt: skip
     for level in ("CRITICAL", "WARNING"):
         for how, words in (
             ("whole", "the whole log"), ("until_detection", "the log up to the detection"),
             ("along", "asked after every step"),
         ):  # fmt: skip
             wrong, right = rates(peer, known, level, how)
-            ours = held_out(bench.together(), bench.runs, half, _share(wrong))
-            lines.append(_line(f"{level.lower()}, {words}", wrong, right, ours.false_alarms, ours.recall))
+            points = [recall_at(scores, bench.runs, (_share(wrong),))[0] for scores in ours]
+            lines.append(_line(f"{level.lower()}, {words}", wrong, right, *(_point(point) for point in points)))
     missing = len(bench.runs) - len(known)
     if missing:
         lines += ["", f"Not recorded for {missing} of the runs."]
     return "\n".join(lines)
+
+
+def _point(point: tuple[float, float, float]) -> str:
+    return f"{100 * point[0]:.0f} % [{100 * point[1]:.0f}, {100 * point[2]:.0f}]"
 
 
 def everything(bench: Bench, peer: Peer | None) -> str:
