@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run app test test-ray test-vllm test-slow check bench bench-trl bench-browse parity mutate docs screenshots clean
+.PHONY: help run app test test-ray test-vllm test-slow check bench bench-trl bench-browse bench-rldoctor parity mutate docs screenshots clean
 MUTANTS ?= 300
 RUNS ?= runs
 # Files with parts that are rendered from the declarations.
@@ -82,6 +82,15 @@ bench-trl: $(BIN)/.core $(VENV)-trl/.done ## a whole GRPO iteration beside TRL's
 $(VENV)-trl/.done: constraints-trl.txt
 	test -x $(VENV)-trl/bin/python || $(PYTHON) -m venv $(VENV)-trl
 	$(VENV)-trl/bin/python -m pip install --quiet -c constraints-trl.txt trl torch transformers accelerate datasets
+	touch $@
+
+bench-rldoctor: $(VENV)-rldoctor/.done ## record what rldoctor says of the corpus of early warning, in an environment of its own
+	$(VENV)-rldoctor/bin/python bench/rldoctor_alarms.py experiments/results/early_warning/corpus.parquet \
+	  experiments/results/early_warning/rldoctor.parquet
+
+$(VENV)-rldoctor/.done: constraints-rldoctor.txt
+	test -x $(VENV)-rldoctor/bin/python || $(PYTHON) -m venv $(VENV)-rldoctor
+	$(VENV)-rldoctor/bin/python -m pip install --quiet -c constraints-rldoctor.txt rldoctor pyarrow
 	touch $@
 
 bench-browse: $(BIN)/.app $(VENV)-browse/.done ## the app over a thousand runs, beside trackio and TensorBoard

@@ -14,15 +14,24 @@ from workbench.spec import InputError, nearest
 if TYPE_CHECKING:
     from workbench.cli.benchmarks.crowd import Size
 
+SCORES = ("diagnose", "attribution", "warning")
+
 
 def bench(
     ctx: typer.Context,
     what: Annotated[
         str | None,
         typer.Argument(
-            metavar="[diagnose]",
-            help="diagnose: how often `sorl diagnose` is right about the runs of the fault lab.",
+            metavar="[diagnose|attribution|warning]",
+            help="How often `sorl diagnose` is right: about the runs of the fault lab, and about who carries a spike; "
+            "how well a collapse is foreseen.",
             show_default=False,
+        ),
+    ] = None,
+    experiments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[EXPERIMENT]...", help="warning: the runs to evaluate, beside those of --from.", show_default=False
         ),
     ] = None,
     only: Annotated[
@@ -32,12 +41,18 @@ def bench(
     output: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Also write every sample here (JSON; diagnose: Parquet).", show_default=False
+            metavar="FILE", help="Also write every sample here (JSON; of scores Parquet).", show_default=False
         ),
     ] = None,
     shipped: Annotated[
-        Path | None,
-        typer.Option("--from", metavar="FILE.parquet", help="diagnose: count the cases of it.", show_default=False),
+        list[Path] | None,
+        typer.Option(
+            "--from",
+            metavar="FILE.parquet",
+            help="diagnose, attribution: count the cases of it. warning: runs of a corpus or of "
+            "`sorl report --export`; again for more.",
+            show_default=False,
+        ),
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Torch threads, both sides.")] = 1,
     size: Annotated[
@@ -51,16 +66,28 @@ def bench(
     """Measure rollout, update, a whole iteration, logging and ingest, each beside its baseline.
 
     `sorl bench diagnose` scores the diagnosis instead: on the finished runs of fault_lab and fault_lab_healthy, or
-    --from a file of such scores.
+    --from a file of such scores. `sorl bench attribution` plants faults in batches of its own and counts how often
+    the turn and the tokens are named that carry them. `sorl bench warning` evaluates the detectors of early warning on
+    finished runs; --output keeps the runs as a corpus.
 
     Parts live and browse run when they are named: they hold the app to its bars.
     """
     if what is not None:
-        if what != "diagnose":
-            raise InputError(f"sorl bench '{what}' is unknown; there is: diagnose, and --only for parts that take time")
-        from workbench.cli.scored import scored
+        if what not in SCORES:
+            known = ", ".join(SCORES)
+            raise InputError(f"sorl bench '{what}' is unknown{nearest(what, SCORES)}; there is: {known}, and --only")
+        from workbench.cli import scored
 
-        scored(runs_of(ctx), shipped, output)
+        if what == "warning":
+            scored.warned(runs_of(ctx), experiments or [], shipped or [], output)
+            return
+        if len(shipped or []) > 1 or experiments:
+            raise InputError(f"sorl bench {what} counts the cases of one --from, and takes no experiment")
+        file = shipped[0] if shipped else None
+        if what == "attribution":
+            scored.attributed(file, output)
+        else:
+            scored.scored(runs_of(ctx), file, output)
         return
     parts = chosen(only)
     if output is not None and not output.parent.is_dir():

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "md", "json")
 LEVELS = ("info", "warning", "critical")
+TOP = 10  # turns of a step that are listed
 
 
 def diagnose(
@@ -28,6 +29,12 @@ def diagnose(
             show_default=False,
         ),
     ],
+    step: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Of one run: who carries this step, turn by turn and with its tokens.", show_default=False
+        ),
+    ] = None,
     form: Annotated[str, typer.Option("--format", help="text, md or json.")] = "text",
     fail_on: Annotated[
         str | None,
@@ -44,11 +51,28 @@ def diagnose(
         raise InputError(f"--format '{form}' is unknown{nearest(form, FORMATS)}; allowed: {', '.join(FORMATS)}")
     if fail_on is not None and fail_on not in LEVELS:
         raise InputError(f"--fail-on '{fail_on}' is unknown{nearest(fail_on, LEVELS)}; allowed: {', '.join(LEVELS)}")
+    if step is not None:
+        typer.echo(carriers(str(ctx.obj), what, step, form))
+        return
     found = [judged(log) for log in logs(Path(ctx.obj), what)]
     typer.echo(rendered(found, form))
     severities = [f.cause.severity for d in found for f in d.findings]
     if fail_on is not None and any(LEVELS.index(s) >= LEVELS.index(fail_on) for s in severities):
         raise typer.Exit(1)
+
+
+def carriers(runs: str, run: str, step: int, form: str) -> str:
+    """The turns of a stored step that its other tokens do not explain, as text (md the same) or JSON."""
+    from workbench.cli.replay import run_folder
+    from workbench.store import batches
+    from workbench.verdict.diagnosis import words
+    from workbench.verdict.diagnosis.attribution import attribute
+
+    folder = run_folder(runs, run)
+    found = attribute(batches.read(folder, step))
+    if form == "json":
+        return json.dumps([words.culprit_as_dict(one) for one in found[:TOP]], indent=2)
+    return words.ranking(folder.name, step, found, TOP)
 
 
 def logs(runs: Path, what: str) -> Iterator[Log]:
@@ -73,9 +97,9 @@ def logs(runs: Path, what: str) -> Iterator[Log]:
     name = Path(what).stem if what.endswith(".toml") else what
     if name in experiments:
         for run_id in runs_in(reader, name)["run_id"]:
-            yield of_run(reader, str(run_id))
+            yield of_run(reader, str(run_id), runs)
         return
-    yield of_run(reader, find(reader, what))
+    yield of_run(reader, find(reader, what), runs)
 
 
 def _named(folder: Path, runs: Path) -> str:

@@ -1,12 +1,16 @@
-"""`sorl bench diagnose`: the diagnosis against runs whose fault is known."""
+"""`sorl bench diagnose`, `attribution` and `warning`: what is said of runs against what is known of them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
 
 LABELLED = ("fault_lab", "fault_lab_healthy")
+CORPUS, PEER = "experiments/results/early_warning/corpus.parquet", "rldoctor.parquet"
+FEWEST = 20  # runs of either kind
+PLANTED = (500, 150, 200)  # faults, weak ones, batches without any
 
 
 def scored(runs: Path, shipped: Path | None = None, output: Path | None = None) -> None:
@@ -23,3 +27,41 @@ def scored(runs: Path, shipped: Path | None = None, output: Path | None = None) 
     typer.echo(scores(found))
     if output is not None:
         score.write(found, output)
+
+
+def attributed(shipped: Path | None = None, output: Path | None = None) -> None:
+    """Print how often the turn and the span of planted faults are named, or of the shipped cases; write the cases."""
+    from workbench.cli.database import note
+    from workbench.verdict.diagnosis import planted
+
+    if shipped is not None:
+        found = planted.read(shipped)
+    else:
+        from workbench.cli.planted.trial import cases, plans
+
+        found = list(cases(plans(*PLANTED), lambda done, of: note(f"{done} of {of} batches")))
+    typer.echo(planted.page(found))
+    if output is not None:
+        planted.write(found, output)
+
+
+def warned(runs: Path, experiments: Sequence[str], files: Sequence[Path], output: Path | None = None) -> None:
+    """Print how well the detectors warn, on the finished runs of experiments and files; write them as a corpus."""
+    from workbench.cli.results import recorded
+    from workbench.spec import InputError
+    from workbench.verdict.early import corpus, page, peers
+    from workbench.verdict.early.evaluate import Bench
+
+    told = [corpus.read(file) for file in files]
+    told += [corpus.of_results(one) for one in recorded(runs, experiments)]
+    found = corpus.unique([run for part in told for run in part])
+    counts = {kind: sum(getattr(run, kind) for run in found) for kind in ("collapsed", "healthy")}
+    if min(counts.values()) < FEWEST:
+        raise InputError(
+            f"an evaluation takes at least {FEWEST} collapsed and {FEWEST} healthy runs, not {counts['collapsed']} and "
+            f"{counts['healthy']}; name experiments, or --from {CORPUS}"
+        )
+    beside = [file.with_name(PEER) for file in files if file.with_name(PEER).is_file() and file.name != PEER]
+    typer.echo(page.everything(Bench(found), peers.read(beside[0]) if beside else None))
+    if output is not None:
+        corpus.write(found, output)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from workbench.verdict.diagnosis.attribution import Culprit, attribute
 from workbench.verdict.diagnosis.causes import CAUSES
 from workbench.verdict.diagnosis.departure import first
 from workbench.verdict.diagnosis.finding import Cause, Diagnosis, Finding, Moved
 from workbench.verdict.diagnosis.log import Log
+from workbench.verdict.early.watch import slumped
 
 GRADES = ("proof", "sign", "pattern")
 # No signals of training: clocks, fingerprints, counters.
@@ -29,7 +31,18 @@ def diagnose(log: Log, causes: Sequence[Cause] = CAUSES) -> Diagnosis:
     found.sort(key=lambda f: (GRADES.index(f.clue.grade), -f.clue.confidence, f.clue.step))
     names = [f.cause.name for f in found]
     ranked = tuple(Finding(f.cause, f.clue, tuple(n for n in names if n != f.cause.name)) for f in found)
-    return Diagnosis(log, ranked, moved(log), unanswered)
+    slump = slumped(log.series("step", "success"))
+    return Diagnosis(log, ranked, moved(log), unanswered, slump, carriers(log, ranked))
+
+
+def carriers(log: Log, findings: Sequence[Finding]) -> dict[int, tuple[Culprit, ...]]:
+    """Of each step that a finding points at and whose batch is stored: the turns of it that stand out."""
+    found: dict[int, tuple[Culprit, ...]] = {}
+    for step in sorted({finding.clue.step for finding in findings}):
+        batch = log.batch(step)
+        if batch is not None and (here := tuple(one for one in attribute(batch) if one.stands_out)):
+            found[step] = here
+    return found
 
 
 def moved(log: Log, until: int | None = None) -> tuple[Moved, ...]:

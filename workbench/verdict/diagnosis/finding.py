@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from workbench.verdict.diagnosis.attribution import Culprit
 from workbench.verdict.diagnosis.log import Log
+from workbench.verdict.early.watch import Slump
 
 Severity = Literal["info", "warning", "critical"]
 # How a clue was come by. proof: a recorded identity is broken (what is trained is not what was sampled).
@@ -87,6 +89,8 @@ class Diagnosis:
     findings: tuple[Finding, ...]
     moved: tuple[Moved, ...]  # earliest first
     unanswered: dict[str, list[str]]  # cause -> what the log lacks to tell
+    slump: Slump | None = None  # success lost so much that few healthy runs ever do
+    carriers: Mapping[int, tuple[Culprit, ...]] = field(default_factory=dict)  # step of a finding -> who stands out
 
     @property
     def onset(self) -> int | None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from workbench.spec import InputError
+from workbench.store import batches
+from workbench.store.stored import StoredBatch
 from workbench.verdict.runs import settings_of
 
 if TYPE_CHECKING:
@@ -44,6 +48,7 @@ class Log:
     load: Load
     settings: Mapping[str, Any] = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)  # row of table `run`: status, outcome, collapse_step, ...
+    folder: Path | None = None  # of the run, with its stored batches
 
     def __post_init__(self) -> None:
         self._tables: dict[str, pd.DataFrame] = {}
@@ -60,6 +65,15 @@ class Log:
     def at(self, name: str, step: int) -> pd.DataFrame:
         """The rows of one step of a table, of which the ledger of turns can have millions in all."""
         return self.load(name, step)
+
+    def batch(self, step: int) -> StoredBatch | None:
+        """The training batch of a step; None where it was not kept, or cannot be read."""
+        if self.folder is None or step not in batches.steps(self.folder):
+            return None
+        try:
+            return batches.read(self.folder, step)
+        except InputError:
+            return None
 
     def measured(self, table: str, *columns: str) -> bool:
         """Whether every one of the columns has a value somewhere."""
@@ -94,8 +108,8 @@ class Log:
         return frame[frame["kind"].isin(kinds)] if "kind" in frame else frame
 
 
-def of_run(reader: Reader, run_id: str) -> Log:
-    """The log of a run of the store, which has been asked for and exists."""
+def of_run(reader: Reader, run_id: str, runs: Path | None = None) -> Log:
+    """The log of a run of the store, which has been asked for and exists; its stored batches lie below `runs`."""
     found = reader.rows("SELECT * FROM run WHERE run_id = ?", [run_id])
     row = dict(zip(found.columns, found.rows[0], strict=True))
     settings = settings_of(row.get("config"))
@@ -106,4 +120,5 @@ def of_run(reader: Reader, run_id: str) -> Log:
         where, given = ("", {}) if step is None else (" AND step = $step", {"step": step})
         return reader.query(f'SELECT {columns} FROM "{table}" WHERE run_id = $run{where}', {"run": run_id, **given})
 
-    return Log(run_id, load, settings, row)
+    folder = None if runs is None else batches.folder_of(runs, str(row["experiment"]), run_id)
+    return Log(run_id, load, settings, row, folder)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlencode
 
 from workbench.store.console import plain
+from workbench.verdict.diagnosis.attribution import Culprit
 from workbench.verdict.diagnosis.finding import Diagnosis, Finding, Moved
 
 FIRST = 5  # signals that are named
@@ -24,6 +27,16 @@ def headline(d: Diagnosis) -> str:
     fell = f", onset at step {d.onset}" if d.onset is not None else ""
     status = f", {run['status']}" if run.get("status") not in (None, "finished") else ""
     return f"{plain(d.log.name)}: {outcome}{fell}; {d.log.steps} steps{status}"
+
+
+def early_warning(d: Diagnosis) -> str:
+    """Whether success slumps as it hardly ever does in a healthy run, where no collapse has been called (yet)."""
+    if d.slump is None or d.onset is not None:
+        return ""
+    return (
+        f"Early warning: by step {d.slump.step} success has lost {100 * d.slump.lost:.0f} % of its best; of healthy "
+        "runs about one in twenty ever does."
+    )
 
 
 def first_signals(d: Diagnosis) -> str:
@@ -65,6 +78,46 @@ def test_of(d: Diagnosis, finding: Finding) -> str:
     return f"sorl run {plain(str(experiment))}.toml {told}" if told.startswith("--set") else told
 
 
+def spot(culprit: Culprit) -> str:
+    """Turn, tokens and size of one culprit, and how rare the like is by chance."""
+    tokens = f"token {culprit.first}" if culprit.first == culprit.last else f"tokens {culprit.first}-{culprit.last}"
+    words = f' "{plain(culprit.text)}"' if culprit.text.strip() else ""
+    return (
+        f"turn {culprit.turn} of trajectory {culprit.trajectory}, {tokens}{words}: {culprit.quantity} up to "
+        f"{culprit.value:+.2g} nats; by chance {culprit.expected:.1g} such stretches a batch"
+    )
+
+
+def carried_by(d: Diagnosis, finding: Finding) -> str:
+    """The turns of the finding's step that stand out of its batch; empty where none does, or no batch was kept."""
+    found = d.carriers.get(finding.clue.step, ())
+    if not found:
+        return ""
+    n = len(found) - 1
+    more = f"; {n} more turn{'s stand' if n > 1 else ' stands'} out" if n else ""
+    return f"in step {finding.clue.step} by {spot(found[0])}{more}"
+
+
+def ranking(name: str, step: int, found: Sequence[Culprit], top: int) -> str:
+    """For a terminal: the turns of a stored batch that its other tokens do not explain."""
+    here = [one for one in found if one.stands_out]
+    if not found:
+        return f"{plain(name)}, step {step}: every token of the batch is as usual."
+    title = (
+        f"{len(here)} of its turns stand{'s' * (len(here) == 1)} out"
+        if here
+        else "no turn stands out; the first of them"
+    )
+    return "\n".join(
+        [f"{plain(name)}, step {step}: {title}", *(f"{i}. {spot(c)}" for i, c in enumerate((here or found)[:top], 1))]
+    )
+
+
+def culprit_as_dict(culprit: Culprit) -> dict[str, Any]:
+    """Plain data of a culprit."""
+    return {**asdict(culprit), "value": _plain(culprit.value), "stands_out": culprit.stands_out}
+
+
 def text(d: Diagnosis) -> str:
     """For a terminal."""
     lines = [headline(d)]
@@ -79,13 +132,15 @@ def text(d: Diagnosis) -> str:
             f"   seen:    {plain(clue.says)}",
             f"   change:  {_filled(cause.change, d, finding)}",
         ]
+        if carried := carried_by(d, finding):
+            lines.append(f"   carried: {carried}")
         if test := test_of(d, finding):
             lines.append(f"   test:    {test}")
         if where := place(d, finding):
             lines.append(f"   open:    sorl app, then /{where}")
         if finding.alternatives:
             lines.append(f"   or:      {', '.join(finding.alternatives[:3])}")
-    lines += ["", first_signals(d)]
+    lines += ["", *filter(None, [early_warning(d)]), first_signals(d)]
     if d.unanswered:
         lacking = sorted({name for names in d.unanswered.values() for name in names})
         lines.append(f"Cannot tell: {', '.join(d.unanswered)} (not logged: {', '.join(lacking)}).")
@@ -102,9 +157,10 @@ def markdown(d: Diagnosis) -> str:
         lines += [
             f"{rank}. **{cause.title}** (`{cause.name}`, {cause.severity}, {_GRADES[clue.grade]}, "
             f"{100 * clue.confidence:.0f} %). {_escaped(clue.says)}. {_filled(cause.change, d, finding)}"
+            + (f" Carried {_escaped(carried)}." if (carried := carried_by(d, finding)) else "")
             + (f" Test: `{test}`" if (test := test_of(d, finding)) else "")
         ]
-    lines += ["", _escaped(first_signals(d))]
+    lines += ["", *filter(None, [early_warning(d)]), _escaped(first_signals(d))]
     if d.unanswered:
         lines += ["", f"Cannot tell, not logged: {', '.join(f'`{name}`' for name in d.unanswered)}."]
     return "\n".join(lines)
@@ -121,6 +177,7 @@ def as_dict(d: Diagnosis) -> dict[str, Any]:
         "outcome": d.log.run.get("outcome"),
         "onset": d.onset,
         "steps": d.log.steps,
+        "slump": None if d.slump is None else asdict(d.slump),
         "findings": [
             {
                 "cause": f.cause.name,
@@ -139,6 +196,7 @@ def as_dict(d: Diagnosis) -> dict[str, Any]:
                 "change": _filled(f.cause.change, d, f),
                 "test": test_of(d, f) or None,
                 "open": place(d, f) or None,
+                "carried_by": [culprit_as_dict(c) for c in d.carriers.get(f.clue.step, ())[:FIRST]],
                 "alternatives": list(f.alternatives),
             }
             for f in d.findings

@@ -1,0 +1,162 @@
+"""From a spike to who carries it: the turns of a stored batch that its other tokens do not explain, and their spans.
+
+Two quantities of each trained token are looked at: the mismatch of sampler and trainer, log p_old - log p_mu, and the
+log-ratio of every update, log p - log p_old. A token's deviation z is its size in units of what is usual in this batch
+for tokens that are as certain: a token of probability 1 hardly moves, a rare one moves by nats in any healthy run. Its
+surprise is s = -log P(Z >= z) over the tokens of the batch, continued by a Pareto tail beyond their 97.5 % quantile. A
+turn's score is the largest sum of s - CHANCE over a stretch of its tokens; that stretch is its span, drawn
+tighter where single tokens stand far above the rest. Of N independent tokens, RARE N exp(-RATE x) stretches score x or
+more by chance (Karlin and Altschul 1990): what a healthy batch of this size has of them says how far a turn stands out.
+Nothing comes from outside the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from workbench.store.stored import StoredBatch
+
+Quantity = Literal["mismatch", "log_ratio"]
+CHANCE = 2.0  # surprise per token that a span must exceed on average; that of a token of a healthy batch is 1
+RATE = 0.797  # solves E exp(RATE (s - CHANCE)) = exp(-RATE CHANCE) / (1 - RATE) = 1 for s ~ Exp(1)
+RARE = 0.094  # by simulation of 20,000 x 1,000 such tokens
+QUANTITIES = 2
+EXPECTED = 0.01  # stretches by chance alone, below which one stands out: one healthy batch in a hundred names a turn
+TIGHT = 0.25  # of the largest surprise of a span, that its tokens must exceed on average
+# Quantiles of 1 - p between groups of tokens of like certainty: finer where a token can move.
+EDGES = (0.2, 0.4, 0.55, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.965, 0.98)
+FLOOR = 1e-3  # nats: what two kernels may disagree by, and nothing that matters
+_BODY, _TAIL = 0.9, 0.975  # quantiles that the tail is fitted to
+_STEEP, _FLAT = 3.0, 1.0  # bounds of its exponent
+_MOST = 1e12  # a deviation, that of Inf and NaN included
+_SHOWN = 80  # characters of the text of a span
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """A turn and the span of it that carries a spike: token positions `first` to `last` of the row, both included."""
+
+    trajectory: int
+    turn: int  # from 1
+    first: int
+    last: int
+    quantity: Quantity
+    value: float  # the quantity at its most deviating token of the span: nats
+    score: float
+    expected: float  # stretches of a healthy batch of this size that would score as high
+    text: str = ""  # of the span; whoever shows it escapes it
+
+    @property
+    def stands_out(self) -> bool:
+        """Whether chance does not explain it."""
+        return self.expected < EXPECTED
+
+
+@np.errstate(all="ignore")  # NaN and Inf are what is looked for
+def attribute(stored: StoredBatch) -> list[Culprit]:
+    """Every turn of the batch, the one that stands out most first; `stands_out` says where chance ends.
+
+    Tokens count that an update trained on. A turn is a stretch of trained tokens, as in table `turn`.
+    """
+    trained, turn = stored.mask, stored.turn
+    if not trained.any():
+        return []
+    best: dict[tuple[int, int], Culprit] = {}
+    groups = list(_turns(np.where(trained, turn, 0)))
+    for quantity, deviation, value in _quantities(stored):
+        surprise = _surprise(deviation[trained])
+        scores = np.zeros(trained.shape)
+        scores[trained] = surprise - CHANCE
+        for row, k, at in groups:
+            score, first, last = _span(scores[row, at])
+            if score <= 0:
+                continue
+            highest = scores[row, at[first : last + 1]].max() + CHANCE
+            _, first, last = _span(scores[row, at] + CHANCE - max(CHANCE, TIGHT * highest))
+            worst = at[first + int(np.argmax(scores[row, at[first : last + 1]]))]
+            found = Culprit(
+                int(stored.trajectory[row]), k, int(at[first]), int(at[last]), quantity, float(value[row, worst]),
+                float(score), float(QUANTITIES * RARE * trained.sum() * np.exp(-RATE * score)),
+                _text(stored, row, at[first : last + 1]),
+            )  # fmt: skip
+            key = (row, k)
+            if key not in best or best[key].score < found.score:
+                best[key] = found
+    return sorted(best.values(), key=lambda c: (-c.score, c.trajectory, c.turn))
+
+
+def _text(stored: StoredBatch, row: int, at: np.ndarray) -> str:
+    return "".join(stored.texts.get(int(token), "") for token in stored.tokens[row, at])[:_SHOWN]
+
+
+def _quantities(stored: StoredBatch) -> Iterator[tuple[Quantity, np.ndarray, np.ndarray]]:
+    """Each quantity with its deviation z and its values, (B, T) each; of several updates the largest deviation."""
+    old, behaviour, trained = stored.log_prob_old, stored.log_prob_behaviour, stored.mask
+    likeliest = np.maximum(old, behaviour)
+    gap = old - behaviour
+    yield "mismatch", _deviation(gap, _certainty(likeliest), trained), gap
+    deviation, value = np.zeros(old.shape), np.zeros(old.shape)
+    for update in stored.updates:
+        mask = trained[update.rows] if update.mask is None else update.mask
+        ratio = update.log_prob - old[update.rows]
+        certain = _certainty(np.maximum(likeliest[update.rows], update.log_prob))
+        z = _deviation(ratio, certain, mask)
+        further = mask & (z > deviation[update.rows])
+        deviation[update.rows] = np.where(further, z, deviation[update.rows])
+        value[update.rows] = np.where(further, ratio, value[update.rows])
+    yield "log_ratio", deviation, value
+
+
+def _certainty(log_prob: np.ndarray) -> np.ndarray:
+    """1 - p, (B, T): how far a token's log-prob can move."""
+    return -np.expm1(np.minimum(np.nan_to_num(log_prob, nan=0.0), 0.0))
+
+
+def _deviation(x: np.ndarray, doubt: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """|x| over the median |x| of the tokens of like certainty (B, T), at least FLOOR; off the mask 0."""
+    away = np.nan_to_num(np.abs(x), nan=np.inf)
+    away[away < FLOOR] = 0.0
+    found = np.zeros(x.shape)
+    if not mask.any():
+        return found
+    known, inside = away[mask], doubt[mask]
+    edges = np.unique(np.quantile(inside, EDGES))
+    group = np.searchsorted(edges, inside, side="right")
+    usual = np.array([np.median(known[group == g]) if (group == g).any() else 0.0 for g in range(len(edges) + 1)])
+    found[mask] = known / np.maximum(usual[group], FLOOR)
+    return found
+
+
+def _surprise(z: np.ndarray) -> np.ndarray:
+    """-log P(Z >= z) of each of (N,) deviations among all of them, beyond their 97.5 % quantile by a Pareto tail."""
+    order = np.sort(z)
+    n = len(order)
+    rank = n - np.searchsorted(order, z, side="left")  # how many are at least as large, itself included
+    body = -np.log(rank / n)
+    # Below 1 lies what is usual, or nothing at all: no tail begins there.
+    low, high = (min(max(float(x), 1.0), _MOST) for x in np.quantile(order, (_BODY, _TAIL), method="lower"))
+    steep = np.log((1 - _BODY) / (1 - _TAIL)) / max(np.log(high / low), 1e-12)
+    alpha = min(max(steep, _FLAT), _STEEP)
+    tail = -np.log(1 - _TAIL) + alpha * np.log(np.clip(z, high, _MOST) / high)
+    return np.asarray(np.where(z > high, tail, np.minimum(body, -np.log(1 - _TAIL))))
+
+
+def _turns(turn: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Row, turn and positions of every turn of (B, T) turn ids."""
+    for row in range(len(turn)):
+        ids = turn[row]
+        for k in np.unique(ids[ids > 0]):
+            yield row, int(k), np.flatnonzero(ids == k)
+
+
+def _span(scores: np.ndarray) -> tuple[float, int, int]:
+    """The stretch with the largest sum: sum, first, last; the shortest of equal ones."""
+    before = np.concatenate([[0.0], scores.cumsum()])
+    gains = before[1:] - np.minimum.accumulate(before[:-1])
+    last = int(gains.argmax())
+    first = last - int(before[last::-1].argmin())
+    return float(gains[last]), first, last
