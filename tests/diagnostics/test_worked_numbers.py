@@ -41,6 +41,7 @@ def measured(evidence, name):
         ("clip_bias_proxy", 0.142439),
         ("clip_bias_proxy_range", 0.192383),
         ("turn_clip_frac", 0.5),
+        ("turn_clip_token_frac", 7 / 11),
         ("sequence_clip_frac", 1.0),
         ("tokens", 11),
         ("advantage_abs_max", 1.2),
@@ -141,6 +142,24 @@ def test_mismatch_compares_the_old_policy_with_the_sampler():
     assert update["mismatch_max"][0] == pytest.approx(0.1)
     assert update["mismatch_kl"][0] == pytest.approx(0.1)
     assert update["mismatch_k3"][0] == pytest.approx(np.exp(-0.1) - 1 + 0.1)
+
+
+def test_perplexities_are_compared_trajectory_by_trajectory():
+    shift = torch.where(MASK, torch.tensor([[0.1], [0.3]]).double(), float("nan"))[None]
+    case = worked()
+    update = measure_updates(replace(case, log_prob_behaviour=case.log_prob_old + shift))
+    assert update["mismatch_log_ppl"][0] == pytest.approx(0.2)  # of the tokens it is 2.3 / 11
+    assert update["mismatch_ppl_ratio"][0] == pytest.approx((np.exp(0.1) + np.exp(0.3)) / 2)
+
+
+def test_the_clipped_share_counts_updates_whose_gradient_became_shorter():
+    def step(before, after):
+        norms = zip(before, after, strict=True)
+        updates = [replace(worked(), scalars={"grad_norm": (b,), "grad_norm_after": (a,)}) for b, a in norms]
+        return measure(0, StepEvidence(rollouts_of([1.0, 0.0]), Evidence.stack(updates))).step["grad_clipped_frac"]
+
+    assert step([0.5, 2.0, 1.0, 3.0], [0.5, 1.0, 1.0, 1.0]) == 0.5
+    assert step([5.0, 2.0], [5.0, 2.0]) == 0.0
 
 
 def test_a_turn_is_valued_at_its_first_token():

@@ -70,6 +70,12 @@ def turn_clip_frac(t: Tokens, by: Segments) -> np.ndarray:
     return t.turns_by_update.mean(t.by_turn.maximum(t.active))
 
 
+@diagnostic((UPDATE,), Unit.FRACTION, "share of tokens in turns with a clipped token", "this project")
+def turn_clip_token_frac(t: Tokens, by: Segments) -> np.ndarray:
+    """Share of tokens whose turn has a clipped token: what is lost where the clip acts on whole turns."""
+    return by.mean(t.by_turn.spread(t.by_turn.maximum(t.active)))
+
+
 @diagnostic((UPDATE,), Unit.FRACTION, "share of sequences with a clipped token", "this project")
 def sequence_clip_frac(t: Tokens, by: Segments) -> np.ndarray:
     """Share of trajectories in which the clip stopped at least one token."""

@@ -173,3 +173,30 @@ def mismatch_kl(t: Tokens, by: Segments) -> np.ndarray:
 def mismatch_k3(t: Tokens, by: Segments) -> np.ndarray:
     """The same KL by the estimator that is never negative."""
     return by.mean(k3(t.mismatch))
+
+
+def _sampler_surprise(t: Tokens) -> np.ndarray:
+    """Of each sequence log_ppl_old - log_ppl_behaviour: the mean of log_prob_behaviour - log_prob_old."""
+    return t.by_sequence.mean(-t.mismatch)
+
+
+@diagnostic(
+    (UPDATE,),
+    Unit.NATS,
+    "mean over sequences of the mean of log_prob_behaviour - log_prob_old",
+    "verl rollout_corr_helper.py (log_ppl_diff)",
+)
+def mismatch_log_ppl(t: Tokens, by: Segments) -> np.ndarray:
+    """How much more the trainer is surprised by a trajectory, per token, than the sampler was that wrote it."""
+    return t.sequences_by_update.mean(_sampler_surprise(t))
+
+
+@diagnostic(
+    (UPDATE,),
+    Unit.RATIO,
+    "mean over sequences of exp(mean of log_prob_behaviour - log_prob_old)",
+    "verl rollout_corr_helper.py (ppl_ratio)",
+)
+def mismatch_ppl_ratio(t: Tokens, by: Segments) -> np.ndarray:
+    """The trainer's perplexity of a trajectory over the sampler's; 1 where they agree."""
+    return t.sequences_by_update.mean(np.exp(_sampler_surprise(t)))

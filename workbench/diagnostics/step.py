@@ -248,6 +248,15 @@ def grad_norm_mean(v: StepView) -> float | None:
     return _mean(v.over_updates("grad_norm"))
 
 
+@diagnostic(STEP, Unit.FRACTION, "share of updates with ||g||_2 after the clip below ||g||_2", "every trainer")
+def grad_clipped_frac(v: StepView) -> float | None:
+    """Share of the step's updates whose gradient the norm clip shortened; 0 where it is off."""
+    before, after = v.over_updates("grad_norm"), v.over_updates("grad_norm_after")
+    if before is None or after is None:
+        return None
+    return float(np.mean(after < before * (1 - 1e-6)))
+
+
 @diagnostic(STEP, Unit.NORM, "max ||C|| over the updates where it was taken", "arXiv 2511.20718 Fig. 3d")
 def clip_bias_norm_max(v: StepView) -> float | None:
     """Largest clipping bias of the step; NULL when no update measured it."""
