@@ -23,14 +23,18 @@ PATIENCE = 240.0  # seconds: what a loaded machine may need for what takes one w
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 # Opened at the address of a screen, the app looks for its server there first, and only then where it is.
 _EXPECTED = "/_stcore/"
-# What is said at the end of each screen. The app looks for new rows twice a second, so that it is never quite idle.
-_ENDS = {
-    "overview": "grad norm max", "compare": "What differs", "turns": "A cell is the", "collapse": "is no warning",
-    "episode": "Point at a name", "run": "What it wrote", "sql": "asks the same again", "glossary": "Source:",
+# What is said at the end of each screen, or in its stead. The app looks for new rows twice a second, so that it is never
+# quite idle.
+ENDS = {
+    "overview": ("grad norm max",), "compare": ("What differs",), "turns": ("A cell is the",),
+    "region": ("of what was searched", "no experiment of kind region"), "collapse": ("is no warning",),
+    "episode": ("Point at a name",), "replay": ("its episode", "no stored batch"), "run": ("What it wrote",),
+    "sql": ("asks the same again",), "glossary": ("Source:",),
 }  # fmt: skip
-# The end of the screen is there, nothing on it is stale, and every figure has been drawn.
+# The address is that of the screen, its end is there, nothing on it is stale, and every figure has been drawn.
 _SETTLED = """
-end => document.querySelector('[data-testid="stMainBlockContainer"]')?.innerText.includes(end)
+([paths, ends]) => paths.includes(location.pathname)
+  && ends.some(end => document.querySelector('[data-testid="stMainBlockContainer"]')?.innerText.includes(end))
   && !document.querySelector('[data-stale="true"], [data-testid="stSkeleton"]')
   && [...document.querySelectorAll('[data-testid="stPlotlyChart"]')].every(e => e.querySelector('.main-svg'))
   && document.fonts.status === 'loaded'
@@ -144,23 +148,14 @@ def complaints(page: Page) -> list[str]:
 
 def settle(page: Page, screen: str) -> None:
     """Wait until a screen is drawn whole."""
-    page.wait_for_function(_SETTLED, arg=_ENDS[screen])
+    paths = ["/", f"/{screen}"] if screen == "overview" else [f"/{screen}"]
+    page.wait_for_function(_SETTLED, arg=[paths, ENDS[screen]])
 
 
 def go(page: Page, words: str, screen: str) -> None:
-    """Follow a link by its words, again where a click got lost, until the screen is drawn whole."""
-    from playwright.sync_api import TimeoutError as Late
-
-    end = time.monotonic() + PATIENCE
-    while True:
-        page.get_by_role("link", name=words, exact=True).first.click()
-        try:
-            page.wait_for_function(_SETTLED, arg=_ENDS[screen], timeout=40_000)
-        except Late:
-            if time.monotonic() > end:
-                raise
-        else:
-            return
+    """Follow a link by its words, until the screen is drawn whole."""
+    page.get_by_role("link", name=words, exact=True).first.click()
+    settle(page, screen)
 
 
 def click_cell(page: Page, figure: str, carried: list[Any], opens: str) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.e2e.browser import browser, chromium, click_cell, complaints, go, served, settle, window
+from tests.e2e.browser import ENDS, browser, chromium, click_cell, complaints, go, served, settle, window
 from tests.store.fixture import write_grid
 from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync
@@ -95,4 +95,15 @@ def test_from_the_overview_to_the_culprit_token(address: str) -> None:
         page.wait_for_url("**/turns?**")
         settle(page, "turns")
         assert "cell" in query(page)
+        assert not errors
+
+
+def test_every_screen_opens_by_its_name_without_a_complaint(address: str) -> None:
+    with browser() as opened, window(opened) as page:
+        errors = complaints(page)
+        for name in ENDS:
+            page.goto(f"{address}/{name}")
+            settle(page, name)
+            here = page.locator("[data-testid=stTopNavLink][aria-current=page]")
+            assert here.inner_text().lower() == name
         assert not errors
