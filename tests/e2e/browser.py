@@ -23,10 +23,9 @@ PATIENCE = 240.0  # seconds: what a loaded machine may need for what takes one w
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 # Opened at the address of a screen, the app looks for its server there first, and only then where it is.
 _EXPECTED = "/_stcore/"
-# What is said at the end of each screen, or in its stead. The app looks for new rows twice a second, so that it is never
-# quite idle.
+# What is said at the end of each screen, or in its stead. The app looks for new rows twice a second: it is never idle.
 ENDS = {
-    "overview": ("grad norm max",), "compare": ("What differs",), "turns": ("A cell is the",),
+    "overview": ("grad norm max", "More in Region"), "compare": ("What differs",), "turns": ("A cell is the",),
     "region": ("of what was searched", "no experiment of kind region"), "collapse": ("is no warning",),
     "episode": ("Point at a name",), "replay": ("its episode", "no stored batch"), "run": ("What it wrote",),
     "sql": ("asks the same again",), "glossary": ("Source:",),

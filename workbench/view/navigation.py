@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from streamlit.navigation.page import Page
 
-# One module a screen; module, function and address have the screen's name. The first is where the app opens: it also has
-# the address without a name.
+# One module a screen; module, function and address have the screen's name. The first is where the app opens: at the
+# address without a name.
 SCREENS = ("overview", "compare", "region", "turns", "collapse", "episode", "replay", "run", "sql", "glossary")
 TITLES = {"sql": "SQL"}
 _ROOT = "start"  # no address: a default page is served at the root, and reserves a name all the same
