@@ -27,7 +27,7 @@ _EXPECTED = "/_stcore/"
 ENDS = {
     "overview": ("grad norm max", "More in Region"), "compare": ("What differs",), "turns": ("A cell is the",),
     "region": ("of what was searched", "no experiment of kind region"), "collapse": ("is no warning",),
-    "episode": ("Point at a name",), "replay": ("its episode", "no stored batch"), "run": ("What it wrote",),
+    "episode": ("Point at a name",), "replay": ("in Episode", "no stored batch"), "run": ("What it wrote",),
     "sql": ("asks the same again",), "glossary": ("Source:",),
 }  # fmt: skip
 # The address is that of the screen, its end is there, nothing on it is stale, and every figure has been drawn.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
@@ -106,4 +106,24 @@ def test_every_screen_opens_by_its_name_without_a_complaint(address: str) -> Non
             settle(page, name)
             here = page.locator("[data-testid=stTopNavLink][aria-current=page]")
             assert here.inner_text().lower() == name
+        assert not errors
+
+
+def test_a_large_answer_is_saved_whole(address: str, tmp_path: Path) -> None:
+    rows = 316_000
+    with browser() as opened, window(opened) as page:
+        errors = complaints(page)
+        with page.expect_websocket() as connection:
+            page.goto(f"{address}/sql?{urlencode({'sql': f'SELECT range AS n, range / 7 AS share FROM range({rows})'})}")
+        settle(page, "sql")
+        with page.expect_download() as waited:
+            page.get_by_role("button", name="CSV", exact=True).first.click()
+        waited.value.save_as(tmp_path / "answer.csv")
+        lines = (tmp_path / "answer.csv").read_text().splitlines()
+        assert len(lines) == rows + 1
+        assert lines[-1].startswith(f"{rows - 1},")
+        # On a slow connection the browser comes for it later: after some looks for new rows, of several messages each.
+        for _ in range(30):
+            connection.value.wait_for_event("framereceived")
+        assert page.request.get(waited.value.url).status == 200
         assert not errors

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
+from workbench.view import download
+
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
@@ -50,10 +52,7 @@ def figure(
     )  # fmt: skip
     with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="small"):
         st.html(_BUTTONS.format(key=name), unsafe_allow_javascript=True, width="content")
-        st.download_button(
-            "CSV", lambda: _csv(data), f"sorl-{name}.csv", "text/csv", key=f"{name}-csv", type="tertiary",
-            on_click="ignore",
-        )  # fmt: skip
+        download.button("CSV", lambda: _csv(data), f"sorl-{name}.csv", "text/csv", key=f"{name}-csv")
     return list(event["selection"]["points"]) if select else []
 
 
