@@ -56,6 +56,15 @@ _PLACE = """
   return [box.x + x._offset + x.d2p(trace.x[index]), box.y + y._offset + y.d2p(trace.y[index])];
 }
 """
+# Two points of the page: where an x-range of the first panel of a figure begins and ends, at half its height.
+_SPAN = """
+([key, first, last]) => {
+  const drawn = document.querySelector(`.st-key-${key} .js-plotly-plot`);
+  drawn.scrollIntoView({block: 'center'});
+  const {xaxis: x, yaxis: y} = drawn._fullLayout, box = drawn.getBoundingClientRect();
+  return [first, last].map(at => [box.x + x._offset + x.d2p(at), box.y + y._offset + y._length / 2]);
+}
+"""
 _HOVERED = """
 ([key, carried]) => document.querySelector(`.st-key-${key} .js-plotly-plot`)._hoverdata
   ?.some(point => carried.every((value, i) => point.customdata[i] === value))
@@ -173,10 +182,22 @@ def click_cell(page: Page, figure: str, carried: list[Any], opens: str) -> None:
             page.mouse.move(at[0] - 3, at[1] - 2)
             page.mouse.move(*at)
             page.wait_for_function(_HOVERED, arg=[figure, carried], timeout=5_000)
-            page.mouse.click(*at)
+            # Without a move: where the page has shifted since, the click still means what is pointed at.
+            page.mouse.down()
+            page.mouse.up()
             page.wait_for_url(opens, timeout=20_000)
         except Late:
             if time.monotonic() > end:
                 raise
         else:
             return
+
+
+def drag(page: Page, figure: str, first: float, last: float) -> None:
+    """Drag over an x-range of the first panel of a figure."""
+    begin, end = page.evaluate(_SPAN, [figure, first, last])
+    page.mouse.move(*begin)
+    page.mouse.down()
+    page.mouse.move((begin[0] + end[0]) / 2, begin[1])
+    page.mouse.move(*end)
+    page.mouse.up()

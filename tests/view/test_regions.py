@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.view.conftest import Open, figures, html
 
 
@@ -37,6 +39,18 @@ def test_overview_lists_every_run_of_a_region_on_demand(searched: Path, open_scr
     targets = next(t for t in json.loads(figures(app)[0])["data"] if t.get("marker", {}).get("opacity") == 0)
     assert len(targets["customdata"]) == 12
     assert app.query_params["show"] in ("runs", ["runs"])
+
+
+@pytest.mark.parametrize("screen", ["compare", "turns", "collapse"])
+def test_the_screens_of_single_points_lead_to_the_whole_region(
+    screen: str, searched: Path, grid: Path, open_screen: Open
+) -> None:
+    way = 'href="region?experiment=searched"'
+    app = open_screen(screen, searched)
+    assert not app.exception
+    assert way in html(app)
+    assert {arm.partition(" ")[0] for arm in app.multiselect(key="arm").value} == {"ppo", "st-ppo"}
+    assert "Each arm here" not in html(open_screen(screen, grid))
 
 
 def test_other_experiments_have_no_choice_between_map_and_runs(grid: Path, open_screen: Open) -> None:

@@ -18,9 +18,7 @@ _latest: dict[str, int] = {}
 
 def button(label: str, make: Callable[[], bytes], file: str, kind: str, key: str) -> None:
     """A button `label` that saves what `make` returns as `file`, of media type `kind`."""
-    st.download_button(
-        label, lambda: held(make(), file, kind), file, kind, key=key, type="tertiary", on_click="ignore"
-    )
+    st.download_button(label, lambda: held(make(), file, kind), file, kind, key=key, type="tertiary", on_click="ignore")
 
 
 def held(data: bytes, file: str, kind: str) -> bytes:

@@ -11,6 +11,7 @@ from workbench.verdict.region.tables import by_column, by_point, by_series
 from workbench.verdict.region.words import answer
 from workbench.view import export
 from workbench.view.figures.region import MEASURES, region
+from workbench.view.links import STYLE, address, anchor
 from workbench.view.page import look, note
 from workbench.view.safe import html_text
 from workbench.view.theme import styles
@@ -42,6 +43,14 @@ def region_of(store: Store, experiment: str) -> Region:
         return Region(found, by_series(found), by_column(found), by_point(found))
 
     return store.computed(("region", experiment), lambda reader: made(landscape(reader, experiment)))
+
+
+def point_to(store: Store, experiment: str) -> None:
+    """Above the curves of single points of a region: the way to the whole of it."""
+    if is_region(store, experiment):
+        whole = anchor("Region shows the whole of it", address("region", experiment=experiment))
+        st.html(STYLE)
+        st.html(f'<p class="sorl-note sorl-ways"><span>Each arm here is one point of a search.</span>{whole}</p>')
 
 
 def say_answer(shown: Region) -> None:
