@@ -185,7 +185,7 @@ def click_cell(page: Page, figure: str, carried: list[Any], opens: str) -> None:
             # Without a move: where the page has shifted since, the click still means what is pointed at.
             page.mouse.down()
             page.mouse.up()
-            page.wait_for_url(opens, timeout=20_000)
+            page.wait_for_url(opens, timeout=60_000)
         except Late:
             if time.monotonic() > end:
                 raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import streamlit as st
@@ -45,7 +45,15 @@ def figure(drawn: go.Figure, name: str, data: Data, *, describe: str, select: bo
     `data` is what the CSV holds; `describe` says in a sentence what is drawn, for people who cannot see it.
     """
     event = _show(drawn, name, name, data, describe, "points" if select else None)
-    return list(event["selection"]["points"]) if select else []
+    return [_told(point) for point in event["selection"]["points"]] if select else []
+
+
+def _told(point: Mapping[str, Any]) -> dict[str, Any]:
+    """A point that was clicked; what it carries as a list: of numbers the browser sends {"0": 7, "1": 12} instead."""
+    carried = point.get("customdata")
+    if isinstance(carried, Mapping):
+        carried = [carried[place] for place in sorted(carried, key=int)]
+    return {**point, "customdata": carried}
 
 
 def zoomable(drawn: go.Figure, name: str, data: Data, *, describe: str) -> tuple[float, float] | None:
