@@ -23,14 +23,17 @@ PATIENCE = 240.0  # seconds: what a loaded machine may need for what takes one w
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 # Opened at the address of a screen, the app looks for its server there first, and only then where it is.
 _EXPECTED = "/_stcore/"
-# What is said at the end of each screen. The app looks for new rows twice a second, so that it is never quite idle.
-_ENDS = {
-    "overview": "grad norm max", "compare": "What differs", "turns": "A cell is the", "collapse": "is no warning",
-    "episode": "Point at a name", "run": "What it wrote", "sql": "asks the same again", "glossary": "Source:",
+# What is said at the end of each screen, or in its stead. The app looks for new rows twice a second: it is never idle.
+ENDS = {
+    "overview": ("grad norm max", "More in Region"), "compare": ("What differs",), "turns": ("A cell is the",),
+    "region": ("of what was searched", "no experiment of kind region"), "collapse": ("is no warning",),
+    "episode": ("Point at a name",), "replay": ("in Episode", "no stored batch"), "run": ("What it wrote",),
+    "sql": ("asks the same again",), "glossary": ("Source:",),
 }  # fmt: skip
-# The end of the screen is there, nothing on it is stale, and every figure has been drawn.
+# The address is that of the screen, its end is there, nothing on it is stale, and every figure has been drawn.
 _SETTLED = """
-end => document.querySelector('[data-testid="stMainBlockContainer"]')?.innerText.includes(end)
+([paths, ends]) => paths.includes(location.pathname)
+  && ends.some(end => document.querySelector('[data-testid="stMainBlockContainer"]')?.innerText.includes(end))
   && !document.querySelector('[data-stale="true"], [data-testid="stSkeleton"]')
   && [...document.querySelectorAll('[data-testid="stPlotlyChart"]')].every(e => e.querySelector('.main-svg'))
   && document.fonts.status === 'loaded'
@@ -51,6 +54,15 @@ _PLACE = """
   const axis = name => layout[name[0] + 'axis' + name.slice(1)];
   const x = axis(trace.xaxis), y = axis(trace.yaxis);
   return [box.x + x._offset + x.d2p(trace.x[index]), box.y + y._offset + y.d2p(trace.y[index])];
+}
+"""
+# Two points of the page: where an x-range of the first panel of a figure begins and ends, at half its height.
+_SPAN = """
+([key, first, last]) => {
+  const drawn = document.querySelector(`.st-key-${key} .js-plotly-plot`);
+  drawn.scrollIntoView({block: 'center'});
+  const {xaxis: x, yaxis: y} = drawn._fullLayout, box = drawn.getBoundingClientRect();
+  return [first, last].map(at => [box.x + x._offset + x.d2p(at), box.y + y._offset + y._length / 2]);
 }
 """
 _HOVERED = """
@@ -144,23 +156,14 @@ def complaints(page: Page) -> list[str]:
 
 def settle(page: Page, screen: str) -> None:
     """Wait until a screen is drawn whole."""
-    page.wait_for_function(_SETTLED, arg=_ENDS[screen])
+    paths = ["/", f"/{screen}"] if screen == "overview" else [f"/{screen}"]
+    page.wait_for_function(_SETTLED, arg=[paths, ENDS[screen]])
 
 
 def go(page: Page, words: str, screen: str) -> None:
-    """Follow a link by its words, again where a click got lost, until the screen is drawn whole."""
-    from playwright.sync_api import TimeoutError as Late
-
-    end = time.monotonic() + PATIENCE
-    while True:
-        page.get_by_role("link", name=words, exact=True).first.click()
-        try:
-            page.wait_for_function(_SETTLED, arg=_ENDS[screen], timeout=40_000)
-        except Late:
-            if time.monotonic() > end:
-                raise
-        else:
-            return
+    """Follow a link by its words, until the screen is drawn whole."""
+    page.get_by_role("link", name=words, exact=True).first.click()
+    settle(page, screen)
 
 
 def click_cell(page: Page, figure: str, carried: list[Any], opens: str) -> None:
@@ -179,10 +182,22 @@ def click_cell(page: Page, figure: str, carried: list[Any], opens: str) -> None:
             page.mouse.move(at[0] - 3, at[1] - 2)
             page.mouse.move(*at)
             page.wait_for_function(_HOVERED, arg=[figure, carried], timeout=5_000)
-            page.mouse.click(*at)
-            page.wait_for_url(opens, timeout=20_000)
+            # Without a move: where the page has shifted since, the click still means what is pointed at.
+            page.mouse.down()
+            page.mouse.up()
+            page.wait_for_url(opens, timeout=60_000)
         except Late:
             if time.monotonic() > end:
                 raise
         else:
             return
+
+
+def drag(page: Page, figure: str, first: float, last: float) -> None:
+    """Drag over an x-range of the first panel of a figure."""
+    begin, end = page.evaluate(_SPAN, [figure, first, last])
+    page.mouse.move(*begin)
+    page.mouse.down()
+    page.mouse.move((begin[0] + end[0]) / 2, begin[1])
+    page.mouse.move(*end)
+    page.mouse.up()

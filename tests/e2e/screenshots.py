@@ -17,9 +17,11 @@ WIDTHS = (1280, 1920)
 VIEWS: dict[str, list[tuple[str, str]]] = {
     "overview": [],
     "compare": [("arm", "ppo"), ("arm", "s-ppo"), ("arm", "st-ppo")],
+    "region": [],
     "turns": [],
     "collapse": [],
     "episode": [],
+    "replay": [],
     "run": [],
     "sql": [],
     "glossary": [("find", "clip_bias")],

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-from tests.e2e.browser import browser, chromium, click_cell, complaints, go, served, settle, window
+from tests.e2e.browser import ENDS, browser, chromium, click_cell, complaints, drag, go, served, settle, window
 from tests.store.fixture import write_grid
 from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync
@@ -69,14 +69,19 @@ def test_from_the_overview_to_the_culprit_token(address: str) -> None:
         assert page.get_by_text("Each line is one run").or_(page.get_by_text("interquartile mean")).is_visible()
         stored(page, "compare")
 
+        # A part of the curves, by dragging over it: a link to it can be sent.
+        drag(page, "curves", 9.6, 20.3)
+        page.wait_for_url("**/compare?**range=10..20")
+        settle(page, "compare")
+
         go(page, "Collapse", "collapse")
         assert page.get_by_text("How long the arms stay up").is_visible()
         stored(page, "collapse")
 
         go(page, "Turns", "turns")
-        click_cell(page, "turns", [PPO, 12, 3], opens="**/turns?**cell=**")  # step 12, turn 3
+        click_cell(page, "turns", [PPO, 12 - 10, 3], opens="**/turns?**cell=ppo&cell=12&cell=3")  # the range is 10..20
+        page.get_by_text("ppo, turn 3, step 12:").wait_for()
         link = page.locator(".sorl-listing tr", has_text="kept").first.get_by_role("link")
-        link.wait_for()
         stored(page, "turns")
 
         link.click()
@@ -95,4 +100,37 @@ def test_from_the_overview_to_the_culprit_token(address: str) -> None:
         page.wait_for_url("**/turns?**")
         settle(page, "turns")
         assert "cell" in query(page)
+        assert not errors
+
+
+def test_every_screen_opens_by_its_name_without_a_complaint(address: str) -> None:
+    with browser() as opened, window(opened) as page:
+        errors = complaints(page)
+        for name in ENDS:
+            page.goto(f"{address}/{name}")
+            settle(page, name)
+            here = page.locator("[data-testid=stTopNavLink][aria-current=page]")
+            assert here.inner_text().lower() == name
+        assert not errors
+
+
+def test_a_large_answer_is_saved_whole(address: str, tmp_path: Path) -> None:
+    rows = 316_000
+    with browser() as opened, window(opened) as page:
+        errors = complaints(page)
+        with page.expect_websocket() as connection:
+            page.goto(
+                f"{address}/sql?{urlencode({'sql': f'SELECT range AS n, range / 7 AS share FROM range({rows})'})}"
+            )
+        settle(page, "sql")
+        with page.expect_download() as waited:
+            page.get_by_role("button", name="CSV", exact=True).first.click()
+        waited.value.save_as(tmp_path / "answer.csv")
+        lines = (tmp_path / "answer.csv").read_text().splitlines()
+        assert len(lines) == rows + 1
+        assert lines[-1].startswith(f"{rows - 1},")
+        # On a slow connection the browser comes for it later: after some looks for new rows, of several messages each.
+        for _ in range(30):
+            connection.value.wait_for_event("framereceived")
+        assert page.request.get(waited.value.url).status == 200
         assert not errors

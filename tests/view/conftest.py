@@ -1,12 +1,21 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from tests.store.fixture import Shape, write_experiment, write_grid, write_run
+from tests.store.fixture import (
+    START,
+    Shape,
+    write_experiment,
+    write_grid,
+    write_run,
+    write_segment,
+    write_status,
+)
 from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync
 
@@ -41,6 +50,46 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
             folder, "hostile", f"run-{number}", shape=small, algorithm="ppo" if number else text, arm=text,
             status="failed", reason=text, collapse=6 if number == 1 else None,
         )  # fmt: skip
+    sync(folder, CATALOGUE)
+    return folder
+
+
+SEARCHED = """
+kind = "region"
+question = "How large a learning rate does each survive?"
+seeds = [0]
+[axes]
+algorithm = ["ppo", "st-ppo"]
+"learn.staleness" = [0, 8]
+[region]
+low = 0.1
+high = 0.4
+points = 3
+"""
+
+
+@pytest.fixture(scope="session")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A runs folder with an experiment of kind region: ppo collapses from a learning rate of 0.2 on, st-ppo nowhere."""
+    folder = tmp_path_factory.mktemp("searched") / "runs"
+    about = {"experiment": "searched", "question": "How large a learning rate does each survive?", "toml": SEARCHED}
+    write_segment(folder / "searched", "experiment", {k: [v] for k, v in (about | {"written_at": START}).items()})
+    small = Shape(steps=24, trajectories=2, turns=2, epochs=1, steps_per_segment=24)
+    for algorithm in ("ppo", "st-ppo"):
+        for staleness in (0, 8):
+            for rate in (0.1, 0.2, 0.4):
+                fell = algorithm == "ppo" and rate > 0.1
+                name = f"{algorithm} · staleness {staleness} · lr {rate:g}"
+                run = f"{algorithm}-{staleness}-{rate:g}"
+                write_run(
+                    folder, "searched", run, shape=small, algorithm=algorithm, arm=name, collapse=12 if fell else None
+                )
+                config = {"algorithm": algorithm, "learn": {"staleness": staleness, "policy": {"lr": rate}}}
+                write_status(
+                    folder / "searched" / run, algorithm=algorithm, arm=name, status="finished",
+                    config=json.dumps(config), outcome="collapsed" if fell else "healthy",
+                    collapse_step=12 if fell else None, steps=24,
+                )  # fmt: skip
     sync(folder, CATALOGUE)
     return folder
 

@@ -8,7 +8,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from tests.store.processes import ROOT
-from workbench.view.navigation import SCREENS, screens
+from workbench.view.navigation import SCREENS, TITLES, screens
 
 
 @pytest.mark.parametrize("file", ["app.py", "workbench/view/app.py"])
@@ -17,6 +17,42 @@ def test_the_app_opens_on_the_overview(file: str, grid: Path, monkeypatch: pytes
     app = AppTest.from_file(str(ROOT / file), default_timeout=60).run()
     assert not app.exception
     assert app.selectbox(key="experiment").value == "demo"
+
+
+@pytest.mark.parametrize("address", [None, "http://localhost", "http://localhost/overview", "http://localhost/compare"])
+def test_the_overview_has_an_address_of_its_own_and_one_place_in_the_menu(address: str | None) -> None:
+    script = (
+        "import streamlit as st\nfrom workbench.view.navigation import menu\n"
+        f"pages = menu({address!r})\nst.navigation(pages)\n"
+        "st.session_state['pages'] = [(p.title, p.url_path, p.visibility) for p in pages]\n"
+    )
+    app = AppTest.from_string(script, default_timeout=60).run()
+    assert not app.exception
+    pages = app.session_state["pages"]
+    shown = [(title, path) for title, path, visibility in pages if visibility == "visible"]
+    assert [title for title, _ in shown] == [TITLES.get(name, name.capitalize()) for name in screens()]
+    assert shown[0][1] == ("overview" if (address or "").endswith("overview") else "")
+    assert {path for _, path, _ in pages} >= {"", "overview"}
+
+
+def test_a_choice_goes_along_to_the_next_screen() -> None:
+    # The browser asks for the next screen with the choices of this one where a look for new rows is asked for with it.
+    script = (
+        "import streamlit as st\nfrom workbench.view.address import begin, finish\n"
+        "from workbench.view.controls import choose_many\n"
+        "def one():\n    begin('one')\n    choose_many('arm', 'Arms', ['a', 'b', 'c'], ['a'])\n    finish()\n"
+        "def two():\n    begin('two')\n    choose_many('arm', 'Arms', ['a', 'b', 'c'], ['a'])\n    finish()\n"
+        "pages = [st.Page(one), st.Page(two)]\n"
+        "st.session_state['hashes'] = [page._script_hash for page in pages]\n"
+        "st.navigation(pages).run()\n"
+    )
+    app = AppTest.from_string(script, default_timeout=60).run()
+    app.multiselect(key="arm").set_value(["c", "b"]).run()
+    app._page_hash = app.session_state["hashes"][1]
+    app.query_params.clear()
+    app.run()
+    assert app.multiselect(key="arm").value == ["c", "b"]
+    assert app.query_params["arm"] == ["c", "b"]
 
 
 def test_every_screen_has_a_file_of_its_own_and_a_place_in_the_menu() -> None:

@@ -8,10 +8,12 @@ import pytest
 
 from tests.view.conftest import HOSTILE
 from tests.view.hostile_figures import assert_literal
-from workbench.view.figures.region import BELOW, region
-from workbench.view.theme import LIGHT, styles
+from workbench.view.figures.region import region
+from workbench.view.theme import DARK, LIGHT, Palette, mixed, styles
+from workbench.view.tint import contrast
 
 LATTICE = (0.1, 0.2, 0.4)
+LONG = [2.0**n for n in range(11)]
 
 
 def points(arm: str = "ppo") -> pd.DataFrame:
@@ -37,25 +39,43 @@ def draw(arm: str = "ppo", measure: str = "collapsed", along: str = "learn.polic
 
 
 def test_a_cell_is_the_share_of_collapsed_runs_and_what_was_not_run_is_empty() -> None:
-    cells = draw().data[0]
+    _, cells, words, _ = draw().data
     assert [list(row) for row in cells.z] == [[None, 0.2, 0.8], [0.6, None, None]]
-    assert [list(row) for row in cells.text] == [["", "1/5", "4/5"], ["3/5", "", ""]]
+    assert [(round(2**x, 3), round(y), word) for x, y, word in zip(words.x, words.y, words.text, strict=True)] == [
+        (0.2, 0, "1/5"), (0.4, 0, "4/5"), (0.1, 1, "3/5"),
+    ]  # fmt: skip
     assert (draw().layout.coloraxis.cmin, draw().layout.coloraxis.cmax) == (0, 1)
 
 
 def test_final_success_is_drawn_where_it_was_measured() -> None:
-    cells = draw(measure="final").data[0]
+    _, cells, words, _ = draw(measure="final").data
+    assert list(words.text) == [".70", ".20"]
     assert [list(row) for row in cells.z] == [[None, 0.7, 0.2], [None, None, None]]
     assert "mean final success not measured" in cells.customdata[1][0]
 
 
-def test_the_line_is_the_boundary_with_its_interval_and_a_triangle_beyond_the_range() -> None:
-    line = draw().data[1]
-    assert list(line.x) == pytest.approx([math.log2(0.3), math.log2(0.1)])
-    assert list(line.y) == [0 - BELOW, 1 - BELOW]
-    assert list(line.marker.symbol) == ["circle", "triangle-left"]
-    assert list(line.error_x.array) == pytest.approx([math.log2(0.35 / 0.3), 0])
-    assert list(line.error_x.arrayminus) == pytest.approx([math.log2(0.3 / 0.25), 0])
+@pytest.mark.parametrize("palette", [LIGHT, DARK])
+@pytest.mark.parametrize("measure", ["collapsed", "final"])
+def test_the_number_of_a_cell_can_be_read_on_its_colour(palette: Palette, measure: str) -> None:
+    every = pd.DataFrame(
+        [{"series": "ppo", "slice": "", "y": 0.0, "x": x, "runs": 10, "collapsed": n, "final": n / 10}
+         for n, x in enumerate(LONG)]
+    )  # fmt: skip
+    figure = region(every, columns()[:0], LONG, styles([("ppo", "ppo")], palette), palette, "a", "b", measure)
+    colours = palette.sequential[1:]
+    for n, ink in enumerate(figure.data[2].textfont.color):
+        at = n / 10 * (len(colours) - 1)
+        ground = mixed(colours[min(int(at), 3)], colours[min(int(at), 3) + 1], at - min(int(at), 3))
+        assert contrast(ink, ground) > 3.5
+
+
+def test_a_dot_is_the_boundary_with_its_interval_and_a_triangle_beyond_the_range() -> None:
+    edge = draw().data[-1]
+    assert list(edge.x) == pytest.approx([math.log2(0.3), math.log2(0.1)])
+    assert [round(y) for y in edge.y] == [0, 1]
+    assert list(edge.marker.symbol) == ["circle", "triangle-left"]
+    assert list(edge.error_x.array) == pytest.approx([math.log2(0.35 / 0.3), 0])
+    assert list(edge.error_x.arrayminus) == pytest.approx([math.log2(0.3 / 0.25), 0])
 
 
 def test_axes_carry_the_conditions_and_the_searched_values() -> None:

@@ -79,3 +79,15 @@ def test_turns_without_arms_asks_for_one(grid: Path, open_screen: Open) -> None:
     app.multiselect(key="arm").set_value([]).run()
     assert not app.exception
     assert "Choose at least one arm" in html(app)
+
+
+@pytest.mark.parametrize("carried", [[1, 12, 3], {"0": 1, "1": 12, "2": 3}])
+def test_a_click_opens_the_cell_that_was_clicked(
+    carried: object, grid: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clicks = [{"selection": {"points": [{"customdata": carried}], "box": []}}]
+    nothing = {"selection": {"points": [], "box": []}}
+    monkeypatch.setattr("streamlit.plotly_chart", lambda *_, **__: clicks.pop() if clicks else nothing)
+    app = open_screen("turns", grid, arm=["grpo", "ppo"])
+    assert not app.exception
+    assert app.query_params["cell"] == ["ppo", "12", "3"]

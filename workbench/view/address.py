@@ -24,7 +24,10 @@ def arrive(name: str, read: Callable[[Sequence[str]], tuple[Any, list[str]]], fi
     An address without the parameter keeps what was chosen before, on this screen or another. Returns what was ignored.
     """
     given, left = st.query_params.get_all(name), st.session_state.get(f"{name} left", [])
-    if name in st.session_state and given in (left, []) and fits(st.session_state[name]):
+    # A control of the screen before may still have its value here, though the one of this screen does not get it: where
+    # the look for new rows was asked for together with this screen.
+    mine = name in st.session_state and st.session_state.get(f"{name} on") == st.session_state[_SCREEN]
+    if mine and given in (left, []) and fits(st.session_state[name]):
         return []
     value, ignored = read(given or left)
     st.session_state[name] = value
@@ -34,6 +37,7 @@ def arrive(name: str, read: Callable[[Sequence[str]], tuple[Any, list[str]]], fi
 def leave(name: str, values: Sequence[str]) -> None:
     """What control `name` says in the address; nothing where it stands at what needs no saying."""
     st.session_state[f"{name} left"] = list(values)
+    st.session_state[f"{name} on"] = st.session_state[_SCREEN]
     st.session_state[_NOW][name] = list(values)
 
 

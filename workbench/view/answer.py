@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 
 from workbench.store.text import as_csv
+from workbench.view import download
 from workbench.view.safe import markdown_text
 
 if TYPE_CHECKING:
@@ -58,10 +59,7 @@ def files(table: Callable[[], pa.Table]) -> None:
 
     with st.container(horizontal=True, horizontal_alignment="right", gap="small"):
         for name, (kind, write) in kinds.items():
-            st.download_button(
-                name, partial(made, write), f"sorl-answer.{name.lower()}", kind, key=f"answer-{name}", type="tertiary",
-                on_click="ignore",
-            )  # fmt: skip
+            download.button(name, partial(made, write), f"sorl-answer.{name.lower()}", kind, key=f"answer-{name}")
 
 
 def csv_of(table: pa.Table) -> bytes:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from workbench.view.navigation import page, screens
+from workbench.view.navigation import menu
 
 LOGO = Path(__file__).parent / "logo.svg"
 
@@ -15,7 +15,7 @@ def main() -> None:
     """Draw the menu and the chosen screen."""
     st.set_page_config(page_title="sorl", page_icon=str(LOGO), layout="wide")
     st.logo(str(LOGO), size="large")
-    st.navigation([page(name) for name in screens()], position="top").run()
+    st.navigation(menu(st.context.url), position="top").run()
 
 
 if __name__ == "__main__":

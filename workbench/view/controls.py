@@ -10,6 +10,7 @@ import streamlit as st
 from workbench.view import selection
 from workbench.view.address import arrive, leave
 from workbench.view.page import note
+from workbench.view.picks import picked
 from workbench.view.safe import markdown_text, visible
 
 Words = Callable[[str], str]
@@ -55,8 +56,9 @@ def choose_many(
 def choose_range(name: str, label: str, low: int, high: int, *, help: str | None = None) -> tuple[int, int]:
     """A range inside [low, high], kept in URL parameter `name`; the whole range stays out of the address.
 
-    A range that reaches the present end of a live run goes on reaching it.
+    `picks.follow` sets it, too. A range that reaches the present end of a live run goes on reaching it.
     """
+    pick = picked(name)
     if low >= high:
         leave(name, [])
         return low, high
@@ -68,6 +70,9 @@ def choose_range(name: str, label: str, low: int, high: int, *, help: str | None
         inside = low <= first <= last <= high
         st.session_state[name] = (first, last) if inside else (low, high)
     st.session_state[ends] = (low, high)
+    if pick is not None:
+        st.session_state[name], _ = selection.between(name, pick, low, high)
+        st.session_state[f"{name} left"] = st.query_params.get_all(name)
     _say(arrive(name, lambda given: selection.between(name, given, low, high), lambda v: low <= v[0] <= v[1] <= high))
     first, last = cast("tuple[int, int]", st.slider(label, low, high, key=name, help=help))
     leave(name, [] if (first, last) == (low, high) else [selection.written(first, last)])

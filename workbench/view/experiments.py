@@ -16,12 +16,17 @@ if TYPE_CHECKING:
     from workbench.view.data import Store
 
 
-def choose_experiment(store: Store) -> str:
-    """The experiment of the address, by default the one begun last. Raises Empty where there is none."""
+def choose_experiment(store: Store, *, collapsed: bool = False) -> str:
+    """The experiment of the address, by default the one begun last; with `collapsed`, of those with a collapse.
+
+    Raises Empty where there is none.
+    """
     known = store.query("experiments")
     if known.empty:
         raise Empty("no run is recorded here yet: `sorl run experiments/quickstart.toml`")
-    return choose("experiment", "Experiment", list(known["experiment"]))
+    fell = known.loc[known["collapsed"] > 0, "experiment"]
+    first = str(fell.iloc[0]) if collapsed and len(fell) else None
+    return choose("experiment", "Experiment", list(known["experiment"]), first)
 
 
 def runs(store: Store, experiment: str) -> pd.DataFrame:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 import streamlit as st
+
+from workbench.view import download
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
+
+    Data = pd.DataFrame | Callable[[], pd.DataFrame]
 
 CONFIG: dict[str, Any] = {"displayModeBar": False, "displaylogo": False, "scrollZoom": False, "responsive": True}
 # The drawing library of the page makes the images: nothing is sent anywhere, and no second browser is needed. An image
@@ -35,29 +39,57 @@ _BUTTONS = """
 """
 
 
-def figure(
-    drawn: go.Figure, name: str, data: pd.DataFrame | Callable[[], pd.DataFrame], *, describe: str, select: bool = False
-) -> list[dict[str, Any]]:
+def figure(drawn: go.Figure, name: str, data: Data, *, describe: str, select: bool = False) -> list[dict[str, Any]]:
     """Show a figure under `name` (letters, digits, dashes) with its exports; the points clicked, where asked for.
 
     `data` is what the CSV holds; `describe` says in a sentence what is drawn, for people who cannot see it.
     """
+    event = _show(drawn, name, name, data, describe, "points" if select else None)
+    return [_told(point) for point in event["selection"]["points"]] if select else []
+
+
+def _told(point: Mapping[str, Any]) -> dict[str, Any]:
+    """A point that was clicked; what it carries as a list: of numbers the browser sends {"0": 7, "1": 12} instead."""
+    carried = point.get("customdata")
+    if isinstance(carried, Mapping):
+        carried = [carried[place] for place in sorted(carried, key=int)]
+    return {**point, "customdata": carried}
+
+
+def zoomable(drawn: go.Figure, name: str, data: Data, *, describe: str) -> tuple[float, float] | None:
+    """Show a figure as `figure` does; the ends of the part of the x-axis that was just dragged over, if any."""
+    drawn.update_layout(
+        dragmode="select", selectdirection="h",
+        newselection={"line": {"width": 1, "dash": "solid", "color": drawn.layout.template.layout.font.color}},
+    )  # fmt: skip
+    seen = f"{name} zoomed"
+    key = f"{name}-{st.session_state.get(seen, 0)}"
+    with st.container(key=name):
+        event = _show(drawn, key, name, data, describe, "box")
+    boxes = event["selection"]["box"]
+    if not boxes:
+        return None
+    st.session_state[seen] = st.session_state.get(seen, 0) + 1  # the next figure is another one, with nothing selected
+    first, last = sorted(float(end) for end in boxes[0]["x"])
+    return first, last
+
+
+def _show(
+    drawn: go.Figure, key: str, name: str, data: Data, describe: str, mode: Literal["points", "box"] | None
+) -> Any:
     if not re.fullmatch(r"[a-z0-9-]+", name):
         raise ValueError(f"figure name '{name}' must be lower-case letters, digits and dashes")
     event: Any = st.plotly_chart(
-        drawn, theme=None, key=name, config=CONFIG, alt=describe, on_select="rerun" if select else "ignore",
-        selection_mode="points",
+        drawn, theme=None, key=key, config=CONFIG, alt=describe, on_select="rerun" if mode else "ignore",
+        selection_mode=mode or "points",
     )  # fmt: skip
     with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="small"):
         st.html(_BUTTONS.format(key=name), unsafe_allow_javascript=True, width="content")
-        st.download_button(
-            "CSV", lambda: _csv(data), f"sorl-{name}.csv", "text/csv", key=f"{name}-csv", type="tertiary",
-            on_click="ignore",
-        )  # fmt: skip
-    return list(event["selection"]["points"]) if select else []
+        download.button("CSV", lambda: _csv(data), f"sorl-{name}.csv", "text/csv", key=f"{name}-csv")
+    return event
 
 
-def _csv(data: pd.DataFrame | Callable[[], pd.DataFrame]) -> bytes:
+def _csv(data: Data) -> bytes:
     """The table as it is drawn, one row a point, in the order of the figure."""
     frame = data() if callable(data) else data
     return frame.to_csv(index=False).encode()

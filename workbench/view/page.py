@@ -85,6 +85,11 @@ def look() -> Palette:
     return DARK if st.context.theme.type == "dark" else LIGHT
 
 
+def heading(text: str) -> None:
+    """The title of a part of a screen; the text is shown literally."""
+    st.html(f'<p class="sorl-question sorl-heading">{html_text(text)}</p>')
+
+
 def say(text: str) -> None:
     """A sentence that stands in for what cannot be shown."""
     st.html(f'<p class="sorl-warning">{html_text(text)}</p>')

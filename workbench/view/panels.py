@@ -47,6 +47,8 @@ class Chosen:
         else:
             lines.append("Each line is one run; the pale line behind it spans the extremes of every bucket.")
         lines.append("▼ onset of a collapse, △ an alarm, dotted line its threshold, ✕ NaN or Inf.")
+        if self.axis not in CLOCKS:
+            lines.append("Drag over a part of the curves to see it alone.")
         if self.window.width > 1:
             lines.append(f"A point is the mean of {self.window.width} steps; the extremes of those steps stay drawn.")
         if self.window.block > 1 and self.axis == "onset":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
@@ -24,8 +25,8 @@ def choose_number(name: str, label: str, low: int, high: int, default: int, *, h
             return default, [f"{name} = {visible(value)[:60]!r}" for value in given[:1]]
         return first, []
 
-    if (picked := _picked(name)) is not None:
-        st.session_state[name], _ = read(picked)
+    if (pick := picked(name)) is not None:
+        st.session_state[name], _ = read(pick)
         st.session_state[f"{name} left"] = st.query_params.get_all(name)
     for words in arrive(name, read, lambda value: low <= value <= high):
         note(f"Ignored in the address: {words}.")
@@ -46,8 +47,8 @@ def keep(name: str, under: Hashable, read: Callable[[Sequence[str]], T], written
     given, left = st.query_params.get_all(name), st.session_state.get(f"{name} left", [])
     same = st.session_state.get(place) == under
     st.session_state[place] = under
-    picked = _picked(name)
-    value = read(picked if picked is not None else given if given not in (left, []) else left if same else [])
+    pick = picked(name)
+    value = read(pick if pick is not None else given if given not in (left, []) else left if same else [])
     leave(name, written(value))
     return value
 
@@ -58,6 +59,16 @@ def follow(name: str, values: Sequence[str]) -> None:
     st.rerun()
 
 
-def _picked(name: str) -> list[str] | None:
-    picked: list[str] | None = st.session_state.pop(f"{name} picked", None)
-    return picked
+def zoom(name: str, ends: tuple[float, float] | None) -> None:
+    """Draw the view again with the whole steps between `ends` as the range `name`, three steps at least."""
+    if ends is None:
+        return
+    first, last = math.ceil(ends[0]), math.floor(ends[1])
+    middle = round((ends[0] + ends[1]) / 2)
+    follow(name, [selection.written(first, last) if last - first > 1 else selection.written(middle - 1, middle + 1)])
+
+
+def picked(name: str) -> list[str] | None:
+    """What `follow` was just called with for parameter `name`; None for nothing."""
+    found: list[str] | None = st.session_state.pop(f"{name} picked", None)
+    return found

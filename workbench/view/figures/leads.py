@@ -40,7 +40,7 @@ def leads(
     pad = (high - low) * 0.06
     figure.update_xaxes(
         title_text=AXES["onset"], range=[low - pad, high + pad], domain=[0, _SHARE - 0.02], fixedrange=True,
-        separatethousands=True,
+        separatethousands=True, dtick=1 if high - low < 8 else None,
     )  # fmt: skip
     figure.update_yaxes(
         range=[len(alarms) - 0.4, -0.6], tickmode="array", tickvals=list(place.values()), fixedrange=True,

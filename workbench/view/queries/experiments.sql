@@ -1,6 +1,7 @@
--- One row per experiment: its question, how many runs it has and how many are running, the one begun last first.
+-- One row per experiment: its question, how many runs it has, are running and have collapsed, the one begun last first.
 SELECT run.experiment, any_value(experiment.question) AS question, count(*) AS runs,
-       count(*) FILTER (run.status = 'running') AS running, max(run.started_at) AS started_at
+       count(*) FILTER (run.status = 'running') AS running, count(run.collapse_step) AS collapsed,
+       max(run.started_at) AS started_at
 FROM run
 LEFT JOIN experiment USING (experiment)
 GROUP BY run.experiment

@@ -8,7 +8,7 @@ import streamlit as st
 
 from workbench.verdict import compared
 from workbench.verdict.survival import curve, observed
-from workbench.view import episodes, export, falls, theme
+from workbench.view import episodes, export, falls, openings, regions, theme
 from workbench.view.controls import choose, choose_many
 from workbench.view.diagnostics import dictionary
 from workbench.view.experiments import choose_experiment, runs
@@ -17,7 +17,7 @@ from workbench.view.figures.survival import survival
 from workbench.view.figures.timeline import timeline
 from workbench.view.links import run_links
 from workbench.view.navigation import open_screen
-from workbench.view.page import look, note, screen, table
+from workbench.view.page import heading, look, note, screen, table
 from workbench.view.precursors import precursors
 from workbench.view.series import AXES
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from workbench.view.data import Store
 
-_ARMS = 6
 _MOST = 120  # runs that the timeline draws
 _AXIS = {"step": "step", "onset": "before collapse"}
 Styles = dict[str, theme.Style]
@@ -37,11 +36,11 @@ def collapse(store: Store) -> None:
     """When do runs fall, how many, and what announces it?"""
     left, right = st.columns([1, 3])
     with left:
-        experiment = choose_experiment(store)
+        experiment = choose_experiment(store, collapsed=True)
     each = runs(store, experiment)
-    arms = list(each["arm"].unique())
     with right:
-        names = choose_many("arm", "Arms", arms, arms[:_ARMS])
+        regions.point_to(store, experiment)
+        names = choose_many("arm", "Arms", list(each["arm"].unique()), openings.arms(each))
     if not names:
         note("Choose at least one arm.")
         return
@@ -54,7 +53,7 @@ def collapse(store: Store) -> None:
 
 
 def _timeline(store: Store, chosen: pd.DataFrame, styles: Styles, experiment: str) -> None:
-    _heading("What happened when")
+    heading("What happened when")
     axis = choose("x", "Align on", list(_AXIS), kind="row", words=lambda a: _AXIS[a])
     drawn = falls.lives(chosen, axis).head(_MOST)
     events = falls.happened(store, drawn)
@@ -73,7 +72,7 @@ def _timeline(store: Store, chosen: pd.DataFrame, styles: Styles, experiment: st
 
 
 def _survival(store: Store, chosen: pd.DataFrame, styles: Styles, experiment: str) -> None:
-    _heading("How long the arms stay up")
+    heading("How long the arms stay up")
     rows = observed(chosen)
     names = list(dict.fromkeys(rows["arm"]))
     if not names:
@@ -96,7 +95,7 @@ def _survival(store: Store, chosen: pd.DataFrame, styles: Styles, experiment: st
 
 
 def _leads(store: Store, chosen: pd.DataFrame, styles: Styles) -> None:
-    _heading("Which signal moves first")
+    heading("Which signal moves first")
     found, dots = falls.first_alarms(store, chosen)
     fell = int(chosen["collapse_step"].notna().sum())
     if found.empty or not fell:
@@ -107,10 +106,6 @@ def _leads(store: Store, chosen: pd.DataFrame, styles: Styles) -> None:
         leads(alarms, dots, styles, look()), "leads", alarms,
         describe=f"First alarms of {fell} collapsed runs, in steps from the onset of the collapse.",
     )  # fmt: skip
-    note(f"A dot is the first such alarm in one of the {fell} collapsed runs; the tick is the median of those before "
+    note(f"A dot is the first such alarm in a run that collapsed ({fell} did); the tick is the median of those before "
          "the onset, the bar their quartiles. ↑ goes off above its threshold, ↓ below. What also goes off in runs that "
          "stay up is no warning, however early it comes.")  # fmt: skip
-
-
-def _heading(text: str) -> None:
-    st.html(f'<p class="sorl-question">{text}</p>')

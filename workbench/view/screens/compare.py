@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from workbench.view import export, theme
+from workbench.view import export, falls, openings, regions, theme
 from workbench.view.controls import choose, choose_many, choose_range
 from workbench.view.diagnostics import Diagnostics, dictionary
 from workbench.view.experiments import choose_experiment, differences, runs
@@ -14,6 +14,9 @@ from workbench.view.figures.curves import curves
 from workbench.view.links import run_links
 from workbench.view.page import look, note, screen, table
 from workbench.view.panels import Chosen, drawn, onsets, panel
+from workbench.view.picks import zoom
+from workbench.view.precursors import precursors
+from workbench.view.safe import html_text
 from workbench.view.series import AXES, CLOCKS, Window, origins
 
 if TYPE_CHECKING:
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from workbench.view.data import Store
 
 _FIRST = ("step.success", "step.grad_norm_max", "step.ess_frac_min", "step.entropy")
-_ARMS, _PANELS = 6, 12
+_PANELS = 12
 _SMOOTHING = {"1": "off", "2": "2 steps", "5": "5 steps", "10": "10 steps", "20": "20 steps", "50": "50 steps"}
 _AXIS = {"step": "step", "updates": "updates", "tokens": "tokens", "onset": "before collapse"}
 
@@ -32,43 +35,42 @@ def compare(store: Store) -> None:
     """Why did this arm die and that one not: the signals of both, aligned."""
     left, right = st.columns([1, 3])
     with left:
-        experiment = choose_experiment(store)
+        experiment = choose_experiment(store, collapsed=True)
     each = runs(store, experiment)
-    arms = list(each["arm"].unique())
     with right:
-        names = choose_many("arm", "Arms", arms, arms[:_ARMS])
+        regions.point_to(store, experiment)
+        names = choose_many("arm", "Arms", list(each["arm"].unique()), openings.arms(each))
     known = dictionary(store)
-    metrics = choose_many(
-        "metric",
-        "Diagnostics",
-        known.charted,
-        [m for m in _FIRST if m in known.charted],
-        words=known.label,
-        most=_PANELS,
-    )
+    picked = each[each["arm"].isin(names)].sort_values("arm", key=lambda a: a.map(names.index), kind="stable")
+    alarms = precursors(falls.first_alarms(store, picked)[0], known)
+    first = openings.metrics(alarms, known.charted, _FIRST)
+    metrics = choose_many("metric", "Diagnostics", known.charted, first, words=known.label, most=_PANELS)
     if not names or not metrics:
         note("Choose at least one arm and one diagnostic.")
         return
-    chosen, mode, scale = _how(store, each, names, known)
+    chosen, mode, scale = _how(store, picked, names, known)
+    st.html(f'<p class="sorl-answer">{html_text(openings.seen(picked, alarms))}</p>')
     panels = [panel(store, chosen, known, metric, bands=mode == "band") for metric in metrics]
     palette = look()
     pairs = list(each[["arm", "algorithm"]].drop_duplicates().itertuples(index=False, name=None))
     styles = theme.styles(pairs, palette, drawn=names)
     wide, narrow = st.columns([4, 1], gap="medium")
     with wide:
-        export.figure(
-            curves(panels, {arm: styles[arm] for arm in names}, palette, AXES[chosen.axis], onsets=onsets(chosen),
-                   scale=scale),
-            "curves", lambda: drawn(panels),
-            describe=f"{', '.join(p.name for p in panels)} of {', '.join(names)} over {AXES[chosen.axis]}.",
-        )  # fmt: skip
+        figure = curves(
+            panels, {arm: styles[arm] for arm in names}, palette, AXES[chosen.axis], onsets=onsets(chosen), scale=scale
+        )
+        words = f"{', '.join(p.name for p in panels)} of {', '.join(names)} over {AXES[chosen.axis]}."
+        if chosen.axis in CLOCKS:  # a range is in steps
+            export.figure(figure, "curves", lambda: drawn(panels), describe=words)
+        else:
+            zoom("range", export.zoomable(figure, "curves", lambda: drawn(panels), describe=words))
         note(" ".join(chosen.notes(bands=mode == "band")))
         run_links(chosen.runs, experiment)
     with narrow:
         _settings(each, names)
 
 
-def _how(store: Store, each: pd.DataFrame, names: list[str], known: Diagnostics) -> tuple[Chosen, str, str]:
+def _how(store: Store, picked: pd.DataFrame, names: list[str], known: Diagnostics) -> tuple[Chosen, str, str]:
     """The axis, the seeds, the scale, the smoothing and the range; and the runs with their window."""
     axes = [a for a in AXES if a not in CLOCKS or f"step.{CLOCKS[a]}" in known.charted]
     with st.container(horizontal=True, gap="large", vertical_alignment="top"):
@@ -76,7 +78,6 @@ def _how(store: Store, each: pd.DataFrame, names: list[str], known: Diagnostics)
         mode = choose("seeds", "Seeds", ["band", "single"], "band", kind="row")
         scale = choose("scale", "Scale", ["auto", "linear", "log"], "auto", kind="row")
         smooth = choose("smooth", "Smoothing", list(_SMOOTHING), "1", words=lambda s: _SMOOTHING[s], width=130)
-    picked = each[each["arm"].isin(names)].sort_values("arm", key=lambda a: a.map(names.index), kind="stable")
     starts = origins(picked, axis)
     extent = store.query("extent", runs=list(picked["run_id"]), origins=starts).fillna(0)
     low, high = int(extent["first"].iloc[0]), int(extent["last"].iloc[0])

@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
+from workbench.spec import InputError
+from workbench.store.connect import Busy
 from workbench.verdict import table as verdict
-from workbench.view import export, theme
+from workbench.verdict.region.words import readable_series
+from workbench.view import export, regions, theme
+from workbench.view.controls import choose
 from workbench.view.experiments import choose_experiment, question, runs
 from workbench.view.figures.matrix import layout, matrix
+from workbench.view.links import STYLE, address, anchor
 from workbench.view.navigation import open_screen
 from workbench.view.page import look, screen, table
 from workbench.view.panels import curve
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
 
 _POINTS = 40  # of a curve in a cell
 _OPENED = "sorl opened"
+_SHOWN = {"region": "the region", "runs": "every run"}
 
 
 @screen
@@ -32,13 +38,42 @@ def overview(store: Store) -> None:
     with chosen:
         experiment = choose_experiment(store)
     each = runs(store, experiment)
-    summary = store.computed(("summary", experiment), lambda _: verdict.summarise(each))
     with count:
         st.html(f'<p class="sorl-note">{html_text(_count(each))}</p>')
-    st.html(
-        f'<p class="sorl-question">{html_text(question(store, experiment))}</p>'
-        f'<p class="sorl-answer">{html_text(verdict.answer(summary))}</p>'
-    )
+    st.html(f'<p class="sorl-question">{html_text(question(store, experiment))}</p>')
+    if (shown := _region(store, experiment)) is not None:
+        regions.say_answer(shown)
+        as_runs = choose("show", "Show", list(_SHOWN), kind="row", words=lambda one: _SHOWN[one]) == "runs"
+        if not as_runs:
+            regions.draw(shown, experiment, "collapsed")
+            words = readable_series(shown.series)
+            table(list(words.columns), words.astype(str).to_numpy().tolist(), figures=True)
+            more = anchor("More in Region", address("region", experiment=experiment))
+            st.html(STYLE)
+            st.html(f'<p class="sorl-note sorl-ways">{more}</p>')
+            return
+    summary = store.computed(("summary", experiment), lambda _: verdict.summarise(each))
+    if shown is None:
+        st.html(f'<p class="sorl-answer">{html_text(verdict.answer(summary))}</p>')
+    _runs(store, experiment, each)
+    words = verdict.readable(summary)
+    table(list(words.columns), words.astype(str).to_numpy().tolist(), figures=True)
+
+
+def _region(store: Store, experiment: str) -> regions.Region | None:
+    """The region of an experiment of that kind; None while no run of it can be judged, and for any other."""
+    if not regions.is_region(store, experiment):
+        return None
+    try:
+        return regions.region_of(store, experiment)
+    except Busy:
+        raise
+    except InputError:
+        return None
+
+
+def _runs(store: Store, experiment: str, each: pd.DataFrame) -> None:
+    """Every run as a cell, which opens it."""
     palette = look()
     cells = layout(each)
     figure = matrix(cells, _success(store, each), palette)
@@ -52,8 +87,6 @@ def overview(store: Store) -> None:
         st.session_state[_OPENED] = run
         open_screen("run", experiment=experiment, run=run)
     st.session_state[_OPENED] = run
-    words = verdict.readable(summary)
-    table(list(words.columns), words.astype(str).to_numpy().tolist(), figures=True)
 
 
 def _success(store: Store, each: pd.DataFrame) -> pd.DataFrame:

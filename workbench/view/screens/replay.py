@@ -15,7 +15,7 @@ from workbench.view.declared import declared
 from workbench.view.diagnostics import dictionary
 from workbench.view.experiments import choose_experiment, runs
 from workbench.view.figures.chart import chart
-from workbench.view.links import STYLE, address, linked_table
+from workbench.view.links import STYLE, address, anchor, linked_table
 from workbench.view.page import commands, look, note, say, screen, table
 from workbench.view.picks import keep
 from workbench.view.replayed import replayed
@@ -75,7 +75,8 @@ def replay(store: Store) -> None:
                 table(header, rows, figures=True)
             which = str(told["tokens"][0]["trajectory"])
             link = episodes.address(dictionary(store), **here, trajectory=which)
-            linked_table([("its episode", "")], [(link, [f"trajectory {which} of step {step}"])])
+            told_more = anchor(f"Trajectory {which} of step {step} in Episode", link)
+            st.html(f'<p class="sorl-note sorl-ways">{told_more}</p>')
 
 
 def _summary(told: replays.Answer) -> None:

@@ -18,8 +18,9 @@ from workbench.view.findings import findings, findings_html
 from workbench.view.happenings import happenings
 from workbench.view.links import STYLE
 from workbench.view.navigation import open_screen
-from workbench.view.page import look, note, screen
+from workbench.view.page import heading, look, note, screen
 from workbench.view.panels import Chosen, drawn, onsets
+from workbench.view.picks import zoom
 from workbench.view.series import AXES, Window
 from workbench.view.settings import settings
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from workbench.view.data import Store
 
 _CSS = Path(__file__).parents[1] / "run.css"
-_STEPS = "▼ onset of the collapse, △ an alarm, dotted line its threshold, ✕ NaN or Inf."
+_STEPS = "▼ onset of the collapse, △ an alarm, dotted line its threshold, ✕ NaN or Inf. Drag over a part to zoom."
 
 
 @screen
@@ -51,17 +52,17 @@ def run(store: Store) -> None:
     st.html(profile.heading(now, styles[now["arm"]].colour, palette))
     st.html(profile.ways(ways.to_screens(now, experiment, each), ways.to_seeds(now, experiment, each)))
     st.html(profile.about(now))
-    _heading("What stands out")
+    heading("What stands out")
     st.html(findings_html(list(findings(store, known, now, experiment))))
     chosen = _chosen(store, each[each["run_id"] == name])
     _success(store, chosen, now, known, experiment, styles[now["arm"]].colour)
     _signals(store, chosen, known, styles)
-    _heading("What happened")
+    heading("What happened")
     events = store.records("happened", run=name)
     st.html(happenings(events, lambda step: ways.to_step(now, experiment, known, step)))
     _time(store, chosen)
     _settings(each, now)
-    _heading("What it wrote")
+    heading("What it wrote")
     st.html(profile.recorded(store.records("recorded", run=name)))
     st.html(profile.log(lifetime.console(store, experiment, name)))
 
@@ -93,12 +94,15 @@ def _signals(store: Store, chosen: Chosen, known: Diagnostics, styles: dict[str,
     panels, missing = lifetime.signals(store, chosen, known)
     if panels:
         figure = curves(panels, styles, look(), AXES["step"], onsets=onsets(chosen), columns=3, legend=False)
-        export.figure(figure, "signals", lambda: drawn(panels), describe=f"{', '.join(p.name for p in panels)}.")
+        zoom(
+            "range",
+            export.zoomable(figure, "signals", lambda: drawn(panels), describe=", ".join(p.name for p in panels)),
+        )
     note(f"{_STEPS} Not measured in this run: {', '.join(missing)}." if missing else _STEPS)
 
 
 def _time(store: Store, chosen: Chosen) -> None:
-    _heading("Where the time went")
+    heading("Where the time went")
     spent = lifetime.spent(store, chosen)
     if shares(spent):
         export.figure(spending(spent, look()), "time", spent, describe="Wall time of a step, part by part.")
@@ -107,13 +111,9 @@ def _time(store: Store, chosen: Chosen) -> None:
 
 
 def _settings(each: pd.DataFrame, now: dict[str, Any]) -> None:
-    _heading("Settings")
+    heading("Settings")
     others = each[each["arm"] != now["arm"]].drop_duplicates("arm")
     found = settings(now["config"], now["toml"], dict(zip(others["arm"], others["config"], strict=True)))
     st.html(profile.settings_table([one for one in found if one.tells]))
     with st.expander(f"All {len(found)} settings"):
         st.html(profile.settings_table(found))
-
-
-def _heading(text: str) -> None:
-    st.html(f'<p class="sorl-question sorl-part-of-run">{text}</p>')

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from workbench.spec import InputError
-from workbench.view import export, theme
+from workbench.view import export, openings, regions, theme
 from workbench.view.cells import Cell, Turns, columns, listed, measure_of, measures
 from workbench.view.controls import choose, choose_many, choose_range
 from workbench.view.diagnostics import Diagnostics, dictionary
@@ -17,6 +17,7 @@ from workbench.view.figures.heat import ACROSS, Heat, heat
 from workbench.view.links import linked_table, run_links
 from workbench.view.page import look, note, screen
 from workbench.view.picks import follow, keep
+from workbench.view.safe import html_text
 from workbench.view.series import AXES, Window, origins
 from workbench.view.shading import shading
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from workbench.view.data import Store
 
-_ARMS = 6
 _BUCKETS = 360  # of all maps in a row: narrower cells could not be told apart
 _AXIS = {"step": "step", "onset": "before collapse"}
 
@@ -35,17 +35,18 @@ def turns(store: Store) -> None:
     """In which turn, and when, do the signals leave their usual range?"""
     left, right = st.columns([1, 3])
     with left:
-        experiment = choose_experiment(store)
+        experiment = choose_experiment(store, collapsed=True)
     each = runs(store, experiment)
-    arms = list(each["arm"].unique())
     with right:
-        names = choose_many("arm", "Arms", arms, arms[:_ARMS])
+        regions.point_to(store, experiment)
+        names = choose_many("arm", "Arms", list(each["arm"].unique()), openings.arms(each))
     known = dictionary(store)
     view, axis, extreme = _how(store, each, names, known)
     if view.runs.empty:
         note("Choose at least one arm that has this seed.")
         return
     maps = view.heats(store, names, extreme=extreme)
+    st.html(f'<p class="sorl-answer">{html_text(openings.farthest(view, maps))}</p>')
     palette = look()
     pairs = list(each[["arm", "algorithm"]].drop_duplicates().itertuples(index=False, name=None))
     cell = keep("cell", (experiment, axis), lambda given: Cell.read(given, names), lambda c: c.written if c else [])
