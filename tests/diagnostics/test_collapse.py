@@ -92,6 +92,7 @@ def test_a_warm_start_that_the_first_update_kills_has_collapsed_from_the_first_s
     verdict = judge([0.45] + [0.0, 0.015625] * 30, episodes=64)
     assert verdict.outcome == "collapsed"
     assert (verdict.first.peak, verdict.first.peak_step, verdict.onset) == (0.45, 0, 0)
+    assert (verdict.peak, verdict.peak_step) == (0.45, 0)
     assert verdict.detection == 8  # the median needs five points, the rule five of them
 
 

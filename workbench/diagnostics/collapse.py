@@ -82,7 +82,7 @@ class Verdict:
     drops: tuple[Drop, ...]  # severe falls, in order
     mild_drops: tuple[Drop, ...]  # falls past the mild threshold, the severe ones among them
     hard: tuple[str, ...]  # kinds of hard events, in order
-    peak: float | None  # highest smoothed score
+    peak: float | None  # highest smoothed score, or the start that was lost where none came up to it
     peak_step: int | None
     baseline: float | None
     sigma: float
@@ -345,14 +345,15 @@ class Watch:
         elif curve.decided:
             outcome = "healthy" if curve.peak > curve.baseline + curve.gain_noise else "no_learning"
         known = curve.peak_index >= 0
+        lost_start = bool(drops) and drops[0].peak > curve.peak  # no median ever came up to what it began with
         last = curve.scores[-FINAL:]
         return Verdict(
             outcome=outcome,
             drops=drops,
             mild_drops=mild,
             hard=tuple(self._kinds),
-            peak=curve.peak if known else None,
-            peak_step=curve.steps[curve.peak_index] if known else None,
+            peak=drops[0].peak if lost_start else curve.peak if known else None,
+            peak_step=drops[0].peak_step if lost_start else curve.steps[curve.peak_index] if known else None,
             baseline=curve.baseline if curve.scores else None,
             sigma=curve.sigma,
             final=fmean(last) if last else None,
