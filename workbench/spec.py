@@ -277,7 +277,11 @@ TABLES: tuple[Table, ...] = (
             Column("outcome", "VARCHAR", "healthy, mild, collapsed, no_learning or diverged; NULL while undecided."),
             Column("collapse_step", "BIGINT", "Onset of the collapse (step); NULL without one."),
             Column("detection_step", "BIGINT", "First step at which the collapse rule holds; NULL without one."),
-            Column("peak_success", "DOUBLE", "Highest smoothed success of the run; of one that never came up to its start and lost it, the start."),
+            Column(
+                "peak_success",
+                "DOUBLE",
+                "Highest smoothed success of the run; of one that never came up to its start and lost it, the start.",
+            ),
             Column("final_success", "DOUBLE", "Mean success of the last ten steps."),
             Column("steps", "BIGINT", "Steps that the run has completed."),
             Column("started_at", "TIMESTAMP", "When training began (UTC)."),
