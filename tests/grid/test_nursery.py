@@ -34,6 +34,16 @@ def test_only_our_own_trainer_is_forked() -> None:
     assert not hatches((sys.executable, "-m", "workbench.learn.warmstart", "x"))
 
 
+def test_a_fork_that_is_killed_at_once_leaves_nothing_claimed(tmp_path: Path) -> None:
+    for attempt in range(5):
+        claim = (tmp_path / "claim").open("w")
+        fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        child = Fledgling((*TRAINER, str(tmp_path / "nothing")), tmp_path / "console.log", 1, (claim.fileno(),))
+        claim.close()
+        child.kill()
+        assert _ended(child).code in (-signal.SIGKILL, 2), attempt
+
+
 def test_beside_a_gpu_every_trainer_starts_from_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nursery, "_GPUS", (tmp_path,))
     assert not hatches((*TRAINER, "folder"))

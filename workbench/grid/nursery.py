@@ -51,7 +51,7 @@ class Fledgling(Child):
             os.environ.clear()
             os.environ.update(before)
         log.touch()  # so that a log which cannot be written is an OSError here, as from a command
-        held = [DupFd(number) for number in keep]
+        held = [_Held(number) for number in keep]
         process = context.Process(target=_live, args=(list(command[len(TRAINER) :]), str(log.absolute()), held))
         process.start()
         return _Forked(process)
@@ -62,6 +62,24 @@ class Fledgling(Child):
         if self._reap() is None:  # the fork may not lead its own session yet
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGKILL)
+
+
+class _Held:
+    """A descriptor that stays open in the fork, where it is a number; the forking process keeps none.
+
+    It is sent along with the request. Sent ahead, it would stay open here until the fork has asked for it, and a fork
+    that is killed before would leave the run claimed by the grid itself.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (DupFd(self._number),)
+
+
+def _received(sent: Any) -> int:
+    return int(sent.detach())
 
 
 class _Forked:
@@ -84,11 +102,9 @@ class _Forked:
         os.kill(self.pid, number)
 
 
-def _live(arguments: list[str], log: str, held: list[Any]) -> None:
-    """In the fork: its own session, its output in the log, the descriptors it keeps; then the trainer's main."""
+def _live(arguments: list[str], log: str, held: list[int]) -> None:
+    """In the fork, which keeps the descriptors `held`: its own session, its output in the log, the trainer's main."""
     os.setsid()
-    for descriptor in held:
-        descriptor.detach()
     out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (out, 1), (out, 2)):
