@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from workbench.grid.child import Child, Follower, Sight, root
+from workbench.grid.forked import ForkedChild, can_fork
 from workbench.grid.machine import cores
-from workbench.grid.nursery import Fledgling, hatches
 from workbench.spec import InputError, nearest
 
 EXECUTORS = ("local", "ray")
@@ -59,7 +59,7 @@ class Local:
 
     def start(self, command: Sequence[str], log: Path, threads: int, keep: Sequence[int]) -> Process:
         """Start `command`; the file descriptors in `keep` stay open in it."""
-        start = Fledgling if hatches(command) else Child
+        start = ForkedChild if can_fork(command) else Child
         return start(command, log, threads, keep)
 
 

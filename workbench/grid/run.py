@@ -14,8 +14,8 @@ from workbench.grid.edits import edits
 from workbench.grid.ending import cause, one_line
 from workbench.grid.executor import Executor, Local
 from workbench.grid.file import Grid
+from workbench.grid.forked import TRAINER
 from workbench.grid.machine import cores
-from workbench.grid.nursery import TRAINER
 from workbench.grid.session import Limits, Session
 from workbench.grid.signals import Signals
 from workbench.grid.watch import Result, Watch

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.spec import InputError
+from workbench.verdict.diagnosis.score import stored
 
 SAME_SPAN = 0.5  # of the tokens of both spans together, that they must share
 CLIP = 0.18  # ln 1.2, nats: a weaker fault moves no ratio out of the usual clip range
@@ -107,10 +107,4 @@ def write(cases: Sequence[Case], path: Path) -> None:
 
 def read(path: Path) -> list[Case]:
     """The cases of such a file. Raises InputError for a file that is none."""
-    names = [f.name for f in fields(Case)]
-    try:
-        frame = pd.read_parquet(path, columns=names)
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"'{path}' holds no planted faults: {str(error).splitlines()[0]}") from None
-    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    return [Case(**{str(k): v for k, v in row.items()}) for row in rows]
+    return [Case(**row) for row in stored(path, [f.name for f in fields(Case)], "planted faults")]

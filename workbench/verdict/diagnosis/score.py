@@ -111,10 +111,15 @@ def write(found: Sequence[Case], path: Path) -> None:
 
 def read(path: Path) -> list[Case]:
     """The cases of such a file. Raises InputError for a file that is none."""
-    names = [f.name for f in fields(Case)]
+    rows = stored(path, [f.name for f in fields(Case)], "scored diagnoses")
+    return [Case(**{**row, "named": tuple(row["named"])}) for row in rows]
+
+
+def stored(path: Path, names: Sequence[str], what: str) -> list[dict[str, Any]]:
+    """The rows of a file of `what`, columns `names`, None for NULL. Raises InputError for a file that is none."""
     try:
-        frame = pd.read_parquet(path, columns=names)
+        frame = pd.read_parquet(path, columns=list(names))
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"'{path}' holds no scored diagnoses: {str(error).splitlines()[0]}") from None
+        raise InputError(f"'{path}' holds no {what}: {str(error).splitlines()[0]}") from None
     rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    return [Case(**{str(k): v for k, v in row.items() if k != "named"}, named=tuple(row["named"])) for row in rows]
+    return [{str(name): value for name, value in row.items()} for row in rows]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -64,10 +64,7 @@ def shifts(landscape: Landscape, runs: pd.DataFrame) -> list[Shift]:
     asked = _hypotheses(_designs(landscape, runs))
     found = [_shift(landscape, draws, letter, favoured, reference) for letter, favoured, reference in asked]
     corrected = holm([shift.p for shift in found])
-    return [
-        Shift(**{**vars(shift), "p_holm": p, "verdict": _verdict(shift, p)})
-        for shift, p in zip(found, corrected, strict=True)
-    ]
+    return [replace(shift, p_holm=p, verdict=_verdict(shift, p)) for shift, p in zip(found, corrected, strict=True)]
 
 
 def verdicts(found: Sequence[Shift]) -> dict[str, str]:
@@ -109,10 +106,10 @@ def _hypotheses(designs: Sequence[Design]) -> Iterator[tuple[str, str, str]]:
     for plain, stable in pairs(designs, STABILISER):
         if not plain.stabilised and stable.stabilised:
             yield ("c" if plain.ratio == "token" else "d"), stable.arm, plain.arm
-    told = {reference.arm for reference, _ in (*pairs(designs, RATIO), *pairs(designs, STABILISER))}
+    compared = {reference.arm for reference, _ in (*pairs(designs, RATIO), *pairs(designs, STABILISER))}
     for plain, both in pairs(designs, (*RATIO, *STABILISER)):
         cured = both.ratio == "turn" and both.stabilised
-        if plain.ratio == "token" and not plain.stabilised and cured and plain.arm not in told:
+        if plain.ratio == "token" and not plain.stabilised and cured and plain.arm not in compared:
             yield "bc", both.arm, plain.arm
     for critic, group in pairs(designs, CREDIT):
         if critic.critic and not group.critic and critic.ratio == "token" and not critic.stabilised:

@@ -14,12 +14,11 @@ from workbench.verdict import table as verdict
 from workbench.verdict.claims import table as claims
 from workbench.verdict.claims.designs import pooled, settings
 from workbench.verdict.claims.paper import Verdict, verdicts
-from workbench.verdict.claims.rule import NOT_SUPPORTED, SUPPORTED
 from workbench.verdict.results import Results
 from workbench.view.report import figures, region
 from workbench.view.report.parts import Code, Items, Part, Report, Section, Table, Text
 
-TONES = ((SUPPORTED, "healthy"), (NOT_SUPPORTED, "collapsed"))
+TONES = tuple(figures.TONES.items())
 
 
 def report(experiments: Sequence[Results], words: figures.Words, commands: Sequence[str]) -> Report:

@@ -14,13 +14,14 @@ from workbench.verdict.region.tables import by_column, by_point, by_series
 from workbench.verdict.region.words import answer, readable_columns, readable_series, readable_shifts
 from workbench.verdict.results import Results
 from workbench.view.figures.region import region as drawn
+from workbench.view.report import figures
 from workbench.view.report.parts import Figure, Items, Part, Section, Table, Text
 from workbench.view.theme import Palette, styles
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-TONES = (("supported", "healthy"), ("not supported", "collapsed"))
+TONES = tuple(figures.TONES.items())
 
 
 def is_region(found: Results) -> bool:

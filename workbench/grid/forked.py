@@ -1,7 +1,7 @@
 """Trainers that are forked from one process which has done their imports, so that a grid waits for torch only once.
 
-Importing torch and transformers takes five seconds of a core, as much as a short run trains in. Every trainer of a grid
-therefore also runs the code that lay there when the grid began, whatever is edited meanwhile.
+Importing torch and transformers takes five seconds of a core. Every trainer of a grid therefore also runs the code that
+lay there when the grid began, whatever is edited meanwhile.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _IMPORTED = (
 )  # fmt: skip
 
 
-def hatches(command: Sequence[str]) -> bool:
+def can_fork(command: Sequence[str]) -> bool:
     """Whether the command is one that need not be started from nothing: our trainer, where a fork is safe.
 
     It is not on macOS, where a process that has loaded Apple's frameworks must exec, nor beside a GPU, where an import
@@ -37,7 +37,7 @@ def hatches(command: Sequence[str]) -> bool:
     return ours and sys.platform == "linux" and not any(device.exists() for device in _GPUS)
 
 
-class Fledgling(Child):
+class ForkedChild(Child):
     """A trainer that was forked; in everything else a Child."""
 
     def _begin(self, command: Sequence[str], log: Path, threads: int, keep: Sequence[int]) -> Any:
@@ -54,7 +54,7 @@ class Fledgling(Child):
         held = [_Held(number) for number in keep]
         process = context.Process(target=_live, args=(list(command[len(TRAINER) :]), str(log.absolute()), held))
         process.start()
-        return _Forked(process)
+        return _Handle(process)
 
     def kill(self) -> None:
         """Stop the process and everything it started; it may still be there when this returns."""
@@ -82,7 +82,7 @@ def _received(sent: Any) -> int:
     return int(sent.detach())
 
 
-class _Forked:
+class _Handle:
     """What Child asks of a process, of one whose parent is the forking process."""
 
     def __init__(self, process: ForkServerProcess) -> None:
