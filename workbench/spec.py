@@ -926,6 +926,10 @@ class RegionSettings(Settings):
         int, Field(ge=3, le=65, description="values from low to high, both included, evenly spaced on the log scale")
     ] = 9
     probes: Annotated[Count, Field(description="seeds with which a value is first tried")] = 2
+    search: Annotated[
+        Literal["adaptive", "full"],
+        Field(description="adaptive: bisect; full: every value with every seed, to hold the search against"),
+    ] = "adaptive"
     runs: Annotated[Count | None, Field(description="budget: so many runs in all")] = None
     minutes: Annotated[Positive | None, Field(description="budget: so many minutes of training, all runs added up")] = (
         None

@@ -143,3 +143,11 @@ def test_a_budget_of_time_allows_as_many_runs_as_fit_by_the_mean_so_far() -> Non
 
 def test_what_a_search_usually_takes_is_within_its_limits() -> None:
     assert 20 < usual([None, 0], Rule(9, 5)) < 2 * 9 * 5 / 3
+
+
+def test_a_full_search_asks_for_everything_at_once_and_for_what_is_missing_after_that() -> None:
+    rule = Rule(3, seeds=2, full=True)
+    every = {Trial(0, c, p, s) for c in (0, 1) for p in range(3) for s in range(2)}
+    first = search(1, [None, None], rule, lambda _: None)
+    assert set(first.now) == every
+    assert search(1, [None, None], rule, lambda t: t.point > 0).done == first.now

@@ -14,7 +14,7 @@ from workbench.spec import InputError, nearest
 if TYPE_CHECKING:
     from workbench.cli.benchmarks.crowd import Size
 
-SCORES = ("diagnose", "attribution", "warning")
+SCORES = ("diagnose", "attribution", "warning", "search")
 
 
 def bench(
@@ -22,16 +22,18 @@ def bench(
     what: Annotated[
         str | None,
         typer.Argument(
-            metavar="[diagnose|attribution|warning]",
+            metavar="[diagnose|attribution|warning|search]",
             help="How often `sorl diagnose` is right: about the runs of the fault lab, and about who carries a spike; "
-            "how well a collapse is foreseen.",
+            "how well a collapse is foreseen; what a search needs of a full grid.",
             show_default=False,
         ),
     ] = None,
     experiments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[EXPERIMENT]...", help="warning: the runs to evaluate, beside those of --from.", show_default=False
+            metavar="[EXPERIMENT]...",
+            help="warning, search: the runs to evaluate, beside those of --from.",
+            show_default=False,
         ),
     ] = None,
     only: Annotated[
@@ -49,8 +51,8 @@ def bench(
         typer.Option(
             "--from",
             metavar="FILE.parquet",
-            help="diagnose, attribution: count the cases of it. warning: runs of a corpus or of "
-            "`sorl report --export`; again for more.",
+            help="diagnose, attribution: count the cases of it. warning, search: runs of "
+            "`sorl report --export` (warning: or of a corpus); again for more.",
             show_default=False,
         ),
     ] = None,
@@ -68,7 +70,8 @@ def bench(
     `sorl bench diagnose` scores the diagnosis instead: on the finished runs of fault_lab and fault_lab_healthy, or
     --from a file of such scores. `sorl bench attribution` plants faults in batches of its own and counts how often
     the turn and the tokens are named that carry them. `sorl bench warning` evaluates the detectors of early warning on
-    finished runs; --output keeps the runs as a corpus.
+    finished runs; --output keeps the runs as a corpus. `sorl bench search` holds the search of a region against a full
+    grid: how many of its runs it would have asked for, and how far apart the boundaries are.
 
     Parts live and browse run when they are named: they hold the app to its bars.
     """
@@ -80,6 +83,11 @@ def bench(
 
         if what == "warning":
             scored.warned(runs_of(ctx), experiments or [], shipped or [], output)
+            return
+        if what == "search":
+            from workbench.cli.searched import searched
+
+            searched(runs_of(ctx), experiments or [], shipped or [])
             return
         if len(shipped or []) > 1 or experiments:
             raise InputError(f"sorl bench {what} counts the cases of one --from, and takes no experiment")

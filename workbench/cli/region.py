@@ -84,8 +84,7 @@ def describe_region(grid: Grid, form: str, seconds_a_run: float, time: Estimate)
     values = region.settings.lattice
     typer.echo(
         f"\n{region.settings.along} from {values[0]:g} to {values[-1]:g} in {len(values)} values "
-        f"({', '.join(f'{value:g}' for value in values)}); {region.rule.probes} seeds for a first try, "
-        f"{region.rule.seeds} beside a boundary."
+        f"({', '.join(f'{value:g}' for value in values)}); {_seeds(region)}."
     )
     if not any(cell.settings.stop.after_collapse is not None for cell in grid.cells):
         typer.echo("Note: stop.after_collapse is off, so runs that have collapsed train on to their last iteration.")
@@ -99,6 +98,12 @@ def describe_region(grid: Grid, form: str, seconds_a_run: float, time: Estimate)
             else ""
         )
     )
+
+
+def _seeds(region: Region) -> str:
+    if region.rule.full:
+        return f'{region.rule.seeds} seeds everywhere (search = "full")'
+    return f"{region.rule.probes} seeds for a first try, {region.rule.seeds} beside a boundary"
 
 
 def _expected(region: Region, a_series: float) -> int:

@@ -125,7 +125,7 @@ def grow(
 
     for arm, column in itertools.product(range(len(series)), range(len(columns))):
         cell(Trial(arm, column, 0, 0))  # whatever is wrong with an arm is said now, not when its column begins
-    rule = Rule(len(values), len(seeds), settings.probes)
+    rule = Rule(len(values), len(seeds), settings.probes, settings.search == "full")
     limit = None if settings.minutes is None else 60 * settings.minutes
     progress = search(len(series), neighbours, rule, outcome, Budget(settings.runs, limit), seconds)
     unjudged = sum(1 for t in progress.now if history and (p := history.past(cell(t))) and p.collapsed is None)

@@ -8,6 +8,7 @@ outcomes give the same proposals, so a search that was cut off goes on as if it 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -27,11 +28,15 @@ Column = Mapping[int, Mapping[int, bool]]  # point -> seed -> whether the run co
 
 @dataclass(frozen=True)
 class Rule:
-    """How a column is searched: its points, the seeds of a point beside the boundary, those of a first try."""
+    """How a column is searched: its points, the seeds of a point beside the boundary, those of a first try.
+
+    full: no search, every point with every seed.
+    """
 
     points: int
     seeds: int
     probes: int = 2
+    full: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,9 @@ def wanted(column: Column, rule: Rule, start: tuple[int, int] | None = None) -> 
     `start` is the bracket of the neighbouring column. A point is tried with `probes` seeds; where these disagree beside
     the boundary, and at last at both points beside it, every seed is run.
     """
+    if rule.full:
+        every = itertools.product(range(rule.points), range(rule.seeds))
+        return [(p, seed) for p, seed in every if seed not in column.get(p, {})]
     low, high = bracket(column, rule.points)
     if not column:
         first = [(rule.points - 1) // 2] if start is None else [p for p in start if 0 <= p < rule.points]

@@ -39,7 +39,7 @@ def readable_columns(columns: pd.DataFrame) -> pd.DataFrame:
     for row in columns.to_dict(orient="records"):
         key = (row["series"], row["slice"])
         line = rows.setdefault(key, {"arm": row["series"], **({"at": row["slice"]} if sliced else {})})
-        line[f"{row['y']:g}"] = _edge(row)
+        line[f"{row['y']:g}"] = edge(row)
     return pd.DataFrame(list(rows.values())).fillna("-")
 
 
@@ -125,7 +125,8 @@ def _loose(landscape: Landscape, columns: pd.DataFrame) -> str:
     return ", ".join(found)
 
 
-def _edge(row: dict[Any, Any]) -> str:
+def edge(row: dict[Any, Any]) -> str:
+    """The boundary of a row of by_column: `0.17 [0.15, 0.2]`, `> 1` or `< 0.03` beyond what was tried."""
     if row["beyond"]:
         return f"{'>' if row['beyond'] == 'above' else '<'} {row['boundary']:.3g}"
     if _missing(row["boundary_low"]):
