@@ -85,6 +85,20 @@ def test_a_set_option_changes_the_base_an_axis_or_the_seeds(tmp_path: Path) -> N
     assert found.arms == ("ppo", "grpo")
 
 
+def test_only_the_arms_that_are_asked_for_have_cells(tmp_path: Path) -> None:
+    arms = '[axes]\nalgorithm = ["ppo", "grpo"]\n[[arms]]\nname = "ppo, clipped"\n"learn.policy.max_grad_norm" = 1.0'
+    file = write(tmp_path, f"seeds = [0, 1]\n{arms}")
+    assert load(file, only=["ppo, clipped", "ppo"]).arms == ("ppo", "ppo, clipped")
+    searched = f'kind = "region"\n{arms}\n[region]\nlow = 0.1\nhigh = 1.0'
+    region = load(write(tmp_path, searched, "region.toml"), only=["grpo"]).region
+    assert region is not None
+    assert [one.label for one in region.series] == ["grpo"]
+    with pytest.raises(
+        InputError, match=r"no arm 'grpa' in .*x.toml \(did you mean 'grpo'\?\); arms: ppo; grpo; ppo, clipped"
+    ):
+        load(file, only=["grpa"])
+
+
 def test_an_algorithm_may_be_a_table_and_its_label_names_the_change(tmp_path: Path) -> None:
     found = grid(
         tmp_path,

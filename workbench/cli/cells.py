@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from workbench.grid.history import History
 
 
-def grid_of(file: Path, overrides: Sequence[str], history: History | None = None) -> Grid:
+def grid_of(file: Path, overrides: Sequence[str], history: History | None = None, only: Sequence[str] = ()) -> Grid:
     """The cells of a grid file; unknown algorithms, slots and impossible group sizes are InputErrors here.
 
-    `history` is what recorded runs say to a grid whose cells depend on them.
+    `history` is what recorded runs say to a grid whose cells depend on them; `only` are the arms that are asked for.
     """
     from workbench.algorithms import resolve
     from workbench.grid.file import load
 
-    return load(file, overrides, resolve, history)
+    return load(file, overrides, resolve, history, only)
 
 
 def runs_of(ctx: typer.Context) -> Path:

@@ -39,6 +39,10 @@ def plan(
             show_default=False,
         ),
     ] = None,
+    arms: Annotated[
+        list[str] | None,
+        typer.Option("--arm", metavar="NAME", help="Only this arm of the file; again for more.", show_default=False),
+    ] = None,
     form: Annotated[str, typer.Option("--format", help="table, md or json.")] = "table",
     hazard_ratio: Annotated[
         float, typer.Option(help="Effect to be told from none: hazard of collapse over the reference arm's.")
@@ -58,7 +62,7 @@ def plan(
     from workbench.grid.history import History
 
     runs = runs_of(ctx)
-    grid = grid_of(file, changes or [], History(runs))
+    grid = grid_of(file, changes or [], History(runs), arms or [])
     if grid.region is not None:
         _describe_region(grid, runs, workers, form)
         return

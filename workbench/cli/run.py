@@ -40,6 +40,10 @@ def run(
             show_default=False,
         ),
     ] = None,
+    arms: Annotated[
+        list[str] | None,
+        typer.Option("--arm", metavar="NAME", help="Only this arm of the file; again for more.", show_default=False),
+    ] = None,
     executor: Annotated[
         str, typer.Option(help="Where the runs go: local processes, or actors of a Ray cluster (ray).")
     ] = "local",
@@ -70,8 +74,9 @@ def run(
         raise InputError(f"--memory {memory:g} is no size; write GiB, for example --memory 4")
     limits = Limits(retries, hang_seconds, None if memory is None else int(memory * _GIB))
     code = train(
-        file, runs_of(ctx), workers=workers, changes=changes or [], executor=executor, fresh=fresh, limits=limits
-    )
+        file, runs_of(ctx), workers=workers, changes=changes or [], arms=arms or [], executor=executor, fresh=fresh,
+        limits=limits,
+    )  # fmt: skip
     raise typer.Exit(code)
 
 
@@ -81,6 +86,7 @@ def train(
     *,
     workers: int | None = None,
     changes: Sequence[str] = (),
+    arms: Sequence[str] = (),
     executor: str = "local",
     fresh: bool = False,
     limits: Limits | None = None,
@@ -103,7 +109,7 @@ def train(
     history = History(runs)
     if fresh:
         history.forget()
-    fairness.warn(grid_of(file, changes, history).cells)
+    fairness.warn(grid_of(file, changes, history, arms).cells)
 
     def tell(grid: Grid) -> None:
         if grid.region is not None:
@@ -115,7 +121,7 @@ def train(
             sync(runs, CATALOGUE, seconds=0.0)
 
     grid, results = run_rounds(
-        lambda: grid_of(file, changes, history), runs, progress.watch, history, tell,
+        lambda: grid_of(file, changes, history, arms), runs, progress.watch, history, tell,
         workers=workers, executor=place, limits=limits, fresh=fresh, sync=sync_quietly,
     )  # fmt: skip
     with suppress(Busy):  # another grid that ends now syncs the same rows: the table is worth the wait

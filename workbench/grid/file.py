@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from workbench.grid.cell import Cell, arm_label, config_hash, run_id, slug
 from workbench.grid.document import grid_file, known_key, override, parse, read, resolved
 from workbench.grid.history import History
 from workbench.grid.keys import expand, flatten, merge
 from workbench.grid.matched import Waiting, matched
-from workbench.grid.region import Region, grow, series_of
+from workbench.grid.region import Region, Series, grow, series_of
 from workbench.learn.faults.declared import check
-from workbench.spec import GridFile, InputError, RunSettings
+from workbench.spec import GridFile, InputError, RunSettings, nearest
 
 
 class Resolved(Protocol):
@@ -76,14 +76,22 @@ class _Arm:
     control: bool
 
 
+_Named = TypeVar("_Named", _Arm, Series)
+
+
 def load(
-    path: Path, overrides: Sequence[str] = (), resolve: Resolve | None = None, history: History | None = None
+    path: Path,
+    overrides: Sequence[str] = (),
+    resolve: Resolve | None = None,
+    history: History | None = None,
+    only: Sequence[str] = (),
 ) -> Grid:
     """Read a grid file and resolve its cells; every mistake in it is an InputError that names file and key.
 
     `overrides` are `key=value` in TOML's syntax: they change the base; `seeds=[0]` and `axes.KEY=[...]` change the
     file's own lists. `resolve` looks algorithms up (and checks their group size); without it only names are carried.
     `history` is what recorded runs say, for a search and for matched learning rates; without it nothing has run.
+    `only` are the arms to make cells of, by name; all without it.
     """
     text = read(path)
     document = override(parse(text, path), overrides)
@@ -97,18 +105,21 @@ def load(
         return _cell(experiment, arm, seed, base, path, resolve)
 
     if file.region is not None:
-        return _searched(grid, file, base, cell, history)
+        return _searched(grid, file, base, cell, history, only)
     arms = [*_crossed(file, base, path), *_controls(file, path)]
     _refuse_same_name(arms, path)
-    return _listed(grid, arms, cell, history)
+    return _listed(grid, arms, cell, history, only)
 
 
-def _listed(grid: Grid, arms: Sequence[_Arm], cell: Callable[[_Arm, int], Cell], history: History | None) -> Grid:
+def _listed(
+    grid: Grid, arms: Sequence[_Arm], cell: Callable[[_Arm, int], Cell], history: History | None, only: Sequence[str]
+) -> Grid:
     """The grid with every cell of its arms, but for those that wait for another run's factor."""
+    chosen = _chosen(arms, only, grid.path)
     sources = {arm.label: partial(cell, arm) for arm in arms}
     cells: list[Cell] = []
     waiting: list[Waiting] = []
-    for seed, arm in itertools.product(grid.seeds, arms):
+    for seed, arm in itertools.product(grid.seeds, chosen):
         made = cell(arm, seed)
         if made.settings.match is not None:
             lr = matched(made, sources, history, f"{grid.path}, arm '{arm.label}'")
@@ -127,6 +138,7 @@ def _searched(
     base: Mapping[str, Any],
     cell: Callable[[_Arm, int], Cell],
     history: History | None,
+    only: Sequence[str],
 ) -> Grid:
     """The grid of a region: the cells of the search as far as it has come."""
     path = grid.path
@@ -138,6 +150,7 @@ def _searched(
     algorithm = base.get("algorithm", RunSettings.model_fields["algorithm"].default)
     series = series_of(file, algorithm, controls)
     _refuse_same_name([_Arm(arm.label, arm.choices, arm.control) for arm in series], path)
+    series = _chosen(series, only, path)
 
     def make(label: str, choices: dict[str, Any], control: bool, seed: int) -> Cell:
         return cell(_Arm(label, choices, control), seed)
@@ -189,6 +202,15 @@ def _controls(file: GridFile, path: Path) -> list[_Arm]:
         _refuse_seed(choices, path)
         controls.append(_Arm(arm.name, choices, control=True))
     return controls
+
+
+def _chosen(arms: Sequence[_Named], only: Sequence[str], path: Path) -> list[_Named]:
+    """The arms of these names in the order of the file, all without names; InputError for one that is not there."""
+    labels = [arm.label for arm in arms]
+    for name in only:
+        if name not in labels:
+            raise InputError(f"no arm '{name}' in {path}{nearest(name, labels)}; arms: {'; '.join(labels)}")
+    return [arm for arm in arms if not only or arm.label in only]
 
 
 def _refuse_same_name(arms: Iterable[_Arm], path: Path) -> None:
