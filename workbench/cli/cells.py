@@ -1,16 +1,30 @@
-"""What `run` and `plan` share: a grid file with its algorithms looked up."""
+"""What `run` and `plan` share: their options, and a grid file with its algorithms looked up."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
     from workbench.grid.file import Grid
     from workbench.grid.history import History
+
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change the base, e.g. learn.staleness=0; also seeds=[0].",
+        show_default=False,
+    ),
+]
+Arms = Annotated[
+    list[str] | None,
+    typer.Option("--arm", metavar="NAME", help="Only this arm of the file; again for more.", show_default=False),
+]
 
 
 def grid_of(file: Path, overrides: Sequence[str], history: History | None = None, only: Sequence[str] = ()) -> Grid:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from workbench.cli.cells import grid_of, runs_of
+from workbench.cli.cells import Arms, Changes, grid_of, runs_of
 from workbench.cli.tables import as_json, check_format, show
 
 if TYPE_CHECKING:
@@ -30,19 +30,8 @@ def plan(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Runs at a time; default: one a core.", show_default=False)
     ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Change the base, e.g. learn.staleness=0; also seeds=[0].",
-            show_default=False,
-        ),
-    ] = None,
-    arms: Annotated[
-        list[str] | None,
-        typer.Option("--arm", metavar="NAME", help="Only this arm of the file; again for more.", show_default=False),
-    ] = None,
+    changes: Changes = None,
+    arms: Arms = None,
     form: Annotated[str, typer.Option("--format", help="table, md or json.")] = "table",
     hazard_ratio: Annotated[
         float, typer.Option(help="Effect to be told from none: hazard of collapse over the reference arm's.")

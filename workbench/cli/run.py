@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from workbench.cli.cells import grid_of, runs_of
+from workbench.cli.cells import Arms, Changes, grid_of, runs_of
 from workbench.spec import InputError
 
 if TYPE_CHECKING:
@@ -31,19 +31,8 @@ def run(
         int | None,
         typer.Option(min=1, help="Runs at a time; default: a core for each thread of each run.", show_default=False),
     ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Change the base, e.g. learn.staleness=0; also seeds=[0].",
-            show_default=False,
-        ),
-    ] = None,
-    arms: Annotated[
-        list[str] | None,
-        typer.Option("--arm", metavar="NAME", help="Only this arm of the file; again for more.", show_default=False),
-    ] = None,
+    changes: Changes = None,
+    arms: Arms = None,
     executor: Annotated[
         str, typer.Option(help="Where the runs go: local processes, or actors of a Ray cluster (ray).")
     ] = "local",
