@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 
 import pytest
@@ -16,6 +17,7 @@ from workbench.agent.engines.hf import HFEngine
 from workbench.agent.episode import Episode, collate
 from workbench.agent.errors import NonFinite
 from workbench.agent.tokenizer import Codec
+from workbench.agent.worlds import Question, Retrieved
 from workbench.agent.worlds.facts import Facts
 from workbench.spec import EngineSettings, InputError, WorldSettings
 
@@ -43,6 +45,34 @@ def make(request: pytest.FixtureRequest) -> Make:
 def roll(engine: Engine, world: Facts, n: int = 24, seed: int = 0, greedy: bool = False) -> list[Episode]:
     questions = world.questions("train", 0, 0, n)
     return engine.rollout(world, questions, [q.id // 2 for q in questions], torch.Generator().manual_seed(seed), greedy)
+
+
+class Counted(Facts):
+    """Facts behind a retriever that answers several queries in one request."""
+
+    def __init__(self, settings: WorldSettings) -> None:
+        super().__init__(settings)
+        self.searches, self.requests, self._answered = 0, 0, Counter[str]()
+
+    def search_ahead(self, queries: Sequence[str]) -> None:
+        """Answer all of them in one request."""
+        self.requests += bool(queries)
+        self._answered.update(queries)
+
+    def search(self, question: Question, query: str, turn: int) -> Retrieved:
+        """The answer to one query: a request of its own unless it was asked for ahead."""
+        self.searches += 1
+        self.requests += self._answered[query] == 0
+        self._answered -= Counter([query])
+        return super().search(question, query, turn)
+
+
+def test_searches_that_fall_together_are_one_request(
+    make: Make, apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    world = Counted(WorldSettings())
+    roll(make(apprentice, tokenizer, EngineSettings()), world)
+    assert 0 < world.requests < 0.8 * world.searches
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])

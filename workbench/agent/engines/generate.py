@@ -18,7 +18,7 @@ from transformers import (
 from workbench.agent.engines.hf import in_dtype
 from workbench.agent.engines.sampling import non_finite
 from workbench.agent.episode import Episode
-from workbench.agent.protocol import Dialogue, begin, turn_length
+from workbench.agent.protocol import Dialogue, begin, search_ahead, turn_length
 from workbench.agent.tokenizer import Codec
 from workbench.agent.worlds import Question, World
 from workbench.spec import EngineSettings
@@ -79,9 +79,11 @@ class GenerateEngine:
         written = out.sequences[:, width:]
         scores = torch.stack(out.scores, dim=1).float()  # (B, n, V), temperature applied
         log_prob = torch.log_softmax(scores, -1).gather(2, written[..., None])[..., 0]
-        for dialogue, tokens, values in zip(dialogues, written.tolist(), log_prob.tolist(), strict=True):
-            n = min(turn_length(self._codec, tokens), self._limit - len(dialogue.tokens))
-            dialogue.turn(tokens[:n], values[:n])
+        room = [self._limit - len(dialogue.tokens) for dialogue in dialogues]
+        turns = [row[: min(turn_length(self._codec, row), n)] for row, n in zip(written.tolist(), room, strict=True)]
+        search_ahead(dialogues, turns)  # one request for all of them, not one each
+        for dialogue, turn, values in zip(dialogues, turns, log_prob.tolist(), strict=True):
+            dialogue.turn(turn, values[: len(turn)])
             if dialogue.ended is None and len(dialogue.tokens) >= self._limit:
                 dialogue.stop()
 
