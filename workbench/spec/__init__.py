@@ -1,0 +1,39 @@
+"""The vocabulary of the workbench: levels, units, alarms, diagnostics, checks, tables and the settings of a run.
+
+Nothing of ours is imported here and nothing heavy either: every room may read it, and the command line and the app
+start on it without torch.
+"""
+
+from workbench.spec.diagnostic import Alarm, Diagnostic, Level, Unit
+from workbench.spec.errors import InputError, nearest
+from workbench.spec.grid import Arm, GridFile, RegionSettings
+from workbench.spec.guard import GUARD, RATIO_TOLERANCE, Check, check
+from workbench.spec.rollups import ROLLUPS, SPAN, Rollup
+from workbench.spec.run import COSMETIC, RunSettings
+from workbench.spec.settings import (
+    BATCH_FOLDER,
+    BATCH_FORMAT,
+    BatchesSettings,
+    CollapseSettings,
+    ComputeSettings,
+    EngineSettings,
+    EvaluationSettings,
+    FaultSettings,
+    LearnSettings,
+    OptimizerSettings,
+    PolicySettings,
+    RecordSettings,
+    RetrieverSettings,
+    StopSettings,
+    WarmStartSettings,
+    WorldSettings,
+)
+from workbench.spec.tables import TABLES, Column, Table, table
+
+__all__ = [
+    "BATCH_FOLDER", "BATCH_FORMAT", "COSMETIC", "GUARD", "RATIO_TOLERANCE", "ROLLUPS", "SPAN", "TABLES",
+    "Alarm", "Arm", "BatchesSettings", "Check", "CollapseSettings", "Column", "ComputeSettings", "Diagnostic",
+    "EngineSettings", "EvaluationSettings", "FaultSettings", "GridFile", "InputError", "LearnSettings", "Level",
+    "OptimizerSettings", "PolicySettings", "RecordSettings", "RegionSettings", "RetrieverSettings", "Rollup",
+    "RunSettings", "StopSettings", "Table", "Unit", "WarmStartSettings", "WorldSettings", "check", "nearest", "table",
+]  # fmt: skip

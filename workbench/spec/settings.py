@@ -1,0 +1,286 @@
+"""The tables of settings of a run. Defaults are the vetted setting; an unknown key is an error."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Positive = Annotated[float, Field(gt=0.0)]
+Count = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
+
+
+class Settings(BaseModel):
+    """Base of every settings table: frozen, strict about unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _none_is_a_word(cls, given: Any) -> Any:
+        """TOML has no null: "none" switches an optional setting off (`value_clip = "none"`)."""
+        if not isinstance(given, dict):
+            return given
+        optional = {k for k, f in cls.model_fields.items() if type(None) in get_args(f.annotation)}
+        return {k: None if k in optional and v == "none" else v for k, v in given.items()}
+
+
+def without_defaults(settings: Settings, told: dict[str, Any], *names: str) -> dict[str, Any]:
+    """`told`, what `settings` serialise to, less those of `names` that are at their default."""
+    fields = type(settings).model_fields
+    for name in names:
+        if getattr(settings, name) == fields[name].default:
+            told.pop(name, None)
+    return told
+
+
+class RetrieverSettings(Settings):
+    """What answers the searches of the worlds atlas and dataset; docs/data.md."""
+
+    kind: Literal["memory", "bm25", "dense", "http"] = "memory"  # memory: the world's own facts or passages
+    corpus: str | None = None  # JSON lines {"id", "contents"}; bm25 and dense
+    model: str = "intfloat/e5-base-v2"  # embedding model; dense
+    url: str | None = None  # a server of Search-R1's protocol; http
+    timeout: Positive = 10.0  # seconds of a request; http
+    retries: Natural = 3  # of a request that failed; http
+    batch: Count = 64  # queries a request; http
+
+    @model_validator(mode="after")
+    def _has_its_place(self) -> RetrieverSettings:
+        if self.kind in ("bm25", "dense") and self.corpus is None:
+            raise ValueError(f'retriever.kind = "{self.kind}" needs retriever.corpus = "FILE.jsonl"')
+        if self.kind == "http" and self.url is None:
+            raise ValueError('retriever.kind = "http" needs retriever.url = "http://127.0.0.1:8000/retrieve"')
+        return self
+
+
+class WorldSettings(Settings):
+    """The task: a generated knowledge base, real facts (atlas), or the questions of a data set."""
+
+    kind: Literal["facts", "atlas", "dataset"] = "facts"
+    seed: Natural = 0  # wording of the passages; atlas
+    data: str | None = None  # a file or a benchmark's name; dataset
+    data_split: str | None = None  # of a benchmark; None = the one that papers report; dataset
+    eval_data: str | None = None  # held-out questions; None = a tenth of `data`; dataset
+    retriever: RetrieverSettings = RetrieverSettings()
+    entities: Annotated[int, Field(ge=4, le=40)] = 40
+    relations: Annotated[int, Field(ge=2, le=10)] = 10
+    hops: tuple[Fraction, Fraction, Fraction] = (0.2, 0.4, 0.4)  # probability of a 1, 2 and 3-hop question
+    top_k: Annotated[int, Field(ge=0, le=5)] = 2  # facts returned a search; 0 = the retriever returns nothing
+    noise: Fraction = 0.2  # probability that a ranked result list is shuffled
+    max_turns: Count = 6
+    max_turn_tokens: Annotated[int, Field(ge=4)] = 14
+    reward: Literal["em", "f1"] = "em"
+
+    @model_validator(mode="after")
+    def _hops_are_a_distribution(self) -> WorldSettings:
+        if abs(sum(self.hops) - 1.0) > 1e-9:
+            raise ValueError(f"hops must sum to 1, got {list(self.hops)}")
+        return self
+
+    @model_validator(mode="after")
+    def _retriever_fits(self) -> WorldSettings:
+        if self.kind == "facts" and self.retriever != RetrieverSettings():
+            raise ValueError('world.kind = "facts" answers its own queries; world.retriever is for atlas and dataset')
+        if self.kind == "dataset" and self.retriever.kind == "memory":
+            raise ValueError('world.kind = "dataset" has no passages of its own: set world.retriever.kind')
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_what_facts_lack(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what only other worlds have where it is not set: a world of facts is the same as before them."""
+        told: dict[str, Any] = handler(self)
+        for name in ("seed", "data", "data_split", "eval_data", "retriever"):
+            if getattr(self, name) == WorldSettings.model_fields[name].default:
+                told.pop(name, None)
+        return told
+
+
+class PolicySettings(Settings):
+    """The policy network of a run without `model`: a fresh transformers decoder of this size, warm-started."""
+
+    family: Literal["llama", "qwen3"] = "llama"  # AutoTokenizer forces its own class on qwen2 folders
+    hidden: Count = 64
+    layers: Count = 2
+    heads: Count = 4
+    mlp: Count = 172
+    tied: bool = False
+
+
+class WarmStartSettings(Settings):
+    """Imitation on noisy scripted episodes; shared by every run with the same world, policy and warm start."""
+
+    steps: Natural = 240
+    batch: Annotated[int, Field(ge=2)] = 64
+    lr: Positive = 3e-3
+    noise: Fraction = 0.1  # probability that a scripted turn goes wrong
+    seed: Natural = 0
+
+
+class EngineSettings(Settings):
+    """How rollouts are sampled."""
+
+    kind: Literal["hf", "vllm"] = "hf"  # by transformers in the trainer's own process, or by vLLM beside it
+    temperature: Positive = 1.0
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    cache_gib: Positive = 1.0  # vLLM's key-value cache
+    sync_tolerance: Positive | None = None  # nats, of vLLM's sync check; None = 1e-4 in float32, 0.5 in bfloat16
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what only vLLM reads where it is not set."""
+        return without_defaults(self, handler(self), "cache_gib", "sync_tolerance")
+
+
+class OptimizerSettings(Settings):
+    """SGD or AdamW of one network."""
+
+    kind: Literal["sgd", "adamw"] = "sgd"
+    lr: Positive = 0.15
+    momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0  # SGD only
+    beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9  # AdamW only
+    beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.999  # AdamW only
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    max_grad_norm: Positive | None = None  # clip the global gradient norm; None = off, the norm is logged all the same
+
+
+class ComputeSettings(Settings):
+    """Where the networks are trained, and what bounds the memory that it takes; docs/models.md."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # auto: a GPU where torch sees one
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of matrix products; weights and optimizer are float32
+    gradient_checkpointing: bool = False  # hold one layer's activations at a time, compute the others again
+    micro_batch_tokens: Count | None = None  # tokens a pass, padding counted; None = by sequences, learn.micro_batch
+
+
+class LearnSettings(Settings):
+    """The off-policy knobs and the optimisation of one iteration."""
+
+    episodes: Count = 64
+    group_size: Count | None = None  # rollouts per prompt; None = the algorithm's own
+    epochs: Count = 1
+    minibatches: Count = 4
+    micro_batch: Count | None = None  # sequences per backward; None = the whole minibatch
+    staleness: Natural = 0  # train on the rollouts of this many iterations ago
+    old_log_prob: Literal["rollout", "update", "behaviour"] = "rollout"
+    old_values: Literal["update", "rollout"] = "update"
+    reference: bool = False  # keep the warm start as a frozen reference for KL terms
+    policy: OptimizerSettings = OptimizerSettings()
+    critic: OptimizerSettings = OptimizerSettings(kind="adamw", lr=1e-3, max_grad_norm=1.0)
+    value_clip: Positive | None = 0.5
+    entropy_coef: float = 0.0
+    clip_bias_every: Natural = 4  # true clipping bias by a second backward every n updates; 0 = never
+    target_kl: Positive | None = None  # stop the epochs of a step once approx_kl exceeds 1.5 times this
+    probe_every: Natural = 0  # gradient noise, agreement and tag probabilities every n updates; 0 = never
+
+    @model_serializer(mode="wrap")
+    def _without_a_probe_that_is_off(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave `probe_every` out where it is off: such a run is the same run as before there was a probe."""
+        told: dict[str, Any] = handler(self)
+        if not self.probe_every:
+            told.pop("probe_every", None)
+        return told
+
+
+class EvaluationSettings(Settings):
+    """Held-out questions, never trained on."""
+
+    every: Natural = 20  # iterations; 0 = only at the end
+    episodes: Count = 256
+    greedy: bool = False
+
+
+BATCH_FOLDER = "batches"  # of a run's folder: one safetensors file a stored step
+BATCH_FORMAT = 1  # version of those files; a reader refuses a higher one
+
+
+class BatchesSettings(Settings):
+    """The black box: of which steps the whole training batch stays on the disk."""
+
+    last: Annotated[Natural, Field(description="the newest steps")] = 16
+    every: Annotated[Natural, Field(description="every n-th step as well, from 0; 0 = none")] = 20
+    before: Annotated[
+        Natural,
+        Field(
+            description="steps before each alarm, warning or collapse, and on either side of the step at which a "
+            "collapse began"
+        ),
+    ] = 8
+    mb: Annotated[Natural, Field(description="megabytes that all of them may take together; 0 = keep none")] = 256
+    weights_mb: Annotated[
+        Natural,
+        Field(description="weights of the step's start go with its batch up to so many megabytes; 0 = never"),
+    ] = 4
+
+    @model_validator(mode="after")
+    def _is_still_there(self) -> BatchesSettings:
+        if self.mb and self.before >= self.last:
+            raise ValueError(
+                f"before = {self.before} steps cannot be kept of an event when only the last {self.last} are there; "
+                f"set last = {self.before + 1} or more"
+            )
+        return self
+
+
+class RecordSettings(Settings):
+    """What is written down. The turn ledger is complete by default."""
+
+    turns: Fraction = 1.0  # share of trajectories whose turns are recorded
+    tokens: Natural = 2  # trajectories a step with every token recorded
+    flush_seconds: Annotated[float, Field(gt=0.0, le=2.0)] = 1.0
+    checkpoint_every: Natural = 20  # iterations; 0 = only at the end
+    batches: BatchesSettings = BatchesSettings()
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave the black box out where it is at its default: it changes no number of a run."""
+        return without_defaults(self, handler(self), "batches")
+
+
+class CollapseSettings(Settings):
+    """The collapse rule (docs/diagnostics.md gives each threshold's reason)."""
+
+    window: Count = 5
+    baseline: Count = 5
+    severe: Fraction = 0.5
+    mild: Fraction = 0.2
+    points: Count = 5
+    sigmas: Positive = 3.0
+
+
+class StopSettings(Settings):
+    """When training ends before its last iteration; looked at between two iterations, all off by default."""
+
+    after_collapse: Annotated[
+        Natural | None,
+        Field(description="so many iterations beyond the one in which the collapse rule first held"),
+    ] = None
+    updates: Annotated[Count | None, Field(description="so many optimizer updates")] = None
+    tokens: Annotated[Count | None, Field(description="so many trained tokens, each epoch counted")] = None
+    seconds: Annotated[
+        Positive | None,
+        Field(description="so much wall time of training, all sessions of a resumed run together"),
+    ] = None
+
+
+class FaultSettings(Settings):
+    """A bug that is injected on purpose; docs/faults.md lists the kinds."""
+
+    kind: Annotated[str, Field(min_length=1)]
+    at_step: Natural  # the first iteration with it
+    until_step: Count | None = None  # the first iteration without it again; None = to the end
+    turn: Count | None = None  # the turn that it concerns, where it concerns turns; None = any
+    strength: float | None = None  # its one number; None = the default of its kind
+
+    @model_validator(mode="after")
+    def _lasts(self) -> FaultSettings:
+        if self.until_step is not None and self.until_step <= self.at_step:
+            raise ValueError(f"until_step = {self.until_step} must be above at_step = {self.at_step}")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _only_what_is_set(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what is not set: TOML has no null."""
+        return without_defaults(self, handler(self), "until_step", "turn", "strength")
