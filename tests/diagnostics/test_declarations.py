@@ -9,6 +9,7 @@ from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.declare import diagnostic, dictionary
 from workbench.diagnostics.hard import HARD_RULES
 from workbench.diagnostics.page import COLLAPSE_REASONS, page
+from workbench.diagnostics.unalarmed import STEP_REASONS, why_no_alarm
 from workbench.spec import CollapseSettings, Level, Unit, table
 
 PROMISED = {
@@ -37,6 +38,16 @@ def test_every_diagnostic_says_what_it_is():
         assert d.formula, d.name
         assert d.source, d.name
         assert d.description.rstrip().endswith("."), d.name
+
+
+def test_what_has_no_alarm_says_why_and_what_has_one_does_not():
+    steps = {d.name: d.alarm for d in CATALOGUE if d.level is Level.STEP}
+    assert set(STEP_REASONS) == {name for name, alarm in steps.items() if alarm is None}
+    for d in CATALOGUE:
+        if d.alarm is None:
+            assert why_no_alarm(d) in page(), d.name
+        else:
+            assert d.level is Level.STEP, d.name  # only rows of table step are watched
 
 
 def test_fractions_are_named_so_and_nothing_else_is():

@@ -111,6 +111,12 @@ def test_bounds_and_sums(shape, scale):
     assert 1 / evidence.mask.shape[1] - 1e-12 <= update["ess_sequence_frac"][0] <= 1
     assert update["kl_k3"][0] >= 0
     assert update["chi2"][0] >= -1
+    assert update["chi2_sequence"][0] >= -1
+    assert update["log_ratio_std"][0] <= 2 * update["log_ratio_abs_max"][0]
+    assert update["clip_frac"][0] <= update["turn_clip_token_frac"][0] <= update["sequence_clip_token_frac"][0]
+    assert update["advantage_positive_frac"][0] + update["advantage_negative_frac"][0] <= 1 + 1e-12
+    good = np.ma.compressed(update["ratio_positive_q50"])
+    assert np.all((update["ratio_min"][0] <= good) & (good <= update["ratio_max"][0]))
     assert update["clip_low_frac"][0] + update["clip_high_frac"][0] == pytest.approx(update["clip_frac"][0])
     assert update["clip_frac"][0] <= update["out_of_range_frac"][0]
     if n > 1:
@@ -121,7 +127,10 @@ def test_bounds_and_sums(shape, scale):
     assert np.all(turns["ratio_min"] <= turns["ratio_geo"] * (1 + 1e-12))
     assert np.all(turns["ratio_geo"] <= turns["ratio_arith"] * (1 + 1e-12))
     assert np.all(turns["ratio_arith"] <= turns["ratio_max"] * (1 + 1e-12))
-    for columns in (update, turns, measure_turn_steps(turns)):
+    rolled = measure_turn_steps(turns)
+    assert np.all(np.ma.compressed(rolled["explained_variance"]) <= 1)
+    assert np.all(rolled["value_mae"] >= np.abs(rolled["value_error"]) - 1e-12)
+    for columns in (update, turns, rolled):
         for name, column in columns.items():
             if name.endswith("_frac") and column is not None:
                 assert np.all((np.ma.compressed(column) >= 0) & (np.ma.compressed(column) <= 1 + 1e-12)), name
@@ -142,6 +151,8 @@ def test_on_the_policy_that_sampled_nothing_has_moved(shape):
         "kl_k3",
         "chi2",
         "log_ratio_abs_max",
+        "log_ratio_std",
+        "chi2_sequence",
         "ratio_std",
     ):
         assert update[name][0] == pytest.approx(0, abs=1e-14), name
@@ -160,6 +171,8 @@ def test_the_roll_up_is_the_pooled_statistic_of_its_turns(shape):
         chosen = at_turn == int(k)
         assert rolled["entropy"][row] == pytest.approx(float(evidence.entropy[0][chosen].mean()))
         assert rolled["ratio_max"][row] == pytest.approx(float(evidence.ratio[0][chosen].max()))
+        spread = float(evidence.advantages[0][chosen].std(correction=0))
+        assert rolled["advantage_std"][row] == pytest.approx(spread, abs=1e-12)
         assert rolled["n_turns"][row] == int(chosen.any(dim=1).sum())
     assert sum(rolled["gradient_share"]) == pytest.approx(1)
 

@@ -48,10 +48,30 @@ def measured(evidence, name):
         ("advantage_positive_frac", 6 / 11),
         ("log_ratio_q50", 0.02),
         ("unit_ratio_max", 2.013753),
+        ("log_ratio_std", (0.2164 - (0.48 / 11) ** 2) ** 0.5),  # mean of delta^2 is 2 kl_k2
+        ("ratio_positive_q50", (1.020201 + 1.105171) / 2),  # .741 .951 1.020 | 1.105 1.162 2.014
+        ("chi2_sequence", (2.559981 + 0.149569) / 2 - 1),  # exp(2 x .47), exp(2 x -.95)
+        ("sequence_clip_token_frac", 1.0),
+        ("advantage_negative_frac", 5 / 11),
     ],
 )
 def test_update_level_numbers(name, expected):
     assert measured(worked(), name) == pytest.approx(expected, **EXACT)
+
+
+def test_the_share_of_tokens_in_clipped_trajectories_grows_with_the_unit():
+    advantage = ADVANTAGE.clone()
+    advantage[1, 4] = 1.2  # its ratio of .27 is now on the side that PPO does not clip
+    case = worked(advantage=advantage)
+    assert measured(case, "clip_frac") == pytest.approx(1 / 11)
+    assert measured(case, "turn_clip_token_frac") == pytest.approx(3 / 11)
+    assert measured(case, "sequence_clip_token_frac") == pytest.approx(5 / 11)
+    assert measured(case, "sequence_clip_frac") == 0.5
+
+
+def test_without_a_token_to_reinforce_there_is_no_median_ratio_of_them():
+    update = measure_updates(Evidence.stack([worked(), worked(advantage=-ADVANTAGE.abs())]))["ratio_positive_q50"]
+    assert np.ma.getmaskarray(update).tolist() == [False, True]
 
 
 def test_an_outlier_moves_the_proxies_and_not_the_clip_fraction():
@@ -81,9 +101,16 @@ def test_turn_level_numbers():
     assert turns["ratio_prod"] == pytest.approx([2.117000, 0.755784, 1.161834, 0.332871], **EXACT)
     assert turns["log_ratio_sum"] == pytest.approx([0.75, -0.28, 0.15, -1.10])
     assert turns["advantage"] == pytest.approx([0.8, 0.45, -0.6, -0.625])
+    assert turns["advantage_std"] == pytest.approx([(0.08 / 3) ** 0.5, 0.05, 0.1, 0.331875**0.5])
     assert turns["clip_frac"] == pytest.approx([1 / 3, 0, 0, 1 / 4])
     assert turns["out_of_range_frac"] == pytest.approx([1 / 3, 1 / 2, 1 / 2, 1 / 4])
     assert turns["ratio_max"] == pytest.approx([2.013753, 1.020201, 1.284025, 1.161834], **EXACT)
+
+
+def test_the_spread_of_advantages_at_a_turn_index_is_that_of_its_tokens():
+    rolled = measure_turn_steps(measure_turns(worked()))
+    second = np.std([0.5, 0.4, -1, -1.2, 0.3, -0.6])
+    assert rolled["advantage_std"] == pytest.approx([0.4904**0.5, second])  # 1 .8 .6 -.5 -.7 about .24
 
 
 def test_gradient_share_of_turns_is_the_share_of_absolute_weights():
@@ -170,6 +197,20 @@ def test_a_turn_is_valued_at_its_first_token():
     assert turns["value_error"] == pytest.approx([-1.0, -0.5, 0.8, 1.1])
     rolled = measure_turn_steps(turns)
     assert rolled["value_error"] == pytest.approx([-0.1, 0.3])
+    assert rolled["value_mae"] == pytest.approx([0.9, 0.8])
+    assert rolled["explained_variance"] == pytest.approx([1 - 1.62 / 0.50001, 1 - 1.28 / 0.50001])
+
+
+def test_one_turn_with_an_index_leaves_its_explained_variance_open_and_no_critic_everything():
+    values = torch.zeros(1, 2, 8).double()
+    turns = measure_turns(worked(values=values, values_old=values, returns=values))
+    alone = {k: v if v is None else v[:3] for k, v in turns.items()}  # the second turn of one trajectory only
+    rolled = measure_turn_steps(alone)
+    assert np.ma.getmaskarray(rolled["explained_variance"]).tolist() == [False, True]
+    assert rolled["value_mae"].tolist() == [0, 0]
+    without = measure_turn_steps(measure_turns(worked()))
+    assert without["explained_variance"] is None
+    assert without["value_mae"] is None
 
 
 def test_a_trajectory_is_measured_where_the_step_last_trained_on_it_and_the_step_knows_its_age():

@@ -24,7 +24,7 @@ def advantage_mean(t: Tokens, by: Segments) -> np.ndarray:
 
 
 @diagnostic(
-    (UPDATE, STEP),
+    (UPDATE, TURN, STEP),
     Unit.REWARD,
     "population std of A over tokens",
     "rlwatch (advantage variance)",
@@ -45,6 +45,12 @@ def advantage_abs_max(t: Tokens, by: Segments) -> np.ndarray:
 def advantage_positive_frac(t: Tokens, by: Segments) -> np.ndarray:
     """Share of tokens with a positive advantage."""
     return by.mean(t.advantage > 0)
+
+
+@diagnostic((UPDATE,), Unit.FRACTION, "<1[A < 0]>_m", "arXiv 2510.18927 (BAPO)")
+def advantage_negative_frac(t: Tokens, by: Segments) -> np.ndarray:
+    """Share of tokens with a negative advantage; what is missing to 1 with the positive ones is exactly 0."""
+    return by.mean(t.advantage < 0)
 
 
 @diagnostic((UPDATE,), Unit.FRACTION, "<1[|A| < 0.01]>_m", "arXiv 2502.01600 (LOOP drops these)")

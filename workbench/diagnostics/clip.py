@@ -82,6 +82,12 @@ def sequence_clip_frac(t: Tokens, by: Segments) -> np.ndarray:
     return t.sequences_by_update.mean(t.by_sequence.maximum(t.active))
 
 
+@diagnostic((UPDATE,), Unit.FRACTION, "share of tokens in sequences with a clipped token", "this project")
+def sequence_clip_token_frac(t: Tokens, by: Segments) -> np.ndarray:
+    """Share of tokens whose trajectory has a clipped token: what is lost where the clip acts on whole trajectories."""
+    return by.mean(t.by_sequence.spread(t.by_sequence.maximum(t.active)))
+
+
 @diagnostic(
     (UPDATE,), Unit.NORM, "||C||, C = 1/N sum over clipped tokens of r A grad log pi", "arXiv 2511.20718 Lemma 4.2"
 )
@@ -92,13 +98,16 @@ def clip_bias_norm(t: Tokens, by: Segments) -> np.ndarray | None:
 
 @diagnostic((UPDATE,), Unit.RATIO, "||C|| / ||g||", "arXiv 2511.20718 Eq. 7 and 8")
 def clip_bias_ratio(t: Tokens, by: Segments) -> np.ndarray | None:
-    """Clipping bias against the gradient that was applied."""
+    """Clipping bias against the gradient that was applied; NULL on updates where it was not taken, or where g is 0."""
     return t.scalar("clip_bias_ratio")
 
 
 @diagnostic((UPDATE,), Unit.NONE, "cos(C, g + C)", "this project")
 def clip_bias_cosine(t: Tokens, by: Segments) -> np.ndarray | None:
-    """Direction of what the clip removed against the unclipped gradient; 1 = the clip only shortens the step."""
+    """Direction of what the clip removed against the unclipped gradient; 1 = the clip only shortens the step.
+
+    NULL on updates where the bias was not taken, or where it is 0: always, for clips that stop no gradient.
+    """
     return t.scalar("clip_bias_cosine")
 
 

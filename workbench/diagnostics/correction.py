@@ -14,7 +14,7 @@ VERL = "verl rollout_corr_helper.py"
 
 @diagnostic((UPDATE,), Unit.RATIO, "<omega>_m after the cap or the mask", f"{VERL} (rollout_is_mean)")
 def correction_mean(t: Tokens, by: Segments) -> np.ndarray | None:
-    """Mean weight that the rollout correction gave a token loss."""
+    """Mean weight that the rollout correction gave a token loss; NULL without one."""
     return None if t.correction is None else by.mean(t.correction)
 
 
@@ -30,17 +30,17 @@ def correction_mean(t: Tokens, by: Segments) -> np.ndarray | None:
     },
 )
 def corrected_frac(t: Tokens, by: Segments) -> np.ndarray | None:
-    """Share of tokens whose weight the correction capped or set to 0."""
+    """Share of tokens whose weight the rollout correction capped or set to 0; NULL without one."""
     return None if t.corrected is None else by.mean(t.corrected)
 
 
 @diagnostic((UPDATE,), Unit.FRACTION, "<1[A > 0] 1[omega capped, or set to 0]>_m", "this project")
 def corrected_positive_frac(t: Tokens, by: Segments) -> np.ndarray | None:
-    """The part of corrected_frac with a positive advantage."""
+    """The part of corrected_frac with a positive advantage; NULL without a rollout correction."""
     return None if t.corrected is None else by.mean(t.corrected & (t.advantage > 0))
 
 
 @diagnostic((UPDATE,), Unit.FRACTION, "<1[A < 0] 1[omega capped, or set to 0]>_m", "this project")
 def corrected_negative_frac(t: Tokens, by: Segments) -> np.ndarray | None:
-    """The part of corrected_frac with a negative advantage."""
+    """The part of corrected_frac with a negative advantage; NULL without a rollout correction."""
     return None if t.corrected is None else by.mean(t.corrected & (t.advantage < 0))

@@ -37,7 +37,10 @@ def value_mae(t: Tokens, by: Segments) -> np.ndarray | None:
 
 @diagnostic((UPDATE,), Unit.REWARD, "<|V_old - G|> over the tokens out of range", "this project")
 def value_mae_out_of_range(t: Tokens, by: Segments) -> np.ndarray | None:
-    """The same over tokens whose ratio left the clip's range: whether advantages are wrong where the data is stale."""
+    """The same over tokens whose ratio left the clip's range: whether advantages are wrong where the data is stale.
+
+    NULL without a critic, and where no token left the range.
+    """
     if t.value_old is None or t.returns is None:
         return None
     return by.mean(np.abs(t.value_old - t.returns), t.out_of_range)
@@ -45,7 +48,7 @@ def value_mae_out_of_range(t: Tokens, by: Segments) -> np.ndarray | None:
 
 @diagnostic((UPDATE,), Unit.REWARD, "<V_old - G>_m", "this project")
 def value_bias(t: Tokens, by: Segments) -> np.ndarray | None:
-    """Mean error of the values behind the advantages; above 0 = the critic hopes for too much."""
+    """Mean error of the values behind the advantages; above 0 = the critic hopes for too much. NULL without one."""
     return None if t.value_old is None or t.returns is None else by.mean(t.value_old - t.returns)
 
 
@@ -75,5 +78,5 @@ def value(t: Tokens, by: Segments) -> np.ndarray | None:
 
 @diagnostic((TURN,), Unit.REWARD, "V_old(s_k) - G, at the first token of the turn", "this project", roll="turns")
 def value_error(t: Tokens, by: Segments) -> np.ndarray | None:
-    """How wrong that was; its mean over turns of one index is the critic's bias there."""
+    """How wrong that was; its mean over turns of one index is the critic's bias there. NULL without a critic."""
     return None if t.value_old is None or t.returns is None else by.first(t.value_old - t.returns)

@@ -133,7 +133,7 @@ def measure_turn_steps(turns: Mapping[str, Any]) -> Columns:
     index, ids = np.unique(turns["turn_index"], return_inverse=True)
     by = Segments(ids, len(index))
     weight = np.asarray(turns["n_tokens"], dtype=np.float64)
-    view = TurnRows(by, np.asarray(turns["trajectory"]), np.array(turns["status"], dtype=object))
+    view = TurnRows(by, np.asarray(turns["trajectory"]), np.array(turns["status"], dtype=object), turns)
     columns: Columns = {"turn_index": index}
     columns |= _measured(TURN_STEP_MEASURES, lambda m: m(view))
     rolled = [m for m in (*at(Level.TURN), *TURN_MEASURES) if m.roll is not None]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from workbench.diagnostics import CATALOGUE
+from workbench.diagnostics import CATALOGUE, probe
 from workbench.diagnostics.alarms import COOLDOWN
 from workbench.diagnostics.collapse import ABRUPT, FINAL, ONSET_TOLERANCE, RECOVERED
 from workbench.diagnostics.combined import COMBINED
-from workbench.diagnostics.declare import in_words
+from workbench.diagnostics.declare import declared, in_words
 from workbench.diagnostics.hard import HARD_RULES, HardRule
-from workbench.spec import CollapseSettings, Diagnostic, table
+from workbench.diagnostics.unalarmed import FINER, why_no_alarm
+from workbench.spec import CollapseSettings, Diagnostic, LearnSettings, Level, table
 
 # The notation of the formulas.
 SYMBOLS: tuple[tuple[str, str], ...] = (
@@ -42,12 +43,16 @@ COLLAPSE_REASONS: dict[str, tuple[str, str]] = {
 }
 
 
+_EVERY = LearnSettings()
+_BIAS = ("clip_bias_norm", "clip_bias_ratio", "clip_bias_cosine")
+
+
 def page() -> str:
-    """Markdown: the symbols, one table per table of the store, then the alarms, then the collapse rule."""
+    """Markdown: the symbols, a table per table of the store, what costs extra, the alarms, the collapse rule."""
     names = list(dict.fromkeys(d.table for d in CATALOGUE))
     parts = [_columns(name, [d for d in CATALOGUE if d.table == name]) for name in names]
     rule = f"## The collapse rule\n\n{collapse_rule()}"
-    return "\n\n".join([_symbols(), *parts, _alarms(), rule]) + "\n"
+    return "\n\n".join([_symbols(), *parts, _passes(), _alarms(), rule]) + "\n"
 
 
 def _symbols() -> str:
@@ -61,6 +66,24 @@ def _columns(name: str, diagnostics: Sequence[Diagnostic]) -> str:
     )
 
 
+def _passes() -> str:
+    """The columns that take passes of their own through the network, and the settings that say how often."""
+    probed = ", ".join(f"`{measure.name}`" for measure in declared(probe))
+    bias = ", ".join(f"`{d.name}`" for d in CATALOGUE if d.name in _BIAS)
+    return (
+        "## What costs a pass of its own\n\nEverything above comes from the forward and backward passes of training, "
+        "except these columns of table `minibatch`. They are NULL on the updates between, and a run trains the same "
+        "whether they are taken or not.\n\n"
+        + _markdown(
+            ("setting", "default", "columns", "costs"),
+            (
+                ["`learn.probe_every`", f"{_EVERY.probe_every} (never)", probed, "two forward passes and a backward"],
+                ["`learn.clip_bias_every`", str(_EVERY.clip_bias_every), bias, "a backward"],
+            ),
+        )
+    )
+
+
 def _alarms() -> str:
     rows = ([f"`{d.table}.{d.name}`", in_words(d.alarm), d.alarm.reason] for d in CATALOGUE if d.alarm)
     return (
@@ -68,12 +91,24 @@ def _alarms() -> str:
         f" back, and keeps quiet for {COOLDOWN} steps in between. The marks are starting points, not truths: whether "
         "one warns in time on your runs is what the view `lead_time` shows.\n\n"
         + _markdown(("diagnostic", "goes off", "reason"), rows)
+        + f"\n\nThe other columns of table `step` have none, for these reasons; the finer tables have none because "
+        f"{FINER}.\n\n"
+        + _markdown(("diagnostics", "no alarm, because"), _without_alarm())
         + "\n\nTwo findings take more than one value:\n\n"
         + _markdown(
             ("event", "severity", "happens when", "reason"),
             ([f"`{c.kind}`", c.severity, c.happens, c.reason] for c in COMBINED),
         )
     )
+
+
+def _without_alarm() -> Iterable[Sequence[str]]:
+    """Reason by reason the columns of table `step` that have it."""
+    found: dict[str, list[str]] = {}
+    for d in CATALOGUE:
+        if d.level is Level.STEP and not d.alarm:
+            found.setdefault(why_no_alarm(d), []).append(f"`{d.name}`")
+    return ([", ".join(names), reason] for reason, names in found.items())
 
 
 def collapse_rule() -> str:

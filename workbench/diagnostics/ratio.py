@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from workbench.diagnostics.declare import diagnostic
-from workbench.diagnostics.tokens import Segments, Tokens, quotient
+from workbench.diagnostics.tokens import CLAMP, Segments, Tokens, quotient
 from workbench.spec import Alarm, Level, Unit
 
 STEP, TRAJECTORY, TURN, UPDATE = Level.STEP, Level.TRAJECTORY, Level.TURN, Level.UPDATE
@@ -93,6 +93,19 @@ def log_ratio_q99(t: Tokens, by: Segments) -> np.ndarray:
     return t.log_ratio_quantiles[4]
 
 
+@diagnostic((UPDATE,), Unit.NATS, "population std of delta", "this project")
+def log_ratio_std(t: Tokens, by: Segments) -> np.ndarray:
+    """Spread of the token log-ratios; their mean is -approx_kl."""
+    return by.std(t.log_ratio)
+
+
+@diagnostic((UPDATE,), Unit.RATIO, "median of r over the tokens with A > 0", "arXiv 2603.10069 (drift of the ratios)")
+def ratio_positive_q50(t: Tokens, by: Segments) -> np.ndarray:
+    """Median ratio of the tokens to be reinforced; on the way to 0 they lose their gradient. NULL without any."""
+    good = t.advantage > 0
+    return Segments(by.ids[good], by.size).quantiles(t.ratio[good], (0.5,))[0]
+
+
 @diagnostic((UPDATE,), Unit.NATS, "max |delta|", "TRL grpo_trainer.py")
 def log_ratio_abs_max(t: Tokens, by: Segments) -> np.ndarray:
     """Largest move of one token, before any clamp."""
@@ -149,6 +162,18 @@ def ess_sequence_frac(t: Tokens, by: Segments) -> np.ndarray:
 def chi2(t: Tokens, by: Segments) -> np.ndarray:
     """Chi-square divergence of the new policy from the old one, estimated on tokens: the variance of the ratios."""
     return by.mean(t.ratio**2) - 1.0
+
+
+@diagnostic(
+    (UPDATE,),
+    Unit.NONE,
+    "mean over sequences of W^2 - 1, W = exp(clamp(sum delta of a sequence, +-20))",
+    "verl rollout_corr_helper.py (chi2_seq)",
+)
+def chi2_sequence(t: Tokens, by: Segments) -> np.ndarray:
+    """The same divergence by the product ratios of whole trajectories; far above chi2 where tokens drift one way."""
+    weight = np.exp(np.clip(t.by_sequence.total(t.clamped), -CLAMP, CLAMP))
+    return t.sequences_by_update.mean(weight**2) - 1.0
 
 
 @diagnostic((TURN,), Unit.RATIO, "exp(mean delta of the turn)", "arXiv 2511.20718 Lemma 4.1", roll="turns")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from workbench.diagnostics.declare import diagnostic
-from workbench.diagnostics.tokens import Segments
+from workbench.diagnostics.tokens import Segments, quotient
 from workbench.spec import Level, Unit
 
 TURN_STEP = Level.TURN_STEP
@@ -20,6 +22,12 @@ class TurnRows:
     by: Segments
     trajectory: np.ndarray  # (P,)
     status: np.ndarray  # (P,) of str or None
+    columns: Mapping[str, Any] = field(default_factory=dict)  # the measured ones, (P,), masked where not measured
+
+    def of(self, name: str) -> np.ndarray | None:
+        """A column of the ledger as it is; None where no turn has it."""
+        column = self.columns.get(name)
+        return None if column is None else np.ma.getdata(column)
 
 
 @diagnostic(TURN_STEP, Unit.COUNT, "trajectories with a turn of this index", "this project", sql_type="BIGINT")
@@ -50,3 +58,38 @@ def answer_frac(v: TurnRows) -> np.ndarray:
 def invalid_frac(v: TurnRows) -> np.ndarray:
     """Share of the turns of this index that break the protocol."""
     return _share(v, "invalid")
+
+
+@diagnostic(TURN_STEP, Unit.REWARD, "population std of A over the tokens of the turns", "arXiv 2511.20718 Fig. 2")
+def advantage_std(v: TurnRows) -> np.ndarray | None:
+    """Spread of the advantages of the tokens in turns of this index: between the turns, and inside them."""
+    mean, inside, tokens = v.of("advantage"), v.of("advantage_std"), v.of("n_tokens")
+    if mean is None or inside is None or tokens is None:
+        return None
+    count = v.by.total(tokens)
+    centre = v.by.spread(quotient(v.by.total(tokens * mean), count))
+    return np.sqrt(quotient(v.by.total(tokens * (inside**2 + (mean - centre) ** 2)), count))
+
+
+@diagnostic(
+    TURN_STEP,
+    Unit.NONE,
+    "1 - Var(V_old(s_k) - G) / (Var(G) + 1e-5), unbiased variances over the turns with this index",
+    "Search-R1 and verl (critic/vf_explained_var), turn by turn",
+)
+def explained_variance(v: TurnRows) -> np.ndarray | None:
+    """How much of the returns the critic explains where turns of this index begin.
+
+    NULL without a critic, and where only one turn has this index.
+    """
+    value, error = v.of("value"), v.of("value_error")
+    if value is None or error is None:
+        return None
+    return 1.0 - v.by.variance(error) / (v.by.variance(value - error) + 1e-5)
+
+
+@diagnostic(TURN_STEP, Unit.REWARD, "mean |V_old(s_k) - G| over the turns with this index", "this project")
+def value_mae(v: TurnRows) -> np.ndarray | None:
+    """How wrong the critic is where turns of this index begin; value_error is its bias there. NULL without a critic."""
+    error = v.of("value_error")
+    return None if error is None else v.by.mean(np.abs(error))

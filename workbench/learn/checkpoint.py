@@ -19,6 +19,8 @@ from workbench.agent.episode import Episode
 from workbench.learn.rollouts import Rollout
 from workbench.learn.update import Learner
 
+PROBE = "probe.safetensors"  # the gradient that the next probe is compared with
+
 
 @dataclass
 class Progress:
@@ -47,6 +49,8 @@ def save(folder: Path, learner: Learner, progress: Progress, keep: int = 2) -> P
             if value is not None
         }
         save_file(_contiguous(flat), unfinished / f"{name}_optimizer.safetensors")
+    if learner.probe.before is not None:
+        save_file({"before": learner.probe.before}, unfinished / PROBE)
     for i, rollout in enumerate(progress.rollouts):
         known = {"log_prob_old": rollout.log_prob_old, "values": rollout.values}
         tensors = {name: tensor for name, tensor in known.items() if tensor is not None}
@@ -89,6 +93,8 @@ def load(checkpoint: Path, learner: Learner) -> Progress:
             parameter, name_in_state = key.split(".", 1)
             state.setdefault(int(parameter), {})[name_in_state] = value
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    if (checkpoint / PROBE).is_file():
+        learner.probe.before = load_file(checkpoint / PROBE)["before"]
     stored = json.loads((checkpoint / "progress.json").read_text())
     rollouts = []
     for i, entry in enumerate(stored["rollouts"]):

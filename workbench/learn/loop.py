@@ -38,7 +38,7 @@ from workbench.learn.rollouts import (
     generator,
     trainer_log_probs,
 )
-from workbench.learn.update import Learner
+from workbench.learn.update import Learner, non_finite
 from workbench.objective.early_stop import MeanKL
 from workbench.objective.pipeline import prepare
 from workbench.record.recorder import Recorder
@@ -140,8 +140,9 @@ class Trainer:
             self.seconds += time.perf_counter() - ended
             self.step += 1
             yield row
-            if any(u.scalars["non_finite"][0] for u in updates):
-                raise Diverged(f"loss or gradient is not finite in step {self.step - 1}")
+            for number, u in enumerate(updates):
+                if broken := non_finite({name: values[0] for name, values in u.scalars.items()}):
+                    raise Diverged(f"{broken[0]} is not finite in update {number} of step {self.step - 1}")
         self.recorder.evaluations(self.step, self._evaluate(last=True))
 
     def _stop(self) -> bool:

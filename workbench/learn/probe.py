@@ -6,7 +6,8 @@ Every `learn.probe_every` updates the minibatch is split into four parts, each w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -14,18 +15,20 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from workbench.batch import Batch
-from workbench.objective.aggregate import Normaliser
 from workbench.objective.algorithm import Algorithm
 from workbench.objective.pipeline import policy_loss
 
 PARTS = 4
-TAGS = ("<search>", "</search>", "<answer>", "</answer>")
+TAGS = {"search": "<search>", "search_end": "</search>", "answer": "<answer>", "answer_end": "</answer>"}
+TOLD = ("search", "search_end", "answer")  # the tags with columns of their own; `control` is all four
+
+Told = dict[str, float | None]
 
 
-def controls(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Ids of the tags of the protocol that are single tokens of the vocabulary."""
+def controls(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    """Ids of the tags of the protocol that are single tokens of the vocabulary, by their names in `TAGS`."""
     known = tokenizer.get_vocab()
-    return tuple(known[tag] for tag in TAGS if tag in known)
+    return {name: known[tag] for name, tag in TAGS.items() if tag in known}
 
 
 @dataclass
@@ -34,83 +37,110 @@ class Probe:
 
     algorithm: Algorithm
     temperature: float = 1.0
-    control: tuple[int, ...] = ()
+    control: Mapping[str, int] = field(default_factory=dict)
     before: Tensor | None = field(default=None, repr=False)
 
-    def measure(self, model: PreTrainedModel, parameters: Sequence[Tensor], batch: Batch) -> dict[str, float | None]:
-        """Scalars of this minibatch, None where they are undefined."""
-        rows = torch.arange(len(batch.tokens)).chunk(PARTS)
-        whole = Normaliser.of(batch, len(rows), self.algorithm.correction)
-        gradients, power, on, off = [], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]
-        for part in (batch.rows(index) for index in rows):
+    def measure(self, model: PreTrainedModel, parameters: Sequence[Tensor], batch: Batch) -> Told:
+        """Scalars of this minibatch, None where they are undefined; sequences without a trained token have no part."""
+        trained = batch.mask.any(1).nonzero().squeeze(1)
+        if not len(trained):
+            return {}
+        assert batch.advantages is not None
+        weight = self.algorithm.correction.weights(batch)
+        signal = batch.advantages if weight is None else batch.advantages * weight
+        rows = [index for index in trained.tensor_split(PARTS) if len(index)]
+        pull = self._pull(model, batch)
+        gradients = []
+        sums: dict[str, float] = defaultdict(float)
+        for index in rows:
+            part = batch.rows(index)
             log_p = self._log_softmax(model, part)  # (b, T - 1, V)
-            chosen = log_p.gather(-1, part.tokens[:, 1:].to(log_p.device).unsqueeze(-1)).squeeze(-1)
-            log_prob = torch.nn.functional.pad(chosen, (1, 0)).to(part.tokens.device)
-            loss = policy_loss(self.algorithm, part, log_prob, normaliser=whole).loss
-            found = torch.autograd.grad(loss, parameters, allow_unused=True)
+            log_prob = _chosen(log_p, part)
+            found = torch.autograd.grad((pull[index] * log_prob).sum(), parameters, allow_unused=True)
             gradients.append(torch.cat([(torch.zeros_like(p) if g is None else g).reshape(-1).double().cpu()
                                         for g, p in zip(found, parameters, strict=True)]))  # fmt: skip
             with torch.no_grad():
                 probability = log_p.exp().to(part.tokens.device)
-                _add(power, self._power(part, log_prob, probability))
-                where = part.mask[:, 1:]
-                if self.control:
-                    ids = torch.tensor(self.control)
-                    written = torch.isin(part.tokens[:, 1:], ids) & where
-                    _add(on, (float(log_prob[:, 1:][written].exp().sum()), int(written.sum())))
-                    other = where & ~written
-                    _add(off, (float(probability[..., ids].sum(-1)[other].sum()), int(other.sum())))
+                sums["power"] += power(signal[index], part, probability)
+                self._count_tags(sums, part, probability)
+        told = noise([len(index) for index in rows], gradients)
         total = torch.stack(gradients).sum(0)
-        told = self._noise([len(index) for index in rows], gradients, total)
-        told["gradient_cosine_previous"] = None if self.before is None else _cosine(total, self.before)
+        told["gradient_cosine_previous"] = None if self.before is None else cosine(total, self.before)
         self.before = total
-        signal, sequences = float(total.square().sum()), int(power[1])
-        told |= {"proxy_signal": signal, "proxy_power": power[0] / sequences if sequences else None}
-        told["proxy_noise"] = (power[0] / sequences - signal) / (sequences - 1) if sequences > 1 else None
-        told["control_on_prob"] = on[0] / on[1] if on[1] else None
-        told["control_off_prob"] = off[0] / off[1] if off[1] and self.control else None
+        told |= _proxies(total, sums["power"], len(trained))
+        for name in ("control", *TOLD):
+            for place in ("on", "off"):
+                count = sums[f"{name}_{place}_n"]
+                told[f"{name}_{place}_prob"] = sums[f"{name}_{place}"] / count if count else None
         return told
+
+    def _pull(self, model: PreTrainedModel, batch: Batch) -> Tensor:
+        """d loss / d log_prob of the whole minibatch, (B, T): what it is divided by and compared with is its own."""
+        with torch.no_grad():
+            parts = [batch.rows(index) for index in torch.arange(len(batch.tokens)).tensor_split(PARTS) if len(index)]
+            log_prob = torch.cat([_chosen(self._log_softmax(model, part), part) for part in parts])
+        loss = policy_loss(self.algorithm, batch, log_prob.requires_grad_()).loss
+        return torch.where(batch.mask, torch.autograd.grad(loss, log_prob)[0], 0)
 
     def _log_softmax(self, model: PreTrainedModel, part: Batch) -> Tensor:
         tokens = part.tokens[:, :-1].to(model.device)
         return torch.log_softmax(model(input_ids=tokens, use_cache=False).logits.float() / self.temperature, -1)
 
-    def _power(self, part: Batch, log_prob: Tensor, probability: Tensor) -> tuple[float, int]:
-        """Sum over sequences of sum_t omega^2 A^2 Q_t, Q_t = 1 - 2 p_t + sum_v p_v^2; and how many there are."""
-        assert part.advantages is not None
-        score = 1 - 2 * log_prob[:, 1:].exp() + probability.square().sum(-1)
-        weight = self.algorithm.correction.weights(part)
-        signal = part.advantages if weight is None else part.advantages * weight
-        squares = torch.where(part.mask[:, 1:], signal[:, 1:].square() * score, 0)
-        return float(squares.double().sum()), int(part.mask.any(1).sum())
+    def _count_tags(self, sums: dict[str, float], part: Batch, probability: Tensor) -> None:
+        """Add up the probability of each tag, and of all (`control`), over where it was written and where not."""
+        written, where = part.tokens[:, 1:], part.mask[:, 1:]
+        groups = {name: [self.control[name]] for name in TOLD if name in self.control}
+        for name, ids in (groups | ({"control": list(self.control.values())} if self.control else {})).items():
+            on = torch.isin(written, torch.tensor(ids, device=written.device)) & where
+            chosen = probability.gather(-1, written.unsqueeze(-1)).squeeze(-1)
+            for place, at, p in (("on", on, chosen), ("off", where & ~on, probability[..., ids].sum(-1))):
+                sums[f"{name}_{place}"] += float(p[at].double().sum())
+                sums[f"{name}_{place}_n"] += int(at.sum())
 
-    def _noise(self, sizes: list[int], gradients: list[Tensor], total: Tensor) -> dict[str, float | None]:
-        """McCandlish et al. 2018, appendix A.1, from gradients of b = B / 4 sequences and of all B."""
-        names = ("gradient_cosine", "noise_trace", "noise_signal", "noise_scale")
-        told: dict[str, float | None] = dict.fromkeys(names)
-        if len(sizes) < 2:
-            return told
-        n = len(sizes)
-        cosines = [_cosine(gradients[i], gradients[j]) for i in range(n) for j in range(i)]
-        known = [c for c in cosines if c is not None]
-        told["gradient_cosine"] = sum(known) / len(known) if known else None
-        big, small = float(sum(sizes)), sum(sizes) / n
-        # A part's loss carries the minibatch's divisor: B / b times it is an estimate of the whole gradient.
-        pairs = zip(gradients, sizes, strict=True)
-        parts = sum(float((g * (big / size)).square().sum()) for g, size in pairs) / n
-        whole = float(total.square().sum())
-        trace = (parts - whole) / (1 / small - 1 / big)
-        signal = (big * whole - small * parts) / (big - small)
-        told |= {"noise_trace": trace, "noise_signal": signal}
-        told["noise_scale"] = trace / signal if signal > 0 else None
+
+def _chosen(log_p: Tensor, part: Batch) -> Tensor:
+    """Log-prob of each token, (B, T), from those of the vocabulary, (B, T - 1, V)."""
+    chosen = log_p.gather(-1, part.tokens[:, 1:].to(log_p.device).unsqueeze(-1)).squeeze(-1)
+    return torch.nn.functional.pad(chosen, (1, 0)).to(part.tokens.device)
+
+
+def power(signal: Tensor, part: Batch, probability: Tensor) -> float:
+    """sum_it s_it^2 Q_it over policy tokens, Q_it = 1 - 2 p_it + sum_v p_v^2, from s (B, T) and p_v (B, T - 1, V)."""
+    chosen = probability.gather(-1, part.tokens[:, 1:].unsqueeze(-1)).squeeze(-1)
+    score = 1 - 2 * chosen + probability.square().sum(-1)
+    return float(torch.where(part.mask[:, 1:], signal[:, 1:].square() * score, 0).double().sum())
+
+
+def _proxies(total: Tensor, power: float, sequences: int) -> Told:
+    signal, mean = float(total.square().sum()), power / sequences
+    spread = (mean - signal) / (sequences - 1) if sequences > 1 else None
+    return {"proxy_signal": signal, "proxy_power": mean, "proxy_noise": spread}
+
+
+def noise(sizes: Sequence[int], gradients: Sequence[Tensor]) -> Told:
+    """McCandlish et al. 2018, appendix A.1, from the gradients (P,) of parts of b sequences and of all B of them.
+
+    A part's gradient carries the divisor of the whole, so that the parts add up to it: B / b times it is an estimate of
+    the whole. Where the parts are not alike, 1 / b is its mean over them. None with fewer than two parts.
+    """
+    told: Told = dict.fromkeys(("gradient_cosine", "noise_trace", "noise_signal", "noise_scale"))
+    n = len(sizes)
+    if n < 2:
         return told
+    known = [c for i in range(n) for j in range(i) if (c := cosine(gradients[i], gradients[j])) is not None]
+    told["gradient_cosine"] = sum(known) / len(known) if known else None
+    big, inverse = float(sum(sizes)), sum(1 / size for size in sizes) / n
+    pairs = zip(gradients, sizes, strict=True)
+    parts = sum(float((g * (big / size)).square().sum()) for g, size in pairs) / n
+    whole = float(torch.stack(list(gradients)).sum(0).square().sum())
+    trace = (parts - whole) / (inverse - 1 / big)
+    signal = whole - trace / big
+    told |= {"noise_trace": trace, "noise_signal": signal}
+    told["noise_scale"] = trace / signal if signal > 0 else None
+    return told
 
 
-def _cosine(a: Tensor, b: Tensor) -> float | None:
+def cosine(a: Tensor, b: Tensor) -> float | None:
+    """cos(a, b); None where one of them is 0 or not finite."""
     length = float(a.norm() * b.norm())
     return float(a @ b) / length if length and math.isfinite(length) else None
-
-
-def _add(total: list[float], more: Iterable[float]) -> None:
-    for i, x in enumerate(more):
-        total[i] += x

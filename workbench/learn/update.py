@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -70,20 +71,19 @@ class Learner:
 
     def update(self, batch: Batch, epoch: int, rollout_step: int) -> Evidence:
         """Train once on one minibatch; returns what happened, measured at the weights before the step."""
+        every = self.settings.probe_every
+        probed: dict[str, float | None] = {}
+        if every and self.updates % every == 0:  # before rows are sorted: parts of like length would be no samples
+            probed = self.probe.measure(self.policy, self.policy_parameters, batch)
         if self.compute.micro_batch_tokens is not None:
             # Rows of like length share a micro-batch; every row carries its trajectory, so their order says nothing.
             batch = batch.rows(batch.length.argsort(descending=True, stable=True))
-        every = self.settings.probe_every
-        probed: dict[str, float | None] = {}
-        if every and self.updates % every == 0:
-            probed = self.probe.measure(self.policy, self.policy_parameters, batch)
         scalars = probed | self._update_policy(batch)
         if self.critic is not None:
             scalars |= self._update_critic(batch)
         self.updates += 1
         terms, log_prob = self._seen.terms, self._seen.log_prob
-        numbers = [scalars[name] for name in ("grad_norm", "policy_loss", "value_loss") if name in scalars]
-        scalars["non_finite"] = float(sum(x is not None and not math.isfinite(x) for x in numbers))
+        scalars["non_finite"] = float(len(non_finite(scalars)))
         assert batch.advantages is not None
         one = Tensor.unsqueeze
         return Evidence(
@@ -213,6 +213,12 @@ class Learner:
         if size >= len(batch.tokens):
             return [batch]
         return [batch.rows(rows) for rows in torch.arange(len(batch.tokens)).split(size)]
+
+
+def non_finite(scalars: Mapping[str, float | None]) -> list[str]:
+    """Which of an update's numbers are not finite, losses before the gradients that they cause."""
+    numbers = ((name, scalars.get(name)) for name in ("policy_loss", "value_loss", "grad_norm"))
+    return [name for name, x in numbers if x is not None and not math.isfinite(x)]
 
 
 def _unpadded(micro: Batch) -> Tensor:
