@@ -17,6 +17,7 @@ def test_an_iteration_costs_more_with_a_critic_more_epochs_and_a_larger_network(
     base = RunSettings()
     assert rough(base, critic=True) > rough(base, critic=False)
     assert rough(base, second_backward=True) > rough(base)
+    assert rough(base, passes=3.5) > 2 * rough(base) > rough(base, draws=2.5) > rough(base)
     twice = rough(base.model_copy(update={"learn": base.learn.model_copy(update={"episodes": 128})}))
     assert twice == pytest.approx(2 * rough(base))
     assert rough(base.model_copy(update={"policy": base.policy.model_copy(update={"layers": 4})})) == pytest.approx(

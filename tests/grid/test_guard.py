@@ -11,7 +11,8 @@ from workbench.algorithms import ALGORITHMS, resolve
 from workbench.grid import guard
 from workbench.grid.differences import differing
 from workbench.grid.file import load
-from workbench.grid.guard import Finding
+from workbench.grid.guard import Finding, amounts
+from workbench.grid.guard.amounts import Range
 from workbench.learn.synthetic import gradient_at_one
 from workbench.spec import RunSettings
 
@@ -174,6 +175,25 @@ def test_unequal_updates_rollouts_tasks_and_seeds_are_named_with_the_arms_that_s
     assert "do not share world.noise" in task.message
     (seeds,) = planned({"a": 3, "b": 2}, a=settings(), b=settings())
     assert "different numbers of seeds (3 seeds, but b: 2)" in seeds.message
+
+
+def test_what_the_settings_leave_open_is_told_as_a_range() -> None:
+    arms = {name: settings(algorithm=name, learn={"group_size": 8}) for name in ("grpo", "seeupo", "dapo", "loop")}
+    messages = [finding.message for finding in guard.planned(arms, resolve) if finding.check == "compute"]
+    assert messages == [
+        "the arms had different numbers of sampled episodes (5,120 episodes, but dapo: 5,120 to 20,480)",
+        "the arms had different numbers of optimizer updates (320 updates, but seeupo: 320 to 1,920; loop: 80 to 320)",
+    ]
+
+
+def test_a_budget_of_updates_is_reached_in_fewer_iterations_by_whoever_makes_more_of_them() -> None:
+    budget = {"learn": {"group_size": 8}, "stop": {"updates": 40}}
+    plain, turns = (settings(algorithm=name, **budget) for name in ("grpo", "seeupo"))
+    grpo, seeupo = resolve("grpo"), resolve("seeupo")
+    assert (amounts.iterations(plain, grpo), amounts.updates(plain, grpo)) == (Range(10, 10), Range(40, 40))
+    assert amounts.iterations(turns, seeupo) == Range(2, 10)  # 24 or 4 updates a step
+    assert amounts.updates(turns, seeupo) == Range(40, 63)  # the step that crosses the budget is completed
+    assert amounts.rollouts(turns, seeupo) == Range(128, 640)
 
 
 def test_a_budget_of_updates_makes_unequal_arms_equal_and_one_of_seconds_is_told() -> None:

@@ -12,9 +12,11 @@ import pytest
 from tests.learn.tiny import TINY, merged
 from tests.store.fixture import START, write_run, write_segment
 from workbench.agent.tokenizer import build_tokenizer
+from workbench.algorithms import resolve
 from workbench.diagnostics import CATALOGUE
 from workbench.grid import guard
 from workbench.grid.guard import Finding, Run
+from workbench.grid.guard.amounts import Range, sampled, updates
 from workbench.learn.loop import Trainer
 from workbench.learn.warmstart import ensure
 from workbench.record.recorder import Recorder
@@ -34,8 +36,8 @@ def runs(tmp_path: Path) -> Path:
     return folder
 
 
-def run(arm: str, seed: int, group_size: int = 1, **changes: Any) -> Run:
-    return Run(f"{arm}-s{seed}", arm, seed, RunSettings.model_validate(BASE | changes), group_size)
+def run(arm: str, seed: int, group_size: int = 1, algorithm: str = "ppo", **changes: Any) -> Run:
+    return Run(f"{arm}-s{seed}", arm, seed, RunSettings.model_validate(BASE | changes), group_size, resolve(algorithm))
 
 
 def written(runs: Path, *done: tuple[Run, Sequence[int | None]], tokens: int = 1000) -> Reader:
@@ -151,22 +153,55 @@ def test_the_fixture_of_the_store_is_a_fair_comparison(runs: Path) -> None:
     for algorithm, seed in names:
         write_run(runs, "demo", f"{algorithm}-s{seed}", algorithm=algorithm, seed=seed)
     sync(runs, CATALOGUE)
-    all_runs = [Run(f"{arm}-s{seed}", arm, seed, RunSettings(), 1) for arm, seed in names]
+    all_runs = [Run(f"{arm}-s{seed}", arm, seed, RunSettings(), 1, resolve(arm)) for arm, seed in names]
     assert flagged(guard.recorded(Reader(runs), all_runs)) == []
 
 
-def test_trained_runs_share_their_questions_and_one_with_another_seed_is_found(runs: Path, cache: Path) -> None:
-    def trained(arm: str, filed_under: int, **changes: Any) -> Run:
-        tiny = merged(TINY, {"iterations": 2, "evaluation": {"every": 0, "episodes": 2}})
-        settings = RunSettings.model_validate(merged(tiny, changes))
-        one = Run(f"{arm}-s{filed_under}", arm, filed_under, settings, 1)
-        with Recorder(runs / "demo" / one.run_id, one.run_id, settings) as recorder:
-            for _ in Trainer(settings, ensure(settings, cache), recorder, build_tokenizer()).steps():
-                pass
-        return one
+def trained(runs: Path, cache: Path, arm: str, filed_under: int = 0, **changes: Any) -> Run:
+    """A run of two tiny iterations, recorded."""
+    tiny = merged(TINY, {"iterations": 2, "evaluation": {"every": 0, "episodes": 2}})
+    settings = RunSettings.model_validate(merged(tiny, changes))
+    algorithm = resolve(settings.algorithm, settings.slots)
+    one = Run(f"{arm}-s{filed_under}", arm, filed_under, settings, settings.learn.group_size or 1, algorithm)
+    with Recorder(runs / "demo" / one.run_id, one.run_id, settings) as recorder:
+        for _ in Trainer(settings, ensure(settings, cache), recorder, build_tokenizer()).steps():
+            pass
+    return one
 
-    honest = [trained("fresh", 0, learn={"staleness": 0}), trained("stale", 0), trained("stale", 1, seed=1)]
-    lost = trained("lost", 0, seed=7)
+
+def test_what_turns_in_reverse_order_and_further_draws_took_lies_where_the_plan_has_it(runs: Path, cache: Path) -> None:
+    def arm(name: str, **changes: Any) -> Run:
+        learn = {"group_size": 4, "epochs": 1, "staleness": 1}
+        return trained(runs, cache, name, **merged({"algorithm": name, "learn": learn}, changes))
+
+    # Nearly untrained, so that every group fails as one and dapo draws as often as it may.
+    done = [arm("grpo"), arm("seeupo"), arm("dapo", warmstart={"steps": 1})]
+    sync(runs, CATALOGUE)
+    reader = Reader(runs)
+    sums = "SELECT run_id, sum(updates), sum(episodes_sampled), max(turns) FROM step GROUP BY run_id"
+    seen = {row[0]: row[1:] for row in reader.rows(sums).rows}
+    amounts = {one.arm: (updates(one.settings, one.algorithm), sampled(one.settings, one.algorithm)) for one in done}
+    assert amounts["grpo"] == (Range(4, 4), Range(32, 32))
+    assert amounts["seeupo"] == (Range(4, 12), Range(32, 32))  # three turns at most
+    assert amounts["dapo"] == (Range(4, 4), Range(32, 128))  # four rounds at most
+    for one in done:
+        for count, planned in zip(seen[one.run_id], amounts[one.arm], strict=False):
+            assert planned.low <= count <= planned.high, one.arm
+    assert seen["seeupo-s0"][0] > 4
+    assert seen["dapo-s0"][1] > 32
+    findings = guard.recorded(reader, done)
+    assert flagged(findings) == []  # dapo trains on questions of its own, by its rule
+    told = [finding.message for finding in findings]
+    assert any(
+        f"optimizer updates (mean of a finished run: 4 in grpo to {seen['seeupo-s0'][0]:,.0f}" in m for m in told
+    )
+    assert any(f"sampled episodes (mean of a finished run: 32 in grpo to {seen['dapo-s0'][1]:,.0f}" in m for m in told)
+
+
+def test_trained_runs_share_their_questions_and_one_with_another_seed_is_found(runs: Path, cache: Path) -> None:
+    fresh = trained(runs, cache, "fresh", learn={"staleness": 0})
+    honest = [fresh, trained(runs, cache, "stale"), trained(runs, cache, "stale", 1, seed=1)]
+    lost = trained(runs, cache, "lost", seed=7)
     sync(runs, CATALOGUE)
     assert flagged(guard.recorded(Reader(runs), honest)) == []
     assert flagged(guard.recorded(Reader(runs), [*honest, lost])) == [("questions", ("fresh", "lost"))]

@@ -84,5 +84,6 @@ def _run(run_id: str, arm: str, seed: int, status: str, config: str) -> Run:
     from workbench.spec import RunSettings
 
     settings = RunSettings.model_validate_json(config)
-    size = settings.learn.group_size or resolve(settings.algorithm, settings.slots).group_size
-    return Run(run_id, arm, int(seed), settings, size, finished=status == "finished")
+    algorithm = resolve(settings.algorithm, settings.slots)
+    size = settings.learn.group_size or algorithm.group_size
+    return Run(run_id, arm, int(seed), settings, size, algorithm, finished=status == "finished")

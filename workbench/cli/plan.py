@@ -181,20 +181,27 @@ def _word(value: Any) -> str:
 
 
 def _estimate(cells: Sequence[Cell], runs: Path, workers: int | None) -> Estimate:
-    from workbench.algorithms import resolve
     from workbench.grid.estimate import estimate
     from workbench.grid.warm import made, warm_key
 
-    def needs(settings: RunSettings) -> tuple[bool, bool]:
-        algorithm = resolve(settings.algorithm, settings.slots)
-        return algorithm.critic, bool(getattr(algorithm.stabilise, "needs_bias", False))
-
     warm = {warm_key(cell.settings): cell.settings for cell in cells}
     missing = [settings for key, settings in warm.items() if key and not made(runs / ".cache", key)]
-    return estimate(cells, needs, _recorded(runs, needs), workers, missing)
+    return estimate(cells, needs, _recorded(runs), workers, missing)
 
 
-def _recorded(runs: Path, needs: Any) -> list[Any]:
+def needs(settings: RunSettings) -> tuple[bool, bool, float, float]:
+    """What an iteration takes: a critic, a second backward at every update, updates a minibatch, rounds of sampling.
+
+    Of what depends on the episodes, the middle between the least and the most.
+    """
+    from workbench.algorithms import resolve
+
+    algorithm = resolve(settings.algorithm, settings.slots)
+    passes = sum(algorithm.schedule.updates(settings.world.max_turns)) / 2
+    return algorithm.critic, algorithm.stabilise.needs_bias, passes, (1 + algorithm.select.rounds) / 2
+
+
+def _recorded(runs: Path) -> list[Any]:
     """The pace of the finished runs that this kind of machine trained; none where there is no database yet."""
     import platform
 
@@ -214,8 +221,8 @@ def _recorded(runs: Path, needs: Any) -> list[Any]:
     for config, pace in zip(frame["config"], frame["pace"], strict=True):
         try:
             settings = RunSettings.model_validate_json(config)
-            critic, second_backward = needs(settings)
-            recorded.append(Recorded(settings, critic, second_backward, float(pace)))
+            critic, second_backward, passes, draws = needs(settings)
+            recorded.append(Recorded(settings, critic, second_backward, float(pace), passes, draws))
         except (ValueError, InputError):
             continue  # a run of another version of sorl: its settings may no longer exist
     return recorded

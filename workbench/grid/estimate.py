@@ -28,17 +28,24 @@ class Recorded:
     critic: bool
     second_backward: bool
     seconds_per_step: float
+    passes: float = 1.0
+    draws: float = 1.0
 
 
-def rough(settings: RunSettings, critic: bool = True, second_backward: bool = False) -> float:
-    """Seconds an iteration by the constants of this file: rough, on a machine that was never measured."""
+def rough(
+    settings: RunSettings, critic: bool = True, second_backward: bool = False, passes: float = 1.0, draws: float = 1.0
+) -> float:
+    """Seconds an iteration by the constants of this file: rough, on a machine that was never measured.
+
+    `passes`: updates that a minibatch becomes; `draws`: rounds of sampling.
+    """
     learn, policy, default = settings.learn, settings.policy, RunSettings().policy
     size = max(1.0, _weights(policy) / _weights(default)) if settings.model is None else 1.0
     episodes = learn.episodes / 64
     always = second_backward or learn.clip_bias_every == 1
     share = 1.0 if always else 1.0 / learn.clip_bias_every if learn.clip_bias_every else 0.0
     update = UPDATE + CRITIC * critic + SECOND_BACKWARD * share
-    return size * episodes * (ROLLOUT + learn.epochs * update)
+    return size * episodes * (draws * ROLLOUT + learn.epochs * passes * update)
 
 
 def _weights(policy: object) -> float:
@@ -70,17 +77,18 @@ def _training(settings: RunSettings, iteration: float) -> float:
 
 def estimate(
     cells: Sequence[Cell],
-    needs: Callable[[RunSettings], tuple[bool, bool]],
+    needs: Callable[[RunSettings], tuple[bool, bool, float, float]],
     recorded: Sequence[Recorded] = (),
     workers: int | None = None,
     warm_starts: Sequence[RunSettings] = (),
 ) -> Estimate:
     """Wall time of `cells` and of the warm starts that are not made yet.
 
-    `needs` says of a cell whether its algorithm has a critic and whether it needs a second backward at every update.
+    `needs` says of a cell whether its algorithm has a critic, whether it needs a second backward at every update, how
+    many updates it makes of a minibatch and how often it draws.
     """
     pace = (
-        median(r.seconds_per_step / rough(r.settings, r.critic, r.second_backward) for r in recorded)
+        median(r.seconds_per_step / rough(r.settings, r.critic, r.second_backward, r.passes, r.draws) for r in recorded)
         if recorded
         else 1.0
     )

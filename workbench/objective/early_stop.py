@@ -15,7 +15,9 @@ from workbench.objective.slot import Slot
 
 @dataclass(frozen=True)
 class EarlyStop(Slot):
-    """Base of the early stops."""
+    """Base of the early stops. `acts`: whether it ever ends a step."""
+
+    acts: ClassVar[bool] = True
 
     def reached(self, epoch: Sequence[tuple[Tensor, Tensor]], complete: bool) -> bool:
         """Whether to stop, from d and mask (B, T) of this epoch's updates so far, each measured before its step."""
@@ -27,6 +29,7 @@ class NoStop(EarlyStop):
     """Every epoch is trained."""
 
     kind: ClassVar[str] = "none"
+    acts: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,10 @@ LogProbs = Callable[[Batch], Tensor]  # log-probs (B, T) of a batch under the po
 class Schedule(Slot):
     """Base of the schedules."""
 
+    def updates(self, turns: int) -> tuple[int, int]:
+        """The least and the most updates that a minibatch of episodes of at most `turns` turns becomes."""
+        return 1, 1
+
     def parts(self, minibatch: Batch, now: LogProbs) -> Iterator[Batch]:
         """What is trained on, one optimizer update each; the caller trains on one before it asks for the next."""
         raise NotImplementedError
@@ -50,6 +54,10 @@ class ReverseTurns(Schedule):
 
     def __post_init__(self) -> None:
         self._require(0 <= self.epsilon < math.inf, "epsilon", "a finite number of at least 0")
+
+    def updates(self, turns: int) -> tuple[int, int]:
+        """One for each turn of the longest episode."""
+        return 1, turns
 
     def parts(self, minibatch: Batch, now: LogProbs) -> Iterator[Batch]:
         """The sequences that have turn h, with the loss mask of that turn; turn ids stay those of the sequence."""

@@ -53,7 +53,9 @@ GUARD: tuple[Check, ...] = (
         "plan",
         "info",
         "",
-        "different numbers of rollouts, questions, optimizer updates or trained tokens, planned and as recorded",
+        "different numbers of rollouts, sampled episodes, questions, optimizer updates or trained tokens, planned (from"
+        " the least to the most, where turns are updated one by one, groups drawn again, or steps end early) and as "
+        "recorded",
         "an arm that trains more has more chances to learn and to collapse",
     ),
     Check(
@@ -105,7 +107,7 @@ GUARD: tuple[Check, ...] = (
         "compare",
         "warning",
         "arms with one seed, task, number of episodes and group size that trained on different questions or in another "
-        "order, or two seeds of such arms that trained on the same ones",
+        "order (those that draw groups again are meant to), or two seeds of such arms that trained on the same ones",
         "",
         "seeds pair the arms, and are replicates, only if they reach them",
     ),

@@ -7,6 +7,7 @@ from itertools import combinations
 from typing import Any
 
 from workbench.grid.cell import COSMETIC
+from workbench.grid.guard.amounts import Range, rollouts, sampled, updates
 from workbench.grid.guard.finding import Finding, listed, spread
 from workbench.grid.keys import flatten
 from workbench.spec import RunSettings
@@ -123,18 +124,14 @@ def _declared(algorithms: Mapping[str, Any], declared: Mapping[str, Any]) -> lis
 
 
 def compute(arms: Mapping[str, RunSettings], algorithms: Mapping[str, Any]) -> list[Finding]:
-    """Rollouts, questions and optimizer updates of a whole run, where they differ; budgets of time."""
-
-    def questions(arm: str) -> int:
-        return rollouts(arms[arm]) // (arms[arm].learn.group_size or algorithms[arm].group_size)
-
-    found = [
-        *spread("compute", "different numbers of rollouts", {a: rollouts(s) for a, s in arms.items()}, "rollouts"),
-        *spread("compute", "different numbers of questions", {arm: questions(arm) for arm in arms}, "questions"),
-        *spread(
-            "compute", "different numbers of optimizer updates", {a: updates(s) for a, s in arms.items()}, "updates"
-        ),
-    ]
+    """Episodes, questions and optimizer updates of a whole run, where they differ; budgets of time."""
+    counts: dict[str, Callable[[RunSettings, Any], Range]] = {
+        "rollouts": rollouts, "sampled episodes": sampled, "questions": _questions, "optimizer updates": updates,
+    }  # fmt: skip
+    found = []
+    for name, count in counts.items():
+        values = {arm: count(settings, algorithms[arm]) for arm, settings in arms.items()}
+        found += spread("compute", f"different numbers of {name}", values, name.split()[-1])
     if timed := [arm for arm, settings in arms.items() if settings.stop.seconds is not None]:
         message = "stop.seconds is set: how far a run gets depends on what else the machine does"
         found.append(Finding("compute", message, tuple(timed)))
@@ -159,14 +156,10 @@ def _task(settings: RunSettings, name: str) -> dict[str, Any]:
     return {name: getattr(settings, name).model_dump(mode="json")}
 
 
-def rollouts(settings: RunSettings) -> int:
-    """Rollouts of a whole run: iterations x episodes."""
-    return settings.planned_iterations * settings.learn.episodes
-
-
-def updates(settings: RunSettings) -> int:
-    """Optimizer updates of a whole run: iterations x epochs x minibatches."""
-    return settings.planned_iterations * settings.learn.epochs * settings.learn.minibatches
+def _questions(settings: RunSettings, algorithm: Any) -> Range:
+    """Questions that a whole run trains on."""
+    found, size = rollouts(settings, algorithm), settings.learn.group_size or algorithm.group_size
+    return Range(found.low // size, found.high // size)
 
 
 def _settings(settings: RunSettings) -> dict[str, Any]:

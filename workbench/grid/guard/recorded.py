@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+from workbench.grid.guard.amounts import rollouts, sampled, updates
 from workbench.grid.guard.finding import Finding, listed
-from workbench.grid.guard.planned import rollouts, updates
 from workbench.spec import GUARD, RunSettings
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ _QUESTIONS = """
     WHERE questions_hash IS NOT NULL AND list_contains($runs, run_id) ORDER BY run_id, step
 """
 _TRAINED = """
-    SELECT run_id, count(*) AS steps, sum(updates) AS updates, sum(tokens_trained) AS tokens FROM step
+    SELECT run_id, count(*) AS steps, sum(updates) AS updates, sum(tokens_trained) AS tokens,
+        sum(episodes_sampled) AS sampled FROM step
     WHERE list_contains($runs, run_id) GROUP BY run_id
 """
 _EVENTS = """
@@ -41,6 +42,7 @@ class Run:
     seed: int
     settings: RunSettings
     group_size: int
+    algorithm: Any  # resolved: a dataclass of slots
     finished: bool = True
 
 
@@ -79,7 +81,8 @@ def questions(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
     for pace in _grouped([run for run in runs if run.run_id in asked], _pace).values():
         seeds = _grouped(pace, lambda run: run.seed)
         for seed, alike in seeds.items():
-            found += _differ_within(seed, alike, asked)
+            # Whoever draws again trains on what it drew: other questions than its neighbours', by its own rule.
+            found += _differ_within(seed, [run for run in alike if run.algorithm.select.rounds == 1], asked)
         for one, other in combinations(seeds, 2):
             a, b = seeds[one][0], seeds[other][0]
             common = asked[a.run_id].keys() & asked[b.run_id].keys()
@@ -96,9 +99,8 @@ def _pace(run: Run) -> tuple[str, int, int]:
 
 
 def _differ_within(seed: int, runs: Sequence[Run], asked: dict[str, dict[int, int]]) -> list[Finding]:
-    first = runs[0]
     found = []
-    for run in runs[1:]:
+    for first, run in ((runs[0], other) for other in runs[1:]):
         common = sorted(asked[first.run_id].keys() & asked[run.run_id].keys())
         step = next((s for s in common if asked[first.run_id][s] != asked[run.run_id][s]), None)
         if step is not None:
@@ -110,20 +112,23 @@ def _differ_within(seed: int, runs: Sequence[Run], asked: dict[str, dict[int, in
 
 
 def compute(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
-    """Tokens that a run of each arm trained on, and rollouts and updates where they are not those that were planned."""
+    """Tokens that a run of each arm trained on, and amounts that its settings left open or that it did not reach."""
     over = {run.run_id: run for run in runs if run.finished}
     done: dict[str, list[tuple[float, ...]]] = defaultdict(list)
-    as_planned = True
-    for run_id, steps, trained, tokens in reader.rows(_TRAINED, {"runs": list(over)}).rows:
+    told = True  # whether the plan has told every difference already
+    for run_id, steps, trained, tokens, drawn in reader.rows(_TRAINED, {"runs": list(over)}).rows:
         run = over[run_id]
         rolled = steps * run.settings.learn.episodes
-        as_planned &= rolled == rollouts(run.settings) and trained in (None, updates(run.settings))
-        done[run.arm].append((rolled, trained or 0, tokens or 0))
+        planned = [count(run.settings, run.algorithm) for count in (rollouts, sampled, updates)]
+        # Runs of older versions counted neither draws nor updates.
+        seen = (rolled, rolled if drawn is None else drawn, planned[2].low if trained is None else trained)
+        told &= all(p.exact and p.low == n for p, n in zip(planned, seen, strict=True))
+        done[run.arm].append((*seen, tokens or 0))
     found = []
-    for i, unit in enumerate(("rollouts", "optimizer updates", "trained tokens")):
+    for i, unit in enumerate(("rollouts", "sampled episodes", "optimizer updates", "trained tokens")):
         means = {arm: sum(row[i] for row in rows) / len(rows) for arm, rows in done.items()}
-        if i < 2 and as_planned:
-            continue  # the plan has told the difference already
+        if i < 3 and told:
+            continue
         if means and max(means.values()) > (1 + ALIKE) * min(means.values()):
             least, most = min(means, key=lambda arm: means[arm]), max(means, key=lambda arm: means[arm])
             ends = f"{means[least]:,.0f} in {listed([least])} to {means[most]:,.0f} in {listed([most])}"
