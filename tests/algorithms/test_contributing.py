@@ -35,7 +35,7 @@ def test_the_file_is_a_declaration_like_the_others():
     made = example()
     assert made.name not in ALGORITHMS
     assert set(differences(ALGORITHMS["gspo"], made)) == {"ratio", "clip"}
-    assert (made.family, made.differs_from, made.measured) == ("unit", "gspo", "")
+    assert (made.family, made.differs_from) == ("unit", "gspo")
 
 
 def test_one_line_of_the_table_makes_it_known_and_trainable():

@@ -38,8 +38,8 @@ def test_an_algorithm_differs_from_its_base_in_exactly_these_slots(name, slots):
 
 
 def test_what_is_said_of_an_algorithm_is_its_own():
-    """A declaration says what differs from its base; it must not inherit the base's claim or measurement."""
-    said = [a.claim for a in ALGORITHMS.values()] + [a.measured for a in ALGORITHMS.values() if a.measured]
+    """A declaration says what differs from its base; it must not inherit the base's claim."""
+    said = [a.claim for a in ALGORITHMS.values()]
     assert all(said)
     repeated = {text for text in said if said.count(text) > 1}
     assert repeated == {ALGORITHMS["grpo-guard"].claim}
@@ -110,11 +110,12 @@ def test_slots_are_the_fields_of_an_algorithm_in_their_order():
 
 
 def test_the_page_shows_every_algorithm_and_every_kind_with_its_defaults():
-    text = page()
+    text = page({"ppo": "`a_grid`: 1 of 3 runs collapsed"})
     assert text.count("\n## ") == len(ALGORITHMS) + len(KINDS)
     for title in FAMILIES.values():
         assert f"| **{title}** |" in text
-    assert text.count("- Measured: not measured here.") == sum(not a.measured for a in ALGORITHMS.values())
+    assert text.count("- Measured: `a_grid`: 1 of 3 runs collapsed.") == 1
+    assert text.count("- Measured: not measured yet.") == len(ALGORITHMS) - 1
     assert text.count("- Experimental: ") == sum(bool(a.experimental) for a in ALGORITHMS.values())
     for algorithm in ALGORITHMS.values():
         assert f"- Claimed: {algorithm.claim}." in text

@@ -6,6 +6,7 @@ import tomli_w
 
 from workbench.algorithms import ALGORITHMS
 from workbench.algorithms.dictionary import dictionary
+from workbench.cli.measured import measured
 from workbench.diagnostics.page import SYMBOLS, collapse_rule
 from workbench.objective import KINDS
 from workbench.view.declared import declared
@@ -14,7 +15,7 @@ from workbench.view.declared import declared
 def test_the_copy_says_what_the_declarations_say() -> None:
     """`make docs` renews it."""
     notation = [{"symbol": symbol, "meaning": meaning} for symbol, meaning in SYMBOLS]
-    present = dictionary() | {"collapse_rule": collapse_rule(), "notation": notation}
+    present = dictionary(measured()) | {"collapse_rule": collapse_rule(), "notation": notation}
     assert declared() == tomllib.loads(tomli_w.dumps(present))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -11,13 +12,17 @@ from workbench.algorithms.page import SYMBOLS, summary
 from workbench.objective import FAMILIES, KINDS, Algorithm, Slot
 
 
-def dictionary() -> dict[str, Any]:
-    """The symbols, every algorithm with its slots, and every kind of every slot with its options."""
+def dictionary(measured: Mapping[str, str]) -> dict[str, Any]:
+    """The symbols, every algorithm with its slots and what was `measured` of it, every kind of every slot."""
     kinds = [_kind(slot, choice) for slot, choices in KINDS.items() for choice in choices.values()]
-    return {"symbols": SYMBOLS, "algorithm": [_algorithm(a) for a in ALGORITHMS.values()], "kind": kinds}
+    return {
+        "symbols": SYMBOLS,
+        "algorithm": [_algorithm(a, measured.get(a.name, "")) for a in ALGORITHMS.values()],
+        "kind": kinds,
+    }
 
 
-def _algorithm(algorithm: Algorithm) -> dict[str, Any]:
+def _algorithm(algorithm: Algorithm, measured: str) -> dict[str, Any]:
     base = ALGORITHMS.get(algorithm.differs_from or "")
     return {
         "name": algorithm.name,
@@ -28,7 +33,7 @@ def _algorithm(algorithm: Algorithm) -> dict[str, Any]:
         "paper": algorithm.paper,
         "family": FAMILIES[algorithm.family],
         "claim": algorithm.claim,
-        "measured": algorithm.measured,
+        "measured": measured,
         "experimental": algorithm.experimental,
         "differs_from": algorithm.differs_from or "",
         "differs_in": list(differences(base, algorithm)) if base else [],

@@ -12,5 +12,4 @@ GRPO = PPO.but(
     advantage=Grpo(eps=1e-6),
     family="group",
     claim="faster than PPO on search agents, and collapses late (Search-R1)",
-    measured="`six_by_five`: 3/10 collapsed [7, 65] %; `region_sgd`: rate .15, .24, .22 at staleness 0, 4, 16",
 )

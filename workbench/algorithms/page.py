@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import fields
 from importlib import import_module
 
@@ -15,19 +16,25 @@ SYMBOLS = (
     "the other policy tokens in an RMS."
 )
 
-
+NOT_YET = "not measured yet"
 RULES = (
     "Terms beside the rule itself (a KL to the reference, an entropy bonus) are off in every declaration, so that two "
     "algorithms differ in their rule; `slots.kl` and `learn.entropy_coef` switch them on. Learning rates and clips of "
     "the gradient norm are settings of a run. *Experimental* means that the declaration may not be what its source "
-    "does, for the reason given. What we measured is from the grid named, on 2 cores of a shared x86-64 server, with "
-    "95 % Clopper-Pearson intervals and the seeds that `experiments/LOG.md` gives; the rest is *not measured here*."
+    "does, for the reason given. What we measured is computed from the shipped results of the grid named "
+    "(`experiments/results/`, on 2 cores of a shared x86-64 server), for arms that are the algorithm as declared: of a "
+    "grid how many runs collapsed, with the 95 % Clopper-Pearson interval; of a region where half of them do, with the "
+    "95 % bootstrap interval. A grid may repeat runs of another one as its base; named controls, which change a "
+    "setting, are in docs/findings.md. The rest is *not measured yet*."
 )
 
 
-def page() -> str:
-    """The page as Markdown: the named algorithms by family, each with its difference, then every kind of every slot."""
-    blocks = [_algorithm(a) for _, members in by_family() for a in members]
+def page(measured: Mapping[str, str]) -> str:
+    """The page as Markdown: the named algorithms by family, each with its difference, then every kind of every slot.
+
+    `measured` says of an algorithm what we found.
+    """
+    blocks = [_algorithm(a, measured.get(a.name, NOT_YET)) for _, members in by_family() for a in members]
     return "\n\n".join([_table(), SYMBOLS, RULES, *blocks, *map(_slot, KINDS)]) + "\n"
 
 
@@ -55,12 +62,12 @@ def _changed(algorithm: Algorithm) -> str:
     return " and ".join(differences(base, algorithm))
 
 
-def _algorithm(algorithm: Algorithm) -> str:
+def _algorithm(algorithm: Algorithm, measured: str) -> str:
     lines = [f"## {algorithm.title}", "", summary(algorithm), "", f"$${algorithm.formula}$$", ""]
     lines += ["| slot | choice |", "|---|---|"]
     lines += [f"| {slot} | {_choice(getattr(algorithm, slot))} |" for slot in KINDS]
     lines += ["", f"- Source: <{algorithm.paper}>", f"- Claimed: {algorithm.claim}."]
-    lines += [f"- Measured: {algorithm.measured or 'not measured here'}."]
+    lines += [f"- Measured: {measured}."]
     lines += [f"- Experimental: {algorithm.experimental}."] if algorithm.experimental else []
     return "\n".join(lines)
 

@@ -16,5 +16,4 @@ PPO = Algorithm(
     clip=Ppo(low=0.2, high=0.2, dual=None),  # Search-R1; verl adds a dual clip of 3
     aggregate=TokenMean(),  # Search-R1 and verl; counts of the minibatch as verl
     claim="the baseline; Search-R1 reports it slower and more stable than GRPO",
-    measured="`six_by_five`: 5/10 collapsed [19, 81] %; `region_sgd`: rate .26, .16, .19 at staleness 0, 4, 16",
 )

@@ -11,5 +11,4 @@ S_PPO = PPO.but(
     stabilise=RmsBatch(tau=3.0),  # the authors' development fork, later versions (5 in an earlier one)
     family="normalised",
     claim="prevents collapse on 7B runs, in one figure above ST-PPO",
-    measured="`six_by_five`: 0/10 collapsed [0, 31] %, trigger in 1.0 % of updates; `region_sgd`: .38, .37, .38",
 )

@@ -13,5 +13,4 @@ SO_GRPO = GRPO.but(
     stabilise=RmsSeq(tau=3.0),
     family="normalised",
     claim="added in the paper's second version as the group-relative member of the pair",
-    measured="`six_by_five`: 1/10 collapsed [0, 45] %, trigger in 20.1 % of updates; `region_sgd`: .26, .64, .64",
 )

@@ -10,5 +10,4 @@ ST_PPO = TURN_PPO.but(
     stabilise=S_PPO.stabilise,
     family="normalised",
     claim="prevents collapse on 7B runs, with a lower clip fraction",
-    measured="`six_by_five`: 0/10 collapsed [0, 31] %, trigger in 6.7 % of updates; `region_sgd`: .35, .60, .70",
 )

@@ -10,5 +10,4 @@ TURN_PPO = PPO.but(
     formula=r"r_{it} \to w_{ik} = \exp\big(\tfrac{1}{n_{ik}} \sum_{s \in k} \log r_{is}\big),\ t \in \text{turn } k",
     ratio=Pool("turn", mean="geometric", grad="shared"),  # and a token gate: the authors' development fork
     claim="more stable than token PPO on 7B search agents; overlapping error bars in its own figure 3a",
-    measured="`six_by_five`: 0/10 collapsed [0, 31] %; `region_sgd`: rate .32, .60, .67 at staleness 0, 4, 16",
 )

@@ -39,7 +39,7 @@ class Algorithm:
     """A named choice for every slot of the pipeline; holds no maths.
 
     `experimental`: why the declaration may not be what its source does; empty = read in the source. `claim`: what the
-    source reports. `measured`: what we found, with the grid that says so; empty = not measured here.
+    source reports.
     """
 
     name: str
@@ -61,11 +61,10 @@ class Algorithm:
     family: str = "critic"
     experimental: str = ""
     claim: str = ""
-    measured: str = ""
 
     def but(self, name: str, **changes: Any) -> Algorithm:
         """Another algorithm that differs from this one in `changes`; what was said of this one is not said of it."""
-        said = {"experimental": "", "claim": "", "measured": "", "differs_from": self.name}
+        said = {"experimental": "", "claim": "", "differs_from": self.name}
         return replace(self, name=name, **(said | changes))
 
     @property

@@ -1,0 +1,66 @@
+"""What the shipped results say of each algorithm: counted again, and read from whatever file names it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from workbench.cli.measured import SHIPPED, measured
+from workbench.verdict import results
+
+
+def filed(folder: Path, name: str, **columns: list[object]) -> None:
+    """Six of the shipped runs as the results of another experiment, with other columns."""
+    shipped = results.read(SHIPPED / "six_by_five.parquet")
+    table = shipped.table.slice(0, 6)
+    for column, values in columns.items():
+        at = table.schema.get_field_index(column)
+        table = table.set_column(at, column, pa.array(values, table.schema.field(at).type))
+    results.write(replace(shipped, experiment=name, toml="", table=table), folder / f"{name}.parquet")
+
+
+def test_the_shipped_lines_are_the_counts_of_the_shipped_runs() -> None:
+    runs = results.read(SHIPPED / "six_by_five.parquet").runs
+    told = measured()
+    for name in ("ppo", "grpo", "st-ppo"):
+        mine = runs[runs["algorithm"] == name]
+        fell = int((mine["outcome"] == "collapsed").sum())
+        assert told[name].startswith(f"`six_by_five`: {fell} of {len(mine)} runs collapsed, seeds 0 to 9, ["), name
+        assert "; `region_sgd`: half collapse at learn.policy.lr " in told[name]
+    assert "`controls`: " in told["ppo"]
+    assert "gspo" not in told
+
+
+def test_arms_that_an_axis_splits_have_a_line_each_and_named_controls_none(tmp_path: Path) -> None:
+    arms = ["gspo · old_log_prob rollout"] * 3 + [
+        "gspo (clip 0.2) · old_log_prob update",
+        "gspo, on-policy",
+        "a control",
+    ]
+    outcomes = ["collapsed", "healthy", "diverged", "no_learning", "collapsed", "collapsed"]
+    filed(tmp_path, "neighbours", arm=arms, outcome=outcomes, seed=[0, 1, 4, 2, 0, 0])
+    assert measured(tmp_path) == {
+        "gspo": "`neighbours` (old_log_prob rollout): 2 of 3 runs collapsed, seeds 0, 1, 4, [9, 99] %; "
+        "`neighbours` (clip 0.2, old_log_prob update): 0 of 1 runs collapsed, seed 2, [0, 98] %"
+    }
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"status": ["running"] * 6}, {"outcome": [None] * 6}, {"slots": ["{}"] * 6}, {"config": [None] * 6}],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_runs_that_are_not_over_not_judged_or_of_another_declaration_say_nothing(
+    changes: dict[str, list[object]], tmp_path: Path
+) -> None:
+    filed(tmp_path, "neighbours", arm=["ppo"] * 6)
+    assert set(measured(tmp_path)) == {"ppo"}
+    filed(tmp_path, "neighbours", arm=["ppo"] * 6, **changes)
+    assert measured(tmp_path) == {}
+
+
+def test_without_a_file_nothing_is_measured(tmp_path: Path) -> None:
+    assert measured(tmp_path) == {}
