@@ -64,6 +64,7 @@ def random_evidence(seed, sequences, turns, scale=0.3, critic=True):
 
     old = -normal().abs()
     made = evidence_of(mask, old, normal(scale), normal(), entropy=normal().abs()[None])
+    made = replace(made, span=torch.tensor(draw.integers(0, 4, size=mask.shape))[None])
     if not critic:
         return made
     return replace(made, values=normal()[None], values_old=normal()[None], returns=normal()[None], value_clip=0.5)

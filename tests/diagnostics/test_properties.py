@@ -110,6 +110,9 @@ def test_bounds_and_sums(shape, scale):
     assert 1 / n - 1e-12 <= update["ess_frac"][0] <= 1
     assert 1 / evidence.mask.shape[1] - 1e-12 <= update["ess_sequence_frac"][0] <= 1
     assert update["kl_k3"][0] >= 0
+    known = [np.ma.compressed(update[f"entropy_{span}"]) for span in ("think", "search", "answer")]
+    everywhere = evidence.entropy[evidence.mask]
+    assert all(everywhere.min() - 1e-12 <= x <= everywhere.max() + 1e-12 for part in known for x in part)
     assert update["chi2"][0] >= -1
     assert update["chi2_sequence"][0] >= -1
     assert update["log_ratio_std"][0] <= 2 * update["log_ratio_abs_max"][0]

@@ -119,6 +119,16 @@ def test_gradient_share_of_turns_is_the_share_of_absolute_weights():
     assert turns["gradient_share"] == pytest.approx([0.2, 0.2, 0.3, 0.3])
 
 
+def test_entropy_is_told_apart_by_what_the_policy_was_doing():
+    entropy = torch.arange(16).view(1, 2, 8).double()
+    span = torch.tensor([[1, 1, 2, 9, 9, 0, 0, 9], [1, 2, 9, 2, 2, 2, 0, 9]])[None]
+    update = measure_updates(worked(entropy=entropy, span=span))
+    assert update["entropy_think"][0] == pytest.approx((0 + 1 + 8) / 3)
+    assert update["entropy_search"][0] == pytest.approx((2 + 9 + 11 + 12 + 13) / 5)
+    assert np.ma.getmaskarray(update["entropy_answer"]).tolist() == [True]
+    assert measure_updates(worked())["entropy_think"] is None
+
+
 def test_explained_variance_uses_unbiased_variances_and_the_old_values():
     mask = torch.tensor([[1, 1, 1, 1]]).bool()
     values = torch.tensor([[0.2, 0.4, 0.6, 0.1]]).double()[None]

@@ -10,6 +10,7 @@ import torch
 
 from tests.diagnostics.shared_batch import rollouts_of
 from tests.learn.test_distinct import TOKENIZER, data
+from workbench.agent.spans import Spans
 from workbench.algorithms import ALGORITHMS
 from workbench.diagnostics import CATALOGUE, measure
 from workbench.diagnostics.evidence import Evidence, StepEvidence
@@ -52,12 +53,12 @@ def null_columns(algorithm: Algorithm) -> set[tuple[str, str]]:
     """Columns without a number after two updates with a probe and the clipping bias at each."""
     network = policy.create(PolicySettings(hidden=16, layers=1, heads=2, mlp=16), TOKENIZER, seed=0)
     learner = Learner(algorithm, SETTINGS, network, Critic(network) if algorithm.critic else None)
-    learner.probe.control = controls(TOKENIZER)
+    learner.probe.control, learner.spans = controls(TOKENIZER), Spans(TOKENIZER)
     batch = data()
     with torch.no_grad():
         old = torch.where(batch.mask, log_probs(network, batch.tokens)[0], 0)
-    ids = list(controls(TOKENIZER).values())
-    tags = torch.tensor(ids)[torch.arange(batch.tokens.numel()).view_as(batch.tokens) // 2 % 4]
+    ids = [*controls(TOKENIZER).values(), TOKENIZER.get_vocab()["<think>"]]
+    tags = torch.tensor(ids)[torch.arange(batch.tokens.numel()).view_as(batch.tokens) // 2 % 5]
     batch = replace(
         batch,
         tokens=torch.where(batch.mask & (torch.arange(batch.tokens.shape[1]) % 2 == 0), tags, batch.tokens),

@@ -91,6 +91,28 @@ def entropy_low_frac(t: Tokens, by: Segments) -> np.ndarray:
     return by.mean(t.entropy < 0.01)
 
 
+def _entropy_of(t: Tokens, by: Segments, span: int) -> np.ndarray | None:
+    return None if t.span is None else by.mean(t.entropy, t.span == span)
+
+
+@diagnostic((UPDATE,), Unit.NATS, "<H_t> over the tokens from <think> to </think>", "this project")
+def entropy_think(t: Tokens, by: Segments) -> np.ndarray | None:
+    """Entropy where the policy thinks; NULL where it did not, or the tags are not single tokens."""
+    return _entropy_of(t, by, 1)
+
+
+@diagnostic((UPDATE,), Unit.NATS, "<H_t> over the tokens from <search> to </search>", "this project")
+def entropy_search(t: Tokens, by: Segments) -> np.ndarray | None:
+    """Entropy where the policy searches; NULL where it did not, or the tags are not single tokens."""
+    return _entropy_of(t, by, 2)
+
+
+@diagnostic((UPDATE,), Unit.NATS, "<H_t> over the tokens from <answer> to </answer>", "this project")
+def entropy_answer(t: Tokens, by: Segments) -> np.ndarray | None:
+    """Entropy where the policy answers; NULL where it did not, or the tags are not single tokens."""
+    return _entropy_of(t, by, 3)
+
+
 def _displacement(t: Tokens, good: bool) -> tuple[np.ndarray, np.ndarray]:
     """Mean delta of each sequence, and which sequences have a mean advantage of that sign."""
     sign = t.by_sequence.mean(t.advantage) >= 0

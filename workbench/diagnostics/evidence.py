@@ -49,6 +49,7 @@ class Evidence:
     score: Tensor  # (U, B)
     group: Tensor  # (U, B)
     log_prob_ref: Tensor | None = None  # (U, B, T)
+    span: Tensor | None = None  # (U, B, T) int64, 1 think, 2 search, 3 answer, 0 none of them
     correction: Tensor | None = None  # (U, B, T) weight of the rollout correction
     corrected: Tensor | None = None  # (U, B, T) bool, the weight was capped or set to 0
     values: Tensor | None = None  # (U, B, T) critic at the start of the update

@@ -279,6 +279,11 @@ class Tokens:
         return self._column("entropy")
 
     @cached_property
+    def span(self) -> np.ndarray | None:
+        """1 in a thought, 2 in a search, 3 in an answer, else 0; None where the tags are not known."""
+        return self._optional("span")
+
+    @cached_property
     def weight(self) -> np.ndarray:
         """|d loss / d log_prob|."""
         return np.abs(self._column("gradient_weight"))

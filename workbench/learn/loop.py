@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from workbench.agent.engines.choose import engine_for
 from workbench.agent.errors import NonFinite, StaleWeights
 from workbench.agent.sentences import Sentences
+from workbench.agent.spans import Spans
 from workbench.agent.wording import WORDINGS
 from workbench.agent.worlds.build import build
 from workbench.algorithms import resolve
@@ -76,6 +77,7 @@ class Trainer:
         self.sampler = Sampler(settings, world, self.engine, group_size, select, self.lab)
         self.sentences = Sentences(tokenizer)
         self.learner.probe.control = controls(tokenizer)
+        self.learner.spans = Spans(tokenizer)
         self.packer = Packer(settings, self.learner)
         self.queue: deque[Rollout] = deque()
         self.step = 0

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from workbench.agent.spans import Spans
 from workbench.batch import Batch
 from workbench.diagnostics.evidence import Evidence
 from workbench.learn import optimizers
@@ -54,6 +55,7 @@ class Learner:
     temperature: float = 1.0
     updates: int = 0  # since the start of the run; decides when the true clipping bias is measured
     compute: ComputeSettings = field(default_factory=ComputeSettings)
+    spans: Spans | None = None  # tells thoughts, searches and answers apart in the evidence
 
     def __post_init__(self) -> None:
         self.probe = Probe(self.algorithm, self.temperature)
@@ -86,6 +88,7 @@ class Learner:
         scalars["non_finite"] = float(len(non_finite(scalars)))
         assert batch.advantages is not None
         one = Tensor.unsqueeze
+        span = None if self.spans is None else self.spans.of(batch.tokens, batch.mask)
         return Evidence(
             epoch=torch.tensor([epoch]),
             rollout_step=torch.tensor([rollout_step]),
@@ -96,6 +99,7 @@ class Learner:
             log_prob_old=one(batch.log_prob_old, 0),
             log_prob_behaviour=one(batch.log_prob_behaviour, 0),
             log_prob_ref=None if batch.log_prob_ref is None else one(batch.log_prob_ref, 0),
+            span=None if span is None else one(span, 0),
             correction=None if terms.correction is None else one(terms.correction, 0),
             corrected=None if terms.corrected is None else one(terms.corrected, 0),
             ratio=one(terms.ratio, 0),
