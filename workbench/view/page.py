@@ -14,6 +14,7 @@ from workbench.store.connect import Busy, database
 from workbench.view import address
 from workbench.view.data import State, Store
 from workbench.view.keeper import Keeper
+from workbench.view.navigation import SCREENS
 from workbench.view.safe import html_text
 from workbench.view.theme import DARK, LIGHT, Palette
 
@@ -50,7 +51,8 @@ def screen(body: Callable[[Store], None]) -> Callable[[], None]:
         address.begin(body.__name__)
         try:
             body(store)
-            address.finish()
+            with st.container(key="sorl-address"):
+                address.finish(SCREENS)
         except Busy as busy:
             say(f"Waiting for the database: {busy}.")
         except InputError as error:
