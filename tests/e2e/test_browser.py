@@ -79,7 +79,10 @@ def test_from_the_overview_to_the_culprit_token(address: str) -> None:
         stored(page, "collapse")
 
         go(page, "Turns", "turns")
-        click_cell(page, "turns", [PPO, 12 - 10, 3], opens="**/turns?**cell=ppo&cell=12&cell=3")  # the range is 10..20
+        drag(page, "turns", 10.6, 16.4)  # of 10..20
+        page.wait_for_url("**/turns?**range=11..16**")
+        settle(page, "turns")
+        click_cell(page, "turns", [PPO, 12 - 11, 3], opens="**/turns?**cell=ppo&cell=12&cell=3")
         page.get_by_text("ppo, turn 3, step 12:").wait_for()
         link = page.locator(".sorl-listing tr", has_text="kept").first.get_by_role("link")
         stored(page, "turns")

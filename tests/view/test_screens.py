@@ -207,24 +207,26 @@ def test_compare_aligned_on_the_collapse_marks_the_onset_at_zero(grid: Path, ope
 @pytest.mark.parametrize(
     ("screen", "dragged", "kept"),
     [("compare", (20.3, 9.6), "10..20"), ("run", (9.6, 20.3), "10..20"), ("compare", (12.2, 12.6), "11..13"),
-     ("compare", (-3.0, 7.5), "0..7")],
+     ("compare", (-3.0, 7.5), "0..7"), ("turns", (20.3, 9.6), "10..20")],
 )  # fmt: skip
-def test_a_part_of_the_curves_that_is_dragged_over_becomes_the_range_of_the_address(
+def test_a_part_of_a_figure_that_is_dragged_over_becomes_the_range_of_the_address(
     screen: str, dragged: tuple[float, float], kept: str, grid: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[str] = []
 
-    def chart(_: object, *, key: str, selection_mode: str, **__: object) -> dict[str, object]:
-        boxes = selection_mode == "box" and not any(other.startswith(key[:-2]) for other in drawn)
+    def chart(_: object, *, key: str, selection_mode: str | tuple[str, ...], **__: object) -> dict[str, object]:
+        boxes = "box" in selection_mode and not any(other.startswith(key[:-2]) for other in drawn)
         drawn.append(key)
-        return {"selection": {"box": [{"x": list(dragged)}] if boxes else [], "points": []}}
+        inside = [{"customdata": [1, 12, 3]}] if boxes and "points" in selection_mode else []
+        return {"selection": {"box": [{"x": list(dragged)}] if boxes else [], "points": inside}}
 
     monkeypatch.setattr("streamlit.plotly_chart", chart)
     app = open_screen(screen, grid)
     assert not app.exception
     assert app.query_params["range"] in (kept, [kept])
-    zoomed = [key for key in drawn if key.startswith(("curves", "signals"))]
+    zoomed = [key for key in drawn if key.startswith(("curves", "signals", "turns"))]
     assert len(set(zoomed)) == 2, "the new figure is another one, in which nothing is selected"
+    assert "cell" not in app.query_params, "what lies in the part was not clicked"
 
 
 def test_curves_over_updates_are_not_a_range_of_steps(

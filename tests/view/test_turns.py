@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -91,3 +92,18 @@ def test_a_click_opens_the_cell_that_was_clicked(
     app = open_screen("turns", grid, arm=["grpo", "ppo"])
     assert not app.exception
     assert app.query_params["cell"] == ["ppo", "12", "3"]
+
+
+def test_a_click_on_the_cell_that_is_shown_draws_nothing_anew(
+    grid: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = count()
+
+    def chart(*_: object, **__: object) -> dict[str, object]:
+        assert next(drawn) < 5, "drawn for ever"
+        return {"selection": {"points": [{"customdata": [1, 12, 3]}], "box": []}}
+
+    monkeypatch.setattr("streamlit.plotly_chart", chart)
+    app = open_screen("turns", grid, arm=["grpo", "ppo"], cell=["ppo", "12", "3"])
+    assert not app.exception
+    assert "ppo, turn 3, step 12: 16 trajectories" in html(app)
