@@ -39,7 +39,7 @@ _BUTTONS = """
   }}
 </script>
 """
-# Where dragging selects a part, Streamlit passes no click on: it is told of one as of a selection of what is pointed at.
+# Where dragging selects a part, Streamlit passes no click on: it is told of it as of a selection of what is pointed at.
 _CELLS = "cells"
 _CLICKS = f"""
 <script>
@@ -83,9 +83,7 @@ def zoomable_cells(drawn: go.Figure, name: str, data: Data, *, describe: str) ->
     return _dragged(drawn, name, data, describe, ("points", "box"))
 
 
-def _dragged(
-    drawn: go.Figure, name: str, data: Data, describe: str, modes: Modes
-) -> tuple[list[dict[str, Any]], Ends]:
+def _dragged(drawn: go.Figure, name: str, data: Data, describe: str, modes: Modes) -> tuple[list[dict[str, Any]], Ends]:
     drawn.update_layout(
         dragmode="select", selectdirection="h",
         newselection={"line": {"width": 1, "dash": "solid", "color": drawn.layout.template.layout.font.color}},

@@ -64,8 +64,9 @@ def turns(store: Store) -> None:
         place, *where = (int(v) for v in clicked[0]["customdata"])
         if (other := view.cell(names[place], *where)) != shown:
             follow("cell", other.written)
-    note(f"A cell is the {'most extreme' if extreme else 'mean'} value over the runs and steps in it. ▼ onset of a "
-         "collapse · hatched: not measured · – no such turn · ✕ NaN or Inf. Drag over a part of a map to see its steps alone.")  # fmt: skip
+    note(f"A cell is the {'most extreme' if extreme else 'mean'} value over the runs and steps in it. "
+         "▼ onset of a collapse · hatched: not measured · – no such turn · ✕ NaN or Inf. "
+         "Drag over steps to see only them.")  # fmt: skip
     if shown is None:
         note("Click a cell to list its trajectories.")
     else:
