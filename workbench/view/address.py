@@ -12,10 +12,10 @@ import streamlit as st
 Said = dict[str, list[str]]
 
 # Of the session: the screen; what its controls say now, and said at the end of the last drawing; the addresses that the
-# browser may send without a word from outside; the last word from outside, with its number; what one screen asked of
+# browser may send without a word from outside; the last word from outside, with its number; what one screen wished of
 # the next.
 _SCREEN, _NOW, _WRITTEN, _HEARD = "sorl screen", "sorl address", "sorl address before", "sorl heard"
-_NEWS, _ASKED, _TYPED = "sorl news", "sorl asked", "sorl typed"
+_NEWS, _WISHED, _TYPED = "sorl news", "sorl wished", "sorl typed"
 _LAST = 200  # addresses that one entry of the history may have had: a letter typed, an address
 # Streamlit enters a screen into the history with an address that says nothing, and whatever is written after that as a
 # second entry: Back would lead from the view to itself. So the page itself completes the entry that is there.
@@ -33,13 +33,13 @@ def begin(screen: str) -> None:
     """
     state, said = st.session_state, _said()
     state[_NOW], state[_TYPED] = {}, set()
-    asked = state.pop(_ASKED, None)
-    opened = asked is not None or state.get(_SCREEN) != screen
+    wished = state.pop(_WISHED, None)
+    opened = wished is not None or state.get(_SCREEN) != screen
     if opened:
         state[_SCREEN], state[_WRITTEN] = screen, None
     if opened or (said and said not in state[_HEARD]):
         number = state[_NEWS][0] + 1 if _NEWS in state else 0
-        state[_NEWS] = (number, said if asked is None else asked, not opened)
+        state[_NEWS] = (number, said if wished is None else wished, not opened)
         state[_HEARD] = [said]
 
 
@@ -92,7 +92,7 @@ def leave(name: str, values: Sequence[str], *, typed: bool = False) -> None:
 
 def ask(parameters: Mapping[str, str | list[str]]) -> Said:
     """Have the next screen open with these choices. Returns the address that the browser shows until then."""
-    st.session_state[_ASKED] = {k: [v] if isinstance(v, str) else list(v) for k, v in parameters.items()}
+    st.session_state[_WISHED] = {k: [v] if isinstance(v, str) else list(v) for k, v in parameters.items()}
     present: Said | None = st.session_state.get(_WRITTEN)
     return _said() if present is None else present
 

@@ -97,6 +97,12 @@ def say(text: str) -> None:
     st.html(f'<p class="sorl-warning">{html_text(text)}</p>')
 
 
+def curves_only(missing: str) -> None:
+    """Say in a sentence that `missing` is not recorded, and what records it."""
+    say(f"{missing} Shipped and exported results hold curves only; a run that is trained here records the rest:")
+    commands("sorl run FILE.toml")
+
+
 def note(text: str) -> None:
     """A small remark; the text is shown literally."""
     st.html(f'<p class="sorl-note">{html_text(text)}</p>')

@@ -15,7 +15,7 @@ from workbench.view.diagnostics import Diagnostics, dictionary
 from workbench.view.experiments import choose_experiment, runs
 from workbench.view.figures.heat import ACROSS, Heat, heat
 from workbench.view.links import linked_table, run_links
-from workbench.view.page import look, note, screen
+from workbench.view.page import curves_only, look, note, screen
 from workbench.view.picks import follow, keep, zoom
 from workbench.view.safe import html_text
 from workbench.view.series import AXES, Window, origins
@@ -46,6 +46,9 @@ def turns(store: Store) -> None:
         note("Choose at least one arm that has this seed.")
         return
     maps = view.heats(store, names, extreme=extreme)
+    if _values(maps).empty:
+        curves_only(f"None of these runs has recorded {view.measure.name} by turn.")
+        return
     st.html(f'<p class="sorl-answer">{html_text(openings.farthest(view, maps))}</p>')
     palette = look()
     pairs = list(each[["arm", "algorithm"]].drop_duplicates().itertuples(index=False, name=None))
@@ -65,10 +68,9 @@ def turns(store: Store) -> None:
         if (other := view.cell(names[place], *where)) != shown:
             follow("cell", other.written)
     note(f"A cell is the {'most extreme' if extreme else 'mean'} value over the runs and steps in it. "
-         "▼ onset of a collapse · hatched: not measured · – no such turn · ✕ NaN or Inf. "
-         "Drag over steps to see only them.")  # fmt: skip
+         "▼ onset of a collapse · hatched: not measured · – no such turn · ✕ NaN or Inf")  # fmt: skip
     if shown is None:
-        note("Click a cell to list its trajectories.")
+        note("Click a cell to list its trajectories; drag over steps to see only them.")
     else:
         _listing(store, view, known, experiment, shown)
     run_links(view.runs, experiment)
