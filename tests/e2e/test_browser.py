@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,7 +79,10 @@ def test_from_the_overview_to_the_culprit_token(address: str) -> None:
         stored(page, "collapse")
 
         go(page, "Turns", "turns")
-        click_cell(page, "turns", [PPO, 12 - 10, 3], opens="**/turns?**cell=ppo&cell=12&cell=3")  # the range is 10..20
+        drag(page, "turns", 10.6, 16.4)  # of 10..20
+        page.wait_for_url("**/turns?**range=11..16**")
+        settle(page, "turns")
+        click_cell(page, "turns", [PPO, 12 - 11, 3], opens="**/turns?**cell=ppo&cell=12&cell=3")
         page.get_by_text("ppo, turn 3, step 12:").wait_for()
         link = page.locator(".sorl-listing tr", has_text="kept").first.get_by_role("link")
         stored(page, "turns")
@@ -101,6 +104,55 @@ def test_from_the_overview_to_the_culprit_token(address: str) -> None:
         settle(page, "turns")
         assert "cell" in query(page)
         assert not errors
+
+
+def test_every_opening_and_every_choice_is_one_step_back(address: str) -> None:
+    with browser() as opened, window(opened) as page:
+
+        def entries() -> int:
+            page.wait_for_timeout(2_000)  # what is written late would be seen
+            return int(page.evaluate("history.length"))
+
+        def steps(deed: Callable[[], object], says: str) -> int:
+            before = entries()
+            deed()
+            page.wait_for_url(lambda url: says in url)
+            return entries() - before
+
+        def back(screen: str, says: Callable[[dict[str, list[str]]], bool] = lambda _: True) -> None:
+            page.go_back()
+            page.wait_for_url(lambda url: says(parse_qs(urlsplit(url).query)))
+            settle(page, screen)
+            page.wait_for_timeout(2_000)
+            assert says(query(page)), "the step back was undone"
+
+        assert steps(lambda: page.goto(address), "/?experiment=demo") == 1
+        assert steps(lambda: go(page, "Compare", "compare"), "/compare?experiment=demo&arm=") == 1
+        assert steps(lambda: page.get_by_role("radio", name="single").click(), "seeds=single") == 1
+        assert steps(lambda: drag(page, "curves", 9.6, 20.3), "range=10..20") == 1
+        assert steps(lambda: go(page, "Overview", "overview"), "?experiment=demo") == 1
+        cell = ["ppo-s0-aaaa0000"]
+        assert steps(lambda: click_cell(page, "grid", cell, opens="**/run?**"), "/run?experiment=demo&run=ppo-s0") == 1
+
+        back("overview", lambda said: said == {"experiment": ["demo"]})
+        back("compare", lambda said: said["range"] == ["10..20"])
+        back("compare", lambda said: "range" not in said and said["seeds"] == ["single"])
+        assert page.locator(".st-key-range").inner_text().split()[:3] == ["Steps", "0", "29"]
+        back("compare", lambda said: said["seeds"] == ["band"])
+        back("overview", lambda said: said == {"experiment": ["demo"]})
+
+        page.goto(f"{address}/sql")
+        settle(page, "sql")
+        before, there = entries(), page.url
+        page.locator(".st-key-saved input").click()
+        page.get_by_role("option").nth(3).click()
+        page.wait_for_url(lambda url: url != there)
+        assert entries() - before == 1
+
+        page.goto(f"{address}/glossary")
+        settle(page, "glossary")
+        box = page.get_by_label("Search")
+        assert steps(lambda: box.press_sequentially("clip", delay=300), "find=clip") == 0, "a letter is no step"
 
 
 def test_every_screen_opens_by_its_name_without_a_complaint(address: str) -> None:

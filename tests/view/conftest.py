@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlencode
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -19,7 +22,24 @@ from tests.store.fixture import (
 from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync
 
-Open = Callable[..., AppTest]
+
+class Visit(AppTest):
+    """An app in a browser: it completes its address as the page tells it to. `steps` counts what came after that."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.steps = 0
+
+    def _run(self, *args: Any, **options: Any) -> Visit:
+        said = dict(self.query_params)
+        super()._run(*args, **options)
+        self.steps += urlencode(self.query_params, doseq=True) != urlencode(said, doseq=True)
+        if told := re.search(r"history\.replaceState\(history\.state, '', (\".*\")\)", html(self)):
+            self.query_params = dict(parse_qs(json.loads(told[1]).removeprefix("?")))
+        return self
+
+
+Open = Callable[..., Visit]
 
 # Each would show something else than itself in HTML, Markdown, LaTeX, a figure or a terminal.
 HOSTILE = (
@@ -95,15 +115,27 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def open_screen(monkeypatch: pytest.MonkeyPatch) -> Open:
+def visit(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Visit]:
+    """Open an app whose script is this text."""
+
+    def call(script: str, **address: str | list[str]) -> Visit:
+        file = tmp_path_factory.mktemp("app") / "app.py"
+        file.write_text(script)
+        app = Visit(str(file), default_timeout=60)
+        app.query_params |= address
+        app.run()
+        return app
+
+    return call
+
+
+@pytest.fixture
+def open_screen(visit: Callable[..., Visit], monkeypatch: pytest.MonkeyPatch) -> Open:
     """Draw a screen: `open_screen("compare", folder, arm=["ppo"])`; keywords are parameters of its address."""
 
-    def call(name: str, runs: Path, **address: str | list[str]) -> AppTest:
+    def call(name: str, runs: Path, **address: str | list[str]) -> Visit:
         monkeypatch.setenv("SORL_RUNS", str(runs))
-        app = AppTest.from_string(f"from workbench.view.screens.{name} import {name}\n{name}()", default_timeout=60)
-        for key, value in address.items():
-            app.query_params[key] = value
-        return app.run()
+        return visit(f"from workbench.view.screens.{name} import {name}\n{name}()", **address)
 
     return call
 

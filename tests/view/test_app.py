@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from tests.store.processes import ROOT
+from tests.view.conftest import Visit
 from workbench.view.navigation import SCREENS, TITLES, screens
 
 
@@ -35,24 +37,25 @@ def test_the_overview_has_an_address_of_its_own_and_one_place_in_the_menu(addres
     assert {path for _, path, _ in pages} >= {"", "overview"}
 
 
-def test_a_choice_goes_along_to_the_next_screen() -> None:
+def test_a_choice_goes_along_to_the_next_screen(visit: Callable[[str], Visit]) -> None:
     # The browser asks for the next screen with the choices of this one where a look for new rows is asked for with it.
     script = (
         "import streamlit as st\nfrom workbench.view.address import begin, finish\n"
         "from workbench.view.controls import choose_many\n"
-        "def one():\n    begin('one')\n    choose_many('arm', 'Arms', ['a', 'b', 'c'], ['a'])\n    finish()\n"
-        "def two():\n    begin('two')\n    choose_many('arm', 'Arms', ['a', 'b', 'c'], ['a'])\n    finish()\n"
+        "def one():\n    begin('one')\n    choose_many('arm', 'Arms', ['a', 'b', 'c'], ['a'])\n    finish([])\n"
+        "def two():\n    begin('two')\n    choose_many('arm', 'Arms', ['a', 'b', 'c'], ['a'])\n    finish([])\n"
         "pages = [st.Page(one), st.Page(two)]\n"
         "st.session_state['hashes'] = [page._script_hash for page in pages]\n"
         "st.navigation(pages).run()\n"
     )
-    app = AppTest.from_string(script, default_timeout=60).run()
+    app = visit(script)
     app.multiselect(key="arm").set_value(["c", "b"]).run()
     app._page_hash = app.session_state["hashes"][1]
     app.query_params.clear()
     app.run()
     assert app.multiselect(key="arm").value == ["c", "b"]
     assert app.query_params["arm"] == ["c", "b"]
+    assert app.steps == 1, "the choice; the opening completes its address"
 
 
 def test_every_screen_has_a_file_of_its_own_and_a_place_in_the_menu() -> None:
@@ -76,7 +79,9 @@ def test_no_screen_imports_torch() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_one_screen_opens_another_with_its_choices(grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_screen_opens_another_with_its_choices(
+    grid: Path, monkeypatch: pytest.MonkeyPatch, visit: Callable[[str], Visit]
+) -> None:
     monkeypatch.setenv("SORL_RUNS", str(grid))
     script = (
         "import streamlit as st\nfrom workbench.view.navigation import open_screen, page, screens\n"
@@ -84,10 +89,12 @@ def test_one_screen_opens_another_with_its_choices(grid: Path, monkeypatch: pyte
         "if st.button('go', key='go'):\n    open_screen('compare', experiment='demo', arm=['st-ppo', 'grpo'])\n"
         "chosen.run()\n"
     )
-    app = AppTest.from_string(script, default_timeout=60).run()
+    app = visit(script)
     app.button(key="go").click().run()
     assert not app.exception
     assert app.multiselect(key="arm").value == ["st-ppo", "grpo"]
+    assert app.query_params["arm"] == ["st-ppo", "grpo"]
+    assert app.steps == 0, "the change of screen is the browser's step; the address of the last screen is no other"
 
 
 def test_a_screen_that_is_not_installed_is_a_word_and_no_error(grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:

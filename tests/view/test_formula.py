@@ -24,6 +24,7 @@ from workbench.view.safe import visible
         ("V^c = V_old", "<i>V</i><sup><i>c</i></sup> = <i>V</i><sub>old</sub>"),
         ("log_prob - log_prob_old", "log_prob − log_prob_old"),
         ("<-delta>_m", "⟨−<i>δ</i>⟩<sub><i>m</i></sub>"),
+        ("the critic's value V", "the critic&#x27;s value <i>V</i>"),
         ("r A grad log pi", "<i>r</i> <i>A</i> ∇ log π"),
     ],
 )  # fmt: skip
@@ -32,7 +33,14 @@ def test_a_formula_is_set_as_mathematics(formula: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["share of rollouts with an answer", "distinct 4-grams", "1e-5", "mean searches of a rollout", "held-out"]
+    "text",
+    [
+        "share of rollouts with an answer",
+        "distinct 4-grams",
+        "1e-5",
+        "mean searches of a rollout",
+        "held-out",
+    ],
 )
 def test_words_and_numbers_stay_as_they_are(text: str) -> None:
     assert formula_html(text) == text

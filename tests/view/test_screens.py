@@ -128,12 +128,65 @@ def test_an_address_that_comes_from_outside_wins_over_the_widgets(grid: Path, op
     assert app.session_state["scale"] == "linear"
 
 
-def test_a_step_back_to_a_bare_address_is_not_undone(grid: Path, open_screen: Open) -> None:
+def test_an_opening_completes_its_address_and_a_choice_is_a_step(grid: Path, open_screen: Open) -> None:
+    app = open_screen("compare", grid, scale="log")
+    assert app.query_params["experiment"] == ["demo"]
+    assert app.steps == 0
+    app.multiselect(key="arm").set_value(["ppo"]).run()
+    assert app.query_params["arm"] in ("ppo", ["ppo"])
+    assert app.steps == 1
+    app.run()
+    assert app.steps == 1
+
+
+def test_a_step_back_to_a_bare_address_is_no_step_forward(grid: Path, open_screen: Open) -> None:
     app = open_screen("compare", grid)
     app.query_params.clear()
     app.run()
     assert not app.exception
-    assert not app.query_params
+    assert app.steps == 0
+
+
+def test_a_step_back_takes_back_what_the_address_says_by_silence(grid: Path, open_screen: Open) -> None:
+    app = open_screen("compare", grid)
+    before = dict(app.query_params)
+    app.slider(key="range").set_range(3, 20).run()
+    assert app.query_params["range"] in ("3..20", ["3..20"])
+    app.query_params = before
+    app.run()
+    assert app.slider(key="range").value == (0, 29)
+    assert app.steps == 1
+
+
+def test_what_an_address_gets_wrong_does_not_undo_a_choice(grid: Path, open_screen: Open) -> None:
+    app = open_screen("compare", grid, scale="sideways")
+    app.query_params = {"scale": "sideways"}  # what a browser says until it hears of another address
+    app.segmented_control(key="scale").set_value("log").run()
+    assert app.query_params["scale"] in ("log", ["log"])
+
+
+def test_two_choices_in_one_breath_are_both_kept(
+    grid: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = open_screen("compare", grid)
+    with monkeypatch.context() as cut_short:
+        cut_short.setattr("workbench.view.address.finish", lambda _: None)  # the second comes while the first is drawn
+        app.segmented_control(key="scale").set_value("log").run()
+    app.segmented_control(key="seeds").set_value("single").run()
+    assert (app.session_state["scale"], app.session_state["seeds"]) == ("log", "single")
+    assert app.steps == 1
+
+
+def test_what_is_typed_is_no_step_a_letter(grid: Path, open_screen: Open) -> None:
+    app = open_screen("glossary", grid, find="c")
+    for typed in ("cl", "cli", "clip"):
+        said = dict(app.query_params)
+        app.text_input(key="find").set_value(typed).run()
+        assert app.query_params["find"] == [typed]
+    app.query_params = said  # a browser that is still behind
+    app.run()
+    assert app.text_input(key="find").value == "clip"
+    assert app.steps == 0
 
 
 def test_compare_without_arms_asks_for_one(grid: Path, open_screen: Open) -> None:
@@ -154,24 +207,26 @@ def test_compare_aligned_on_the_collapse_marks_the_onset_at_zero(grid: Path, ope
 @pytest.mark.parametrize(
     ("screen", "dragged", "kept"),
     [("compare", (20.3, 9.6), "10..20"), ("run", (9.6, 20.3), "10..20"), ("compare", (12.2, 12.6), "11..13"),
-     ("compare", (-3.0, 7.5), "0..7")],
+     ("compare", (-3.0, 7.5), "0..7"), ("turns", (20.3, 9.6), "10..20")],
 )  # fmt: skip
-def test_a_part_of_the_curves_that_is_dragged_over_becomes_the_range_of_the_address(
+def test_a_part_of_a_figure_that_is_dragged_over_becomes_the_range_of_the_address(
     screen: str, dragged: tuple[float, float], kept: str, grid: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[str] = []
 
-    def chart(_: object, *, key: str, selection_mode: str, **__: object) -> dict[str, object]:
-        boxes = selection_mode == "box" and not any(other.startswith(key[:-2]) for other in drawn)
+    def chart(_: object, *, key: str, selection_mode: str | tuple[str, ...], **__: object) -> dict[str, object]:
+        boxes = "box" in selection_mode and not any(other.startswith(key[:-2]) for other in drawn)
         drawn.append(key)
-        return {"selection": {"box": [{"x": list(dragged)}] if boxes else [], "points": []}}
+        inside = [{"customdata": [1, 12, 3]}] if boxes and "points" in selection_mode else []
+        return {"selection": {"box": [{"x": list(dragged)}] if boxes else [], "points": inside}}
 
     monkeypatch.setattr("streamlit.plotly_chart", chart)
     app = open_screen(screen, grid)
     assert not app.exception
     assert app.query_params["range"] in (kept, [kept])
-    zoomed = [key for key in drawn if key.startswith(("curves", "signals"))]
+    zoomed = [key for key in drawn if key.startswith(("curves", "signals", "turns"))]
     assert len(set(zoomed)) == 2, "the new figure is another one, in which nothing is selected"
+    assert "cell" not in app.query_params, "what lies in the part was not clicked"
 
 
 def test_curves_over_updates_are_not_a_range_of_steps(

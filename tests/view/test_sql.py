@@ -220,3 +220,12 @@ def test_numbers_are_shown_in_few_figures_unless_that_falsifies_them() -> None:
     assert figures_of(0.1234567, None, float("nan"), float("inf")) == "%.6g"
     assert figures_of(123456789.123, 1e-3) == "%.15g"
     assert figures_of(None) == "%.6g"
+
+
+def test_the_question_that_it_opens_with_fits_a_small_window(put: AppTest) -> None:
+    longest = max(put.text_area(key="sql").value.splitlines(), key=len)
+    assert len(longest) <= 62, "the editor breaks longer lines in a window of 1280 pixels"
+
+
+def test_no_turn_lies_between_two_turns(put: AppTest) -> None:
+    assert json.loads(figures(put)[0])["layout"]["xaxis"]["dtick"] == 1

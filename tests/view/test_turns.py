@@ -1,11 +1,16 @@
 from __future__ import annotations
 
 import json
+import shutil
+from itertools import count
 from pathlib import Path
 
 import pytest
 
+from tests.store.fixture import Shape, write_run
 from tests.view.conftest import Open, figures, html
+from workbench.diagnostics import CATALOGUE
+from workbench.store.sync import sync
 from workbench.view.theme import LIGHT
 
 ADDRESS = {
@@ -91,3 +96,31 @@ def test_a_click_opens_the_cell_that_was_clicked(
     app = open_screen("turns", grid, arm=["grpo", "ppo"])
     assert not app.exception
     assert app.query_params["cell"] == ["ppo", "12", "3"]
+
+
+def test_a_click_on_the_cell_that_is_shown_draws_nothing_anew(
+    grid: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = count()
+
+    def chart(*_: object, **__: object) -> dict[str, object]:
+        assert next(drawn) < 5, "drawn for ever"
+        return {"selection": {"points": [{"customdata": [1, 12, 3]}], "box": []}}
+
+    monkeypatch.setattr("streamlit.plotly_chart", chart)
+    app = open_screen("turns", grid, arm=["grpo", "ppo"], cell=["ppo", "12", "3"])
+    assert not app.exception
+    assert "ppo, turn 3, step 12: 16 trajectories" in html(app)
+
+
+def test_runs_without_turns_say_what_records_them(tmp_path: Path, open_screen: Open) -> None:
+    run = write_run(tmp_path, "curves", "a", shape=Shape(steps=6, trajectories=2, turns=2, epochs=1))
+    for table in ("turn", "turn_step", "trajectory", "token"):
+        shutil.rmtree(run / "segments" / table)
+    sync(tmp_path, CATALOGUE)
+    for screen in ("turns", "episode"):
+        app = open_screen(screen, tmp_path)
+        assert not app.exception
+        assert "hold curves only" in html(app)
+        assert app.code[0].value == "sorl run FILE.toml"
+    assert not figures(open_screen("turns", tmp_path)), "six empty maps tell nothing"

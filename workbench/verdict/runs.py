@@ -30,7 +30,20 @@ _UPDATES = """
 
 
 def runs(reader: Reader, experiment: str, run_ids: Sequence[str] | None = None) -> pd.DataFrame:
-    """One row per run of the experiment (of `run_ids` where given), with what its optimizer updates looked like.
+    """One row per run as `outcomes` has it, with what its optimizer updates looked like; raises as that does."""
+    return with_updates(reader, experiment, outcomes(reader, experiment, run_ids))
+
+
+def with_updates(reader: Reader, experiment: str, frame: pd.DataFrame) -> pd.DataFrame:
+    """`frame` (run_id) with clip_frac (mean over a run's updates), grad_norm_median and grad_norm_max.
+
+    Reads every update of the experiment: no roll-up holds a median.
+    """
+    return frame.merge(reader.query(_UPDATES, [experiment]), on="run_id", how="left")
+
+
+def outcomes(reader: Reader, experiment: str, run_ids: Sequence[str] | None = None) -> pd.DataFrame:
+    """One row per run of the experiment (of `run_ids` where given): settings, status, outcome, success.
 
     Arms of the same name whose configurations differ are told apart by a suffix: they are not replicates. Of a cell
     that was started over, only the newest start counts: it is one seed. `steps` is how many steps are done, `planned`
@@ -44,8 +57,7 @@ def runs(reader: Reader, experiment: str, run_ids: Sequence[str] | None = None) 
         raise InputError(f"no experiment '{experiment}'{nearest(experiment, known)}{listed}")
     if run_ids is not None:
         frame = frame[frame["run_id"].isin(list(run_ids))]
-    updates = reader.query(_UPDATES, [experiment])
-    return _split(newest(frame)).merge(updates, on="run_id", how="left")
+    return _split(newest(frame))
 
 
 def every_run(reader: Reader) -> pd.DataFrame:

@@ -32,7 +32,7 @@ def summary(reader: Reader, experiment: str, run_ids: Sequence[str] | None = Non
 
 
 def summarise(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table of `summary` from one row per run."""
+    """The table of `summary` from one row per run; without columns of updates (`outcomes`) theirs are NULL."""
     return pd.DataFrame([_arm(str(arm), rows) for arm, rows in frame.groupby("arm", sort=False)])
 
 
@@ -47,6 +47,7 @@ def _arm(arm: str, rows: pd.DataFrame) -> dict[str, Any]:
     successes = {name: over[f"{name}_success"].dropna().to_list() for name in ("peak", "final")}
     iqm = {name: (interquartile_mean(v), *interquartile_mean_interval([v])) for name, v in successes.items()}
     stopped = over[over["steps"] < over["planned"]]
+    updates = over.reindex(columns=["clip_frac", "grad_norm_median", "grad_norm_max"]).astype(float)
     return {
         "arm": arm,
         "algorithm": rows["algorithm"].iloc[0],
@@ -59,9 +60,9 @@ def _arm(arm: str, rows: pd.DataFrame) -> dict[str, Any]:
         "final": final[0], "final_low": final[1], "final_high": final[2],
         "collapsed": len(dead) if len(judged) else None, "collapsed_low": low, "collapsed_high": high,
         "onset": _or_none(dead["collapse_step"].dropna().median()),
-        "clip_frac": _or_none(over["clip_frac"].mean()),
-        "grad_norm_median": _or_none(over["grad_norm_median"].mean()),
-        "grad_norm_max": _or_none(over["grad_norm_max"].max()),
+        "clip_frac": _or_none(updates["clip_frac"].mean()),
+        "grad_norm_median": _or_none(updates["grad_norm_median"].mean()),
+        "grad_norm_max": _or_none(updates["grad_norm_max"].max()),
         "peak_iqm": iqm["peak"][0], "peak_iqm_low": iqm["peak"][1], "peak_iqm_high": iqm["peak"][2],
         "final_iqm": iqm["final"][0], "final_iqm_low": iqm["final"][1], "final_iqm_high": iqm["final"][2],
         "stopped": len(stopped),

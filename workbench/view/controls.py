@@ -8,7 +8,7 @@ from typing import Literal, cast
 import streamlit as st
 
 from workbench.view import selection
-from workbench.view.address import arrive, leave
+from workbench.view.address import arrive, leave, taken
 from workbench.view.page import note
 from workbench.view.picks import picked
 from workbench.view.safe import markdown_text, visible
@@ -72,7 +72,7 @@ def choose_range(name: str, label: str, low: int, high: int, *, help: str | None
     st.session_state[ends] = (low, high)
     if pick is not None:
         st.session_state[name], _ = selection.between(name, pick, low, high)
-        st.session_state[f"{name} left"] = st.query_params.get_all(name)
+        taken(name)
     _say(arrive(name, lambda given: selection.between(name, given, low, high), lambda v: low <= v[0] <= v[1] <= high))
     first, last = cast("tuple[int, int]", st.slider(label, low, high, key=name, help=help))
     leave(name, [] if (first, last) == (low, high) else [selection.written(first, last)])

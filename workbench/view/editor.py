@@ -43,4 +43,3 @@ def _take(known: dict[str, Saved]) -> None:
     for name in _CHART:
         st.session_state.pop(name, None)
         st.session_state.pop(f"{name} left", None)
-        st.query_params.pop(name, None)

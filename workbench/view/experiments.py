@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from workbench.verdict.runs import runs as runs_of
+from workbench.verdict.runs import outcomes, with_updates
 from workbench.view.controls import choose
 from workbench.view.page import Empty
 
@@ -31,7 +31,13 @@ def choose_experiment(store: Store, *, collapsed: bool = False) -> str:
 
 def runs(store: Store, experiment: str) -> pd.DataFrame:
     """One row per run of the experiment; arms of one name with different settings are different arms."""
-    return store.computed(("runs", experiment), lambda reader: runs_of(reader, experiment))
+    return store.computed(("runs", experiment), lambda reader: outcomes(reader, experiment))
+
+
+def updated(store: Store, experiment: str) -> pd.DataFrame:
+    """`runs` with what the optimizer updates of each looked like, which reads all of them."""
+    each = runs(store, experiment)
+    return store.computed(("updated", experiment), lambda reader: with_updates(reader, experiment, each))
 
 
 def question(store: Store, experiment: str) -> str:

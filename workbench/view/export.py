@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     Data = pd.DataFrame | Callable[[], pd.DataFrame]
+    Ends = tuple[float, float] | None
+    Modes = Literal["points", "box"] | tuple[Literal["points"], Literal["box"]]
 
 CONFIG: dict[str, Any] = {"displayModeBar": False, "displaylogo": False, "scrollZoom": False, "responsive": True}
 # The drawing library of the page makes the images: nothing is sent anywhere, and no second browser is needed. An image
@@ -37,6 +39,20 @@ _BUTTONS = """
   }}
 </script>
 """
+# Where dragging selects a part, Streamlit passes no click on: it is told of it as of a selection of what is pointed at.
+_CELLS = "cells"
+_CLICKS = f"""
+<script>
+  if (!window.sorlClicks) document.addEventListener('click', event => {{
+    const drawn = event.target.closest?.('.js-plotly-plot');
+    if (drawn?.layout?.meta !== '{_CELLS}' || !drawn._hoverdata?.length) return;
+    const points = drawn._hoverdata.map(({{ curveNumber, pointNumber, pointIndex, x, y, customdata }}) =>
+      ({{ curveNumber, pointNumber, pointIndex, x, y, customdata }}));
+    drawn.emit('plotly_selected', {{ points }});
+  }});
+  window.sorlClicks = true;
+</script>
+"""
 
 
 def figure(drawn: go.Figure, name: str, data: Data, *, describe: str, select: bool = False) -> list[dict[str, Any]]:
@@ -56,8 +72,18 @@ def _told(point: Mapping[str, Any]) -> dict[str, Any]:
     return {**point, "customdata": carried}
 
 
-def zoomable(drawn: go.Figure, name: str, data: Data, *, describe: str) -> tuple[float, float] | None:
+def zoomable(drawn: go.Figure, name: str, data: Data, *, describe: str) -> Ends:
     """Show a figure as `figure` does; the ends of the part of the x-axis that was just dragged over, if any."""
+    return _dragged(drawn, name, data, describe, "box")[1]
+
+
+def zoomable_cells(drawn: go.Figure, name: str, data: Data, *, describe: str) -> tuple[list[dict[str, Any]], Ends]:
+    """Show a figure as `figure` does; the points clicked, and the part that was dragged over as `zoomable` tells it."""
+    drawn.update_layout(meta=_CELLS, clickmode="event")
+    return _dragged(drawn, name, data, describe, ("points", "box"))
+
+
+def _dragged(drawn: go.Figure, name: str, data: Data, describe: str, modes: Modes) -> tuple[list[dict[str, Any]], Ends]:
     drawn.update_layout(
         dragmode="select", selectdirection="h",
         newselection={"line": {"width": 1, "dash": "solid", "color": drawn.layout.template.layout.font.color}},
@@ -65,26 +91,24 @@ def zoomable(drawn: go.Figure, name: str, data: Data, *, describe: str) -> tuple
     seen = f"{name} zoomed"
     key = f"{name}-{st.session_state.get(seen, 0)}"
     with st.container(key=name):
-        event = _show(drawn, key, name, data, describe, "box")
+        event = _show(drawn, key, name, data, describe, modes)
     boxes = event["selection"]["box"]
     if not boxes:
-        return None
+        return [_told(point) for point in event["selection"]["points"]], None
     st.session_state[seen] = st.session_state.get(seen, 0) + 1  # the next figure is another one, with nothing selected
     first, last = sorted(float(end) for end in boxes[0]["x"])
-    return first, last
+    return [], (first, last)  # the points inside were not clicked
 
 
-def _show(
-    drawn: go.Figure, key: str, name: str, data: Data, describe: str, mode: Literal["points", "box"] | None
-) -> Any:
+def _show(drawn: go.Figure, key: str, name: str, data: Data, describe: str, modes: Modes | None) -> Any:
     if not re.fullmatch(r"[a-z0-9-]+", name):
         raise ValueError(f"figure name '{name}' must be lower-case letters, digits and dashes")
     event: Any = st.plotly_chart(
-        drawn, theme=None, key=key, config=CONFIG, alt=describe, on_select="rerun" if mode else "ignore",
-        selection_mode=mode or "points",
+        drawn, theme=None, key=key, config=CONFIG, alt=describe, on_select="rerun" if modes else "ignore",
+        selection_mode=modes or "points",
     )  # fmt: skip
     with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="small"):
-        st.html(_BUTTONS.format(key=name), unsafe_allow_javascript=True, width="content")
+        st.html(_BUTTONS.format(key=name) + _CLICKS, unsafe_allow_javascript=True, width="content")
         download.button("CSV", lambda: _csv(data), f"sorl-{name}.csv", "text/csv", key=f"{name}-csv")
     return event
 

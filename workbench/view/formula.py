@@ -49,7 +49,8 @@ def _set(formula: str) -> Iterator[str]:
 def _name(text: str, after: str) -> str:
     """A letter with one subscript is set so; a longer name with underscores is a column or a setting and stays."""
     base, *under = text.split("_")
-    if len(under) > 1 or (len(base) > 1 and base not in _GREEK) or (text == "a" and after == " "):  # the article
+    a_word = (text == "a" and after == " ") or (text == "s" and after == "'")  # the article, the critic's
+    if a_word or len(under) > 1 or (len(base) > 1 and base not in _GREEK):
         return html_text(text)
     return _letter(base) + "".join(f"<sub>{_letter(word)}</sub>" for word in under)
 

@@ -28,11 +28,15 @@ def as_it_is(store: Store, run: dict[Any, Any]) -> dict[str, Any]:
     """The run's row of table `run` with what is known while it trains: `run` is its row of the experiment's runs."""
     row = store.records("run", run=run["run_id"])[0]
     planned = run["planned"]
-    spent = store.query("spent", run=run["run_id"], first=0, last=2**62, width=2**62)
-    live = float(spent[["total", "record"]].sum().sum())
     known = planned is not None and planned == planned
     now = {"steps": int(run["steps"]), "planned": int(planned) if known else None, "arm": run["arm"]}
-    return row | now | {"seconds": live if row["status"] == "running" else row["seconds"]}
+    return row | now | ({"seconds": _so_far(store, run["run_id"])} if row["status"] == "running" else {})
+
+
+def _so_far(store: Store, run: str) -> float:
+    """The seconds of a run in training: table `run` knows them when it has ended."""
+    spent = store.query("spent", run=run, first=0, last=2**62, width=2**62)
+    return float(spent[["total", "record"]].sum().sum())
 
 
 def success(store: Store, chosen: Chosen) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:

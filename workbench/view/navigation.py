@@ -35,13 +35,13 @@ def page(name: str, *, shown: bool = True) -> Page:
     return _page(name, _ROOT if first else name, default=first, shown=shown)
 
 
-def menu(address: str | None) -> list[Page]:
-    """Every page of the app, where the browser is at `address`.
+def menu(url: str | None) -> list[Page]:
+    """Every page of the app, where the browser is at `url`.
 
     The first screen is two pages, one for each of its addresses, and stands in the menu once: as the one that is open.
     """
     first, *others = screens()
-    named = urlsplit(address or "").path.endswith(f"/{first}")
+    named = urlsplit(url or "").path.endswith(f"/{first}")
     both = [page(first, shown=not named), _page(first, first, default=False, shown=named)]
     return both + [page(name) for name in others]
 
@@ -59,6 +59,9 @@ def open_screen(name: str, **parameters: str | list[str]) -> None:
     """Go to another screen with these choices; where it is not installed, say how the terminal answers instead."""
     import streamlit as st
 
+    from workbench.view import address
+
     if name in screens():
-        st.switch_page(page(name), query_params=parameters)
+        # At the address that the browser shows: another one would be an entry of its own in the history.
+        st.switch_page(page(name), query_params=address.ask(parameters))
     st.toast(f"There is no screen {name} here; `sorl show RUN` prints a run on the terminal.")

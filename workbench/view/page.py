@@ -14,6 +14,7 @@ from workbench.store.connect import Busy, database
 from workbench.view import address
 from workbench.view.data import State, Store
 from workbench.view.keeper import Keeper
+from workbench.view.navigation import SCREENS
 from workbench.view.safe import html_text
 from workbench.view.theme import DARK, LIGHT, Palette
 
@@ -50,7 +51,8 @@ def screen(body: Callable[[Store], None]) -> Callable[[], None]:
         address.begin(body.__name__)
         try:
             body(store)
-            address.finish()
+            with st.container(key="sorl-address"):
+                address.finish(SCREENS)
         except Busy as busy:
             say(f"Waiting for the database: {busy}.")
         except InputError as error:
@@ -93,6 +95,12 @@ def heading(text: str) -> None:
 def say(text: str) -> None:
     """A sentence that stands in for what cannot be shown."""
     st.html(f'<p class="sorl-warning">{html_text(text)}</p>')
+
+
+def curves_only(missing: str) -> None:
+    """Say in a sentence that `missing` is not recorded, and what records it."""
+    say(f"{missing} Shipped and exported results hold curves only; a run that is trained here records the rest:")
+    commands("sorl run FILE.toml")
 
 
 def note(text: str) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 import streamlit as st
 
 from workbench.view import selection
-from workbench.view.address import arrive, leave
+from workbench.view.address import arrive, leave, left, news, taken
 from workbench.view.page import note
 from workbench.view.safe import visible
 
@@ -27,7 +27,7 @@ def choose_number(name: str, label: str, low: int, high: int, default: int, *, h
 
     if (pick := picked(name)) is not None:
         st.session_state[name], _ = read(pick)
-        st.session_state[f"{name} left"] = st.query_params.get_all(name)
+        taken(name)
     for words in arrive(name, read, lambda value: low <= value <= high):
         note(f"Ignored in the address: {words}.")
     if low >= high:
@@ -44,11 +44,10 @@ def keep(name: str, under: Hashable, read: Callable[[Sequence[str]], T], written
     `under` names that view (a run and its step, say): in another one the pick means nothing, and `read` gets nothing.
     """
     place = f"{name} under"
-    given, left = st.query_params.get_all(name), st.session_state.get(f"{name} left", [])
     same = st.session_state.get(place) == under
     st.session_state[place] = under
-    pick = picked(name)
-    value = read(pick if pick is not None else given if given not in (left, []) else left if same else [])
+    pick, given = picked(name), news(name)
+    value = read(pick if pick is not None else given if given is not None else left(name) if same else [])
     leave(name, written(value))
     return value
 

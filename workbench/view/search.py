@@ -13,5 +13,5 @@ def search_box(name: str, label: str, placeholder: str) -> str:
     """What was typed, kept in URL parameter `name`; read anew while it is typed."""
     arrive(name, lambda given: (given[0][:_LONGEST] if given else "", []), lambda value: isinstance(value, str))
     typed = st.text_input(label, key=name, placeholder=placeholder, type="search", live=True, max_chars=_LONGEST)
-    leave(name, [typed] if typed else [])
+    leave(name, [typed] if typed else [], typed=True)
     return typed or ""

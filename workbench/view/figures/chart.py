@@ -18,6 +18,7 @@ Words = Callable[[str], tuple[str, str]]  # column -> its unit and its definitio
 HEIGHT, ROW, TITLE = 420, 22, 66  # pixels
 GROUPS = 24  # that a legend lists; more are drawn without one
 _CONTINUOUS = 12  # values of a column of numbers from which on its colours are a scale
+_COUNTS = 8  # whole numbers on an axis up to which each is named
 _LABEL = 34  # characters of a name on an axis or in the legend
 
 
@@ -126,7 +127,10 @@ def _axes(figure: go.Figure, data: pd.DataFrame, x: str, y: str, words: Words, a
     if as_log:
         measured["exponentformat"] = "power"
     if not lying:
-        figure.update_xaxes(title={"text": figure_text(_with_unit(x, words))}, separatethousands=True)
+        few_counts = data[x].dtype.kind in "iu" and data[x].max() - data[x].min() < _COUNTS
+        figure.update_xaxes(
+            title={"text": figure_text(_with_unit(x, words))}, separatethousands=True, dtick=1 if few_counts else None
+        )  # there is no turn 1.5
         figure.update_yaxes(**measured)
         return
     names = list(dict.fromkeys(data[x]))

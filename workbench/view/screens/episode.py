@@ -16,7 +16,7 @@ from workbench.view.figures.peaks import peaks
 from workbench.view.figures.ranking import ranking
 from workbench.view.ledger import ledger
 from workbench.view.links import STYLE, address, anchor, run_links
-from workbench.view.page import look, note, screen
+from workbench.view.page import curves_only, look, note, screen
 from workbench.view.picks import choose_number, follow, keep
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def episode(store: Store) -> None:
             follow("step", [str(clicked[0]["customdata"])])
     if chosen is None:
         with bars:
-            note(f"No trajectory of step {step} is recorded for this run.")
+            curves_only(f"No trajectory of step {step} is recorded for this run.")
         return
     with bars:
         drawn = ranking(episodes.shown(rows, chosen, _BARS), 1 / len(rows), palette, step, chosen)

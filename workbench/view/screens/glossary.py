@@ -63,8 +63,9 @@ def _about(algorithm: dict[str, Any]) -> str:
 def _diagnostics(found: list[Entry]) -> None:
     wide, narrow = st.columns([5, 3], gap="large")
     with wide:
+        note("Each diagnostic with its unit and the tables that hold it as a column of its name.")
         st.html("".join(map(cards.diagnostic, found)))
-    with narrow:
+    with narrow, st.container(key="notation"):
         st.html(f'<p class="sorl-term"><b>Notation</b></p>{cards.notation(declared()["notation"])}')
         note("A column that was not measured is NULL, never 0; NaN and Inf are stored as themselves.")
 

@@ -12,7 +12,7 @@ from workbench.verdict import table as verdict
 from workbench.verdict.region.words import readable_series
 from workbench.view import export, regions, theme
 from workbench.view.controls import choose
-from workbench.view.experiments import choose_experiment, question, runs
+from workbench.view.experiments import choose_experiment, question, runs, updated
 from workbench.view.figures.matrix import layout, matrix
 from workbench.view.links import STYLE, address, anchor
 from workbench.view.navigation import open_screen
@@ -52,6 +52,7 @@ def overview(store: Store) -> None:
             st.html(STYLE)
             st.html(f'<p class="sorl-note sorl-ways">{more}</p>')
             return
+    each = updated(store, experiment)
     summary = store.computed(("summary", experiment), lambda _: verdict.summarise(each))
     if shown is None:
         st.html(f'<p class="sorl-answer">{html_text(verdict.answer(summary))}</p>')

@@ -15,8 +15,8 @@ from workbench.view.diagnostics import Diagnostics, dictionary
 from workbench.view.experiments import choose_experiment, runs
 from workbench.view.figures.heat import ACROSS, Heat, heat
 from workbench.view.links import linked_table, run_links
-from workbench.view.page import look, note, screen
-from workbench.view.picks import follow, keep
+from workbench.view.page import curves_only, look, note, screen
+from workbench.view.picks import follow, keep, zoom
 from workbench.view.safe import html_text
 from workbench.view.series import AXES, Window, origins
 from workbench.view.shading import shading
@@ -46,27 +46,33 @@ def turns(store: Store) -> None:
         note("Choose at least one arm that has this seed.")
         return
     maps = view.heats(store, names, extreme=extreme)
+    if _values(maps).empty:
+        curves_only(f"None of these runs has recorded {view.measure.name} by turn.")
+        return
     st.html(f'<p class="sorl-answer">{html_text(openings.farthest(view, maps))}</p>')
     palette = look()
     pairs = list(each[["arm", "algorithm"]].drop_duplicates().itertuples(index=False, name=None))
     cell = keep("cell", (experiment, axis), lambda given: Cell.read(given, names), lambda c: c.written if c else [])
     bucket = view.bucket(cell)
-    clicked = export.figure(
+    shown = None if cell is None or bucket is None else view.cell(cell.arm, bucket, cell.turn)
+    clicked, dragged = export.zoomable_cells(
         heat(maps, view.measure, shading(view.measure.unit, _values(maps)["value"].dropna()),
              theme.styles(pairs, palette), palette, view.window, AXES[axis],
              chosen=None if cell is None or bucket is None else (names.index(cell.arm), bucket, cell.turn)),
-        "turns", lambda: _values(maps).drop(columns=["value", "bucket"]), select=True,
+        "turns", lambda: _values(maps).drop(columns=["value", "bucket"]),
         describe=f"{view.measure.name} by turn index and {AXES[axis]} for {', '.join(names)}.",
     )  # fmt: skip
+    zoom("range", dragged)
     if clicked:
         place, *where = (int(v) for v in clicked[0]["customdata"])
-        follow("cell", view.cell(names[place], *where).written)
-    note(f"A cell is the {'most extreme' if extreme else 'mean'} value over the runs and steps in it. ▼ onset of a "
-         "collapse · hatched: not measured · – no such turn · ✕ NaN or Inf")  # fmt: skip
-    if cell is None or bucket is None:
-        note("Click a cell to list its trajectories.")
+        if (other := view.cell(names[place], *where)) != shown:
+            follow("cell", other.written)
+    note(f"A cell is the {'most extreme' if extreme else 'mean'} value over the runs and steps in it. "
+         "▼ onset of a collapse · hatched: not measured · – no such turn · ✕ NaN or Inf")  # fmt: skip
+    if shown is None:
+        note("Click a cell to list its trajectories; drag over steps to see only them.")
     else:
-        _listing(store, view, known, experiment, view.cell(cell.arm, bucket, cell.turn))
+        _listing(store, view, known, experiment, shown)
     run_links(view.runs, experiment)
 
 
