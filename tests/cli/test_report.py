@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 from tests.cli.test_compare import fell, record
 from tests.store.fixture import START, write_experiment, write_segment
 from workbench.cli import findings
+from workbench.verdict import results
 
 Sorl = Callable[..., Any]
 
@@ -75,11 +77,19 @@ def test_an_experiment_that_has_no_run_yet_is_unknown(sorl: Sorl, runs: Path) ->
 
 
 def test_one_file_holds_one_experiment(sorl: Sorl, demo: Path, tmp_path: Path) -> None:
-    file = tmp_path / "demo.parquet"
-    sorl("report", "demo", "--export", file, runs=demo)
-    result = sorl("report", "demo", "--from", file, "--export", tmp_path / "both.parquet", runs=demo)
+    other = "experiments/results/six_by_five.parquet"
+    result = sorl("report", "demo", "--from", other, "--export", tmp_path / "both.parquet", runs=demo)
     assert result.exit_code == 2
-    assert "--export writes one experiment to a file, not 2" in result.stderr
+    assert "--export writes one experiment to a file, not 2 (six_by_five, demo)" in result.stderr
+
+
+def test_runs_are_added_to_those_of_a_file(sorl: Sorl, demo: Path, tmp_path: Path) -> None:
+    whole, part, again = (tmp_path / f"{name}.parquet" for name in ("whole", "part", "again"))
+    sorl("report", "demo", "--export", whole, runs=demo)
+    runs = results.read(whole)
+    results.write(dataclasses.replace(runs, table=runs.table.slice(0, len(runs.table) - 1)), part)
+    assert sorl("report", "demo", "--from", part, "--export", again, runs=demo).exit_code == 0
+    assert results.read(again).table.equals(runs.table)
 
 
 def test_the_shipped_results_say_what_the_page_of_findings_says() -> None:

@@ -1,31 +1,33 @@
-"""The README's figure: the region of the shipped results, as the report draws it; part of `make screenshots`."""
+"""The README's figures: the regions of the shipped results, as the report draws them; part of `make screenshots`."""
 
 from __future__ import annotations
 
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 
 from tests.e2e.browser import browser, chromium, window
 
-RESULTS = Path("experiments/results/region_sgd.parquet")
+RESULTS = Path("experiments/results")
+REGIONS = ("region_sgd", "region_adamw")
 
 
 def main(folder: Path) -> None:
-    """Write `region_sgd-light.png` and `region_sgd-dark.png`."""
+    """Write `NAME-light.png` and `NAME-dark.png` of each region."""
     from workbench.cli.report import written
     from workbench.verdict.results import read
 
     with tempfile.TemporaryDirectory() as place, browser() as opened:
         page_file = Path(place) / "report.html"
-        page_file.write_text(written([read(RESULTS)], [], "html"), encoding="utf-8")
-        for theme in ("light", "dark"):
+        for name, theme in product(REGIONS, ("light", "dark")):
+            page_file.write_text(written([read(RESULTS / f"{name}.parquet")], [], "html"), encoding="utf-8")
             with window(opened, dark=theme == "dark") as page:
                 page.set_viewport_size({"width": 1280, "height": 900})
                 page.goto(page_file.as_uri())
                 page.locator(".drawing .main-svg").first.wait_for()
-                page.locator(".drawing").first.screenshot(path=folder / f"region_sgd-{theme}.png")
-                print(f"{folder}/region_sgd-{theme}.png", flush=True)
+                page.locator(".drawing").first.screenshot(path=folder / f"{name}-{theme}.png")
+                print(f"{folder}/{name}-{theme}.png", flush=True)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,9 @@ def report(
     export: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE.parquet", help="Only write the experiment's run-level results there.", show_default=False
+            metavar="FILE.parquet",
+            help="Only write the experiment's run-level results there, with those of --from.",
+            show_default=False,
         ),
     ] = None,
 ) -> None:  # fmt: skip
@@ -59,7 +61,8 @@ def report(
         raise InputError("the figures need plotly: type `pip install 'sorl[app]'`, or `--format md` for none")
     found = gather(runs_of(ctx), names, files or [])
     if export is not None:
-        _export(found, export)
+        # Files before runs: of a run that is in both, the one in the runs folder is the newer.
+        _export([*found[len(names) :], *found[: len(names)]], export)
         return
     text = written(found, commands(found, names, files or []), form)
     if form == "md" and output is None:
@@ -99,12 +102,11 @@ def _words() -> dict[str, tuple[str, str]]:
 
 def _export(found: Sequence[Results], file: Path) -> None:
     from workbench.cli.database import note
-    from workbench.verdict.results import write
+    from workbench.verdict.results import merged, write
 
-    if len(found) != 1:
-        raise InputError(f"--export writes one experiment to a file, not {len(found)}; export each to its own")
-    write(found[0], file)
-    note(f"wrote {file}: {len(found[0].runs)} runs")
+    whole = merged(found)
+    write(whole, file)
+    note(f"wrote {file}: {len(whole.runs)} runs")
 
 
 def _write(file: Path, text: str) -> None:

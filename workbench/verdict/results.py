@@ -118,6 +118,26 @@ def results(frame: pd.DataFrame, about: dict[str, str], fairness: Sequence[str] 
                    pa.Table.from_arrays(columns, schema=_schema()))  # fmt: skip
 
 
+def merged(parts: Sequence[Results]) -> Results:
+    """Parts of one experiment (machines, sessions) as one: arm by arm, of a run that is in several the last.
+
+    Question and grid file are those of the last part. Raises InputError for parts of several experiments.
+    """
+    import pyarrow as pa
+
+    names = list(dict.fromkeys(part.experiment for part in parts))
+    if len(names) > 1:
+        raise InputError(f"--export writes one experiment to a file, not {len(names)} ({', '.join(names)})")
+    rows = pd.DataFrame(
+        {name: [v for part in parts for v in part.table[name].to_pylist()] for name in ("run_id", "arm")}
+    )
+    rows["place"] = pd.factorize(rows["arm"])[0]
+    kept = rows.drop_duplicates("run_id", keep="last").sort_values("place", kind="stable").index
+    table = pa.concat_tables([part.table.select(_schema().names).cast(_schema()) for part in parts])
+    fairness = tuple(dict.fromkeys(line for part in parts for line in part.fairness))
+    return Results(names[0], parts[-1].question, parts[-1].toml, fairness, table.take(kept.to_list()))
+
+
 def write(found: Results, file: Path) -> None:
     """Write the file. Raises InputError where it cannot be written."""
     import pyarrow.parquet as pq
