@@ -25,7 +25,8 @@ _BUTTONS = """
 <div class="sorl-export" data-figure="{key}">
   <button type="button" data-format="png">PNG</button><button type="button" data-format="svg">SVG</button>
 </div>
-<script>
+"""
+_SAVE = """
   for (const button of document.querySelectorAll('.sorl-export[data-figure="{key}"] button')) {{
     button.onclick = () => {{
       const drawn = document.querySelector('.st-key-{key} .js-plotly-plot');
@@ -37,12 +38,10 @@ _BUTTONS = """
       );
     }};
   }}
-</script>
 """
 # Where dragging selects a part, Streamlit passes no click on: it is told of it as of a selection of what is pointed at.
 _CELLS = "cells"
 _CLICKS = f"""
-<script>
   if (!window.sorlClicks) document.addEventListener('click', event => {{
     const drawn = event.target.closest?.('.js-plotly-plot');
     if (drawn?.layout?.meta !== '{_CELLS}' || !drawn._hoverdata?.length) return;
@@ -51,7 +50,6 @@ _CLICKS = f"""
     drawn.emit('plotly_selected', {{ points }});
   }});
   window.sorlClicks = true;
-</script>
 """
 
 
@@ -108,7 +106,8 @@ def _show(drawn: go.Figure, key: str, name: str, data: Data, describe: str, mode
         selection_mode=modes or "points",
     )  # fmt: skip
     with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="small"):
-        st.html(_BUTTONS.format(key=name) + _CLICKS, unsafe_allow_javascript=True, width="content")
+        script = f"<script>{_SAVE.format(key=name)}{_CLICKS}</script>"
+        st.html(_BUTTONS.format(key=name) + script, unsafe_allow_javascript=True, width="content")
         download.button("CSV", lambda: _csv(data), f"sorl-{name}.csv", "text/csv", key=f"{name}-csv")
     return event
 
