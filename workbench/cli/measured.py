@@ -57,6 +57,7 @@ def _of_region(found: Results, file: GridFile) -> Iterable[tuple[str, str]]:
     """(algorithm, line) of each series that is an algorithm as declared: where half of its runs collapse."""
     from workbench.verdict.region.landscape import from_runs
     from workbench.verdict.region.tables import by_column
+    from workbench.verdict.region.words import edge
 
     runs = _judged(found.runs)
     if runs.empty:
@@ -71,10 +72,7 @@ def _of_region(found: Results, file: GridFile) -> Iterable[tuple[str, str]]:
         runs = landscape.part(series, piece)
         across = landscape.across.rsplit(".", 1)[-1] if landscape.across else ""
         edges = [
-            f"{_short(row.boundary)} [{_short(row.boundary_low)}, {_short(row.boundary_high)}]"
-            + (f" or {row.beyond}" if row.beyond else "")
-            + (f" at {across} {row.y:g}" if across else "")
-            for _, row in mine.iterrows()
+            f"{edge(row)} at {across} {row['y']:g}" if across else edge(row) for row in mine.to_dict(orient="records")
         ]
         also = ", ".join(part for part in (said, piece) if part)
         where = f" ({also})" if also else ""
@@ -109,7 +107,3 @@ def _seeds(runs: pd.DataFrame) -> str:
         return f"seed {seeds[0]}"
     whole = list(seeds) == list(range(seeds[0], seeds[-1] + 1))
     return f"seeds {seeds[0]} to {seeds[-1]}" if whole else f"seeds {', '.join(map(str, seeds))}"
-
-
-def _short(value: float | None) -> str:
-    return "?" if value is None or value != value else f"{value:.2f}".removeprefix("0")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from workbench.spec import InputError
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 def searched(runs: Path, experiments: Sequence[str], files: Sequence[Path]) -> None:
     """Print the table of each full grid."""
     from workbench.cli.results import gather
-    from workbench.spec import InputError
 
     found = gather(runs, experiments, files)
     if not found:
@@ -33,7 +34,6 @@ def page(found: Results) -> str:
 
     Raises InputError for an experiment that is no region, or of which some of the full grid is missing.
     """
-    from workbench.spec import InputError
     from workbench.verdict.region.landscape import from_runs, region_of
     from workbench.verdict.region.tables import by_column
     from workbench.verdict.region.words import edge
@@ -67,23 +67,20 @@ def _asked(full: Landscape, experiment: str) -> pd.DataFrame:
     lattice = full.settings.lattice
     rule = Rule(len(lattice), full.planned, full.settings.probes)
     parts = []
-    for series in dict.fromkeys(full.runs["series"]):
-        for piece in dict.fromkeys(full.runs.loc[full.runs["series"] == series, "slice"]):
-            runs = full.part(series, piece)
-            conditions, seeds = sorted(runs["y"].unique()), sorted(runs["seed"].unique())
-            where = zip(runs["y"], runs["x"], runs["seed"], strict=True)
-            trials = [Trial(0, conditions.index(y), lattice.index(x), seeds.index(seed)) for y, x, seed in where]
-            _refuse_gaps(len(set(trials)), len(conditions) * len(lattice) * full.planned, experiment, series)
-            truth = dict(zip(trials, runs["collapsed"], strict=True))
-            neighbours = [None if i == 0 else i - 1 for i in range(len(conditions))]
-            done = set(search(1, neighbours, rule, truth.get).done)
-            parts.append(runs[[trial in done for trial in trials]])
+    for series, piece in full.parts:
+        runs = full.part(series, piece)
+        conditions, seeds = sorted(runs["y"].unique()), sorted(runs["seed"].unique())
+        where = zip(runs["y"], runs["x"], runs["seed"], strict=True)
+        trials = [Trial(0, conditions.index(y), lattice.index(x), seeds.index(seed)) for y, x, seed in where]
+        _refuse_gaps(len(set(trials)), len(conditions) * len(lattice) * full.planned, experiment, series)
+        truth = dict(zip(trials, runs["collapsed"], strict=True))
+        neighbours = [None if i == 0 else i - 1 for i in range(len(conditions))]
+        done = set(search(1, neighbours, rule, truth.get).done)
+        parts.append(runs[[trial in done for trial in trials]])
     return pd.concat(parts, ignore_index=True)
 
 
 def _refuse_gaps(there: int, everything: int, experiment: str, series: str) -> None:
-    from workbench.spec import InputError
-
     if there < everything:
         raise InputError(
             f"of the full grid of '{series}' in '{experiment}' {there} of {everything} runs can be judged; "

@@ -128,12 +128,10 @@ def merged(parts: Sequence[Results]) -> Results:
     names = list(dict.fromkeys(part.experiment for part in parts))
     if len(names) > 1:
         raise InputError(f"--export writes one experiment to a file, not {len(names)} ({', '.join(names)})")
-    rows = pd.DataFrame(
-        {name: [v for part in parts for v in part.table[name].to_pylist()] for name in ("run_id", "arm")}
-    )
+    table = pa.concat_tables([part.table for part in parts])
+    rows = table.select(["run_id", "arm"]).to_pandas()
     rows["place"] = pd.factorize(rows["arm"])[0]
     kept = rows.drop_duplicates("run_id", keep="last").sort_values("place", kind="stable").index
-    table = pa.concat_tables([part.table.select(_schema().names).cast(_schema()) for part in parts])
     fairness = tuple(dict.fromkeys(line for part in parts for line in part.fairness))
     return Results(names[0], parts[-1].question, parts[-1].toml, fairness, table.take(kept.to_list()))
 
