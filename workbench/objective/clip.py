@@ -85,7 +85,24 @@ def gated(
 
 
 @dataclass(frozen=True)
-class Ppo(Clip):
+class Window(Clip):
+    """Base of the clips whose range is 1 - low to 1 + high."""
+
+    low: float = 0.2
+    high: float = 0.2
+
+    def __post_init__(self) -> None:
+        self._require(0 <= self.low <= 1, "low", "a number in [0, 1]")
+        self._require(0 <= self.high < math.inf, "high", "a finite number of at least 0")
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """1 - low, 1 + high."""
+        return 1 - self.low, 1 + self.high
+
+
+@dataclass(frozen=True)
+class Ppo(Window):
     """PPO's clip: max(-A w, -A clamp(w, 1 - low, 1 + high)); 1707.06347 eq. 7.
 
     `dual` c > 1 bounds the loss of negative advantages by -c A (1912.09729; verl has it on with 3, Search-R1 off).
@@ -95,20 +112,12 @@ class Ppo(Clip):
 
     kind: ClassVar[str] = "ppo"
 
-    low: float = 0.2
-    high: float = 0.2
     dual: float | None = None
     gate: Gate = "token"
 
     def __post_init__(self) -> None:
-        self._require(0 <= self.low <= 1, "low", "a number in [0, 1]")
-        self._require(0 <= self.high < math.inf, "high", "a finite number of at least 0")
+        super().__post_init__()
         self._require(self.dual is None or 1 < self.dual < math.inf, "dual", "none or a finite number above 1")
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """1 - low, 1 + high."""
-        return 1 - self.low, 1 + self.high
 
     def surrogate(self, seen: Ratios) -> Surrogate:
         """Token losses and flags."""
@@ -173,7 +182,7 @@ class LogClip(Clip):
 
 
 @dataclass(frozen=True)
-class Hard(Clip):
+class Hard(Window):
     """Log-prob loss with a detached weight, clipped or not: max(-sg[w] A l, -sg[clamp(w)] A l), l = log pi_theta.
 
     An earlier mode of the fork of 2511.20718. Since l < 0, the maximum keeps the larger weight for A > 0 and the
@@ -182,18 +191,6 @@ class Hard(Clip):
     """
 
     kind: ClassVar[str] = "hard"
-
-    low: float = 0.2
-    high: float = 0.2
-
-    def __post_init__(self) -> None:
-        self._require(0 <= self.low <= 1, "low", "a number in [0, 1]")
-        self._require(0 <= self.high < math.inf, "high", "a finite number of at least 0")
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """1 - low, 1 + high."""
-        return 1 - self.low, 1 + self.high
 
     def surrogate(self, seen: Ratios) -> Surrogate:
         """Token losses and flags."""

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from workbench.objective.clip import Clip, Ratios, Surrogate
+from workbench.objective.clip import Clip, Ratios, Surrogate, Window
 from workbench.objective.ratio import LOG_LIMIT
 
 EVERYTHING = (0.0, math.inf)
@@ -31,7 +31,7 @@ def by_sign(positive: Tensor, a: float, b: float, like: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class SgClip(Clip):
+class SgClip(Window):
     """-sg[clamp(w, 1 - low, 1 + high)] A l: every token keeps a gradient; CISPO, 2506.13585.
 
     verl clamps on both sides of 1. TRL's `epsilon_high` is the highest ratio itself, and there is no lowest one: with
@@ -39,18 +39,6 @@ class SgClip(Clip):
     """
 
     kind: ClassVar[str] = "sg_clip"
-
-    low: float = 0.2
-    high: float = 0.2
-
-    def __post_init__(self) -> None:
-        self._require(0 <= self.low <= 1, "low", "a number in [0, 1]")
-        self._require(0 <= self.high < math.inf, "high", "a finite number of at least 0")
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """1 - low, 1 + high."""
-        return 1 - self.low, 1 + self.high
 
     def surrogate(self, seen: Ratios) -> Surrogate:
         """Token losses and flags."""
@@ -60,7 +48,7 @@ class SgClip(Clip):
 
 
 @dataclass(frozen=True)
-class PpoMask(Clip):
+class PpoMask(Window):
     """-M sg[w] A l with M = 0 where PPO's clip is active: MiniRL, 2512.01374.
 
     M = 0 for A > 0 and w > 1 + high, and for A < 0 and w < 1 - low. The weight against the sampler is the product with
@@ -68,18 +56,6 @@ class PpoMask(Clip):
     """
 
     kind: ClassVar[str] = "ppo_mask"
-
-    low: float = 0.2
-    high: float = 0.2
-
-    def __post_init__(self) -> None:
-        self._require(0 <= self.low <= 1, "low", "a number in [0, 1]")
-        self._require(0 <= self.high < math.inf, "high", "a finite number of at least 0")
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """1 - low, 1 + high."""
-        return 1 - self.low, 1 + self.high
 
     def surrogate(self, seen: Ratios) -> Surrogate:
         """Token losses and flags."""
