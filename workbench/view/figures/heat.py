@@ -60,15 +60,19 @@ def heat(
         rows, across, shared_yaxes="all", shared_xaxes="all", horizontal_spacing=0.02 if across > 1 else 0,
         vertical_spacing=GAP / inner if rows > 1 else 0,
     )  # fmt: skip
+    traces, places = [], []
     for number, part in enumerate(maps):
         row, column = number // across + 1, number % across + 1
         mine = (chosen[1], chosen[2]) if chosen is not None and chosen[0] == number else None
-        for trace in _traces(part, number, measure, shading, palette, window, turns, mine):
-            figure.add_trace(trace, row, column)
+        found = _traces(part, number, measure, shading, palette, window, turns, mine)
+        traces += found
+        places += [(row, column)] * len(found)
         _head(figure, part, styles[part.arm], row, column)
         if number + across >= len(maps):
             figure.update_xaxes(title_text=x_title, showticklabels=True, row=row, col=column)
-    places, words = shading.ticks()
+    if traces:
+        figure.add_traces(traces, *(list(place) for place in zip(*places, strict=True)))
+    ticks, words = shading.ticks()
     low, high = shading.ends
     unit = measure.unit or "no unit"
     figure.update_layout(
@@ -77,7 +81,7 @@ def heat(
         coloraxis={
             "cmin": low, "cmax": high, "colorscale": scale(shading.colours(palette)),
             "colorbar": {
-                "tickvals": places, "ticktext": [figure_text(word) for word in words], "thickness": 12,
+                "tickvals": ticks, "ticktext": [figure_text(word) for word in words], "thickness": 12,
                 "lenmode": "pixels", "len": max(min(inner, 260), 130), "y": 1, "yanchor": "top", "x": 1.005,
                 "title": {"text": figure_text(f"{unit}, log scale" if shading.is_log else unit), "side": "right",
                           "font": {"color": palette.muted, "size": 13}},
