@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from tests.view.conftest import HOSTILE
-from workbench.view.figures.curves import Panel, curves
+from workbench.view.figures.curves import curves
+from workbench.view.figures.lines import Panel
 from workbench.view.series import AXES, banded
 from workbench.view.theme import DARK, LIGHT, styles
 

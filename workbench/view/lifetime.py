@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from workbench.view.data import Store
     from workbench.view.diagnostics import Diagnostics
-    from workbench.view.figures.curves import Panel
+    from workbench.view.figures.lines import Panel
 
 # What a run is judged by besides success; those that it did not measure are left out.
 CURVES = (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workbench.view.figures.curves import Panel
+from workbench.view.figures.lines import Panel
 from workbench.view.series import CLOCKS, Window, banded, placed
 
 if TYPE_CHECKING:

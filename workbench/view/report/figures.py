@@ -17,8 +17,9 @@ from workbench.verdict.claims.table import effect, named
 from workbench.verdict.results import SERIES
 from workbench.verdict.survival import curve, observed
 from workbench.view import theme
-from workbench.view.figures.curves import Panel, curves
+from workbench.view.figures.curves import curves
 from workbench.view.figures.forest import FACTOR, SHARE, Effect, forest
+from workbench.view.figures.lines import Panel
 from workbench.view.figures.matrix import layout, matrix
 from workbench.view.figures.survival import survival
 from workbench.view.report.parts import Figure
