@@ -75,7 +75,10 @@ class Run:
 
 
 def of_results(found: Results) -> list[Run]:
-    """The finished runs of a results file that have an outcome and a curve of success."""
+    """The finished runs of a results file that have an outcome and a curve of success.
+
+    They count as fresh: the detectors were chosen on runs that the shipped corpus holds, and there they are first.
+    """
     return list(_runs(found.table, _of_config))
 
 
@@ -136,6 +139,7 @@ def _of_config(row: dict[str, Any]) -> dict[str, Any]:
     return {
         **row, "optimizer": policy["kind"], "staleness": learn["staleness"], "lr": policy["lr"],
         "max_grad_norm": policy["max_grad_norm"], "onset": row["collapse_step"], "detection": row["detected"],
+        "fresh": True,
     }  # fmt: skip
 
 

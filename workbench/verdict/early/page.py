@@ -38,6 +38,7 @@ def findings(bench: Bench, peer: Peer) -> str:
     """What the tables say, in sentences whose figures are computed."""
     half = halves(bench.runs, SPLITS[0])
     ours = held_out(bench.together(), bench.runs, half)
+    plain = held_out(bench.single(TOGETHER[0]), bench.runs, half)
     single = {
         name: held_out(bench.best(among), bench.runs, half)
         for name in SIGNALS
@@ -46,10 +47,11 @@ def findings(bench: Bench, peer: Peer) -> str:
     ahead = max(single, key=lambda name: _share(single[name].before))
     critical, warning = (rates(peer, bench.runs, level, "whole") for level in ("CRITICAL", "WARNING"))
     return (
-        f"In short: three signals together find {ours.recall} of the collapses by the step at which the collapse rule "
-        f"says so, a median of {_lead(ours.ahead)} steps sooner, and alarm {ours.false_alarms} of the healthy runs; "
-        f"`success` alone does as well ({single['success'].recall}, {single['success'].false_alarms}). "
-        f"Most of that is early confirmation, not foresight: {ours.before} were alarmed before success began to fall; "
+        f"In short: the {TOGETHER[0].detector} of `{TOGETHER[0].signal}` alone finds {plain.recall} of the collapses "
+        f"by the step at which the collapse rule says so, a median of {_lead(plain.ahead)} steps sooner, and alarms "
+        f"{plain.false_alarms} of the healthy runs; three signals together find {ours.recall} and alarm "
+        f"{ours.false_alarms}. That is early confirmation, not foresight: {plain.before} and {ours.before} were "
+        "alarmed before success began to fall; "
         f"of the single signals `{ahead}` has the most, {single[ahead].before}, with {single[ahead].false_alarms} of "
         f"healthy runs alarmed. The gradient norm finds {single['grad_norm_max'].recall}. rldoctor, given whole logs, "
         f"has critical findings in {critical[1]} of the collapses and {critical[0]} of the healthy runs, warnings in "
