@@ -23,7 +23,7 @@ def file(sorl: Sorl, runs: Path, tmp_path: Path) -> Path:
     """The results of two arms of two seeds, of which one collapses."""
     write_experiment(runs, "demo", question="Which of the two?")
     for seed in (0, 1):
-        fell(runs, "ppo", seed, 12 + seed)
+        fell(runs, "ppo", seed, 12 + seed, detection_step=17)
         record(runs, "st-ppo", seed)
     assert sorl("report", "demo", "--export", tmp_path / "demo.parquet", runs=runs).exit_code == 0
     return tmp_path / "demo.parquet"
@@ -41,6 +41,7 @@ def test_what_a_file_of_results_holds_comes_out_of_the_runs_that_were_made_of_it
     ours, theirs = (pq.read_table(path).sort_by("run_id") for path in (tmp_path / "again.parquet", file))
     different = [name for name in theirs.column_names if str(ours[name]) != str(theirs[name])]
     assert different == []
+    assert ours["detected"].to_pylist().count(17) == 2
 
 
 def test_runs_that_are_there_are_left_alone(sorl: Sorl, file: Path, runs: Path) -> None:

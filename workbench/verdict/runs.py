@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 # Of a run in training, table `run` knows neither the steps nor a collapse since the last time it began: others do.
 _RUNS = """
-    SELECT run_id, arm, algorithm, seed, status, reason, outcome, collapse_step, detected, peak_success, final_success,
+    SELECT run_id, arm, algorithm, seed, status, reason, outcome, collapse_step,
+           coalesce(detected, detection_step) AS detected, peak_success, final_success,
            greatest(coalesce(run.steps, 0), coalesce(seen.steps, 0)) AS steps,
            TRY(CAST(config->>'$.iterations' AS BIGINT)) AS planned, config
     FROM run
