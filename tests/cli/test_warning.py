@@ -49,5 +49,5 @@ def test_what_cannot_be_evaluated_is_said(
 def test_the_shipped_runs_are_small_and_the_peer_was_asked_about_each_of_them() -> None:
     file = ROOT / CORPUS
     runs = corpora.read(file)
-    assert file.stat().st_size < 2**20
+    assert file.stat().st_size < 4 * 2**20
     assert {run.run_id for run in runs} == set(peers.read(file.with_name(PEER)).told)
