@@ -1,7 +1,7 @@
 """Run folders from a file of results: a search goes on where another machine's left off, and every verb knows them.
 
-A file of results holds a run's settings, verdict and curves per step; turns, tokens and checkpoints it does not hold, nor
-each update: medians over updates are lost, and `sorl report EXPERIMENT --from FILE --export` keeps the file's own.
+A file of results holds a run's settings, verdict and curves per step; turns, tokens and checkpoints it does not hold.
+Nor does it hold each update: `sorl report EXPERIMENT --from FILE --export` keeps the file's own medians over them.
 """
 
 from __future__ import annotations
