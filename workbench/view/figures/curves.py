@@ -43,8 +43,9 @@ def curves(
     traces = [in_legend(arm, style) for arm, style in styles.items()]
     for number, (panel, text) in enumerate(zip(panels, words, strict=True)):
         row, column = number // across + 1, number % across + 1
-        traces += [trace | _place(figure, row, column) for trace in of_panel(panel, styles, palette)]
-        traces += [trace | _place(figure, row, column, second=True) for trace in on_edges(panel, onsets, styles)]
+        inside, edges = _place(figure, row, column), _place(figure, row, column, second=True)
+        traces += [trace | inside for trace in of_panel(panel, styles, palette)]
+        traces += [trace | edges for trace in on_edges(panel, onsets, styles)]
         _axes(figure, panel, scale, row, column, last=number + across >= len(panels), x_title=x_title)
         _title(figure, panel, text, palette, row, column)
     figure.add_traces(traces)
