@@ -9,6 +9,7 @@ import pytest
 
 from tests.store.contents import contents, one
 from workbench.spec import InputError
+from workbench.store.connect import Busy, writer
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
 
@@ -229,6 +230,29 @@ def test_a_reader_leaves_the_database_free_for_the_next_writer(grid: Path, runs:
     sync(runs, seconds=0.0)
     (runs / "sorl.duckdb").unlink()
     assert sync(runs, seconds=0.0).rows == 0
+
+
+def test_a_few_questions_share_an_opening_and_then_let_go(grid: Path) -> None:
+    reader, free = Reader(grid), []
+    with reader.together():
+        free.append(_is_free(grid))
+        reader.rows("SELECT 1")
+        free.append(_is_free(grid))
+        with reader.together():
+            reader.rows("SELECT 1")
+        free.append(_is_free(grid))  # the inner block ends no outer one
+    assert [*free, _is_free(grid)] == [True, False, False, True]
+    with pytest.raises(InputError), reader.together():
+        reader.rows("SELECT nonsense")
+    assert _is_free(grid)
+
+
+def _is_free(runs: Path) -> bool:
+    try:
+        with writer(runs, 0.0):
+            return True
+    except Busy:
+        return False
 
 
 def test_every_column_is_selected_without_quotes(grid: Path) -> None:

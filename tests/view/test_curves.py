@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
+import plotly.graph_objects as go
 import pytest
 
 from tests.view.conftest import HOSTILE
@@ -38,11 +40,16 @@ def drawn(figure: Any, mode: str = "lines") -> list[Any]:
     return [t for t in figure.data if t.x is not None and t.x[0] is not None and mode in (t.mode or "")]
 
 
+def scales(figure: Any) -> Iterator[Any]:
+    """The y-axes of the panels, without those of the marks on their edges."""
+    return (axis for axis in figure.select_yaxes() if axis.visible is not False)
+
+
 def test_every_panel_says_its_name_its_unit_and_its_definition() -> None:
     figure = draw(panel(banded(points())), panel(points()))
     titles = [a.text for a in figure.layout.annotations]
     assert all("<b>grad_norm_max</b>" in t and "before gradient clipping" in t for t in titles)
-    assert [a.title.text for a in figure.select_yaxes(secondary_y=False)] == ["norm", "norm"]
+    assert [a.title.text for a in scales(figure)] == ["norm", "norm"]
     assert AXES["step"] in [a.title.text for a in figure.select_xaxes()]
 
 
@@ -94,10 +101,26 @@ def test_thresholds_alarms_and_onsets_stand_where_they_belong() -> None:
     assert thresholds[0].hovertemplate.startswith("alarm at 20 for ppo")
 
 
+@pytest.mark.parametrize("seeds", [3, 400])
+def test_plotly_accepts_every_trace_though_it_is_not_asked_while_drawing(seeds: int) -> None:
+    one = points(seeds=seeds, steps=40)
+    marks = one[["arm", "run_id", "x"]].head(5)
+    alarms = marks.assign(value=40.0, message="grad_norm_max is 40")
+    figure = draw(
+        panel(banded(one), thresholds=[("ppo", 20.0), (None, 30.0)], alarms=alarms, broken=marks), panel(one),
+        panel(one.head(0)), onsets=marks,
+    )  # fmt: skip
+    checked = go.Figure(json.loads(figure.to_json()))
+    assert json.loads(checked.to_json()) == json.loads(figure.to_json())
+    assert ("scattergl" in {t.type for t in checked.data}) == (seeds == 400)
+    with pytest.raises(ValueError, match="Invalid"):
+        go.Figure([*checked.data, {"type": "scatter", "colour": "red"}])
+
+
 def test_a_spike_turns_the_axis_to_a_log_scale_unless_told_otherwise() -> None:
     data = points().assign(low=1.0, mean=1.5, high=2.0)
     data.loc[3, "high"] = 900.0
-    axes = {s: next(draw(panel(banded(data)), scale=s).select_yaxes(secondary_y=False)) for s in ("auto", "linear")}
+    axes = {s: next(scales(draw(panel(banded(data)), scale=s))) for s in ("auto", "linear")}
     assert (axes["auto"].type, axes["auto"].title.text) == ("log", "norm, log scale")
     assert axes["linear"].type != "log"
 

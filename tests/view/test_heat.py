@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import pytest
 
 from tests.view.conftest import HOSTILE
@@ -120,6 +122,19 @@ def test_turn_one_is_on_top_and_every_axis_is_named() -> None:
     assert axis.range[0] > axis.range[1]
     assert (axis.title.text, figure.layout.xaxis.title.text) == ("turn index", AXES["step"])
     assert any("exp(mean delta of the turn)" in a.text for a in figure.layout.annotations)
+
+
+@pytest.mark.parametrize("buckets", [10, 2_000])
+def test_plotly_accepts_what_it_is_not_asked_to_check(buckets: int) -> None:
+    data = cells(buckets=buckets)
+    data.loc[5, "non_finite"] = 1
+    data.loc[7, ["value", "mean", "low", "high"]] = math.nan
+    data.loc[7, "measured"] = 0
+    figure = draw(Heat("ppo", data, [3.0]), Heat("st-ppo", data.drop(index=9)), Heat("grpo", data.head(0)),
+                  chosen=(0, 4, 2))  # fmt: skip
+    checked = go.Figure(json.loads(figure.to_json()))
+    assert json.loads(checked.to_json()) == json.loads(figure.to_json())
+    assert ("scattergl" in {trace.type for trace in checked.data}) == (buckets == 2_000)
 
 
 def test_an_arm_without_a_cell_says_so() -> None:

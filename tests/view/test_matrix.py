@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pandas as pd
 import pytest
 
 from tests.view.conftest import HOSTILE
-from workbench.view.figures.matrix import condition, layout, matrix
+from workbench.view.figures.matrix import MOST, TALL, condition, layout, matrix, parts
 from workbench.view.theme import LIGHT, faded
 
 
@@ -51,6 +52,21 @@ def test_a_full_crossing_has_a_block_of_columns_for_each_condition() -> None:
     assert [a.text for a in figure.layout.annotations] == ["<b>staleness 0</b>", "<b>staleness 8</b>"]
 
 
+def test_a_large_grid_is_parts_of_one_width_that_hold_every_run_once() -> None:
+    frame = pd.concat([runs(*[(f"arm {i}", "ppo") for i in range(2 * TALL)], seeds=15), runs(("last", "grpo"))])
+    found = parts(layout(frame))
+    assert list(found) == ["1-12", "13-24", "25-25"]
+    assert [part["row"].max() for part in found.values()] == [TALL - 1, TALL - 1, 0]
+    assert sorted(pd.concat(found.values())["run_id"]) == sorted(frame["run_id"])
+    widths = {tuple(matrix(part, success(frame), LIGHT).layout.xaxis.range) for part in found.values()}
+    assert widths == {(-0.52, 14.52)}
+
+
+def test_a_grid_of_a_few_hundred_cells_is_one_part() -> None:
+    cells = layout(runs(*[(f"arm {i}", "ppo") for i in range(MOST // 10)], seeds=10))
+    assert parts(cells)["1-30"] is cells
+
+
 def test_an_arm_with_many_seeds_goes_on_in_the_next_row() -> None:
     cells = layout(runs(("ppo", "ppo"), ("grpo", "grpo"), seeds=45))
     assert not cells.duplicated(["row", "column"]).any()
@@ -86,8 +102,8 @@ def test_a_curve_stays_inside_its_cell() -> None:
     steep = success(frame).assign(mean=[0.0, 1.0] * 11)
     figure = matrix(layout(frame), steep, LIGHT)
     curve = next(t for t in figure.data if t.line.color == LIGHT.algorithms["ppo"])
-    assert all(-0.45 <= y <= 0.45 for y in curve.y if y is not None)
-    assert min(x for x in curve.x if x is not None) >= -0.5
+    assert all(-0.45 <= y <= 0.45 for y in curve.y if not math.isnan(y))
+    assert min(x for x in curve.x if not math.isnan(x)) >= -0.5
 
 
 def test_a_click_on_a_cell_tells_its_run() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Timer
+from threading import Timer, local
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.spec import InputError
@@ -49,14 +50,46 @@ class Answer:
     cut: bool = False
 
 
+class _Few(local):
+    """The questions of one thread that share an opening of the database; `open` is None outside such a block."""
+
+    open: ExitStack | None = None
+    kept = False
+
+    def keep(self, runs: Path) -> None:
+        """Hold the database that this thread has just opened until the block ends."""
+        if self.open is None or self.kept:
+            return
+        with suppress(connect.Busy):  # then the next question opens it again
+            self.open.enter_context(connect.reader(runs, 0.0, HARDENED))
+            self.kept = True
+
+
 class Reader:
-    """Asks the index database of a runs folder; opens it for each question and lets go at once."""
+    """Asks the index database of a runs folder; opens it for each question and lets go at once, or after a few."""
 
     def __init__(self, runs: Path, *, wait: float = _WAIT, seconds: float = _TIME_LIMIT) -> None:
         """`wait` limits the waiting for a writer, `seconds` the running time of a question."""
         self.runs = Path(runs)
         self.wait = wait
         self.seconds = seconds
+        self._few = _Few()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """From the first question of this thread in the block to its end the database stays open.
+
+        Opening it takes tens of milliseconds, more than most questions. Writers wait for the block, so it holds a few
+        questions and none of the drawing.
+        """
+        if self._few.open is not None:
+            yield
+            return
+        with ExitStack() as self._few.open:
+            try:
+                yield
+            finally:
+                self._few.open, self._few.kept = None, False
 
     def query(self, sql: str, parameters: Parameters = None, *, limit: int | None = None) -> pd.DataFrame:
         """The answer as a DataFrame (NULL and NaN of a number column are both NaN there; `rows` keeps them apart).
@@ -109,6 +142,7 @@ class Reader:
         if not path.exists():
             raise InputError(f"no database '{path}' yet: `sorl sync` builds it from the run folders")
         with connect.reader(self.runs, self.wait, HARDENED) as connection:
+            self._few.keep(self.runs)
             statement = _one_select(connection, sql)
             stop = Timer(self.seconds, connection.interrupt)
             stop.daemon = True

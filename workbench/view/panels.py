@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from workbench.view.data import Store
     from workbench.view.diagnostics import Diagnostics
 
+_SPARK = 40  # points of a curve in a cell
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -70,14 +72,16 @@ def panel(store: Store, chosen: Chosen, known: Diagnostics, metric: str, *, band
     """One diagnostic of the chosen runs, as bands over seeds or run by run."""
     row = known.rows[metric]
     window = chosen.window
-    series = curve(store, chosen.ids, chosen.origins, window, row["table_name"], row["name"])
-    points = placed(series, chosen.runs, window, _clock(store, chosen))
+    with store.reader.together():
+        series = curve(store, chosen.ids, chosen.origins, window, row["table_name"], row["name"])
+        clock, thresholds = _clock(store, chosen), _thresholds(store, chosen, row)
+        alarms = _alarms(store, chosen, row["name"]) if row["table_name"] == "step" else None
+    points = placed(series, chosen.runs, window, clock)
     broken = points[points["non_finite"] > 0]
     finite = points.dropna(subset=["mean"])
     return Panel(
         name=known.label(metric), unit=row["unit"] or "", definition=_definition(row),
-        data=banded(finite) if bands else finite, thresholds=_thresholds(store, chosen, row),
-        alarms=_alarms(store, chosen, row["name"]) if row["table_name"] == "step" else None, broken=broken,
+        data=banded(finite) if bands else finite, thresholds=thresholds, alarms=alarms, broken=broken,
     )  # fmt: skip
 
 
@@ -101,6 +105,18 @@ def curve(
     if rollup is None:
         return store.query("series", **asked)
     return store.query("blocks", rollup=rollup.name, block=rollup.width, **asked)
+
+
+def success(store: Store, runs: pd.DataFrame) -> pd.DataFrame:
+    """Success of every run in few points: run_id, x (step), mean, and the last step of the longest run."""
+    ids, zero = list(runs["run_id"]), [0] * len(runs)
+    with store.reader.together():
+        last = int(store.query("extent", runs=ids, origins=zero)["last"].fillna(0).iloc[0])
+        window = Window.made(0, last, -(-(last + 1) // _SPARK))
+        series = curve(store, ids, zero, window, "step", "success")
+    return series.assign(
+        run_id=runs["run_id"].to_numpy()[series["run"]], x=series["bucket"] * window.width, last=window.last
+    )
 
 
 def onsets(chosen: Chosen) -> pd.DataFrame:

@@ -41,14 +41,18 @@ class Window:
 
     @classmethod
     def over(cls, first: int, last: int, lines: int, least: int = 1) -> Window:
-        """Buckets of at least `least` steps, wider where so many lines would have too many points."""
+        """Buckets of at least `least` steps, wider where so many lines would have too many points.
+
+        There half the points are good enough for a roll-up, which is read many times as fast as its rows.
+        """
         points = min(_MOST, max(_LEAST, _POINTS // max(lines, 1)))
-        return cls.made(first, last, math.ceil((last - first + 1) / points), least)
+        needed = math.ceil((last - first + 1) / points)
+        return cls.made(first, last, needed, least, 1 if points == _MOST else 2)
 
     @classmethod
-    def made(cls, first: int, last: int, needed: int, least: int = 1) -> Window:
-        """Buckets of at least `least` steps; where `needed` is a roll-up's width or more, of its whole blocks."""
-        block = next((n for n in _BLOCKS if n <= needed), 1)
+    def made(cls, first: int, last: int, needed: int, least: int = 1, times: int = 1) -> Window:
+        """Buckets of at least `least` steps, of whole blocks of a roll-up at most `times` as wide as `needed`."""
+        block = next((n for n in _BLOCKS if n <= times * needed), 1)
         width = max(least, needed)
         return cls(first - first % block, last, -(-width // block) * block, block)
 

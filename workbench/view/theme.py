@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from workbench.view import hues
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 FONT = '"Source Sans", "Source Sans 3", "Helvetica Neue", Arial, sans-serif'
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
@@ -130,32 +127,30 @@ def scale(colours: Sequence[str]) -> list[list[Any]]:
     return [[i / (len(colours) - 1), c] for i, c in enumerate(colours)]
 
 
-def template(palette: Palette) -> go.layout.Template:
+def template(palette: Palette) -> dict[str, Any]:
     """The figure template of a theme: quiet grid, no frame, the app's own font and background."""
-    import plotly.graph_objects as go
-
     axis = {
         "gridcolor": palette.grid, "gridwidth": 1, "zeroline": False, "showline": False, "ticks": "",
         "tickfont": {"color": palette.muted, "size": 12}, "automargin": True,
         "title": {"font": {"color": palette.muted, "size": 13}, "standoff": 8},
         "spikecolor": palette.muted, "spikethickness": 1, "spikedash": "dot", "spikemode": "across",
     }  # fmt: skip
-    layout = go.Layout(
-        font={"family": FONT, "size": 13, "color": palette.text},
-        paper_bgcolor=palette.background, plot_bgcolor=palette.background,
-        colorway=list(palette.algorithms.values()),
-        colorscale={"sequential": scale(palette.sequential), "diverging": scale(palette.diverging)},
-        xaxis=axis, yaxis=axis, hovermode="closest", dragmode="zoom",
-        margin={"l": 8, "r": 12, "t": 8, "b": 8},
-        legend={
+    layout = {
+        "font": {"family": FONT, "size": 13, "color": palette.text},
+        "paper_bgcolor": palette.background, "plot_bgcolor": palette.background,
+        "colorway": list(palette.algorithms.values()),
+        "colorscale": {"sequential": scale(palette.sequential), "diverging": scale(palette.diverging)},
+        "xaxis": axis, "yaxis": axis, "hovermode": "closest", "dragmode": "zoom",
+        "margin": {"l": 8, "r": 12, "t": 8, "b": 8},
+        "legend": {
             "orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "bgcolor": "rgba(0,0,0,0)",
             "font": {"size": 13, "color": palette.text}, "itemwidth": 40,
         },
-        hoverlabel={
+        "hoverlabel": {
             "bgcolor": palette.surface, "bordercolor": palette.grid, "align": "left",
             "font": {"family": FONT, "size": 13, "color": palette.text},
         },
-        modebar={"bgcolor": "rgba(0,0,0,0)", "color": palette.muted, "activecolor": palette.text},
-        coloraxis={"colorbar": {"outlinewidth": 0, "thickness": 10, "tickfont": {"color": palette.muted}}},
-    )  # fmt: skip
-    return go.layout.Template(layout=layout)
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": palette.muted, "activecolor": palette.text},
+        "coloraxis": {"colorbar": {"outlinewidth": 0, "thickness": 10, "tickfont": {"color": palette.muted}}},
+    }  # fmt: skip
+    return {"layout": layout}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from workbench.view.figures.panes import Pane, Trace, note, panes
 from workbench.view.safe import figure_text, wrapped
 from workbench.view.series import Window
 from workbench.view.shading import Shading
@@ -47,7 +48,7 @@ def heat(
     window: Window, x_title: str, *, chosen: tuple[int, int, int] | None = None,
 ) -> go.Figure:  # fmt: skip
     """The figure; `chosen` = (place in `maps`, bucket, turn index) has a frame. A point per cell carries the same."""
-    from plotly.subplots import make_subplots
+    import plotly.graph_objects as go
 
     across = 2 if len(maps) == 4 else min(ACROSS, len(maps))
     rows = math.ceil(len(maps) / across)
@@ -56,70 +57,67 @@ def heat(
     text = wrapped(f"{measure.definition}", 130)
     head = HEAD + 15 * text.count("<br>")
     inner = rows * tall + (rows - 1) * GAP
-    figure = make_subplots(
-        rows, across, shared_yaxes="all", shared_xaxes="all", horizontal_spacing=0.02 if across > 1 else 0,
-        vertical_spacing=GAP / inner if rows > 1 else 0,
-    )  # fmt: skip
-    traces, places = [], []
-    for number, part in enumerate(maps):
-        row, column = number // across + 1, number % across + 1
-        mine = (chosen[1], chosen[2]) if chosen is not None and chosen[0] == number else None
-        found = _traces(part, number, measure, shading, palette, window, turns, mine)
-        traces += found
-        places += [(row, column)] * len(found)
-        _head(figure, part, styles[part.arm], row, column)
-        if number + across >= len(maps):
-            figure.update_xaxes(title_text=x_title, showticklabels=True, row=row, col=column)
-    if traces:
-        figure.add_traces(traces, *(list(place) for place in zip(*places, strict=True)))
+    title = f"<b>{figure_text(measure.name)}</b><br><span style='font-size:12px;color:{palette.muted}'>{text}</span>"
+    layout: dict[str, Any] = {
+        "template": template(palette), "height": head + inner + 24 + BOTTOM, "showlegend": False, "hoverdistance": 60,
+        "margin": {"t": head + 24, "b": BOTTOM, "l": 8, "r": 8}, "coloraxis": _scale(shading, measure, palette, inner),
+        "annotations": [note(title, 0, 1, xanchor="left", yanchor="bottom", yshift=34, align="left",
+                             font={"size": 14})],
+    }  # fmt: skip
+    traces: list[Trace] = []
+    for pane, part in zip(panes(len(maps), across, 0.02, GAP / inner), maps, strict=True):
+        mine = (chosen[1], chosen[2]) if chosen is not None and chosen[0] == pane.number else None
+        found = _traces(part, pane.number, measure, shading, palette, window, turns, mine)
+        traces += [trace | pane.axes for trace in found]
+        layout |= pane.placed(_x_axis(pane, window, x_title), _y_axis(pane, turns))
+        layout["annotations"] += _head(part, pane, styles[part.arm])
+    # Checking it takes plotly as long as all the rest; the tests have it checked.
+    return go.Figure(traces, layout, _validate=False)
+
+
+def _scale(shading: Shading, measure: Measure, palette: Palette, inner: float) -> dict[str, Any]:
+    """The colours of all maps, and the bar beside them."""
     ticks, words = shading.ticks()
     low, high = shading.ends
     unit = measure.unit or "no unit"
-    figure.update_layout(
-        template=template(palette), height=head + inner + 24 + BOTTOM, showlegend=False, hoverdistance=60,
-        margin={"t": head + 24, "b": BOTTOM, "l": 8, "r": 8},
-        coloraxis={
-            "cmin": low, "cmax": high, "colorscale": scale(shading.colours(palette)),
-            "colorbar": {
-                "tickvals": ticks, "ticktext": [figure_text(word) for word in words], "thickness": 12,
-                "lenmode": "pixels", "len": max(min(inner, 260), 130), "y": 1, "yanchor": "top", "x": 1.005,
-                "title": {"text": figure_text(f"{unit}, log scale" if shading.is_log else unit), "side": "right",
-                          "font": {"color": palette.muted, "size": 13}},
-            },
+    return {
+        "cmin": low, "cmax": high, "colorscale": scale(shading.colours(palette)),
+        "colorbar": {
+            "tickvals": ticks, "ticktext": [figure_text(word) for word in words], "thickness": 12,
+            "lenmode": "pixels", "len": max(min(inner, 260), 130), "y": 1, "yanchor": "top", "x": 1.005,
+            "title": {"text": figure_text(f"{unit}, log scale" if shading.is_log else unit), "side": "right",
+                      "font": {"color": palette.muted, "size": 13}},
         },
-    )  # fmt: skip
-    figure.add_annotation(
-        text=f"<b>{figure_text(measure.name)}</b><br><span style='font-size:12px;color:{palette.muted}'>{text}</span>",
-        x=0, y=1, xref="paper", yref="paper", xanchor="left", yanchor="bottom", yshift=34, align="left",
-        showarrow=False, font={"size": 14},
-    )  # fmt: skip
-    figure.update_yaxes(
-        range=[turns + 0.5, 0.5], tickmode="array", tickvals=list(range(1, turns + 1)), showgrid=False, fixedrange=True
-    )
-    figure.update_yaxes(title_text="turn index", col=1)
-    figure.update_xaxes(
-        range=[window.first - 0.5, window.last + 0.5],
-        showgrid=False,
-        separatethousands=True,
-        nticks=8,
-        fixedrange=True,
-        dtick=1 if window.last - window.first < 8 else None,
-    )
-    return figure
+    }  # fmt: skip
+
+
+def _x_axis(pane: Pane, window: Window, title: str) -> dict[str, Any]:
+    return {
+        "range": [window.first - 0.5, window.last + 0.5], "showgrid": False, "separatethousands": True, "nticks": 8,
+        "fixedrange": True, "showticklabels": pane.is_last, "title": {"text": title if pane.is_last else ""},
+        **({"matches": "x"} if pane.number else {}), **({"dtick": 1} if window.last - window.first < 8 else {}),
+    }  # fmt: skip
+
+
+def _y_axis(pane: Pane, turns: int) -> dict[str, Any]:
+    return {
+        "range": [turns + 0.5, 0.5], "tickmode": "array", "tickvals": list(range(1, turns + 1)), "showgrid": False,
+        "fixedrange": True, "showticklabels": pane.column == 0, "title": {"text": "" if pane.column else "turn index"},
+        **({"matches": "y"} if pane.number else {}),
+    }  # fmt: skip
 
 
 def _traces(
     part: Heat, number: int, measure: Measure, shading: Shading, palette: Palette, window: Window, turns: int,
     chosen: tuple[int, int] | None,
-) -> list[go.BaseTraceType]:  # fmt: skip
+) -> list[Trace]:  # fmt: skip
     if part.cells.empty:
         return []
     cells = part.cells.assign(x=_middle(part.cells["bucket"], window))
     found = [_map(cells, shading, window, turns), _absent(cells, palette, window, turns)]
     found += [_unmeasured(cells, palette, window), _broken(cells, palette)]
     found += [_onsets(part, palette), _targets(part.arm, number, cells, measure, window)]
-    if chosen is not None:
-        found.append(_frame(chosen, palette, window))
+    found.append(_frame(chosen, palette, window) if chosen is not None else None)
     return [trace for trace in found if trace is not None]
 
 
@@ -127,40 +125,37 @@ def _middle(bucket: pd.Series, window: Window) -> pd.Series:
     return window.first + bucket * window.width + (window.width - 1) / 2
 
 
-def _map(cells: pd.DataFrame, shading: Shading, window: Window, turns: int) -> go.Heatmap:
+def _map(cells: pd.DataFrame, shading: Shading, window: Window, turns: int) -> Trace:
     """Colours only; a cell without a number stays the ground of the page."""
-    import plotly.graph_objects as go
-
     buckets = range(int(cells["bucket"].min()), int(cells["bucket"].max()) + 1)
     placed = cells.assign(z=shading.place(cells["value"])).pivot(index="turn_index", columns="bucket", values="z")
     placed = placed.reindex(index=range(1, turns + 1), columns=buckets)
     x0 = window.first + buckets[0] * window.width + (window.width - 1) / 2
-    return go.Heatmap(
-        z=placed.to_numpy(), x0=x0, dx=window.width, y0=1, dy=1, coloraxis="coloraxis", hoverinfo="skip",
-        hoverongaps=False, xgap=1 if len(buckets) <= 60 else 0, ygap=1,
-    )  # fmt: skip
+    return {
+        "type": "heatmap", "z": placed.to_numpy(), "x0": x0, "dx": window.width, "y0": 1, "dy": 1,
+        "coloraxis": "coloraxis", "hoverinfo": "skip", "hoverongaps": False, "ygap": 1,
+        "xgap": 1 if len(buckets) <= 60 else 0,
+    }  # fmt: skip
 
 
-def _absent(cells: pd.DataFrame, palette: Palette, window: Window, turns: int) -> go.Scatter | None:
+def _absent(cells: pd.DataFrame, palette: Palette, window: Window, turns: int) -> Trace | None:
     """A dash where no trajectory had such a turn: an empty cell is not a neutral one."""
     import pandas as pd
-    import plotly.graph_objects as go
 
     buckets = cells["bucket"].unique()
     every = pd.MultiIndex.from_product([buckets, range(1, turns + 1)], names=["bucket", "turn_index"])
     absent = every.difference(pd.MultiIndex.from_frame(cells[["bucket", "turn_index"]])).to_frame(index=False)
     if absent.empty:
         return None
-    return go.Scatter(
-        x=_middle(absent["bucket"], window), y=absent["turn_index"], mode="markers", hoverinfo="skip",
-        marker={"symbol": "line-ew", "size": 4, "line": {"width": 1, "color": faded(palette.muted, 0.55)}},
-    )  # fmt: skip
+    return {
+        "type": "scatter", "mode": "markers", "hoverinfo": "skip",
+        "x": _middle(absent["bucket"], window).to_numpy(), "y": absent["turn_index"].to_numpy(),
+        "marker": {"symbol": "line-ew", "size": 4, "line": {"width": 1, "color": faded(palette.muted, 0.55)}},
+    }  # fmt: skip
 
 
-def _unmeasured(cells: pd.DataFrame, palette: Palette, window: Window) -> go.Scatter | None:
+def _unmeasured(cells: pd.DataFrame, palette: Palette, window: Window) -> Trace | None:
     """Hatching where there were turns but nothing was measured; neighbours share a rectangle."""
-    import plotly.graph_objects as go
-
     empty = cells[cells["measured"] == 0].sort_values(["turn_index", "bucket"])
     if empty.empty:
         return None
@@ -172,49 +167,45 @@ def _unmeasured(cells: pd.DataFrame, palette: Palette, window: Window) -> go.Sca
     for first, last, turn in spans.itertuples(index=False, name=None):
         x += [first - half, last + half, last + half, first - half, first - half, None]
         y += [turn - 0.5, turn - 0.5, turn + 0.5, turn + 0.5, turn - 0.5, None]
-    return go.Scatter(
-        x=x, y=y, mode="lines", line={"width": 0}, fill="toself", hoverinfo="skip",
-        fillpattern={"shape": "/", "size": 5, "solidity": 0.2, "fgcolor": palette.muted, "bgcolor": "rgba(0,0,0,0)"},
-    )  # fmt: skip
+    return {
+        "type": "scatter", "x": x, "y": y, "mode": "lines", "line": {"width": 0}, "fill": "toself", "hoverinfo": "skip",
+        "fillpattern": {"shape": "/", "size": 5, "solidity": 0.2, "fgcolor": palette.muted, "bgcolor": "rgba(0,0,0,0)"},
+    }  # fmt: skip
 
 
-def _broken(cells: pd.DataFrame, palette: Palette) -> go.Scatter | None:
+def _broken(cells: pd.DataFrame, palette: Palette) -> Trace | None:
     """A cross where a value is NaN or Inf."""
-    import plotly.graph_objects as go
 
     broken = cells[cells["non_finite"] > 0]
     if broken.empty:
         return None
-    return go.Scatter(
-        x=broken["x"], y=broken["turn_index"], mode="markers", hoverinfo="skip",
-        marker={"symbol": "x-thin", "size": 8, "line": {"width": 1.6, "color": palette.outcomes["collapsed"]}},
-    )  # fmt: skip
+    return {
+        "type": "scatter", "mode": "markers", "hoverinfo": "skip",
+        "x": broken["x"].to_numpy(), "y": broken["turn_index"].to_numpy(),
+        "marker": {"symbol": "x-thin", "size": 8, "line": {"width": 1.6, "color": palette.outcomes["collapsed"]}},
+    }  # fmt: skip
 
 
-def _onsets(part: Heat, palette: Palette) -> go.Scatter | None:
-    import plotly.graph_objects as go
-
+def _onsets(part: Heat, palette: Palette) -> Trace | None:
     if not len(part.onsets):
         return None
-    return go.Scatter(
-        x=list(part.onsets), y=[0.5] * len(part.onsets), mode="markers", cliponaxis=False,
-        marker={"symbol": "triangle-down", "size": 10, "color": palette.outcomes["collapsed"], "standoff": 0},
-        hovertemplate="onset of the collapse at %{x:,}<extra></extra>",
-    )  # fmt: skip
+    return {
+        "type": "scatter", "x": list(part.onsets), "y": [0.5] * len(part.onsets), "mode": "markers",
+        "cliponaxis": False,
+        "marker": {"symbol": "triangle-down", "size": 10, "color": palette.outcomes["collapsed"], "standoff": 0},
+        "hovertemplate": "onset of the collapse at %{x:,}<extra></extra>",
+    }  # fmt: skip
 
 
-def _targets(arm: str, number: int, cells: pd.DataFrame, measure: Measure, window: Window) -> go.Scatter:
+def _targets(arm: str, number: int, cells: pd.DataFrame, measure: Measure, window: Window) -> Trace:
     """What the pointer meets: an unseen mark in each cell, with its numbers."""
-    import numpy as np
-    import plotly.graph_objects as go
-
-    kind = go.Scattergl if len(cells) > _WEBGL else go.Scatter
-    return kind(
-        x=cells["x"], y=cells["turn_index"], mode="markers", marker={"symbol": "square", "size": 12, "opacity": 0},
-        customdata=cells.assign(number=number)[["number", "bucket", "turn_index"]].astype(int).to_numpy(),
-        text=np.array(list(_about(arm, cells, measure, window)), dtype=object),
-        hovertemplate="%{text}<extra></extra>",
-    )  # fmt: skip
+    return {
+        "type": "scattergl" if len(cells) > _WEBGL else "scatter", "mode": "markers",
+        "x": cells["x"].to_numpy(), "y": cells["turn_index"].to_numpy(),
+        "marker": {"symbol": "square", "size": 12, "opacity": 0},
+        "customdata": cells.assign(number=number)[["number", "bucket", "turn_index"]].astype(int).to_numpy(),
+        "text": list(_about(arm, cells, measure, window)), "hovertemplate": "%{text}<extra></extra>",
+    }  # fmt: skip
 
 
 def _about(arm: str, cells: pd.DataFrame, measure: Measure, window: Window) -> Iterator[str]:
@@ -235,31 +226,25 @@ def _about(arm: str, cells: pd.DataFrame, measure: Measure, window: Window) -> I
         yield text if math.isnan(turns) else f"{text}<br>{int(turns):,} turns"
 
 
-def _frame(chosen: tuple[int, int], palette: Palette, window: Window) -> go.Scatter:
-    import plotly.graph_objects as go
-
+def _frame(chosen: tuple[int, int], palette: Palette, window: Window) -> Trace:
     bucket, turn = chosen
     left = window.first + bucket * window.width - 0.5
     right = left + window.width
-    return go.Scatter(
-        x=[left, right, right, left, left], y=[turn - 0.5, turn - 0.5, turn + 0.5, turn + 0.5, turn - 0.5],
-        mode="lines", line={"color": palette.text, "width": 2}, hoverinfo="skip", cliponaxis=False,
-    )  # fmt: skip
+    return {
+        "type": "scatter", "x": [left, right, right, left, left],
+        "y": [turn - 0.5, turn - 0.5, turn + 0.5, turn + 0.5, turn - 0.5],
+        "mode": "lines", "line": {"color": palette.text, "width": 2}, "hoverinfo": "skip", "cliponaxis": False,
+    }  # fmt: skip
 
 
-def _head(figure: go.Figure, part: Heat, style: Style, row: int, column: int) -> None:
-    """Name of the arm above its map."""
-    x_axis = next(figure.select_xaxes(row=row, col=column))
-    y_axis = next(figure.select_yaxes(row=row, col=column))
+def _head(part: Heat, pane: Pane, style: Style) -> Iterator[dict[str, Any]]:
+    """Name of the arm above its map, and a word in it where nothing was measured."""
     name = wrapped(part.arm, 56).split("<br>")
     label = name[0] + ("…" if len(name) > 1 else "")
-    figure.add_annotation(
-        text=f"<span style='color:{style.colour}'>■</span> {label}", hovertext=figure_text(part.arm),
-        x=x_axis.domain[0], y=y_axis.domain[1], xref="paper", yref="paper", xanchor="left", yanchor="bottom",
-        yshift=8, align="left", showarrow=False,
+    yield note(
+        f"<span style='color:{style.colour}'>■</span> {label}", pane.x[0], pane.y[1], xanchor="left",
+        yanchor="bottom", yshift=8, align="left", hovertext=figure_text(part.arm),
     )  # fmt: skip
     if part.cells.empty:
-        figure.add_annotation(
-            text="not measured in these runs", x=sum(x_axis.domain) / 2, y=sum(y_axis.domain) / 2, xref="paper",
-            yref="paper", showarrow=False, bgcolor=faded(style.colour, 0.06),
-        )  # fmt: skip
+        middle = sum(pane.x) / 2, sum(pane.y) / 2
+        yield note("not measured in these runs", *middle, bgcolor=faded(style.colour, 0.06))

@@ -1,6 +1,6 @@
 """The traces of one panel of curves: bands or single seeds, thresholds, alarms, and marks on its edges.
 
-A trace is a dict as plotly reads it from JSON: made one by one as objects, those of fifty arms took most of the time.
+Traces are dicts: made one by one as objects of plotly's, those of fifty arms took most of the time.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from workbench.view.figures.panes import Trace
 from workbench.view.safe import figure_text, wrapped
 from workbench.view.theme import Palette, Style, faded
 
@@ -22,8 +23,6 @@ _WEBGL = 15_000  # points of a panel above which the graphics processor draws it
 _FILLED = 3  # arms up to which the band of the extremes is filled
 _MARKED = 60  # points of a line up to which each is marked
 _NUMBERS = ("run", "seed", "x", "mean", "middle", "lower", "upper", "low", "high", "n")  # columns of the points
-
-Trace = dict[str, Any]  # as plotly reads it from JSON
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,8 @@ def _alarms(panel: Panel, styles: Mapping[str, Style]) -> Trace | None:
     rows = panel.alarms
     words = zip(rows["arm"], rows["message"], strict=True)
     return {
-        "type": "scatter", "x": rows["x"], "y": rows["value"], "mode": "markers", "showlegend": False,
+        "type": "scatter", "mode": "markers", "showlegend": False,
+        "x": rows["x"].to_list(), "y": rows["value"].to_list(),
         "marker": {"symbol": "triangle-up-open", "size": 10, "color": [styles[arm].colour for arm in rows["arm"]]},
         "customdata": [f"<b>{figure_text(arm)}</b><br>{wrapped(message, 60)}" for arm, message in words],
         "hovertemplate": "%{customdata}<extra></extra>",
@@ -203,7 +203,7 @@ def on_edges(panel: Panel, onsets: pd.DataFrame | None, styles: Mapping[str, Sty
 
 def _edge(part: pd.DataFrame, arm: str, style: Style, height: float, symbol: str, size: int, words: str) -> Trace:
     return {
-        "type": "scatter", "x": part["x"], "y": [height] * len(part), "mode": "markers", "showlegend": False,
+        "type": "scatter", "x": part["x"].to_list(), "y": [height] * len(part), "mode": "markers", "showlegend": False,
         "legendgroup": figure_text(arm), "marker": {"symbol": symbol, "size": size, "color": style.colour},
         "customdata": [figure_text(run) for run in part["run_id"]],
         "hovertemplate": f"{words}<br>%{{customdata}}<br>at %{{x:,.6~g}}<extra></extra>",

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 ROW, TOP, MARGIN = 64, 34, 10  # pixels
+TALL = 12  # rows of a part of a grid: more than a screen shows
+MOST = 300  # cells that are drawn at once: a browser takes seconds for a thousand
 _ACROSS = 20  # cells in a row; an arm with more seeds goes on in the next row
 _FEWEST = 5  # columns that a row has room for, so that two seeds are not stretched over a whole screen
 _LABEL = 34  # characters of a line of an arm's name
@@ -21,7 +23,7 @@ _WORDS = {"no_learning": "no learning", "": "undecided"}
 
 
 def layout(runs: pd.DataFrame) -> pd.DataFrame:
-    """`runs` (arm, algorithm, seed, in the order of the rows) with the `row` and `column` of its cell.
+    """`runs` (arm, algorithm, seed, in the order of the rows) with `row` and `column` of its cell, of `across` columns.
 
     Seeds are columns. Where every algorithm was run under every condition (what the arm says besides its algorithm),
     algorithms are rows and each condition is a block of columns named `block`; otherwise every arm is a row.
@@ -36,16 +38,34 @@ def layout(runs: pd.DataFrame) -> pd.DataFrame:
     if crossed and len(algorithms) > 1:
         block = {c: i for i, c in enumerate(conditions)}
         rows = {name: i for i, name in enumerate(algorithms)}
-        return cells.assign(
+        return _wide(cells.assign(
             label=cells["algorithm"], block=cells["condition"], row=cells["algorithm"].map(rows),
             column=cells["seed"].map(place) + cells["condition"].map(block) * (len(seeds) + 0.35),
-        )  # fmt: skip
+        ))  # fmt: skip
     deep = math.ceil(len(seeds) / _ACROSS)
     rows = {arm: i * deep for i, arm in enumerate(cells["arm"].unique())}
-    return cells.assign(
+    return _wide(cells.assign(
         label=cells["arm"], block="", row=cells["arm"].map(rows) + cells["seed"].map(place) // _ACROSS,
         column=cells["seed"].map(place) % _ACROSS,
-    )  # fmt: skip
+    ))  # fmt: skip
+
+
+def _wide(cells: pd.DataFrame) -> pd.DataFrame:
+    return cells.assign(across=max(float(cells["column"].max()) + 1, _FEWEST))
+
+
+def parts(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """`layout`'s cells by the rows they hold (`1-12`, `13-24`, ...), with rows from 0 and all of one width.
+
+    One part of at most MOST cells; more are parts of TALL rows.
+    """
+    rows = int(cells["row"].max()) + 1
+    if len(cells) <= MOST:
+        return {f"1-{rows}": cells}
+    return {
+        f"{number * TALL + 1}-{min(rows, (number + 1) * TALL)}": part.assign(row=part["row"] % TALL)
+        for number, part in cells.groupby(cells["row"] // TALL)
+    }
 
 
 def condition(arm: str, algorithm: str) -> str:
@@ -54,13 +74,13 @@ def condition(arm: str, algorithm: str) -> str:
 
 
 def matrix(cells: pd.DataFrame, curves: pd.DataFrame, palette: Palette) -> go.Figure:
-    """The figure from `layout`'s cells and success curves (run_id, x from 0, mean, last = last step of the longest).
+    """The figure from cells of `layout` and success curves (run_id, x from 0, mean, last = last step of the longest).
 
     A point per run carries its run_id, so that a click can open it.
     """
     import plotly.graph_objects as go
 
-    across = max(float(cells["column"].max()) + 1, _FEWEST)
+    across = float(cells["across"].iloc[0])
     rows = int(cells["row"].max()) + 1
     figure = go.Figure()
     for name, part in cells.groupby(cells["outcome"].fillna(""), sort=False):
@@ -130,17 +150,21 @@ def _tiles(part: pd.DataFrame, fill: str) -> go.Scatter:
 
 
 def _sparks(part: pd.DataFrame, curves: pd.DataFrame, line: str) -> go.Scatter | None:
-    """Success of each run inside its tile: the whole width is the longest run, the whole height is 1."""
+    """Success of each run inside its tile: the whole width is the longest run, the whole height is 1.
+
+    `curves` goes run by run.
+    """
+    import numpy as np
     import plotly.graph_objects as go
 
     known = curves[curves["run_id"].isin(part["run_id"])]
     if known.empty:
         return None
     where = known.merge(part[["run_id", "row", "column"]], on="run_id")
-    x, y = [], []
-    for _, run in where.groupby("run_id", sort=False):
-        x += [*(run["column"] - 0.43 + 0.86 * run["x"] / run["last"].clip(lower=1)), None]
-        y += [*(run["row"] + 0.38 - 0.58 * run["mean"]), None]
+    run = where["run_id"].to_numpy()
+    gaps = np.flatnonzero(run[1:] != run[:-1]) + 1  # no line from the last point of a run to the first of the next
+    x = np.insert((where["column"] - 0.43 + 0.86 * where["x"] / where["last"].clip(lower=1)).to_numpy(), gaps, np.nan)
+    y = np.insert((where["row"] + 0.38 - 0.58 * where["mean"]).to_numpy(dtype=float), gaps, np.nan)
     return go.Scatter(x=x, y=y, mode="lines", line={"color": line, "width": 1.8}, hoverinfo="skip")
 
 

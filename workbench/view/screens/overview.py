@@ -13,20 +13,19 @@ from workbench.verdict.region.words import readable_series
 from workbench.view import export, regions, theme
 from workbench.view.controls import choose
 from workbench.view.experiments import choose_experiment, question, runs, updated
-from workbench.view.figures.matrix import layout, matrix
+from workbench.view.figures.matrix import layout, matrix, parts
 from workbench.view.links import STYLE, address, anchor
 from workbench.view.navigation import open_screen
 from workbench.view.page import look, screen, table
-from workbench.view.panels import curve
+from workbench.view.panels import success
 from workbench.view.safe import html_text
-from workbench.view.series import Window
 
 if TYPE_CHECKING:
     import pandas as pd
+    from streamlit.delta_generator import DeltaGenerator
 
     from workbench.view.data import Store
 
-_POINTS = 40  # of a curve in a cell
 _OPENED = "sorl opened"
 _SHOWN = {"region": "the region", "runs": "every run"}
 
@@ -52,13 +51,18 @@ def overview(store: Store) -> None:
             st.html(STYLE)
             st.html(f'<p class="sorl-note sorl-ways">{more}</p>')
             return
-    each = updated(store, experiment)
-    summary = store.computed(("summary", experiment), lambda _: verdict.summarise(each))
-    if shown is None:
-        st.html(f'<p class="sorl-answer">{html_text(verdict.answer(summary))}</p>')
-    _runs(store, experiment, each)
+    answer = None if shown is not None else st.empty()
+    _say(answer, "…")
+    _runs(store, experiment, each)  # before the answer, whose intervals of a thousand runs take longer
+    summary = store.computed(("summary", experiment), lambda _: verdict.summarise(updated(store, experiment)))
+    _say(answer, verdict.answer(summary))
     words = verdict.readable(summary)
     table(list(words.columns), words.astype(str).to_numpy().tolist(), figures=True)
+
+
+def _say(place: DeltaGenerator | None, words: str) -> None:
+    if place is not None:
+        place.html(f'<p class="sorl-answer">{html_text(words)}</p>')
 
 
 def _region(store: Store, experiment: str) -> regions.Region | None:
@@ -76,11 +80,11 @@ def _region(store: Store, experiment: str) -> regions.Region | None:
 def _runs(store: Store, experiment: str, each: pd.DataFrame) -> None:
     """Every run as a cell, which opens it."""
     palette = look()
-    cells = layout(each)
-    figure = matrix(cells, _success(store, each), palette)
+    cells = _part(layout(each))
+    figure = matrix(cells, success(store, each), palette)
     st.html(_key(each, palette))
     clicked = export.figure(
-        figure, "grid", each.drop(columns="config"), select=True,
+        figure, "grid", each[each["run_id"].isin(cells["run_id"])].drop(columns="config"), select=True,
         describe=f"The runs of {experiment}: a row an arm, a column a seed, the outcome as colour, success as a curve.",
     )  # fmt: skip
     run = clicked[0]["customdata"][0] if clicked else None
@@ -90,16 +94,10 @@ def _runs(store: Store, experiment: str, each: pd.DataFrame) -> None:
     st.session_state[_OPENED] = run
 
 
-def _success(store: Store, each: pd.DataFrame) -> pd.DataFrame:
-    """Success of every run in few points: run_id, x (step), mean, and the last step of the longest run."""
-    ids, zero = list(each["run_id"]), [0] * len(each)
-    extent = store.query("extent", runs=ids, origins=zero)
-    last = extent["last"].fillna(0).iloc[0]
-    window = Window.made(0, int(last), -(-(int(last) + 1) // _POINTS))
-    series = curve(store, ids, zero, window, "step", "success")
-    return series.assign(
-        run_id=each["run_id"].to_numpy()[series["run"]], x=series["bucket"] * window.width, last=window.last
-    )
+def _part(cells: pd.DataFrame) -> pd.DataFrame:
+    """The cells to draw: of a large grid those of the rows that are chosen."""
+    named = parts(cells)
+    return named[choose("rows", "Rows", list(named), kind="row") if len(named) > 1 else next(iter(named))]
 
 
 def _count(each: pd.DataFrame) -> str:
