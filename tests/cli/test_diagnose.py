@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,12 @@ def test_bench_diagnose_counts_shipped_cases_and_says_what_to_run_without_any(
     result = sorl("bench", "diagnose", "--from", path)
     assert result.exit_code == 0, result.stderr
     assert "| all | 1/4 = 25 %" in result.stdout
+    other = tmp_path / "more.parquet"
+    score.write([FOUND[0], *[replace(case, run_id=f"{case.run_id}-more") for case in FOUND]], other)
+    joined = sorl("bench", "diagnose", "--from", path, "--from", other, "--output", tmp_path / "joined.parquet")
+    assert "| all | 2/8 = 25 %" in joined.stdout  # the run that is in both files counts once
+    assert len(score.read(tmp_path / "joined.parquet")) == 2 * len(FOUND)
+    assert "takes no experiment" in sorl("bench", "diagnose", "fault_lab", runs=grid).stderr
     none = sorl("bench", "diagnose", runs=grid)
     assert none.exit_code == 2
     assert "experiments/fault_lab.toml" in none.stderr

@@ -52,7 +52,7 @@ def bench(
             "--from",
             metavar="FILE.parquet",
             help="diagnose, attribution: count the cases of it. warning, search: runs of "
-            "`sorl report --export` (warning: or of a corpus); again for more.",
+            "`sorl report --export` (warning: or of a corpus). Again for more, not of attribution.",
             show_default=False,
         ),
     ] = None,
@@ -89,13 +89,14 @@ def bench(
 
             searched(runs_of(ctx), experiments or [], shipped or [])
             return
-        if len(shipped or []) > 1 or experiments:
-            raise InputError(f"sorl bench {what} counts the cases of one --from, and takes no experiment")
-        file = shipped[0] if shipped else None
-        if what == "attribution":
-            scored.attributed(file, output)
-        else:
-            scored.scored(runs_of(ctx), file, output)
+        if experiments:
+            raise InputError(f"sorl bench {what} takes no experiment, and got '{experiments[0]}'")
+        if what == "diagnose":
+            scored.scored(runs_of(ctx), shipped or [], output)
+            return
+        if len(shipped or []) > 1:
+            raise InputError("sorl bench attribution counts the cases of one --from")
+        scored.attributed(shipped[0] if shipped else None, output)
         return
     parts = chosen(only)
     if output is not None and not output.parent.is_dir():

@@ -13,17 +13,22 @@ FEWEST = 20  # runs of either kind
 PLANTED = (500, 150, 200)  # faults, weak ones, batches without any
 
 
-def scored(runs: Path, shipped: Path | None = None, output: Path | None = None) -> None:
-    """Print rates and confusions of the labelled runs, or of the shipped cases; write the cases to `output`."""
+def scored(runs: Path, files: Sequence[Path] = (), output: Path | None = None) -> None:
+    """Print rates and confusions of the labelled runs, or of the cases of files; write the cases to `output`.
+
+    A run that is in several files counts once, as the last of them has it.
+    """
     from workbench.cli.database import current
     from workbench.spec import InputError
     from workbench.verdict.diagnosis import score
     from workbench.verdict.diagnosis.page import scores
 
-    found = score.read(shipped) if shipped is not None else list(score.cases(current(runs), LABELLED))
+    told = [case for file in files for case in score.read(file)]
+    found = told if files else list(score.cases(current(runs), LABELLED))
+    found = list({(case.experiment, case.run_id): case for case in found}.values())
     if not found:
-        files = " and ".join(f"experiments/{name}.toml" for name in LABELLED)
-        raise InputError(f"no finished run of {' or '.join(LABELLED)} in '{runs}'; `sorl run` {files} first")
+        told_by = " and ".join(f"experiments/{name}.toml" for name in LABELLED)
+        raise InputError(f"no finished run of {' or '.join(LABELLED)} in '{runs}'; `sorl run` {told_by} first")
     typer.echo(scores(found))
     if output is not None:
         score.write(found, output)

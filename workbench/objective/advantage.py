@@ -72,16 +72,23 @@ def gae(rewards: Tensor, values: Tensor, steps: Tensor, gamma: float, lam: float
     d_t = u_t + gamma V_next - V_t,  A_t = d_t + gamma lam A_next, where next is the next position with `steps` and both
     are 0 after the final one, and after each position where `last` (the end of an independent stretch). 1506.02438.
     """
-    advantages = torch.zeros_like(rewards)
-    following, running = rewards.new_zeros(len(rewards)), rewards.new_zeros(len(rewards))
-    for t in reversed(range(rewards.shape[1])):
-        step, value = steps[:, t], values[:, t]
-        if last is not None:
-            following, running = torch.where(last[:, t], 0, following), torch.where(last[:, t], 0, running)
-        advantage = rewards[:, t] + gamma * following - value + gamma * lam * running
-        following, running = torch.where(step, value, following), torch.where(step, advantage, running)
-        advantages[:, t] = torch.where(step, advantage, 0)
-    return advantages
+    most = int(steps.sum(1).max()) if steps.numel() else 0
+    inside = torch.arange(most, device=steps.device) < steps.sum(1, keepdim=True)
+
+    def packed(x: Tensor) -> Tensor:  # (K, B): the steps of each row first, time in front, so that the loop is short
+        return torch.zeros_like(inside, dtype=x.dtype).masked_scatter(inside, x[steps]).T.contiguous()
+
+    value, reward = packed(values), packed(rewards)
+    goes_on = torch.ones_like(value)
+    if last is not None:  # no end lies between a step and the next
+        ends = packed(last.cumsum(1) - last.long())
+        goes_on[:-1] = (ends[1:] == ends[:-1]).to(value.dtype)
+    following = torch.cat([value[1:], value.new_zeros(1, len(rewards))]) * goes_on if most else value
+    delta, decay = reward + gamma * following - value, gamma * lam * goes_on
+    running = value.new_zeros(len(rewards))
+    for now, share in zip(reversed(delta.unbind()), reversed(decay.unbind()), strict=True):
+        running = now.add_(share * running)  # in place: `delta` becomes the advantages
+    return torch.zeros_like(rewards).masked_scatter(steps, delta.T[inside])
 
 
 def whiten(x: Tensor, mask: Tensor) -> Tensor:

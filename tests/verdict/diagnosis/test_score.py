@@ -13,7 +13,8 @@ from workbench.verdict.diagnosis.score import Case, Share
 
 
 def case(fault: str, *named: str, outcome: str = "healthy", algorithm: str = "ppo") -> Case:
-    return Case(f"r-{fault}-{len(named)}", "lab", "arm", algorithm, 0, fault, 12 if fault else None, outcome, named, 12)
+    run_id = "-".join(["r", algorithm, fault, *named, outcome])
+    return Case(run_id, "lab", "arm", algorithm, 0, fault, 12 if fault else None, outcome, named, 12)
 
 
 FOUND = [

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,25 +34,33 @@ class Table:
 
 def grouped(parts: Sequence[Cells], *keys: str) -> dict[tuple[int, ...], dict[str, float]]:
     """Cells of several updates, added up (extremes: the extreme) by `keys`; () is all of them. Sorted by key."""
+    known, columns = _added(parts, keys)
+    return dict(_chosen(known, columns, range(len(known))))
+
+
+def _added(parts: Sequence[Cells], keys: Sequence[str]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The values of `keys` that occur, a row each, and the columns of their cells."""
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     size = len(joined["turn"])
-    if not size:
-        return {}
-    known, place = np.zeros((1, 0), np.int64), np.zeros(size, np.int64)
+    known, place = np.zeros((min(size, 1), 0), np.int64), np.zeros(size, np.int64)
     if keys:
         known, place = np.unique(np.stack([joined[key] for key in keys], 1), axis=0, return_inverse=True)
         place = place.reshape(-1)
-    found: list[dict[str, float]] = [{} for _ in known]
-    for name in (*SUMS, *HIGHEST, *LOWEST):
-        if name in SUMS:
-            values = np.bincount(place, joined[name], len(known))
-        else:
-            values = np.full(len(known), -np.inf if name in HIGHEST else np.inf)
+    columns = {name: np.bincount(place, joined[name], len(known)) for name in SUMS}
+    for names, worst, higher in ((HIGHEST, -np.inf, np.maximum), (LOWEST, np.inf, np.minimum)):
+        for name in names:
+            columns[name] = np.full(len(known), worst)
             with np.errstate(invalid="ignore"):  # NaN stays NaN
-                (np.maximum if name in HIGHEST else np.minimum).at(values, place, joined[name])
-        for one, value in zip(found, values.tolist(), strict=True):
-            one[name] = value
-    return {tuple(int(k) for k in key): one for key, one in zip(known, found, strict=True)}
+                higher.at(columns[name], place, joined[name])
+    return known, columns
+
+
+def _chosen(
+    known: np.ndarray, columns: Mapping[str, np.ndarray], rows: Sequence[int]
+) -> Iterator[tuple[tuple[int, ...], dict[str, float]]]:
+    """The groups of `rows`, each as its key and its cell."""
+    for row in rows:
+        yield tuple(int(k) for k in known[row]), {name: float(column[row]) for name, column in columns.items()}
 
 
 def measures(cell: Mapping[str, float], whole: Mapping[str, float]) -> dict[str, Any]:
@@ -153,18 +160,18 @@ def culprits(replay: Replay, most: int) -> Table:
     for label, parts in _by_label(replay).items():
         cells = [p.cells for p in parts]
         whole = grouped(cells).get((), {})
-        found = grouped(cells, "trajectory", "turn")
-        # NaN first: it is the worst there is.
-        ranked = sorted(found.items(), key=lambda item: _worst_first(item[1]))
-        for rank, ((trajectory, turn), cell) in enumerate(ranked[:most], start=1):
+        known, columns = _added(cells, ("trajectory", "turn"))
+        worst = _chosen(known, columns, _worst_first(columns)[:most].tolist())
+        for rank, ((trajectory, turn), cell) in enumerate(worst, start=1):
             own = {"algorithm": label, "own": parts[0].own, "rank": rank, "trajectory": trajectory, "turn_index": turn}
             rows.append({**own, **measures(cell, whole)})
     return Table.of(CULPRITS, rows)
 
 
-def _worst_first(cell: Mapping[str, float]) -> tuple[bool, float]:
-    """NaN before every number: a log-prob that is NaN has no gradient, and is the worst there is."""
-    return (not math.isnan(cell["weight_abs"] + cell["ratio"] + cell["unit"]), -cell["weight_abs"])
+def _worst_first(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Groups by their share of the gradient, NaN before every number: such a log-prob has no gradient."""
+    known = ~np.isnan(columns["weight_abs"] + columns["ratio"] + columns["unit"])
+    return np.lexsort((-columns["weight_abs"], known))
 
 
 def tokens(replay: Replay, trajectory: int) -> Table:
