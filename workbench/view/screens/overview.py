@@ -22,7 +22,6 @@ from workbench.view.safe import html_text
 
 if TYPE_CHECKING:
     import pandas as pd
-    from streamlit.delta_generator import DeltaGenerator
 
     from workbench.view.data import Store
 
@@ -51,18 +50,13 @@ def overview(store: Store) -> None:
             st.html(STYLE)
             st.html(f'<p class="sorl-note sorl-ways">{more}</p>')
             return
-    answer = None if shown is not None else st.empty()
-    _say(answer, "…")
+    answer = st.container()
     _runs(store, experiment, each)  # before the answer, whose intervals of a thousand runs take longer
     summary = store.computed(("summary", experiment), lambda _: verdict.summarise(updated(store, experiment)))
-    _say(answer, verdict.answer(summary))
+    if shown is None:
+        answer.html(f'<p class="sorl-answer">{html_text(verdict.answer(summary))}</p>')
     words = verdict.readable(summary)
     table(list(words.columns), words.astype(str).to_numpy().tolist(), figures=True)
-
-
-def _say(place: DeltaGenerator | None, words: str) -> None:
-    if place is not None:
-        place.html(f'<p class="sorl-answer">{html_text(words)}</p>')
 
 
 def _region(store: Store, experiment: str) -> regions.Region | None:
