@@ -70,6 +70,16 @@ def test_the_answer_names_the_arms_by_how_often_they_fell() -> None:
     )
 
 
+def test_of_many_arms_the_answer_names_the_first_and_counts_the_others() -> None:
+    fell = [runs(f"fell{i:02}", "collapsed") for i in range(11)]
+    stood = [runs(f"stood{i}", "healthy") for i in range(8)]
+    text = answer(summarise(pd.concat([*fell, *stood])))
+    assert text.startswith("Collapsed (11 arms): fell00 in 1 of 1 (onset near step 10); ")
+    assert "; and 3 more. Did not collapse: stood0, stood1, " in text
+    assert "fell08" not in text
+    assert "stood7" in text
+
+
 def test_an_arm_that_never_learned_is_not_called_stable() -> None:
     frame = summarise(pd.concat([runs("a", "no_learning", "no_learning"), runs("b", "healthy", "mild")]))
     text = answer(frame)

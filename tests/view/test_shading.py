@@ -46,6 +46,8 @@ def test_a_dead_run_does_not_bleach_the_living() -> None:
 def test_the_colour_bar_of_a_ratio_says_the_ratio() -> None:
     _, words = shading("ratio", pd.Series([0.5, 2.0])).ticks()
     assert words == ["0.5", "0.71", "1", "1.4", "2"]
+    _, words = shading("ratio", pd.Series([0.991, 1.009])).ticks()
+    assert words == ["0.99", "0.995", "1", "1.005", "1.01"]
 
 
 def test_a_ratio_of_nothing_is_placed_where_trainers_clamp() -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 # A run that died of NaN or Inf counts among the collapsed: leaving it out would flatter the arm that killed it.
 DEAD = ("collapsed", "diverged")
+_NAMED = 8  # arms of a sentence
 
 
 def summary(reader: Reader, experiment: str, run_ids: Sequence[str] | None = None) -> pd.DataFrame:
@@ -101,9 +102,9 @@ def answer(frame: pd.DataFrame) -> str:
     sentences = []
     if fell:
         each = [f"{row['arm']} in {int(row['collapsed'])} of {row['judged']}{_onset(row['onset'])}" for row in fell]
-        sentences.append(f"Collapsed: {'; '.join(each)}.")
+        sentences.append(f"Collapsed{_few(each, '; ')}.")
         if stood:
-            sentences.append(f"Did not collapse: {', '.join(str(row['arm']) for row in stood)}.")
+            sentences.append(f"Did not collapse{_few([str(row['arm']) for row in stood])}.")
     elif stood:
         sentences.append(f"No arm collapsed ({sum(row['judged'] for row in stood)} runs).")
     elif not judged:
@@ -116,19 +117,26 @@ def answer(frame: pd.DataFrame) -> str:
             "of runs (95 % Clopper-Pearson)."
         )
     if never := [f"{row['arm']} in {row['no_learning']} of {row['judged']}" for row in rows if row["no_learning"]]:
-        sentences.append(f"Never learned, which is not stability: {', '.join(never)}.")
+        sentences.append(f"Never learned, which is not stability{_few(never)}.")
     if mild := [f"{row['arm']} in {row['mild']} of {row['judged']}" for row in rows if row["mild"]]:
-        sentences.append(f"Lost some success without collapsing: {', '.join(mild)}.")
+        sentences.append(f"Lost some success without collapsing{_few(mild)}.")
     if missing := [f"{row['arm']} {row['n']} of {row['runs']}" for row in rows if row["n"] < row["runs"]]:
-        sentences.append(f"Not all runs are finished: {', '.join(missing)}.")
+        sentences.append(f"Not all runs are finished{_few(missing)}.")
     if short := [f"{row['arm']} {row['n'] - row['judged']}" for row in rows if row["judged"] < row["n"]]:
-        sentences.append(f"Finished, but too short for the collapse rule: {', '.join(short)}.")
+        sentences.append(f"Finished, but too short for the collapse rule{_few(short)}.")
     if stopped := [f"{row['arm']} {row['stopped']} of {row['n']} ({_stop(row)})" for row in rows if row["stopped"]]:
         sentences.append(
-            f"Ended early, so that their final success is that of the step they ended at: {'; '.join(stopped)}. "
+            f"Ended early, so that their final success is that of the step they ended at{_few(stopped, '; ')}. "
             "How soon arms collapse is then told by the time to collapse, not by how many did."
         )
     return " ".join(sentences)
+
+
+def _few(arms: Sequence[str], comma: str = ", ") -> str:
+    """`: a, b`; of more arms than fit a sentence how many, and the first of them: the table has the others."""
+    if len(arms) <= _NAMED:
+        return f": {comma.join(arms)}"
+    return f" ({len(arms)} arms): {comma.join(arms[:_NAMED])}{comma}and {len(arms) - _NAMED} more"
 
 
 def _stop(row: dict[Hashable, Any]) -> str:

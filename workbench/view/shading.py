@@ -52,10 +52,15 @@ class Shading:
         """Places and words of the colour bar; an end beyond which values lie says so."""
         low, high = self.ends
         places = [low + (high - low) * i / 4 for i in range(5)]
-        words = [_short(math.exp(p) if self.is_log else p) for p in places]
+        words = [self._word(math.exp(p) if self.is_log else p) for p in places]
         words[0] = f"≤ {words[0]}" if self.below else words[0]
         words[-1] = f"≥ {words[-1]}" if self.above else words[-1]
         return places, words
+
+    def _word(self, value: float) -> str:
+        if self.is_log and self.limit < 1.2:  # ratios that two digits would not tell from 1
+            return f"{round(value, 3):g}"
+        return f"{value:.2g}" if abs(value) < 10 else f"{value:.3g}"
 
 
 def shading(unit: str, values: pd.Series) -> Shading:
@@ -92,7 +97,3 @@ def _nice(limit: float) -> float:
         return 1.0
     decade = 10.0 ** math.floor(math.log10(limit))
     return next(n * decade for n in (1, 2, 5, 10) if n * decade >= limit * (1 - 1e-9))
-
-
-def _short(value: float) -> str:
-    return f"{value:.2g}" if abs(value) < 10 else f"{value:.3g}"
