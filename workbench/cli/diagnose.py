@@ -97,9 +97,11 @@ def logs(runs: Path, what: str) -> Iterator[Log]:
     name = Path(what).stem if what.endswith(".toml") else what
     if name in experiments:
         for run_id in runs_in(reader, name)["run_id"]:
-            yield of_run(reader, str(run_id), runs)
+            with reader.together():  # the questions of one diagnosis
+                yield of_run(reader, str(run_id), runs)
         return
-    yield of_run(reader, find(reader, what), runs)
+    with reader.together():
+        yield of_run(reader, find(reader, what), runs)
 
 
 def _named(folder: Path, runs: Path) -> str:
