@@ -26,6 +26,7 @@ from workbench.objective.advantage import (
     TurnGae,
     TurnMeanGae,
     first_tokens,
+    gae,
     last_tokens,
     whiten,
 )
@@ -318,6 +319,17 @@ def test_bilevel_gae_is_turns_first_and_then_tokens(drawn, beta):
         assert made.advantages[i][mask].tolist() == close(expected)
         assert made.returns[i][mask].tolist() == close([a + v for a, v in zip(expected, values, strict=True)])
     assert torch.all(made.returns[~batch.mask] == 0)
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
+def test_what_lies_beyond_the_end_of_a_stretch_does_not_reach_it(poison):
+    steps, last = torch.tensor([[1, 1, 0, 1, 1]]).bool(), torch.tensor([[0, 0, 1, 0, 0]]).bool()
+    rewards = torch.tensor([[0.0, 1.0, 0.0, poison, 1.0]], dtype=F64)
+    values = torch.tensor([[0.5, 0.25, poison, poison, 0.5]], dtype=F64)
+    made = gae(rewards, values, steps, 0.9, 0.8, last)[0].tolist()
+    assert made[:3] == close([*loop_gae([0.0, 1.0], [0.5, 0.25], 0.9, 0.8), 0.0])
+    assert not math.isfinite(made[3])
+    assert made[4] == 0.5
 
 
 @given(batches())

@@ -79,15 +79,16 @@ def gae(rewards: Tensor, values: Tensor, steps: Tensor, gamma: float, lam: float
         return torch.zeros_like(inside, dtype=x.dtype).masked_scatter(inside, x[steps]).T.contiguous()
 
     value, reward = packed(values), packed(rewards)
-    goes_on = torch.ones_like(value)
+    goes_on = torch.ones_like(value, dtype=torch.bool)
     if last is not None:  # no end lies between a step and the next
         ends = packed(last.cumsum(1) - last.long())
-        goes_on[:-1] = (ends[1:] == ends[:-1]).to(value.dtype)
-    following = torch.cat([value[1:], value.new_zeros(1, len(rewards))]) * goes_on if most else value
-    delta, decay = reward + gamma * following - value, gamma * lam * goes_on
+        goes_on[:-1] = ends[1:] == ends[:-1]
+    following = torch.cat([value, value.new_zeros(1, len(rewards))])[1:]
+    delta = reward + gamma * torch.where(goes_on, following, 0) - value  # not times 0: what lies beyond may be NaN
     running = value.new_zeros(len(rewards))
-    for now, share in zip(reversed(delta.unbind()), reversed(decay.unbind()), strict=True):
-        running = now.add_(share * running)  # in place: `delta` becomes the advantages
+    for now, on in zip(reversed(delta.unbind()), reversed(goes_on.unbind()), strict=True):
+        beyond = running if last is None else torch.where(on, running, 0)
+        running = now.add_(gamma * lam * beyond)  # in place: `delta` becomes the advantages
     return torch.zeros_like(rewards).masked_scatter(steps, delta.T[inside])
 
 
