@@ -166,6 +166,12 @@ def go(page: Page, words: str, screen: str) -> None:
     settle(page, screen)
 
 
+def open_run(page: Page, run: str) -> None:
+    """Click the cell of a run on the Overview."""
+    page.locator(f'.st-key-grid a[data-key="{run}"]').click()
+    page.wait_for_url("**/run?**")
+
+
 def click_cell(page: Page, figure: str, carried: list[Any], opens: str) -> None:
     """Click the cell of a figure (by what `export.figure` calls it) whose mark carries these values first.
 

@@ -11,7 +11,19 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-from tests.e2e.browser import ENDS, browser, chromium, click_cell, complaints, drag, go, served, settle, window
+from tests.e2e.browser import (
+    ENDS,
+    browser,
+    chromium,
+    click_cell,
+    complaints,
+    drag,
+    go,
+    open_run,
+    served,
+    settle,
+    window,
+)
 from tests.store.fixture import write_grid
 from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync
@@ -58,8 +70,14 @@ def test_from_the_overview_to_the_culprit_token(address: str) -> None:
         settle(page, "overview")
         stored(page, "overview")
 
+        for kind in ("PNG", "SVG"):
+            with page.expect_download() as saved:
+                page.get_by_role("button", name=kind).click()
+            assert saved.value.suggested_filename == f"sorl-grid.{kind.lower()}"
+            assert saved.value.path().stat().st_size > 5_000
+
         # The collapsed run, by its cell.
-        click_cell(page, "grid", ["ppo-s0-aaaa0000"], opens="**/run?**")
+        open_run(page, "ppo-s0-aaaa0000")
         settle(page, "run")
         assert query(page)["run"] == ["ppo-s0-aaaa0000"]
         assert "Collapsed: the fall began at step 17" in page.inner_text(".sorl-answer")
@@ -131,8 +149,7 @@ def test_every_opening_and_every_choice_is_one_step_back(address: str) -> None:
         assert steps(lambda: page.get_by_role("radio", name="single").click(), "seeds=single") == 1
         assert steps(lambda: drag(page, "curves", 9.6, 20.3), "range=10..20") == 1
         assert steps(lambda: go(page, "Overview", "overview"), "?experiment=demo") == 1
-        cell = ["ppo-s0-aaaa0000"]
-        assert steps(lambda: click_cell(page, "grid", cell, opens="**/run?**"), "/run?experiment=demo&run=ppo-s0") == 1
+        assert steps(lambda: open_run(page, "ppo-s0-aaaa0000"), "/run?experiment=demo&run=ppo-s0") == 1
 
         back("overview", lambda said: said == {"experiment": ["demo"]})
         back("compare", lambda said: said["range"] == ["10..20"])

@@ -148,3 +148,8 @@ def html(app: AppTest) -> str:
 def figures(app: AppTest) -> list[str]:
     """The figures of a screen, as JSON."""
     return [element.proto.spec for element in app.get("plotly_chart")]
+
+
+def drawings(app: AppTest) -> list[str]:
+    """The pictures of our own on a screen, as SVG."""
+    return [json.loads(element.proto.json)["svg"] for element in app.get("bidi_component")]

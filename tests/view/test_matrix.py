@@ -1,14 +1,47 @@
 from __future__ import annotations
 
-import math
+import re
+from html.parser import HTMLParser
 from typing import Any
 
 import pandas as pd
 import pytest
 
 from tests.view.conftest import HOSTILE
-from workbench.view.figures.matrix import MOST, TALL, condition, layout, matrix, parts
-from workbench.view.theme import LIGHT, faded
+from workbench.view.figures.matrix import ROW, matrix
+from workbench.view.figures.places import MOST, TALL, condition, layout, parts
+from workbench.view.safe import visible
+from workbench.view.theme import LIGHT
+
+
+class Drawn(HTMLParser):
+    """What an SVG holds: the attributes of every element by its tag, and the words of texts and titles."""
+
+    def __init__(self, svg: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.words: dict[str, list[str]] = {"text": [], "title": [], "tspan": []}
+        self._inside: list[str] = []
+        self.feed(svg)
+        assert not self._inside
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        self._inside.append(tag)
+        if tag in self.words:
+            self.words[tag].append("")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._inside.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words[self._inside[-1]][-1] += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attrs for name, attrs in self.found if name == tag]
 
 
 def runs(*arms: tuple[str, str], seeds: int = 2, **columns: Any) -> pd.DataFrame:
@@ -27,12 +60,8 @@ def success(frame: pd.DataFrame, last: int = 10) -> pd.DataFrame:
     )
 
 
-def draw(frame: pd.DataFrame) -> Any:
-    return matrix(layout(frame), success(frame), LIGHT)
-
-
-def texts(figure: Any) -> list[str]:
-    return [t for trace in figure.data if trace.mode == "text" for t in trace.text]
+def draw(frame: pd.DataFrame, **options: Any) -> Drawn:
+    return Drawn(matrix(layout(frame), success(frame), LIGHT, **options))
 
 
 def test_controls_are_rows_of_their_own() -> None:
@@ -48,8 +77,8 @@ def test_a_full_crossing_has_a_block_of_columns_for_each_condition() -> None:
     assert list(cells["label"].unique()) == ["ppo", "grpo"]
     assert list(cells["block"].unique()) == ["staleness 0", "staleness 8"]
     assert not cells.duplicated(["row", "column"]).any()
-    figure = draw(runs(*arms))
-    assert [a.text for a in figure.layout.annotations] == ["<b>staleness 0</b>", "<b>staleness 8</b>"]
+    words = draw(runs(*arms)).words["text"]
+    assert [words.count(block) for block in ("staleness 0", "staleness 8")] == [1, 1]
 
 
 def test_a_large_grid_is_parts_of_one_width_that_hold_every_run_once() -> None:
@@ -58,8 +87,8 @@ def test_a_large_grid_is_parts_of_one_width_that_hold_every_run_once() -> None:
     assert list(found) == ["1-12", "13-24", "25-25"]
     assert [part["row"].max() for part in found.values()] == [TALL - 1, TALL - 1, 0]
     assert sorted(pd.concat(found.values())["run_id"]) == sorted(frame["run_id"])
-    widths = {tuple(matrix(part, success(frame), LIGHT).layout.xaxis.range) for part in found.values()}
-    assert widths == {(-0.52, 14.52)}
+    drawn = [Drawn(matrix(part, success(frame), LIGHT)) for part in found.values()]
+    assert len({cell["width"] for one in drawn for cell in one.all("svg")[1:]}) == 1
 
 
 def test_a_grid_of_a_few_hundred_cells_is_one_part() -> None:
@@ -82,42 +111,70 @@ def test_a_condition_is_what_the_arm_says_besides_its_algorithm() -> None:
 
 
 def test_a_collapsed_run_says_so_and_when() -> None:
-    figure = draw(runs(("ppo", "ppo"), seeds=1, outcome="collapsed", collapse_step=17))
-    assert texts(figure) == ["collapsed at 17"]
-    assert faded(LIGHT.outcomes["collapsed"], 0.16) in {t.fillcolor for t in figure.data}
+    drawn = draw(runs(("ppo", "ppo"), seeds=1, outcome="collapsed", collapse_step=5))
+    assert "collapsed at 5" in drawn.words["text"]
+    assert LIGHT.outcomes["collapsed"] in {cell["fill"] for cell in drawn.all("rect")}
+    mark = next(path for path in drawn.all("path") if "stroke-dasharray" in path)
+    assert (mark["d"] or "").startswith("M50.0 ")  # step 5 of 10: the middle of the cell
 
 
 def test_a_run_without_an_outcome_says_its_status() -> None:
-    assert texts(draw(runs(("ppo", "ppo"), seeds=1, outcome=None, status="running"))) == ["running"]
+    assert "running" in draw(runs(("ppo", "ppo"), seeds=1, outcome=None, status="running")).words["text"]
 
 
 def test_a_run_without_a_single_step_has_a_cell_without_a_curve() -> None:
     frame = runs(("ppo", "ppo"), seeds=1, outcome=None, status="queued", steps=0)
-    figure = matrix(layout(frame), success(frame).head(0), LIGHT)
-    assert texts(figure) == ["queued"]
+    drawn = Drawn(matrix(layout(frame), success(frame).head(0), LIGHT))
+    assert "queued" in drawn.words["text"]
+    assert not drawn.all("path")
 
 
-def test_a_curve_stays_inside_its_cell() -> None:
-    frame = runs(("ppo", "ppo"))
-    steep = success(frame).assign(mean=[0.0, 1.0] * 11)
-    figure = matrix(layout(frame), steep, LIGHT)
-    curve = next(t for t in figure.data if t.line.color == LIGHT.algorithms["ppo"])
-    assert all(-0.45 <= y <= 0.45 for y in curve.y if not math.isnan(y))
-    assert min(x for x in curve.x if not math.isnan(x)) >= -0.5
-
-
-def test_a_click_on_a_cell_tells_its_run() -> None:
+def test_a_curve_stays_inside_its_cell_and_the_next_cell_begins_after_it() -> None:
     frame = runs(("ppo", "ppo"), ("grpo", "grpo"))
-    targets = next(t for t in draw(frame).data if t.marker.opacity == 0)
-    assert [c[0] for c in targets.customdata] == frame["run_id"].tolist()
+    steep = success(frame).assign(mean=[0.0, 1.0] * 22)
+    drawn = Drawn(matrix(layout(frame), steep, LIGHT))
+    curves = [path for path in drawn.all("path") if path["stroke"] == LIGHT.algorithms["ppo"]]
+    assert len(curves) == 2
+    for curve in curves:
+        points = [(float(x), float(y)) for x, y in re.findall(r"[ML]([0-9.]+) ([0-9.]+)", curve["d"] or "")]
+        assert len(points) == 11
+        assert all(0 < x < 100 and 0 < y < 100 for x, y in points)
+    cells = drawn.all("svg")[1:]
+    sides = [tuple(float((cell[side] or "").rstrip("%")) for side in ("x", "width")) for cell in cells[:2]]
+    assert sides[0][0] + sides[0][1] < sides[1][0]
+    assert float(cells[0]["y"] or 0) + float(cells[0]["height"] or 0) < float(cells[2]["y"] or 0)
+    assert float(drawn.all("svg")[0]["height"] or 0) >= 2 * ROW
+
+
+def test_a_value_that_is_not_a_number_leaves_a_gap_and_a_share_beyond_one_stays_in_the_cell() -> None:
+    frame = runs(("ppo", "ppo"), seeds=1)
+    broken = success(frame).assign(mean=[0.5, 0.5, float("nan"), 7.0, *[float("nan")] * 7])
+    (curve,) = Drawn(matrix(layout(frame), broken, LIGHT)).all("path")
+    assert curve["d"] == "M7 57h0L15.6 57M32.8 28h0"
+
+
+def test_every_cell_is_a_link_that_carries_its_run_where_an_address_is_known() -> None:
+    frame = runs(("ppo", "ppo"), ("grpo", "grpo"))
+    links = draw(frame, address=lambda run: f"run?run={run}").all("a")
+    assert [link["data-key"] for link in links] == frame["run_id"].tolist()
+    assert [link["href"] for link in links] == [f"run?run={run}" for run in frame["run_id"]]
+    assert not draw(frame).all("a")
+
+
+def test_a_long_name_is_broken_into_lines_and_whole_in_its_title() -> None:
+    name = "ppo, " + "with a very long list of changes " * 5
+    drawn = draw(runs((name, "ppo"), seeds=1))
+    assert len(drawn.words["tspan"]) == 4
+    assert drawn.words["tspan"][-1].endswith("…")
+    assert max(map(len, drawn.words["tspan"])) <= 29
+    assert name in drawn.words["title"]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_names_and_reasons_stay_text(text: str) -> None:
-    figure = draw(runs((text, text), reason=text, status="failed", outcome=None))
-    shown = [*figure.layout.yaxis.ticktext, *(t for trace in figure.data for t in trace.text or ())]
-    for words in shown:
-        bare = words.replace("<b>", "").replace("</b>", "").replace("<br>", "").replace("</span>", "")
-        bare = bare.replace(bare[: bare.index(">") + 1], "") if bare.startswith("<span style='color:#") else bare
-        assert "<" not in bare, words
-        assert "$" not in bare, words
+    frame = runs((text, text), reason=text, status="failed", outcome=None).assign(run_id=[text, text + "2"])
+    drawn = draw(frame, address=lambda run: f"run?run={run}")
+    assert {tag for tag, _ in drawn.found} <= {"svg", "g", "a", "title", "text", "tspan", "rect", "path"}
+    assert not {name for _, attrs in drawn.found for name in attrs if name.startswith("on")}
+    assert any(visible(text) in title for title in drawn.words["title"])
+    assert drawn.all("a")[0]["data-key"] == visible(text)

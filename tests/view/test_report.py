@@ -99,14 +99,17 @@ def test_the_page_loads_nothing_and_runs_only_its_own_scripts(shown: str) -> Non
 def test_every_figure_says_n_and_seeds_and_is_there_in_both_palettes(shown: str) -> None:
     found = Elements(shown)
     drawn = json.loads(found.scripts[0])
-    places = [attrs["id"] for _, attrs in found.found if attrs.get("class") == "drawing"]
-    assert places == list(drawn)
-    assert len(drawn) == 5
+    places = [attrs.get("id") for _, attrs in found.found if attrs.get("class") == "drawing"]
+    assert places == ["f0", None, "f1", "f2", "f3"]
+    assert list(drawn) == ["f0", "f1", "f2", "f3"]
+    pictures = [shown[shown.index(f'<div class="of-{kind}"><svg') :] for kind in ("light", "dark")]
+    for picture, palette in zip(pictures, (LIGHT, DARK), strict=True):
+        assert f'fill="{palette.text}"' in picture[: picture.index(">", 40)]
     for both in drawn.values():
         assert both["light"]["layout"]["template"]["layout"]["paper_bgcolor"] == LIGHT.background
         assert both["dark"]["layout"]["template"]["layout"]["paper_bgcolor"] == DARK.background
     captions = re.findall(r"<figcaption>(.*?)</figcaption>", shown)
-    assert len(captions) == len(drawn)
+    assert len(captions) == len(places)
     for caption in captions:
         assert "seeds" in caption or "Shares: Newcombe" in caption
     assert sum("95 %" in caption for caption in captions) == 4  # all but the grid of single runs

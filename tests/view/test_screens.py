@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.store.fixture import Shape, write_run
-from tests.view.conftest import HOSTILE, Open, figures, html
+from tests.view.conftest import HOSTILE, Open, drawings, figures, html
 from tests.view.test_safe import read
 from workbench.store.connect import database, writer
 from workbench.view import data, keeper
@@ -73,8 +73,9 @@ def test_overview_shows_the_question_its_answer_and_a_cell_a_run(grid: Path, ope
     assert "Does the clip stop the collapse?" in shown
     assert "Collapsed: ppo in 2 of 2" in shown
     assert "8 runs" in shown
-    targets = next(t for t in json.loads(figures(app)[0])["data"] if t.get("marker", {}).get("opacity") == 0)
-    assert len(targets["customdata"]) == 8
+    (cells,) = drawings(app)
+    assert cells.count("data-key=") == 8
+    assert 'href="run?experiment=demo&amp;run=ppo-s0-aaaa0000"' in cells
 
 
 def test_overview_writes_the_experiment_into_the_address(grid: Path, open_screen: Open) -> None:

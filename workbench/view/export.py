@@ -99,17 +99,22 @@ def _dragged(drawn: go.Figure, name: str, data: Data, describe: str, modes: Mode
 
 
 def _show(drawn: go.Figure, key: str, name: str, data: Data, describe: str, modes: Modes | None) -> Any:
-    if not re.fullmatch(r"[a-z0-9-]+", name):
-        raise ValueError(f"figure name '{name}' must be lower-case letters, digits and dashes")
     event: Any = st.plotly_chart(
         drawn, theme=None, key=key, config=CONFIG, alt=describe, on_select="rerun" if modes else "ignore",
         selection_mode=modes or "points",
     )  # fmt: skip
-    with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="small"):
-        script = f"<script>{_SAVE.format(key=name)}{_CLICKS}</script>"
-        st.html(_BUTTONS.format(key=name) + script, unsafe_allow_javascript=True, width="content")
-        download.button("CSV", lambda: _csv(data), f"sorl-{name}.csv", "text/csv", key=f"{name}-csv")
+    row(name, data, f"<script>{_SAVE.format(key=name)}{_CLICKS}</script>")
     return event
+
+
+def row(name: str, data: Data, script: str = "") -> None:
+    """The buttons below a figure; `script` makes those for images work. Raises ValueError for a name that is no id."""
+    if not re.fullmatch(r"[a-z0-9-]+", name):
+        raise ValueError(f"figure name '{name}' must be lower-case letters, digits and dashes")
+    with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="small"):
+        buttons = _BUTTONS.format(key=name) + script
+        st.html(buttons, unsafe_allow_javascript=bool(script), width="content")
+        download.button("CSV", lambda: _csv(data), f"sorl-{name}.csv", "text/csv", key=f"{name}-csv")
 
 
 def _csv(data: Data) -> bytes:

@@ -135,7 +135,7 @@ def _painted(runs: Path, place: Path, then: Sequence[str] = ()) -> tuple[Sample,
         began = time.perf_counter()
         for screen in ("overview", *then):
             page.goto(f"{address}/{screen}")
-            page.wait_for_selector(".js-plotly-plot .main-svg")
+            page.wait_for_selector(".js-plotly-plot .main-svg, .sorl-drawing svg")
             if screen == "overview":
                 seconds = time.perf_counter() - began
         words = Path(f"/proc/{process.pid}/status").read_text().split()

@@ -1,210 +1,172 @@
-"""The grid at a glance: a cell a run, its outcome as colour, its success as a small curve, its collapse as a mark."""
+"""The grid at a glance: a cell a run, its outcome as colour, its success as a small curve, its collapse as a mark.
+
+SVG of our own: a browser paints it with the page, three seconds before it could draw anything with a library's script.
+Widths are shares of the whole, so that it fits any page; heights and letters keep their size.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from workbench.view.safe import figure_text, visible, wrapped
-from workbench.view.theme import Palette, colour, faded, template
+from workbench.view.safe import html_text, visible
+from workbench.view.theme import FONT, Palette, colour
 
 if TYPE_CHECKING:
     import pandas as pd
-    import plotly.graph_objects as go
 
-ROW, TOP, MARGIN = 64, 34, 10  # pixels
-TALL = 12  # rows of a part of a grid: more than a screen shows
-MOST = 300  # cells that are drawn at once: a browser takes seconds for a thousand
-_ACROSS = 20  # cells in a row; an arm with more seeds goes on in the next row
-_FEWEST = 5  # columns that a row has room for, so that two seeds are not stretched over a whole screen
-_LABEL = 34  # characters of a line of an arm's name
+ROW, TOP, BLOCKS = 64, 30, 24  # pixels: a row, the names of the columns, the names of the blocks above them
+_LEFT, _GAP = 18.0, 0.04  # percent of the width for the names of the rows; columns between two cells
+_LABEL, _LINE, _LINES = 27, 15, 4  # characters and pixels of a line of a row's name, lines of it
+_CURVE = (7.0, 86.0, 86.0, 58.0)  # percent of a cell: left end and width of its curve, success 0, height of 1
+_WIDE, _NAMED = 12, 14  # columns up to which a cell has words, and the head of a column the word seed
 _WORDS = {"no_learning": "no learning", "": "undecided"}
 
+Address = Callable[[str], str]
 
-def layout(runs: pd.DataFrame) -> pd.DataFrame:
-    """`runs` (arm, algorithm, seed, in the order of the rows) with `row` and `column` of its cell, of `across` columns.
 
-    Seeds are columns. Where every algorithm was run under every condition (what the arm says besides its algorithm),
-    algorithms are rows and each condition is a block of columns named `block`; otherwise every arm is a row.
+def matrix(cells: pd.DataFrame, curves: pd.DataFrame, palette: Palette, address: Address | None = None) -> str:
+    """The SVG of cells of `places.layout` and success curves (run_id, x from 0, mean, last = last step of the longest).
+
+    With `address` (run id -> where it is shown) every cell is a link that carries its run as `data-key`.
     """
-    cells = runs.assign(condition=[condition(a, b) for a, b in zip(runs["arm"], runs["algorithm"], strict=True)])
-    pairs = cells[["algorithm", "condition"]].drop_duplicates()
-    algorithms, conditions = cells["algorithm"].unique(), cells["condition"].unique()
-    seeds = sorted(cells["seed"].unique())
-    width = len(seeds) * len(conditions)
-    crossed = len(conditions) > 1 and len(pairs) == len(algorithms) * len(conditions) and width <= _ACROSS
-    place = {seed: i for i, seed in enumerate(seeds)}
-    if crossed and len(algorithms) > 1:
-        block = {c: i for i, c in enumerate(conditions)}
-        rows = {name: i for i, name in enumerate(algorithms)}
-        return _wide(cells.assign(
-            label=cells["algorithm"], block=cells["condition"], row=cells["algorithm"].map(rows),
-            column=cells["seed"].map(place) + cells["condition"].map(block) * (len(seeds) + 0.35),
-        ))  # fmt: skip
-    deep = math.ceil(len(seeds) / _ACROSS)
-    rows = {arm: i * deep for i, arm in enumerate(cells["arm"].unique())}
-    return _wide(cells.assign(
-        label=cells["arm"], block="", row=cells["arm"].map(rows) + cells["seed"].map(place) // _ACROSS,
-        column=cells["seed"].map(place) % _ACROSS,
-    ))  # fmt: skip
-
-
-def _wide(cells: pd.DataFrame) -> pd.DataFrame:
-    return cells.assign(across=max(float(cells["column"].max()) + 1, _FEWEST))
-
-
-def parts(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """`layout`'s cells by the rows they hold (`1-12`, `13-24`, ...), with rows from 0 and all of one width.
-
-    One part of at most MOST cells; more are parts of TALL rows.
-    """
-    rows = int(cells["row"].max()) + 1
-    if len(cells) <= MOST:
-        return {f"1-{rows}": cells}
-    return {
-        f"{number * TALL + 1}-{min(rows, (number + 1) * TALL)}": part.assign(row=part["row"] % TALL)
-        for number, part in cells.groupby(cells["row"] // TALL)
-    }
-
-
-def condition(arm: str, algorithm: str) -> str:
-    """What an arm says besides its algorithm: `ppo · staleness 8` is `staleness 8`; empty for the algorithm alone."""
-    return arm.removeprefix(algorithm).lstrip(" ·,") if arm.startswith(algorithm) else arm
-
-
-def matrix(cells: pd.DataFrame, curves: pd.DataFrame, palette: Palette) -> go.Figure:
-    """The figure from cells of `layout` and success curves (run_id, x from 0, mean, last = last step of the longest).
-
-    A point per run carries its run_id, so that a click can open it.
-    """
-    import plotly.graph_objects as go
-
     across = float(cells["across"].iloc[0])
     rows = int(cells["row"].max()) + 1
-    figure = go.Figure()
-    for name, part in cells.groupby(cells["outcome"].fillna(""), sort=False):
-        figure.add_trace(_tiles(part, palette.outcomes.get(str(name), palette.muted)))
-    for algorithm, part in cells.groupby("algorithm", sort=False):
-        if (line := _sparks(part, curves, colour(str(algorithm), palette))) is not None:
-            figure.add_trace(line)
-    if (marks := _onsets(cells, curves, palette)) is not None:
-        figure.add_trace(marks)
-    figure.add_trace(_words(cells, palette, wide=across <= 12))
-    figure.add_trace(_targets(cells))
-    labels = cells.drop_duplicates("label")
-    figure.update_layout(
-        template=template(palette), height=TOP + rows * ROW + MARGIN, showlegend=False, hovermode="closest",
-        dragmode=False, margin={"l": 8, "r": 8, "t": TOP, "b": MARGIN},
-    )  # fmt: skip
-    figure.update_yaxes(
-        range=[rows - 0.46, -0.54], tickmode="array", tickvals=labels["row"], showgrid=False, fixedrange=True,
-        ticktext=[_label(row["label"], row["algorithm"], palette) for row in labels.to_dict("records")],
-        tickfont={"color": palette.text, "size": 13},
-    )  # fmt: skip
-    heads = cells.drop_duplicates(["column"]) if rows == cells["label"].nunique() else cells.head(0)
-    figure.update_xaxes(
-        range=[-0.52, across - 0.48], side="top", tickmode="array", tickvals=heads["column"], showgrid=False,
-        ticktext=[f"seed {seed}" for seed in heads["seed"]], fixedrange=True,
-    )  # fmt: skip
-    _blocks(figure, cells)
-    return figure
-
-
-def _label(label: str, algorithm: str, palette: Palette) -> str:
-    return f"<span style='color:{colour(algorithm, palette)}'>■</span> {_balanced(label)}"
-
-
-def _balanced(label: str) -> str:
-    """A long name in lines of about one length."""
-    lines = math.ceil(len(label) / _LABEL)
-    return wrapped(label, math.ceil(len(label) / lines) + 3 if lines > 1 else _LABEL)
-
-
-def _blocks(figure: go.Figure, cells: pd.DataFrame) -> None:
-    """The name of each condition above its block of columns."""
     blocks = cells[cells["block"] != ""].groupby("block", sort=False)["column"].agg(["min", "max"])
-    if cells["block"].nunique() < 2:
-        return
-    for name, (first, last) in blocks.iterrows():
-        figure.add_annotation(
-            x=(first + last) / 2, y=1, yref="paper", yanchor="bottom", yshift=22, showarrow=False,
-            text=f"<b>{figure_text(name)}</b>",
-        )  # fmt: skip
-    figure.update_layout(margin={"t": TOP + 22}, height=figure.layout.height + 22)
-
-
-def _tiles(part: pd.DataFrame, fill: str) -> go.Scatter:
-    """The tiles of one outcome as one closed path, a gap between two."""
-    import plotly.graph_objects as go
-
-    x, y = [], []
-    for column, row in zip(part["column"], part["row"], strict=True):
-        left, right, top, bottom = column - 0.48, column + 0.48, row - 0.45, row + 0.45
-        x += [left, right, right, left, left, None]
-        y += [top, top, bottom, bottom, top, None]
-    return go.Scatter(
-        x=x, y=y, mode="lines", fill="toself", fillcolor=faded(fill, 0.16), hoverinfo="skip",
-        line={"color": faded(fill, 0.75), "width": 1.2},
-    )  # fmt: skip
-
-
-def _sparks(part: pd.DataFrame, curves: pd.DataFrame, line: str) -> go.Scatter | None:
-    """Success of each run inside its tile: the whole width is the longest run, the whole height is 1.
-
-    `curves` goes run by run.
-    """
-    import numpy as np
-    import plotly.graph_objects as go
-
-    known = curves[curves["run_id"].isin(part["run_id"])]
-    if known.empty:
-        return None
-    where = known.merge(part[["run_id", "row", "column"]], on="run_id")
-    run = where["run_id"].to_numpy()
-    gaps = np.flatnonzero(run[1:] != run[:-1]) + 1  # no line from the last point of a run to the first of the next
-    x = np.insert((where["column"] - 0.43 + 0.86 * where["x"] / where["last"].clip(lower=1)).to_numpy(), gaps, np.nan)
-    y = np.insert((where["row"] + 0.38 - 0.58 * where["mean"]).to_numpy(dtype=float), gaps, np.nan)
-    return go.Scatter(x=x, y=y, mode="lines", line={"color": line, "width": 1.8}, hoverinfo="skip")
-
-
-def _onsets(cells: pd.DataFrame, curves: pd.DataFrame, palette: Palette) -> go.Scatter | None:
-    import plotly.graph_objects as go
-
-    fell = cells.dropna(subset=["collapse_step"]).merge(
-        curves.drop_duplicates("run_id")[["run_id", "last"]], on="run_id"
+    top = TOP + (BLOCKS if len(blocks) > 1 else 0)
+    drawn = dict(_curves(curves))
+    lines = [*_heads(cells, blocks, across, rows), *_names(cells, top, palette)]
+    lines += [_cell(run, drawn, _Place.of(run, across, top), palette, address) for run in cells.to_dict("records")]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="100%" height="{top + rows * ROW}" fill="{palette.text}" '
+        f"""font-family='{FONT}' font-size="13" role="group">{"".join(lines)}</svg>"""
     )
-    if fell.empty:
-        return None
-    x, y = [], []
-    for column, row, step, last in zip(fell["column"], fell["row"], fell["collapse_step"], fell["last"], strict=True):
-        at = column - 0.43 + 0.86 * step / max(last, 1)
-        x += [at, at, None]
-        y += [row - 0.14, row + 0.42, None]
-    return go.Scatter(
-        x=x, y=y, mode="lines", line={"color": palette.outcomes["collapsed"], "width": 1.4, "dash": "2px,2px"},
-        hoverinfo="skip",
-    )  # fmt: skip
 
 
-def _words(cells: pd.DataFrame, palette: Palette, *, wide: bool) -> go.Scatter:
-    """How the run ended (or that it runs) in the upper left corner of its tile."""
-    import plotly.graph_objects as go
+class _Place:
+    """Where a cell is: left edge and width in percent, upper edge and height in pixels."""
 
-    texts = [_state(run, wide=wide) for run in cells.to_dict("records")]
-    return go.Scatter(
-        x=cells["column"] - 0.44, y=cells["row"] - 0.29, mode="text", text=texts, textposition="middle right",
-        textfont={"size": 12, "color": palette.text}, hoverinfo="skip", cliponaxis=False,
-    )  # fmt: skip
+    def __init__(self, left: float, width: float, top: float) -> None:
+        self.left, self.width, self.top, self.height = left, width, top, ROW * 0.9
+
+    @classmethod
+    def of(cls, run: Mapping[Any, Any], across: float, top: float) -> _Place:
+        unit = (100 - _LEFT) / across
+        return cls(_x(run["column"] + _GAP / 2, across), unit * (1 - _GAP), top + ROW * (run["row"] + 0.05))
+
+
+def _x(column: float, across: float) -> float:
+    return _LEFT + (100 - _LEFT) * column / across
+
+
+def _heads(cells: pd.DataFrame, blocks: pd.DataFrame, across: float, rows: int) -> Iterator[str]:
+    """The seed above each column, and the condition above each block of columns."""
+    if len(blocks) > 1:
+        for name, (first, last) in blocks.iterrows():
+            middle = _x((first + last + 1) / 2, across)
+            yield (f'<text x="{middle:.3f}%" y="16" text-anchor="middle" font-weight="600">{html_text(name)}</text>')
+    if rows != cells["label"].nunique():  # an arm goes on in the next row: a column is not one seed
+        return
+    y = TOP + (BLOCKS if len(blocks) > 1 else 0) - 10
+    short = across > _NAMED
+    if short:
+        yield f'<text x="{_LEFT:g}%" dx="-8" y="{y}" text-anchor="end" font-size="12" opacity=".7">seed</text>'
+    for column, seed in cells.drop_duplicates("column")[["column", "seed"]].itertuples(index=False):
+        words = html_text(seed if short else f"seed {seed}")
+        yield (
+            f'<text x="{_x(column + 0.5, across):.3f}%" y="{y}" text-anchor="middle" font-size="12" '
+            f'opacity=".7">{words}</text>'
+        )
+
+
+def _names(cells: pd.DataFrame, top: float, palette: Palette) -> Iterator[str]:
+    """The name of each row beside a mark in the colour of its algorithm."""
+    for row in cells.drop_duplicates("label").to_dict("records"):
+        told = textwrap.wrap(visible(row["label"]), _LABEL, break_long_words=True, break_on_hyphens=False) or [""]
+        lines = [*told[: _LINES - 1], told[_LINES - 1] + " …"] if len(told) > _LINES else told
+        middle = top + ROW * (row["row"] + 0.5)
+        first = middle - _LINE * (len(lines) - 1) / 2 + 4.5
+        spans = "".join(
+            f'<tspan x="18" y="{first + _LINE * i:g}">{html_text(line)}</tspan>' for i, line in enumerate(lines)
+        )
+        yield (
+            f"<g><title>{html_text(row['label'])}</title>"
+            f'<rect x="2" y="{middle - 5:g}" width="10" height="10" fill="{colour(str(row["algorithm"]), palette)}"/>'
+            f"<text>{spans}</text></g>"
+        )
+
+
+def _cell(
+    run: Mapping[Any, Any], curves: Mapping[str, tuple[str, int]], at: _Place, palette: Palette, address: Address | None
+) -> str:
+    tone = palette.outcomes.get(_outcome(run), palette.muted)
+    known = str(run["run_id"])
+    body = (
+        f"<title>{html_text(_about(run))}</title>"
+        f'<rect x="{at.left:.3f}%" y="{at.top:.1f}" width="{at.width:.3f}%" height="{at.height:.1f}" rx="2" '
+        f'fill="{tone}" fill-opacity=".16" stroke="{tone}" stroke-opacity=".75" stroke-width="1.2"/>'
+        f'<text x="{at.left:.3f}%" dx="6" y="{at.top + 15:.1f}" font-size="12">'
+        f"{html_text(_state(run, wide=run['across'] <= _WIDE))}</text>"
+    )
+    if (found := curves.get(known)) is not None:
+        path, last = found
+        body += (
+            f'<svg x="{at.left:.3f}%" y="{at.top:.1f}" width="{at.width:.3f}%" height="{at.height:.1f}" '
+            f'viewBox="0 0 100 100" preserveAspectRatio="none" fill="none" stroke-linecap="round">'
+            f'{_onset(run, last, palette)}<path d="{path}" stroke="{colour(str(run["algorithm"]), palette)}" '
+            'stroke-width="1.8" stroke-linejoin="round" vector-effect="non-scaling-stroke"/></svg>'
+        )
+    if address is None:
+        return f"<g>{body}</g>"
+    return f'<a href="{html_text(address(known))}" data-key="{html_text(known)}">{body}</a>'
+
+
+def _outcome(run: Mapping[Any, Any]) -> str:
+    outcome = run.get("outcome")
+    return outcome if isinstance(outcome, str) else ""
+
+
+def _curves(curves: pd.DataFrame) -> Iterator[tuple[str, tuple[str, int]]]:
+    """The path of each run's success inside its cell, and the last step of the longest run; NaN leaves a gap."""
+    left, width, floor, height = _CURVE
+    for run, part in curves.groupby("run_id", sort=False):
+        last = max(1, int(part["last"].iloc[0]))
+        x = (left + width * part["x"].to_numpy(dtype=float) / last).round(1)
+        y = (floor - height * part["mean"].clip(0, 1).to_numpy(dtype=float)).round(1)
+        path, up = [], True
+        for a, b in zip(x.tolist(), y.tolist(), strict=True):
+            if math.isnan(b):
+                up = True
+                continue
+            path.append(f"M{a:g} {b:g}h0" if up else f"L{a:g} {b:g}")
+            up = False
+        if path:
+            yield str(run), ("".join(path), last)
+
+
+def _onset(run: Mapping[Any, Any], last: int, palette: Palette) -> str:
+    """A dotted line where the fall began."""
+    step = run.get("collapse_step")
+    if step is None or math.isnan(step):
+        return ""
+    left, width, floor, _ = _CURVE
+    at = left + width * step / last
+    return (
+        f'<path d="M{at:.1f} 32V{floor + 6:g}" stroke="{palette.outcomes["collapsed"]}" stroke-width="1.4" '
+        'stroke-dasharray="1 3" vector-effect="non-scaling-stroke"/>'
+    )
 
 
 def _state(run: Mapping[Any, Any], *, wide: bool) -> str:
+    """How the run ended, or that it runs."""
     import pandas as pd
 
-    outcome, status = run.get("outcome"), str(run.get("status"))
+    outcome, status = _outcome(run), str(run.get("status"))
     step = run.get("collapse_step")
     fell = "" if pd.isna(step) else f"{step:.0f}"
-    if not isinstance(outcome, str) or not outcome:
+    if not outcome:
         words = status if status != "finished" else "undecided"
         return words if wide else {"running": "▸", "failed": "!"}.get(status, "")
     if not wide:
@@ -212,24 +174,16 @@ def _state(run: Mapping[Any, Any], *, wide: bool) -> str:
     return f"{_WORDS.get(outcome, outcome)} at {fell}" if fell else _WORDS.get(outcome, outcome)
 
 
-def _targets(cells: pd.DataFrame) -> go.Scatter:
-    """What the pointer meets: an unseen mark over each tile."""
-    import plotly.graph_objects as go
-
-    return go.Scatter(
-        x=cells["column"], y=cells["row"], mode="markers", showlegend=False,
-        marker={"symbol": "square", "size": ROW - 8, "opacity": 0}, customdata=[[visible(r)] for r in cells["run_id"]],
-        text=[_about(run) for run in cells.to_dict("records")], hovertemplate="%{text}<extra></extra>",
-    )  # fmt: skip
-
-
 def _about(run: Mapping[Any, Any]) -> str:
+    """What the pointer is told."""
     import pandas as pd
 
-    lines = [f"<b>{figure_text(run['arm'])}</b>, seed {run['seed']}", figure_text(run["run_id"])]
+    lines = [f"{run['arm']}, seed {run['seed']}", str(run["run_id"])]
     for name, words in (("peak_success", "peak success"), ("final_success", "final success"), ("steps", "steps")):
         value = run.get(name)
         if not pd.isna(value):
             lines.append(f"{words} {value:.3g}")
     reason = run.get("reason")
-    return "<br>".join([*lines, wrapped(str(reason), 60)] if isinstance(reason, str) and reason else lines)
+    if isinstance(reason, str) and reason:
+        lines += textwrap.wrap(reason, 60)
+    return "\n".join(lines)

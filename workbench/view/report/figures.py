@@ -20,7 +20,8 @@ from workbench.view import theme
 from workbench.view.figures.curves import curves
 from workbench.view.figures.forest import FACTOR, SHARE, Effect, forest
 from workbench.view.figures.lines import Panel
-from workbench.view.figures.matrix import layout, matrix
+from workbench.view.figures.matrix import matrix
+from workbench.view.figures.places import layout
 from workbench.view.figures.survival import survival
 from workbench.view.report.parts import Figure
 from workbench.view.series import AXES, banded
@@ -170,7 +171,7 @@ def _watched(part: pd.DataFrame) -> str:
     )
 
 
-def _matrix(runs: pd.DataFrame, palette: theme.Palette) -> go.Figure:
+def _matrix(runs: pd.DataFrame, palette: theme.Palette) -> str:
     found = points(runs, "success")
     last = runs["steps"].max()
     return matrix(layout(runs), found.assign(last=max(1, int(last) - 1 if last == last else 1)), palette)

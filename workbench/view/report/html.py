@@ -121,12 +121,17 @@ def _table(part: Table) -> str:
 
 
 def _figure(part: Figure, drawn: dict[str, dict[str, Any]]) -> str:
-    name = f"f{len(drawn)}"
-    both = {kind: json.loads(part.draw(palette).to_json()) for kind, palette in (("light", LIGHT), ("dark", DARK))}
-    drawn[name] = both
-    height = int(both["light"]["layout"]["height"])
-    return (
-        f'<figure><h4>{html_text(part.title)}</h4><div class="drawing" id="{name}" role="img" '
-        f'aria-label="{html_text(part.title)}. {html_text(part.caption)}" style="min-height:{height}px"></div>'
-        f"<figcaption>{html_text(part.caption)}</figcaption></figure>"
-    )
+    title, caption = html_text(part.title), html_text(part.caption)
+    palettes = (("light", LIGHT), ("dark", DARK))
+    both = {kind: part.draw(palette) for kind, palette in palettes}
+    if svg := "".join(f'<div class="of-{kind}">{one}</div>' for kind, one in both.items() if isinstance(one, str)):
+        body = f'<div class="drawing">{svg}</div>'
+    else:
+        name = f"f{len(drawn)}"
+        drawn[name] = {kind: json.loads(one.to_json()) for kind, one in both.items() if not isinstance(one, str)}
+        height = int(drawn[name]["light"]["layout"]["height"])
+        body = (
+            f'<div class="drawing" id="{name}" role="img" aria-label="{title}. {caption}" '
+            f'style="min-height:{height}px"></div>'
+        )
+    return f"<figure><h4>{title}</h4>{body}<figcaption>{caption}</figcaption></figure>"

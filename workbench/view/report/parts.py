@@ -52,9 +52,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure in any palette, its title, and a caption that says n, seeds and what the intervals are."""
+    """A figure (or SVG) in any palette, its title, and a caption that says n, seeds and what the intervals are."""
 
-    draw: Callable[[Palette], go.Figure]
+    draw: Callable[[Palette], go.Figure | str]
     title: str
     caption: str
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import streamlit as st
@@ -10,10 +11,12 @@ from workbench.spec import InputError
 from workbench.store.connect import Busy
 from workbench.verdict import table as verdict
 from workbench.verdict.region.words import readable_series
-from workbench.view import export, regions, theme
+from workbench.view import regions, theme
 from workbench.view.controls import choose
+from workbench.view.drawing import drawing
 from workbench.view.experiments import choose_experiment, question, runs, updated
-from workbench.view.figures.matrix import layout, matrix, parts
+from workbench.view.figures.matrix import matrix
+from workbench.view.figures.places import layout, parts
 from workbench.view.links import STYLE, address, anchor
 from workbench.view.navigation import open_screen
 from workbench.view.page import look, screen, table
@@ -25,7 +28,6 @@ if TYPE_CHECKING:
 
     from workbench.view.data import Store
 
-_OPENED = "sorl opened"
 _SHOWN = {"region": "the region", "runs": "every run"}
 
 
@@ -75,17 +77,18 @@ def _runs(store: Store, experiment: str, each: pd.DataFrame) -> None:
     """Every run as a cell, which opens it."""
     palette = look()
     cells = _part(layout(each))
-    figure = matrix(cells, success(store, each), palette)
     st.html(_key(each, palette))
-    clicked = export.figure(
-        figure, "grid", each[each["run_id"].isin(cells["run_id"])].drop(columns="config"), select=True,
+    picture = matrix(cells, success(store, each), palette, partial(_address, experiment))
+    run = drawing(
+        picture, "grid", each[each["run_id"].isin(cells["run_id"])].drop(columns="config"), palette,
         describe=f"The runs of {experiment}: a row an arm, a column a seed, the outcome as colour, success as a curve.",
     )  # fmt: skip
-    run = clicked[0]["customdata"][0] if clicked else None
-    if run is not None and run != st.session_state.get(_OPENED):  # a live screen is drawn again with the click still on
-        st.session_state[_OPENED] = run
+    if run is not None:
         open_screen("run", experiment=experiment, run=run)
-    st.session_state[_OPENED] = run
+
+
+def _address(experiment: str, run: str) -> str:
+    return address("run", experiment=experiment, run=run)
 
 
 def _part(cells: pd.DataFrame) -> pd.DataFrame:
