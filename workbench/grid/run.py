@@ -30,11 +30,11 @@ class Commands:
 
 
 def workers_for(cells: Sequence[Cell], asked: int | None = None, slots: int | None = None) -> int:
-    """Processes at a time: what was asked, else as many as have a core (of `slots`) for each of their threads.
+    """Cells at a time: what was asked, else as many as have a core (of `slots`) for each thread of their processes.
 
     Never more than there are cells.
     """
-    threads = max((cell.settings.threads for cell in cells), default=1)
+    threads = max((cell.settings.threads * cell.settings.compute.processes for cell in cells), default=1)
     return max(1, min(len(cells), asked or (slots or cores()) // threads))
 
 

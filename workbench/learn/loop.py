@@ -25,6 +25,7 @@ from workbench.diagnostics.events import Event
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from workbench.learn import checkpoint, identity, memory, policy, selftest, stop
 from workbench.learn.blackbox import Packer
+from workbench.learn.crew import Crew
 from workbench.learn.critic import Critic
 from workbench.learn.evaluate import evaluate
 from workbench.learn.faults.inject import inject
@@ -35,7 +36,6 @@ from workbench.learn.rollouts import (
     Rollout,
     Sampler,
     batch_of,
-    critic_values,
     generator,
     trainer_log_probs,
 )
@@ -54,21 +54,26 @@ class SelfTestFailed(RuntimeError):
     """The mask self-test failed: what this run would train on is not what it sampled."""
 
 
+def learner_of(settings: RunSettings, start: Path, crew: Crew) -> Learner:
+    """The networks of a run at its start, with the rule that updates them."""
+    algorithm, compute = resolve(settings.algorithm, settings.slots), settings.compute
+    model = policy.load(start, compute)
+    critic = Critic(model) if algorithm.critic else None
+    return Learner(algorithm, settings.learn, model, critic, settings.engine.temperature, compute=compute, crew=crew)
+
+
 class Trainer:
     """One run. `steps()` yields after every iteration, so that whoever drives it can stop between two of them."""
 
-    def __init__(self, settings: RunSettings, start: Path, recorder: Recorder, tokenizer: Any) -> None:
+    def __init__(
+        self, settings: RunSettings, start: Path, recorder: Recorder, tokenizer: Any, crew: Crew | None = None
+    ) -> None:
         torch.set_num_threads(settings.threads)
         self.settings, self.recorder, self.tokenizer = settings, recorder, tokenizer
-        self.algorithm = resolve(settings.algorithm, settings.slots)
-        compute = settings.compute
-        model = policy.load(start, compute)
-        critic = Critic(model) if self.algorithm.critic else None
+        self.learner = learner_of(settings, start, crew or Crew())
+        self.algorithm, model = self.learner.algorithm, self.learner.policy
         needed = self.algorithm.needs_reference
-        self.reference = policy.load(start, compute).requires_grad_(False) if needed else None
-        self.learner = Learner(
-            self.algorithm, settings.learn, model, critic, settings.engine.temperature, compute=compute
-        )
+        self.reference = policy.load(start, settings.compute).requires_grad_(False) if needed else None
         self.engine = engine_for(model, tokenizer, settings.engine, WORDINGS[settings.wording])
         group_size = settings.learn.group_size or self.algorithm.group_size
         self.group_size = group_size
@@ -172,7 +177,7 @@ class Trainer:
             if learn.old_log_prob == "rollout":
                 rollout.log_prob_old = self._log_probs(batch)
             if learn.old_values == "rollout":
-                rollout.values = critic_values(self.learner.critic, batch, self.settings.compute)
+                rollout.values = self.learner.values(batch)
             self.queue.append(rollout)
 
     def _estimate(self, rollout: Rollout) -> Batch:
@@ -185,7 +190,7 @@ class Trainer:
             reference = hooks.reference(self.reference, self.step)
             batch = replace(batch, log_prob_ref=self._log_probs(batch, reference))
         if batch.values is None:
-            batch = replace(batch, values=critic_values(self.learner.critic, batch, self.settings.compute))
+            batch = replace(batch, values=self.learner.values(batch))
         stream = generator(self.settings.seed, PLACEBO, self.step)
         estimated = hooks.estimate(batch, self.step)
         self.packer.open(replace(estimated, group=batch.group))
@@ -217,8 +222,9 @@ class Trainer:
 
     def _log_probs(self, batch: Batch, model: PreTrainedModel | None = None) -> torch.Tensor:
         """Log-probs of the batch under `model`, (B, T); without one, under the policy as it is now."""
-        settings = self.settings
-        return trainer_log_probs(model or self.learner.policy, batch, settings.engine.temperature, settings.compute)
+        if model is None:
+            return self.learner.log_probs(batch)
+        return trainer_log_probs(model, batch, self.settings.engine.temperature, self.settings.compute)
 
     def _evaluate(self, last: bool = False) -> list[dict[str, Any]]:
         """Held-out success of the policy as it stands before this step; first and last also without the retriever."""
@@ -262,6 +268,7 @@ class Trainer:
         found = checkpoint.checkpoints(folder)
         if not found or self.settings.fault is not None:
             return False
+        self.learner.crew.call("restore", str(found[-1]))
         progress = checkpoint.load(found[-1], self.learner)
         self.step, self.seconds = progress.step, progress.seconds
         self.tokens = sum(int(row.get("tokens_trained") or 0) for row in progress.history)

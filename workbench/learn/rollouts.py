@@ -126,10 +126,8 @@ def trainer_log_probs(
 
 
 @torch.no_grad()
-def critic_values(critic: Critic | None, batch: Batch, compute: ComputeSettings = ComputeSettings()) -> Tensor | None:
-    """Values of the batch under `critic`, (B, T), 0 beyond a row's tokens; None without a critic."""
-    if critic is None:
-        return None
+def critic_values(critic: Critic, batch: Batch, compute: ComputeSettings = ComputeSettings()) -> Tensor:
+    """Values of the batch under `critic`, (B, T), 0 beyond a row's tokens."""
     found = torch.zeros(batch.tokens.shape)
     with autocast(device_of(compute), compute):
         for rows, width in passes(batch, compute.micro_batch_tokens):
