@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,9 @@ from safetensors.torch import load_file
 
 from tests.learn.tiny import CLOCK, process, rows, train
 from workbench.learn.checkpoint import checkpoints
+from workbench.learn.crew import Crew, led
 from workbench.learn.run import FAILED, FINISHED, INTERRUPTED
-from workbench.spec import InputError, RunSettings
+from workbench.spec import ComputeSettings, InputError, RunSettings
 
 pytestmark = pytest.mark.timeout(600)
 SHARED = {"compute": {"processes": 2}}
@@ -40,9 +42,13 @@ def same(one: Path, other: Path) -> None:
 # Its gradient is divided by the norm of the clipping bias, its statistics those of the minibatch, its loss is a mean
 # over tokens: what each process must not do by itself.
 @pytest.mark.parametrize("algorithm", ["ppo", "st-ppo", "so-grpo"])
-def test_two_processes_train_what_one_trains(algorithm: str, new_run: Callable[..., Path], cache: Path) -> None:
-    changes = {"algorithm": algorithm, "learn": {"micro_batch": 4}}
-    one, two = new_run("one", **changes), new_run("two", **changes, **SHARED)
+def test_two_processes_train_what_one_trains(
+    algorithm: str, new_run: Callable[..., Path], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = new_run("one", algorithm=algorithm), new_run("two", algorithm=algorithm, **SHARED)
+    alone = Crew()
+    alone.size = 2  # the same parts, all computed by one process
+    monkeypatch.setattr("workbench.learn.crew.led", lambda *_: nullcontext(alone))
     assert train(one, cache) == FINISHED
     ended = process(two, cache)
     assert ended.returncode == FINISHED, ended.stderr
@@ -119,10 +125,22 @@ def test_a_fault_is_not_put_into_several_processes() -> None:
         RunSettings.model_validate({"fault": {"kind": "lr_spike", "at_step": 3}, **SHARED})
 
 
-def test_without_accelerate_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from workbench.learn.crew import led
-    from workbench.spec import ComputeSettings
+def test_a_policy_that_diverges_in_one_process_ends_the_run_of_all(new_run: Callable[..., Path], cache: Path) -> None:
+    learn = {"epochs": 1, "minibatches": 1, "staleness": 0, "policy": {"lr": 1e30}}
+    folder = new_run("diverged", learn=learn, **SHARED)
+    ended = process(folder, cache)
+    assert ended.returncode == FINISHED, ended.stderr
+    last = rows(folder, "run").iloc[-1]
+    assert last.status == "finished"
+    assert "sampling failed in step 1" in last.reason
 
+
+def test_vllm_samples_for_one_process() -> None:
+    with pytest.raises(ValueError, match=r"compute\.processes > 1 samples with engine.kind"):
+        RunSettings.model_validate({"engine": {"kind": "vllm"}, **SHARED})
+
+
+def test_without_accelerate_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "accelerate", None)
     with (
         pytest.raises(InputError, match=r"pip install 'sorl\[accelerate\]'"),

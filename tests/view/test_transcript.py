@@ -168,7 +168,7 @@ def test_a_token_has_the_tint_of_its_log_ratio_and_keeps_its_numbers_ready() -> 
 
 def test_the_token_with_the_largest_gradient_is_marked_once() -> None:
     row = episode(["a", "b", "c"])
-    row["gradient_weight"] = [None, None, 0.1, -0.5, 0.2]
+    row["gradient_weight"] = [None, 9.0, 0.1, -0.5, 0.2]  # of a prompt in the log of another trainer
     tokens = transcript(row, [turn()], LIGHT).split('<span class="sorl-token')[1:]
     assert ["sorl-heaviest" in token for token in tokens] == [False, True, False]
 

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 
+from workbench.agent.errors import NonFinite
 from workbench.batch import Batch
 from workbench.learn import checkpoint
 from workbench.learn.crew import Team
-from workbench.learn.loop import learner_of
+from workbench.learn.faults.hooks import Lab
+from workbench.learn.locate import tokenizer_of
+from workbench.learn.loop import learner_of, sampler_of
+from workbench.learn.rollouts import Sampler
 from workbench.learn.update import Learner
 from workbench.spec import LearnSettings, RunSettings
 
 
 class Helper:
-    """What the leader can call; each method is the leader's share of the same name in Learner."""
+    """What the leader can call; the leader does the same by the method of that name of Learner or Sampler."""
 
-    def __init__(self, learner: Learner) -> None:
-        self._learner = learner
+    def __init__(self, learner: Learner, sampler: Sampler) -> None:
+        self._learner, self._sampler = learner, sampler
+
+    def draw(self, number: int, again: int) -> None:
+        """The episodes of one draw of a rollout."""
+        with suppress(NonFinite):  # the leader has it as well, and says so
+            self._sampler.draw(number, again, self._sampler.engine, self._sampler.world)
 
     def restore(self, folder: str) -> None:
         """Go to where a checkpoint was written."""
@@ -45,7 +55,8 @@ def help_out(settings: RunSettings, start: Path) -> None:
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(settings.threads)
     team = Team(settings.compute)
-    helper = Helper(learner_of(settings, start, team))
+    learner = learner_of(settings, start, team)
+    helper = Helper(learner, sampler_of(settings, learner, tokenizer_of(start), Lab()))
     while True:
         name, arguments = team.called()
         if name == "leave":

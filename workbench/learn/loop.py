@@ -28,6 +28,7 @@ from workbench.learn.blackbox import Packer
 from workbench.learn.crew import Crew
 from workbench.learn.critic import Critic
 from workbench.learn.evaluate import evaluate
+from workbench.learn.faults.hooks import Lab
 from workbench.learn.faults.inject import inject
 from workbench.learn.probe import controls
 from workbench.learn.rollouts import (
@@ -62,6 +63,14 @@ def learner_of(settings: RunSettings, start: Path, crew: Crew) -> Learner:
     return Learner(algorithm, settings.learn, model, critic, settings.engine.temperature, compute=compute, crew=crew)
 
 
+def sampler_of(settings: RunSettings, learner: Learner, tokenizer: Any, lab: Lab) -> Sampler:
+    """What asks the questions of a run and has its policy answer them."""
+    engine = engine_for(learner.policy, tokenizer, settings.engine, WORDINGS[settings.wording])
+    algorithm = learner.algorithm
+    group_size = settings.learn.group_size or algorithm.group_size
+    return Sampler(settings, build(settings.world), engine, group_size, algorithm.select, lab, learner.crew)
+
+
 class Trainer:
     """One run. `steps()` yields after every iteration, so that whoever drives it can stop between two of them."""
 
@@ -74,12 +83,9 @@ class Trainer:
         self.algorithm, model = self.learner.algorithm, self.learner.policy
         needed = self.algorithm.needs_reference
         self.reference = policy.load(start, settings.compute).requires_grad_(False) if needed else None
-        self.engine = engine_for(model, tokenizer, settings.engine, WORDINGS[settings.wording])
-        group_size = settings.learn.group_size or self.algorithm.group_size
-        self.group_size = group_size
         self.lab = inject(settings, self.algorithm, model, tokenizer)
-        world, select = build(settings.world), self.algorithm.select
-        self.sampler = Sampler(settings, world, self.engine, group_size, select, self.lab)
+        self.sampler = sampler_of(settings, self.learner, tokenizer, self.lab)
+        self.engine, self.group_size = self.sampler.engine, self.sampler.group_size
         self.sentences = Sentences(tokenizer)
         self.learner.probe.control = controls(tokenizer)
         self.learner.spans = Spans(tokenizer)

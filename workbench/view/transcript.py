@@ -117,8 +117,9 @@ def _heading(turn: int, entry: Mapping[str, Any]) -> str:
 
 
 def _heaviest(row: Mapping[str, Any]) -> int | None:
-    """The token with the largest |d loss / d log-prob|; NaN is worse than any number."""
-    known = [(i, abs(w)) for i, w in enumerate(row.get("gradient_weight") or []) if w is not None]
+    """The trained token with the largest |d loss / d log-prob|; NaN is worse than any number."""
+    weights = enumerate(row.get("gradient_weight") or [])
+    known = [(i, abs(w)) for i, w in weights if w is not None and _at(row, "trained", i)]
     broken = [i for i, w in known if math.isnan(w)]
     return broken[0] if broken else max(known, key=lambda pair: pair[1])[0] if known else None
 
