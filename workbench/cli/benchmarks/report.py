@@ -124,7 +124,10 @@ def memory_row(m: Memory) -> dict[str, Any]:
         "target": f"<= {_SMALL:g}",
         "met": "yes" if m.ratio <= _SMALL else "no",
         "s": f"{m.parts_seconds:.1f} / {m.whole_seconds:.1f}",
-        "difference": f"{m.difference:.1e}, gradients {m.gradient_difference:.1e}",
+        "difference": (
+            f"{m.difference:.1e} nats a log-prob, {m.entropy_difference:.1e} an entropy, gradients "
+            f"{m.gradient_difference:.1e} of the largest"
+        ),
     }
 
 

@@ -30,7 +30,8 @@ class Memory:
     whole_bytes: int
     parts_seconds: float
     whole_seconds: float
-    difference: float  # largest |a - b| / max(1, |b|) of a log-prob or an entropy
+    difference: float  # nats, largest |a - b| of a log-prob
+    entropy_difference: float  # nats, of an entropy: a sum over the whole vocabulary
     gradient_difference: float  # largest over all weights, in units of the largest gradient
 
     @property
@@ -52,9 +53,8 @@ def measure(scene: Scene) -> list[Memory]:
         out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         said[side], made[side] = json.loads(out.splitlines()[-1]), load_file(file)
 
-    def apart(name: str, scale: float = 1.0) -> float:
-        ours, all_at_once = made["parts"][name], made["whole"][name]
-        return float(((ours - all_at_once).abs() / all_at_once.abs().clamp(min=scale)).max())
+    def apart(name: str) -> float:
+        return float((made["parts"][name] - made["whole"][name]).abs().max())
 
     gradients = [name for name in made["whole"] if name.startswith("gradient.")]
     largest = max(float(made["whole"][name].abs().max()) for name in gradients)
@@ -66,8 +66,9 @@ def measure(scene: Scene) -> list[Memory]:
             said["whole"]["bytes"],
             said["parts"]["seconds"],
             said["whole"]["seconds"],
-            max(apart("log_prob"), apart("entropy")),
-            max(apart(name, largest) for name in gradients),
+            apart("log_prob"),
+            apart("entropy"),
+            max(apart(name) for name in gradients) / largest,
         )
     ]
 
