@@ -97,6 +97,20 @@ def test_a_helper_that_dies_fails_the_run_which_says_so(new_run: Callable[..., P
     assert len(rows(folder, "step")) >= 1
 
 
+def test_a_helper_that_never_begins_ends_the_run() -> None:
+    waits = """
+import subprocess, sys, threading, time
+from workbench.learn import crew
+helper = subprocess.Popen([sys.executable, "-c", "raise SystemExit('no such world')"])
+threading.Thread(target=crew._watch, args=([helper], threading.Event(), 0.1), daemon=True).start()
+time.sleep(60)  # as for a rendezvous that nobody comes to
+"""
+    ended = subprocess.run([sys.executable, "-c", waits], capture_output=True, text=True, check=False, timeout=50)
+    assert ended.returncode == FAILED
+    assert "no such world" in ended.stderr
+    assert "ended with code 1; it says above why" in ended.stderr
+
+
 def test_a_leader_that_is_killed_leaves_no_helper(new_run: Callable[..., Path], cache: Path) -> None:
     import psutil
 

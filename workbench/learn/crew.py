@@ -12,7 +12,9 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any, TypeVar
 
 import torch
@@ -50,7 +52,8 @@ class Team(Crew):
     def __init__(self, compute: ComputeSettings) -> None:
         from accelerate import PartialState
 
-        self._state = PartialState(cpu=device_type(compute) == "cpu")
+        # A helper waits for as long as the leader evaluates or records; whether the others live is seen by `_watch`.
+        self._state = PartialState(cpu=device_type(compute) == "cpu", timeout=timedelta(days=1))
         self.size, self.rank = int(self._state.num_processes), int(self._state.process_index)
 
     def call(self, name: str, *arguments: Any) -> None:
@@ -110,8 +113,10 @@ def led(folder: Path, cache: Path, compute: ComputeSettings) -> Iterator[Crew]:
         return
     _require(compute)
     started = [] if launched() else _start(folder, cache, compute.processes)
-    team = Team(compute)
+    over = Event()
+    Thread(target=_watch, args=(started, over), daemon=True).start()
     try:
+        team = Team(compute)
         yield team
         if all(process.poll() is None for process in started):  # the rest of a broken crew would wait for ever
             team.call("leave")
@@ -119,8 +124,19 @@ def led(folder: Path, cache: Path, compute: ComputeSettings) -> Iterator[Crew]:
             for process in started:
                 process.wait()
     finally:
+        over.set()
         for process in started:
             process.kill()
+
+
+def _watch(started: Sequence[subprocess.Popen[bytes]], over: Event, grace: float = 30.0) -> None:
+    """End this process when another has ended and nothing was heard of it for `grace` seconds: it may wait for ever."""
+    while not over.wait(0.5):
+        for process in started:
+            if process.poll() is not None and not over.wait(grace):
+                said = f"process {process.pid} of this run ended with code {process.returncode}; it says above why"
+                print(f"sorl: {said}", file=sys.stderr, flush=True)
+                os._exit(1)
 
 
 def _require(compute: ComputeSettings) -> None:
