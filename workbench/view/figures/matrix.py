@@ -36,7 +36,7 @@ def matrix(cells: pd.DataFrame, curves: pd.DataFrame, palette: Palette, address:
     rows = int(cells["row"].max()) + 1
     blocks = cells[cells["block"] != ""].groupby("block", sort=False)["column"].agg(["min", "max"])
     top = TOP + (BLOCKS if len(blocks) > 1 else 0)
-    drawn = dict(_curves(curves))
+    drawn = _curves(curves[curves["run_id"].isin(cells["run_id"])])
     lines = [*_heads(cells, blocks, across, rows), *_names(cells, top, palette)]
     lines += [_cell(run, drawn, _Place.of(run, across, top), palette, address) for run in cells.to_dict("records")]
     return (
@@ -128,22 +128,22 @@ def _outcome(run: Mapping[Any, Any]) -> str:
     return outcome if isinstance(outcome, str) else ""
 
 
-def _curves(curves: pd.DataFrame) -> Iterator[tuple[str, tuple[str, int]]]:
+def _curves(curves: pd.DataFrame) -> dict[str, tuple[str, int]]:
     """The path of each run's success inside its cell, and the last step of the longest run; NaN leaves a gap."""
     left, width, floor, height = _CURVE
-    for run, part in curves.groupby("run_id", sort=False):
-        last = max(1, int(part["last"].iloc[0]))
-        x = (left + width * part["x"].to_numpy(dtype=float) / last).round(1)
-        y = (floor - height * part["mean"].clip(0, 1).to_numpy(dtype=float)).round(1)
-        path, up = [], True
-        for a, b in zip(x.tolist(), y.tolist(), strict=True):
-            if math.isnan(b):
-                up = True
-                continue
-            path.append(f"M{a:g} {b:g}h0" if up else f"L{a:g} {b:g}")
-            up = False
-        if path:
-            yield str(run), ("".join(path), last)
+    last = curves["last"].clip(lower=1)
+    x = (left + width * curves["x"] / last).round(1).tolist()
+    y = (floor - height * curves["mean"].clip(0, 1).astype(float)).round(1).tolist()
+    paths: dict[str, tuple[list[str], int]] = {}
+    before = None  # the run whose line goes on; `curves` goes run by run
+    for run, end, a, b in zip(curves["run_id"], last, x, y, strict=True):
+        if math.isnan(b):
+            before = None
+            continue
+        path, _ = paths.setdefault(run, ([], int(end)))
+        path.append(f"L{a:g} {b:g}" if run == before else f"M{a:g} {b:g}h0")
+        before = run
+    return {run: ("".join(path), end) for run, (path, end) in paths.items()}
 
 
 def _onset(run: Mapping[Any, Any], last: int, palette: Palette) -> str:
