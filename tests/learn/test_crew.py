@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -36,7 +37,17 @@ def same(one: Path, other: Path) -> None:
     ours, theirs = weights(one), weights(other)
     assert set(ours) == set(theirs)
     for name, weight in ours.items():
-        assert torch.allclose(weight, theirs[name], rtol=1e-4, atol=1e-5), name
+        assert torch.allclose(weight, theirs[name], rtol=1e-6, atol=1e-7), name
+
+
+def begun(folder: Path, cache: Path) -> tuple[subprocess.Popen[bytes], psutil.Process]:
+    """The leader of a run, a step after its start, and its helper."""
+    command = [sys.executable, "-m", "workbench.learn", str(folder), "--cache", str(cache)]
+    leader = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+    assert leader.stdout is not None
+    assert leader.stdout.readline()
+    (helper,) = [p for p in psutil.Process(leader.pid).children() if "workbench.learn" in p.cmdline()]
+    return leader, helper
 
 
 # Its gradient is divided by the norm of the clipping bias, its statistics those of the minibatch, its loss is a mean
@@ -58,16 +69,13 @@ def test_two_processes_train_what_one_trains(
     assert len(theirs) == len(ours) == 6
     torch.testing.assert_close(
         torch.tensor(theirs[measured].to_numpy(dtype=float)), torch.tensor(ours[measured].to_numpy(dtype=float)),
-        rtol=1e-3, atol=1e-4, equal_nan=True,
+        rtol=1e-6, atol=1e-7, equal_nan=True,
     )  # fmt: skip
 
 
 def test_a_shared_run_that_is_stopped_goes_on_as_if_it_had_not_been(new_run: Callable[..., Path], cache: Path) -> None:
     whole, stopped = new_run("whole", **SHARED), new_run("stopped", iterations=60, **SHARED)
-    command = [sys.executable, "-m", "workbench.learn", str(stopped), "--cache", str(cache)]
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
-    assert running.stdout is not None
-    assert running.stdout.readline()  # a step is over
+    running, _ = begun(stopped, cache)
     os.killpg(running.pid, signal.SIGTERM)  # as a scheduler does: everyone hears it
     assert running.wait(120) == INTERRUPTED
     at = int(checkpoints(stopped / "checkpoints")[-1].name)
@@ -81,14 +89,8 @@ def test_a_shared_run_that_is_stopped_goes_on_as_if_it_had_not_been(new_run: Cal
 
 
 def test_a_helper_that_dies_fails_the_run_which_says_so(new_run: Callable[..., Path], cache: Path) -> None:
-    import psutil
-
     folder = new_run("killed", iterations=1000, **SHARED)
-    command = [sys.executable, "-m", "workbench.learn", str(folder), "--cache", str(cache)]
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert running.stdout is not None
-    assert running.stdout.readline()
-    (helper,) = [p for p in psutil.Process(running.pid).children() if "workbench.learn" in p.cmdline()]
+    running, helper = begun(folder, cache)
     helper.kill()
     assert running.wait(120) == FAILED
     last = rows(folder, "run").iloc[-1]
@@ -112,14 +114,7 @@ time.sleep(60)  # as for a rendezvous that nobody comes to
 
 
 def test_a_leader_that_is_killed_leaves_no_helper(new_run: Callable[..., Path], cache: Path) -> None:
-    import psutil
-
-    folder = new_run("orphan", iterations=1000, **SHARED)
-    command = [sys.executable, "-m", "workbench.learn", str(folder), "--cache", str(cache)]
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    assert running.stdout is not None
-    assert running.stdout.readline()
-    (helper,) = [p for p in psutil.Process(running.pid).children() if "workbench.learn" in p.cmdline()]
+    running, helper = begun(new_run("orphan", iterations=1000, **SHARED), cache)
     running.kill()
     running.wait()
     end = time.monotonic() + 60

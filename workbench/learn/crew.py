@@ -1,7 +1,8 @@
 """Several processes that train one run: the leader drives, all of them compute a share of each pass over a batch.
 
-Every process holds the networks and their optimizers. The leader's process is the run's own: it samples, estimates,
-records and saves. The others wait for what it calls, take their share, and make the same optimizer step as it does.
+Every process holds the networks and their optimizers. The leader's process is the run's own: it estimates advantages,
+records and saves. The others wait for what it calls, take their share of it (rollouts, log-probs, values, gradients),
+and make the same optimizer step as it does.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from workbench.learn.policy import device_of
 from workbench.spec import ComputeSettings, InputError
 
 T = TypeVar("T")
@@ -53,7 +55,7 @@ class Team(Crew):
         from accelerate import PartialState
 
         # A helper waits for as long as the leader evaluates or records; whether the others live is seen by `_watch`.
-        self._state = PartialState(cpu=device_type(compute) == "cpu", timeout=timedelta(days=1))
+        self._state = PartialState(cpu=device_of(compute).type == "cpu", timeout=timedelta(days=1))
         self.size, self.rank = int(self._state.num_processes), int(self._state.process_index)
 
     def call(self, name: str, *arguments: Any) -> None:
@@ -92,11 +94,6 @@ class Team(Crew):
         self._state.destroy_process_group()
 
 
-def device_type(compute: ComputeSettings) -> str:
-    """Where this process trains: "cpu" or "cuda"."""
-    return "cuda" if compute.device != "cpu" and torch.cuda.is_available() else "cpu"
-
-
 def launched() -> bool:
     """Whether torchrun or `accelerate launch` started this process beside others."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
@@ -132,11 +129,11 @@ def led(folder: Path, cache: Path, compute: ComputeSettings) -> Iterator[Crew]:
 def _watch(started: Sequence[subprocess.Popen[bytes]], over: Event, grace: float = 30.0) -> None:
     """End this process when another has ended and nothing was heard of it for `grace` seconds: it may wait for ever."""
     while not over.wait(0.5):
-        for process in started:
-            if process.poll() is not None and not over.wait(grace):
-                said = f"process {process.pid} of this run ended with code {process.returncode}; it says above why"
-                print(f"sorl: {said}", file=sys.stderr, flush=True)
-                os._exit(1)
+        ended = [process for process in started if process.poll() is not None]
+        if ended and not over.wait(grace):
+            said = f"process {ended[0].pid} of this run ended with code {ended[0].returncode}; it says above why"
+            print(f"sorl: {said}", file=sys.stderr, flush=True)
+            os._exit(1)
 
 
 def _require(compute: ComputeSettings) -> None:
@@ -146,7 +143,7 @@ def _require(compute: ComputeSettings) -> None:
         raise InputError(
             "training one run in several processes needs accelerate: type `pip install 'sorl[accelerate]'`"
         ) from None
-    if device_type(compute) == "cuda" and not launched() and torch.cuda.device_count() < compute.processes:
+    if device_of(compute).type == "cuda" and not launched() and torch.cuda.device_count() < compute.processes:
         raise InputError(
             f"compute.processes = {compute.processes}, but torch sees {torch.cuda.device_count()} GPUs here; a process "
             'needs one of its own, or compute.device = "cpu"'

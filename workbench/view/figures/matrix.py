@@ -1,6 +1,6 @@
 """The grid at a glance: a cell a run, its outcome as colour, its success as a small curve, its collapse as a mark.
 
-SVG of our own: a browser paints it with the page, three seconds before it could draw anything with a library's script.
+SVG of our own: a browser paints it with the page and need not load a library's script first.
 Widths are shares of the whole, so that it fits any page; heights and letters keep their size.
 """
 
@@ -37,7 +37,7 @@ def matrix(cells: pd.DataFrame, curves: pd.DataFrame, palette: Palette, address:
     blocks = cells[cells["block"] != ""].groupby("block", sort=False)["column"].agg(["min", "max"])
     top = TOP + (BLOCKS if len(blocks) > 1 else 0)
     drawn = _curves(curves[curves["run_id"].isin(cells["run_id"])])
-    lines = [*_heads(cells, blocks, across, rows), *_names(cells, top, palette)]
+    lines = [*_heads(cells, blocks, across, rows, top), *_names(cells, top, palette)]
     lines += [_cell(run, drawn, _Place.of(run, across, top), palette, address) for run in cells.to_dict("records")]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="100%" height="{top + rows * ROW}" fill="{palette.text}" '
@@ -61,15 +61,15 @@ def _x(column: float, across: float) -> float:
     return _LEFT + (100 - _LEFT) * column / across
 
 
-def _heads(cells: pd.DataFrame, blocks: pd.DataFrame, across: float, rows: int) -> Iterator[str]:
+def _heads(cells: pd.DataFrame, blocks: pd.DataFrame, across: float, rows: int, top: int) -> Iterator[str]:
     """The seed above each column, and the condition above each block of columns."""
     if len(blocks) > 1:
         for name, (first, last) in blocks.iterrows():
             middle = _x((first + last + 1) / 2, across)
-            yield (f'<text x="{middle:.3f}%" y="16" text-anchor="middle" font-weight="600">{html_text(name)}</text>')
+            yield f'<text x="{middle:.3f}%" y="16" text-anchor="middle" font-weight="600">{html_text(name)}</text>'
     if rows != cells["label"].nunique():  # an arm goes on in the next row: a column is not one seed
         return
-    y = TOP + (BLOCKS if len(blocks) > 1 else 0) - 10
+    y = top - 10
     short = across > _NAMED
     if short:
         yield f'<text x="{_LEFT:g}%" dx="-8" y="{y}" text-anchor="end" font-size="12" opacity=".7">seed</text>'
@@ -131,9 +131,10 @@ def _outcome(run: Mapping[Any, Any]) -> str:
 def _curves(curves: pd.DataFrame) -> dict[str, tuple[str, int]]:
     """The path of each run's success inside its cell, and the last step of the longest run; NaN leaves a gap."""
     left, width, floor, height = _CURVE
+    curves = curves.astype({"x": float, "mean": float, "last": float})  # of no runs, too
     last = curves["last"].clip(lower=1)
     x = (left + width * curves["x"] / last).round(1).tolist()
-    y = (floor - height * curves["mean"].clip(0, 1).astype(float)).round(1).tolist()
+    y = (floor - height * curves["mean"].clip(0, 1)).round(1).tolist()
     paths: dict[str, tuple[list[str], int]] = {}
     before = None  # the run whose line goes on; `curves` goes run by run
     for run, end, a, b in zip(curves["run_id"], last, x, y, strict=True):
