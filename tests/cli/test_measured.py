@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from workbench.algorithms import ALGORITHMS
 from workbench.cli.measured import SHIPPED, measured
 from workbench.verdict import results
 
@@ -31,7 +32,8 @@ def test_the_shipped_lines_are_the_counts_of_the_shipped_runs() -> None:
         assert told[name].startswith(f"`six_by_five`: {fell} of {len(mine)} runs collapsed, seeds 0 to 9, ["), name
         assert "; `region_sgd`: half collapse at learn.policy.lr " in told[name]
     assert "`controls`: " in told["ppo"]
-    assert "gspo" not in told
+    assert told["gspo"].startswith("`neighbours` (old_log_prob rollout): ")
+    assert set(told) == set(ALGORITHMS)
 
 
 def test_arms_that_an_axis_splits_have_a_line_each_and_named_controls_none(tmp_path: Path) -> None:
