@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -317,3 +318,70 @@ def test_updates_that_leave_their_data_behind_are_no_hidden_temperature() -> Non
     ]
     unmoved = tables | {"minibatch": updates.assign(displacement_positive=0.0)}
     assert "temperature_hidden" in [f.cause.name for f in diagnose(log(unmoved)).findings]
+
+
+def names(tables: dict[str, pd.DataFrame], settings: dict[str, Any] | None = None, **run: Any) -> list[str]:
+    return [f.cause.name for f in diagnose(log(tables, settings, **run)).findings]
+
+
+def test_a_transcript_that_no_update_trained_on_is_left_out_and_the_others_are_looked_at() -> None:
+    for defect in ("temperature", "turn_cut", "retriever_junk"):
+        tables = healthy()
+        PLANTED[defect](tables)
+        rows = tables["token"]
+        first = rows.index[rows["step"] == AT][0]
+        for column in set(rows.columns) - {"step", "trajectory"}:
+            rows[column] = rows[column].astype(object)
+            rows.at[first, column] = pd.NA  # as the database hands over a missing list
+        assert defect in names(tables)
+
+
+def test_what_the_policy_learned_since_the_rollout_is_no_disagreement_with_the_sampler() -> None:
+    """Rollouts are stale and scored again before the step: single tokens have moved, most have not."""
+    tables = healthy()
+    stale = tables["step"]["step"] > 0
+    tables["step"]["staleness"] = stale * 4.0
+    updates = tables["minibatch"]
+    late = updates["step"] > 0
+    updates.loc[late, "mismatch"] = 0.01 * updates.loc[late, "step"]
+    updates.loc[late, "mismatch_max"] = 3.0
+    said = diagnose(log(tables, {"learn.old_log_prob": "update", "learn.staleness": 4}))
+    assert not said.findings
+    for cause in ("stale_weights", "temperature", "low_precision", "corrupt_log_prob"):
+        assert said.unanswered[cause] == ["the trainer's log-probs of the policy that sampled"]
+    assert diagnose(log({"token": tables["token"], "step": tables["step"]})).unanswered
+    assert names(tables, {"learn.old_log_prob": "rollout", "learn.staleness": 4}) == ["corrupt_log_prob"]
+
+
+def test_only_what_comes_before_a_collapse_is_certain_can_be_its_reason() -> None:
+    tables = healthy()
+    updates = tables["minibatch"].drop(columns="value_loss")
+    rare = np.where(updates["step"] >= AT, 0.5, -0.15)
+    updates["log_prob_positive"] = -0.15 - rare
+    tables["minibatch"] = updates.assign(displacement_positive=0.0)
+    told = {"outcome": "collapsed", "collapse_step": AT - 6, "detection_step": AT - 2}
+    assert "temperature_hidden" in names(tables)
+    assert "temperature_hidden" not in names(tables, **told)
+    assert "temperature_hidden" in names(tables, **(told | {"detection_step": AT + 2}))
+
+
+def test_what_a_critic_finds_better_than_expected_was_not_rewarded_once_success_is_gone() -> None:
+    tables = healthy()
+    updates = tables["minibatch"]
+    updates["log_prob_positive"] = -0.15 - np.where(updates["step"] >= AT, 0.5, -0.15)
+    updates["displacement_positive"] = 0.0
+    assert "temperature_hidden" in names(tables)
+    tables["step"].loc[tables["step"]["step"] >= AT, "success"] = 0.0
+    assert "temperature_hidden" not in names(tables)
+    tables["minibatch"] = updates.drop(columns="value_loss")  # advantages of a group: above its mean is rewarded
+    assert "temperature_hidden" in names(tables)
+
+
+def test_a_spike_says_on_which_side_of_the_onset_it_is() -> None:
+    tables = healthy()
+    tables["minibatch"].loc[tables["minibatch"]["step"] == AT, "grad_norm"] = 40.0
+    for onset, words in ((AT - 2, "2 steps after the onset"), (AT + 1, "1 steps before the onset")):
+        told = {"outcome": "collapsed", "collapse_step": onset, "detection_step": AT + 4}
+        said = diagnose(log(tables, {"learn.policy.max_grad_norm": None}, **told))
+        (spike,) = [f.clue.says for f in said.findings if f.cause.name == "step_size"]
+        assert words in spike

@@ -55,11 +55,14 @@ class Cause:
     test: str
     look: Callable[[Log], Clue | None] = field(repr=False)
     needs_settings: tuple[str, ...] = ()
+    needs_one_policy: bool = False  # sampler and trainer must have scored the tokens by the same policy
 
     def missing(self, log: Log) -> list[str]:
         """What the log lacks for an answer."""
         columns = [c for c in self.needs if not log.measured(*c.split("."))]
-        return [*columns, *(f"setting {key}" for key in self.needs_settings if key not in log.settings)]
+        settings = [f"setting {key}" for key in self.needs_settings if key not in log.settings]
+        apart = self.needs_one_policy and 2 * len(log.rescored) > log.steps
+        return columns + settings + (["the trainer's log-probs of the policy that sampled"] if apart else [])
 
 
 @dataclass(frozen=True)

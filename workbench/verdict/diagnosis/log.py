@@ -62,6 +62,23 @@ class Log:
             self._tables[name] = found.sort_values(order, ignore_index=True) if order else found
         return self._tables[name]
 
+    def transcripts(self, *columns: str) -> pd.DataFrame:
+        """Step and these columns of the kept transcripts that have all of them: no update trains on some of a run."""
+        frame, wanted = self.table("token"), ["step", *columns]
+        if not set(wanted) <= set(frame.columns):
+            return pd.DataFrame({name: [] for name in wanted})
+        return frame[wanted].dropna(ignore_index=True)
+
+    @cached_property
+    def rescored(self) -> pd.Index:
+        """The steps on stale rollouts whose old log-probs are of the policy before the step.
+
+        Where trainer and sampler differ there, the policy may just have learned in between.
+        """
+        age = self.series("step", "staleness")
+        kept = self.settings.get("learn.old_log_prob") in ("rollout", "behaviour")
+        return age.index[:0] if kept else age.index[age > 0]
+
     def at(self, name: str, step: int) -> pd.DataFrame:
         """The rows of one step of a table, of which the ledger of turns can have millions in all."""
         return self.load(name, step)
@@ -101,6 +118,12 @@ class Log:
         """Step at which the collapse began; None without one."""
         found = self.run.get("collapse_step")
         return None if found is None or pd.isna(found) else int(found)
+
+    @property
+    def certain(self) -> int | None:
+        """Step by which a collapse is certain, after which nothing can be its reason; None without one."""
+        found = self.run.get("detection_step")
+        return self.onset if self.onset is None or found is None or pd.isna(found) else int(found)
 
     def events(self, *kinds: str) -> pd.DataFrame:
         """The events of these kinds, in order."""

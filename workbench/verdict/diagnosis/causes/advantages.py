@@ -42,6 +42,7 @@ def _groups(log: Log) -> Clue | None:
 
 def _token(log: Log) -> Clue | None:
     frame = log.table("minibatch")
+    frame = frame[~frame["step"].isin(log.rescored)]
     total = frame["mismatch"] * frame["tokens"]
     rest = (total - frame["mismatch_max"]) / (frame["tokens"] - 1).clip(lower=1)
     usual_rest = RISE * float(frame["mismatch"].iloc[: max(1, len(frame) // 5)].median())
@@ -98,4 +99,5 @@ CORRUPT_LOG_PROB = Cause(
     "sorl sql \"SELECT trajectory, turn_index, mismatch, ratio_max FROM turn WHERE run_id = '{run}' AND step = {step} "
     'ORDER BY mismatch DESC LIMIT 5"',
     _token,
+    needs_one_policy=True,
 )

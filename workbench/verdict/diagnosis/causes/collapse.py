@@ -52,7 +52,7 @@ def _off_policy(log: Log) -> Clue | None:
 
 def _step_size(log: Log) -> Clue | None:
     window = _window(log)
-    if window is None:
+    if window is None or log.onset is None:
         return None
     norm = log.series("minibatch", "grad_norm", "max")
     spike = first(norm[norm.index <= window[1]], "above", points=1, floor=0.5)
@@ -60,12 +60,12 @@ def _step_size(log: Log) -> Clue | None:
     if spike is None or spike.step < window[0] - BEFORE or (bound is not None and spike.value > float(bound)):
         return None
     trajectory, turn = culprit(log, spike.step, "gradient_share")
+    side = "before" if spike.step <= log.onset else "after"
     unbounded = "no bound on the gradient norm is set, so " if "learn.policy.max_grad_norm" in log.settings else ""
     return Clue(
         "pattern", 0.5, spike.step,
         f"the gradient norm leaps from {spike.usual:.3g} to {spike.value:.3g} in step {spike.step}, "
-        f"{log.onset - spike.step if log.onset is not None else 0} steps before the onset; {unbounded}the whole step "
-        "was taken",
+        f"{abs(log.onset - spike.step)} steps {side} the onset; {unbounded}the whole step was taken",
         (Evidence("minibatch.grad_norm", spike.step, spike.value, spike.usual),), trajectory, turn,
     )  # fmt: skip
 

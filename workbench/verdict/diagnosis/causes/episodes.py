@@ -11,13 +11,9 @@ from workbench.verdict.diagnosis.log import Log
 
 
 def _longest(frame: pd.DataFrame) -> pd.DataFrame:
-    """Of every kept transcript: its step and the length of each of its turns in tokens."""
-    if not {"step", "trained"} <= set(frame.columns):
-        return pd.DataFrame({"step": [], "length": []})
+    """Of every transcript: its step and the length of each of its turns in tokens."""
     rows = []
     for step, trained in zip(frame["step"], frame["trained"], strict=True):
-        if trained is None:
-            continue
         edges = np.flatnonzero(np.diff(np.concatenate([[0], np.asarray(trained, int), [0]])))
         rows += [(int(step), int(end - start)) for start, end in zip(edges[::2], edges[1::2], strict=True)]
     return pd.DataFrame(rows, columns=["step", "length"])
@@ -26,7 +22,7 @@ def _longest(frame: pd.DataFrame) -> pd.DataFrame:
 def _short_turns(log: Log) -> Clue | None:
     valid = log.series("step", "valid_action_frac")
     drop = first(valid, "below", points=2, margin=4.0, least=0.02)
-    turns = _longest(log.table("token"))
+    turns = _longest(log.transcripts("trained"))
     if drop is None or drop.usual - drop.value < 0.2 or turns.empty:
         return None
     before, after = turns[turns["step"] < drop.step]["length"], turns[turns["step"] >= drop.step]["length"]

@@ -12,20 +12,24 @@ from workbench.verdict.diagnosis.log import Log
 
 HIDDEN = 4.5  # standard errors, at the best of all places to cut the run in two
 FEWEST = 4  # steps on either side of that cut
+RIGHT = 0.5  # of the success that was usual: with less, what a critic finds better than expected need not be right
 
 
 def _hidden(log: Log) -> Clue | None:
     """Under the policy itself the mean of -log p over its own samples is its entropy; drawn hotter, it is more."""
     if gap(log) is not None:
         return None
-    return _of_good_ones(log) or _of_transcripts(log)
+    clue = _of_good_ones(log) or _of_transcripts(log)
+    # A policy that has collapsed is another one from step to step, and its data are of none of them.
+    return None if clue is None or (log.certain is not None and clue.step > log.certain) else clue
 
 
 def _of_good_ones(log: Log) -> Clue | None:
-    """The same of all trajectories that were rewarded: a policy that is right is rarely surprised."""
+    """The same of tokens with a positive advantage, while success lasts: a policy that is right is rarely surprised."""
     # Updates that leave the data behind make its tokens rarer as well: what they were before is what was drawn.
     before = log.series("minibatch", "log_prob_positive") - log.series("minibatch", "displacement_positive")
     surprise = (-before - log.series("step", "entropy")).dropna()
+    surprise = surprise[~surprise.index.isin(log.rescored.union(_wrong(log)))]
     rise = first(surprise, "above", points=3, margin=5.0, least=0.03)
     if rise is None:
         return None
@@ -38,8 +42,17 @@ def _of_good_ones(log: Log) -> Clue | None:
     )  # fmt: skip
 
 
+def _wrong(log: Log) -> pd.Index:
+    """The steps in which tokens have a positive advantage without a reward: of a critic, when success has fallen."""
+    success = log.series("step", "success")
+    if not log.measured("minibatch", "value_loss"):
+        return success.index[:0]
+    return success.index[success < RIGHT * success.expanding().median().cummax()]
+
+
 def _of_transcripts(log: Log) -> Clue | None:
-    surprise = _surprise(log.table("token"))
+    kept = log.transcripts("log_prob_behaviour", "entropy", "trained")
+    surprise = _surprise(kept[~kept["step"].isin(log.rescored)])
     if surprise is None:
         return None
     steps = np.unique(surprise["step"])
@@ -67,15 +80,11 @@ def _of_transcripts(log: Log) -> Clue | None:
 
 
 def _surprise(frame: pd.DataFrame) -> pd.DataFrame | None:
-    """Of every kept transcript: its step, and the mean of -log p_mu - H over the tokens that the policy wrote."""
-    if not {"step", "log_prob_behaviour", "entropy", "trained"} <= set(frame.columns):
-        return None
+    """Of every transcript: its step, and the mean of -log p_mu - H over the tokens that the policy wrote."""
     rows = []
     for step, log_prob, entropy, trained in zip(
         frame["step"], frame["log_prob_behaviour"], frame["entropy"], frame["trained"], strict=True
     ):
-        if log_prob is None or entropy is None or trained is None:
-            continue
         mask = np.asarray(trained, bool)
         excess = -np.asarray(log_prob, float)[mask] - np.asarray(entropy, float)[mask]
         if np.isfinite(excess).any():

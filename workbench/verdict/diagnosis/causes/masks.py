@@ -26,10 +26,10 @@ def kind(log: Log) -> tuple[Kind, int] | None:
     if flagged.empty:
         return None
     step = int(flagged.index[0])
-    frame = log.table("token")
-    if not {"token", "trained"} <= set(frame.columns):
+    if not {"token", "trained"} <= set(log.table("token").columns):
         return "unknown", step
-    rows = frame[frame["step"].isin(flagged.index) & frame["token"].notna() & frame["trained"].notna()].head(_ROWS)
+    frame = log.transcripts("token", "trained")
+    rows = frame[frame["step"].isin(flagged.index)].head(_ROWS)
     seen = [_look(list(t), np.asarray(m, bool)) for t, m in zip(rows["token"], rows["trained"], strict=True)]
     for name in ("shift", "prompt", "observation"):
         if sum(name in one for one in seen) >= max(2, _SHARE * len(seen)):

@@ -95,7 +95,7 @@ def _before(series: pd.Series, step: int) -> float | None:
 
 
 def _junk(log: Log) -> Clue | None:
-    named = _on_topic(log.table("token"))
+    named = _on_topic(log.transcripts("token"))
     if len(named) < 8:
         return None
     drop = first(named, "below", points=3, margin=4.0, floor=0.1, least=0.05)
@@ -110,13 +110,9 @@ def _junk(log: Log) -> Clue | None:
 
 
 def _on_topic(frame: pd.DataFrame) -> pd.Series:
-    """Mean share of the words of a search that its passages hold, by step, over the kept transcripts."""
-    if not {"step", "token"} <= set(frame.columns):
-        return pd.Series(dtype=float)
+    """Mean share of the words of a search that its passages hold, by step, over the transcripts."""
     shares = []
     for step, tokens in zip(frame["step"], frame["token"], strict=True):
-        if tokens is None:
-            continue
         for query, passages in _SEARCH.findall(" ".join(tokens)):
             words, told = set(_WORD.findall(query.lower())), set(_WORD.findall(passages.lower()))
             if words and len(told) > 1:  # one word is a refusal, not a passage

@@ -30,6 +30,7 @@ class Gap:
 def gap(log: Log) -> Gap | None:
     """The disagreement of sampler and trainer; None where they agree."""
     series = log.series("minibatch", "mismatch")
+    series = series[~series.index.isin(log.rescored)]
     if series.empty or one_token(log):
         return None
     start = _start(series)
@@ -52,16 +53,13 @@ def _start(series: pd.Series) -> int | None:
 
 
 def _sharper(log: Log, start: int) -> float | None:
-    frame = log.table("token")
-    if not {"step", "log_prob_behaviour", "log_prob_old", "trained"} <= set(frame.columns):
-        return None
-    rows = frame[frame["step"] >= start]
+    frame = log.transcripts("log_prob_old", "log_prob_behaviour", "trained")
+    rows = frame[(frame["step"] >= start) & ~frame["step"].isin(log.rescored)]
     pairs = [
         (np.asarray(old, float)[mask], np.asarray(behaviour, float)[mask])
         for old, behaviour, trained in zip(
             rows["log_prob_old"], rows["log_prob_behaviour"], rows["trained"], strict=True
         )
-        if old is not None and behaviour is not None and trained is not None
         for mask in [np.asarray(trained, bool)]
     ]
     if not pairs:
@@ -133,6 +131,7 @@ STALE_WEIGHTS = Cause(
     "(column step.sync_error); look for tied embeddings, a cached copy, a sync that failed silently.",
     "sorl sql \"SELECT step, avg(mismatch), max(mismatch_max) FROM minibatch WHERE run_id = '{run}' GROUP BY step\"",
     _stale,
+    needs_one_policy=True,
 )
 TEMPERATURE = Cause(
     "temperature",
@@ -143,6 +142,7 @@ TEMPERATURE = Cause(
     "at 1.",
     "--set engine.temperature=1.0",
     _temperature,
+    needs_one_policy=True,
 )
 PRECISION = Cause(
     "low_precision",
@@ -153,4 +153,5 @@ PRECISION = Cause(
     "log-probs from the sampler.",
     '--set engine.dtype="float32"',
     _precision,
+    needs_one_policy=True,
 )
