@@ -56,25 +56,29 @@ def test_blocks_hold_the_counts_sums_and_extremes_of_their_rows(tmp_path: Path) 
     write(tmp_path / "demo" / "a", 0, 600, "finished")
     sync(tmp_path, CATALOGUE)
     reader = Reader(tmp_path)
-    for rollup, column in (("step_block", "grad_norm_max"), ("turn_index_block", "ratio_geo")):
-        source, turn = ("step", "") if rollup == "step_block" else ("turn_step", "turn_index, ")
+    for rollup in ROLLUPS:
+        if rollup.source == "minibatch":
+            continue
+        column = "grad_norm_max" if rollup.source == "step" else "ratio_geo"
+        turn = "".join(f"{key}, " for key in rollup.keys)
         finite = f"FILTER (isfinite({column}))"
         told = reader.rows(
-            f"SELECT {turn}step // 16 AS block, count(*) {finite}, count(*) FILTER (NOT isfinite({column})), "
+            f"SELECT {turn}step // {rollup.width} AS block, "
+            f"count(*) {finite}, count(*) FILTER (NOT isfinite({column})), "
             f"sum({column}) {finite}, min({column}) {finite}, max({column}) {finite} "
-            f"FROM {source} GROUP BY ALL ORDER BY ALL"
+            f"FROM {rollup.source} GROUP BY ALL ORDER BY ALL"
         )
         found = reader.rows(
             f"SELECT {turn}block, {column}.n, {column}.broken, {column}.total, {column}.low, {column}.high "
-            f"FROM {rollup} ORDER BY ALL"
+            f"FROM {rollup.name} ORDER BY ALL"
         )
-        assert len(found.rows) == 38 * (1 if source == "step" else 2)
+        assert len(found.rows) == -(-600 // rollup.width) * (2 if rollup.keys else 1)
         for a, b in zip(found.rows, told.rows, strict=True):
             assert a == pytest.approx(b, rel=1e-12)
-    assert one(tmp_path, "SELECT grad_norm_max.broken FROM step_block WHERE block = 2") == 1
-    log = one(tmp_path, "SELECT sum(ratio_geo.log) FROM turn_step_block")
+    assert one(tmp_path, "SELECT grad_norm_max.broken FROM step_block_16 WHERE block = 2") == 1
+    log = one(tmp_path, "SELECT sum(ratio_geo.log) FROM turn_step_block_64")
     assert log == pytest.approx(one(tmp_path, "SELECT sum(ln(greatest(ratio_geo, exp(-20)))) FROM turn_step"))
-    assert one(tmp_path, "SELECT sum(n_turns.total) FROM turn_step_block") == 8 * 1200
+    assert one(tmp_path, "SELECT sum(n_turns.total) FROM turn_step_block_64") == 8 * 1200
 
 
 def test_a_live_run_is_rolled_up_in_whole_blocks_and_a_short_one_never(tmp_path: Path) -> None:
@@ -88,9 +92,25 @@ def test_a_live_run_is_rolled_up_in_whole_blocks_and_a_short_one_never(tmp_path:
     write(tmp_path / "demo" / "live", 525, 530, "finished")
     sync(tmp_path, CATALOGUE)
     assert rolled(tmp_path, "live") == 530
-    assert one(tmp_path, "SELECT sum(grad_norm_max.n) FROM step_block") == one(
+    assert one(tmp_path, "SELECT sum(grad_norm_max.n) FROM step_block_64") == one(
         tmp_path, "SELECT count(*) FROM step WHERE isfinite(grad_norm_max) AND run_id = 'live'"
     )
+
+
+def test_a_run_that_goes_on_after_its_end_has_the_block_at_its_former_end_made_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "demo" / "a"
+    for first, last in ((0, 530), (530, 700)):  # 530 is inside a block of every width
+        write(folder, first, last, "finished")
+        sync(tmp_path, CATALOGUE)
+    for rollup in ROLLUPS:
+        measured = "grad_norm_max" if rollup.source == "step" else "ratio_geo"
+        if rollup.source == "minibatch":
+            continue
+        asked = f"SELECT sum({measured}.n), sum({measured}.total), count(*) FROM {rollup.name}"
+        told = f"SELECT count({measured}), sum({measured}) FROM {rollup.source} WHERE isfinite({measured})"
+        *found, rows = Reader(tmp_path).rows(asked).rows[0]
+        assert found == pytest.approx(list(Reader(tmp_path).rows(told).rows[0]), rel=1e-12)
+        assert rows == -(-700 // rollup.width) * (2 if rollup.keys else 1)
 
 
 def test_a_deleted_database_gets_the_same_roll_ups_again(tmp_path: Path) -> None:
@@ -112,7 +132,7 @@ def test_rows_of_a_step_that_is_rolled_up_already_are_not_lost(tmp_path: Path) -
     sync(tmp_path, CATALOGUE)
     write(folder, 0, 100, "finished")  # the log of another trainer may come in any order
     sync(tmp_path, CATALOGUE)
-    assert one(tmp_path, "SELECT sum(ratio_geo.n) FROM turn_step_block") == 1400
+    assert one(tmp_path, "SELECT sum(ratio_geo.n) FROM turn_step_block_64") == 1400
     assert one(tmp_path, "SELECT first_step FROM span WHERE table_name = 'step'") == 0
 
 
@@ -121,10 +141,10 @@ def test_forgotten_and_deleted_runs_leave_no_blocks(tmp_path: Path) -> None:
         write(tmp_path / "demo" / name, 0, 600, "finished")
     sync(tmp_path, CATALOGUE)
     forget(tmp_path, "a")
-    assert one(tmp_path, "SELECT list(DISTINCT run_id) FROM step_block") == ["b"]
+    assert one(tmp_path, "SELECT list(DISTINCT run_id) FROM step_block_64") == ["b"]
     assert one(tmp_path, "SELECT list(DISTINCT run_id) FROM span") == ["b"]
     sync(tmp_path, CATALOGUE)
-    assert one(tmp_path, "SELECT count(DISTINCT run_id) FROM step_block") == 2
+    assert one(tmp_path, "SELECT count(DISTINCT run_id) FROM step_block_64") == 2
 
 
 def test_a_database_from_before_the_roll_ups_gets_them(tmp_path: Path) -> None:
@@ -136,6 +156,8 @@ def test_a_database_from_before_the_roll_ups_gets_them(tmp_path: Path) -> None:
     with duckdb.connect(str(tmp_path / "sorl.duckdb")) as connection:
         for name in ("span", *(rollup.name for rollup in ROLLUPS)):
             connection.execute(f"DROP TABLE {name}")
+        connection.execute("CREATE TABLE step_block (run_id VARCHAR, block BIGINT)")  # the only width that there was
         connection.execute("DROP MACRO sorl_schema")
     sync(tmp_path, CATALOGUE)
     assert blocks(tmp_path) == before
+    assert one(tmp_path, "SELECT count(*) FROM duckdb_tables() WHERE table_name = 'step_block'") == 0

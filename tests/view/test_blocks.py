@@ -6,11 +6,13 @@ import pandas as pd
 import pytest
 
 from workbench.cli.benchmarks.crowd import EXPERIMENT, Size, ensure
+from workbench.spec import ROLLUPS
 from workbench.verdict.runs import runs as runs_of
 from workbench.view.data import Store
 from workbench.view.panels import curve
-from workbench.view.series import Window
+from workbench.view.series import Window, widths
 
+MANY = 1_000  # runs: their rows are not read one by one
 SIZE = Size(runs=3, steps=1_000, turns=3)
 
 
@@ -23,8 +25,8 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ensure(folder, SIZE, lambda _: None)
     with duckdb.connect(str(folder / "sorl.duckdb")) as connection:
         run = connection.execute("SELECT min(run_id) FROM run").fetchone()
-        for table, width in (("step_block", 16), ("turn_step_block", 4), ("turn_index_block", 16)):
-            connection.execute(f"DELETE FROM {table} WHERE run_id = ? AND block * {width} >= 896", run)
+        for rollup in ROLLUPS:
+            connection.execute(f"DELETE FROM {rollup.name} WHERE run_id = ? AND block * {rollup.width} >= 896", run)
         connection.execute("UPDATE span SET rolled_to = 896 WHERE run_id = ?", run)
     return folder
 
@@ -36,10 +38,10 @@ def ids(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     "metric", ["step.success", "step.grad_norm_max", "step.heldout_success", "turn_step.ratio_geo"]
 )
-@pytest.mark.parametrize("needed", [16, 5])
-def test_a_curve_of_blocks_is_that_of_their_rows(crowd: Path, metric: str, needed: int) -> None:
+@pytest.mark.parametrize("points", [52, 170, 13])
+def test_a_curve_of_blocks_is_that_of_their_rows(crowd: Path, metric: str, points: int) -> None:
     table, column = metric.split(".")
-    window = Window.made(112, 975, needed)
+    window = Window.made(128, 959, points, MANY)
     plain = Window(window.first, window.last, window.width)
     store, runs = Store(crowd), ids(crowd)
     rolled, single = (curve(store, runs, [0] * 3, w, table, column) for w in (window, plain))
@@ -49,11 +51,13 @@ def test_a_curve_of_blocks_is_that_of_their_rows(crowd: Path, metric: str, neede
 
 
 @pytest.mark.parametrize(("column", "log"), [("ratio_geo", True), ("entropy", False), ("n_turns", False)])
-def test_a_heat_map_of_blocks_is_that_of_its_rows(crowd: Path, column: str, log: bool) -> None:
+@pytest.mark.parametrize("width", [16, 64])
+def test_a_heat_map_of_blocks_is_that_of_its_rows(crowd: Path, column: str, log: bool, width: int) -> None:
     store, runs = Store(crowd), ids(crowd)
-    asked = {"runs": runs, "origins": [0] * 3, "arms": [0, 1, 0], "first": 0, "last": 991, "width": 32,
+    asked = {"runs": runs, "origins": [0] * 3, "arms": [0, 1, 0], "first": 0, "last": 959, "width": 64,
              "column": column, "log": log}  # fmt: skip
-    rolled, single = store.query("heat_blocks", block=16, **asked), store.query("heat", **asked)
+    rolled = store.query("heat_blocks", rollup=f"turn_index_block_{width}", block=width, **asked)
+    single = store.query("heat", **asked)
     pd.testing.assert_frame_equal(rolled, single, check_dtype=False, rtol=1e-12)
 
 
@@ -66,13 +70,15 @@ def test_a_shifted_run_keeps_its_extremes_and_lands_within_half_a_block(crowd: P
 
 
 def test_wide_buckets_are_whole_blocks_and_narrow_ones_are_what_was_asked_for() -> None:
-    assert Window.made(0, 99, 1) == Window(0, 99, 1)
-    assert Window.made(5, 5_000, 20) == Window(0, 5_000, 32, 16)
-    assert Window.made(5, 500, 3, least=50) == Window(5, 500, 50)
-    assert Window.made(-7, 500, 6) == Window(-8, 500, 8, 4)
-    assert Window(0, 9, 16, 16).rollup("turn_step", "turn_index").name == "turn_index_block"
-    assert Window(0, 9, 4, 4).rollup("turn_step").name == "turn_step_block"
-    assert Window(0, 9, 4, 4).rollup("step") is None
+    assert Window.made(0, 99, 100, MANY) == Window(0, 99, 1)
+    assert Window.made(5, 5_000, 240, MANY) == Window(0, 5_000, 32, 16)
+    assert Window.made(5, 5_000, 240, 4) == Window(5, 5_000, 21)
+    assert Window.made(5, 500, 496, MANY, least=50) == Window(5, 500, 50)
+    assert Window.made(-7, 500, 85, MANY) == Window(-8, 500, 8, 4)
+    assert Window.made(-7, 500, 85, MANY, widths=widths("turn_step", "turn_index")) == Window(-7, 500, 6)
+    assert Window(0, 9, 16, 16).rollup("turn_step", "turn_index").name == "turn_index_block_16"
+    assert Window(0, 9, 128, 64).rollup("minibatch").name == "minibatch_block_64"
+    assert Window(0, 9, 4, 4).rollup("minibatch") is None
     assert Window(0, 9, 1).rollup("step") is None
 
 

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 import pytest
 
 from tests.view.conftest import HOSTILE
+from tests.view.unpacked import unpacked
 from workbench.view.figures.curves import curves
 from workbench.view.figures.lines import Panel
 from workbench.view.series import AXES, banded
@@ -33,7 +34,7 @@ STYLES = styles([("ppo", "ppo"), ("st-ppo", "st-ppo")], LIGHT)
 
 
 def draw(*panels: Panel, **more: Any) -> Any:
-    return curves(panels, STYLES, LIGHT, AXES["step"], **more)
+    return unpacked(curves(panels, STYLES, LIGHT, AXES["step"], **more))
 
 
 def drawn(figure: Any, mode: str = "lines") -> list[Any]:

@@ -11,7 +11,9 @@ import pytest
 
 from tests.view.conftest import HOSTILE
 from tests.view.hostile_figures import assert_literal
-from workbench.view.figures.heat import Heat, Measure, heat
+from tests.view.unpacked import unpacked
+from workbench.view.figures.heat import heat
+from workbench.view.figures.tiles import Heat, Measure
 from workbench.view.series import AXES, Window
 from workbench.view.shading import Shading, shading
 from workbench.view.theme import DARK, LIGHT, styles
@@ -32,11 +34,15 @@ def cells(turns: int = 3, buckets: int = 10, **changes: Any) -> pd.DataFrame:
 def draw(*maps: Heat, shade: Shading | None = None, **more: Any) -> Any:
     arms = styles([(part.arm, part.arm) for part in maps], LIGHT)
     shade = shade or shading("ratio", pd.concat([part.cells["value"] for part in maps]))
-    return heat(maps, MEASURE, shade, arms, LIGHT, WINDOW, AXES["step"], **more)
+    return unpacked(heat(maps, MEASURE, shade, arms, LIGHT, WINDOW, AXES["step"], **more))
 
 
 def maps_of(figure: Any) -> list[Any]:
     return [trace for trace in figure.data if trace.type == "heatmap"]
+
+
+def targets_of(figure: Any) -> list[Any]:
+    return [trace for trace in scatters(figure) if trace.marker.opacity == 0]
 
 
 def scatters(figure: Any) -> list[Any]:
@@ -63,11 +69,22 @@ def test_a_cell_stands_at_its_step_and_turn_with_the_log_of_its_ratio() -> None:
 
 def test_buckets_of_several_steps_stand_at_their_middle() -> None:
     data = cells(buckets=2)
-    figure = heat([Heat("ppo", data)], MEASURE, shading("ratio", data["value"]), styles([("ppo", "ppo")], LIGHT), LIGHT,
-                  Window(10, 19, 5), AXES["step"])  # fmt: skip
+    figure = unpacked(heat(
+        [Heat("ppo", data)], MEASURE, shading("ratio", data["value"]), styles([("ppo", "ppo")], LIGHT), LIGHT,
+        Window(10, 19, 5), AXES["step"]))  # fmt: skip
     trace = maps_of(figure)[0]
     assert (trace.x0, trace.dx) == (12, 5)
-    assert "steps 15 to 19" in figure.to_json()
+    assert [list(c[3:5]) for c in targets_of(figure)[0].customdata[:2]] == [[10, 14], [15, 19]]
+    assert "steps %{customdata[3]:,} to %{customdata[4]:,}" in targets_of(figure)[0].hovertemplate
+
+
+def test_a_usual_cell_tells_its_numbers_and_an_unusual_one_the_words_for_it() -> None:
+    data = cells().assign(mean=1.25)
+    data.loc[4, ["low", "high"]] = 1.25
+    usual, odd = targets_of(draw(Heat("ppo", data)))
+    assert list(usual.customdata[0]) == [0, 0, 1, 0, 0, 1.25, 0.9, 1.2, 16]
+    assert usual.hovertemplate.startswith("<b>ppo</b>, turn %{customdata[2]}, step %{customdata[3]:,}<br>ratio_geo ")
+    assert (list(odd.x), list(odd.text)) == ([4], ["<b>ppo</b>, turn 1, step 4<br>ratio_geo 1.25<br>16 turns"])
 
 
 def test_not_measured_is_hatched_and_has_no_colour() -> None:
@@ -100,8 +117,7 @@ def test_a_turn_that_nobody_took_has_a_dash() -> None:
 
 def test_a_click_on_a_cell_tells_its_map_its_bucket_and_its_turn() -> None:
     figure = draw(Heat("ppo", cells()), Heat("st-ppo", cells(turns=2)))
-    targets = [t for t in scatters(figure) if t.marker.opacity == 0]
-    assert [tuple(c) for c in targets[1].customdata] == [(1, b, k) for k in (1, 2) for b in range(10)]
+    assert [tuple(c[:3]) for c in targets_of(figure)[1].customdata] == [(1, b, k) for k in (1, 2) for b in range(10)]
 
 
 def test_the_chosen_cell_has_a_frame_in_its_map_only() -> None:

@@ -12,8 +12,7 @@ class Rollup:
     """A table that sync makes of another one, so that a curve over many runs need not read every row.
 
     Each numeric measured column of `source` is here a STRUCT over the rows of a block of `width` steps: n (finite
-    values), broken (NaN or Inf), total, low, high, and log (sum of ln max(value, e^-20), of ratios only). A block has
-    more than one row where a run was resumed inside it.
+    values), broken (NaN or Inf), total, low, high, and log (sum of ln max(value, e^-20), of ratios only).
     """
 
     name: str
@@ -50,9 +49,13 @@ SPAN = Table(
         Column("rolled_to", "BIGINT", "Steps below it are rolled up; later rows are read as they are."),
     ),
 )
-ROLLUPS: tuple[Rollup, ...] = (
-    Rollup("step_block", "step", 16),
-    Rollup("minibatch_block", "minibatch", 16),
-    Rollup("turn_step_block", "turn_step", 4),
-    Rollup("turn_index_block", "turn_step", 16, keys=("turn_index",)),
+_WIDTHS: tuple[tuple[str, str, tuple[str, ...], tuple[int, ...]], ...] = (
+    ("step_block", "step", (), (4, 16, 64)),
+    ("minibatch_block", "minibatch", (), (16, 64)),
+    ("turn_step_block", "turn_step", (), (4, 16, 64)),
+    ("turn_index_block", "turn_step", ("turn_index",), (16, 64)),
+)
+# Of the same rows the narrow ones come first: the wider ones are made of them.
+ROLLUPS: tuple[Rollup, ...] = tuple(
+    Rollup(f"{name}_{width}", source, width, keys) for name, source, keys, widths in _WIDTHS for width in widths
 )

@@ -20,12 +20,13 @@ _TYPE = "STRUCT(n BIGINT, broken BIGINT, total DOUBLE, low DOUBLE, high DOUBLE, 
 _FLOOR = "exp(-20)"  # log-ratios are clamped there, as trainers do
 _ENOUGH = 512  # steps that are rolled up at once
 _RUNS = 50  # that are rolled up at once: the sums of a block of all columns take kilobytes
+_FORMER = ("step_block", "minibatch_block", "turn_step_block", "turn_index_block")  # of one width each
 _WIDEST = max(rollup.width for rollup in ROLLUPS)
 
 
 def ddl() -> list[str]:
     """The statements that make the tables, without the measured columns; each may run again."""
-    statements: list[str] = []
+    statements = [f"DROP TABLE IF EXISTS {name}" for name in _FORMER]
     tables: tuple[Table | Rollup, ...] = (SPAN, *ROLLUPS)
     for table in tables:
         name = quoted(table.name)
@@ -127,7 +128,14 @@ def _roll(connection: DuckDBPyConnection, source: str, due: list[tuple[Any, ...]
     )
     for rollup in ROLLUPS:
         if rollup.source == source:
-            connection.execute(f"INSERT INTO {rollup.name} BY NAME {_rolled(connection, rollup)}")
+            # A block that a run had begun before it went on is made anew, whole.
+            connection.execute(
+                f"DELETE FROM {rollup.name} USING due WHERE {rollup.name}.run_id = due.run_id "
+                f"AND (block + 1) * {rollup.width} > begin"
+            )
+            finer = _finer(rollup)
+            asked = _rolled(connection, rollup) if finer is None else _gathered(connection, rollup, finer)
+            connection.execute(f"INSERT INTO {rollup.name} BY NAME {asked}")
     connection.execute(
         "UPDATE span SET rolled_to = due.until FROM due WHERE span.run_id = due.run_id AND table_name = $source",
         {"source": source},
@@ -200,7 +208,28 @@ def _rolled(connection: DuckDBPyConnection, rollup: Rollup) -> str:
     return (
         f"SELECT {keys}, block{measured} FROM ("
         f"SELECT {keys}, step // {rollup.width} AS block{values} FROM {rollup.source} JOIN due USING (run_id) "
-        f"WHERE step >= begin AND step < until) GROUP BY {keys}, block ORDER BY run_id, block"
+        f"WHERE step >= begin - begin % {rollup.width} AND step < until) GROUP BY {keys}, block ORDER BY run_id, block"
+    )
+
+
+def _finer(rollup: Rollup) -> Rollup | None:
+    """The roll-up of the same rows that this one is made of; None for the narrowest, which is made of the rows."""
+    mine = [r for r in ROLLUPS if (r.source, r.keys) == (rollup.source, rollup.keys) and r.width < rollup.width]
+    return max(mine, key=lambda r: r.width, default=None)
+
+
+def _gathered(connection: DuckDBPyConnection, rollup: Rollup, finer: Rollup) -> str:
+    """The question that makes the blocks that table `due` touches of those of a finer roll-up."""
+    keys = ", ".join(("run_id", *rollup.keys))
+    within = f"block // {rollup.width // finer.width}"
+    measured = "".join(
+        f", {{'n': sum({x}.n)::BIGINT, 'broken': sum({x}.broken)::BIGINT, 'total': sum({x}.total), "
+        f"'low': min({x}.low), 'high': max({x}.high), 'log': sum({x}.log)}} AS {x}"
+        for x in (quoted(name) for name, _ in _columns(connection, rollup))
+    )
+    return (
+        f"SELECT {keys}, {within} AS block{measured} FROM {finer.name} JOIN due USING (run_id) "
+        f"WHERE ({within} + 1) * {rollup.width} > begin GROUP BY {keys}, {within} ORDER BY run_id, {within}"
     )
 
 

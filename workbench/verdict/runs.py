@@ -18,7 +18,8 @@ _RUNS = """
     SELECT run_id, arm, algorithm, seed, status, reason, outcome, collapse_step,
            coalesce(detected, detection_step) AS detected, peak_success, final_success,
            greatest(coalesce(run.steps, 0), coalesce(seen.steps, 0)) AS steps,
-           TRY(CAST(config->>'$.iterations' AS BIGINT)) AS planned, config
+           TRY(CAST(config->>'$.iterations' AS BIGINT)) AS planned, config,
+           TRY(json_merge_patch(config, '{{"seed": null}}')) AS seedless
     FROM run
     LEFT JOIN (SELECT run_id, last_step + 1 AS steps FROM span WHERE table_name = 'step') AS seen USING (run_id)
     LEFT JOIN (SELECT run_id, min(step) AS detected FROM event WHERE kind = 'collapse' GROUP BY run_id) USING (run_id)
@@ -63,7 +64,7 @@ def outcomes(reader: Reader, experiment: str, run_ids: Sequence[str] | None = No
 
 def every_run(reader: Reader) -> pd.DataFrame:
     """The runs of all experiments, without what the optimizer updates looked like."""
-    return newest(reader.query(_RUNS.format(where="")))
+    return newest(reader.query(_RUNS.format(where=""))).drop(columns="seedless")
 
 
 def newest(frame: pd.DataFrame) -> pd.DataFrame:
@@ -76,13 +77,15 @@ def newest(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _split(frame: pd.DataFrame) -> pd.DataFrame:
     """Runs that share an arm's name but not its settings are different arms."""
-    frame = frame.assign(settings=[json.dumps(replicate(c), sort_keys=True) for c in frame["config"]])
+    # Seeds aside a thousand runs have few configurations, and reading one takes as long as all the rest for a run.
+    told = {text: json.dumps(replicate(text), sort_keys=True) for text in frame["seedless"].unique()}
+    frame = frame.assign(settings=[told[text] for text in frame["seedless"]])
     for arm, rows in frame.groupby("arm", sort=False):
         variants = list(dict.fromkeys(rows["settings"]))
         for number, variant in enumerate(variants[1:], start=2):
             changed = (frame["arm"] == arm) & (frame["settings"] == variant)
             frame.loc[changed, "arm"] = f"{arm} #{number}: {_changes(variants[0], variant)}"
-    return frame.drop(columns="settings")
+    return frame.drop(columns=["settings", "seedless"])
 
 
 def replicate(config: str | None) -> dict[str, Any]:

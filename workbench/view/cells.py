@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from workbench.view.episodes import address
-from workbench.view.figures.heat import Heat, Measure
-from workbench.view.series import Window
+from workbench.view.figures.heat import ACROSS
+from workbench.view.figures.tiles import Heat, Measure
+from workbench.view.series import Window, widths
 from workbench.view.wording import number, word
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ _FIRST = (
     "ratio_geo", "ratio_arith", "ratio_prod", "clip_frac", "approx_kl", "entropy", "advantage", "value_error",
     "gradient_share", "ratio_mass_frac",
 )  # fmt: skip
+_CELLS = 360  # of all maps in a row: narrower ones could not be told apart
 _WHOLE = re.compile(r"-?[0-9]{1,9}")
 
 
@@ -36,6 +38,12 @@ def measure_of(known: Diagnostics, name: str) -> Measure:
     """What the dictionary says of a column of the roll-up."""
     row = known.rows[f"turn_step.{name}"]
     return Measure(name, row["unit"] or "", str(row["formula"] or row["description"] or ""))
+
+
+def cells_over(first: int, last: int, arms: int, runs: int) -> Window:
+    """The steps of a cell, for the maps of so many arms in a row."""
+    points = _CELLS // max(1, min(arms, ACROSS))
+    return Window.made(first, last, points, runs, widths=widths("turn_step", "turn_index"))
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,7 @@ class Turns:
         """A heat map an arm; with `extreme` a cell is coloured by its value farthest from what is neutral."""
         place = {arm: i for i, arm in enumerate(names)}
         rollup = self.window.rollup("turn_step", "turn_index")
-        source = {} if rollup is None else {"block": rollup.width}
+        source = {} if rollup is None else {"rollup": rollup.name, "block": rollup.width}
         cells = store.query(
             "heat" if rollup is None else "heat_blocks", **source, runs=list(self.runs["run_id"]), origins=self.origins,
             arms=[place[arm] for arm in self.runs["arm"]], first=self.window.first, last=self.window.last,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from workbench.view.cells import Turns
-    from workbench.view.figures.heat import Heat
+    from workbench.view.figures.tiles import Heat
 
 ARMS = 6
 _PANELS = 4

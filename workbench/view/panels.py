@@ -112,7 +112,7 @@ def success(store: Store, runs: pd.DataFrame) -> pd.DataFrame:
     ids, zero = list(runs["run_id"]), [0] * len(runs)
     with store.reader.together():
         last = int(store.query("extent", runs=ids, origins=zero)["last"].fillna(0).iloc[0])
-        window = Window.made(0, last, -(-(last + 1) // _SPARK))
+        window = Window.made(0, last, _SPARK, len(ids))
         series = curve(store, ids, zero, window, "step", "success")
     return series.assign(
         run_id=runs["run_id"].to_numpy()[series["run"]], x=series["bucket"] * window.width, last=window.last

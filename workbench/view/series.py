@@ -24,7 +24,16 @@ CLOCKS = {"updates": "updates", "tokens": "tokens_trained"}  # x-axis -> the col
 
 _POINTS = 60_000  # of a whole panel: what a browser draws without a pause
 _MOST, _LEAST = 240, 24  # points of one line
-_BLOCKS = sorted({rollup.width for rollup in ROLLUPS}, reverse=True)
+_READ = 20_000  # steps of all runs together up to which rows are read as they are
+
+
+def widths(table: str | None = None, *keys: str) -> list[int]:
+    """Widths of the roll-ups, of those of `table` (told apart by `keys`) where it is named; the widest first."""
+    found = {r.width for r in ROLLUPS if table is None or (r.source, r.keys) == (table, keys)}
+    return sorted(found, reverse=True)
+
+
+_WIDTHS = widths()
 
 
 @dataclass(frozen=True)
@@ -41,20 +50,24 @@ class Window:
 
     @classmethod
     def over(cls, first: int, last: int, lines: int, least: int = 1) -> Window:
-        """Buckets of at least `least` steps, wider where so many lines would have too many points.
-
-        There half the points are good enough for a roll-up, which is read many times as fast as its rows.
-        """
-        points = min(_MOST, max(_LEAST, _POINTS // max(lines, 1)))
-        needed = math.ceil((last - first + 1) / points)
-        return cls.made(first, last, needed, least, 1 if points == _MOST else 2)
+        """The buckets of `lines` curves: fewer to each where there are many."""
+        return cls.made(first, last, min(_MOST, max(_LEAST, _POINTS // max(lines, 1))), lines, least)
 
     @classmethod
-    def made(cls, first: int, last: int, needed: int, least: int = 1, times: int = 1) -> Window:
-        """Buckets of at least `least` steps, of whole blocks of a roll-up at most `times` as wide as `needed`."""
-        block = next((n for n in _BLOCKS if n <= times * needed), 1)
-        width = max(least, needed)
-        return cls(first - first % block, last, -(-width // block) * block, block)
+    def made(
+        cls, first: int, last: int, points: int, runs: int, least: int = 1, widths: Sequence[int] = _WIDTHS
+    ) -> Window:
+        """At most `points` buckets of at least `least` steps.
+
+        Of many steps of many `runs` they are made of whole blocks of a roll-up, which is read many times as fast as its
+        rows: the widest of `widths` that leaves half of the points.
+        """
+        steps = last - first + 1
+        needed = math.ceil(steps / points)
+        block = 1
+        if steps * runs > _READ:
+            block = next((n for n in widths if -(-needed // n) * n <= 2 * needed), 1)
+        return cls(first - first % block, last, -(-max(least, needed) // block) * block, block)
 
     def rollup(self, table: str, *keys: str) -> Rollup | None:
         """The widest roll-up of `table` (told apart by `keys`) that these buckets can be made of; None: its rows."""

@@ -19,7 +19,7 @@ from workbench.cli.benchmarks.pairs import Sample
 from workbench.cli.benchmarks.peers import Peer
 from workbench.verdict.runs import runs as runs_of
 from workbench.view import theme
-from workbench.view.cells import Turns, measure_of, measures
+from workbench.view.cells import Turns, cells_over, measure_of, measures
 from workbench.view.data import Store
 from workbench.view.diagnostics import Diagnostics, dictionary
 from workbench.view.figures.curves import curves
@@ -35,7 +35,6 @@ REQUESTS = 60  # of each kind: 240 in all
 PEERS = "5,20,50,100,200,500,1000"  # runs that trackio and TensorBoard are asked for
 MEMORY = 2.0  # GiB
 ARMS = 6  # that the screens choose at first
-_BUCKETS = 120  # of one of three heat maps in a row
 
 
 @dataclass(frozen=True)
@@ -195,7 +194,7 @@ def turns(crowd: Crowd, name: str, ends: tuple[int, int]) -> Callable[[], Any]:
     def ask() -> Any:
         import pandas as pd
 
-        window = Window.made(*ends, -(-(ends[1] - ends[0] + 1) // _BUCKETS))
+        window = cells_over(*ends, len(names), len(chosen))
         view = Turns(chosen, [0] * len(chosen), window, measure_of(crowd.known, name))
         maps = view.heats(Store(crowd.runs), names, extreme=False)
         shades = shading(view.measure.unit, pd.concat([m.cells["value"] for m in maps]).dropna())

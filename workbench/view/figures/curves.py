@@ -28,7 +28,7 @@ def curves(
     `scale` of the y-axes: linear, log, or auto (log where a linear axis would hide most values). A `legend` may be
     left out where there is one arm.
     """
-    import plotly.graph_objects as go
+    from workbench.view.figures.drawn import Drawn  # plotly takes a while to load
 
     across = columns or (1 if len(panels) <= 3 else 2)
     rows = math.ceil(len(panels) / across)
@@ -53,8 +53,7 @@ def curves(
             "visible": False, "fixedrange": True,
         }  # fmt: skip
         layout["annotations"] += _words(panel, pane, text, palette)
-    # To have every value of fifty arms checked takes as long as all the rest of the figure; the tests do it.
-    return go.Figure(traces, layout, _validate=False)
+    return Drawn(traces, layout)
 
 
 def _legend_rows(arms: Sequence[str]) -> int:

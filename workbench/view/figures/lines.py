@@ -68,8 +68,9 @@ def of_panel(panel: Panel, styles: Mapping[str, Style], palette: Palette) -> lis
         traces += [_middle(part, style, arm) for arm, style, part in parts]
     else:
         kind = "scattergl" if len(panel.data) > _WEBGL else "scatter"
-        traces = [_extremes(part, style, arm, kind) for arm, style, part in parts]
-        traces += [_seeds(part, style, arm, kind) for arm, style, part in parts]
+        runs = [(arm, style, _gapped(part)) for arm, style, part in parts]
+        traces = [_extremes(part, style, arm, kind) for arm, style, part in runs]
+        traces += [_seeds(part, style, arm, kind) for arm, style, part in runs]
     traces += [*_thresholds(panel, styles, palette), _alarms(panel, styles)]
     return [trace for trace in traces if trace is not None]
 
@@ -109,13 +110,12 @@ def _seeds(part: Columns, style: Style, arm: str, kind: str) -> Trace:
     """All seeds of an arm in one trace, with a gap between two runs."""
     import numpy as np
 
-    look = _drawn(style, int(np.diff(_ends(part), prepend=0).max()), 1.4)
+    look = _drawn(style, int(np.diff(np.flatnonzero(np.isnan(part["run"])), prepend=-1).max()) - 1, 1.4)
     if kind == "scattergl":  # the graphics processor thins out no markers
         look = {"mode": "lines", "line": look["line"]}
     return {
-        "type": kind, "x": _with_gaps(part, "x"), "y": _with_gaps(part, "mean"),
-        "customdata": _with_gaps(part, "seed"), "legendgroup": figure_text(arm), "showlegend": False,
-        "connectgaps": False, **look,
+        "type": kind, "x": part["x"], "y": part["mean"], "customdata": part["seed"], "legendgroup": figure_text(arm),
+        "showlegend": False, "connectgaps": False, **look,
         "hovertemplate": f"<b>{figure_text(arm)}</b><br>seed %{{customdata}}<br>at %{{x:,.6~g}}: %{{y:.4~g}}"
         "<extra></extra>",
     }  # fmt: skip
@@ -123,29 +123,25 @@ def _seeds(part: Columns, style: Style, arm: str, kind: str) -> Trace:
 
 def _extremes(part: Columns, style: Style, arm: str, kind: str) -> Trace | None:
     """Lowest and highest value of every bucket: a mean may smooth, it must not hide a spike."""
-    if (part["low"] == part["high"]).all():
+    import numpy as np
+
+    if not (part["low"] < part["high"]).any():
         return None
     return {
-        "type": kind, "x": _with_gaps(part, "x", "x"), "y": _with_gaps(part, "low", "high"), "mode": "lines",
-        "connectgaps": False, "line": {"color": faded(style.colour, 0.3), "width": 1},
+        "type": kind, "x": np.repeat(part["x"], 2), "y": np.column_stack([part["low"], part["high"]]).ravel(),
+        "mode": "lines", "connectgaps": False, "line": {"color": faded(style.colour, 0.3), "width": 1},
         "legendgroup": figure_text(arm), "showlegend": False, "hoverinfo": "skip",
     }  # fmt: skip
 
 
-def _ends(part: Columns) -> np.ndarray:
-    """The place behind the last point of each run (`part` goes run by run)."""
+def _gapped(part: Columns) -> Columns:
+    """The points of an arm, which go run by run, with a point of NaN behind the last one of each run."""
     import numpy as np
 
     run = part["run"]
-    return np.append(np.flatnonzero(run[1:] != run[:-1]) + 1, len(run))
-
-
-def _with_gaps(part: Columns, *columns: str) -> np.ndarray:
-    """The values of `columns`, point by point, with NaN behind the last point of each run."""
-    import numpy as np
-
-    values = np.column_stack([part[name] for name in columns]).ravel()
-    return np.insert(values, _ends(part) * len(columns), np.nan)
+    ends = np.append(np.flatnonzero(run[1:] != run[:-1]) + 1, len(run))
+    order = np.insert(np.arange(len(run)), ends, -1)  # the last place, where the NaN stands
+    return {name: np.append(column, np.nan)[order] for name, column in part.items()}
 
 
 def _drawn(style: Style, points: int, width: float) -> dict[str, Any]:

@@ -8,7 +8,7 @@ late AS (
 rolled AS (
     SELECT arm, (block * $block + $block // 2 - origin - $first) // $width AS bucket, turn_index, n_turns.total AS turns,
            COLUMNS(lambda c: c = $column) AS value
-    FROM turn_index_block JOIN chosen USING (run_id)
+    FROM query_table($rollup) JOIN chosen USING (run_id)
     WHERE block * $block + $block // 2 - origin BETWEEN $first AND $last
 ),
 single AS (

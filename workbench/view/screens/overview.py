@@ -35,13 +35,17 @@ _SHOWN = {"region": "the region", "runs": "every run"}
 def overview(store: Store) -> None:
     """Which arm died, in how many seeds, and when."""
     chosen, count = st.columns([2, 3], vertical_alignment="bottom")
-    with chosen:
-        experiment = choose_experiment(store)
-    each = runs(store, experiment)
+    with store.reader.together():
+        with chosen:
+            experiment = choose_experiment(store)
+        each = runs(store, experiment)
+        if not regions.is_region(store, experiment):
+            success(store, each)  # remembered until it is drawn
+    shown = _region(store, experiment)
     with count:
         st.html(f'<p class="sorl-note">{html_text(_count(each))}</p>')
     st.html(f'<p class="sorl-question">{html_text(question(store, experiment))}</p>')
-    if (shown := _region(store, experiment)) is not None:
+    if shown is not None:
         regions.say_answer(shown)
         as_runs = choose("show", "Show", list(_SHOWN), kind="row", words=lambda one: _SHOWN[one]) == "runs"
         if not as_runs:

@@ -9,11 +9,12 @@ import streamlit as st
 
 from workbench.spec import InputError
 from workbench.view import export, openings, regions, theme
-from workbench.view.cells import Cell, Turns, columns, listed, measure_of, measures
+from workbench.view.cells import Cell, Turns, cells_over, columns, listed, measure_of, measures
 from workbench.view.controls import choose, choose_many, choose_range
 from workbench.view.diagnostics import Diagnostics, dictionary
 from workbench.view.experiments import choose_experiment, runs
-from workbench.view.figures.heat import ACROSS, Heat, heat
+from workbench.view.figures.heat import heat
+from workbench.view.figures.tiles import Heat
 from workbench.view.links import linked_table, run_links
 from workbench.view.page import curves_only, look, note, screen
 from workbench.view.picks import follow, keep, zoom
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from workbench.view.data import Store
 
-_BUCKETS = 360  # of all maps in a row: narrower cells could not be told apart
 _AXIS = {"step": "step", "onset": "before collapse"}
 
 
@@ -64,7 +64,7 @@ def turns(store: Store) -> None:
     )  # fmt: skip
     zoom("range", dragged)
     if clicked:
-        place, *where = (int(v) for v in clicked[0]["customdata"])
+        place, *where = (int(v) for v in clicked[0]["customdata"][:3])
         if (other := view.cell(names[place], *where)) != shown:
             follow("cell", other.written)
     note(f"A cell is the {'most extreme' if extreme else 'mean'} value over the runs and steps in it. "
@@ -94,8 +94,8 @@ def _how(store: Store, each: pd.DataFrame, names: list[str], known: Diagnostics)
     starts = origins(picked, axis)
     extent = store.query("extent", runs=list(picked["run_id"]), origins=starts).fillna(0)
     first, last = choose_range("range", "Steps", int(extent["first"].iloc[0]), int(extent["last"].iloc[0]))
-    width = -(-(last - first + 1) // (_BUCKETS // max(1, min(len(names), ACROSS))))
-    return Turns(picked, starts, Window.made(first, last, width), measure_of(known, name)), axis, shown == "extreme"
+    window = cells_over(first, last, len(names), len(picked))
+    return Turns(picked, starts, window, measure_of(known, name)), axis, shown == "extreme"
 
 
 def _listing(store: Store, view: Turns, known: Diagnostics, experiment: str, cell: Cell) -> None:
