@@ -320,6 +320,18 @@ def test_updates_that_leave_their_data_behind_are_no_hidden_temperature() -> Non
     assert "temperature_hidden" in [f.cause.name for f in diagnose(log(unmoved)).findings]
 
 
+def test_entropy_of_a_policy_that_updates_carried_away_says_nothing_of_what_was_drawn() -> None:
+    for moved, told in ((10.0, False), (0.01, True)):
+        tables = healthy()
+        drawn_hotter(tables)
+        rows = tables["token"].to_dict("records")
+        for row in rows:
+            away = moved if row["step"] >= AT else 0.0
+            row["log_prob"] = [x - away for x in row["log_prob_behaviour"]]
+        tables["token"] = pd.DataFrame(rows)
+        assert ("temperature_hidden" in names(tables)) is told
+
+
 def names(tables: dict[str, pd.DataFrame], settings: dict[str, Any] | None = None, **run: Any) -> list[str]:
     return [f.cause.name for f in diagnose(log(tables, settings, **run)).findings]
 

@@ -32,7 +32,8 @@ COLUMNS = {
         "n_turns", "n_tokens", "n_searches", "n_observation_tokens", "valid_turn_frac",
     ),
     "token": (
-        "step", "trajectory", "token", "trained", "turn_index", "log_prob_behaviour", "log_prob_old", "entropy",
+        "step", "trajectory", "token", "trained", "turn_index", "log_prob_behaviour", "log_prob_old",
+        "log_prob", "entropy",
     ),
 }  # fmt: skip
 

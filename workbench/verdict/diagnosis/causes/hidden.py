@@ -12,6 +12,7 @@ from workbench.verdict.diagnosis.log import Log
 
 HIDDEN = 4.5  # standard errors, at the best of all places to cut the run in two
 FEWEST = 4  # steps on either side of that cut
+AGREE = 0.1  # nats a token; where the updates took the policy farther from its sampler, the excess may be theirs
 RIGHT = 0.5  # of the success that was usual: with less, what a critic finds better than expected need not be right
 
 
@@ -51,7 +52,10 @@ def _wrong(log: Log) -> pd.Index:
 
 
 def _of_transcripts(log: Log) -> Clue | None:
-    kept = log.transcripts("log_prob_behaviour", "entropy", "trained")
+    names = ("log_prob_behaviour", "entropy", "trained")
+    kept = log.transcripts(*names, "log_prob")
+    if kept.empty:
+        kept = log.transcripts(*names).assign(log_prob=None)
     surprise = _surprise(kept[~kept["step"].isin(log.rescored)])
     if surprise is None:
         return None
@@ -80,17 +84,28 @@ def _of_transcripts(log: Log) -> Clue | None:
 
 
 def _surprise(frame: pd.DataFrame) -> pd.DataFrame | None:
-    """Of every transcript: its step, and the mean of -log p_mu - H over the tokens that the policy wrote."""
+    """Of every transcript: its step, and the mean of -log p_mu - H over the tokens that the policy wrote.
+
+    H is the entropy of the policy that the updates made, so it tells what was drawn where that is still the sampler's.
+    """
     rows = []
-    for step, log_prob, entropy, trained in zip(
-        frame["step"], frame["log_prob_behaviour"], frame["entropy"], frame["trained"], strict=True
-    ):
+    columns = (frame[name] for name in ("step", "log_prob_behaviour", "entropy", "trained", "log_prob"))
+    for step, drawn, entropy, trained, now in zip(*columns, strict=True):
         mask = np.asarray(trained, bool)
-        excess = -np.asarray(log_prob, float)[mask] - np.asarray(entropy, float)[mask]
+        log_prob = np.asarray(drawn, float)[mask]
+        excess = -log_prob - np.asarray(entropy, float)[mask]
+        if now is not None and not _mean(np.abs(np.asarray(now, float)[mask] - log_prob)) <= AGREE:
+            continue
         if np.isfinite(excess).any():
-            rows.append((int(step), float(np.nanmean(excess))))
+            rows.append((int(step), _mean(excess)))
     found = pd.DataFrame(rows, columns=["step", "excess"])
     return found if found["step"].nunique() > 2 * FEWEST else None
+
+
+def _mean(values: np.ndarray) -> float:
+    """Mean of the finite values; NaN without one."""
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if len(finite) else float("nan")
 
 
 TEMPERATURE_HIDDEN = Cause(
