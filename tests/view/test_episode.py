@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from streamlit.testing.v1 import AppTest
@@ -50,6 +51,12 @@ def test_episode_takes_its_view_from_the_address(grid: Path, open_screen: Open) 
     shown = html(app)
     assert 'data-tip="' in shown
     assert "Trajectory 0: answered" in shown
+
+
+def test_the_turns_of_the_transcript_have_the_figures_of_the_chosen_epoch(grid: Path, open_screen: Open) -> None:
+    for epoch in ("0", "1"):
+        app = open_screen("episode", grid, run="st-ppo-s1-aaaa0001", step="7", trajectory="0", epoch=epoch)
+        assert set(re.findall(r"gradient in epoch (\d)", html(app))) == {epoch}
 
 
 def test_trajectories_without_tokens_say_so_and_name_those_that_have_them(grid: Path, open_screen: Open) -> None:

@@ -45,6 +45,7 @@ def turn(index: int = 1, **changes: Any) -> dict[str, Any]:
         "ratio_geo": 0.5,
         "log_ratio_sum": -2.0,
         "gradient_share": 0.1,
+        "epoch": 2,
     } | changes
 
 
@@ -197,7 +198,13 @@ def test_tokens_without_texts_keep_their_place_and_their_ids() -> None:
 
 def test_the_heading_of_a_turn_says_what_it_did_and_how_far_it_moved() -> None:
     source = html.unescape(transcript(episode(["a"]), [turn(status="invalid", gradient_share=None)], LIGHT))
-    for words in ("<b>Turn 1</b>", "invalid", "ratio 0.5", "sum of log-ratios -2 nats", "– of its update's gradient"):
+    for words in (
+        "<b>Turn 1</b>",
+        "invalid",
+        "ratio 0.5",
+        "sum of log-ratios -2 nats",
+        "– of its update's gradient in epoch 2",
+    ):
         assert words in source
 
 
@@ -220,7 +227,7 @@ def test_the_legend_names_its_ends_and_its_marks() -> None:
     for palette in (LIGHT, DARK):
         said = "".join(text for _, text in page(legend(palette)).texts)
         for words in (
-            "log-ratio in the last epoch (nats)",
+            "tokens in the last epoch: log-ratio (nats)",
             "≤ -10",
             "≥ 10",
             "clipped",

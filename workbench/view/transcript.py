@@ -112,7 +112,8 @@ def _heading(turn: int, entry: Mapping[str, Any]) -> str:
         said.append(html_text(word(entry["status"])))
         said.append(f"ratio {html_text(number(entry['ratio_geo']))}")
         said.append(f"sum of log-ratios {html_text(number(entry['log_ratio_sum']))} nats")
-        said.append(f"{html_text(number(entry['gradient_share']))} of its update's gradient")
+        share, epoch = html_text(number(entry["gradient_share"])), html_text(word(entry["epoch"]))
+        said.append(f"{share} of its update's gradient in epoch {epoch}")
     return f'<div class="sorl-turn">{" · ".join(said)}</div>'
 
 
@@ -192,5 +193,5 @@ def legend(palette: Palette) -> str:
         )
     )  # fmt: skip
     scale = f'<div class="sorl-scale"><div style="background:linear-gradient(90deg,{stops})"></div>{ticks}</div>'
-    words = f"<div><span>log-ratio in the last epoch (nats)</span>{scale}</div><div>{marks}</div>"
+    words = f"<div><span>tokens in the last epoch: log-ratio (nats)</span>{scale}</div><div>{marks}</div>"
     return f'<div class="sorl-legend" style="{_colours(palette)}">{words}</div>'

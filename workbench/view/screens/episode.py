@@ -88,7 +88,7 @@ def _episode(store: Store, known: Diagnostics, experiment: str, run: str, step: 
     turns = store.records("ledger", run=run, step=step, trajectory=trajectory)
     text, table = st.columns([11, 9], gap="medium")
     with table:
-        worst = episodes.worst_epoch(turns)
+        worst, mine = episodes.worst_epoch(turns), []
         if worst is None:
             note("No turn of this trajectory is recorded.")
         else:
@@ -96,14 +96,14 @@ def _episode(store: Store, known: Diagnostics, experiment: str, run: str, step: 
             told = {episodes.WORST: f"largest gradient ({worst})"}
             chosen = choose("epoch", "Epoch of the figures", epochs, kind="row", words=lambda e: told.get(e, e))
             epoch = worst if chosen == episodes.WORST else int(chosen)
-            st.html(ledger([turn for turn in turns if turn["epoch"] == epoch], known))
+            mine = [turn for turn in turns if turn["epoch"] == epoch]
+            st.html(ledger(mine, known))
             note("Bold: the turn with the largest gradient_share. Point at a name for its definition.")
     with text:
         tokens = store.records("tokens", run=run, step=step, trajectory=trajectory)
         if tokens:
             palette = look()
-            last = [turn for turn in turns if turn["epoch"] == max(turn["epoch"] for turn in turns)]
-            st.html(transcript.legend(palette) + transcript.transcript(tokens[0], last, palette))
+            st.html(transcript.legend(palette) + transcript.transcript(tokens[0], mine, palette))
         else:
             place = {"experiment": experiment, "run": run, "step": str(step)}
             here = episodes.kept(store, run).get(step, [])
