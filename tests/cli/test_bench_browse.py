@@ -62,13 +62,17 @@ def test_without_browser_and_other_tools_it_says_so_and_measures_the_rest(
     monkeypatch.setattr(peers, "missing", lambda: "no other tools here")
     said: list[str] = []
     results = suite.run(RunSettings(), crowd, ["browse"], 1, said.append, Browse(SIZE, crowd, requests=1))
+    kinds = ["overlay, all runs", "zoom, all runs", "zoom, six arms", "heat map, six arms"]
+    assert [x.name for x in results.latencies] == [*(f"{kind}, rows as written" for kind in kinds), *kinds]
     assert [line for line in said if "here" in line] == [
         "without first paint and memory: no browser here",
         "without trackio and TensorBoard: no other tools here",
     ]
     report.show(results)
     assert "overlay, all runs" in capsys.readouterr().out
-    assert len(report.as_json(results)["latencies"]) == 4
+    assert len(report.as_json(results)["latencies"]) == 8
+    again = suite.run(RunSettings(), crowd, ["browse"], 1, said.append, Browse(SIZE, crowd, requests=1))
+    assert [x.name for x in again.latencies] == kinds  # it was laid out before
 
 
 def test_other_tools_are_asked_n_by_n_beside_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

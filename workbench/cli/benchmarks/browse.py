@@ -13,7 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli.benchmarks import live, peers
-from workbench.cli.benchmarks.crowd import EXPERIMENT, Size, ensure
+from workbench.cli.benchmarks.crowd import EXPERIMENT, Size, ensure, lay_out
 from workbench.cli.benchmarks.latency import Latency, timed
 from workbench.cli.benchmarks.pairs import Sample
 from workbench.cli.benchmarks.peers import Peer
@@ -83,9 +83,14 @@ class Browse:
         """The answers of the app, and those of other tools where they are installed."""
         with tempfile.TemporaryDirectory(prefix="sorl-browse-") as place:
             runs = self.folder or Path(place) / "runs"
-            ensure(runs, self.size, say)
+            found = []
+            if not ensure(runs, self.size, say):
+                say("requests, rows as they were written")
+                found += answers(runs, self.requests, ", rows as written")
+                say("sorl sync --compact")
+                lay_out(runs, self.size, say)
             say("requests")
-            found = answers(runs, self.requests)
+            found += answers(runs, self.requests)
             if reason := live.missing():
                 say(f"without first paint and memory: {reason}")
             else:
@@ -141,7 +146,7 @@ def _painted(runs: Path, place: Path, then: Sequence[str] = ()) -> tuple[Sample,
         return Sample(1, seconds, 0.0), Sample(1, int(words[words.index("VmHWM:") + 1]) / 2**20, 0.0)
 
 
-def answers(runs: Path, requests: int = REQUESTS) -> list[Latency]:
+def answers(runs: Path, requests: int = REQUESTS, note: str = "") -> list[Latency]:
     """Seconds from the question to the figure; every request is asked anew, of columns and windows drawn by lot."""
     crowd = Crowd.of(runs)
     draw = random.Random(0)
@@ -151,7 +156,7 @@ def answers(runs: Path, requests: int = REQUESTS) -> list[Latency]:
         ("zoom, six arms", 0.3, lambda: overlay(crowd, draw.choice(crowd.curves), ARMS, part(crowd, draw))),
         ("heat map, six arms", 0.3, lambda: turns(crowd, draw.choice(crowd.turns), draw.choice(_ends(crowd, draw)))),
     ]
-    found = [Latency(name, bar) for name, bar, _ in kinds]
+    found = [Latency(name + note, bar) for name, bar, _ in kinds]
     for number in range(-1, requests):  # the first of each kind warms imports and caches up
         for latency, (_, _, prepare) in zip(found, kinds, strict=True):
             sample = timed(prepare())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.diagnostics import CATALOGUE
 from workbench.spec import Diagnostic, InputError, RunSettings, Unit
 from workbench.store import rollup
+from workbench.store.compact import compact
 from workbench.store.connect import database, writer
 from workbench.store.quoting import quoted
 from workbench.store.schema import create
@@ -24,6 +25,8 @@ START = datetime(2026, 11, 1, 12)
 _ALGORITHMS = ("ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo")
 _SEEDS = 20  # of an arm
 _ROWS = 2_000_000  # of one transaction
+_MADE = "rows made for `sorl bench --only browse`"
+_LAID_OUT = f"{_MADE}, laid out anew"
 _SIGN = {Unit.FRACTION: "0.1 + 0.05 * {u} + 0.4 * fallen", Unit.RATIO: "exp(0.04 * ({u} - 0.5) + 1.5 * fallen * {u})"}
 _SIZE = "(0.02 + 0.01 * {u}) * (1 + 30 * fallen * {u})"
 _SUCCESS = "greatest(0, 0.8 * (1 - exp(-step / 800)) * (1 - 0.97 * fallen) + 0.02 * ({u} - 0.5))"
@@ -88,17 +91,20 @@ class Member:
         return int(self.steps * (0.1 + 0.8 * (self.number * 0.6180339887 % 1)))
 
 
-def ensure(runs: Path, size: Size, say: Callable[[str], None]) -> None:
-    """The crowd in `runs`, made where it is missing. Raises InputError for a folder that holds another database."""
-    wanted = (f"{size} rows made for `sorl bench --only browse`",)
+def ensure(runs: Path, size: Size, say: Callable[[str], None]) -> bool:
+    """The crowd in `runs`, made where it is missing; True where `lay_out` was here.
+
+    Raises InputError for a folder that holds another database.
+    """
+    wanted = [f"{size} {made}" for made in (_MADE, _LAID_OUT)]
     if database(runs).exists():
         import duckdb
 
         with duckdb.connect(str(database(runs)), read_only=True) as connection:
             found = connection.execute("SELECT toml FROM experiment WHERE experiment = ?", [EXPERIMENT]).fetchone()
-        if found != wanted:
+        if found is None or found[0] not in wanted:
             raise InputError(f"'{runs}' holds another database: name an empty folder, or delete that one")
-        return
+        return bool(found[0] == wanted[1])
     runs.mkdir(parents=True, exist_ok=True)
     with writer(runs, 1.0) as connection:
         create(connection, CATALOGUE)
@@ -108,7 +114,15 @@ def ensure(runs: Path, size: Size, say: Callable[[str], None]) -> None:
         say("rolling up")
         rollup.rebuild(connection)
         connection.execute("INSERT INTO experiment VALUES (?, ?, ?, ?)",
-                           [EXPERIMENT, "Can a thousand runs be browsed?", *wanted, START])  # fmt: skip
+                           [EXPERIMENT, "Can a thousand runs be browsed?", wanted[0], START])  # fmt: skip
+    return False
+
+
+def lay_out(runs: Path, size: Size, say: Callable[[str], None]) -> None:
+    """What `sorl sync --compact` does, and a note of it."""
+    compact(runs, say)
+    with writer(runs, 1.0) as connection:
+        connection.execute("UPDATE experiment SET toml = ? WHERE experiment = ?", [f"{size} {_LAID_OUT}", EXPERIMENT])
 
 
 def _fill(connection: DuckDBPyConnection, size: Size) -> Iterator[int]:

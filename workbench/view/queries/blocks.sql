@@ -9,7 +9,8 @@ rolled AS (
     SELECT run, (block * $block + $block // 2 - origin - $first) // $width AS bucket,
            COLUMNS(lambda c: c = $column) AS value
     FROM query_table($rollup) JOIN chosen USING (run_id)
-    WHERE block * $block + $block // 2 - origin BETWEEN $first AND $last
+    WHERE block BETWEEN (list_min($origins) + $first) // $block AND (list_max($origins) + $last) // $block  -- as in `series`
+          AND block * $block + $block // 2 - origin BETWEEN $first AND $last
 ),
 single AS (
     SELECT run, (step - origin - $first) // $width AS bucket, COLUMNS(lambda c: c = $column)::DOUBLE AS value
