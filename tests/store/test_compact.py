@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+import errno
 import fcntl
-import os
 import shutil
 import signal
 from collections import namedtuple
@@ -89,7 +89,7 @@ def finished(code: str, runs: Path) -> str:
 
 def left(runs: Path) -> list[str]:
     """What lies in the runs folder beside the experiments."""
-    return sorted(p.name for p in runs.iterdir() if p.name != "demo")
+    return sorted(p.name for p in runs.iterdir() if p.name not in ("demo", ".compacting.lock"))
 
 
 def test_a_database_laid_out_anew_has_the_same_rows_columns_views_and_comments(runs: Path) -> None:
@@ -224,14 +224,22 @@ def test_a_log_that_a_killed_writer_left_is_part_of_the_database(long: Path) -> 
 def test_only_one_compaction_is_at_work(long: Path) -> None:
     (long / ".compacting").mkdir()
     (long / ".compacting" / "sorl.duckdb").touch()
-    held = os.open(long, os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_EX)
-    with pytest.raises(InputError, match="another `sorl sync --compact` is at work"):
-        compact(long)
+    with (long / ".compacting.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match="another `sorl sync --compact` is at work"):
+            compact(long)
     assert (long / ".compacting" / "sorl.duckdb").exists()
-    os.close(held)
     compact(long)
     assert left(long) == ["sorl.duckdb"]
+
+
+def test_storage_without_locks_is_named(long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_locks(handle: Any, kind: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", without_locks)
+    with pytest.raises(InputError, match=r"without file locks \(No locks available\)"):
+        compact(long)
 
 
 def test_a_shell_that_holds_the_database_open_is_waited_for_and_then_named(long: Path) -> None:

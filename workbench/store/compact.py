@@ -75,25 +75,28 @@ def compact(runs: Path, say: Callable[[str], None] = lambda _: None, *, seconds:
 
 @contextmanager
 def _scratch(runs: Path) -> Iterator[Path]:
-    """A folder for the copy and for what does not fit into memory, on the disk of the database; empty, gone in the end.
+    """A folder for the copy and for what does not fit into memory, on the disk of the database; gone in the end.
 
-    Raises InputError while another compaction is at work: the lock on the runs folder goes with the process.
+    Raises InputError while another compaction is at work. The lock goes with the process; its file stays, because a
+    lock on a deleted file keeps nobody out.
     """
     scratch = runs / ".compacting"
-    held = os.open(runs, os.O_RDONLY)
-    try:
+    with (runs / ".compacting.lock").open("a") as lock:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(f"another `sorl sync --compact` is at work in '{runs}': let it finish") from None
+        except OSError as error:
+            raise InputError(
+                f"'{runs}' lies on storage without file locks ({error.strerror}): mount it with flock, or copy the "
+                "folder elsewhere"
+            ) from None
         shutil.rmtree(scratch, ignore_errors=True)  # of a compaction that was killed
         scratch.mkdir()
         try:
             yield scratch
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-    finally:
-        os.close(held)
 
 
 def _copy(runs: Path, new: Path, say: Callable[[str], None], seconds: float) -> int:
