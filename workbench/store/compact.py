@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 TILE = 512  # steps; a run of fewer stays in one piece
-_ROWS = (
-    2_500_000  # that are sorted at once: a tile of them fills one of DuckDB's row groups where runs have 10,000 steps
-)
+_ROWS = 2_500_000  # that are sorted at once: a tile of them fills a row group of DuckDB where runs have 10,000 steps
 _PATIENCE = 30.0  # seconds for whoever has the database open
 _CONFIG: dict[str, Any] = {"memory_limit": "4GiB"}  # what does not fit is sorted on the disk
 

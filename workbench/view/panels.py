@@ -78,7 +78,7 @@ def panel(store: Store, chosen: Chosen, known: Diagnostics, metric: str, *, band
         alarms = _alarms(store, chosen, row["name"]) if row["table_name"] == "step" else None
     points = placed(series, chosen.runs, window, clock)
     broken = points[points["non_finite"] > 0]
-    finite = points.dropna(subset=["mean"])
+    finite = points if points["mean"].notna().all() else points.dropna(subset=["mean"])
     return Panel(
         name=known.label(metric), unit=row["unit"] or "", definition=_definition(row),
         data=banded(finite) if bands else finite, thresholds=thresholds, alarms=alarms, broken=broken,
@@ -125,9 +125,9 @@ def onsets(chosen: Chosen) -> pd.DataFrame:
 
     if chosen.axis in CLOCKS:
         return pd.DataFrame(columns=["arm", "run_id", "x"])
-    rows = chosen.runs.assign(x=chosen.runs["collapse_step"] - chosen.origins).dropna(subset=["collapse_step"])
     window = chosen.window
-    return rows.loc[rows["x"].between(window.first, window.last), ["arm", "run_id", "x"]]
+    rows = chosen.runs[["arm", "run_id"]].assign(x=chosen.runs["collapse_step"] - chosen.origins).dropna()
+    return rows[rows["x"].between(window.first, window.last)]
 
 
 def _clock(store: Store, chosen: Chosen) -> pd.DataFrame | None:

@@ -9,7 +9,9 @@ import re
 _INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _MARKDOWN = re.compile(r"([!-/:-@\[-`{-~])")
 # Figures read HTML tags, %{...} in hover texts, and $...$ as LaTeX.
-_FIGURE = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;", "%": "&#37;", "{": "&#123;", "}": "&#125;"}
+_FIGURE = str.maketrans(
+    {"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;", "%": "&#37;", "{": "&#123;", "}": "&#125;"}
+)
 
 
 def visible(text: object) -> str:
@@ -24,7 +26,7 @@ def html_text(text: object) -> str:
 
 def figure_text(text: object) -> str:
     """`text` for titles, labels and hover texts of a figure."""
-    return "".join(_FIGURE.get(character, character) for character in visible(text))
+    return visible(text).translate(_FIGURE)
 
 
 def markdown_text(text: object) -> str:

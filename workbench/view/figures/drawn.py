@@ -15,8 +15,9 @@ from workbench.view.figures.panes import Trace
 class Drawn(go.Figure):  # type: ignore[misc]
     """A figure of traces as plotly reads them from JSON, unchecked (the tests have it check them).
 
-    Arrays of numbers become float64 in plotly's encoding of typed arrays, where NaN is a gap. `data` is empty: what is
-    drawn is in `to_dict` and `to_json`, which is all that a page asks for.
+    Arrays of numbers become plotly's typed arrays, where NaN is a gap: float32 where it holds every value exactly, as
+    it does steps, seeds and counts, else float64. `data` is empty: what is drawn is in `to_dict` and `to_json`, which
+    is all that a page asks for.
     """
 
     def __init__(self, traces: Iterable[Trace], layout: Mapping[str, Any]) -> None:
@@ -34,4 +35,12 @@ def _packed(value: Any) -> Any:
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu" or not value.size:
         return value
     shape = {"shape": ", ".join(map(str, value.shape))} if value.ndim > 1 else {}
-    return {"dtype": "f8", "bdata": b64encode(value.astype("<f8").tobytes()).decode("ascii"), **shape}
+    exact = _exact(value.astype("<f8"))
+    return {"dtype": exact.dtype.str[1:], "bdata": b64encode(exact.tobytes()).decode("ascii"), **shape}
+
+
+def _exact(value: np.ndarray) -> np.ndarray:
+    """Half the bytes where nothing is lost by it."""
+    with np.errstate(over="ignore"):  # a large value becomes Inf, which is not the same
+        short = value.astype("<f4")
+    return short if np.array_equal(short, value, equal_nan=True) else value
