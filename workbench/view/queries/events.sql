@@ -1,5 +1,5 @@
 -- One row per event of the chosen runs that has a step, counted from each run's origin; the onset of a collapse too.
-WITH chosen AS (SELECT unnest($runs) AS run_id, unnest($origins) AS origin, unnest(range(len($runs))) AS run)
+WITH chosen AS MATERIALIZED (SELECT unnest($runs) AS run_id, unnest($origins) AS origin, unnest(range(len($runs))) AS run)
 SELECT run, step - origin AS x, kind, severity, diagnostic, value, message
 FROM event JOIN chosen USING (run_id)
 WHERE step IS NOT NULL
