@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.store.contents import is_open
 from workbench.cli import bench
 from workbench.cli.benchmarks import ON_REQUEST, browse, live, peers, report, suite
 from workbench.cli.benchmarks.browse import Browse, Crowd
@@ -15,6 +16,9 @@ from workbench.cli.benchmarks.pairs import Sample
 from workbench.spec import RunSettings
 
 SIZE = Size(runs=25, steps=600, turns=2)
+KINDS = ("overlay, all runs", "zoom, all runs", "zoom, six arms", "heat map, six arms")
+WHEN = (browse.PAUSED, "")
+ASKED = [f"{kind}{when}" for when in WHEN for kind in KINDS]
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +47,18 @@ def test_a_bar_is_kept_by_the_clock_or_by_cpu_time_or_not() -> None:
 
 def test_every_kind_of_request_is_answered_by_the_code_of_the_screens(crowd: Path) -> None:
     found = browse.answers(crowd, requests=2)
-    assert [x.name for x in found] == ["overlay, all runs", "zoom, all runs", "zoom, six arms", "heat map, six arms"]
+    assert [x.name for x in found] == ASKED
     assert all(len(x.samples) == 2 and min(s.cpu_seconds for s in x.samples) > 0 for x in found)
+
+
+def test_after_a_pause_the_database_is_closed_and_otherwise_it_stays_open(tmp_path: Path) -> None:
+    ensure(runs := tmp_path / "runs", Size(runs=2, steps=40, turns=1), lambda _: None)
+    known = Crowd.of(runs)
+    browse.overlay(known, "turn_step.entropy", None, (0, 39))()
+    known.fresh(paused=False)
+    assert is_open(runs)
+    known.fresh(paused=True)
+    assert not is_open(runs)
 
 
 def test_an_overlay_draws_every_run_and_a_heat_map_every_arm(crowd: Path) -> None:
@@ -62,17 +76,19 @@ def test_without_browser_and_other_tools_it_says_so_and_measures_the_rest(
     monkeypatch.setattr(peers, "missing", lambda: "no other tools here")
     said: list[str] = []
     results = suite.run(RunSettings(), crowd, ["browse"], 1, said.append, Browse(SIZE, crowd, requests=1))
-    kinds = ["overlay, all runs", "zoom, all runs", "zoom, six arms", "heat map, six arms"]
-    assert [x.name for x in results.latencies] == [*(f"{kind}, rows as written" for kind in kinds), *kinds]
+    assert [x.name for x in results.latencies] == [
+        *(f"{kind}, rows as written{when}" for when in WHEN for kind in KINDS),
+        *ASKED,
+    ]
     assert [line for line in said if "here" in line] == [
         "without first paint and memory: no browser here",
         "without trackio and TensorBoard: no other tools here",
     ]
     report.show(results)
     assert "overlay, all runs" in capsys.readouterr().out
-    assert len(report.as_json(results)["latencies"]) == 8
+    assert len(report.as_json(results)["latencies"]) == 16
     again = suite.run(RunSettings(), crowd, ["browse"], 1, said.append, Browse(SIZE, crowd, requests=1))
-    assert [x.name for x in again.latencies] == kinds  # it was laid out before
+    assert [x.name for x in again.latencies] == ASKED  # it was laid out before
 
 
 def test_other_tools_are_asked_n_by_n_beside_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

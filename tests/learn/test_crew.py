@@ -52,7 +52,9 @@ def begun(folder: Path, cache: Path) -> tuple[subprocess.Popen[bytes], psutil.Pr
 
 # Its gradient is divided by the norm of the clipping bias, its statistics those of the minibatch, its loss is a mean
 # over tokens: what each process must not do by itself.
-@pytest.mark.parametrize("algorithm", ["ppo", "st-ppo", "so-grpo"])
+@pytest.mark.parametrize(
+    "algorithm", ["st-ppo", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ppo", "so-grpo"))]
+)
 def test_two_processes_train_what_one_trains(
     algorithm: str, new_run: Callable[..., Path], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,6 +75,7 @@ def test_two_processes_train_what_one_trains(
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_shared_run_that_is_stopped_goes_on_as_if_it_had_not_been(new_run: Callable[..., Path], cache: Path) -> None:
     whole, stopped = new_run("whole", **SHARED), new_run("stopped", iterations=60, **SHARED)
     running, _ = begun(stopped, cache)

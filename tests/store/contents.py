@@ -1,9 +1,11 @@
-"""The whole database as Python values, to compare two states of it."""
+"""The whole database as Python values, to compare two states of it, and whether it is open."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+
+import duckdb
 
 from workbench.spec import TABLES
 from workbench.store.reader import Reader
@@ -24,3 +26,14 @@ def contents(runs: Path) -> dict[str, list[str]]:
 def one(runs: Path, sql: str, *parameters: Any) -> Any:
     """The only value of a question."""
     return Reader(runs).rows(sql, list(parameters)).rows[0][0]
+
+
+def is_open(runs: Path) -> bool:
+    """Whether this process has the database open: DuckDB refuses to open it a second time with other settings."""
+    try:
+        duckdb.connect(str(runs / "sorl.duckdb"), read_only=True, config={"threads": 1}).close()
+    except duckdb.ConnectionException:
+        return True
+    except duckdb.IOException:  # there is none
+        return False
+    return False

@@ -6,7 +6,7 @@ import random
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -21,9 +21,10 @@ NAME = "sorl.duckdb"
 # Two connections of one process share one database instance, so DuckDB's file lock does not keep them apart.
 _WRITING = Lock()
 _HOLDER = re.compile(r"lock is held in (?P<program>.+?) \(PID (?P<pid>\d+)\)")
-# DuckDB's words for "open in this process with other settings" and for "held by another process".
-_OURSELVES = "with a different configuration"
-_BUSY = ("Could not set lock", "used by another process", _OURSELVES)
+# DuckDB's words for "open in this process with other settings", for "another thread is just opening or closing it", and
+# for "held by another process".
+_OURSELVES = ("with a different configuration", "Unique file handle conflict")
+_BUSY = ("Could not set lock", "used by another process", *_OURSELVES)
 
 
 class Busy(InputError):
@@ -35,12 +36,20 @@ def database(runs: Path) -> Path:
     return runs / NAME
 
 
+def wanted(runs: Path) -> Path:
+    """A file that is there while a writer waits for the database: whoever keeps it open between questions lets go.
+
+    One that a killed writer left behind does no harm but that nobody keeps the database open, until the next write.
+    """
+    return runs / f"{NAME}.wanted"
+
+
 @contextmanager
 def writer(runs: Path, seconds: float) -> Iterator[DuckDBPyConnection]:
     """The one read-write connection, waited for at most `seconds`. Raises Busy, or InputError for an unusable file."""
     deadline = time.monotonic() + seconds
     if not _WRITING.acquire(timeout=max(seconds, 0)):
-        raise Busy(_busy(database(runs), _OURSELVES))
+        raise Busy(_busy(database(runs), _OURSELVES[0]))
     try:
         connection = _open(runs, deadline, read_only=False, config={})
         try:
@@ -48,6 +57,8 @@ def writer(runs: Path, seconds: float) -> Iterator[DuckDBPyConnection]:
         finally:
             connection.close()
     finally:
+        with suppress(OSError):
+            wanted(runs).unlink()
         _WRITING.release()
 
 
@@ -74,6 +85,9 @@ def _open(runs: Path, deadline: float, *, read_only: bool, config: dict[str, Any
                 raise InputError(_unusable(path, error)) from None
             if time.monotonic() >= deadline:
                 raise Busy(_busy(path, str(error))) from None
+        if not read_only:
+            with suppress(OSError):  # a full disk: then it is only waited for
+                wanted(runs).touch()
         # Doubling with jitter: processes that met once do not meet again in step.
         time.sleep(min(pause * random.uniform(0.5, 1.5), max(0.0, deadline - time.monotonic())))
         pause = min(pause * 2, 0.25)
@@ -81,7 +95,7 @@ def _open(runs: Path, deadline: float, *, read_only: bool, config: dict[str, Any
 
 def holder(error: str) -> str:
     """`PID 123 (duckdb)` out of DuckDB's message, or a general phrase where it does not say who."""
-    if _OURSELVES in error:
+    if any(words in error for words in _OURSELVES):
         return "another thread of this process"
     found = _HOLDER.search(error)
     if found is None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from workbench.spec import InputError
 from workbench.store import connect
 from workbench.store.excerpt import BATCH, Excerpt, excerpt
+from workbench.store.standing import Standing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,9 +69,13 @@ class _Few(local):
 class Reader:
     """Asks the index database of a runs folder; opens it for each question and lets go at once, or after a few."""
 
-    def __init__(self, runs: Path, *, wait: float = _WAIT, seconds: float = _TIME_LIMIT) -> None:
-        """`wait` limits the waiting for a writer, `seconds` the running time of a question."""
+    def __init__(self, runs: Path, *, wait: float = _WAIT, seconds: float = _TIME_LIMIT, standing: float = 0.0) -> None:
+        """`wait` limits the waiting for a writer, `seconds` the running time of a question.
+
+        For `standing` seconds after a question the database stays open, unless somebody wants to write.
+        """
         self.runs = Path(runs)
+        self.standing = Standing(self.runs, standing, HARDENED)
         self.wait = wait
         self.seconds = seconds
         self._few = _Few()
@@ -141,8 +146,10 @@ class Reader:
         path = connect.database(self.runs)
         if not path.exists():
             raise InputError(f"no database '{path}' yet: `sorl sync` builds it from the run folders")
+        file = self.standing.look()
         with connect.reader(self.runs, self.wait, HARDENED) as connection:
             self._few.keep(self.runs)
+            self.standing.keep(file)
             statement = _one_select(connection, sql)
             stop = Timer(self.seconds, connection.interrupt)
             stop.daemon = True

@@ -31,7 +31,8 @@ from workbench.view.shading import shading
 if TYPE_CHECKING:
     import pandas as pd
 
-REQUESTS = 60  # of each kind: 240 in all
+REQUESTS = 60  # of each kind: 240 in all, and again
+PAUSED = ", after a pause"
 PEERS = "5,20,50,100,200,500,1000"  # runs that trackio and TensorBoard are asked for
 MEMORY = 2.0  # GiB
 ARMS = 6  # that the screens choose at first
@@ -41,7 +42,7 @@ ARMS = 6  # that the screens choose at first
 class Crowd:
     """What every request needs: the folder, its runs, and the columns that were recorded."""
 
-    runs: Path
+    store: Store
     each: pd.DataFrame
     known: Diagnostics
     curves: list[str]
@@ -53,7 +54,13 @@ class Crowd:
         store = Store(runs)
         known = dictionary(store)
         charted = [m for m in known.charted if known.rows[m]["table_name"] != "minibatch"]
-        return cls(runs, runs_of(store.reader, EXPERIMENT), known, charted, measures(known))
+        return cls(store, runs_of(store.reader, EXPERIMENT), known, charted, measures(known))
+
+    def fresh(self, *, paused: bool) -> None:
+        """Forget all answers; close the database where it is to be as when nobody asked for a while."""
+        self.store.forget()
+        if paused:
+            self.store.reader.standing.let_go()
 
     def some(self, arms: int | None) -> pd.DataFrame:
         """The runs of the first arms; of all without a number."""
@@ -112,9 +119,10 @@ def ours(crowd: Crowd, runs: int) -> tuple[float, float]:
     """Seconds, by the clock and of CPU time, until success of so many runs can be drawn; the median of five."""
     chosen = list(crowd.each["run_id"])[:runs]
     window = Window.over(0, crowd.last, len(chosen))
-    times = [
-        timed(lambda: curve(Store(crowd.runs), chosen, [0] * len(chosen), window, "step", "success")) for _ in range(5)
-    ]
+    times = []
+    for _ in range(5):
+        crowd.fresh(paused=True)
+        times.append(timed(lambda: curve(crowd.store, chosen, [0] * len(chosen), window, "step", "success")))
     return median(t.seconds for t in times), median(t.cpu_seconds for t in times)
 
 
@@ -147,7 +155,10 @@ def _painted(runs: Path, place: Path, then: Sequence[str] = ()) -> tuple[Sample,
 
 
 def answers(runs: Path, requests: int = REQUESTS, note: str = "") -> list[Latency]:
-    """Seconds from the question to the figure; every request is asked anew, of columns and windows drawn by lot."""
+    """Seconds from the question to the figure; every request is asked anew, of columns and windows drawn by lot.
+
+    First each finds the database closed, as after a pause; then one request follows the other.
+    """
     crowd = Crowd.of(runs)
     draw = random.Random(0)
     kinds: list[tuple[str, float, Callable[[], Callable[[], Any]]]] = [
@@ -156,12 +167,17 @@ def answers(runs: Path, requests: int = REQUESTS, note: str = "") -> list[Latenc
         ("zoom, six arms", 0.3, lambda: overlay(crowd, draw.choice(crowd.curves), ARMS, part(crowd, draw))),
         ("heat map, six arms", 0.3, lambda: turns(crowd, draw.choice(crowd.turns), draw.choice(_ends(crowd, draw)))),
     ]
-    found = [Latency(name + note, bar) for name, bar, _ in kinds]
-    for number in range(-1, requests):  # the first of each kind warms imports and caches up
-        for latency, (_, _, prepare) in zip(found, kinds, strict=True):
-            sample = timed(prepare())
-            if number >= 0:
-                latency.samples.append(sample)
+    found = []
+    for when in (PAUSED, ""):
+        asked = [Latency(name + note + when, bar) for name, bar, _ in kinds]
+        for number in range(-1, requests):  # the first of each kind warms imports and caches up
+            for latency, (_, _, prepare) in zip(asked, kinds, strict=True):
+                request = prepare()
+                crowd.fresh(paused=when == PAUSED)
+                sample = timed(request)
+                if number >= 0:
+                    latency.samples.append(sample)
+        found += asked
     return found
 
 
@@ -184,7 +200,7 @@ def overlay(crowd: Crowd, metric: str, arms: int | None, ends: tuple[int, int]) 
 
     def ask() -> Any:
         view = Chosen(chosen, "step", [0] * len(chosen), Window.over(*ends, len(chosen)))
-        drawn = panel(Store(crowd.runs), view, crowd.known, metric, bands=False)
+        drawn = panel(crowd.store, view, crowd.known, metric, bands=False)
         return curves([drawn], {a: styles[a] for a in names}, theme.LIGHT, AXES["step"], onsets=onsets(view)).to_json()
 
     return ask
@@ -201,7 +217,7 @@ def turns(crowd: Crowd, name: str, ends: tuple[int, int]) -> Callable[[], Any]:
 
         window = cells_over(*ends, len(names), len(chosen))
         view = Turns(chosen, [0] * len(chosen), window, measure_of(crowd.known, name))
-        maps = view.heats(Store(crowd.runs), names, extreme=False)
+        maps = view.heats(crowd.store, names, extreme=False)
         shades = shading(view.measure.unit, pd.concat([m.cells["value"] for m in maps]).dropna())
         return heat(maps, view.measure, shades, styles, theme.LIGHT, window, AXES["step"]).to_json()
 

@@ -15,6 +15,7 @@ from workbench.store import rollup
 from workbench.store.compact import compact
 from workbench.store.connect import database, writer
 from workbench.store.quoting import quoted
+from workbench.store.reader import Reader
 from workbench.store.schema import create
 
 if TYPE_CHECKING:
@@ -98,13 +99,10 @@ def ensure(runs: Path, size: Size, say: Callable[[str], None]) -> bool:
     """
     wanted = [f"{size} {made}" for made in (_MADE, _LAID_OUT)]
     if database(runs).exists():
-        import duckdb
-
-        with duckdb.connect(str(database(runs)), read_only=True) as connection:
-            found = connection.execute("SELECT toml FROM experiment WHERE experiment = ?", [EXPERIMENT]).fetchone()
-        if found is None or found[0] not in wanted:
+        found = Reader(runs).rows("SELECT toml FROM experiment WHERE experiment = ?", [EXPERIMENT]).rows
+        if not found or found[0][0] not in wanted:
             raise InputError(f"'{runs}' holds another database: name an empty folder, or delete that one")
-        return bool(found[0] == wanted[1])
+        return bool(found[0][0] == wanted[1])
     runs.mkdir(parents=True, exist_ok=True)
     with writer(runs, 1.0) as connection:
         create(connection, CATALOGUE)
