@@ -32,7 +32,7 @@ def kill_and_look(folder: Path, cache: Path, after: float) -> tuple[float, set[i
     return dead, {line["step"] - 1 for line in lines if line["at"] < dead - 2.0}
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_run_that_is_killed_again_and_again_loses_two_seconds_and_doubles_nothing(
     new_run: MakeRun,
     cache: Path,

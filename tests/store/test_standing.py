@@ -182,7 +182,7 @@ def test_questions_while_a_sync_closes_the_database_wait_for_it(runs: Path, smal
     thread = Thread(target=ask)
     thread.start()
     try:
-        for number in range(30):
+        for number in range(10):
             with writer(runs, 60.0) as connection:
                 connection.execute(f"CREATE OR REPLACE TABLE aside AS SELECT {number} AS n FROM range(200000)")
     finally:

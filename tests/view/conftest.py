@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
 import pytest
+from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
 
 from tests.store.fixture import (
@@ -47,6 +48,15 @@ HOSTILE = (
     "$x^2$ and $$\\frac{1}{2}$$", ":material/home: :red[red] :smile:", "%{x} %{customdata} {y}",
     "<b>bold</b><br><a href='javascript:alert(1)'>x</a>", "\x1b[31mred\x1b[0m \u202etxet", "&lt;b&gt; &#60;",
 )  # fmt: skip
+
+
+@pytest.fixture(scope="session", autouse=True)
+def components() -> Iterator[None]:
+    """Streamlit looks for components in every installed package each time an app starts, which no test is about."""
+    found = manifest_scanner.scan_component_manifests()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manifest_scanner, "scan_component_manifests", lambda: found)
+        yield
 
 
 @pytest.fixture(scope="session")
