@@ -18,13 +18,17 @@ TRAINER = Path(__file__).parents[1] / "grid" / "trainer.py"
 Sorl = Callable[..., Result]
 
 
+def typed(folder: Path, patch: pytest.MonkeyPatch) -> Sorl:
+    """Types `sorl ...` in `folder`, where the trainer is the scripted one."""
+    commands = Commands((sys.executable, str(TRAINER)), (sys.executable, "-c", "pass"))
+    patch.setattr("workbench.grid.run.Commands", lambda: commands)
+    patch.chdir(folder)
+    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+
+
 @pytest.fixture
 def sorl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sorl:
-    """Types `sorl ...` in a folder of its own, where the trainer is the scripted one."""
-    commands = Commands((sys.executable, str(TRAINER)), (sys.executable, "-c", "pass"))
-    monkeypatch.setattr("workbench.grid.run.Commands", lambda: commands)
-    monkeypatch.chdir(tmp_path)
-    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+    return typed(tmp_path, monkeypatch)
 
 
 def grid(folder: Path, text: str = "", **scripts: Any) -> Path:
@@ -40,6 +44,16 @@ def grid(folder: Path, text: str = "", **scripts: Any) -> Path:
 
 FELL = {"row": {"outcome": "collapsed", "collapse_step": 12, "peak_success": 0.6, "final_success": 0.05}}
 STOOD = {"row": {"outcome": "healthy", "peak_success": 0.75, "final_success": 0.72}, "grad_norm": 2.5}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder where experiment demo was trained, to be looked at only."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        result = typed(folder, patch)("run", grid(folder, **{"ppo": FELL, "st-ppo": STOOD}))
+    assert result.exit_code == 0, result.output
+    return folder
 
 
 def test_a_grid_ends_with_its_table_and_an_answer_in_plain_words(sorl: Sorl, tmp_path: Path) -> None:
@@ -78,8 +92,8 @@ def test_changes_on_the_command_line_are_different_runs(sorl: Sorl, tmp_path: Pa
 
 
 @pytest.mark.parametrize("form", ["table", "csv", "md", "latex", "json"])
-def test_compare_prints_every_format(sorl: Sorl, tmp_path: Path, form: str) -> None:
-    sorl("run", grid(tmp_path, **{"ppo": FELL, "st-ppo": STOOD}))
+def test_compare_prints_every_format(trained: Path, sorl: Sorl, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    monkeypatch.chdir(trained)
     result = sorl("compare", "demo", "--format", form)
     assert result.exit_code == 0, result.output
     if form == "json":
@@ -97,8 +111,10 @@ def test_compare_prints_every_format(sorl: Sorl, tmp_path: Path, form: str) -> N
         assert "2/2 [16 %, 100 %]" in result.stdout
 
 
-def test_compare_of_an_unknown_experiment_names_the_known_ones(sorl: Sorl, tmp_path: Path) -> None:
-    sorl("run", grid(tmp_path))
+def test_compare_of_an_unknown_experiment_names_the_known_ones(
+    trained: Path, sorl: Sorl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(trained)
     result = sorl("compare", "dema")
     assert result.exit_code == 2
     assert "no experiment 'dema' (did you mean 'demo'?)" in result.stderr

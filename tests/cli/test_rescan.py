@@ -16,13 +16,20 @@ from workbench.store.sync import sync
 SHAPE = Shape(trajectories=2, turns=2, epochs=1, steps_per_segment=30)
 
 
-@pytest.fixture
-def judged(runs: Path) -> Path:
+@pytest.fixture(scope="module")
+def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that collapses and one that stays up, both with events of an older rule."""
-    write_run(runs, "demo", "fallen", collapse=15, shape=SHAPE)
-    write_run(runs, "demo", "up", seed=1, shape=SHAPE)
-    sync(runs, CATALOGUE)
-    return runs
+    folder = tmp_path_factory.mktemp("older")
+    write_run(folder, "demo", "fallen", collapse=15, shape=SHAPE)
+    write_run(folder, "demo", "up", seed=1, shape=SHAPE)
+    sync(folder, CATALOGUE)
+    return folder
+
+
+@pytest.fixture
+def judged(older: Path, runs: Path) -> Path:
+    """A copy of them."""
+    return Path(shutil.copytree(older, runs, dirs_exist_ok=True))
 
 
 def verdict(runs: Path, run: str) -> tuple[Any, ...]:

@@ -57,13 +57,20 @@ except Busy as busy:
 """
 
 
-@pytest.fixture
-def long(runs: Path) -> Path:
+@pytest.fixture(scope="module")
+def two_tiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs of two tiles, the second written first."""
+    folder = tmp_path_factory.mktemp("two_tiles")
     for name in ("b", "a"):
-        write(runs / "demo" / name, 0, LONG, status="finished")
-    sync(runs, CATALOGUE)
-    return runs
+        write(folder / "demo" / name, 0, LONG, status="finished")
+    sync(folder, CATALOGUE)
+    return folder
+
+
+@pytest.fixture
+def long(two_tiles: Path, runs: Path) -> Path:
+    """A copy of them."""
+    return Path(shutil.copytree(two_tiles, runs, dirs_exist_ok=True))
 
 
 def laid(runs: Path, table: str) -> list[str]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,17 @@ from workbench.view.data import QUERIES, Store
 SMALL = Shape(steps=12, trajectories=2, turns=2, epochs=1, steps_per_segment=12)
 
 
+@pytest.fixture(scope="module")
+def one_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("one_run")
+    write_run(folder, "demo", "a", shape=SMALL)
+    sync(folder, CATALOGUE)
+    return folder
+
+
 @pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    write_run(tmp_path, "demo", "a", shape=SMALL)
-    sync(tmp_path, CATALOGUE)
-    return tmp_path
+def runs(one_run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(one_run, tmp_path, dirs_exist_ok=True))
 
 
 def ids(reader: Reader) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +22,23 @@ from workbench.view.replayed import replayed
 SMALL = Shape(steps=4, trajectories=2, turns=2, epochs=1, tokens=0, steps_per_segment=4)
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def two_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs, of which the second has batches, with tokens of hostile text."""
-    write_experiment(tmp_path, "demo", question="Which?")
+    folder = tmp_path_factory.mktemp("two_runs")
+    write_experiment(folder, "demo", question="Which?")
     for name in ("bare", "full"):
-        write_run(tmp_path, "demo", name, shape=SMALL, algorithm="ppo", arm="ppo", status="finished")
+        write_run(folder, "demo", name, shape=SMALL, algorithm="ppo", arm="ppo", status="finished")
     for step in (1, 3):
-        write_batch(tmp_path / "demo" / "full", step, text=HOSTILE[0])
-    sync(tmp_path, CATALOGUE)
-    return tmp_path
+        write_batch(folder / "demo" / "full", step, text=HOSTILE[0])
+    sync(folder, CATALOGUE)
+    return folder
+
+
+@pytest.fixture
+def runs(two_runs: Path, tmp_path: Path) -> Path:
+    """A copy of them."""
+    return Path(shutil.copytree(two_runs, tmp_path, dirs_exist_ok=True))
 
 
 def test_the_screen_shows_the_algorithms_side_by_side_and_asks_once(
