@@ -34,6 +34,6 @@ def is_open(runs: Path) -> bool:
         duckdb.connect(str(runs / "sorl.duckdb"), read_only=True, config={"threads": 1}).close()
     except duckdb.ConnectionException:
         return True
-    except duckdb.IOException:  # there is none
-        return False
+    except duckdb.IOException:
+        pass  # there is none
     return False

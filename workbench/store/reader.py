@@ -67,7 +67,10 @@ class _Few(local):
 
 
 class Reader:
-    """Asks the index database of a runs folder; opens it for each question and lets go at once, or after a few."""
+    """Asks the index database of a runs folder; opens it for each question and lets go at once.
+
+    `together` keeps it as it is for a few questions, writers wait; `standing` keeps it open for those who do not.
+    """
 
     def __init__(self, runs: Path, *, wait: float = _WAIT, seconds: float = _TIME_LIMIT, standing: float = 0.0) -> None:
         """`wait` limits the waiting for a writer, `seconds` the running time of a question.

@@ -40,7 +40,7 @@ ARMS = 6  # that the screens choose at first
 
 @dataclass(frozen=True)
 class Crowd:
-    """What every request needs: the folder, its runs, and the columns that were recorded."""
+    """What every request needs: the database, its runs, and the columns that were recorded."""
 
     store: Store
     each: pd.DataFrame
