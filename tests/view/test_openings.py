@@ -44,6 +44,11 @@ def test_of_many_arms_each_algorithm_shows_one_that_fell_and_one_that_stood() ->
     assert openings.arms(each, most=5) == ["ppo_1", "ppo_3", "st_2", "so_1", "so_2"]
 
 
+def test_an_arm_with_a_collapse_is_shown_although_most_of_its_runs_stand_or_are_queued() -> None:
+    each = runs(ppo_1=[6, None, None], ppo_2=[None, None, None], turn=[None], s=[None], st=[None], grpo=[None], so=[9])
+    assert openings.arms(each, most=6) == ["ppo_1", "ppo_2", "turn", "s", "st", "so"]
+
+
 def test_success_stands_first_and_then_what_warned_before_most_collapses() -> None:
     told = alarms(("entropy", 0, 0, 0.0), ("kl_k3", 2, 0, 5.0), ("ratio_max", 3, 2, 2.0))
     charted = ["step.success", "step.entropy", "step.kl_k3", "step.ratio_max", "step.grad_norm_max"]

@@ -20,9 +20,9 @@ _NAMED = 8  # arms that a sentence names
 
 
 def arms(each: pd.DataFrame, most: int = ARMS) -> list[str]:
-    """Up to `most` arms, in their order: of each algorithm in turn one that collapsed and one that did not.
+    """Up to `most` arms, in their order: of each algorithm one with a collapse, then one more with runs that stand.
 
-    Of several the one with the most runs that ended so, then the first.
+    Of several the one with the most such runs, then the first. Runs that are queued or in training stand so far.
     """
     every = list(each["arm"].unique())
     if len(every) <= most:
@@ -31,9 +31,9 @@ def arms(each: pd.DataFrame, most: int = ARMS) -> list[str]:
     table = runs.agg(algorithm=("algorithm", "first"), fell=("fell", "sum"), runs=("fell", "size"))
     table["stood"] = table["runs"] - table["fell"]
     chosen: list[str] = []
-    for _, mine in table.groupby("algorithm", sort=False):
-        fallen, standing = mine[mine["fell"] > mine["stood"]], mine[mine["fell"] <= mine["stood"]]
-        chosen += [str(part[by].idxmax()) for part, by in ((fallen, "fell"), (standing, "stood")) if len(part)]
+    for kind in ("fell", "stood"):
+        others = table[(table[kind] > 0) & ~table.index.isin(chosen)]
+        chosen += [str(mine[kind].idxmax()) for _, mine in others.groupby("algorithm", sort=False)]
     chosen = [*chosen, *(arm for arm in every if arm not in chosen)][:most]
     return sorted(chosen, key=every.index)
 
