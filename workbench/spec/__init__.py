@@ -8,6 +8,7 @@ from workbench.spec.diagnostic import Alarm, Diagnostic, Level, Unit
 from workbench.spec.errors import InputError, nearest
 from workbench.spec.grid import Arm, GridFile, RegionSettings
 from workbench.spec.guard import GUARD, RATIO_TOLERANCE, Check, check
+from workbench.spec.outcomes import COLLAPSED, MEANINGS, OUTCOMES, UNDECIDED, Outcome
 from workbench.spec.rollups import ROLLUPS, SPAN, Rollup
 from workbench.spec.run import COSMETIC, RunSettings
 from workbench.spec.settings import (
@@ -31,9 +32,9 @@ from workbench.spec.settings import (
 from workbench.spec.tables import TABLES, Column, Table, table
 
 __all__ = [
-    "BATCH_FOLDER", "BATCH_FORMAT", "COSMETIC", "GUARD", "RATIO_TOLERANCE", "ROLLUPS", "SPAN", "TABLES",
-    "Alarm", "Arm", "BatchesSettings", "Check", "CollapseSettings", "Column", "ComputeSettings", "Diagnostic",
+    "BATCH_FOLDER", "BATCH_FORMAT", "COLLAPSED", "COSMETIC", "GUARD", "MEANINGS", "OUTCOMES", "RATIO_TOLERANCE",
+    "ROLLUPS", "SPAN", "TABLES", "UNDECIDED", "Alarm", "Arm", "BatchesSettings", "Check", "CollapseSettings", "Column", "ComputeSettings", "Diagnostic",
     "EngineSettings", "EvaluationSettings", "FaultSettings", "GridFile", "InputError", "LearnSettings", "Level",
-    "OptimizerSettings", "PolicySettings", "RecordSettings", "RegionSettings", "RetrieverSettings", "Rollup",
+    "OptimizerSettings", "Outcome", "PolicySettings", "RecordSettings", "RegionSettings", "RetrieverSettings", "Rollup",
     "RunSettings", "StopSettings", "Table", "Unit", "WarmStartSettings", "WorldSettings", "check", "nearest", "table",
 ]  # fmt: skip

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from workbench.spec.outcomes import OUTCOMES
+
 
 @dataclass(frozen=True)
 class Column:
@@ -66,13 +68,15 @@ TABLES: tuple[Table, ...] = (
                 "VARCHAR",
                 "Why the run failed, was interrupted or ended before its last iteration; NULL otherwise.",
             ),
-            Column("outcome", "VARCHAR", "healthy, mild, collapsed, no_learning or diverged; NULL while undecided."),
-            Column("collapse_step", "BIGINT", "Onset of the collapse (step); NULL without one."),
+            Column("outcome", "VARCHAR", f"How it ended: {', '.join(OUTCOMES)}; NULL while undecided."),
+            Column("collapse_step", "BIGINT", "Onset of the collapse: last step near the best; NULL without one."),
+            Column("onset_low", "BIGINT", "Onset, lower end of its 95 % interval; NULL without a collapse."),
+            Column("onset_high", "BIGINT", "Onset, upper end of its 95 % interval; NULL without a collapse."),
             Column("detection_step", "BIGINT", "First step at which the collapse rule holds; NULL without one."),
             Column(
                 "peak_success",
                 "DOUBLE",
-                "Highest smoothed success of the run; of one that never came up to its start and lost it, the start.",
+                "Highest median of five steps of success; of a shorter run its highest success.",
             ),
             Column("final_success", "DOUBLE", "Mean success of the last ten steps."),
             Column("steps", "BIGINT", "Steps that the run has completed."),
@@ -206,7 +210,7 @@ TABLES: tuple[Table, ...] = (
             Column(
                 "kind",
                 "VARCHAR",
-                "What happened: collapse, mild, recovered, alarm, non_finite, format_collapse, retriever_down, "
+                "What happened: collapse, mild, recovered, falling, alarm, non_finite, format_collapse, retriever_down, "
                 "segment_corrupt, "
                 "guard_*, stale_weights; of its process: resumed, retried, interrupted, hang, out_of_memory, killed, "
                 "failed.",
