@@ -121,11 +121,7 @@ def judge(scores: Sequence[float | None], steps: Sequence[int]) -> dict[str, Any
     """What the collapse rule says of a foreign log's scores, as columns of table `run`."""
     from workbench.diagnostics.collapse import judge as rule
 
-    verdict = rule(scores, steps=steps)
-    return {
-        "outcome": verdict.outcome, "collapse_step": verdict.onset, "detection_step": verdict.detection,
-        "peak_success": verdict.peak, "final_success": verdict.final,
-    }  # fmt: skip
+    return rule(scores, steps=steps).columns()
 
 
 def rendered(found: Sequence[Diagnosis], form: str) -> str:

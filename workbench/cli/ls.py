@@ -10,7 +10,8 @@ _EXPERIMENTS = """
     SELECT experiment, count(*) AS runs, count(*) FILTER (status = 'finished') AS finished,
            count(*) FILTER (status = 'running') AS running,
            count(*) FILTER (status IN ('failed', 'interrupted')) AS stopped,
-           count(*) FILTER (outcome = 'collapsed') AS collapsed,
+           count(*) FILTER (list_contains($collapsed, outcome)) AS collapsed,
+           count(*) FILTER (outcome = 'falling') AS falling,
            max(started_at) AS last_start, any_value(question) AS question
     FROM run LEFT JOIN experiment USING (experiment)
     WHERE $all OR run_id IN (SELECT run_id FROM cell)
@@ -33,10 +34,10 @@ def ls(
     """Experiments and their runs; `sorl ls EXPERIMENT` for one of them."""
     from workbench.cli.database import current, note
     from workbench.cli.text import print_table
-    from workbench.spec import InputError, nearest
+    from workbench.spec import COLLAPSED, InputError, nearest
 
     reader = current(ctx.obj)
-    experiments = reader.rows(_EXPERIMENTS, {"all": everything}).rows
+    experiments = reader.rows(_EXPERIMENTS, {"all": everything, "collapsed": list(COLLAPSED)}).rows
     names = [row[0] for row in experiments]
     if experiment is not None and experiment not in names:
         listed = f"; there is: {', '.join(names)}" if names else "; no run was recorded yet"
@@ -55,7 +56,8 @@ def ls(
 def _heading(row: tuple[Any, ...]) -> str:
     from workbench.cli.text import plain
 
-    name, runs, finished, running, stopped, collapsed, _, question = row
+    name, runs, finished, running, stopped, collapsed, falling, _, question = row
     counts = [f"{runs} runs", f"{finished} finished"]
-    counts += [f"{n} {word}" for n, word in ((running, "running"), (stopped, "stopped"), (collapsed, "collapsed")) if n]
+    told = ((running, "running"), (stopped, "stopped"), (collapsed, "collapsed"), (falling, "falling at the end"))
+    counts += [f"{n} {word}" for n, word in told if n]
     return plain(f"{name}: {', '.join(counts)}" + (f"\n{question}" if question else ""))

@@ -39,7 +39,7 @@ def _rank(stem: str) -> int:
 
 def _of_grid(found: Results) -> Iterable[tuple[str, str]]:
     """(algorithm, line) of each arm that is an algorithm as declared, or with the options that the line names."""
-    from workbench.verdict.region.landscape import DEAD
+    from workbench.spec import COLLAPSED
     from workbench.verdict.statistics import clopper_pearson
 
     runs = _judged(found.runs)
@@ -47,7 +47,7 @@ def _of_grid(found: Results) -> Iterable[tuple[str, str]]:
         name, said = _named(str(arm))
         if name is None:
             continue
-        n, fell = len(mine), int(mine["outcome"].isin(DEAD).sum())
+        n, fell = len(mine), int(mine["outcome"].isin(COLLAPSED).sum())
         low, high = clopper_pearson(fell, n)
         where = f" ({said})" if said else ""
         yield name, f"{where}: {fell} of {n} runs collapsed, {_seeds(mine)}, [{100 * low:.0f}, {100 * high:.0f}] %"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -55,12 +56,14 @@ def rescan(
 
 def judged(run: Recorded) -> tuple[dict[str, Any], list[Event]]:
     """The verdict columns of table `run` and the events that the present rules see in a recorded run."""
+    from workbench.cli.results import slots
     from workbench.diagnostics import CATALOGUE
     from workbench.diagnostics.alarms import AlarmWatch
     from workbench.diagnostics.collapse import Watch
     from workbench.record.recorder import TIMED
 
-    watch, alarms = Watch(run.settings, run.episodes), AlarmWatch(CATALOGUE)
+    group = json.loads(slots(json.dumps(run.config)) or "{}").get("group_size", 1)
+    watch, alarms = Watch(run.settings, run.episodes, group), AlarmWatch(CATALOGUE)
     events: list[Event] = []
     for row in run.steps:
         seen = {k: v for k, v in row.items() if k != "step" and v is not None and not k.startswith(TIMED)}
@@ -69,16 +72,9 @@ def judged(run: Recorded) -> tuple[dict[str, Any], list[Event]]:
     for event in run.events:
         if event["kind"] == "diverged":  # only the trainer saw this one: a loss that could not be used
             watch.crashed(event["step"], event["message"])
-    verdict = watch.verdict
-    settled = run.row["status"] == "finished" or verdict.outcome in ("collapsed", "diverged")
-    columns = {
-        "outcome": verdict.outcome if settled else None,
-        "collapse_step": verdict.onset,
-        "detection_step": verdict.detection,
-        "peak_success": verdict.peak,
-        "final_success": verdict.final,
-    }
-    return columns, events
+    columns = watch.verdict.columns()
+    settled = run.row["status"] == "finished" or columns["outcome"] in ("collapsed", "diverged")
+    return columns if settled else columns | {"outcome": None}, events
 
 
 def _changes(run: Recorded, verdict: dict[str, Any], events: Sequence[Event]) -> list[str]:

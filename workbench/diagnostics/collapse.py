@@ -1,77 +1,58 @@
-"""The collapse rule: when has a run that had learned lost it, where did the loss begin, did it come back.
+"""The collapse rule: by the counts behind success, has a run lost what it had, since when, and did it come back.
 
-s_t is the training success of a step, s~_t its trailing median, P_t = max s~ so far (at t*). b is the success of the
-untrained policy: held out, where it was evaluated before the first update, else the mean of the first n_0 points (by
-which a policy after a warm start has already learned). b_0 is the same held-out success, else the first point, whose
-rollouts no update has touched, where the number n of its episodes is known, else b. sigma = 1.4826 MAD of s - s~ over
-the points so far, but at least the standard error of a share of n episodes at P or b: where success is a few episodes
-in a batch, the deviations are mostly ties, their MAD is 0, and the rule would call the noise of a run that never
-learned a collapse. The rule is causal: what it says at a step depends on the steps up to it, so a live run and its log
-get the same verdict.
+A step's success s is a share of n episodes; phi says how much more it varies than n independent episodes would, so a
+step weighs n / phi episodes. phi is the mean of (s_t - s_{t-1})^2 / (2 p (1 - p) / n) over the steps so far, at least
+1, with PRIOR steps at (1 + g) / 2 for g rollouts a prompt. A score of unknown n (the reward in another trainer's log)
+is normal, and phi its variance, half the mean squared difference of neighbours.
 
-Event: at W points in a row the run is down, and at the last of them it had something to lose. Down is (P - s~)/P >=
-delta, or the start is lost: s~ <= b_0 / 2 (the severe delta) with b_0 - s~ >= kappa sigma_start. It had something if P
-- s~ >= kappa sigma_loss and P >= b + kappa sigma_gain (it had learned), or if its start is lost, be it in the first
-update, before any median exists. Where b stands for b_0, a lost start counts only with P - s~ >= kappa sigma_loss. A
-run that neither learned nor lost its start has not learned. What is compared are a median of w points and another one,
-or a start, so the noise is that of their difference, with q = min(1, pi / (2 w)): sigma_loss = sigma sqrt(2 q),
-sigma_gain^2 = sigma^2 q + (standard error of b)^2, and sigma_start likewise with that of b_0. The noise of single
-points in their place called runs that went from 42 to 66 % success `no_learning`.
-Onset: the last t >= t* with s~_t >= P - max(sigma, 0.05 P), where P is b_0 if no median came up to it, and the first
-step if no median is that near. Detection: the first point at which the event rule holds.
-Recovery: s~ >= P - 0.2 (P - trough) at W points in a row after detection.
+Best: of all windows of 5, 10, 20, ... steps and the held-out success before training, the one whose 95 % lower bound B
+(Wilson) is highest; `best` is its mean. The maximum of noisy means grows with the length of a run, B hardly does.
+Evidence of a fall: a CUSUM of log-likelihood ratios, C_t = max(C_{t-1}, log w_t) + (n / phi) log(f(s_t; q) / f(s_t;
+B)), for q = (1 - loss) B and q = B / 10, with w_t = (t + 1)^-1.25 / 2 the weight of a fall that begins at t. One step
+brings at most half of what is wanted, so no batch decides alone, and phi leaves out the steps of a fall under way.
+Event: C_t >= log(1 / false_collapse), and the mean since (the later half of the fall) is at most (1 - loss) best, or
+one standard error above it. The rule is causal: a live run and its log get the same verdict.
+Recovery: the same CUSUM with B against (1 - loss) B, and a mean since that is not below (1 - mild) best by more than
+one standard error. Onset looks both ways: see `onset`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from statistics import fmean
+from dataclasses import dataclass, replace
+from statistics import fmean, median
 from typing import Literal
 
 import numpy as np
 
 from workbench.diagnostics.events import Event, Severity
 from workbench.diagnostics.hard import HARD_RULES, Hard
-from workbench.spec import CollapseSettings
+from workbench.spec import CollapseSettings, Outcome
 
-Outcome = Literal["healthy", "mild", "collapsed", "no_learning", "diverged"]
-Ending = Literal["recovered", "terminal", "censored"]
-
-ONSET_TOLERANCE = 0.05  # of the peak: less than the noise of one point counts as still at the peak
-RECOVERED = 0.2  # of the loss may remain in a run that has recovered
-ABRUPT = 50  # steps from onset to detection: published collapses inside one 50-step window are called abrupt
+WINDOW = 5  # steps of the shortest window that can be the best
+Z = 1.6449  # of the best's lower bound: 95 %, one-sided
+PRIOR = 5  # steps that the prior of phi counts as
+SHRINK = 1.25  # how fast the weight of a late fall shrinks; any exponent above 1 has a finite sum
 FINAL = 10  # steps that the final success is the mean of
-NOTHING = 1e-12
+LATEST = (1, 2, 3, 4, 5, 7, 10)  # lengths of the last stretch that may be down
+FAR = 64  # steps before a fall shows in which its onset is looked for, besides as many as it took to be detected
+RAMPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # points in which a fall may happen
+TINY = 1e-9
 
 
 @dataclass(frozen=True)
 class Drop:
-    """One fall from a peak; `onset`, `detection` and `recovered` are steps, `depth` the lowest smoothed score since."""
+    """One fall from the best; all but the two means are steps."""
 
-    peak: float
-    peak_step: int
-    onset: int
+    best: float  # mean success of the best window, or of the held-out evaluation before training
+    best_steps: tuple[int, int] | None  # first and last step of that window; None for the evaluation
+    onset: int  # last step before the fall; onset_low to onset_high is its 95 % interval
+    onset_low: int
+    onset_high: int
     detection: int
-    depth: float
-    recovered: int | None
-    ending: Ending
-
-    @property
-    def drop(self) -> float:
-        """Share of the peak that was lost at the lowest point."""
-        return (self.peak - self.depth) / max(self.peak, NOTHING)
-
-    @property
-    def speed(self) -> int:
-        """Steps from onset to detection."""
-        return self.detection - self.onset
-
-    @property
-    def abrupt(self) -> bool:
-        """True when the fall took at most 50 steps."""
-        return self.speed <= ABRUPT
+    level: float  # mean since the fall, when it was detected
+    recovered: int | None = None
 
 
 @dataclass(frozen=True)
@@ -80,203 +61,267 @@ class Verdict:
 
     outcome: Outcome | None
     drops: tuple[Drop, ...]  # severe falls, in order
-    mild_drops: tuple[Drop, ...]  # falls past the mild threshold, the severe ones among them
-    hard: tuple[str, ...]  # kinds of hard events, in order
-    peak: float | None  # highest smoothed score, or the start that was lost where none came up to it
-    peak_step: int | None
-    baseline: float | None
-    sigma: float
-    final: float | None  # mean score of the last ten points
-
-    @property
-    def first(self) -> Drop | None:
-        """The first severe fall."""
-        return self.drops[0] if self.drops else None
+    falling: Drop | None  # the fall that a run called `falling` is in
+    peak: float | None  # highest median of five steps, or the start that was lost where none came up to it
+    final: float | None  # mean score of the last ten steps
 
     @property
     def onset(self) -> int | None:
-        """Step at which the first collapse begins."""
-        return self.first.onset if self.first else None
+        """Step after which the first collapse begins."""
+        return self.drops[0].onset if self.drops else None
 
     @property
     def detection(self) -> int | None:
         """First step at which the collapse rule holds."""
-        return self.first.detection if self.first else None
+        return self.drops[0].detection if self.drops else None
+
+    def columns(self) -> dict[str, float | int | str | None]:
+        """The verdict as columns of table `run`. A falling run has an onset interval and no collapse step."""
+        fall = self.drops[0] if self.drops else self.falling
+        return {
+            "outcome": self.outcome, "collapse_step": self.onset, "detection_step": self.detection,
+            "onset_low": fall.onset_low if fall else None, "onset_high": fall.onset_high if fall else None,
+            "peak_success": self.peak, "final_success": self.final,
+        }  # fmt: skip
 
 
-def smoothing(window: int) -> float:
-    """Standard error of the median of `window` normal points over that of one: sqrt(pi / (2 w)), 1 at w = 1."""
-    return min(1.0, math.sqrt(math.pi / (2 * window)))
-
-
-def _share_error(share: float, n: int) -> float:
-    """Standard error of a share of `n` episodes."""
-    return math.sqrt(max(0.0, share * (1.0 - share)) / n)
-
-
-@dataclass
 class _Curve:
-    """The score so far and everything the rule derives from it."""
+    """The scores so far: their means, their noise, and the best stretch of them."""
 
-    settings: CollapseSettings
-    episodes: int | None  # behind each score; None = unknown, and sigma has no floor
-    steps: list[int] = field(default_factory=list)
-    scores: list[float] = field(default_factory=list)
-    smooth: list[float] = field(default_factory=list)  # NaN until the window is full
-    residuals: list[float] = field(default_factory=list)
-    peak: float = -math.inf
-    peak_index: int = -1
-    sigma: float = 0.0
-    untrained: tuple[float, int] | None = None  # held-out success before the first update, and on how many questions
+    def __init__(self, episodes: int | None, group: int) -> None:
+        self.episodes, self.group = episodes, group
+        self.n = float(episodes or 1)
+        self.steps: list[int] = []
+        self.scores: list[float] = []
+        self.sums = [0.0]
+        self.untrained: tuple[float, int] | None = None  # held-out success before training, and of how many episodes
+        self.bound, self.best, self.window = -math.inf, math.nan, (0, 0)  # [first, last) of the best; (0, 0): untrained
+        self._jumps: list[float] = []  # squared differences of neighbours over their binomial variance
+        self._known, self._total = 0, 0.0  # of these, how many phi counts, and their sum
 
     def add(self, step: int, score: float) -> None:
-        window = self.settings.window
+        if self.scores:
+            before = self.scores[-1]
+            p = min(max((score + before) / 2, 0.5 / self.n), 1 - 0.5 / self.n)
+            self._jumps.append((score - before) ** 2 / (2 * (p * (1 - p) / self.n if self.episodes else 1.0)))
         self.steps.append(step)
         self.scores.append(score)
-        if len(self.scores) < window:
-            self.smooth.append(math.nan)
-            return
-        level = float(np.median(self.scores[-window:]))
-        self.smooth.append(level)
-        self.residuals.append(score - level)
-        deviation = np.abs(np.asarray(self.residuals) - np.median(self.residuals))
-        if level > self.peak:
-            self.peak, self.peak_index = level, len(self.smooth) - 1
-        self.sigma = max(1.4826 * float(np.median(deviation)), self._standard_error())
+        self.sums.append(self.sums[-1] + score)
 
-    def _standard_error(self) -> float:
-        if self.episodes is None:
+    def settle(self) -> None:
+        """Let phi count all jumps so far: no fall is under way."""
+        self._total += sum(self._jumps[self._known :])
+        self._known = len(self._jumps)
+
+    @property
+    def phi(self) -> float:
+        """How many times the binomial variance a step has; of a score of unknown size its variance."""
+        if self.episodes:
+            return max(1.0, (PRIOR * (1 + self.group) / 2 + self._total) / (PRIOR + self._known))
+        return max(self._total / max(self._known, 1), 1e-4 * self.best**2 if self.best == self.best else 0.0, TINY)
+
+    def mean(self, first: int, last: int) -> float:
+        return (self.sums[last] - self.sums[first]) / (last - first)
+
+    def spread(self, mean: float, steps: int) -> float:
+        """Standard error of the mean of so many steps; never 0, also of a mean of 0 or 1."""
+        n = self.n * steps / self.phi
+        if not self.episodes:
+            return math.sqrt(1 / n)
+        p = (mean * n + 0.5) / (n + 1)
+        return math.sqrt(p * (1 - p) / n)
+
+    def gain(self, score: float | np.ndarray, p: float | np.ndarray, q: float) -> float | np.ndarray:
+        """Log-likelihood ratio of mean p over mean q for one step."""
+        if not self.episodes:
+            return self.n / self.phi * ((score - q) ** 2 - (score - p) ** 2) / 2
+        p, q = np.clip(p, TINY, 1 - TINY), min(max(q, TINY), 1 - TINY)
+        return self.n / self.phi * (score * np.log(p / q) + (1 - score) * np.log((1 - p) / (1 - q)))
+
+    def at(self, loss: float, of: float) -> float:
+        """`of` less a share of it; of a score that can be negative, less that share of the way above its start."""
+        return of - loss * max(abs(of), of - min(0.0, self.scores[0]))
+
+    def keep_best(self) -> None:
+        """Look whether a window that ends here is the best so far."""
+        end, length = len(self.scores), WINDOW
+        if self.untrained and not self.window[1] and self.bound == -math.inf:
+            share, asked = self.untrained
+            self.best, self.bound = share, self._bound(share, asked)
+        if not self.episodes and self._known < WINDOW - 1:
+            return  # the noise is not known yet
+        if end < WINDOW and not self.untrained:
+            length = end
+        while length <= end:
+            mean = self.mean(end - length, end)
+            bound = self._bound(mean, self.n * length / self.phi)
+            if bound > self.bound:
+                self.best, self.bound, self.window = mean, bound, (end - length, end)
+            length *= 2
+
+    def _bound(self, mean: float, n: float) -> float:
+        if not self.episodes:
+            return mean - Z / math.sqrt(n)
+        centre, half = mean + Z * Z / (2 * n), Z * math.sqrt(mean * (1 - mean) / n + (Z / (2 * n)) ** 2)
+        return max(0.0, (centre - half) / (1 + Z * Z / n))
+
+    @property
+    def start(self) -> tuple[float, float]:
+        """Success before training and its standard error: held out, else the mean of the first five steps."""
+        if self.untrained:
+            share, asked = self.untrained
+            return share, math.sqrt(max(share * (1 - share), 0.25 / asked) / asked)
+        first = min(WINDOW, len(self.scores))
+        return self.mean(0, first), self.spread(self.mean(0, first), first)
+
+    @property
+    def gained(self) -> float:
+        """Evidence in nats that the best lies above the start: half the squared z of their difference."""
+        (start, error), (first, last) = self.start, self.window
+        if not last or self.best <= start:
             return 0.0
-        spread = max(max(0.0, level * (1.0 - level)) for level in (self.peak, self.baseline))
-        return math.sqrt(spread / self.episodes)
+        return (self.best - start) ** 2 / (error**2 + self.spread(self.best, last - first) ** 2) / 2
 
-    @property
-    def baseline(self) -> float:
-        return fmean(self.scores[: self.settings.baseline]) if self.untrained is None else self.untrained[0]
 
-    @property
-    def loss_noise(self) -> float:
-        """How far two smoothed scores must lie apart to be more than noise."""
-        return self.settings.sigmas * self.sigma * smoothing(self.settings.window) * math.sqrt(2)
+class _Sum:
+    """A CUSUM: the evidence for a change, in nats, and the index at which it most likely began."""
 
-    @property
-    def gain_noise(self) -> float:
-        """How far a smoothed score must lie above the baseline to be more than noise."""
-        if self.untrained is None:
-            return self._noise(self.sigma / math.sqrt(self.settings.baseline))
-        return self._noise(_share_error(*self.untrained))
+    def __init__(self) -> None:
+        self.value, self.since, self.most = -math.inf, 0, math.inf
 
-    def _noise(self, error: float) -> float:
-        """How far a smoothed score must lie from a start with this standard error to be more than noise."""
-        return self.settings.sigmas * math.hypot(self.sigma * smoothing(self.settings.window), error)
-
-    @property
-    def start(self) -> float:
-        """Success before the first update: held out, else of the first step where its noise is known."""
-        if self.untrained is not None:
-            return self.untrained[0]
-        return self.baseline if self.episodes is None else self.scores[0]
-
-    @property
-    def knows_start(self) -> bool:
-        """Whether the start and its noise are those of the untrained policy."""
-        return self.untrained is not None or self.episodes is not None
-
-    def lost_start(self, level: float) -> bool:
-        """Whether a smoothed score shows that what the run began with is gone."""
-        if self.untrained is not None or self.episodes is None:
-            noise = self.gain_noise
-        else:
-            noise = self._noise(_share_error(self.scores[0], self.episodes))
-        gone = self.start - level
-        return gone > NOTHING and gone >= self.settings.severe * self.start and gone >= noise
-
-    @property
-    def top(self) -> float:
-        """What a fall is measured from: the peak, or the start where no smoothed score came up to it."""
-        return max(self.peak, self.start)
-
-    @property
-    def onset(self) -> int:
-        """Index of the last point near the top: where a fall that is under way began; there must be a peak."""
-        near = self.top - max(self.sigma, ONSET_TOLERANCE * self.top)
-        since = self.peak_index if self.peak >= self.start else 0
-        return max((i for i in range(since, len(self.smooth)) if self.smooth[i] >= near), default=0)
-
-    @property
-    def decided(self) -> bool:
-        """True once the baseline and the trailing median exist."""
-        return len(self.scores) >= max(1 if self.untrained else self.settings.baseline, self.settings.window)
+    def add(self, at: int, gain: float, floor: float, wanted: float) -> None:
+        """Take up the log-likelihood ratio of point `at`; a sum below `floor` starts there again."""
+        if self.value <= floor:
+            self.value, self.since, self.most = floor, at, (wanted - floor) / 2
+        self.value += min(gain, self.most)
 
 
 class _Falls:
-    """The event rule at one threshold: at most one open fall, and those before it."""
+    """The event rule at one loss: at most one open fall, and those before it."""
 
-    def __init__(self, curve: _Curve, threshold: float) -> None:
-        self.curve, self.threshold = curve, threshold
-        self.below = 0  # consecutive points with the drop
-        self.above = 0  # consecutive points back near the peak of the open fall
+    def __init__(self, curve: _Curve, settings: CollapseSettings, loss: float) -> None:
+        self.curve, self.settings, self.loss = curve, settings, loss
+        self.wanted, self.enough = -math.log(settings.false_collapse), -math.log(settings.false_ending)
+        self.down, self.up = (_Sum(), _Sum()), _Sum()
         self.closed: list[Drop] = []
-        self.open: Drop | None = None
+        self.open: Drop | None = None  # as it was told when it was detected
+        self.since = 0  # index at which the open fall's evidence begins
 
     def advance(self) -> Literal["", "fell", "recovered"]:
         """Judge the newest point of the curve."""
-        curve, points = self.curve, self.curve.settings.points
-        level = curve.smooth[-1]
-        if math.isnan(level):
+        curve, at = self.curve, len(self.curve.scores) - 1
+        if curve.bound == -math.inf:
             return ""
-        if self.open is not None:
-            fall = self.open = replace(self.open, depth=min(self.open.depth, level))
-            back = level >= fall.peak - RECOVERED * (fall.peak - fall.depth)
-            self.above = self.above + 1 if back else 0
-            if self.above < points:
+        score, low = curve.scores[-1], curve.at(self.loss, curve.bound)
+        if self.open:
+            self.up.add(at, float(curve.gain(score, curve.bound, low)), 0.0, self.wanted)
+            if self.up.value < self.wanted or not self._back():
                 return ""
-            self.closed.append(replace(fall, recovered=curve.steps[-1], ending="recovered"))
-            self.open, self.below = None, 0
+            self.closed.append(replace(self._dated(self.open, self.since), recovered=curve.steps[-1]))
+            self.open, self.down = None, (_Sum(), _Sum())
             return "recovered"
-        lost, started_higher = curve.peak - level, curve.lost_start(level)
-        began_up = started_higher and curve.knows_start
-        self.below = self.below + 1 if lost >= self.threshold * max(curve.peak, NOTHING) or began_up else 0
-        learned = curve.peak >= curve.baseline + curve.gain_noise
-        fell = lost >= curve.loss_noise and (learned or started_higher)
-        if self.below < points or not curve.decided or not (fell or began_up):
+        for cusum, level in zip(self.down, (low, curve.at(0.9, curve.bound)), strict=True):
+            cusum.add(at, float(curve.gain(score, level, curve.bound)), self._floor, self.wanted)
+        found = max(self.down, key=lambda cusum: cusum.value)
+        if found.value < self.wanted or not self._lost(found.since):
             return ""
-        onset = curve.onset
-        self.open = Drop(
-            peak=curve.top,
-            peak_step=curve.steps[curve.peak_index if curve.peak >= curve.start else 0],
-            onset=curve.steps[onset],
-            detection=curve.steps[-1],
-            depth=min(s for s in curve.smooth[onset:] if not math.isnan(s)),
-            recovered=None,
-            ending="terminal",
-        )
-        self.above = 0
+        self.since, self.up = found.since, _Sum()
+        self.open = self._drop(found.since)
         return "fell"
 
+    @property
+    def _floor(self) -> float:
+        return -SHRINK * math.log(len(self.curve.scores)) - math.log(2)
+
+    @property
+    def under_way(self) -> int | None:
+        """Index at which the fall began that is, or may be, under way; None while nothing speaks for one."""
+        if self.open:
+            return self.since
+        return min((cusum.since for cusum in self.down if cusum.value > self._floor), default=None)
+
+    def _lost(self, since: int) -> bool:
+        curve, end = self.curve, len(self.curve.scores)
+        first = (since + end) // 2 if end - since > 3 else since
+        level = curve.mean(first, end)
+        return level - curve.spread(level, end - first) <= curve.at(self.loss, curve.best)
+
+    def _back(self) -> bool:
+        curve, end = self.curve, len(self.curve.scores)
+        level = curve.mean(self.up.since, end)
+        return level + curve.spread(level, end - self.up.since) >= curve.at(self.settings.mild, curve.best)
+
+    @property
+    def climbed(self) -> bool:
+        """Whether the run, at its end, is back near its best by the weaker evidence that suffices there."""
+        return self.up.value >= self.enough and self._back()
+
+    def fading(self) -> Drop | None:
+        """The fall that the last steps show: a stretch at the loss or below, unlikely at the best's own rate."""
+        curve, end = self.curve, len(self.curve.scores)
+        for length in (n for n in LATEST if n <= end and curve.bound > -math.inf):
+            level = curve.mean(end - length, end)
+            evidence = length * float(curve.gain(level, level, curve.best))
+            if level <= curve.at(self.loss, curve.best) and evidence >= self.enough:
+                return self._drop(end - length)
+        return None
+
     def drops(self) -> tuple[Drop, ...]:
-        """Every fall so far; the open one is censored until W points, its detection included, have passed."""
-        if self.open is None:
-            return tuple(self.closed)
+        """Every fall so far, the open one by what is known now."""
+        return (*self.closed, *((self._dated(self.open, self.since),) if self.open else ()))
+
+    def _drop(self, since: int) -> Drop:
+        curve, (first, last) = self.curve, self.curve.window
+        window = (curve.steps[first], curve.steps[last - 1]) if last else None
+        now = curve.steps[-1]
+        return self._dated(Drop(curve.best, window, now, now, now, now, curve.mean(since, len(curve.scores))), since)
+
+    def _dated(self, fall: Drop, since: int) -> Drop:
+        """`fall`, whose evidence begins at index `since`, with its onset by what is known now."""
         curve = self.curve
-        since = len(curve.steps) - curve.steps.index(self.open.detection)
-        ending: Ending = "terminal" if since >= curve.settings.points else "censored"
-        return (*self.closed, replace(self.open, ending=ending))
+        at = curve.steps.index(fall.detection)
+        first = min(since, curve.steps.index(fall.best_steps[0]) if fall.best_steps else 0)
+        end = min(len(curve.scores), 2 * at - since + WINDOW + 1)
+        low, middle, high = onset(curve, max(first, 2 * since - at - FAR), end, fall.best)
+        return replace(fall, onset=curve.steps[middle], onset_low=curve.steps[low], onset_high=curve.steps[high])
+
+
+def onset(curve: _Curve, first: int, end: int, best: float) -> tuple[int, int, int]:
+    """Where a fall begins: (low, estimate, high), indices of the last point at the best; low to high is 95 %.
+
+    Model: scores are at `best` up to point t, fall to a level b along a straight line of r points, and stay there.
+    Every t in [first, end) and r of RAMPS is tried, b the mean of what follows; the estimate has the highest
+    likelihood, and the interval is every t whose best r comes within 1.92 nats of it (profile likelihood, half the 95 %
+    point of chi-squared with one degree of freedom).
+    """
+    scores = np.asarray(curve.scores[first:end])
+    found = np.full(len(scores), -math.inf)
+    found[0] = TINY  # of one point
+    for t in range(len(scores) - 1):
+        for r in (r for r in RAMPS if t + r < len(scores)):
+            after = scores[t + r :]
+            level = min(float(after.mean()), best)
+            line = best + (level - best) * np.arange(1, r) / r
+            likelihood = np.sum(curve.gain(scores[t + 1 : t + r], line, best)) + np.sum(curve.gain(after, level, best))
+            found[t] = max(found[t], float(likelihood))
+    near = np.flatnonzero(found >= found.max() - 1.92)
+    return first + int(near[0]), first + int(found.argmax()), first + int(near[-1])
 
 
 class Watch:
     """The collapse rule along a live run: feed it every step once, in order; it says each thing when it happens.
 
-    `episodes` is how many episodes a step's success is the share of, None when that is not known.
+    `episodes` is how many episodes a step's success is the share of, None when that is not known, and `group` how many
+    of them share a prompt.
     """
 
-    def __init__(self, settings: CollapseSettings | None = None, episodes: int | None = None) -> None:
+    def __init__(self, settings: CollapseSettings | None = None, episodes: int | None = None, group: int = 1) -> None:
         self.settings = settings or CollapseSettings()
-        self._curve = _Curve(self.settings, episodes)
-        self._severe = _Falls(self._curve, self.settings.severe)
-        self._mild = _Falls(self._curve, self.settings.mild)
-        self._hard = [Hard(rule, self.settings) for rule in HARD_RULES]
-        self._kinds: list[str] = []
+        self._curve = _Curve(episodes, group)
+        self._severe = _Falls(self._curve, self.settings, self.settings.severe)
+        self._mild = _Falls(self._curve, self.settings, self.settings.mild)
+        self._hard = [Hard(rule) for rule in HARD_RULES]
+        self._critical = False
         self.diverged = False
 
     def step(self, step: int, measured: Mapping[str, float | None]) -> list[Event]:
@@ -289,35 +334,36 @@ class Watch:
         if score is not None and not math.isfinite(score):
             message = f"success is {score}: nothing can be measured any more"
             events.append(Event(step, "non_finite", "critical", message, "success", score))
-        elif score is not None:
-            self._curve.add(step, float(score))
-            events += self._fall_events(step)
-        self._kinds += [e.kind for e in events if e.kind not in ("collapse", "mild", "recovered")]
-        self.diverged = self.diverged or "non_finite" in self._kinds
+        self._critical = self._critical or any(event.severity == "critical" for event in events)
+        self.diverged = self.diverged or any(event.kind == "non_finite" for event in events)
+        if score is not None and math.isfinite(score):
+            events += self._judge(step, float(score))
         return events
 
-    def _fall_events(self, step: int) -> list[Event]:
+    def _judge(self, step: int, score: float) -> list[Event]:
+        curve = self._curve
+        curve.add(step, score)
         events: list[Event] = []
         if self._mild.advance() == "fell" and (fall := self._mild.open):
-            events.append(self._fell(step, "mild", "warning", fall, self.settings.mild))
+            events.append(self._fell(step, "mild", "warning", fall))
         change = self._severe.advance()
         if change == "fell" and (fall := self._severe.open):
-            events.append(self._fell(step, "collapse", "critical", fall, self.settings.severe))
+            events.append(self._fell(step, "collapse", "critical", fall))
         elif change == "recovered":
             fall = self._severe.closed[-1]
-            message = (
-                f"success is back near its peak of {fall.peak:.3f}, {step - fall.onset} steps after it began to fall"
-            )
-            events.append(Event(step, "recovered", "info", message, "success", self._curve.smooth[-1], fall.peak))
+            message = f"success is back near its best of {fall.best:.3f}, {step - fall.onset} steps after it fell"
+            events.append(Event(step, "recovered", "info", message, "success", score, fall.best))
+        if self._severe.under_way is None:
+            curve.settle()
+        curve.keep_best()
         return events
 
-    def _fell(self, step: int, kind: str, severity: Severity, fall: Drop, threshold: float) -> Event:
-        level = self._curve.smooth[-1]
+    def _fell(self, step: int, kind: str, severity: Severity, fall: Drop) -> Event:
+        where = "steps {} to {}".format(*fall.best_steps) if fall.best_steps else "before training"
         message = (
-            f"success fell from {fall.peak:.3f} (step {fall.peak_step}) to {level:.3f}: "
-            f"{100 * (fall.peak - level) / fall.peak:.0f} % of the peak is lost; the fall began at step {fall.onset}"
+            f"success fell from {fall.best:.3f} ({where}) to {fall.level:.3f}; the fall began after step {fall.onset}"
         )
-        return Event(step, kind, severity, message, "success", level, (1 - threshold) * fall.peak)
+        return Event(step, kind, severity, message, "success", fall.level, fall.best)
 
     def crashed(self, step: int, message: str) -> Event:
         """The run cannot go on (engine crash, non-finite loss): the outcome is diverged from here on."""
@@ -326,38 +372,41 @@ class Watch:
 
     @property
     def brink(self) -> int | None:
-        """The last step near the peak so far: the onset, should the rule find a fall now; None without a peak."""
-        curve = self._curve
-        return None if curve.peak_index < 0 else curve.steps[curve.onset]
+        """The step before the fall that may be under way, else the last one; None before the first."""
+        curve, begun = self._curve, self._severe.under_way
+        if not curve.steps:
+            return None
+        return curve.steps[-1 if begun is None else max(0, begun - 1)]
 
     @property
     def verdict(self) -> Verdict:
         """What the rule says of the steps so far."""
-        curve = self._curve
-        drops, mild = self._severe.drops(), self._mild.drops()
+        curve, fading = self._curve, None
+        drops = self._severe.drops()
         outcome: Outcome | None = None
         if self.diverged:
             outcome = "diverged"
+        elif self._severe.open:
+            outcome = "recovered" if self._severe.climbed else "collapsed"
+        elif fading := self._severe.fading():
+            outcome = "falling"
         elif drops:
-            outcome = "collapsed"
-        elif mild:
+            outcome = "recovered"
+        elif self._mild.open and not self._mild.climbed:
             outcome = "mild"
-        elif curve.decided:
-            outcome = "healthy" if curve.peak > curve.baseline + curve.gain_noise else "no_learning"
-        known = curve.peak_index >= 0
-        lost_start = bool(drops) and drops[0].peak > curve.peak  # no median ever came up to what it began with
-        last = curve.scores[-FINAL:]
-        return Verdict(
-            outcome=outcome,
-            drops=drops,
-            mild_drops=mild,
-            hard=tuple(self._kinds),
-            peak=drops[0].peak if lost_start else curve.peak if known else None,
-            peak_step=drops[0].peak_step if lost_start else curve.steps[curve.peak_index] if known else None,
-            baseline=curve.baseline if curve.scores else None,
-            sigma=curve.sigma,
-            final=fmean(last) if last else None,
+        elif len(curve.scores) >= WINDOW:
+            # The best is the most of about one window in five steps: the more of them, the higher without learning.
+            learned = curve.gained >= math.log(len(curve.scores) / WINDOW) - math.log(self.settings.false_ending)
+            outcome = ("mild" if self._critical else "healthy") if learned else "no_learning"
+        scores, fall = curve.scores, drops[0] if drops else fading
+        peak = (
+            max((median(scores[i : i + WINDOW]) for i in range(max(1, len(scores) - WINDOW + 1))), default=None)
+            if scores
+            else None
         )
+        if peak is not None and fall and not fall.best_steps:
+            peak = max(peak, fall.best)
+        return Verdict(outcome, drops, fading, peak, fmean(scores[-FINAL:]) if scores else None)
 
 
 def judge(
@@ -365,9 +414,10 @@ def judge(
     settings: CollapseSettings | None = None,
     steps: Sequence[int] | None = None,
     episodes: int | None = None,
+    group: int = 1,
 ) -> Verdict:
     """The verdict on a finished log of scores; `steps` numbers the points (0, 1, ... by default)."""
-    watch = Watch(settings, episodes)
+    watch = Watch(settings, episodes, group)
     for step, score in zip(steps if steps is not None else range(len(success)), success, strict=True):
         watch.step(step, {"success": score})
     return watch.verdict

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from workbench.diagnostics.events import Event, Severity
-from workbench.spec import CollapseSettings
+
+FIRST = 5  # steps whose mean is the baseline
 
 
 @dataclass(frozen=True)
 class HardRule:
     """A threshold without smoothing, on a diagnostic of table `step`; it fires at most once in a run.
 
-    `relative` compares with the running maximum ("peak") or with the mean of the first points ("baseline").
-    `points` = 0 stands for the collapse rule's own number of consecutive points.
+    `relative` compares with the running maximum ("peak") or with the mean of the first five points ("baseline").
+    `points` is how many points in a row must cross it.
     """
 
     kind: str
@@ -45,7 +46,7 @@ HARD_RULES: tuple[HardRule, ...] = (
         "below",
         0.5,
         "peak",
-        0,
+        5,
         "critical",
         "an agent that breaks the protocol in half of its turns no longer acts; relative to its own best, because "
         "protocols differ in difficulty",
@@ -66,7 +67,7 @@ HARD_RULES: tuple[HardRule, ...] = (
         "at least",
         0.9,
         "",
-        0,
+        5,
         "warning",
         "when nine groups in ten have equal rewards, a group-relative method has almost no gradient left",
     ),
@@ -96,10 +97,8 @@ HARD_RULES: tuple[HardRule, ...] = (
 class Hard:
     """One hard rule along a run."""
 
-    def __init__(self, rule: HardRule, settings: CollapseSettings) -> None:
+    def __init__(self, rule: HardRule) -> None:
         self.rule = rule
-        self.points = rule.points or settings.points
-        self.warmup = settings.baseline
         self.first: list[float] = []
         self.best = -math.inf
         self.count = 0
@@ -110,7 +109,7 @@ class Hard:
         rule = self.rule
         if self.fired or value is None or math.isnan(value):
             return None
-        if rule.relative == "baseline" and len(self.first) < self.warmup:
+        if rule.relative == "baseline" and len(self.first) < FIRST:
             self.first.append(value)
             return None
         self.best = max(self.best, value)
@@ -122,9 +121,9 @@ class Hard:
         threshold = rule.value * scale
         crossed = {"above": value > threshold, "below": value < threshold, "at least": value >= threshold}[rule.when]
         self.count = self.count + 1 if crossed else 0
-        if self.count < self.points:
+        if self.count < rule.points:
             return None
         self.fired = True
-        held = f" at {self.points} points in a row" if self.points > 1 else ""
+        held = f" at {rule.points} points in a row" if rule.points > 1 else ""
         message = f"{rule.diagnostic} is {value:.4g}, {rule.when} {threshold:.4g}{held}: {rule.reason}"
         return Event(step, rule.kind, rule.severity, message, rule.diagnostic, value, threshold)

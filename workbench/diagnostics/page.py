@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from workbench.diagnostics import CATALOGUE, probe
 from workbench.diagnostics.alarms import COOLDOWN
-from workbench.diagnostics.collapse import ABRUPT, FINAL, ONSET_TOLERANCE, RECOVERED
+from workbench.diagnostics.collapse import FINAL, PRIOR, SHRINK, WINDOW
 from workbench.diagnostics.combined import COMBINED
 from workbench.diagnostics.declare import declared, in_words
-from workbench.diagnostics.hard import HARD_RULES, HardRule
+from workbench.diagnostics.hard import FIRST, HARD_RULES, HardRule
 from workbench.diagnostics.unalarmed import FINER, why_no_alarm
-from workbench.spec import CollapseSettings, Diagnostic, LearnSettings, Level, table
+from workbench.spec import MEANINGS, CollapseSettings, Diagnostic, LearnSettings, Level, table
 
 # The notation of the formulas.
 SYMBOLS: tuple[tuple[str, str], ...] = (
@@ -31,15 +31,16 @@ SYMBOLS: tuple[tuple[str, str], ...] = (
 
 # What each setting of the collapse rule is and why its default is what it is.
 COLLAPSE_REASONS: dict[str, tuple[str, str]] = {
-    "window": ("points of the trailing median", "one bad batch of 64 episodes must not look like a fall"),
-    "baseline": (
-        "first points, whose mean is the policy before training",
-        "as many as the window; an agent after a warm start has already learned much within RAGEN's ten",
+    "severe": ("share of the best that a collapse loses", "published collapses lose more than half; noise does not"),
+    "mild": ("share of the best that a mild fall loses", "the smallest loss that a user would act on"),
+    "false_collapse": (
+        "one run in 1 / this that lost nothing may be called collapsed, however long it is",
+        "a table of a hundred runs has about one wrong word; the measured rates are below",
     ),
-    "severe": ("share of the peak that a collapse loses", "published collapses lose more than half; noise does not"),
-    "mild": ("share of the peak that a mild fall loses", "the smallest loss that a user would act on"),
-    "points": ("points in a row that the loss has to last", "as long as the window, so that it has turned over once"),
-    "sigmas": ("noise widths that the loss, and the gain before it, exceed", "the usual three"),
+    "false_ending": (
+        "one run in 1 / this that lost nothing may be called falling; the same odds for recovered and for learned",
+        "said once, at the end of a run, so that no second look can take it back",
+    ),
 }
 
 
@@ -119,44 +120,52 @@ def collapse_rule() -> str:
         for name, (meaning, reason) in COLLAPSE_REASONS.items()
     )
     hard = ([f"`{rule.kind}`", _mark(rule), rule.reason] for rule in HARD_RULES)
+    words = ([f"`{word}`", meaning] for word, meaning in MEANINGS.items())
     return f"""\
-With `s` the training success of a step, `m` its trailing median, `P` the largest `m` so far, `b` the held-out success
-before the first update (without one, the mean of the first points) and `sigma` = 1.4826 x the median absolute deviation
-of `s - m` so far, but at least the standard error of a share of `learn.episodes` at `P` or `b` (without that floor, the
-ties of a run at 1 to 3 % success make `sigma` 0, and most runs that never learn are called collapsed):
+The rule judges the counts behind success, not its curve. A step's success is a share of `n` episodes
+(`learn.episodes`), of which `g` share a prompt.
 
-- **Fall**: at `collapse.points` points in a row `(P - m) / P` is at least the threshold or the start is lost, and at
-  the last of them either `P - m >= sigmas x sigma_loss` and `P >= b + sigmas x sigma_gain` (it had learned), or the
-  start is lost. *The start is lost* when `m <= (1 - collapse.severe) b0` and `b0 - m >= sigmas x sigma_start`: what
-  the warm start could do is gone, be it in the first update. `b0` is `b` where that was held out, else the first
-  point; in a log that does not tell how many episodes that is the share of it is `b`, and `P - m >= sigmas x
-  sigma_loss` must hold as well. Past `collapse.severe` the event is `collapse`, past `collapse.mild` it is `mild`.
-  The first step at which all of it holds is the *detection*.
-- **Onset**: the last step at or after the peak with `m >= P - max(sigma, {ONSET_TOLERANCE:g} P)`, where `P` is `b0` if
-  no `m` came up to it; the first step if no `m` is that near.
-- **Abrupt**: at most {ABRUPT} steps from onset to detection.
-- **Recovery**: after the detection, `m >= P - {RECOVERED:g} (P - lowest m)` at `collapse.points` points in a row.
-  Without it the fall is *terminal*, or *censored* when the run ends within `collapse.points` points.
-- **Outcome**: `diverged` when the run could not go on, else `collapsed`, else `mild`, else `no_learning` when `P` never
-  rose above `b + sigmas x sigma_gain`, else `healthy`. NULL while there are fewer points than the baseline needs.
+- **Noise.** A step weighs `n / phi` episodes. `phi` is the mean of `(s_t - s_(t-1))^2 / (2 p (1 - p) / n)` over the
+  steps so far (`p` the mean of the two), at least 1, with {PRIOR} steps at `(1 + g) / 2` as its prior. Steps of a fall
+  under way do not count. A score of unknown `n`, as the reward in another trainer's log, is taken as normal with half
+  the mean squared difference of neighbours as its variance.
+- **Best.** Of all windows of {WINDOW}, {2 * WINDOW}, {4 * WINDOW}, ... steps, and the held-out success before training,
+  the one whose one-sided 95 % lower bound `B` (Wilson) is highest. `best` is the mean there.
+- **Fall.** A CUSUM `C_t = max(C_(t-1), log w_t) + (n / phi) log(f(s_t; q) / f(s_t; B))` of binomial log-likelihood
+  ratios, for `q = (1 - loss) B` and `q = B / 10`, with `w_t = (t + 1)^-{SHRINK:g} / 2` the weight of a fall that begins
+  at step t. A single step brings at most half of what is wanted, so no batch decides alone. The fall is called at the
+  first step with `C_t >= log(1 / collapse.false_collapse)` at which the mean since is at most `(1 - loss) best`, or one
+  standard error above it. That step is the *detection*. With `loss = collapse.severe` the event is `collapse`, with
+  `collapse.mild` it is `mild`.
+- **Onset.** The last step before the fall, and its 95 % interval (`onset_low`, `onset_high`): the likelihood of scores
+  that stay at `best` up to a step, fall along a straight line and stay at a lower level, maximised over the length of
+  the line; the interval holds every step within 1.92 nats. It looks both ways; the detection never does.
+- **Recovery.** After the detection the same CUSUM with `B` against `(1 - loss) B`, and a mean since that is not below
+  `(1 - collapse.mild) best` by more than one standard error.
+- **Falling.** At its end a run has a last stretch of 1 to 10 steps whose mean is at most `(1 - collapse.severe) best`
+  and whose likelihood ratio against `best` is at least `1 / collapse.false_ending`.
+- **Learned.** `best` lies above the start (held out, else the mean of the first {WINDOW} steps) with
+  `z^2 / 2 >= log(steps / {WINDOW}) + log(1 / collapse.false_ending)`.
+- **Undecided** (NULL): fewer than {WINDOW} steps and no fall.
 - `run.final_success` is the mean of the last {FINAL} steps.
 
-`sigma_loss = sigma sqrt(2 q)`, `sigma_gain = sqrt(sigma^2 q + se(b)^2)` and `sigma_start` (with `se(b0)`) are the noise
-of what is compared, with `q = min(1, pi / (2 window))` the variance of a median of `window` points over that of one.
+How a run ended. `diverged`, `collapsed`, `falling`, `recovered` and `mild` come before the other two, in this order:
 
-Everything is causal: a live run and its log get the same verdict.
+{_markdown(("outcome", "the run"), words)}
+
+Everything but the onset is causal: a live run and its log get the same verdict.
 
 {_markdown(("setting", "default", "meaning", "reason"), settings)}
 
-Hard events need no smoothing and happen at most once in a run:
+Hard events need no statistics and happen at most once in a run:
 
 {_markdown(("event", "happens when", "reason"), hard)}"""
 
 
 def _mark(rule: HardRule) -> str:
-    scale = {"": "", "peak": " x its running maximum", "baseline": " x the mean of its first points"}[rule.relative]
-    held = "" if rule.points == 1 else " at `collapse.points` points in a row"
-    return f"`step.{rule.diagnostic}` {rule.when} {rule.value:g}{scale}{held}"
+    scale = {"": "", "peak": " x its running maximum", "baseline": f" x the mean of its first {FIRST} points"}
+    held = "" if rule.points == 1 else f" at {rule.points} points in a row"
+    return f"`step.{rule.diagnostic}` {rule.when} {rule.value:g}{scale[rule.relative]}{held}"
 
 
 def _markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -11,7 +11,13 @@ from typing import Any
 
 from workbench.grid.keys import flatten, short
 from workbench.spec import COSMETIC as COSMETIC
-from workbench.spec import RunSettings
+from workbench.spec import CollapseSettings, RunSettings
+
+# How runs were judged when their names were first made of it: a run that trains the same keeps its name.
+_MEDIANS = {
+    "collapse.window": 5, "collapse.baseline": 5, "collapse.severe": 0.5, "collapse.mild": 0.2, "collapse.points": 5,
+    "collapse.sigmas": 3.0,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,8 @@ class Cell:
 def config_hash(settings: RunSettings) -> str:
     """SHA-256 of the canonical JSON of the resolved settings (sorted keys) without the cosmetic ones."""
     flat = {k: v for k, v in flatten(settings.model_dump(mode="json")).items() if k not in COSMETIC}
+    if settings.collapse == CollapseSettings():
+        flat |= _MEDIANS
     return hashlib.sha256(json.dumps(flat, sort_keys=True).encode()).hexdigest()
 
 

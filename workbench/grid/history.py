@@ -14,8 +14,7 @@ from workbench.grid.cell import Cell, of_generation
 from workbench.grid.folder import folder_of
 from workbench.grid.generations import last
 from workbench.grid.rows import last_row
-
-DEAD = ("collapsed", "diverged")
+from workbench.spec import COLLAPSED, UNDECIDED
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,8 @@ class Past:
 
     @property
     def collapsed(self) -> bool | None:
-        """Whether it collapsed or diverged; None where that cannot be judged."""
-        return self.outcome in DEAD if self.outcome else None
+        """Whether it collapsed, or was on its way down: a search goes on below it. None where that cannot be judged."""
+        return self.outcome in (*COLLAPSED, *UNDECIDED) if self.outcome else None
 
 
 class History:

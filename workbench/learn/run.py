@@ -70,6 +70,7 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
     with locked(folder):
         interrupt = Interrupt()
         from workbench.agent.errors import StaleWeights
+        from workbench.algorithms import resolve
         from workbench.learn.crew import led
         from workbench.learn.heartbeat import Heartbeat
         from workbench.learn.locate import tokenizer_of
@@ -79,9 +80,10 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
 
         start = ensure(settings, cache)
         tokenizer = tokenizer_of(start)
+        group = settings.learn.group_size or resolve(settings.algorithm, settings.slots).group_size
         with (
             led(folder, cache, settings.compute) as crew,
-            Recorder(folder, identity["run_id"], settings, tokenizer.convert_ids_to_tokens) as recorder,
+            Recorder(folder, identity["run_id"], settings, tokenizer.convert_ids_to_tokens, group) as recorder,
         ):
             trainer = Trainer(settings, start, recorder, tokenizer, crew)
             resumed = trainer.resume(folder / "checkpoints")

@@ -33,11 +33,14 @@ class Recorder:
     """Writes one run down, and keeps what its watches have seen.
 
     Call `flush()` before a checkpoint is written: rows older than a checkpoint are not measured again on resume.
-    `decode` turns token ids into texts for table `token`; without it the texts are NULL.
+    `decode` turns token ids into texts for table `token`; without it the texts are NULL. `group` is how many episodes
+    of a step share a prompt.
     """
 
-    def __init__(self, folder: Path, run_id: str, settings: RunSettings, decode: Decode | None = None) -> None:
-        self.run_id, self.settings, self.decode = run_id, settings, decode
+    def __init__(
+        self, folder: Path, run_id: str, settings: RunSettings, decode: Decode | None = None, group: int = 1
+    ) -> None:
+        self.run_id, self.settings, self.decode, self.group = run_id, settings, decode, group
         self.history: list[dict[str, float | None]] = []  # what the watches saw, a row per step; JSON-able
         self._writer = SegmentWriter(folder, settings.record.flush_seconds)
         self._box: BlackBox | None = BlackBox(folder, settings.record.batches)
@@ -117,17 +120,11 @@ class Recorder:
     def verdict(self, final: bool = True) -> dict[str, Any]:
         """What the collapse rule says so far, as columns of table `run`.
 
-        Before the end (`final` false) the outcome is NULL unless nothing can change it any more.
+        Before the end (`final` false) the outcome is NULL unless it has collapsed or diverged.
         """
-        verdict = self._watch.verdict
-        settled = final or verdict.outcome in ("collapsed", "diverged")
-        return {
-            "outcome": verdict.outcome if settled else None,
-            "collapse_step": verdict.onset,
-            "detection_step": verdict.detection,
-            "peak_success": verdict.peak,
-            "final_success": verdict.final,
-        }
+        told = self._watch.verdict.columns()
+        settled = final or told["outcome"] in ("collapsed", "diverged")
+        return told if settled else told | {"outcome": None}
 
     def replay(self, history: Sequence[Mapping[str, float | None]]) -> None:
         """Take up the watches of a checkpoint: show them its `history` again, without writing events twice."""
@@ -169,7 +166,8 @@ class Recorder:
         self.close()
 
     def _watches(self) -> tuple[Watch, AlarmWatch, GuardWatch]:
-        return Watch(self.settings.collapse, self.settings.learn.episodes), AlarmWatch(CATALOGUE), GuardWatch()
+        watch = Watch(self.settings.collapse, self.settings.learn.episodes, self.group)
+        return watch, AlarmWatch(CATALOGUE), GuardWatch()
 
     def _see(
         self, step: int, row: Mapping[str, float | None], mismatches: Sequence[tuple[int, int]] = ()
@@ -190,7 +188,7 @@ class NullRecorder(Recorder):
     """Writes nothing and measures nothing but success: what the cost of recording is measured against."""
 
     def __init__(self, settings: RunSettings) -> None:
-        self.settings, self.run_id, self.decode = settings, "", None
+        self.settings, self.run_id, self.decode, self.group = settings, "", None, 1
         self.history = []
         self._seconds, self._boxed, self._box = None, 0.0, None
         self._watch, self._alarms, self._guard = self._watches()

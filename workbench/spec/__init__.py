@@ -33,8 +33,9 @@ from workbench.spec.tables import TABLES, Column, Table, table
 
 __all__ = [
     "BATCH_FOLDER", "BATCH_FORMAT", "COLLAPSED", "COSMETIC", "GUARD", "MEANINGS", "OUTCOMES", "RATIO_TOLERANCE",
-    "ROLLUPS", "SPAN", "TABLES", "UNDECIDED", "Alarm", "Arm", "BatchesSettings", "Check", "CollapseSettings", "Column", "ComputeSettings", "Diagnostic",
-    "EngineSettings", "EvaluationSettings", "FaultSettings", "GridFile", "InputError", "LearnSettings", "Level",
-    "OptimizerSettings", "Outcome", "PolicySettings", "RecordSettings", "RegionSettings", "RetrieverSettings", "Rollup",
-    "RunSettings", "StopSettings", "Table", "Unit", "WarmStartSettings", "WorldSettings", "check", "nearest", "table",
+    "ROLLUPS", "SPAN", "TABLES", "UNDECIDED", "Alarm", "Arm", "BatchesSettings", "Check", "CollapseSettings", "Column",
+    "ComputeSettings", "Diagnostic", "EngineSettings", "EvaluationSettings", "FaultSettings", "GridFile", "InputError",
+    "LearnSettings", "Level", "OptimizerSettings", "Outcome", "PolicySettings", "RecordSettings", "RegionSettings",
+    "RetrieverSettings", "Rollup", "RunSettings", "StopSettings", "Table", "Unit", "WarmStartSettings", "WorldSettings",
+    "check", "nearest", "table",
 ]  # fmt: skip

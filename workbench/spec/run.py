@@ -66,7 +66,7 @@ class RunSettings(Settings):
     @model_serializer(mode="wrap")
     def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out what is off: a run without stop rules is the same run as before there were any."""
-        return without_defaults(self, handler(self), "stop", "match", "compute", "model", "prompt", "fault")
+        return without_defaults(self, handler(self), "collapse", "stop", "match", "compute", "model", "prompt", "fault")
 
     @property
     def wording(self) -> Literal["plain", "search-r1"]:

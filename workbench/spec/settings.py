@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
@@ -246,14 +247,19 @@ class RecordSettings(Settings):
 
 
 class CollapseSettings(Settings):
-    """The collapse rule (docs/diagnostics.md gives each threshold's reason)."""
+    """The collapse rule (docs/diagnostics.md has each setting's meaning and measured error rates)."""
 
-    window: Count = 5
-    baseline: Count = 5
     severe: Fraction = 0.5
     mild: Fraction = 0.2
-    points: Count = 5
-    sigmas: Positive = 3.0
+    false_collapse: Probability = 0.01
+    false_ending: Probability = 0.05
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_before(cls, told: Any) -> Any:
+        """Read the stored settings of a run that was judged by running medians: the shares lost are what is left."""
+        medians = {"window", "baseline", "points", "sigmas"}
+        return {k: v for k, v in told.items() if k not in medians} if medians <= set(told) else told
 
 
 class StopSettings(Settings):

@@ -69,14 +69,18 @@ TABLES: tuple[Table, ...] = (
                 "Why the run failed, was interrupted or ended before its last iteration; NULL otherwise.",
             ),
             Column("outcome", "VARCHAR", f"How it ended: {', '.join(OUTCOMES)}; NULL while undecided."),
-            Column("collapse_step", "BIGINT", "Onset of the collapse: last step near the best; NULL without one."),
-            Column("onset_low", "BIGINT", "Onset, lower end of its 95 % interval; NULL without a collapse."),
-            Column("onset_high", "BIGINT", "Onset, upper end of its 95 % interval; NULL without a collapse."),
+            Column("collapse_step", "BIGINT", "Onset of the collapse: last step before the fall; NULL without one."),
+            Column(
+                "onset_low",
+                "BIGINT",
+                "Lower end of the onset's 95 % interval; of a run called falling that of its fall; else NULL.",
+            ),
+            Column("onset_high", "BIGINT", "Upper end of that interval."),
             Column("detection_step", "BIGINT", "First step at which the collapse rule holds; NULL without one."),
             Column(
                 "peak_success",
                 "DOUBLE",
-                "Highest median of five steps of success; of a shorter run its highest success.",
+                "Highest median of five steps of success; the start, of a run that lost it and never came up to it.",
             ),
             Column("final_success", "DOUBLE", "Mean success of the last ten steps."),
             Column("steps", "BIGINT", "Steps that the run has completed."),
@@ -210,7 +214,7 @@ TABLES: tuple[Table, ...] = (
             Column(
                 "kind",
                 "VARCHAR",
-                "What happened: collapse, mild, recovered, falling, alarm, non_finite, format_collapse, retriever_down, "
+                "What happened: collapse, mild, recovered, alarm, non_finite, format_collapse, retriever_down, "
                 "segment_corrupt, "
                 "guard_*, stale_weights; of its process: resumed, retried, interrupted, hang, out_of_memory, killed, "
                 "failed.",

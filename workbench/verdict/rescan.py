@@ -12,7 +12,7 @@ from workbench.spec import CollapseSettings
 if TYPE_CHECKING:
     from workbench.store.reader import Reader
 
-JUDGED = ("outcome", "collapse_step", "detection_step", "peak_success", "final_success")
+JUDGED = ("outcome", "collapse_step", "onset_low", "onset_high", "detection_step", "peak_success", "final_success")
 OVER = ("finished", "failed", "interrupted")
 
 
@@ -32,16 +32,17 @@ class Recorded:
     @property
     def settings(self) -> CollapseSettings:
         """The collapse rule that the run was configured with; the defaults where it does not say."""
-        return CollapseSettings.model_validate(self._config.get("collapse", {}))
+        return CollapseSettings.model_validate(self.config.get("collapse", {}))
 
     @property
     def episodes(self) -> int | None:
         """Episodes behind each point of the curve; None where the configuration does not say."""
-        episodes = self._config.get("learn", {}).get("episodes")
+        episodes = self.config.get("learn", {}).get("episodes")
         return None if episodes is None else int(episodes)
 
     @property
-    def _config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, Any]:
+        """Its configuration; empty where it has none, as of other trainers."""
         return dict(json.loads(self.row["config"])) if self.row["config"] else {}
 
 

@@ -43,7 +43,7 @@ SIGNALS = {
 }  # fmt: skip
 CURVES = {**SERIES, **SIGNALS}
 _TEXT = ("run_id", "experiment", "arm", "algorithm", "status", "reason", "outcome", "config", "slots", "versions")
-_WHOLE = ("seed", "collapse_step", "detected", "steps", "planned")
+_WHOLE = ("seed", "collapse_step", "onset_low", "onset_high", "detected", "steps", "planned")
 _REAL = ("peak_success", "final_success", "clip_frac_mean", "grad_norm_median", "grad_norm_peak", "seconds", "time")
 # Names of verdict.runs that are also curves.
 _RENAMED = {"clip_frac": "clip_frac_mean", "grad_norm_max": "grad_norm_peak"}
@@ -175,7 +175,7 @@ def read(file: Path) -> Results:
     if kind != FORMAT:
         raise InputError(f"'{file}' holds results in format {kind}, this version of sorl reads {FORMAT}; {make}")
     schema = _schema()
-    for name in SIGNALS:  # a file from before they were kept
+    for name in (*SIGNALS, "onset_low", "onset_high"):  # a file from before they were kept
         if name not in table.column_names:
             table = table.append_column(schema.field(name), pa.nulls(len(table), schema.field(name).type))
     if missing := [name for name in schema.names if name not in table.column_names]:

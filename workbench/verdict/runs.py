@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Of a run in training, table `run` knows neither the steps nor a collapse since the last time it began: others do.
 _RUNS = """
-    SELECT run_id, arm, algorithm, seed, status, reason, outcome, collapse_step,
+    SELECT run_id, arm, algorithm, seed, status, reason, outcome, collapse_step, onset_low, onset_high,
            coalesce(detected, detection_step) AS detected, peak_success, final_success,
            greatest(coalesce(run.steps, 0), coalesce(seen.steps, 0)) AS steps,
            TRY(CAST(config->>'$.iterations' AS BIGINT)) AS planned, config,
@@ -91,11 +91,12 @@ def _split(frame: pd.DataFrame) -> pd.DataFrame:
 def replicate(config: str | None) -> dict[str, Any]:
     """The settings, by dotted key, that runs must share to be replicates: all but the seed and the cosmetic ones.
 
-    A learning rate that follows another arm's run of the same seed (`match`) differs from seed to seed by design.
+    A learning rate that follows another arm's run of the same seed (`match`) differs from seed to seed by design. How a
+    run is judged does not tell runs apart either: `sorl rescan` judges all of them by one rule.
     """
     settings = settings_of(config)
     own = {"seed", *COSMETIC} | ({"learn.policy.lr"} if settings.get("match") else set())
-    return {key: value for key, value in settings.items() if key not in own}
+    return {key: value for key, value in settings.items() if key not in own and not key.startswith("collapse.")}
 
 
 def settings_of(config: Any) -> dict[str, Any]:

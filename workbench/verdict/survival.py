@@ -3,12 +3,12 @@
 Time counts iterations trained. A run whose collapse begins at step t has the event at t: the policy that t iterations
 made was the last good one. A run without a collapse is censored at the number of steps it has done, so one of 36 steps
 at 36, however it ended: finished, failed, interrupted, stopped by a budget, still running. A run that diverged (NaN,
-Inf) has the event at its last step, unless it had collapsed before. At a tie the collapse comes first: a run censored
-at t was still at risk at t.
+Inf) has the event at its last step, unless it had collapsed before; one that recovered had collapsed. A run that was
+falling at its end is censored at the first step at which that fall may have begun. At a tie the collapse comes first: a
+run censored at t was still at risk at t.
 
-An onset is known only once the collapse rule holds, some steps later: a fall that begins in the last steps of a run is
-not seen and the run counts as up. A run that never learned cannot fall and counts as up too; who reads the figures has
-to know how many of them there are.
+An onset is an estimate with an interval (`onset_low`, `onset_high`); the curves take the estimate. A run that never
+learned cannot fall and counts as up; look how many of them there are.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+
+from workbench.spec import UNDECIDED
 
 if TYPE_CHECKING:
     from lifelines import KaplanMeierFitter
@@ -38,18 +40,20 @@ class Estimate:
 def observed(runs: pd.DataFrame) -> pd.DataFrame:
     """One row per run that has begun: run_id, arm, seed, time (steps) and event (whether that is the collapse).
 
-    `runs` has one row per run: run_id, arm, seed, outcome, collapse_step, steps (done), and detected: the step at which
-    a collapse was reported, which stands in for the onset while a run is in training and its row does not say it yet.
+    `runs` has one row per run: run_id, arm, seed, outcome, collapse_step, onset_low, steps (done), and detected: the
+    step at which a collapse was reported, which stands in for the onset while a run is in training and its row does not
+    say it yet.
     """
     runs = runs.reset_index(drop=True)
     onset = runs["collapse_step"].astype(float)
     last = (runs["steps"].fillna(0).astype(float) - 1).clip(lower=0)
     fell = onset.fillna(runs["detected"].astype(float))
     time = fell.fillna(last.where(runs["outcome"] == "diverged"))
+    up = runs["onset_low"].astype(float).where(runs["outcome"].isin(UNDECIDED))
     rows = pd.DataFrame(
         {
             "run_id": runs["run_id"], "arm": runs["arm"], "seed": runs["seed"],
-            "time": time.fillna(runs["steps"].fillna(0)).astype(float), "event": time.notna(),
+            "time": time.fillna(up).fillna(runs["steps"].fillna(0)).astype(float), "event": time.notna(),
         }
     )  # fmt: skip
     return rows[rows["event"] | (rows["time"] > 0)].reset_index(drop=True)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from workbench.spec import COLLAPSED, UNDECIDED
 from workbench.verdict.runs import runs
 
 if TYPE_CHECKING:
     from workbench.store.reader import Reader
 
-# A run that died of NaN or Inf counts among the collapsed: leaving it out would flatter the arm that killed it.
-DEAD = ("collapsed", "diverged")
 _NAMED = 8  # arms of a sentence
 
 
@@ -24,8 +23,9 @@ def summary(reader: Reader, experiment: str, run_ids: Sequence[str] | None = Non
     `runs` counts the arm's runs, `n` those that finished: the figures are over those `n` seeds. `peak` and `final` are
     means over seeds with a 95 % Student-t interval (NULL for one seed), `peak_iqm` and `final_iqm` interquartile means
     with a 95 % bootstrap interval. `stopped` counts finished runs with fewer steps than planned, whose final success is
-    that of where they ended; `steps_min`, `steps_max` and `planned` are their steps. `collapsed` of `judged` (finished
-    runs that are long enough for the collapse rule) has a 95 % Clopper-Pearson interval of the incidence; `mild` and
+    that of where they ended; `steps_min`, `steps_max` and `planned` are their steps. `collapsed` of `judged` has a 95 %
+    Clopper-Pearson interval of the incidence: it counts runs that diverged or recovered as well; `judged` leaves out
+    runs that are too short for the collapse rule or were falling at their end. `recovered`, `falling`, `mild` and
     `no_learning` count those outcomes; `onset` is the median step of the collapses. `clip_frac` and `grad_norm_median`
     are means over seeds of each run's own, `grad_norm_max` is the largest of all updates.
     """
@@ -41,8 +41,9 @@ def _arm(arm: str, rows: pd.DataFrame) -> dict[str, Any]:
     from workbench.verdict.statistics import clopper_pearson, interquartile_mean, interquartile_mean_interval
 
     over = rows[rows["status"] == "finished"]
-    judged = over[over["outcome"].notna()]
-    dead = judged[judged["outcome"].isin(DEAD)]
+    known = over[over["outcome"].notna()]
+    judged = known[~known["outcome"].isin(UNDECIDED)]
+    dead = judged[judged["outcome"].isin(COLLAPSED)]
     low, high = clopper_pearson(len(dead), len(judged)) if len(judged) else (None, None)
     peak, final = mean_interval(over["peak_success"]), mean_interval(over["final_success"])
     successes = {name: over[f"{name}_success"].dropna().to_list() for name in ("peak", "final")}
@@ -55,8 +56,7 @@ def _arm(arm: str, rows: pd.DataFrame) -> dict[str, Any]:
         "runs": len(rows),
         "n": len(over),
         "judged": len(judged),
-        "mild": int((judged["outcome"] == "mild").sum()),
-        "no_learning": int((judged["outcome"] == "no_learning").sum()),
+        **{word: int((known["outcome"] == word).sum()) for word in ("recovered", "falling", "mild", "no_learning")},
         "peak": peak[0], "peak_low": peak[1], "peak_high": peak[2],
         "final": final[0], "final_low": final[1], "final_high": final[2],
         "collapsed": len(dead) if len(judged) else None, "collapsed_low": low, "collapsed_high": high,
@@ -101,7 +101,7 @@ def answer(frame: pd.DataFrame) -> str:
     stood = [row for row in judged if not row["collapsed"] and row["no_learning"] < row["judged"]]
     sentences = []
     if fell:
-        each = [f"{row['arm']} in {int(row['collapsed'])} of {row['judged']}{_onset(row['onset'])}" for row in fell]
+        each = [f"{row['arm']} in {int(row['collapsed'])} of {row['judged']}{_onset(row)}" for row in fell]
         sentences.append(f"Collapsed{_few(each, '; ')}.")
         if stood:
             sentences.append(f"Did not collapse{_few([str(row['arm']) for row in stood])}.")
@@ -116,13 +116,18 @@ def answer(frame: pd.DataFrame) -> str:
             f"With {seeds}, an arm that never collapsed may still do so in up to {_percent(fewest['collapsed_high'])} "
             "of runs (95 % Clopper-Pearson)."
         )
+    if falling := [f"{row['arm']} {row['falling']} of {row['n']}{_worst(row)}" for row in rows if row["falling"]]:
+        sentences.append(
+            f"Down at the end, too late for the collapse rule, and left out of these counts{_few(falling)}."
+        )
     if never := [f"{row['arm']} in {row['no_learning']} of {row['judged']}" for row in rows if row["no_learning"]]:
-        sentences.append(f"Never learned, which is not stability{_few(never)}.")
+        sentences.append(f"Did not rise above their start, which is not stability{_few(never)}.")
     if mild := [f"{row['arm']} in {row['mild']} of {row['judged']}" for row in rows if row["mild"]]:
         sentences.append(f"Lost some success without collapsing{_few(mild)}.")
     if missing := [f"{row['arm']} {row['n']} of {row['runs']}" for row in rows if row["n"] < row["runs"]]:
         sentences.append(f"Not all runs are finished{_few(missing)}.")
-    if short := [f"{row['arm']} {row['n'] - row['judged']}" for row in rows if row["judged"] < row["n"]]:
+    short = [f"{row['arm']} {n}" for row in rows if (n := row["n"] - row["judged"] - row["falling"])]
+    if short:
         sentences.append(f"Finished, but too short for the collapse rule{_few(short)}.")
     if stopped := [f"{row['arm']} {row['stopped']} of {row['n']} ({_stop(row)})" for row in rows if row["stopped"]]:
         sentences.append(
@@ -144,8 +149,16 @@ def _stop(row: dict[Hashable, Any]) -> str:
     return f"after {first if first == last else f'{first} to {last}'} of {planned} steps"
 
 
-def _onset(onset: Any) -> str:
-    return "" if onset is None or pd.isna(onset) else f" (onset near step {onset:.0f})"
+def _onset(row: Mapping[Hashable, Any]) -> str:
+    onset, back = row["onset"], row["recovered"]
+    said = [] if onset is None or pd.isna(onset) else [f"onset near step {onset:.0f}"]
+    said += [f"{back} came back"] if back else []
+    return f" ({', '.join(said)})" if said else ""
+
+
+def _worst(row: Mapping[Hashable, Any]) -> str:
+    """What the incidence would be if the falling runs had collapsed."""
+    return f" (with them {int(row['collapsed'] or 0) + row['falling']} of {row['judged'] + row['falling']} collapsed)"
 
 
 def readable(frame: pd.DataFrame) -> pd.DataFrame:
@@ -159,6 +172,7 @@ def readable(frame: pd.DataFrame) -> pd.DataFrame:
                 "final success": _interval(row["final"], row["final_low"], row["final_high"]),
                 "final success, IQM": _interval(row["final_iqm"], row["final_iqm_low"], row["final_iqm_high"]),
                 "collapsed": _incidence(row["collapsed"], row["judged"], row["collapsed_low"], row["collapsed_high"]),
+                "recovered / falling": f"{row['recovered']} / {row['falling']}",
                 "onset step": _number(row["onset"], 0),
                 "clip fraction": _number(row["clip_frac"], 3),
                 "grad norm median": _number(row["grad_norm_median"], 2),

@@ -51,7 +51,7 @@ class Watched:
 
 def first_run(each: pd.DataFrame) -> str:
     """Where one begins to look: the first run that collapsed, else the first."""
-    fell = each.loc[each["collapse_step"].notna(), "run_id"]
+    fell = each.loc[each[["collapse_step", "onset_low"]].notna().any(axis=1), "run_id"]
     return str(fell.iloc[0] if len(fell) else each["run_id"].iloc[0])
 
 

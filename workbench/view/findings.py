@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.verdict.diagnosis.diagnose import diagnose
 from workbench.verdict.diagnosis.log import of_run
+from workbench.verdict.diagnosis.words import fallen, none_found
 from workbench.view import episodes
 from workbench.view.links import anchor
 from workbench.view.safe import html_text
@@ -57,8 +58,10 @@ def _diagnosed(store: Store, known: Diagnostics, run: dict[str, Any], experiment
             f"{found.cause.title} ({round(100 * clue.confidence)} %): {clue.says}. {found.cause.change}",
             [_episode(known, run, experiment, clue.step, clue.trajectory)],
         )
-    if not said.findings and run["collapse_step"] is not None:
-        yield Finding("warning", "It collapsed, and none of the known causes shows.")
+    if fell := fallen(said):
+        yield Finding("critical", fell)
+    if not said.findings and (none := none_found(said)) != "Nothing found.":
+        yield Finding("warning", none)
 
 
 def first_alarms(found: pd.DataFrame, onset: int | None) -> Finding:

@@ -27,7 +27,7 @@ def arms(each: pd.DataFrame, most: int = ARMS) -> list[str]:
     every = list(each["arm"].unique())
     if len(every) <= most:
         return every
-    runs = each.assign(fell=each["collapse_step"].notna()).groupby("arm", sort=False)
+    runs = each.assign(fell=each[["collapse_step", "onset_low"]].notna().any(axis=1)).groupby("arm", sort=False)
     table = runs.agg(algorithm=("algorithm", "first"), fell=("fell", "sum"), runs=("fell", "size"))
     table["stood"] = table["runs"] - table["fell"]
     chosen: list[str] = []
@@ -51,16 +51,18 @@ def metrics(alarms: pd.DataFrame, charted: Sequence[str], usual: Sequence[str]) 
 
 def seen(runs: pd.DataFrame, alarms: pd.DataFrame) -> str:
     """Which of the chosen runs collapsed, and which alarm came first."""
-    fell = runs[runs["collapse_step"].notna()]
+    fell, down = runs[runs["collapse_step"].notna()], runs[runs["outcome"] == "falling"]
+    ended = [f"{arm} in {len(mine)} of {(runs['arm'] == arm).sum()}" for arm, mine in down.groupby("arm", sort=False)]
+    fading = f" Falling at the end, too late for the collapse rule: {_listed(ended)}." if ended else ""
     if fell.empty:
-        return "None of these runs collapsed."
+        return f"None of these runs collapsed.{fading}"
     parts = []
     for arm, mine in fell.groupby("arm", sort=False):
         low, high = int(mine["collapse_step"].min()), int(mine["collapse_step"].max())
         onset = f"onset at step {low:,}" + (f" to {high:,}" if high > low else "")
         parts.append(f"{arm} in {len(mine)} of {(runs['arm'] == arm).sum()} ({onset})")
-    said = f"Collapsed: {_listed(parts)}."
-    others = [arm for arm in runs["arm"].unique() if arm not in set(fell["arm"])]
+    said = f"Collapsed: {_listed(parts)}.{fading}"
+    others = [arm for arm in runs["arm"].unique() if arm not in {*fell["arm"], *down["arm"]}]
     said += f" Did not: {_listed(others)}." if others else ""
     warned = alarms[alarms["before"] > 0] if len(alarms) else alarms
     if warned.empty:

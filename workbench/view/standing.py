@@ -13,7 +13,8 @@ Row = Mapping[str, Any]
 
 _OUTCOMES = {
     "healthy": "Healthy", "mild": "A mild fall", "collapsed": "Collapsed", "diverged": "Diverged",
-    "no_learning": "Never learned",
+    "recovered": "Collapsed and recovered", "falling": "Falling at its end, too late for the collapse rule",
+    "no_learning": "Did not rise above its start",
 }  # fmt: skip
 
 
@@ -71,6 +72,9 @@ def moment(time: datetime) -> str:
 def _verdict(run: Row) -> str:
     fell, seen = run["collapse_step"], run["detection_step"]
     said = _OUTCOMES.get(run["outcome"] or "", "Undecided" if run["status"] != "running" else "Running")
+    low, high = run["onset_low"], run["onset_high"]
+    if fell is None and low is not None:
+        return f"{said}: the fall began at step {low:,}{f' to {high:,}' if high > low else ''}."
     if fell is None:
         return f"{said}."
     sure = f" and was detected at step {seen:,}" if seen is not None else ""

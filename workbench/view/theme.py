@@ -12,7 +12,6 @@ from workbench.view import hues
 FONT = '"Source Sans", "Source Sans 3", "Helvetica Neue", Arial, sans-serif'
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "hexagon", "triangle-down")
-OUTCOMES = ("healthy", "mild", "collapsed", "diverged", "no_learning")
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ LIGHT = Palette(
     neighbours=hues.LIGHT, others=("#7a5c3e", "#5f6b76", "#7f8217", "#c9568a"),
     outcomes={
         "healthy": "#2f7fb8", "mild": "#d9a520", "collapsed": "#cb3a04", "diverged": "#6b1f6e",
-        "no_learning": "#8a8f94", "": "#8a8f94",
+        "recovered": "#1f8a5b", "falling": "#a3542a", "no_learning": "#8a8f94", "": "#8a8f94",
     },
     sequential=("#f4f6f8", "#c6dbea", "#86b4d3", "#4a84b0", "#27567f", "#122b49"),
     diverging=("#8c2d04", "#d98558", "#f2d5c4", "#f5f5f3", "#c3d9ea", "#5c98c4", "#1a4a78"),
@@ -58,7 +57,7 @@ DARK = Palette(
     neighbours=hues.DARK, others=("#c39f78", "#a3b0bc", "#c7c95c", "#ee93bd"),
     outcomes={
         "healthy": "#4ba3dc", "mild": "#e8bd4a", "collapsed": "#fe6a4c", "diverged": "#c98ccc",
-        "no_learning": "#8b949d", "": "#8b949d",
+        "recovered": "#5fcf9a", "falling": "#e09a6c", "no_learning": "#8b949d", "": "#8b949d",
     },
     sequential=("#1b2026", "#1f3b55", "#2c648f", "#4a93c4", "#8cc3e6", "#dff0fb"),
     diverging=("#ff9a6b", "#c8643a", "#6e4333", "#2b2f34", "#2f5573", "#4a93c4", "#a4d4f2"),

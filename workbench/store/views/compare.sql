@@ -1,8 +1,10 @@
 -- One row per experiment, algorithm and arm: seeds as replicates (newest starts), collapses, medians over seeds.
+-- `collapsed` counts runs that diverged or recovered as well; of `n`, those `falling` at their end count neither way.
 SELECT experiment, algorithm, arm,
        count(*) AS seeds,
        count(*) FILTER (over) AS n,
-       count(*) FILTER (over AND outcome IN ('collapsed', 'diverged')) AS collapsed,
+       count(*) FILTER (over AND outcome IN ('collapsed', 'recovered', 'diverged')) AS collapsed,
+       count(*) FILTER (over AND outcome = 'falling') AS falling,
        median(collapse_step) FILTER (over) AS collapse_step_median,
        median(peak_success) FILTER (over) AS peak_success_median,
        median(final_success) FILTER (over) AS final_success_median,

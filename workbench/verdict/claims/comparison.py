@@ -13,9 +13,9 @@ from typing import Any
 
 import pandas as pd
 
+from workbench.spec import COLLAPSED, UNDECIDED
 from workbench.verdict.paired import Paired, paired_mean, paired_proportions
 from workbench.verdict.statistics import clopper_pearson, fisher_exact
-from workbench.verdict.table import DEAD
 
 MIN_SEEDS = 5  # nothing is said of fewer
 COLLAPSE, FACTOR = "collapse", "factor"
@@ -69,11 +69,12 @@ def finished(runs: pd.DataFrame) -> pd.DataFrame:
 def judged(runs: pd.DataFrame) -> pd.DataFrame:
     """The finished runs that can be called collapsed or not, with `dead`; one per arm and seed.
 
-    A run that never learned cannot fall: it is no evidence of either, as is one too short for the rule.
+    A run that never learned cannot fall: it is no evidence of either, nor is one that is too short for the rule or was
+    falling at its end.
     """
     over = finished(runs)
-    over = over[over["outcome"].notna() & (over["outcome"] != "no_learning")]
-    return over.assign(dead=over["outcome"].isin(DEAD))
+    over = over[over["outcome"].notna() & ~over["outcome"].isin(("no_learning", *UNDECIDED))]
+    return over.assign(dead=over["outcome"].isin(COLLAPSED))
 
 
 def collapses(over: pd.DataFrame, more: str, less: str) -> Comparison:

@@ -86,7 +86,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All that can be said of one log. No finding and nothing in `unanswered` means: nothing found."""
+    """All that can be said of one log."""
 
     log: Log
     findings: tuple[Finding, ...]
@@ -97,5 +97,16 @@ class Diagnosis:
 
     @property
     def onset(self) -> int | None:
-        """Step at which the collapse began; None without one."""
+        """Step at which the fall began that it collapsed in or ended in; None without one."""
         return self.log.onset
+
+    @property
+    def critical(self) -> tuple[tuple[int, str], ...]:
+        """(step, kind) of its critical events, without the collapse itself."""
+        events = self.log.events()
+        if not {"severity", "kind", "step"} <= set(events.columns):
+            return ()
+        grave = events[(events["severity"] == "critical") & ~events["kind"].isin(("collapse", "alarm"))]
+        return tuple(
+            (int(step), str(kind)) for step, kind in zip(grave["step"], grave["kind"], strict=True) if step == step
+        )

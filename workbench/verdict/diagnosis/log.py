@@ -116,20 +116,23 @@ class Log:
 
     @property
     def onset(self) -> int | None:
-        """Step at which the collapse began; None without one."""
-        found = self.run.get("collapse_step")
-        return None if found is None or pd.isna(found) else int(found)
+        """Step at which the fall began that it collapsed in or ended in; None without one."""
+        return self._first("collapse_step", "onset_low")
 
     @property
     def certain(self) -> int | None:
-        """Step by which a collapse is certain, after which nothing can be its reason; None without one."""
-        found = self.run.get("detection_step")
-        return self.onset if self.onset is None or found is None or pd.isna(found) else int(found)
+        """Step by which the fall is certain, after which nothing can be its reason; None without one."""
+        return self._first("detection_step", "onset_high", "collapse_step")
+
+    def _first(self, *names: str) -> int | None:
+        """The first of these columns of table `run` that has a value."""
+        found = (self.run.get(name) for name in names)
+        return next((int(value) for value in found if value is not None and not pd.isna(value)), None)
 
     def events(self, *kinds: str) -> pd.DataFrame:
-        """The events of these kinds, in order."""
+        """The events of these kinds (default: of all), in order."""
         frame = self.table("event")
-        return frame[frame["kind"].isin(kinds)] if "kind" in frame else frame
+        return frame[frame["kind"].isin(kinds)] if kinds and "kind" in frame else frame
 
 
 def of_run(reader: Reader, run_id: str, runs: Path | None = None) -> Log:

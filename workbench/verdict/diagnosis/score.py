@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from workbench.spec import InputError
+from workbench.spec import COLLAPSED, UNDECIDED, InputError
 from workbench.verdict.diagnosis.diagnose import diagnose
 from workbench.verdict.diagnosis.log import HIDDEN, of_run
 from workbench.verdict.runs import newest
 from workbench.verdict.statistics import clopper_pearson
-from workbench.verdict.table import DEAD
 
 if TYPE_CHECKING:
     from workbench.store.reader import Reader
@@ -44,7 +43,7 @@ class Case:
     @property
     def healthy(self) -> bool:
         """No fault was injected, and none of its own brought it down."""
-        return not self.fault and self.outcome not in DEAD
+        return not self.fault and self.outcome not in (*COLLAPSED, *UNDECIDED)
 
 
 @dataclass(frozen=True)

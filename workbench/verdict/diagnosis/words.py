@@ -25,8 +25,38 @@ def headline(d: Diagnosis) -> str:
     run = d.log.run
     outcome = run.get("outcome") or "undecided"
     fell = f", onset at step {d.onset}" if d.onset is not None else ""
+    outcome = {"no_learning": "did not rise above its start", "mild": "a mild fall"}.get(outcome, outcome)
     status = f", {run['status']}" if run.get("status") not in (None, "finished") else ""
     return f"{plain(d.log.name)}: {outcome}{fell}; {d.log.steps} steps{status}"
+
+
+def fallen(d: Diagnosis) -> str:
+    """Since when success is down, from what to what, and how sure that is; empty for a run that is up."""
+    run = d.log.run
+    low, high, seen = (run.get(name) for name in ("onset_low", "onset_high", "detection_step"))
+    if d.onset is None or low is None or low != low:
+        return ""
+    peak, last = _number(run.get("peak_success")), _number(run.get("final_success"))
+    began = f"began at step {d.onset}" + (f" (95 %: {low:.0f} to {high:.0f})" if high > low else "")
+    if seen is None or seen != seen:
+        return (
+            f"Success is down in its last steps: the fall {began}, from a best of {peak}. It is at least 20 times "
+            "likelier than noise, and has lasted too few steps for the collapse rule."
+        )
+    back = "; it came back" if run.get("outcome") == "recovered" else ""
+    return (
+        f"Success fell from a best of {peak} to {last} (mean of the last ten steps){back}: the fall {began}, and was "
+        f"certain at step {seen:.0f} (the rule is wrong in less than one run of 100)."
+    )
+
+
+def none_found(d: Diagnosis) -> str:
+    """What to say where no cause was found: of a run that is down never that nothing was."""
+    events = ", ".join(f"{plain(kind)} at step {step}" for step, kind in d.critical)
+    said = f" Critical: {events}." if events else ""
+    if d.onset is not None or d.slump is not None or events or d.log.run.get("outcome") in ("mild", "diverged"):
+        return f"None of the known causes fits.{said}"
+    return "Nothing found."
 
 
 def early_warning(d: Diagnosis) -> str:
@@ -120,9 +150,9 @@ def culprit_as_dict(culprit: Culprit) -> dict[str, Any]:
 
 def text(d: Diagnosis) -> str:
     """For a terminal."""
-    lines = [headline(d)]
+    lines = [headline(d), *filter(None, [fallen(d)])]
     if not d.findings:
-        lines.append("Nothing found." if d.onset is None else "It collapsed, and none of the known causes shows.")
+        lines.append(none_found(d))
     for rank, finding in enumerate(d.findings, start=1):
         clue, cause = finding.clue, finding.cause
         lines += [
@@ -149,9 +179,9 @@ def text(d: Diagnosis) -> str:
 
 def markdown(d: Diagnosis) -> str:
     """For an issue or a report."""
-    lines = [f"### {_escaped(headline(d))}", ""]
+    lines = [f"### {_escaped(headline(d))}", "", *([fallen(d), ""] if fallen(d) else [])]
     if not d.findings:
-        lines.append("Nothing found." if d.onset is None else "It collapsed, and none of the known causes shows.")
+        lines.append(none_found(d))
     for rank, finding in enumerate(d.findings, start=1):
         clue, cause = finding.clue, finding.cause
         lines += [
@@ -176,6 +206,7 @@ def as_dict(d: Diagnosis) -> dict[str, Any]:
         "log": d.log.name,
         "outcome": d.log.run.get("outcome"),
         "onset": d.onset,
+        "critical_events": [{"step": step, "kind": kind} for step, kind in d.critical],
         "steps": d.log.steps,
         "slump": None if d.slump is None else asdict(d.slump),
         "findings": [

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.spec import InputError
+from workbench.spec import COLLAPSED, InputError
 from workbench.verdict.early.signals import SIGNALS
-from workbench.verdict.table import DEAD
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
     from workbench.verdict.results import Results
 
 HEALTHY = "healthy"
-WINDOW, SEVERE = 5, 0.5  # of the collapse rule
 _TEXT = ("run_id", "experiment", "algorithm", "optimizer", "outcome")
 _WHOLE = ("seed", "staleness", "onset", "detection")
 _REAL = ("lr", "max_grad_norm")
@@ -49,24 +46,12 @@ class Run:
     @property
     def collapsed(self) -> bool:
         """It lost what it had, and it is known since when and when the rule said so."""
-        return self.outcome in DEAD and self.onset is not None and self.detection is not None
+        return self.outcome in COLLAPSED and self.onset is not None and self.detection is not None
 
     @property
     def healthy(self) -> bool:
         """It learned and kept it. Mild falls and runs that never learned are neither healthy nor collapsed."""
-        return self.outcome == HEALTHY and not self.censored
-
-    @cached_property
-    def censored(self) -> bool:
-        """Nobody knows how it would have ended: at its last step it lies half below its peak, too late to be judged.
-
-        By the collapse rule's own measure, the median of five points, at the severe threshold.
-        """
-        if self.outcome != HEALTHY:
-            return False
-        success = self.curves["success"][0]
-        medians = [float(np.median(success[i - WINDOW : i])) for i in range(WINDOW, len(success) + 1)]
-        return bool(medians) and medians[-1] <= (1.0 - SEVERE) * max(medians)
+        return self.outcome == HEALTHY
 
     @property
     def condition(self) -> str:

@@ -61,7 +61,7 @@ def findings(bench: Bench, peer: Peer) -> str:
 
 def corpus(runs: Sequence[Run]) -> str:
     """What the corpus is made of."""
-    kinds = ("collapsed", "healthy", "censored", "mild", "never learned")
+    kinds = ("collapsed", "healthy", "falling", "mild", "never learned")
     groups = Counter(((r.experiment, r.optimizer, r.staleness), _kind(r)) for r in runs)
     lines = [_line("experiment", "optimizer", "staleness", *kinds), _line(*["---"] * (3 + len(kinds)))]
     lines += [_line(*key, *(groups[key, kind] for kind in kinds)) for key in sorted({key for key, _ in groups})]
@@ -80,9 +80,7 @@ def corpus(runs: Sequence[Run]) -> str:
 def _kind(run: Run) -> str:
     if run.collapsed:
         return "collapsed"
-    if run.censored:
-        return "censored"
-    return "healthy" if run.healthy else {"no_learning": "never learned"}.get(run.outcome, run.outcome)
+    return {"no_learning": "never learned"}.get(run.outcome, run.outcome)
 
 
 def signals(bench: Bench) -> str:

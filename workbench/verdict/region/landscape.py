@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from workbench.spec import GridFile, InputError, RegionSettings
+from workbench.spec import COLLAPSED, UNDECIDED, GridFile, InputError, RegionSettings
 from workbench.verdict.runs import flat, newest, replicate
 
 if TYPE_CHECKING:
     from workbench.store.reader import Reader
 
-DEAD = ("collapsed", "diverged")
 _RUNS = """
     SELECT run_id, arm, algorithm, seed, status, outcome, final_success, seconds, started_at, config
     FROM run WHERE experiment = ? ORDER BY started_at NULLS LAST, run_id
@@ -28,7 +27,8 @@ class Landscape:
     """`runs` has one row a judged run.
 
     series (arm without its point), algorithm, slice (what further numeric axes say, else empty), y (condition, 0 where
-    no axis is numeric), x (value of the searched setting), seed, collapsed (bool), final (success), seconds.
+    no axis is numeric), x (value of the searched setting), seed, collapsed (bool), final (success), seconds. Runs that
+    were falling at their end are in `fading`, with the same columns: they count neither way, see `with_fading`.
     """
 
     runs: pd.DataFrame
@@ -37,6 +37,12 @@ class Landscape:
     planned: int  # seeds of a point beside the boundary
     left_out: int = 0  # runs with other settings: the file was edited since
     unjudged: int = 0  # finished, but too short for the collapse rule
+    fading: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    def with_fading(self) -> Landscape:
+        """The region if every run that was falling at its end had collapsed."""
+        down = self.fading.assign(collapsed=True)
+        return replace(self, runs=pd.concat([self.runs, down], ignore_index=True), fading=self.fading.iloc[:0])
 
     @property
     def parts(self) -> list[tuple[str, str]]:
@@ -96,7 +102,8 @@ def from_runs(frame: pd.DataFrame, file: GridFile, experiment: str) -> Landscape
             "y": [float(s[across]) if across else 0.0 for s in settings],
             "x": [float(s[file.region.along]) for s in settings],
             "seed": judged["seed"].to_list(),
-            "collapsed": judged["outcome"].isin(DEAD).to_list(),
+            "collapsed": judged["outcome"].isin(COLLAPSED).to_list(),
+            "falling": judged["outcome"].isin(UNDECIDED).to_list(),
             "final": judged["final_success"].to_list(),
             "seconds": judged["seconds"].fillna(0.0).to_list(),
         }
@@ -106,7 +113,11 @@ def from_runs(frame: pd.DataFrame, file: GridFile, experiment: str) -> Landscape
         ["series", "slice", "y", "x", "seed"], ignore_index=True, kind="stable",
         key=lambda c: c.map(lambda name: order.get(name, len(order))) if c.name == "series" else c,
     )  # fmt: skip
-    return Landscape(rows, file.region, across, len(file.seeds), left_out, len(over) - len(judged))
+    down = rows.pop("falling").astype(bool)
+    return Landscape(
+        rows[~down].reset_index(drop=True), file.region, across, len(file.seeds), left_out, len(over) - len(judged),
+        rows[down].reset_index(drop=True),
+    )  # fmt: skip
 
 
 def _numeric(values: list[Any]) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from workbench.verdict.region.claims import Shift
 from workbench.verdict.region.landscape import Landscape
+from workbench.verdict.region.tables import by_column
 
 
 def readable_series(series: pd.DataFrame) -> pd.DataFrame:
@@ -98,11 +100,22 @@ def answer(landscape: Landscape, series: pd.DataFrame, columns: pd.DataFrame) ->
         f"Area: log2 {landscape.settings.along} from {landscape.settings.low:g} up to the boundary, over "
         f"{_axis(landscape)}. Intervals: 95 % bootstrap over seeds, drawn alike for all arms; see docs/regions.md."
     )
+    if len(landscape.fading):
+        lines.append(_fading(landscape, columns))
     if landscape.unjudged:
         lines.append(f"Left out, too short for the collapse rule: {landscape.unjudged} runs.")
     if landscape.left_out:
         lines.append(f"Left out, run with other settings than the newest run: {landscape.left_out} runs.")
     return lines
+
+
+def _fading(landscape: Landscape, columns: pd.DataFrame) -> str:
+    """How many runs were falling at their end, and which boundaries move if they count as collapsed."""
+    moved = by_column(landscape.with_fading()).merge(columns, on=["series", "slice", "y"], suffixes=("", "_without"))
+    moved = moved[~np.isclose(moved["boundary"], moved["boundary_without"])]
+    told = ", ".join(f"{r['series']} at {r['y']:g} {edge(r)}" for r in moved.to_dict(orient="records"))
+    ends = f"counted as collapsed they move these boundaries: {told}" if told else "counted as collapsed they move none"
+    return f"Left out, falling at their end: {len(landscape.fading)} runs; {ends}."
 
 
 def _axis(landscape: Landscape) -> str:

@@ -22,7 +22,7 @@ _LEFT, _GAP = 18.0, 0.04  # percent of the width for the names of the rows; colu
 _LABEL, _LINE, _LINES = 27, 15, 4  # characters and pixels of a line of a row's name, lines of it
 _CURVE = (7.0, 86.0, 86.0, 58.0)  # percent of a cell: left end and width of its curve, success 0, height of 1
 _WIDE, _NAMED = 12, 14  # columns up to which a cell has words, and the head of a column the word seed
-_WORDS = {"no_learning": "no learning", "": "undecided"}
+_WORDS = {"no_learning": "no learning", "": "undecided"}  # of an outcome, where it is not its own
 
 Address = Callable[[str], str]
 
@@ -149,8 +149,8 @@ def _curves(curves: pd.DataFrame) -> dict[str, tuple[str, int]]:
 
 def _onset(run: Mapping[Any, Any], last: int, palette: Palette) -> str:
     """A dotted line where the fall began."""
-    step = run.get("collapse_step")
-    if step is None or math.isnan(step):
+    step = _began(run)
+    if step is None:
         return ""
     left, width, floor, _ = _CURVE
     at = left + width * step / last
@@ -160,13 +160,21 @@ def _onset(run: Mapping[Any, Any], last: int, palette: Palette) -> str:
     )
 
 
+def _began(run: Mapping[Any, Any]) -> float | None:
+    """The step at which the fall began that the run ended in or came back from; None without one."""
+    for name in ("collapse_step", "onset_low"):
+        step = run.get(name)
+        if step is not None and not math.isnan(step):
+            return float(step)
+    return None
+
+
 def _state(run: Mapping[Any, Any], *, wide: bool) -> str:
     """How the run ended, or that it runs."""
-    import pandas as pd
 
     outcome, status = _outcome(run), str(run.get("status"))
-    step = run.get("collapse_step")
-    fell = "" if pd.isna(step) else f"{step:.0f}"
+    step = _began(run)
+    fell = "" if step is None else f"{step:.0f}"
     if not outcome:
         words = status if status != "finished" else "undecided"
         return words if wide else {"running": "▸", "failed": "!"}.get(status, "")

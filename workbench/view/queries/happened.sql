@@ -1,11 +1,13 @@
--- One row per event of a run and the onset of its collapse, in the order of the steps.
+-- One row per event of a run and the onset of its fall, in the order of the steps.
 -- What happened to its process may have none: it stands behind the last step that was recorded before it.
 WITH happened AS (
     SELECT step, kind, severity, diagnostic, value, threshold, message, written_at
     FROM event WHERE run_id = $run
     UNION ALL BY NAME
-    SELECT collapse_step AS step, 'onset' AS kind, 'critical' AS severity, 'onset of the collapse' AS message
-    FROM run WHERE run_id = $run AND collapse_step IS NOT NULL
+    SELECT coalesce(collapse_step, onset_low) AS step, 'onset' AS kind, 'critical' AS severity,
+           CASE WHEN collapse_step IS NULL THEN 'onset of the fall that the run ended in' ELSE 'onset of the collapse' END
+               AS message
+    FROM run WHERE run_id = $run AND coalesce(collapse_step, onset_low) IS NOT NULL
 )
 SELECT step, kind, severity, diagnostic, value, threshold, message,
        coalesce(step, (SELECT max(s.step) FROM step s

@@ -13,10 +13,11 @@ from workbench.verdict import compared
 from workbench.verdict import table as verdict
 from workbench.verdict.claims import table as claims
 from workbench.verdict.claims.designs import pooled, settings
-from workbench.verdict.claims.paper import Verdict, verdicts
+from workbench.verdict.claims.paper import verdicts
 from workbench.verdict.results import Results
 from workbench.view.report import figures, region
 from workbench.view.report.parts import Code, Items, Part, Report, Section, Table, Text
+from workbench.view.report.region import both_ways
 
 TONES = tuple(figures.TONES.items())
 
@@ -30,15 +31,16 @@ def report(experiments: Sequence[Results], words: figures.Words, commands: Seque
     for found in experiments:
         lead.append(Text(found.question if one else f"{found.experiment}: {found.question}", "lead"))
         lead.append(Text(answer(found)))
-    sections = [claimed(verdicts(pooled(compared_at_one)), compared_at_one)] if compared_at_one else []
+    sections = [claimed(pooled(compared_at_one), compared_at_one)] if compared_at_one else []
     for found in experiments:
         sections += [] if one else [Section(found.experiment, [Text(found.question)])]
         sections += of_experiment(found, words, 2 if one else 3)
     return Report(" and ".join(f.experiment for f in experiments), lead, [*sections, reproduce(experiments, commands)])
 
 
-def claimed(judged: Sequence[Verdict], experiments: Sequence[Results]) -> Section:
+def claimed(runs: pd.DataFrame, experiments: Sequence[Results]) -> Section:
     """The paper's claims, each with its verdict, and the figures and tables behind them."""
+    judged = verdicts(runs)
     parts: list[Part] = [
         Text(f"Claims of arXiv 2511.20718, judged on the runs of {' and '.join(f.experiment for f in experiments)}."),
         Table.of(claims.summary(judged), TONES),
@@ -53,6 +55,10 @@ def claimed(judged: Sequence[Verdict], experiments: Sequence[Results]) -> Sectio
     ):
         if len(frame):
             parts += [Text(title), Table.of(frame, TONES)]
+    if down := int((runs["outcome"] == "falling").sum()):
+        with_them = verdicts(runs.assign(outcome=runs["outcome"].replace("falling", "collapsed")))
+        found, other = ({v.claim.letter: v.verdict for v in told} for told in (judged, with_them))
+        parts.append(Text(both_ways(down, found, other), "note"))
     parts.append(Text(claims.rule(), "note"))
     return Section("The paper's claims, one by one", parts)
 

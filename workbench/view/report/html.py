@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from workbench.spec import OUTCOMES
 from workbench.view.report.parts import Code, Figure, Items, Part, Report, Section, Table, Text
 from workbench.view.safe import html_text
-from workbench.view.theme import DARK, LIGHT, OUTCOMES, Palette
+from workbench.view.theme import DARK, LIGHT, Palette
 
 _FOLDER = Path(__file__).parent
 _SHORT = 22  # characters of a cell that is never broken into lines
@@ -80,7 +81,7 @@ def _variables() -> str:
 def _colours(palette: Palette) -> str:
     base = {"background": palette.background, "surface": palette.surface, "text": palette.text, "muted": palette.muted,
             "grid": palette.grid}  # fmt: skip
-    outcomes = {name: palette.outcomes[name] for name in OUTCOMES}
+    outcomes: dict[str, str] = {name: palette.outcomes[name] for name in OUTCOMES}
     return " ".join(f"--{name}: {value};" for name, value in {**base, **outcomes}.items())
 
 

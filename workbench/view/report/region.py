@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -98,6 +99,17 @@ def _seeds(landscape: Landscape) -> str:
     return f"{seeds[0]} to {seeds[-1]}" if seeds == list(range(seeds[0], seeds[-1] + 1)) else ", ".join(map(str, seeds))
 
 
+def both_ways(down: int, found: Mapping[str, str], with_them: Mapping[str, str]) -> str:
+    """What `down` runs that were falling at their end would change in the verdicts, claim by claim."""
+    told = [f"({claim}) {with_them[claim]}" for claim in found if found[claim] != with_them[claim]]
+    changes = (
+        f"counted as collapsed they would change: {', '.join(told)}"
+        if told
+        else "counted as collapsed they change no verdict"
+    )
+    return f"{down} runs were falling at their end and count neither way; {changes}."
+
+
 def _claimed(landscape: Landscape, runs: pd.DataFrame, level: int) -> list[Section]:
     found = claims.shifts(landscape, runs)
     if not found:
@@ -108,5 +120,9 @@ def _claimed(landscape: Landscape, runs: pd.DataFrame, level: int) -> list[Secti
             for letter, verdict in claims.verdicts(found).items()
         ]
     )
-    parts: list[Part] = [Table.of(summary, TONES), Table.of(readable_shifts(found), TONES), Text(claims.rule(), "note")]
+    parts: list[Part] = [Table.of(summary, TONES), Table.of(readable_shifts(found), TONES)]
+    if len(landscape.fading):
+        other = claims.verdicts(claims.shifts(landscape.with_fading(), runs))
+        parts.append(Text(both_ways(len(landscape.fading), claims.verdicts(found), other), "note"))
+    parts.append(Text(claims.rule(), "note"))
     return [Section("The paper's claims, by stable areas", parts, level)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from workbench.spec import InputError
+from workbench.spec import OUTCOMES, InputError
 from workbench.store.connect import Busy
 from workbench.verdict import table as verdict
 from workbench.verdict.region.words import readable_series
@@ -109,10 +109,10 @@ def _count(each: pd.DataFrame) -> str:
 
 def _key(each: pd.DataFrame, palette: theme.Palette) -> str:
     """The colours of the outcomes that occur."""
-    words = {"no_learning": "no learning", "": "undecided or running"}
+    words = {"no_learning": "no learning", "falling": "falling at the end", "": "undecided or running"}
     seen = set(each["outcome"].fillna(""))
     return '<p class="sorl-key">' + "".join(
         f'<span><i style="background:{theme.faded(palette.outcomes[name], 0.16)};'
         f'border-color:{palette.outcomes[name]}"></i>{words.get(name, name)}</span>'
-        for name in (*theme.OUTCOMES, "") if name in seen
+        for name in (*OUTCOMES, "") if name in seen
     ) + "<span>curve: success, 0 to 1, over the longest run; dotted line: onset of the collapse</span></p>"  # fmt: skip
