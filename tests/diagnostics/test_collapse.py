@@ -1,210 +1,274 @@
-"""The collapse rule: worked curves, a slow literal reference, and the same verdict live and from the log."""
+"""The collapse rule: worked counts, known noise, planted falls, and the same verdict live and from the log."""
 
 import math
-from statistics import median
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binom, norm
 
 from workbench.diagnostics.collapse import Watch, judge
 from workbench.diagnostics.hard import HARD_RULES
-from workbench.spec import CollapseSettings
+from workbench.spec import COLLAPSED, MEANINGS, OUTCOMES, UNDECIDED, CollapseSettings
 
-TOY = [0.10, 0.20, 0.40, 0.50, 0.52, 0.50, 0.30, 0.10, 0.05, 0.05]
-TOY_RULE = CollapseSettings(window=1, baseline=1, points=2)
-RISE = [0.2, 0.22, 0.19, 0.21, 0.2, 0.18, 0.2, 0.22, 0.2, 0.21, 0.3, 0.4, 0.5, 0.6, 0.68, 0.7, 0.72, 0.7, 0.69, 0.71]
-DEAD = [0.3, 0.05, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
-
-scores = st.lists(st.sampled_from([i / 16 for i in range(17)]), min_size=0, max_size=60)
-rules = st.builds(
-    CollapseSettings,
-    window=st.integers(1, 5),
-    baseline=st.integers(1, 10),
-    points=st.integers(1, 5),
-    severe=st.just(0.5),
-    mild=st.just(0.2),
-)
+# ppo, seed 0 of a quickstart, as recorded: it ends at zero, and the rule of running medians called it healthy.
+QUICKSTART = [
+    0.40625, 0.5, 0.453125, 0.453125, 0.46875, 0.421875, 0.46875, 0.40625, 0.484375, 0.453125, 0.515625, 0.5, 0.46875,
+    0.484375, 0.453125, 0.53125, 0.484375, 0.5, 0.515625, 0.46875, 0.5, 0.53125, 0.453125, 0.5, 0.484375, 0.546875,
+    0.5, 0.53125, 0.515625, 0.53125, 0.53125, 0.0, 0.0, 0.0, 0.0, 0.0,
+]  # fmt: skip
+HELD_OUT = {"heldout_success": 0.38, "heldout_episodes": 256}
 
 
-def test_the_toy_curve_collapses_at_8_from_5_and_stays_down():
-    verdict = judge(TOY, TOY_RULE)
+def counts(level, steps, seed=0, n=64):
+    return (np.random.default_rng(seed).binomial(n, level, steps) / n).tolist()
+
+
+def watched(scores, group=1, episodes=64, **first):
+    watch = Watch(None, episodes, group)
+    for step, score in enumerate(scores):
+        watch.step(step, {"success": score, **(first if step == 0 else {})})
+    return watch
+
+
+def learned(steps=30, seed=0):
+    """A run that rises from .38 to .6 and stays there."""
+    return counts(0.38, 3, seed) + counts(0.6, steps, seed + 1)
+
+
+def test_a_run_that_ends_in_five_dead_batches_has_collapsed():
+    verdict = watched(QUICKSTART, **HELD_OUT).verdict
     assert verdict.outcome == "collapsed"
-    assert verdict.peak == 0.52
-    assert verdict.peak_step == 4
-    assert verdict.onset == 5
-    assert verdict.detection == 8
-    assert verdict.first.speed == 3
-    assert verdict.first.abrupt
-    assert verdict.first.depth == 0.05
-    assert verdict.first.drop == pytest.approx(0.903846, abs=5e-7)
-    assert verdict.first.ending == "terminal"
+    assert (verdict.onset, verdict.detection) == (30, 32)
 
 
-@pytest.mark.parametrize(("share", "detected"), [(0.42, 7), (0.43, 8), (0.80, 8), (0.81, 9), (0.9, 9)])
-def test_the_toy_drop_fractions_are_those_worked_by_hand(share, detected):
-    # 0.423077, 0.807692, 0.903846, 0.903846 at points 6 to 9, two in a row
-    assert judge(TOY, CollapseSettings(window=1, baseline=1, points=2, severe=share)).detection == detected
+def test_nought_of_64_after_one_half_is_certain_at_the_second_batch_and_3_of_8_is_nothing():
+    for dead in (1, 2):
+        verdict = watched(QUICKSTART[: 31 + dead], **HELD_OUT).verdict
+        assert verdict.outcome == ("falling", "collapsed")[dead - 1]
+    few = counts(0.5, 30, n=8)
+    assert not {"falling", *COLLAPSED} & {judge([*few, 3 / 8], episodes=8).outcome}
 
 
-def test_a_fall_that_never_reaches_the_threshold_is_no_collapse():
-    assert judge(TOY, CollapseSettings(window=1, baseline=1, points=2, severe=0.91)).onset is None
-
-
-def test_a_fall_at_the_very_end_is_censored():
-    assert judge(TOY[:9], TOY_RULE).first.ending == "censored"
+def test_the_evidence_is_the_binomial_likelihood_ratio_of_the_counts():
+    # One prompt an episode, a curve without any noise: phi is at its floor of 1, and the best is its 95 % bound.
+    level, n = 32 / 64, 64
+    watch = watched([level] * 20)
+    bound = watch._curve.best.bound
+    z, trials = norm.ppf(0.95), 20 * n  # of the first 5, 10 and 20 steps: the longest stretch has the highest bound
+    wilson = (level + z**2 / (2 * trials) - z * math.sqrt(level * (1 - level) / trials + (z / (2 * trials)) ** 2)) / (
+        1 + z**2 / trials
+    )
+    assert bound == pytest.approx(wilson, abs=1e-4)
+    assert watch._curve.phi == 1
+    lost = watch._curve.gain(20 / n, bound / 2, bound)
+    assert lost == pytest.approx(binom.logpmf(20, n, bound / 2) - binom.logpmf(20, n, bound), abs=1e-9)
 
 
 def test_a_run_that_learns_and_keeps_it_is_healthy():
-    assert judge(RISE + [0.7, 0.72, 0.69, 0.71, 0.7] * 4).outcome == "healthy"
+    assert watched(learned(), **HELD_OUT).verdict.outcome == "healthy"
 
 
-def test_a_run_that_learns_and_dies_has_collapsed():
-    verdict = judge(RISE + DEAD)
+def test_a_run_that_learns_and_dies_has_collapsed_since_its_last_good_step():
+    verdict = watched([*learned(), *counts(0.02, 10)], **HELD_OUT).verdict
     assert verdict.outcome == "collapsed"
-    assert 18 <= verdict.onset <= 22
-    assert verdict.detection > verdict.onset
-    assert verdict.final == 0
+    assert verdict.onset == 32
+    assert verdict.drops[0].onset_low <= 32 <= verdict.drops[0].onset_high
+    assert verdict.final == pytest.approx(np.mean(counts(0.02, 10)))
 
 
-def test_a_fifth_of_the_peak_lost_for_good_is_mild():
-    verdict = judge([*RISE, 0.5, 0.51, 0.49, 0.5, 0.5, 0.52, 0.5, 0.5, 0.49, 0.5, 0.5])
-    assert verdict.outcome == "mild"
-    assert verdict.onset is None
-    assert verdict.mild_drops[0].onset >= 18
+def test_the_onset_of_a_fast_fall_is_the_step_before_it():
+    # grpo at .566 of a region: a trailing median of five put the onset at step 4, where success was .02 already
+    verdict = judge([0.58, 0.53, 0.45, 0.12, 0.02, 0.0, 0.02], episodes=64, group=8)
+    assert verdict.outcome == "collapsed"
+    assert verdict.onset in (1, 2)
 
 
-@pytest.mark.parametrize("flat", [[0.0] * 40, [0.3] * 40, [0.3, 0.28, 0.31, 0.29, 0.3, 0.27, 0.33, 0.3] * 5])
-def test_a_run_that_never_rises_above_its_start_has_not_learned(flat):
-    assert judge(flat).outcome == "no_learning"
+def test_the_onset_of_a_slow_fall_is_where_it_begins():
+    slide = [0.6 - 0.03 * i for i in range(20)]
+    hits = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        levels = [0.6] * 30 + slide + [0.0] * 10
+        verdict = judge((rng.binomial(64, levels) / 64).tolist(), episodes=64)
+        hits.append(verdict.drops[0].onset_low <= 30 <= verdict.drops[0].onset_high)
+    assert sum(hits) >= 17
 
 
-@pytest.mark.parametrize("level", [0.01, 0.03, 0.1, 0.3])
-def test_the_noise_of_a_run_that_never_learns_is_not_a_collapse(level):
-    draw = np.random.default_rng(0)
-    outcomes = [judge(draw.binomial(64, level, size=80) / 64, episodes=64).outcome for _ in range(100)]
-    assert outcomes.count("no_learning") >= 95
-    assert "collapsed" not in outcomes
+def test_onset_intervals_cover_the_planted_step_as_often_as_they_say():
+    covered = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        fall = int(rng.integers(15, 40))
+        levels = [0.6] * fall + [0.2] * 20
+        verdict = judge((rng.binomial(64, levels) / 64).tolist(), episodes=64)
+        covered.append(verdict.drops[0].onset_low <= fall - 1 <= verdict.drops[0].onset_high)
+    assert sum(covered) >= 54  # 95 % of 60 is 57; 53 or fewer have a chance of 2 %
+
+
+def test_a_third_of_the_best_lost_for_good_is_mild():
+    assert watched([*learned(), *counts(0.42, 40)], **HELD_OUT).verdict.outcome == "mild"
+
+
+@pytest.mark.parametrize("level", [0.0, 0.01, 0.1, 0.38])
+def test_a_run_that_never_rises_above_its_start_has_not_learned(level):
+    held = {"heldout_success": level, "heldout_episodes": 256}
+    outcomes = [watched(counts(level, 80, seed), **held).verdict.outcome for seed in range(60)]
+    assert outcomes.count("no_learning") >= 57
+    assert not set(outcomes) & set(COLLAPSED)
+
+
+def grouped(level, steps, rng, prompts=8, rollouts=8, correlation=0.5):
+    """Shares of rollouts that succeed, where those of one prompt are alike: a beta-binomial."""
+    k = (1 - correlation) / correlation
+    solved = rng.beta(level * k, (1 - level) * k, (steps, prompts))
+    return (rng.binomial(rollouts, solved).sum(1) / (prompts * rollouts)).tolist()
+
+
+@pytest.mark.parametrize("steps", [36, 180])
+def test_the_noise_of_eight_prompts_is_no_collapse(steps):
+    rng = np.random.default_rng(0)
+    found = [judge(grouped(0.6, steps, rng), episodes=64, group=8) for _ in range(100)]
+    assert sum(bool(verdict.drops) for verdict in found) <= 2
+    assert sum(verdict.outcome == "falling" for verdict in found) <= 10
+
+
+def test_a_fall_to_zero_of_eight_prompts_is_found_within_two_steps():
+    rng = np.random.default_rng(0)
+    delays = [judge([*grouped(0.65, 36, rng), *[0.0] * 6], episodes=64, group=8).detection - 35 for _ in range(60)]
+    assert sum(delay <= 2 for delay in delays) >= 54
 
 
 def test_a_warm_start_that_the_first_update_kills_has_collapsed_from_the_first_step():
-    verdict = judge([0.45] + [0.0, 0.015625] * 30, episodes=64)
-    assert verdict.outcome == "collapsed"
-    assert (verdict.first.peak, verdict.first.peak_step, verdict.onset) == (0.45, 0, 0)
-    assert (verdict.peak, verdict.peak_step) == (0.45, 0)
-    assert verdict.detection == 8  # the median needs five points, the rule five of them
+    verdict = watched([0.45] + [0.0, 0.015625] * 30, **HELD_OUT).verdict
+    assert (verdict.outcome, verdict.onset) == ("collapsed", 0)
+    assert verdict.peak == 0.38
+    unheld = judge([0.45] + [0.0, 0.015625] * 30, episodes=64)
+    assert (unheld.outcome, unheld.onset) == ("collapsed", 0)
 
 
-def test_a_start_that_one_batch_of_few_episodes_only_suggests_is_nothing_to_lose():
-    assert judge([0.5] + [0.125, 0.25] * 30, episodes=8).outcome == "no_learning"
-    assert judge([0.28] + [0.0] * 30).outcome == "no_learning"  # of unknown size, and the mean of five is near 0
-    assert judge([0.02] + [0.0] * 30, episodes=64).outcome == "no_learning"
+def test_a_start_of_which_few_episodes_tell_is_nothing_to_lose():
+    assert judge([1 / 64] + [0.0] * 30, episodes=64).outcome == "no_learning"
+    assert judge([0.25, 0.125] * 15, episodes=8).outcome == "no_learning"
 
 
-def test_a_held_out_start_counts_whatever_the_first_batches_show():
-    watch = Watch(episodes=64)
-    watch.step(0, {"success": 0.0, "heldout_success": 0.4, "heldout_episodes": 256})
-    for step in range(1, 20):
-        watch.step(step, {"success": 0.0})
-    assert (watch.verdict.outcome, watch.verdict.onset) == ("collapsed", 0)
+def test_only_the_evaluation_before_the_first_point_counts_as_untrained():
+    watch = Watch(None, 64)
+    for step, success in enumerate(counts(0.5, 20)):
+        watch.step(step, {"success": success, **({"heldout_success": 0.1, "heldout_episodes": 256} if step else {})})
+    assert watch.verdict.outcome == "no_learning"
+    assert watched(counts(0.5, 20), heldout_success=0.1, heldout_episodes=256).verdict.outcome == "healthy"
 
 
-def test_too_few_points_are_undecided():
-    assert judge([0.5] * 4).outcome is None
+def test_too_few_points_are_undecided_unless_they_fell():
+    assert judge([0.5] * 4, episodes=64).outcome is None
     assert judge([]).outcome is None
+    assert watched([0.4, 0.0, 0.0, 0.0], **HELD_OUT).verdict.outcome == "collapsed"
 
 
 def test_a_recovery_is_told_with_its_step_and_a_second_fall_counts_again():
-    back = [0.7] * 12
-    verdict = judge(RISE + DEAD + back + DEAD)
-    first, second = verdict.drops
-    assert first.ending == "recovered"
-    assert first.recovered == len(RISE + DEAD) + 2 + 4  # the median needs three points, the rule five
-    assert second.onset >= first.recovered
-    assert second.ending == "terminal"
-    assert verdict.outcome == "collapsed"
+    back = [*learned(), *counts(0.02, 10), *counts(0.6, 12)]
+    verdict = watched(back, **HELD_OUT).verdict
+    assert verdict.outcome == "recovered"
+    assert 43 <= verdict.drops[0].recovered <= 46
+    again = watched([*back, *counts(0.02, 8)], **HELD_OUT).verdict
+    assert again.outcome == "collapsed"
+    assert again.drops[0] == verdict.drops[0]
+    assert again.drops[1].onset == 54
 
 
-def test_steps_need_not_count_from_zero():
-    shifted = judge(TOY, TOY_RULE, steps=range(100, 200, 10))
-    assert (shifted.onset, shifted.detection) == (150, 180)
+def test_one_dead_batch_among_good_ones_is_neither_a_collapse_nor_a_recovery():
+    watch = watched([*learned(20), 0.0, *counts(0.6, 12, seed=5)], **HELD_OUT)
+    assert watch.verdict.drops == ()
+    assert watch.verdict.outcome == "healthy"
 
 
-def test_a_missing_score_is_no_point():
-    assert judge([None, *TOY, None], TOY_RULE, steps=range(-1, 11)).onset == 5
+@pytest.mark.parametrize("scale", [1.0, 40.0])
+def test_a_reward_of_unknown_size_is_judged_by_its_own_noise(scale):
+    rng = np.random.default_rng(0)
+    up = (scale * (1 + np.r_[np.linspace(0, 1, 10), np.ones(30)] + 0.1 * rng.standard_normal(40))).tolist()
+    down = (scale * 0.1 * rng.standard_normal(15)).tolist()
+    assert judge(up).outcome == "healthy"
+    assert judge([*up, *down]).outcome == "collapsed"
+    assert judge(rng.standard_normal(40).tolist()).outcome == "no_learning"
+
+
+def test_a_reward_below_zero_is_measured_from_its_start():
+    rng = np.random.default_rng(0)
+    up = (-5 + 4 * np.r_[np.linspace(0, 1, 10), np.ones(30)] + 0.2 * rng.standard_normal(40)).tolist()
+    assert judge(up).outcome == "healthy"
+    assert judge([*up, *(-5 + 0.2 * rng.standard_normal(15)).tolist()]).outcome == "collapsed"
+
+
+def test_steps_need_not_count_from_zero_and_a_missing_score_is_no_point():
+    scores = [*learned(), *counts(0.02, 10)]
+    plain, shifted = (
+        judge(scores, episodes=64),
+        judge(scores, episodes=64, steps=range(100, 100 + 10 * len(scores), 10)),
+    )
+    assert (shifted.onset, shifted.detection) == (100 + 10 * plain.onset, 100 + 10 * plain.detection)
+    gaps = judge([None, *scores, None], episodes=64, steps=range(-1, len(scores) + 1))
+    assert (gaps.onset, gaps.detection) == (plain.onset, plain.detection)
 
 
 def test_events_come_once_and_when_they_happen():
-    watch = Watch()
-    seen = []
-    for step, score in enumerate(RISE + DEAD + [0.7] * 12):
+    watch, seen = Watch(None, 64), []
+    for step, score in enumerate([*learned(), *counts(0.02, 10), *counts(0.6, 12)]):
         seen += [(e.kind, e.step, step) for e in watch.step(step, {"success": score})]
     assert all(claimed == at for _, claimed, at in seen)
-    assert [kind for kind, _, _ in seen] == ["mild", "collapse", "recovered"]
-    assert watch.verdict.detection == seen[1][1]
+    assert [kind for kind, _, _ in seen if kind != "mild"] == ["collapse", "recovered"]
+    assert watch.verdict.detection == next(step for kind, step, _ in seen if kind == "collapse")
 
 
-@settings(max_examples=200)
-@given(scores, rules)
-def test_a_live_run_and_its_log_get_the_same_verdict(curve, rule):
-    watch = Watch(rule)
-    detections = []
+shares = st.lists(st.integers(0, 16).map(lambda k: k / 16), min_size=0, max_size=60)
+rules = st.builds(
+    CollapseSettings,
+    severe=st.sampled_from([0.3, 0.5, 0.8]),
+    false_collapse=st.sampled_from([0.2, 0.01]),
+    false_ending=st.sampled_from([0.2, 0.05]),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(shares, rules, st.sampled_from([None, 16, 64]))
+def test_a_live_run_and_its_log_get_the_same_verdict(curve, rule, episodes):
+    watch, detections = Watch(rule, episodes), []
     for step, score in enumerate(curve):
         detections += [e.step for e in watch.step(step, {"success": score}) if e.kind == "collapse"]
-    verdict = judge(curve, rule)
+    verdict = judge(curve, rule, episodes=episodes)
     assert watch.verdict == verdict
     assert detections == [drop.detection for drop in verdict.drops]
-    for cut in range(len(curve)):
-        early = judge(curve[:cut], rule)
-        assert early.drops == () or early.onset == verdict.onset  # what was said is never taken back
+    for cut in range(len(curve)):  # a detection depends on nothing that comes later
+        early = judge(curve[:cut], rule, episodes=episodes)
         assert (early.detection is not None) == (verdict.detection is not None and verdict.detection < cut)
 
 
-@settings(max_examples=300)
-@given(scores, rules, st.sampled_from([None, 4, 16]))
-def test_onset_and_detection_follow_the_formulas_to_the_letter(curve, rule, episodes):
+@settings(max_examples=200, deadline=None)
+@given(shares, rules, st.sampled_from([None, 16, 64]))
+def test_a_verdict_never_contradicts_itself(curve, rule, episodes):
     verdict = judge(curve, rule, episodes=episodes)
-    assert (verdict.onset, verdict.detection) == reference(curve, rule, episodes)
+    assert verdict.outcome is None or verdict.outcome in OUTCOMES
+    assert (verdict.falling is not None) == (verdict.outcome == "falling")
+    assert (verdict.onset is not None) == bool(verdict.drops)
+    for drop in (*verdict.drops, *([verdict.falling] if verdict.falling else [])):
+        assert drop.onset_low <= drop.onset <= drop.onset_high
+        assert drop.onset <= drop.detection
+        assert drop.recovered is None or drop.recovered > drop.detection
+    columns = verdict.columns()
+    assert (columns["onset_low"] is None) == (not verdict.drops and not verdict.falling)
 
 
-def reference(s, rule, episodes):
-    """Onset and detection of the first severe fall, by the formulas alone."""
-    w, points = rule.window, rule.points
-    smooth = {t: median(s[t - w + 1 : t + 1]) for t in range(w - 1, len(s))}
-    begun: dict[int, bool] = {}
-    for t in range(len(s)):
-        rest = [s[u] - smooth[u] for u in smooth if u <= t]
-        if not rest or t + 1 < rule.baseline:
-            continue
-        sigma = 1.4826 * float(np.median(np.abs(np.array(rest) - np.median(rest))))
+def test_every_outcome_has_a_meaning_and_is_counted_in_one_way():
+    assert set(MEANINGS) == set(OUTCOMES)
+    assert not set(COLLAPSED) & set(UNDECIDED)
 
-        def peak(u):
-            return max(smooth[v] for v in smooth if v <= u)
 
-        base = float(np.mean(s[: rule.baseline]))
-        if episodes is not None:
-            sigma = max(sigma, *(math.sqrt(x * (1 - x) / episodes) for x in (peak(t), base)))
-        q = min(1.0, math.pi / (2 * w))
-        noise = rule.sigmas * sigma * math.sqrt(q + 1 / rule.baseline)
-        start, gone = base, noise
-        if episodes is not None:
-            start = s[0]
-            gone = rule.sigmas * math.sqrt(sigma**2 * q + start * (1 - start) / episodes)
-
-        def lost(u):
-            return (peak(u) - smooth[u]) / max(peak(u), 1e-12) >= rule.severe
-
-        lower = start - smooth[t] >= max(gone, rule.severe * start, 2e-12)
-        begun[t] = lower and episodes is not None
-        run = all(u in smooth and (lost(u) or begun.get(u, False)) for u in range(t - points + 1, t + 1))
-        far = peak(t) - smooth[t] >= rule.sigmas * sigma * math.sqrt(2 * q)
-        if run and ((far and (lower or peak(t) >= base + noise)) or begun[t]):
-            top = max(peak(t), start)
-            since = next(u for u in smooth if smooth[u] == peak(t)) if peak(t) >= start else 0
-            near = [u for u in smooth if since <= u <= t and smooth[u] >= top - max(sigma, 0.05 * top)]
-            return max(near, default=0), t
-    return None, None
+def test_settings_of_the_rule_of_running_medians_are_read_and_unknown_ones_refused():
+    before = {"window": 5, "baseline": 5, "severe": 0.4, "mild": 0.2, "points": 5, "sigmas": 3.0}
+    assert CollapseSettings.model_validate(before) == CollapseSettings(severe=0.4)
+    with pytest.raises(ValueError, match="window"):
+        CollapseSettings.model_validate({"window": 5})
 
 
 def fire(values, diagnostic, **others):
@@ -226,6 +290,14 @@ def test_a_score_that_is_not_a_number_is_a_divergence():
     assert watch.verdict.outcome == "diverged"
 
 
+def test_a_run_with_a_critical_event_is_never_healthy():
+    watch = Watch(None, 64)
+    for step, score in enumerate(learned()):
+        valid = 0.9 if step < 20 else 0.3
+        watch.step(step, {"success": score, "valid_action_frac": valid, **(HELD_OUT if step == 0 else {})})
+    assert watch.verdict.outcome == "mild"
+
+
 def test_format_collapse_is_half_of_the_best_for_five_points():
     good, bad = [0.9, 0.95], [0.47] * 5
     assert fire(good + bad, "valid_action_frac")[0] == [("format_collapse", 6)]
@@ -244,9 +316,7 @@ def test_entropy_is_compared_with_the_first_five_points():
 
 
 def test_a_crash_is_a_divergence_whatever_the_score():
-    watch = Watch()
-    for step, score in enumerate(RISE):
-        watch.step(step, {"success": score})
+    watch = watched(learned())
     event = watch.crashed(20, "sampling failed")
     assert (event.kind, event.severity, event.step) == ("diverged", "critical", 20)
     assert watch.verdict.outcome == "diverged"
@@ -254,10 +324,3 @@ def test_a_crash_is_a_divergence_whatever_the_score():
 
 def test_every_hard_rule_has_a_reason():
     assert all(len(rule.reason) > 20 for rule in HARD_RULES)
-
-
-@pytest.mark.parametrize(("level", "ending"), [(0.6, "terminal"), (0.63, "recovered")])
-def test_a_recovery_regains_four_fifths_of_what_was_lost(level, ending):
-    # peak .7, trough .3: back from 0.7 - 0.2 * 0.4 = 0.62
-    verdict = judge([*RISE, *[0.7] * 5, *[0.3] * 12, *[level] * 12])
-    assert verdict.drops[0].ending == ending

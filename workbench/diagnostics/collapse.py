@@ -5,15 +5,16 @@ step weighs n / phi episodes. phi is the mean of (s_t - s_{t-1})^2 / (2 p (1 - p
 1, with PRIOR steps at (1 + g) / 2 for g rollouts a prompt. A score of unknown n (the reward in another trainer's log)
 is normal, and phi its variance, half the mean squared difference of neighbours.
 
-Best: of all windows of 5, 10, 20, ... steps and the held-out success before training, the one whose 95 % lower bound B
-(Wilson) is highest; `best` is its mean. The maximum of noisy means grows with the length of a run, B hardly does.
+Best: the stretch of 5, 10, 20, ... steps whose lower bound B is highest, at z = sqrt(2 log(1 + t / 5)), the size of the
+largest of so many errors; of a run that has not risen above its start the highest bound (90 %) of a stretch that begins
+with the run, or of the held-out success before training. `best` is the mean there.
 Evidence of a fall: a CUSUM of log-likelihood ratios, C_t = max(C_{t-1}, log w_t) + (n / phi) log(f(s_t; q) / f(s_t;
-B)), for q = (1 - loss) B and q = B / 10, with w_t = (t + 1)^-1.25 / 2 the weight of a fall that begins at t. One step
+B)), for q = (1 - loss) B and q = B / 10, with w_t = 1 / (2 (t + 1)) the weight of a fall that begins at t. One step
 brings at most half of what is wanted, so no batch decides alone, and phi leaves out the steps of a fall under way.
-Event: C_t >= log(1 / false_collapse), and the mean since (the later half of the fall) is at most (1 - loss) best, or
-one standard error above it. The rule is causal: a live run and its log get the same verdict.
+Event: C_t >= log(1 / false_collapse), and the mean since (the later half of the fall, at least five steps) is at most
+(1 - loss) best, within a standard error; of fewer than five steps the upper bound of the mean.
 Recovery: the same CUSUM with B against (1 - loss) B, and a mean since that is not below (1 - mild) best by more than
-one standard error. Onset looks both ways: see `onset`.
+one standard error. The rule is causal: a live run and its log get the same verdict. The onset looks both ways.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -31,13 +32,12 @@ from workbench.diagnostics.hard import HARD_RULES, Hard
 from workbench.spec import CollapseSettings, Outcome
 
 WINDOW = 5  # steps of the shortest window that can be the best
-Z = 1.6449  # of the best's lower bound: 95 %, one-sided
+Z = 1.28  # of bounds: 90 %, one-sided
 PRIOR = 5  # steps that the prior of phi counts as
-SHRINK = 1.25  # how fast the weight of a late fall shrinks; any exponent above 1 has a finite sum
 FINAL = 10  # steps that the final success is the mean of
 LATEST = (1, 2, 3, 4, 5, 7, 10)  # lengths of the last stretch that may be down
-FAR = 64  # steps before a fall shows in which its onset is looked for, besides as many as it took to be detected
-RAMPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # points in which a fall may happen
+FAR, LATER = 64, 24  # steps before a fall shows and after it was detected that its onset is judged by
+RAMPS = (*range(1, 8), *range(8, 32, 2), *range(32, 65, 8))  # points in which a fall may happen
 TINY = 1e-9
 
 
@@ -85,17 +85,25 @@ class Verdict:
         }  # fmt: skip
 
 
+class _Stretch(NamedTuple):
+    """Scores from window[0] up to, not including, window[1]; (0, 0): held out before training."""
+
+    bound: float = -math.inf  # lower bound of the mean
+    mean: float = math.nan
+    window: tuple[int, int] = (0, 0)
+
+
 class _Curve:
     """The scores so far: their means, their noise, and the best stretch of them."""
 
-    def __init__(self, episodes: int | None, group: int) -> None:
-        self.episodes, self.group = episodes, group
+    def __init__(self, episodes: int | None, group: int, enough: float) -> None:
+        self.episodes, self.group, self.enough = episodes, group, enough
         self.n = float(episodes or 1)
         self.steps: list[int] = []
         self.scores: list[float] = []
         self.sums = [0.0]
         self.untrained: tuple[float, int] | None = None  # held-out success before training, and of how many episodes
-        self.bound, self.best, self.window = -math.inf, math.nan, (0, 0)  # [first, last) of the best; (0, 0): untrained
+        self.start, self.top = _Stretch(), _Stretch()  # the best that begins with the run, the best of all
         self._jumps: list[float] = []  # squared differences of neighbours over their binomial variance
         self._known, self._total = 0, 0.0  # of these, how many phi counts, and their sum
 
@@ -108,6 +116,11 @@ class _Curve:
         self.scores.append(score)
         self.sums.append(self.sums[-1] + score)
 
+    def hold_out(self, share: float, asked: int) -> None:
+        """Take up the held-out success of the untrained policy, of `asked` episodes."""
+        self.untrained = (share, asked)
+        self.start = self.top = _Stretch(self._bound(share, asked, Z), share)
+
     def settle(self) -> None:
         """Let phi count all jumps so far: no fall is under way."""
         self._total += sum(self._jumps[self._known :])
@@ -118,7 +131,7 @@ class _Curve:
         """How many times the binomial variance a step has; of a score of unknown size its variance."""
         if self.episodes:
             return max(1.0, (PRIOR * (1 + self.group) / 2 + self._total) / (PRIOR + self._known))
-        return max(self._total / max(self._known, 1), 1e-4 * self.best**2 if self.best == self.best else 0.0, TINY)
+        return max(self._total / max(self._known, 1), TINY)
 
     def mean(self, first: int, last: int) -> float:
         return (self.sums[last] - self.sums[first]) / (last - first)
@@ -143,44 +156,60 @@ class _Curve:
         return of - loss * max(abs(of), of - min(0.0, self.scores[0]))
 
     def keep_best(self) -> None:
-        """Look whether a window that ends here is the best so far."""
+        """Look whether a window that ends here is the best so far, and whether the run has learned by now."""
         end, length = len(self.scores), WINDOW
-        if self.untrained and not self.window[1] and self.bound == -math.inf:
-            share, asked = self.untrained
-            self.best, self.bound = share, self._bound(share, asked)
         if not self.episodes and self._known < WINDOW - 1:
             return  # the noise is not known yet
         if end < WINDOW and not self.untrained:
-            length = end
+            self._offer(0, end, 3.0)
         while length <= end:
-            mean = self.mean(end - length, end)
-            bound = self._bound(mean, self.n * length / self.phi)
-            if bound > self.bound:
-                self.best, self.bound, self.window = mean, bound, (end - length, end)
+            self._offer(end - length, end, math.sqrt(2 * math.log(1 + end / WINDOW)) if length < end else Z)
             length *= 2
 
-    def _bound(self, mean: float, n: float) -> float:
+    def _offer(self, first: int, end: int, z: float) -> None:
+        mean = self.mean(first, end)
+        found = _Stretch(self._bound(mean, self.n * (end - first) / self.phi, z), mean, (first, end))
+        self.start = max(self.start, found) if first == 0 else self.start
+        self.top = max(self.top, found)
+
+    def _bound(self, mean: float, n: float, z: float) -> float:
         if not self.episodes:
-            return mean - Z / math.sqrt(n)
-        centre, half = mean + Z * Z / (2 * n), Z * math.sqrt(mean * (1 - mean) / n + (Z / (2 * n)) ** 2)
-        return max(0.0, (centre - half) / (1 + Z * Z / n))
+            return mean - z / math.sqrt(n)
+        centre, half = mean + z * z / (2 * n), z * math.sqrt(mean * (1 - mean) / n + (z / (2 * n)) ** 2)
+        return max(0.0, (centre - half) / (1 + z * z / n))
 
     @property
-    def start(self) -> tuple[float, float]:
-        """Success before training and its standard error: held out, else the mean of the first five steps."""
-        if self.untrained:
-            share, asked = self.untrained
-            return share, math.sqrt(max(share * (1 - share), 0.25 / asked) / asked)
-        first = min(WINDOW, len(self.scores))
-        return self.mean(0, first), self.spread(self.mean(0, first), first)
+    def best(self) -> _Stretch:
+        """The best stretch of a run that seems to have learned; of any other what it began with: its top is luck."""
+        return self.top if self.gained >= self.enough else self.start
+
+    def apart(self, stretch: _Stretch, level: float, steps: int) -> float:
+        """Log-likelihood ratio of two means, of a stretch and of `level` over so many steps, over a common one."""
+        first, last = stretch.window
+        size = last - first if last else self.untrained[1] * self.phi / self.n if self.untrained else 0.0
+        common = (size * stretch.mean + steps * level) / (size + steps)
+        own = [(size, stretch.mean), (steps, level)]
+        return sum(weight * float(self.gain(mean, mean, common)) for weight, mean in own)
+
+    @property
+    def luck(self) -> float:
+        """Nats by which the top flatters: it is the most of about one window in five steps."""
+        return math.log(max(1.0, len(self.scores) / WINDOW))
 
     @property
     def gained(self) -> float:
-        """Evidence in nats that the best lies above the start: half the squared z of their difference."""
-        (start, error), (first, last) = self.start, self.window
-        if not last or self.best <= start:
+        """Evidence in nats, z^2 / 2, that the top lies above the start (held out, else the first five steps)."""
+        first, last = self.top.window
+        if not last:
             return 0.0
-        return (self.best - start) ** 2 / (error**2 + self.spread(self.best, last - first) ** 2) / 2
+        if self.untrained:
+            start, asked = self.untrained
+            error = math.sqrt(max(start * (1 - start), 0.25 / asked) / asked)
+        else:
+            start = self.mean(0, min(WINDOW, len(self.scores)))
+            error = self.spread(start, min(WINDOW, len(self.scores)))
+        gain = max(0.0, self.top.mean - start)
+        return gain**2 / (error**2 + self.spread(self.top.mean, last - first) ** 2) / 2
 
 
 class _Sum:
@@ -192,7 +221,7 @@ class _Sum:
     def add(self, at: int, gain: float, floor: float, wanted: float) -> None:
         """Take up the log-likelihood ratio of point `at`; a sum below `floor` starts there again."""
         if self.value <= floor:
-            self.value, self.since, self.most = floor, at, (wanted - floor) / 2
+            self.value, self.since, self.most = floor, at, (wanted - floor) / 2 + TINY  # two steps may do
         self.value += min(gain, self.most)
 
 
@@ -206,22 +235,24 @@ class _Falls:
         self.closed: list[Drop] = []
         self.open: Drop | None = None  # as it was told when it was detected
         self.since = 0  # index at which the open fall's evidence begins
+        self.up_since = 0  # index at which the run was last back near its best
 
     def advance(self) -> Literal["", "fell", "recovered"]:
         """Judge the newest point of the curve."""
         curve, at = self.curve, len(self.curve.scores) - 1
-        if curve.bound == -math.inf:
+        bound = curve.best.bound
+        if bound == -math.inf:
             return ""
-        score, low = curve.scores[-1], curve.at(self.loss, curve.bound)
+        score, low = curve.scores[-1], curve.at(self.loss, bound)
         if self.open:
-            self.up.add(at, float(curve.gain(score, curve.bound, low)), 0.0, self.wanted)
+            self.up.add(at, float(curve.gain(score, bound, low)), 0.0, self.wanted)
             if self.up.value < self.wanted or not self._back():
                 return ""
             self.closed.append(replace(self._dated(self.open, self.since), recovered=curve.steps[-1]))
-            self.open, self.down = None, (_Sum(), _Sum())
+            self.open, self.down, self.up_since = None, (_Sum(), _Sum()), self.up.since
             return "recovered"
-        for cusum, level in zip(self.down, (low, curve.at(0.9, curve.bound)), strict=True):
-            cusum.add(at, float(curve.gain(score, level, curve.bound)), self._floor, self.wanted)
+        for cusum, level in zip(self.down, (low, curve.at(0.9, bound)), strict=True):
+            cusum.add(at, float(curve.gain(score, level, bound)), self._floor, self.wanted)
         found = max(self.down, key=lambda cusum: cusum.value)
         if found.value < self.wanted or not self._lost(found.since):
             return ""
@@ -231,7 +262,7 @@ class _Falls:
 
     @property
     def _floor(self) -> float:
-        return -SHRINK * math.log(len(self.curve.scores)) - math.log(2)
+        return -math.log(2 * len(self.curve.scores))
 
     @property
     def under_way(self) -> int | None:
@@ -242,14 +273,15 @@ class _Falls:
 
     def _lost(self, since: int) -> bool:
         curve, end = self.curve, len(self.curve.scores)
-        first = (since + end) // 2 if end - since > 3 else since
+        first = max(since, min((since + end) // 2, end - WINDOW))
         level = curve.mean(first, end)
-        return level - curve.spread(level, end - first) <= curve.at(self.loss, curve.best)
+        error = curve.spread(level, end - first)
+        return level + (Z if end - first < WINDOW else -1.0) * error <= curve.at(self.loss, curve.best.mean)
 
     def _back(self) -> bool:
         curve, end = self.curve, len(self.curve.scores)
         level = curve.mean(self.up.since, end)
-        return level + curve.spread(level, end - self.up.since) >= curve.at(self.settings.mild, curve.best)
+        return level + curve.spread(level, end - self.up.since) >= curve.at(self.settings.mild, curve.best.mean)
 
     @property
     def climbed(self) -> bool:
@@ -259,11 +291,12 @@ class _Falls:
     def fading(self) -> Drop | None:
         """The fall that the last steps show: a stretch at the loss or below, unlikely at the best's own rate."""
         curve, end = self.curve, len(self.curve.scores)
-        for length in (n for n in LATEST if n <= end and curve.bound > -math.inf):
+        for length in (n for n in LATEST if n <= end and curve.best.bound > -math.inf):
             level = curve.mean(end - length, end)
-            evidence = length * float(curve.gain(level, level, curve.best))
-            if level <= curve.at(self.loss, curve.best) and evidence >= self.enough:
-                return self._drop(end - length)
+            for best, luck in ((curve.best, 0.0), (curve.top, curve.luck)):
+                evidence = curve.apart(best, level, length) - luck
+                if level <= curve.at(self.loss, best.mean) and evidence >= self.enough:
+                    return self._drop(end - length)
         return None
 
     def drops(self) -> tuple[Drop, ...]:
@@ -271,18 +304,20 @@ class _Falls:
         return (*self.closed, *((self._dated(self.open, self.since),) if self.open else ()))
 
     def _drop(self, since: int) -> Drop:
-        curve, (first, last) = self.curve, self.curve.window
+        curve, (first, last) = self.curve, self.curve.best.window
         window = (curve.steps[first], curve.steps[last - 1]) if last else None
         now = curve.steps[-1]
-        return self._dated(Drop(curve.best, window, now, now, now, now, curve.mean(since, len(curve.scores))), since)
+        return self._dated(
+            Drop(curve.best.mean, window, now, now, now, now, curve.mean(since, len(curve.scores))), since
+        )
 
     def _dated(self, fall: Drop, since: int) -> Drop:
         """`fall`, whose evidence begins at index `since`, with its onset by what is known now."""
         curve = self.curve
         at = curve.steps.index(fall.detection)
         first = min(since, curve.steps.index(fall.best_steps[0]) if fall.best_steps else 0)
-        end = min(len(curve.scores), 2 * at - since + WINDOW + 1)
-        low, middle, high = onset(curve, max(first, 2 * since - at - FAR), end, fall.best)
+        end = min(len(curve.scores), 2 * at - since + LATER)
+        low, middle, high = onset(curve, max(first, self.up_since, 2 * since - at - FAR), end, fall.best)
         return replace(fall, onset=curve.steps[middle], onset_low=curve.steps[low], onset_high=curve.steps[high])
 
 
@@ -317,7 +352,7 @@ class Watch:
 
     def __init__(self, settings: CollapseSettings | None = None, episodes: int | None = None, group: int = 1) -> None:
         self.settings = settings or CollapseSettings()
-        self._curve = _Curve(episodes, group)
+        self._curve = _Curve(episodes, group, -math.log(self.settings.false_ending))
         self._severe = _Falls(self._curve, self.settings, self.settings.severe)
         self._mild = _Falls(self._curve, self.settings, self.settings.mild)
         self._hard = [Hard(rule) for rule in HARD_RULES]
@@ -330,7 +365,7 @@ class Watch:
         score = measured.get("success")
         share, asked = measured.get("heldout_success"), measured.get("heldout_episodes")
         if not self._curve.scores and share is not None and asked:
-            self._curve.untrained = (float(share), int(asked))
+            self._curve.hold_out(float(share), int(asked))
         if score is not None and not math.isfinite(score):
             message = f"success is {score}: nothing can be measured any more"
             events.append(Event(step, "non_finite", "critical", message, "success", score))
@@ -395,8 +430,7 @@ class Watch:
         elif self._mild.open and not self._mild.climbed:
             outcome = "mild"
         elif len(curve.scores) >= WINDOW:
-            # The best is the most of about one window in five steps: the more of them, the higher without learning.
-            learned = curve.gained >= math.log(len(curve.scores) / WINDOW) - math.log(self.settings.false_ending)
+            learned = curve.gained >= curve.enough + curve.luck
             outcome = ("mild" if self._critical else "healthy") if learned else "no_learning"
         scores, fall = curve.scores, drops[0] if drops else fading
         peak = (

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from workbench.diagnostics import CATALOGUE, probe
 from workbench.diagnostics.alarms import COOLDOWN
-from workbench.diagnostics.collapse import FINAL, PRIOR, SHRINK, WINDOW
+from workbench.diagnostics.collapse import FINAL, PRIOR, WINDOW
 from workbench.diagnostics.combined import COMBINED
 from workbench.diagnostics.declare import declared, in_words
 from workbench.diagnostics.hard import FIRST, HARD_RULES, HardRule
@@ -129,22 +129,24 @@ The rule judges the counts behind success, not its curve. A step's success is a 
   steps so far (`p` the mean of the two), at least 1, with {PRIOR} steps at `(1 + g) / 2` as its prior. Steps of a fall
   under way do not count. A score of unknown `n`, as the reward in another trainer's log, is taken as normal with half
   the mean squared difference of neighbours as its variance.
-- **Best.** Of all windows of {WINDOW}, {2 * WINDOW}, {4 * WINDOW}, ... steps, and the held-out success before training,
-  the one whose one-sided 95 % lower bound `B` (Wilson) is highest. `best` is the mean there.
+- **Best.** The stretch of {WINDOW}, {2 * WINDOW}, {4 * WINDOW}, ... steps whose lower bound `B` (Wilson, `z = sqrt(2
+  log(1 + t / {WINDOW}))`, the size of the largest of so many errors) is highest; `best` is the mean there. Of a run that
+  has not risen above its start: the highest 90 % bound of the stretches that begin with the run and of the held-out
+  success before training. The maximum of noisy means grows with the length of a run; `B` hardly does.
 - **Fall.** A CUSUM `C_t = max(C_(t-1), log w_t) + (n / phi) log(f(s_t; q) / f(s_t; B))` of binomial log-likelihood
-  ratios, for `q = (1 - loss) B` and `q = B / 10`, with `w_t = (t + 1)^-{SHRINK:g} / 2` the weight of a fall that begins
-  at step t. A single step brings at most half of what is wanted, so no batch decides alone. The fall is called at the
-  first step with `C_t >= log(1 / collapse.false_collapse)` at which the mean since is at most `(1 - loss) best`, or one
-  standard error above it. That step is the *detection*. With `loss = collapse.severe` the event is `collapse`, with
-  `collapse.mild` it is `mild`.
+  ratios, for `q = (1 - loss) B` and `q = B / 10`, with `w_t = 1 / (2 (t + 1))` the weight of a fall that begins at step
+  t. A single step brings at most half of what is wanted, so no batch decides alone. The fall is called at the first
+  step with `C_t >= log(1 / collapse.false_collapse)` at which the mean since (of the later half of the fall, at least
+  {WINDOW} steps) is at most `(1 - loss) best` within a standard error, or the 90 % upper bound of a shorter one is. That
+  step is the *detection*. With `loss = collapse.severe` the event is `collapse`, with `collapse.mild` it is `mild`.
 - **Onset.** The last step before the fall, and its 95 % interval (`onset_low`, `onset_high`): the likelihood of scores
   that stay at `best` up to a step, fall along a straight line and stay at a lower level, maximised over the length of
   the line; the interval holds every step within 1.92 nats. It looks both ways; the detection never does.
 - **Recovery.** After the detection the same CUSUM with `B` against `(1 - loss) B`, and a mean since that is not below
   `(1 - collapse.mild) best` by more than one standard error.
-- **Falling.** At its end a run has a last stretch of 1 to 10 steps whose mean is at most `(1 - collapse.severe) best`
-  and whose likelihood ratio against `best` is at least `1 / collapse.false_ending`.
-- **Learned.** `best` lies above the start (held out, else the mean of the first {WINDOW} steps) with
+- **Falling.** At its end a run has a last stretch of 1 to 10 steps whose mean is at most `(1 - collapse.severe) best`,
+  and the counts of both are at least `1 / collapse.false_ending` times likelier with two means than with one.
+- **Learned.** The best stretch lies above the start (held out, else the mean of the first {WINDOW} steps) with
   `z^2 / 2 >= log(steps / {WINDOW}) + log(1 / collapse.false_ending)`.
 - **Undecided** (NULL): fewer than {WINDOW} steps and no fall.
 - `run.final_success` is the mean of the last {FINAL} steps.
