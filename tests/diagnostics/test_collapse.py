@@ -56,7 +56,7 @@ def test_the_evidence_is_the_binomial_likelihood_ratio_of_the_counts():
     level, n = 32 / 64, 64
     watch = watched([level] * 20)
     bound = watch._curve.best.bound
-    z, trials = norm.ppf(0.95), 20 * n  # of the first 5, 10 and 20 steps: the longest stretch has the highest bound
+    z, trials = norm.ppf(0.9), 20 * n  # of the first 5, 10 and 20 steps: the longest stretch has the highest bound
     wilson = (level + z**2 / (2 * trials) - z * math.sqrt(level * (1 - level) / trials + (z / (2 * trials)) ** 2)) / (
         1 + z**2 / trials
     )
@@ -115,8 +115,8 @@ def test_a_third_of_the_best_lost_for_good_is_mild():
 def test_a_run_that_never_rises_above_its_start_has_not_learned(level):
     held = {"heldout_success": level, "heldout_episodes": 256}
     outcomes = [watched(counts(level, 80, seed), **held).verdict.outcome for seed in range(60)]
-    assert outcomes.count("no_learning") >= 57
-    assert not set(outcomes) & set(COLLAPSED)
+    assert outcomes.count("no_learning") >= 54
+    assert sum(word in COLLAPSED for word in outcomes) <= 2
 
 
 def grouped(level, steps, rng, prompts=8, rollouts=8, correlation=0.5):
