@@ -14,13 +14,14 @@ def runs(arm: str, *onsets: int | None, steps: int = 36, **columns: Any) -> pd.D
         [
             {
                 "run_id": f"{arm}-{seed}", "arm": arm, "algorithm": arm, "seed": seed, "status": "finished",
-                "outcome": "healthy" if onset is None else "collapsed", "collapse_step": onset, "detected": None,
-                "steps": steps, "planned": 36, "peak_success": 0.7, "final_success": 0.6, "clip_frac": 0.02,
+                "outcome": "healthy" if onset is None else "collapsed", "collapse_step": onset, "onset_low": onset,
+                "detected": None, "steps": steps,
+                "planned": 36, "peak_success": 0.7, "final_success": 0.6, "clip_frac": 0.02,
                 "grad_norm_median": 1.0, "grad_norm_max": 2.0, "config": None,
             } | columns
             for seed, onset in enumerate(onsets)
         ]
-    ).astype({"collapse_step": float})  # fmt: skip
+    ).astype({"collapse_step": float, "onset_low": float})  # fmt: skip
 
 
 FELL = runs("ppo", 10, 12, 14, 16, 20)

@@ -20,7 +20,7 @@ from workbench.verdict.survival import (
 
 
 def run(**changes: object) -> dict[str, object]:
-    healthy = {"outcome": "healthy", "collapse_step": None, "detected": None, "steps": 36}
+    healthy = {"outcome": "healthy", "collapse_step": None, "onset_low": None, "detected": None, "steps": 36}
     return {"run_id": "r", "arm": "ppo", "seed": 0} | healthy | changes
 
 
@@ -33,6 +33,8 @@ def run(**changes: object) -> dict[str, object]:
         ({"outcome": "diverged", "collapse_step": 3, "steps": 9}, 3, True),  # it had fallen before it broke
         ({"outcome": None, "steps": 7}, 7, False),  # too short to be judged, interrupted or failed
         ({"outcome": "no_learning"}, 36, False),
+        ({"outcome": "falling", "onset_low": 30}, 30, False),  # neither an event nor a survivor
+        ({"outcome": "recovered", "collapse_step": 12, "onset_low": 11}, 12, True),
         ({"outcome": "mild"}, 36, False),
         ({"outcome": None, "detected": 15, "steps": 16}, 15, True),  # in training, the onset is not in its row yet
         ({"outcome": "diverged", "steps": 0}, 0, True),

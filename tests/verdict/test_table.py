@@ -84,7 +84,7 @@ def test_an_arm_that_never_learned_is_not_called_stable() -> None:
     frame = summarise(pd.concat([runs("a", "no_learning", "no_learning"), runs("b", "healthy", "mild")]))
     text = answer(frame)
     assert text.startswith("No arm collapsed (2 runs).")
-    assert "Never learned, which is not stability: a in 2 of 2." in text
+    assert "Did not rise above their start, which is not stability: a in 2 of 2." in text
     assert "Lost some success without collapsing: b in 1 of 2." in text
 
 

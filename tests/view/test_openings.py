@@ -19,11 +19,18 @@ from workbench.view import openings
 def runs(**onsets: list[int | None]) -> pd.DataFrame:
     """Arms `algorithm_condition`, each with the onset of its runs."""
     rows = [
-        {"arm": arm, "algorithm": arm.split("_")[0], "seed": seed, "collapse_step": onset}
+        {
+            "arm": arm,
+            "algorithm": arm.split("_")[0],
+            "seed": seed,
+            "collapse_step": onset,
+            "onset_low": onset,
+            "outcome": "healthy",
+        }
         for arm, steps in onsets.items()
         for seed, onset in enumerate(steps)
     ]
-    return pd.DataFrame(rows).astype({"collapse_step": "Int64"})
+    return pd.DataFrame(rows).astype({"collapse_step": "Int64", "onset_low": "Int64"})
 
 
 def alarms(*rows: tuple[str, int, int, float]) -> pd.DataFrame:

@@ -407,11 +407,13 @@ class Watch:
 
     @property
     def brink(self) -> int | None:
-        """The step before the fall that may be under way, else the last one; None before the first."""
-        curve, begun = self._curve, self._severe.under_way
-        if not curve.steps:
-            return None
-        return curve.steps[-1 if begun is None else max(0, begun - 1)]
+        """The last step near the best so far: the onset, should the rule find a fall now; None before the first."""
+        curve, best = self._curve, self._curve.best
+        if not curve.steps or best.bound == -math.inf:
+            return curve.steps[-1] if curve.steps else None
+        near = best.mean - max(curve.spread(best.mean, 1), 0.02 * abs(best.mean))
+        since = range(max(0, best.window[1] - 1), len(curve.scores))
+        return curve.steps[max((i for i in since if curve.scores[i] >= near), default=since[0])]
 
     @property
     def verdict(self) -> Verdict:

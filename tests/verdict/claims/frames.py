@@ -23,7 +23,8 @@ def run(
     row = {
         "run_id": f"{arm}-s{seed}", "experiment": "demo", "arm": arm, "algorithm": "ppo", "seed": seed,
         "status": "finished", "reason": None, "outcome": "healthy" if onset is None else "collapsed",
-        "collapse_step": np.nan if onset is None else float(onset), "detected": np.nan, "steps": STEPS,
+        "collapse_step": np.nan if onset is None else float(onset), "onset_low": np.nan, "onset_high": np.nan,
+        "detected": np.nan, "steps": STEPS,
         "planned": STEPS, "peak_success": 0.7, "final_success": 0.6 if onset is None else 0.05, "clip_frac": 0.1,
         "grad_norm_median": 1.0, "grad_norm_max": 2.0, "config": config, "slots": slots(config), "seconds": 60.0,
         "versions": '{"sorl": "0.1.0"}', "time": float(STEPS if onset is None else onset), "event": onset is not None,

@@ -13,7 +13,11 @@ from workbench.verdict.diagnosis.finding import Diagnosis
 from workbench.verdict.diagnosis.words import text
 
 ONSET, DETECTED, SPIKE = 14, 19, 13
-FELL = {"outcome": "collapsed", "collapse_step": ONSET, "detection_step": DETECTED, "status": "finished"}
+FELL = {
+    "outcome": "collapsed", "collapse_step": ONSET, "onset_low": ONSET - 1, "onset_high": ONSET,
+    "detection_step": DETECTED, "peak_success": 0.53, "final_success": 0.02, "status": "finished",
+}  # fmt: skip
+DOWN = FELL | {"outcome": "falling", "collapse_step": None, "detection_step": None}
 
 
 def spiked(column: str, value: float) -> dict[str, pd.DataFrame]:
@@ -56,5 +60,21 @@ def test_without_a_collapse_there_is_nothing_to_explain(column: str, value: floa
 def test_a_collapse_that_nothing_explains_is_said_to_be_unexplained() -> None:
     d = said(healthy(), **FELL)
     assert not d.findings
-    assert "It collapsed, and none of the known causes shows." in text(d)
     assert f"onset at step {ONSET}" in text(d)
+    assert "the fall began at step 14 (95 %: 13 to 14), and was certain at step 19" in text(d)
+    assert "None of the known causes fits." in text(d)
+
+
+def test_of_a_run_that_is_down_it_is_never_said_that_nothing_was_found() -> None:
+    d = said(healthy(), **DOWN)
+    assert "Success is down in its last steps: the fall began at step 13 (95 %: 13 to 14)" in text(d)
+    assert "None of the known causes fits." in text(d)
+    tables = healthy() | {"event": pd.DataFrame({"step": [20], "kind": ["format_collapse"], "severity": ["critical"]})}
+    critical = said(tables, outcome="mild")
+    assert "None of the known causes fits. Critical: format_collapse at step 20." in text(critical)
+    assert all("Nothing found" not in text(one) for one in (d, critical, said(healthy(), **FELL)))
+    assert "Nothing found." in text(said(healthy(), outcome="healthy"))
+
+
+def test_the_fall_of_a_run_that_is_falling_is_explained_like_a_collapse() -> None:
+    assert [f.cause.name for f in said(spiked("grad_norm", 60.0), **DOWN).findings] == ["step_size"]
