@@ -46,7 +46,9 @@ def test_the_steps_before_an_alarm_stay_and_an_info_pins_nothing(tmp_path: Path)
 
 def test_the_batches_about_the_onset_of_a_collapse_are_there_however_late_it_is_detected(tmp_path: Path) -> None:
     box, watch = BlackBox(tmp_path, SMALL), Watch(episodes=10_000)
-    curve = [0.1] * 6 + [0.8] * 20 + [0.8 - 0.01 * i for i in range(1, 70)]  # a slow fall
+    curve = (
+        [0.1] * 6 + [0.1 + 0.02 * i for i in range(35)] + [0.8] * 20 + [0.8 - 0.01 * i for i in range(1, 70)]
+    )  # a slow fall
     found = None
     for step, success in enumerate(curve):
         write(box, step)

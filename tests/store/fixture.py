@@ -114,7 +114,7 @@ def write_run(
     (folder / "console.log").write_text(log)
     rng = np.random.default_rng([seed, len(algorithm)])
     success = success_curve(shape.steps, collapse, learns, rng)
-    judged = judge(success.tolist())
+    judged = judge(success.tolist(), episodes=1000)
     write_status(
         folder, algorithm=algorithm, arm=arm or algorithm, seed=seed, status="running", outcome=None, ended_at=None
     )
@@ -132,10 +132,7 @@ def write_run(
         names = ("step", "kind", "severity", "diagnostic", "value", "threshold", "message")
         rows = {"run_id": [run_id] * 3, **dict(zip(names, map(list, zip(*events, strict=True)), strict=True))}
         write_segment(folder, "event", rows | {"written_at": [START] * 3})
-    verdict = {
-        "outcome": judged.outcome if status == "finished" else None, "collapse_step": judged.onset,
-        "detection_step": judged.detection, "peak_success": judged.peak, "final_success": judged.final,
-    }  # fmt: skip
+    verdict = judged.columns() | ({} if status == "finished" else {"outcome": None})
     over = {"ended_at": None} if status == "running" else {}
     write_status(
         folder, algorithm=algorithm, arm=arm or algorithm, seed=seed, status=status, reason=reason, steps=shape.steps,

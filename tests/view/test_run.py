@@ -29,7 +29,7 @@ def test_it_opens_on_a_collapsed_run_and_says_how_it_fell(grid: Path, open_scree
     assert app.selectbox(key="run").value == "ppo-s0-aaaa0000"
     shown = read(html(app)).text
     assert "ppo, seed 0" in shown
-    assert "Collapsed: the fall began at step 17 and was detected at step" in shown
+    assert "Collapsed: the fall began at step 15 and was detected at step" in shown
     assert "30 of 80 steps in 1 min 0 s, 2 s a step." in shown
     assert "First alarm: ess_frac_min at step 12, 5 steps before the onset; 1 more kind of alarm later." in shown
     assert "torch" in shown
@@ -42,7 +42,7 @@ def test_success_is_drawn_with_held_out_intervals_and_events(grid: Path, open_sc
     assert list(named)[:2] == ["in training", "held-out: facts"]
     assert len(named["held-out: facts"]["customdata"]) == 3
     assert named["alarm"]["customdata"] == [12, 14]
-    assert named["onset of the collapse"]["customdata"] == [17]
+    assert named["onset of the collapse"]["customdata"] == [15]
 
 
 def test_an_event_leads_to_its_step_in_other_screens(grid: Path, open_screen: Open) -> None:
