@@ -66,9 +66,9 @@ class StoredUpdate:
     values: np.ndarray | None  # (b, T)
     mask: np.ndarray | None  # (b, T) bool, None = that of the batch's rows
     advantages: np.ndarray | None  # (b, T), None = those of the batch's rows
-    log_prob_old: np.ndarray | None  # (b, T) nats, None = those of the batch's rows
     passes: tuple[int, ...]
     scalars: Mapping[str, float | None]
+    log_prob_old: np.ndarray | None = None  # (b, T) nats, None = those of the batch's rows
 
 
 @dataclass(frozen=True)
