@@ -76,7 +76,8 @@ class StoredBatch:
     """The training batch of one step as it was trained on. Log-probs are nats, 0 where not defined.
 
     `meta` holds what the numbers depend on: algorithm, slots, temperature, learn, compute, completion_budget, and model
-    (the architecture) where weights are stored. `mask` is the loss mask after the algorithm's selection, `mask_sampled` before it.
+    (the architecture) where weights are stored. `mask` is the loss mask after the algorithm's selection, `mask_sampled`
+    before it.
     """
 
     step: int
