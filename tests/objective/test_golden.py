@@ -68,7 +68,7 @@ def test_token_ratios_and_losses_of_ppo():
         (TokenMean(), 0.015771),
         (TokenSum(), 0.173476),
         (SeqMeanTokenSum(), 0.086738),
-        (SeqMeanTokenSumNorm(), 0.010842),
+        (SeqMeanTokenSumNorm(horizon=8.0), 0.010842),
         (SeqMeanTokenSumNorm(horizon=16.0), 0.005421),
         (SeqMeanTokenMean(), -0.041621),
     ],

@@ -35,7 +35,7 @@ AGGREGATES = {
     "token-mean": agg.TokenMean(),
     "token-sum": agg.TokenSum(),
     "seq-mean-token-sum": agg.SeqMeanTokenSum(),
-    "seq-mean-token-sum-norm": agg.SeqMeanTokenSumNorm(),
+    "seq-mean-token-sum-norm": agg.SeqMeanTokenSumNorm(horizon=14.0),  # the width of the recorded batches
     "seq-mean-token-mean": agg.SeqMeanTokenMean(),
 }
 PLAIN = replace(PPO, clip=Ppo(0.2, 0.28, dual=1.5))
@@ -151,7 +151,7 @@ def test_ppo_with_every_aggregation(mode: str) -> None:
         ("gspo", replace(ALGORITHMS["gspo-token"], clip=Ppo(0.05, 0.06))),
         ("sapo", ALGORITHMS["sapo"]),
         ("cispo", replace(ALGORITHMS["cispo"], clip=SgClip(0.2, 0.28))),
-        ("dppo_tv", replace(ALGORITHMS["dppo"], clip=TvMask(0.1, 0.1))),
+        ("dppo_tv", replace(ALGORITHMS["dppo"], clip=TvMask(0.1, 0.1, against="old"))),
     ],
 )
 def test_losses_of_the_neighbours(name: str, algorithm: Algorithm) -> None:

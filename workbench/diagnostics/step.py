@@ -254,7 +254,7 @@ def grad_clipped_frac(v: StepView) -> float | None:
     before, after = v.over_updates("grad_norm"), v.over_updates("grad_norm_after")
     if before is None or after is None:
         return None
-    return float(np.mean(after < before * (1 - 1e-6)))
+    return float(np.mean((after > 0) & (after < before * (1 - 1e-6))))
 
 
 @diagnostic(STEP, Unit.NORM, "max ||C|| over the updates where it was taken", "arXiv 2511.20718 Fig. 3d")

@@ -21,6 +21,7 @@ from workbench.learn.policy import autocast, log_probs
 from workbench.learn.probe import Probe
 from workbench.learn.rollouts import critic_values, trainer_log_probs
 from workbench.objective.algorithm import Algorithm
+from workbench.objective.early_stop import EarlyStop, MeanKL
 from workbench.objective.pipeline import LossTerms, Normaliser, clipped_loss, policy_loss, statistics
 from workbench.objective.value import positions, value_loss
 from workbench.spec import ComputeSettings, LearnSettings
@@ -59,6 +60,7 @@ class Learner:
     compute: ComputeSettings = field(default_factory=ComputeSettings)
     spans: Spans | None = None  # tells thoughts, searches and answers apart in the evidence
     crew: Crew = field(default_factory=Crew)  # the processes that share the passes
+    skipped: bool = False  # whether the early stop left out the policy's last step
 
     def __post_init__(self) -> None:
         self.probe = Probe(self.algorithm, self.temperature)
@@ -66,6 +68,12 @@ class Learner:
         self.policy_optimizer = optimizers.build(self.policy_parameters, self.settings.policy)
         self.critic_parameters = [] if self.critic is None else list(self.critic.parameters())
         self.critic_optimizer = optimizers.build(self.critic_parameters, self.settings.critic) if self.critic else None
+
+    @property
+    def early_stop(self) -> EarlyStop:
+        """The rule of `learn.target_kl` where it is set, else the algorithm's."""
+        target = self.settings.target_kl
+        return self.algorithm.early_stop if target is None else MeanKL(target)
 
     def follow(self, settings: LearnSettings) -> None:
         """Go on with other learning rates, clipping or coefficients; the optimizers keep their kind and their state."""
@@ -189,11 +197,12 @@ class Learner:
                 parameter.grad = gradient
         before = optimizers.norm(gradients)
         after = optimizers.clip(gradients, before, settings.policy.max_grad_norm)
-        if math.isfinite(before):  # a step along NaN would destroy the weights that a post-mortem needs
+        self.skipped = self.early_stop.skips(terms.log_ratio, terms.mask)
+        if math.isfinite(before) and not self.skipped:  # a step along NaN would destroy what a post-mortem needs
             self.policy_optimizer.step()
         return scalars | {
             "grad_norm": before,
-            "grad_norm_after": after,
+            "grad_norm_after": 0.0 if self.skipped else after,
             "policy_loss": float(terms.policy_loss),
             "kl_loss": float(terms.kl_loss),
             "lr": self.policy_optimizer.param_groups[0]["lr"],

@@ -214,16 +214,17 @@ def statistics(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> Tensor |
 def prepare(algorithm: Algorithm, batch: Batch, stream: torch.Generator | None = None) -> Batch:
     """Fill advantages and returns of the whole batch of a step, after selection and with the KL of the reward.
 
-    The outcome is the reward of the last policy token. Sequences that the selection drops lose their loss mask.
-    `stream` draws what the algorithm draws at random (placebo turns); without one it is the same at every call.
+    The outcome, as the shaping leaves it, is the reward of the last policy token. The selection looks at the outcome
+    before the shaping; sequences that it drops lose their loss mask. `stream` draws what the algorithm draws at random
+    (placebo turns); without one it is the same at every call.
     """
     keep = algorithm.select.keep(batch)
     mask = batch.mask if keep is None else batch.mask & keep[:, None]
     batch = algorithm.ratio.mark(replace(batch, mask=mask, turn_id=turn_ids(mask)), stream)
     rank = mask.cumsum(1)
     last = mask & (rank == rank[:, -1:])
-    token = torch.where(last, batch.score[:, None], 0).to(batch.log_prob_old.dtype)
-    total = batch.score
+    total = algorithm.shaping.score(batch)
+    token = torch.where(last, total[:, None], 0).to(batch.log_prob_old.dtype)
     penalty = algorithm.kl.in_reward(batch)
     if penalty is not None:
         token = token - penalty

@@ -223,6 +223,7 @@ class KlClipFrac(_Scoped):
 
     `form`: sequence, mean_i f_i KL_i with both means over a sequence; batch, <f>_m <KL>_m. The share is detached. KL by
     `estimator` of -d, d the log-ratio clamped to +-20 (k3 = exp(d) - 1 - d is not capped; k2 = d^2 / 2 grows slower).
+    A note on 2511.20718 has KL(theta, old) in its place.
     """
 
     kind: ClassVar[str] = "kl_clipfrac"

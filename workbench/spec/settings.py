@@ -75,6 +75,11 @@ class WorldSettings(Settings):
     max_turn_tokens: Annotated[int, Field(ge=4)] = 14
     reward: Literal["em", "f1"] = "em"
 
+    @property
+    def completion_budget(self) -> int:
+        """Tokens that the policy may write in an episode."""
+        return self.max_turns * self.max_turn_tokens
+
     @model_validator(mode="after")
     def _hops_are_a_distribution(self) -> WorldSettings:
         if abs(sum(self.hops) - 1.0) > 1e-9:

@@ -139,7 +139,7 @@ def _updates(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> tuple
     found = []
     for index, (end, told) in enumerate(zip(ends, meta["updates"], strict=True)):
         part = slice(int(end) - int(arrays["update.size"][index]), int(end))
-        own = {name: arrays.get(f"update.{name}") for name in ("values", "mask", "advantages")}
+        own = {name: arrays.get(f"update.{name}") for name in ("values", "mask", "advantages", "log_prob_old")}
         if sum(told["passes"]) != part.stop - part.start:
             raise ValueError(f"the micro-batches of update {index} are not its rows")
         found.append(
