@@ -72,6 +72,16 @@ def test_the_clipping_bias_is_compared_with_the_gradient_of_the_unclipped_surrog
     assert bias_columns(GRPO) == pytest.approx([float(x) for x in expected], rel=1e-4)
 
 
+def test_measuring_the_clipping_bias_changes_no_weight_of_a_token():
+    network = policy.create(PolicySettings(hidden=16, layers=1, heads=2, mlp=16), TOKENIZER, seed=0)
+    weights = []
+    for every in (0, 1):
+        settings = LearnSettings.model_validate({"policy": {"lr": 1e-9}, "clip_bias_every": every, "entropy_coef": 0.1})
+        weights.append(Learner(GRPO, settings, network, None).update(drifted(GRPO, network), 0, 0).gradient_weight)
+    assert torch.allclose(*weights, rtol=1e-4, atol=1e-8)
+    assert weights[0].abs().sum() > 0
+
+
 @pytest.mark.parametrize(
     ("changes", "chosen"),
     [

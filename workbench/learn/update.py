@@ -165,7 +165,6 @@ class Learner:
         seen: list[tuple[int, _Seen]] = []
         for place, micro in self.crew.share(micros):
             log_prob, entropy = self._log_probs(micro, bool(settings.entropy_coef))
-            log_prob.retain_grad()
             out = policy_loss(self.algorithm, micro, log_prob, normaliser=whole, statistics=sums)
             loss = out.loss
             if settings.entropy_coef:
@@ -180,6 +179,7 @@ class Learner:
                 if loss is not out.surrogate:
                     rest = loss - out.surrogate
                     torch._foreach_add_(beside, torch.autograd.grad(rest, self.policy_parameters, retain_graph=True))
+            log_prob.retain_grad()  # not before: the passes above would add theirs to the weight of the tokens
             loss.backward()
             assert log_prob.grad is not None
             seen.append((place, _Seen(out.terms, log_prob.detach(), entropy.detach(), log_prob.grad)))
