@@ -12,7 +12,7 @@ from workbench.diagnostics.tokens import CLAMP, Segments, Tokens, quotient
 from workbench.spec import Alarm, Level, Unit
 
 STEP, TRAJECTORY, TURN, UPDATE = Level.STEP, Level.TRAJECTORY, Level.TURN, Level.UPDATE
-OURS = "the mark is the one of verl's health check for another ratio, pi_old / mu; on pi_theta / pi_old it is ours"
+OURS = "verl has the mark for another ratio, pi_old / mu; on pi_theta / pi_old it is ours, to be calibrated"
 
 
 @diagnostic(
