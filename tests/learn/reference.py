@@ -520,7 +520,7 @@ class Trainer:
                 g[k.s.tokens[k.t - 1]][v] -= settings.entropy_coef * slope / whole.tokens
         # Of J = -loss, to be made large.
         free = pulled(tokens, lambda k: -k.free, size)
-        bias = plus(free, pulled(tokens, lambda k: -k.clipped, size), -1)
+        bias = pulled(tokens, lambda k: k.clipped - k.free, size)
         factor = None
         if rule.stabilise in ("batch", "sequence"):
             factor = mean([k.factor for k in tokens]) if tokens else 1.0
