@@ -177,9 +177,10 @@ def test_dppo_takes_mask_and_ratio_against_the_sampler():
 def test_cispo_bounds_as_trl_has_them():
     trl = replace(ALGORITHMS["cispo"], clip=SgClip(low=1.0, high=4.0))
     terms = run(trl, R, torch.where(MASK, 3.0, DELTA)).terms
-    assert terms.active_high[MASK].all()
+    assert terms.out_of_range[MASK].all(), "every weight is clamped"
+    assert not terms.active_high.any(), "and no gradient stopped"
     low = run(trl, R, torch.where(MASK, -3.0, DELTA)).terms
-    assert not low.active_low.any()
+    assert not low.out_of_range.any()
 
 
 def test_a_guarded_log_ratio_has_mean_zero_in_each_turn_index_and_one_spread():

@@ -35,16 +35,17 @@ class SgClip(Window):
     """-sg[clamp(w, 1 - low, 1 + high)] A l: every token keeps a gradient; CISPO, 2506.13585.
 
     verl clamps on both sides of 1. TRL's `epsilon_high` is the highest ratio itself, and there is no lowest one: with
-    it `high` = epsilon_high - 1 and `low` = 1 (as MiniMax). The flags say where the weight was clamped.
+    it `high` = epsilon_high - 1 and `low` = 1 (as MiniMax). No gradient is stopped, so no token is flagged: where the
+    ratio is the token's own, the clamped weights are the tokens out of range.
     """
 
     kind: ClassVar[str] = "sg_clip"
 
     def surrogate(self, seen: Ratios) -> Surrogate:
-        """Token losses and flags."""
+        """Token losses and flags (all false)."""
         ratio = seen.ratio.detach()
-        low, high = ratio < self.bounds[0], ratio > self.bounds[1]
-        return weighted(seen, ratio.clamp(*self.bounds), ratio, low, high, torch.zeros_like(low))
+        never = torch.zeros_like(ratio, dtype=torch.bool)
+        return weighted(seen, ratio.clamp(*self.bounds), ratio, never, never, never)
 
 
 @dataclass(frozen=True)
