@@ -17,7 +17,7 @@ from workbench.store.stored import ARRAYS, StoredBatch, StoredUpdate
 def steps(run_folder: Path) -> list[int]:
     """Steps of which the batch is stored, in order; none where there are no batches."""
     found = (run_folder / BATCH_FOLDER).glob("[0-9]*.safetensors")
-    return sorted(int(file.stem) for file in found if file.stem.isdigit())
+    return sorted(int(file.stem) for file in found if file.stem.isdecimal() and file.is_file())
 
 
 def folder_of(runs: Path, experiment: str, run_id: str) -> Path | None:
