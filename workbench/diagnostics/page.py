@@ -137,14 +137,15 @@ The rule judges the counts behind success, not its curve. A step's success is a 
   the mean squared difference of neighbours as its variance.
 - **Best.** The stretch of {WINDOW}, {2 * WINDOW}, {4 * WINDOW}, ... steps whose lower bound `B` (Wilson, `z = sqrt(2
   log(1 + t / {WINDOW}))`, the size of the largest of so many errors) is highest; `best` is the mean there. Of a run
-  that has not risen above its start: the highest 90 % bound of the stretches that begin with the run and of the held-out
-  success before training. The maximum of noisy means grows with the length of a run; `B` hardly does.
+  that has not risen above its start: the highest 90 % bound of the stretches that begin with the run and of the
+  held-out success before training. The maximum of noisy means grows with the length of a run; `B` hardly does.
 - **Fall.** A CUSUM `C_t = max(C_(t-1), log w_t) + (n / phi) log(f(s_t; q) / f(s_t; B))` of binomial log-likelihood
   ratios, for `q = (1 - loss) B` and `q = B / 10`, with `w_t = 1 / (2 (t + 1))` the weight of a fall that begins at step
   t. A single step brings at most half of what is wanted, so no batch decides alone. The fall is called at the first
   step with `C_t >= log(1 / collapse.false_collapse)` at which the mean since (of the later half of the fall, at least
   {WINDOW} steps) is at most `(1 - loss) best` within a standard error, or the 90 % upper bound of a shorter one
-  is. That step is the *detection*. With `loss = collapse.severe` the event is `collapse`, with `collapse.mild` it is `mild`.
+  is. That step is the *detection*. With `loss = collapse.severe` the event is `collapse`, with `collapse.mild` it is
+  `mild`.
 - **Onset.** The last step before the fall, and its 95 % interval (`onset_low`, `onset_high`): the likelihood of scores
   that stay at `best` up to a step, fall along a straight line and stay at a lower level, maximised over the length of
   the line; the interval holds every step within 1.92 nats. It looks both ways; the detection never does.

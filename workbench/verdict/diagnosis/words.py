@@ -52,7 +52,7 @@ def fallen(d: Diagnosis) -> str:
 
 def none_found(d: Diagnosis) -> str:
     """What to say where no cause was found: of a run that is down never that nothing was."""
-    events = ", ".join(f"{plain(kind)} at step {step}" for step, kind in d.critical)
+    events = ", ".join(f"{visible(kind)} at step {step}" for step, kind in d.critical)
     said = f" Critical: {events}." if events else ""
     if d.onset is not None or d.slump is not None or events or d.log.run.get("outcome") in ("mild", "diverged"):
         return f"None of the known causes fits.{said}"
