@@ -45,9 +45,21 @@ def test_what_is_said_of_an_algorithm_is_its_own():
     repeated = {text for text in said if said.count(text) > 1}
     assert repeated == {ALGORITHMS["grpo-guard"].claim}
     assert {a.family for a in ALGORITHMS.values()} == set(FAMILIES)
-    for name in ("turn-ppo-mdp", "sspo", "seeupo", "minirl", "sapo-search", "grpo-guard", "grpo-guard-full"):
+    for name in ("turn-ppo-mdp", "sspo", "seeupo", "minirl", "sapo-search", "grpo-guard", "grpo-guard-full", "mis"):
         assert ALGORITHMS[name].experimental, name
+    assert "reweighting" in ALGORITHMS["grpo-guard"].experimental
     assert ALGORITHMS["gspo"].differs_from == "grpo"
+
+
+def test_what_is_read_into_the_paper_of_the_core_says_which_reading_it_is():
+    readings = {name: a.experimental for name, a in ALGORITHMS.items() if a.paper.endswith("2511.20718")}
+    assert set(readings) == {"turn-ppo", "s-ppo", "st-ppo", "so-grpo"}
+    assert all("authors' development fork" in said for said in readings.values())
+    for name, conflict in (("turn-ppo", "arithmetic"), ("s-ppo", "`cnorm`"), ("st-ppo", "KL(theta || old)"),
+                           ("so-grpo", "turn-level rewards")):  # fmt: skip
+        assert conflict in readings[name]
+        assert name == "turn-ppo" or "> 3" in readings[name]
+    assert len({a.paper for a in (ALGORITHMS["mis"], ALGORITHMS["icepop"])}) == 2
 
 
 def test_differences_give_both_choices_and_none_for_the_same():
@@ -123,7 +135,7 @@ def test_the_page_shows_every_algorithm_and_every_kind_with_its_defaults():
         assert f"- Claimed: {algorithm.claim}." in text
         assert algorithm.paper in text
         assert f"$${algorithm.formula}$$" in text
-    assert "| `st-ppo` | `turn-ppo` with another stabilise |" in text
+    assert "| `st-ppo` (experimental) | `turn-ppo` with another stabilise |" in text
     assert "| `ppo` | low = 0.2; high = 0.2; dual = none; gate = token |" in text
     assert "| stabilise | `rms_batch` tau = 3.0, smooth = false, scope = micro |" in text
     assert "`so-ppo` is accepted for `st-ppo`." in text

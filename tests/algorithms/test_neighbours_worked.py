@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn.functional import pad
 
 from tests.objective.worked_example import DELTA, F64, MASK, OLD, A, R, batch, gradient, loss, run
-from workbench.algorithms import ALGORITHMS
+from workbench.algorithms import ALGORITHMS, resolve
 from workbench.objective import Algorithm, policy_loss, prepare
+from workbench.objective.advantage import MeanOnly
 from workbench.objective.aggregate import SeqMeanTokenMean, TokenMean
 from workbench.objective.clip_adaptive import Bapo, EntropyBand
 from workbench.objective.clip_weighted import Gamma, SgClip, TvMask
@@ -18,8 +20,8 @@ from workbench.objective.early_stop import MeanKL, NoStop, TrajectoryKL
 from workbench.objective.kl import Lld, PositiveLow
 from workbench.objective.ratio import Guard, Pool
 from workbench.objective.rollout_correction import IcePop, Tis
-from workbench.objective.select import DynamicSampling, LargeAdvantage, Uncertain
-from workbench.objective.shaping import Overlong
+from workbench.objective.select import DynamicSampling, KeepAll, LargeAdvantage, Uncertain
+from workbench.objective.shaping import Outcome, Overlong
 
 BEHAVIOUR = OLD - torch.tensor([[0, 0.1, -0.2, 50, 50, 1, 0.05, 0], [0, 0.3, 50, -0.1, 0, 0.9, -0.4, 0]], dtype=F64)
 
@@ -148,17 +150,37 @@ def test_dppo_masks_by_probability_and_not_by_ratio():
     terms = policy_loss(ALGORITHMS["dppo"], made, new).terms
     assert terms.active_high.tolist() == [[False, True, False, False]]  # a ratio of 15 stays, one of 1.5 goes
     assert terms.active_low.tolist() == [[False, False, True, False]]
-    sampler = replace(ALGORITHMS["dppo"], clip=TvMask(against="behaviour"))
-    moved = policy_loss(sampler, replace(made, log_prob_behaviour=new), new).terms
-    assert not (moved.active_high | moved.active_low).any()
+
+
+def test_dppo_takes_mask_and_ratio_against_the_sampler():
+    old, mu, new = (torch.tensor([[0.5, 0.4]], dtype=F64), torch.tensor([[0.6, 0.8]], dtype=F64),
+                    torch.tensor([[0.75, 0.5]], dtype=F64))  # fmt: skip
+    made = replace(batch().rows(torch.tensor([0])), tokens=torch.zeros(1, 2, dtype=torch.int64),
+                   mask=torch.ones(1, 2, dtype=torch.bool), log_prob_old=old.log(), log_prob_behaviour=mu.log(),
+                   advantages=torch.tensor([[1.0, -1.0]], dtype=F64))  # fmt: skip
+
+    def weights(**options):
+        """d loss / d log-prob, two tokens averaged, and which tokens lost it."""
+        leaf = new.log().requires_grad_()
+        out = policy_loss(replace(ALGORITHMS["dppo"], clip=TvMask(**options)), made, leaf)
+        (found,) = torch.autograd.grad(out.loss, leaf)
+        return (-2 * found[0] * made.advantages[0]).tolist(), out.terms.ratio[0].tolist()
+
+    # p_theta - mu = .15 and -.3, p_theta - p_old = .25 and .1, theta / mu = 1.25 and .625, theta / old = 1.5 and 1.25
+    assert weights() == (near([1.25, 0]), near([1.25, 0.625]))
+    assert weights(against="recompute") == (near([0, 0.625]), near([1.25, 0.625]))
+    assert weights(against="old") == (near([0, 1.25]), near([1.5, 1.25]))
+    assert weights(cap=1.2) == (near([1.2, 0]), near([1.25, 0.625]))
+    assert ALGORITHMS["dppo"].clip == TvMask()
 
 
 def test_cispo_bounds_as_trl_has_them():
     trl = replace(ALGORITHMS["cispo"], clip=SgClip(low=1.0, high=4.0))
     terms = run(trl, R, torch.where(MASK, 3.0, DELTA)).terms
-    assert terms.active_high[MASK].all()
+    assert terms.out_of_range[MASK].all(), "every weight is clamped"
+    assert not terms.active_high.any(), "and no gradient stopped"
     low = run(trl, R, torch.where(MASK, -3.0, DELTA)).terms
-    assert not low.active_low.any()
+    assert not low.out_of_range.any()
 
 
 def test_a_guarded_log_ratio_has_mean_zero_in_each_turn_index_and_one_spread():
@@ -193,9 +215,17 @@ def test_reinforce_has_the_gradient_of_the_log_prob_whatever_the_ratio():
     assert gradient(ALGORITHMS["reinforce"], A) == near((-A[MASK] / 11).tolist())
 
 
-def test_dr_grpo_divides_by_a_constant():
-    by_sixteen = replace(ALGORITHMS["dr-grpo"], aggregate=replace(ALGORITHMS["dr-grpo"].aggregate, horizon=8.0))
+def test_dr_grpo_divides_by_the_tokens_that_an_episode_may_have_and_never_by_the_width_of_a_batch():
+    by_sixteen = ALGORITHMS["dr-grpo"].within(8)
     assert loss(by_sixteen, R) == near(-0.119777)
+    made = batch(R)
+    wide = replace(made, **{n: pad(x, (0, 20)) for n, x in vars(made).items() if x is not None and x.dim() == 2})
+    assert float(policy_loss(by_sixteen, wide, pad(OLD + DELTA, (0, 20))).loss) == near(-0.119777)
+    assert loss(ALGORITHMS["dr-grpo"].within(84), R) == near(-0.119777 * 8 / 84)
+    given = resolve("dr-grpo", {"aggregate": {"horizon": 4.0}}).within(84)
+    assert loss(given, R) == near(-0.119777 * 2)
+    with pytest.raises(ValueError, match="needs a horizon"):
+        loss(ALGORITHMS["dr-grpo"], R)
     assert loss(replace(by_sixteen, aggregate=TokenMean()), R) == near(-0.174221)
     assert loss(replace(by_sixteen, aggregate=SeqMeanTokenMean()), R) == near(-0.243327)
 
@@ -254,14 +284,33 @@ def test_the_overlong_penalty_is_linear_to_minus_one():
     assert penalty(2, 1) == near(-1)
 
 
+def test_the_penalty_reaches_the_advantages_and_not_the_selection():
+    """Four rollouts of 5 and 6 tokens: with limit 8 and margin 4 they lose .25 and .5."""
+    made = batch().rows(torch.tensor([0, 1, 0, 1]))
+    made = replace(made, group=torch.tensor([0, 0, 1, 1]), score=torch.tensor([1, 0, 1, 1], dtype=F64))
+    dapo = replace(ALGORITHMS["dapo"], shaping=Overlong(8, 4), advantage=MeanOnly())
+    assert prepare(dapo, made).advantages[:, 0].tolist() == near([0.625, -0.625, 0, 0])
+    assert prepare(dapo, made).mask.any(1).tolist() == [True, True, False, False], "the second group's outcomes agree"
+    assert torch.equal(prepare(dapo, made).score, made.score)
+    plain = replace(dapo, shaping=Outcome())
+    assert prepare(plain, made).advantages[:, 0].tolist() == near([0.5, -0.5, 0, 0])
+    every = replace(dapo, select=KeepAll())
+    assert prepare(every, made).advantages[:, 0].tolist() == near([0.625, -0.625, 0.125, -0.125])
+    critic = replace(ALGORITHMS["ppo"], shaping=Overlong(8, 4))
+    returns = prepare(critic, replace(made, values=torch.zeros_like(made.log_prob_old))).returns
+    assert returns[:, 0].tolist() == near([0.75, -0.5, 0.75, 0.5])
+
+
 def test_early_stops():
     mask = torch.tensor([[True, True, False], [True, False, False]])
     moved = torch.tensor([[-1.0, -2.0, 99.0], [-3.0, 99.0, 99.0]])
     epoch = [(moved, mask)]
-    assert not NoStop().reached(epoch, True)
-    assert MeanKL(1.3).reached(epoch, True)  # the mean is 2
-    assert not MeanKL(1.34).reached(epoch, True)
-    assert not MeanKL(1.3).reached(epoch, False)
-    assert TrajectoryKL(2.9).reached(epoch, False)  # 3 and 3
-    assert not TrajectoryKL(3.0).reached(epoch, False)
-    assert not TrajectoryKL(2.9).reached([(moved, mask), (0 * moved, mask)], False)  # of the last update
+    assert not NoStop().reached(epoch)
+    assert MeanKL(1.3).reached(epoch)  # the mean is 2
+    assert not MeanKL(1.34).reached(epoch)
+    assert not MeanKL(1.3).skips(moved, mask)
+    assert TrajectoryKL(2.9).skips(moved, mask)  # 3 and 3
+    assert TrajectoryKL(2.9).skips(-moved, mask), "whichever way the policy moved"
+    assert not TrajectoryKL(3.0).skips(moved, mask)
+    assert not TrajectoryKL(0.1).skips(moved * torch.tensor([[1.0], [-1.0]]), mask), "the signs of trajectories cancel"
+    assert not TrajectoryKL(2.9).reached(epoch)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.algorithms.ragged import ragged
+from tests.objective.worked_example import plain
 from workbench.algorithms import ALGORITHMS, resolve
 from workbench.batch import Batch
 from workbench.objective import policy_loss, prepare
@@ -21,7 +22,7 @@ def prepared() -> tuple[Batch, Tensor]:
     return prepare(ALGORITHMS["seeupo"], batch), new
 
 
-def test_together_is_one_update_on_the_minibatch():
+def test_together_is_the_whole_batch_at_once():
     batch, _ = prepared()
     assert list(Together().parts(batch, lambda part: part.log_prob_old)) == [batch]
 
@@ -41,39 +42,58 @@ def test_every_turn_is_trained_once_and_the_last_comes_first():
 
 
 def test_an_earlier_turn_is_weighed_by_how_far_the_later_ones_moved():
+    """The policy of each turn's update is the proximal one of the next, so M is the move of that update alone."""
     batch, _ = prepared()
     assert batch.advantages is not None
-    moves = iter([0.1, -5.0, 9.0, 9.0, 9.0, 9.0])
-    seen: list[Batch] = []
-
-    def now(part: Batch) -> Tensor:
-        return part.log_prob_old + torch.where(part.mask, next(moves), 99.0)
-
+    jumps = [0.1, -5.0, 9.0, 9.0, 9.0, 9.0]
+    policy = [batch.log_prob_old + 0.3]  # it has left the one that sampled before the first turn is trained
     weight = torch.ones(len(batch.mask), dtype=torch.float64)
-    expected = iter([0.1, -5.0, 9.0, 9.0, 9.0, 9.0])
-    for part in ReverseTurns(epsilon=0.2).parts(batch, now):
-        seen.append(part)
+    seen = 0
+    for part in ReverseTurns(epsilon=0.2).parts(batch, lambda whole: policy[-1]):
         rows = part.trajectory
+        assert torch.equal(part.log_prob_old, policy[-1][rows]), "the ratio of a turn's first update is 1"
         wanted = torch.where(part.mask, weight[rows, None] * batch.advantages[rows], 0)
         assert part.advantages is not None
         assert torch.allclose(part.advantages, wanted)
-        ratio = torch.tensor(next(expected), dtype=torch.float64).exp().clamp(0.8, 1.2)
+        policy.append(
+            policy[-1] + jumps[seen]
+        )  # the update moves every turn of every sequence, that of the part as well
+        ratio = torch.tensor(jumps[seen], dtype=torch.float64).exp().clamp(0.8, 1.2)
         weight[rows] = (weight[rows] * ratio).clamp(0.8, 1.2)
-    assert len(seen) > 2
+        seen += 1
+    assert seen > 2
     assert weight.unique().numel() > 1
 
 
-def test_the_caller_trains_before_the_weights_are_asked_for():
+def test_log_probs_are_taken_before_the_first_turn_and_after_each():
     batch, _ = prepared()
     order: list[str] = []
 
-    def now(part: Batch) -> Tensor:
+    def now(whole: Batch) -> Tensor:
         order.append("asked")
-        return part.log_prob_old
+        return whole.log_prob_old
 
     for _ in ReverseTurns().parts(batch, now):
         order.append("trained")  # noqa: PERF401  `now` appends to it in between
-    assert order[:4] == ["trained", "asked", "trained", "asked"]
+    assert order[:5] == ["asked", "trained", "asked", "trained", "asked"]
+
+
+def test_the_mean_of_a_group_and_the_whitening_are_those_of_the_sequences_that_have_the_turn():
+    """Two groups of three; rewards 1, 0, 0 and 1, 1, 0; turn 2 exists in the first two sequences of each group.
+
+    Turn 1: 2/3, -1/3, -1/3, 1/3, 1/3, -2/3 over their std sqrt(4/15). Turn 2: 1/2, -1/2, 0, 0 over sqrt(1/6).
+    Turn 3 exists once: it is its own mean.
+    """
+    three, two, one = [1, 0, 1, 0, 1], [1, 0, 1, 0, 0], [1, 0, 0, 0, 0]
+    mask = torch.tensor([three, two, one, two, two, one]).bool()
+    made = plain(torch.zeros(6, 5, dtype=torch.float64), mask, group=torch.tensor([0, 0, 0, 1, 1, 1]),
+                 score=torch.tensor([1.0, 0, 0, 1, 1, 0]))  # fmt: skip
+    found = prepare(ALGORITHMS["seeupo"], made).advantages
+    assert found is not None
+    thirds = torch.tensor([2, -1, -1, 1, 1, -2]) / 3 / (4 / 15) ** 0.5
+    assert found[:, 0].tolist() == pytest.approx(thirds.tolist())
+    assert found[:, 2].tolist() == pytest.approx([0.5 * 6**0.5, -0.5 * 6**0.5, 0, 0, 0, 0])
+    assert found[:, 4].tolist() == [0] * 6
 
 
 @pytest.mark.parametrize("aggregate", [TurnMean(), TurnMeanGlobal()])

@@ -45,7 +45,7 @@ def test_a_foreign_log_is_diagnosed_without_a_runs_folder(sorl: Any, foreign: Pa
 
 def test_markdown_carries_no_markup_of_a_log(sorl: Any, foreign: Path) -> None:
     result = sorl("diagnose", foreign, "--format", "md")
-    assert result.stdout.startswith("### evil&lt;b>.jsonl: ")
+    assert result.stdout.startswith("### evil\\u001b[2J&lt;b>.jsonl: ")
     assert "\x1b" not in result.stdout
 
 

@@ -253,3 +253,47 @@ def test_output_into_a_closed_pipe_is_no_error(grid: Path) -> None:
     assert process.stderr is not None
     assert b"Traceback" not in process.stderr.read()
     assert process.wait(timeout=60) in (0, 1)
+
+
+@pytest.mark.parametrize(
+    "verb", [["replay", "--step", "0"], ["diagnose", "--step", "0"], ["eval", "--data", "x.jsonl"]]
+)
+def test_a_run_whose_folder_was_renamed_is_one_message(sorl: Any, runs: Path, small: Shape, verb: list[str]) -> None:
+    write_run(runs, "demo", "ppo-s0", shape=small).rename(runs / "demo" / "renamed")
+    result = sorl(verb[0], "ppo-s0", *verb[1:], runs=runs)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"sorl: run 'ppo-s0' has no folder of that name in '{runs}'")
+
+
+@pytest.mark.parametrize("config", ["{", "[1, 2]", "[" * 5000, '"text"', '{"collapse": 3}'])
+def test_a_stored_configuration_that_is_none_is_said_and_the_rest_is_told(
+    sorl: Any, runs: Path, small: Shape, config: str
+) -> None:
+    folder = write_run(runs, "demo", "odd", shape=small)
+    write_run(runs, "demo", "usual", shape=small)
+    write_status(folder, config=config)
+    shown = sorl("show", "odd", runs=runs)
+    assert shown.exit_code == 0, shown.output
+    assert ("what is stored of it is no JSON table" in shown.stdout) == (config != '{"collapse": 3}')
+    judged = sorl("rescan", "--dry-run", runs=runs)
+    assert judged.exit_code == 0, judged.output
+    assert "left alone: run 'odd'" in judged.stderr
+    assert "2 runs judged" in judged.stderr
+
+
+def test_a_rescan_leaves_a_run_alone_whose_folder_is_gone(sorl: Any, runs: Path, small: Shape) -> None:
+    folder = write_run(runs, "demo", "ppo-s0", shape=small)
+    write_status(folder, outcome="recovered")
+    folder.rename(runs / "demo" / "renamed")
+    result = sorl("rescan", runs=runs)
+    assert result.exit_code == 0, result.output
+    assert "left alone: run 'ppo-s0' has no folder of that name" in result.stderr
+    assert not (runs / "demo" / "ppo-s0").exists()
+
+
+def test_a_plan_beside_an_index_without_runs_is_made(sorl: Any, runs: Path, tmp_path: Path) -> None:
+    (runs / "demo").mkdir()
+    assert sorl("sync", runs=runs).exit_code == 0
+    (tmp_path / "x.toml").write_text('question = "Which is up?"\nseeds = [0]\n[axes]\nalgorithm = ["ppo", "grpo"]\n')
+    result = sorl("plan", tmp_path / "x.toml", runs=runs)
+    assert result.exit_code == 0, result.output

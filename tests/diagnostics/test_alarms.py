@@ -56,6 +56,13 @@ def test_an_infinite_value_sets_off_its_alarm_too():
     assert fire(Alarm("above", 1.0, "test"), [math.inf]) == [0]
 
 
+def test_the_marks_of_verl_are_given_as_its_own_only_where_its_ratio_is_measured():
+    """Its health check judges pi_old / mu: the columns of the mismatch, not those of pi_theta / pi_old."""
+    told = {d.name: d.alarm.reason for d in CATALOGUE if d.alarm and "verl" in d.alarm.reason}
+    assert {name for name, reason in told.items() if "ours" not in reason} == {"mismatch_kl"}
+    assert {"ratio_mean", "chi2", "ess_frac_min"} <= set(told)
+
+
 def test_every_declared_alarm_is_on_a_step_so_that_it_is_watched_and_has_a_reason():
     alarmed = [d for d in CATALOGUE if d.alarm]
     assert len(alarmed) >= 8

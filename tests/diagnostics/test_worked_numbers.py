@@ -85,6 +85,21 @@ def test_an_outlier_moves_the_proxies_and_not_the_clip_fraction():
     assert measured(case, "clip_frac") == pytest.approx(2 / 11)
 
 
+def test_the_proxy_of_the_bias_takes_the_ratio_of_the_surrogate():
+    turns = torch.tensor([[1.284025], [0.759572]]).double().expand(2, 8)
+    # Clipped are one token with A = .6 in the first sequence and one with A = -1.2 in the second.
+    expected = ((1.284025 * 0.6) ** 2 + (0.759572 * 1.2) ** 2) / 11
+    assert measured(worked(ratio=turns[None]), "clip_bias_proxy") == pytest.approx(expected)
+    assert measured(worked(ratio=turns[None]), "clip_bias_proxy_range") == pytest.approx(0.192383, **EXACT)
+
+
+def test_chi2_is_the_variance_of_the_ratios_about_one_and_twice_what_their_mean_is_above_it():
+    update = measure_updates(worked())
+    mean, std = float(update["ratio_mean"][0]), float(update["ratio_std"][0])
+    assert measured(worked(), "chi2") == pytest.approx(std**2 + (mean - 1) ** 2 + 2 * (mean - 1))
+    assert measured(worked(), "chi2") > 1.5 * std**2
+
+
 def test_positive_advantage_share_is_that_of_bapo_at_the_bounds_of_ppo():
     advantage = torch.tensor([[1.0], [-0.5]]).double().expand(2, 8)  # P = 5.017420, Q = 3.100984
     share = measured(worked(advantage=advantage), "positive_advantage_frac")

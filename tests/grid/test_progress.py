@@ -40,3 +40,21 @@ def test_without_a_terminal_there_are_plain_lines_and_with_one_a_table_that_is_r
         assert ("0.021" in text and "12.3" in text) == terminal
         assert ("\x1b" in text) == terminal, "no control sequence reaches a log file"
         assert ("start  ppo  seed 0" in text) == (not terminal)
+
+
+def test_a_name_with_markup_and_escapes_is_text_in_both_displays(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text('question = "Is a name obeyed?"\n[[arms]]\nname = "[/red] [bold]\\u001b]0;x\\u0007\\u202e"')
+    (cell,) = load(path).cells
+    for terminal in (False, True):
+        out = io.StringIO()
+        display = watch(Console(file=out, force_terminal=terminal, width=110, color_system=None))
+        display.begin([cell], [], 1)
+        display.started(cell, False)
+        display.stepped(cell, {"step": 1, "steps": 80, "success": 0.5})
+        display.tick()
+        display.note(cell.arm)
+        display.ended(Result(cell, "finished", tmp_path, cell.arm))
+        display.close()
+        assert r"[/red] [bold]\u001b]0;x\u0007\u202e" in out.getvalue()
+        assert not any(mark in out.getvalue() for mark in ("\x1b]", "\x07", "\u202e"))

@@ -35,7 +35,7 @@ AGGREGATES = {
     "token-mean": agg.TokenMean(),
     "token-sum": agg.TokenSum(),
     "seq-mean-token-sum": agg.SeqMeanTokenSum(),
-    "seq-mean-token-sum-norm": agg.SeqMeanTokenSumNorm(),
+    "seq-mean-token-sum-norm": agg.SeqMeanTokenSumNorm(horizon=14.0),  # the width of the recorded batches
     "seq-mean-token-mean": agg.SeqMeanTokenMean(),
 }
 PLAIN = replace(PPO, clip=Ppo(0.2, 0.28, dual=1.5))
@@ -150,12 +150,21 @@ def test_ppo_with_every_aggregation(mode: str) -> None:
     [
         ("gspo", replace(ALGORITHMS["gspo-token"], clip=Ppo(0.05, 0.06))),
         ("sapo", ALGORITHMS["sapo"]),
-        ("cispo", replace(ALGORITHMS["cispo"], clip=SgClip(0.2, 0.28))),
-        ("dppo_tv", replace(ALGORITHMS["dppo"], clip=TvMask(0.1, 0.1))),
+        ("dppo_tv", replace(ALGORITHMS["dppo"], clip=TvMask(0.1, 0.1, against="old"))),
     ],
 )
 def test_losses_of_the_neighbours(name: str, algorithm: Algorithm) -> None:
     compare("verl", f"compute_policy_loss_{name}", loss(algorithm))
+
+
+def test_cispo_and_the_weights_that_verl_calls_clipped() -> None:
+    """verl's clip fraction counts clamped weights, which lose no gradient: ours is 0, and they are out of range."""
+    cispo = replace(ALGORITHMS["cispo"], clip=SgClip(0.2, 0.28))
+    theirs = recorded("verl", "compute_policy_loss_cispo")
+    for seed, (batch, new) in enumerate(batches()):
+        found, terms = solved(cispo, batch, new)
+        assert not (terms.active_low | terms.active_high).any()
+        assert [*found, share(terms.out_of_range, batch)] == pytest.approx(theirs[seed][:6], rel=1e-6, abs=1e-6), seed
 
 
 def test_gmpo_and_the_token_that_it_calls_clipped() -> None:

@@ -224,6 +224,9 @@ def test_group_statistics_need_groups():
     assert grouped["solved_group_frac"] == pytest.approx(1 / 3)
     assert grouped["failed_group_frac"] == pytest.approx(1 / 3)
     assert grouped["group_reward_std"] == pytest.approx(np.sqrt(0.5) / 3)
+    tenths = measure(0, StepEvidence(rollouts_of([0.1] * 6 + [0.1, 0.2], group=[0] * 6 + [1] * 2))).step
+    assert tenths["zero_advantage_frac"] == 0.5, "the mean of six rewards of .1 is not .1"
+    assert tenths["group_reward_std"] == pytest.approx(np.sqrt(0.005) / 2, rel=1e-12)
     alone = measure(0, StepEvidence(rollouts_of([1.0, 0.0]))).step
     assert alone["zero_advantage_frac"] is None
     assert alone["group_reward_std"] is None

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
-from workbench.store.console import log_of, plain, tail
+from workbench.store.console import log_of, plain, tail, visible
 
 
 def run(runs: Path, text: str = "hello\n") -> Path:
@@ -59,3 +60,13 @@ def test_a_log_of_any_size_is_read_from_its_end(tmp_path: Path) -> None:
 def test_nothing_in_a_log_acts_on_what_shows_it() -> None:
     hostile = "\x1b[2J\x1b]0;title\x07\x1b]8;;http://x\x1b\\link\x1b(B\x9b31mred\x07\x08\r\u202etxt.exe\u2066 tab\tend"
     assert plain(hostile) == "link31mredtxt.exe tab\tend"
+
+
+def test_a_name_is_shown_with_its_control_characters_as_json_escapes_them() -> None:
+    hostile = "\x1b[2Jred\x9b31m\x08\r\u202etxt.exe\u2066\u200f\u2028\x7f\ud800\ttab\nend [bold]"
+    shown = visible(hostile)
+    assert shown == (
+        r"\u001b[2Jred\u009b31m\u0008\u000d\u202etxt.exe\u2066\u200f\u2028\u007f\ud800" + "\ttab\nend [bold]"
+    )
+    assert visible(shown) == shown
+    assert json.loads(visible(json.dumps([hostile], ensure_ascii=False))) == [hostile]

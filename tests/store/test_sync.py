@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -358,3 +359,90 @@ def status_in(runs: Path) -> str:
     with duckdb.connect(str(runs / "sorl.duckdb"), read_only=True) as db:
         (row,) = db.execute("SELECT status FROM run").fetchall()
     return str(row[0])
+
+
+def test_a_segment_that_only_another_run_makes_unreadable_is_set_aside_alone(runs: Path, small: Shape) -> None:
+    write_run(runs, "demo", "good", shape=small)
+    declares, fills = runs / "demo" / "declares", runs / "demo" / "fills"
+    told = {"name": ["mine"], "table_name": ["turn"], "level": ["turn"], "sql_type": ["DOUBLE"]}
+    write_segment(declares, "diagnostic", told)
+    turn = {"step": [0], "epoch": [0], "trajectory": [0], "turn_index": [1]}
+    write_segment(declares, "turn", {"run_id": ["declares"], **turn, "mine": [1.5]})
+    write_segment(fills, "turn", {"run_id": ["fills"], **turn, "mine": ["much"]})
+    write_segment(fills, "step", {"run_id": ["fills"], "step": [0], "success": [0.5]})
+    assert [p.parts[-4:] for p in sync(runs, CATALOGUE).corrupt] == [
+        ("fills", "segments", "turn", "000000.parquet.corrupt")
+    ]
+    assert one(runs, "SELECT mine FROM turn WHERE run_id = 'declares'") == 1.5
+    assert one(runs, "SELECT count(*) FROM step WHERE run_id = 'fills'") == 1
+    assert one(runs, "SELECT count(*) FROM step WHERE run_id = 'good'") == small.steps
+    assert sync(runs, CATALOGUE).segments == 0
+
+
+def test_what_is_no_file_in_the_place_of_a_run_or_a_segment_is_named_and_the_rest_is_read(
+    runs: Path, small: Shape
+) -> None:
+    good = write_run(runs, "demo", "good", shape=small)
+    (runs / "loop").symlink_to("loop")
+    (runs / "demo" / "loop").symlink_to("loop")
+    (good / "segments" / "step" / "loop.parquet").symlink_to("loop.parquet")
+    os.mkfifo(good / "segments" / "step" / "pipe.parquet")
+    os.mkfifo(good / "lock")
+    report = sync(runs, CATALOGUE)
+    named = {reason.split("'")[1] for reason in report.skipped}
+    step = good / "segments" / "step"
+    assert named == {
+        str(p) for p in (runs / "loop", runs / "demo" / "loop", step / "loop.parquet", step / "pipe.parquet")
+    }
+    assert one(runs, "SELECT count(*) FROM step") == small.steps
+
+
+def test_a_segment_of_more_rows_than_a_second_of_a_run_has_is_set_aside_unread(runs: Path) -> None:
+    folder = runs / "demo" / "bomb" / "segments" / "step"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"step": np.zeros(10_000_001, np.int8)}), folder / "000000.parquet")
+    assert (folder / "000000.parquet").stat().st_size < 50_000
+    assert [p.name for p in sync(runs, CATALOGUE).corrupt] == ["000000.parquet.corrupt"]
+    assert one(runs, "SELECT count(*) FROM step") == 0
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("CREATE TABLE run (run_id INTEGER, status DATE)", "another program made run.run_id"),
+        ("CREATE TABLE segment (file INTEGER[])", "another program made segment.file"),
+        ("CREATE VIEW run AS SELECT 1 AS run_id", "another program made run in it"),
+        ("CREATE TABLE cell (a INTEGER)", "another program made cell in it"),
+    ],
+)
+def test_a_database_with_tables_of_our_names_is_refused_and_no_segment_is_blamed(
+    runs: Path, small: Shape, statement: str, says: str
+) -> None:
+    write_run(runs, "demo", "good", shape=small)
+    with duckdb.connect(str(runs / "sorl.duckdb")) as connection:
+        connection.execute(statement)
+    with pytest.raises(InputError, match=f"{says}.*delete it and type `sorl sync`"):
+        sync(runs, CATALOGUE)
+    assert not list(runs.rglob("*.corrupt"))
+
+
+def test_a_dropped_table_is_told_and_a_dropped_view_comes_back(runs: Path, small: Shape) -> None:
+    write_run(runs, "demo", "good", shape=small)
+    sync(runs, CATALOGUE)
+    for statement in ("DROP VIEW cell", "DROP TABLE run"):
+        with duckdb.connect(str(runs / "sorl.duckdb")) as connection:
+            connection.execute(statement)
+        if statement == "DROP VIEW cell":
+            sync(runs, CATALOGUE)
+            assert one(runs, "SELECT count(*) FROM cell") == 1
+        else:
+            with pytest.raises(InputError, match=r"table run was dropped.*delete it and type `sorl sync`"):
+                sync(runs, CATALOGUE)
+
+
+def test_a_database_that_was_cut_says_so_when_it_is_read(runs: Path, small: Shape) -> None:
+    write_run(runs, "demo", "good", shape=small)
+    sync(runs, CATALOGUE)
+    os.truncate(runs / "sorl.duckdb", (runs / "sorl.duckdb").stat().st_size // 2)
+    with pytest.raises(InputError, match="delete it and type `sorl sync`"):
+        Reader(runs).rows("SELECT avg(ratio_geo), max(entropy) FROM turn")

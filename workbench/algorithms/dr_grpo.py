@@ -8,9 +8,9 @@ DR_GRPO = GRPO.but(
     name="dr-grpo",
     title="Dr. GRPO",
     paper="https://arxiv.org/abs/2503.20783",
-    formula=r"A_{it} = R_i - \mathrm{mean}_g R,\quad L = \frac{1}{B T}\sum_{i,t} m_{it} L_{it}",
+    formula=r"A_{it} = R_i - \mathrm{mean}_g R,\quad L = \frac{1}{B H}\sum_{i,t} m_{it} L_{it}",
     advantage=MeanOnly(),
-    aggregate=SeqMeanTokenSumNorm(),  # the padded length as verl; give horizon for a constant
+    aggregate=SeqMeanTokenSumNorm(),  # H, the tokens that an episode may have, as TRL's max_completion_length
     family="group",
     claim="removes the bias to long wrong answers and to easy and hard prompts",
 )

@@ -10,6 +10,7 @@ GRPO_GUARD = GRPO.but(
     formula=r"r_{it} = \exp(\delta_{it} - \mu_k),\ \mu_k = \mathrm{mean}_{t \in \text{turns } k}\,\delta",
     ratio=Guard(mode="center", bins="turn"),
     family="guard",
-    experimental="the method is for flow matching; turns in place of denoising steps are our construction",
+    experimental="the method is for flow matching; turns in place of denoising steps are our construction, and of its "
+    "two parts only the ratio normalisation is here: the reweighting of gradients over the steps is left out",
     claim="over-optimisation of flow-matching models avoided; nothing for language models",
 )

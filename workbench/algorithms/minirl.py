@@ -14,6 +14,7 @@ MINIRL = GRPO.but(
     aggregate=SeqMeanTokenSum(),
     correction=Tis(cap=None),
     family="weight",
-    experimental="its clip widths were not read; the sum makes a step as many times larger as a response has tokens",
+    experimental="its clip widths were not read, nor whether its group normalisation divides by the std, as it does "
+    "here; the sum makes a step as many times larger as a response has tokens",
     claim="on-policy the weight alone is the most stable, length normalisation hurts; off-policy the mask is needed",
 )

@@ -12,5 +12,7 @@ SO_GRPO = GRPO.but(
     ratio=TURN_PPO.ratio,  # the fork runs it at token, turn or sequence level; which one the paper reports is not known
     stabilise=RmsSeq(tau=3.0),
     family="normalised",
+    experimental="of 2511.20718 this is the authors' development fork, outcome rewards and a trigger at rho_i > 3 in "
+    "each sequence; a note on the paper normalises turn-level rewards in the group instead",
     claim="added in the paper's second version as the group-relative member of the pair",
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from workbench.cli.tables import check_format, show
+from workbench.cli.text import echo
 from workbench.spec import InputError
 
 if TYPE_CHECKING:
@@ -77,9 +78,9 @@ def _show_one(algorithm: Algorithm, form: str) -> None:
     from workbench.objective import KINDS
 
     if form != "json":
-        typer.echo(f"{algorithm.title}\n{algorithm.formula}\n{algorithm.paper}")
-        typer.echo(f"Claimed: {algorithm.claim}\nMeasured: {_measured(algorithm.name)}")
-        typer.echo(f"Experimental: {algorithm.experimental}\n" if algorithm.experimental else "")
+        echo(f"{algorithm.title}\n{algorithm.formula}\n{algorithm.paper}")
+        echo(f"Claimed: {algorithm.claim}\nMeasured: {_measured(algorithm.name)}")
+        echo(f"Experimental: {algorithm.experimental}\n" if algorithm.experimental else "")
     show(pd.DataFrame([{"slot": slot, "choice": choice(getattr(algorithm, slot))} for slot in KINDS]), form)
 
 
@@ -102,6 +103,6 @@ def _show_difference(a: Algorithm, b: Algorithm, form: str) -> None:
         for slot, pair in differences(a, b).items()
     ]
     if not rows and form != "json":
-        typer.echo(f"{a.name} and {b.name} are the same algorithm.")
+        echo(f"{a.name} and {b.name} are the same algorithm.")
         return
     show(pd.DataFrame(rows, columns=["slot", a.name, b.name]), form)

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from workbench.cli.cells import runs_of
+from workbench.cli.text import echo
 from workbench.spec import InputError
 
 _EXTRA = ("streamlit", "plotly")
@@ -41,7 +42,7 @@ def serve(runs: Path, host: str, port: int | None) -> None:
     os.environ["SORL_RUNS"] = str(runs.absolute())
     screen = Path(__file__).parents[1] / "view" / "app.py"
     options = ["--server.address", host, *(["--server.port", str(port)] if port else [])]
-    typer.echo(f"runs folder: {runs.absolute()}; Ctrl-C ends the app, never a run", err=True)
+    echo(f"runs folder: {runs.absolute()}; Ctrl-C ends the app, never a run", err=True)
     sys.exit(streamlit(["run", str(screen), *options], standalone_mode=False))
 
 

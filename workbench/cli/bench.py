@@ -9,6 +9,7 @@ import typer
 
 from workbench.cli.benchmarks import ON_REQUEST, PARTS
 from workbench.cli.cells import runs_of
+from workbench.cli.text import echo
 from workbench.spec import InputError, nearest
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def chosen(only: str | None) -> list[str]:
 
         reason = trl.missing()
         if reason:
-            typer.echo(f"without trl: {reason}", err=True)
+            echo(f"without trl: {reason}", err=True)
         return [part for part in PARTS if part not in ON_REQUEST and (part != "trl" or not reason)]
     names = [name.strip() for name in only.split(",") if name.strip()]
     for name in names:
@@ -137,9 +138,7 @@ def measured(
     from workbench.cli.benchmarks.scene import defaults
 
     crowd = Browse(size or Size(), data)
-    results = suite.run(
-        defaults(threads), runs / ".cache", parts, rounds, lambda line: typer.echo(line, err=True), crowd
-    )
+    results = suite.run(defaults(threads), runs / ".cache", parts, rounds, lambda line: echo(line, err=True), crowd)
     if output is not None:
         output.write_text(json.dumps(report.as_json(results), indent=2) + "\n")
     report.show(results)

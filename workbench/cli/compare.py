@@ -9,6 +9,7 @@ import typer
 
 from workbench.cli.cells import runs_of
 from workbench.cli.tables import check_format, show
+from workbench.cli.text import echo
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,7 +79,7 @@ def show_comparison(
             show(part, form)
     if form == "latex":
         return
-    typer.echo("\n" + "\n".join([table.answer(frame), *compared.reading(frame)]))
+    echo("\n" + "\n".join([table.answer(frame), *compared.reading(frame)]))
     fairness.tell(fairness.recorded(reader, each))
 
 
@@ -86,7 +87,7 @@ def _heading(title: str, form: str) -> None:
     from workbench.cli.text import cell
 
     mark = {"md": "### ", "latex": "% "}.get(form, "")
-    typer.echo(f"\n{mark}{cell(title)}\n")
+    echo(f"\n{mark}{cell(title)}\n")
 
 
 def _reference(frame: pd.DataFrame) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+from workbench.cli.text import echo
 
 if TYPE_CHECKING:
     from workbench.store.reader import Reader
@@ -40,4 +40,4 @@ def current(runs: Path, *, seconds: float | None = None) -> Reader:
 
 def note(text: str) -> None:
     """A line that is not a result."""
-    typer.echo(text, err=True)
+    echo(text, err=True)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from workbench.cli.text import echo
+
 if TYPE_CHECKING:
     from workbench.verdict.diagnosis.finding import Diagnosis
     from workbench.verdict.diagnosis.log import Log
@@ -52,10 +54,10 @@ def diagnose(
     if fail_on is not None and fail_on not in LEVELS:
         raise InputError(f"--fail-on '{fail_on}' is unknown{nearest(fail_on, LEVELS)}; allowed: {', '.join(LEVELS)}")
     if step is not None:
-        typer.echo(carriers(str(ctx.obj), what, step, form))
+        echo(carriers(str(ctx.obj), what, step, form))
         return
     found = [judged(log) for log in logs(Path(ctx.obj), what)]
-    typer.echo(rendered(found, form))
+    echo(rendered(found, form))
     severities = [f.cause.severity for d in found for f in d.findings]
     if fail_on is not None and any(LEVELS.index(s) >= LEVELS.index(fail_on) for s in severities):
         raise typer.Exit(1)

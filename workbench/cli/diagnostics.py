@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from workbench.cli.tables import check_format, show
+from workbench.cli.text import echo
 from workbench.spec import InputError, nearest
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def show_diagnostics(name: str | None, form: str = "table") -> None:
             f"no diagnostic '{name}'{nearest(str(name), known)}; `sorl diagnostics` lists all {len(known)}"
         )
     if form == "json":
-        typer.echo(json.dumps([asdict(d) for d in chosen], indent=2, ensure_ascii=False))
+        echo(json.dumps([asdict(d) for d in chosen], indent=2, ensure_ascii=False))
     elif name is None:
         rows = [
             {
@@ -54,7 +55,7 @@ def show_diagnostics(name: str | None, form: str = "table") -> None:
         ]
         show(pd.DataFrame(rows), form)
     else:
-        typer.echo("\n\n".join(_one(d) for d in chosen))
+        echo("\n\n".join(_one(d) for d in chosen))
 
 
 def _first_sentence(diagnostic: Diagnostic) -> str:

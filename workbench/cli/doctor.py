@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
+from workbench.cli.text import echo
+
 if TYPE_CHECKING:
     from workbench.store.reader import Reader
 
@@ -32,7 +34,6 @@ class Check:
 
 def doctor(ctx: typer.Context) -> None:
     """Check versions, processor, disk, runs folder, database and segments; exit code 1 if something must be fixed."""
-    from workbench.cli.text import plain
 
     failed = False
     checks: tuple[Callable[[], Iterator[Check]], ...] = (
@@ -41,7 +42,7 @@ def doctor(ctx: typer.Context) -> None:
     for check in checks:
         for found in check():
             failed |= found.state == "fail"
-            typer.echo(plain(f"{found.state:<5} {found.what}" + (f"\n      -> {found.todo}" if found.todo else "")))
+            echo(f"{found.state:<5} {found.what}" + (f"\n      -> {found.todo}" if found.todo else ""))
     if failed:
         raise typer.Exit(1)
 
@@ -127,7 +128,9 @@ def database(runs: Path) -> Iterator[Check]:
         return
     reader = Reader(runs, wait=1.0)
     try:
-        counted = reader.rows("SELECT count(*), count(DISTINCT experiment) FROM run").rows[0]
+        counted = reader.rows(
+            "SELECT count(*), count(DISTINCT experiment), (SELECT count(*) FROM segment) FROM run"
+        ).rows[0]
     except Busy as busy:
         yield Check("warn", str(busy), "close it, or wait: runs do not need the database")
         return

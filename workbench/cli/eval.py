@@ -55,6 +55,7 @@ def eval(
     """
     from workbench.agent.data.benchmarks import load
     from workbench.cli.database import current, note
+    from workbench.cli.replay import folder_of
     from workbench.cli.show import find
     from workbench.cli.text import print_table
     from workbench.learn import examine
@@ -62,7 +63,7 @@ def eval(
 
     runs = Path(ctx.obj)
     run_id = find(current(runs), run)
-    folder = next(path for path in sorted(runs.glob(f"*/{run_id}")) if path.is_dir())
+    folder = folder_of(runs, run_id)
     chosen = examine.examined(folder, step)
     questions = load(data, split, limit)
     if questions.left_out:

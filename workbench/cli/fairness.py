@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+from workbench.cli.text import echo
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,7 +75,7 @@ def tell(findings: Iterable[Finding], err: bool = False) -> None:
     from workbench.grid.guard import lines
 
     for line in lines(findings):
-        typer.echo(cell(line), err=err)
+        echo(cell(line), err=err)
 
 
 def _run(run_id: str, arm: str, seed: int, status: str, config: str) -> Run:

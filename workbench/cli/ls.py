@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from workbench.cli.text import echo
+
 _EXPERIMENTS = """
     SELECT experiment, count(*) AS runs, count(*) FILTER (status = 'finished') AS finished,
            count(*) FILTER (status = 'running') AS running,
@@ -47,17 +49,15 @@ def ls(
         return
     for row in experiments:
         if experiment in (None, row[0]):
-            typer.echo(_heading(row))
+            echo(_heading(row))
             answer = reader.rows(_RUNS, {"experiment": row[0], "all": everything})
             print_table(answer.columns, answer.rows)
-            typer.echo()
+            echo()
 
 
 def _heading(row: tuple[Any, ...]) -> str:
-    from workbench.cli.text import plain
-
     name, runs, finished, running, stopped, collapsed, falling, _, question = row
     counts = [f"{runs} runs", f"{finished} finished"]
     told = ((running, "running"), (stopped, "stopped"), (collapsed, "collapsed"), (falling, "falling at the end"))
     counts += [f"{n} {word}" for n, word in told if n]
-    return plain(f"{name}: {', '.join(counts)}" + (f"\n{question}" if question else ""))
+    return f"{name}: {', '.join(counts)}" + (f"\n{question}" if question else "")

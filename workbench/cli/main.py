@@ -12,12 +12,15 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from workbench.cli.text import echo, message, visible
+
 # In the order of the help page. Module and function have the verb's name; a group of verbs is a Typer called `app`.
 VERBS = (
     "run", "plan", "ls", "show", "compare", "sql", "diagnose", "replay", "app", "report", "eval", "retriever",
     "algorithms", "diagnostics", "sync", "rescan", "doctor", "bench",
 )  # fmt: skip
 WRONG_INPUT = 2
+_USAGE: Any = typer.BadParameter.__mro__[1]  # click's UsageError, of which later versions of typer have their own
 
 
 class Verbs(TyperGroup):
@@ -51,20 +54,38 @@ class Verbs(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Accept the global --runs after the verb too, where everybody types it."""
+        for word in args:
+            if not _writable(word):
+                ctx.fail(f"'{visible(message(word))}' holds a NUL or is no UTF-8 text, which no name here may be")
         return list(super().parse_args(ctx, _global_first(args)))
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the verb; a mistake of the user is a message, not a traceback."""
+        """Run the verb; a mistake of the user is a message, not a traceback, and so is what the system refuses."""
         from workbench.spec import InputError
 
         try:
             return super().invoke(ctx)
         except InputError as error:
-            typer.echo(f"sorl: {error}", err=True)
+            echo(f"sorl: {message(str(error))}", err=True)
             raise typer.Exit(WRONG_INPUT) from None
+        except _USAGE as error:
+            error.message = visible(message(error.message))
+            raise
         except BrokenPipeError:  # `sorl sql ... | head`: whoever read us has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
+        except OSError as error:  # a disk that is full, a folder that cannot be made, a name that is too long
+            place = f"'{error.filename}': " if error.filename is not None else ""
+            echo(f"sorl: {message(f'{place}{error.strerror or error}')}", err=True)
+            raise typer.Exit(WRONG_INPUT) from None
+
+
+def _writable(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:  # bytes that Python could not read keep their place as halves of characters
+        return False
+    return "\0" not in word
 
 
 def _global_first(args: list[str]) -> list[str]:

@@ -12,6 +12,7 @@ import typer
 
 from workbench.cli.cells import Arms, Changes, grid_of, runs_of
 from workbench.cli.tables import as_json, check_format, show
+from workbench.cli.text import echo
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,27 +88,27 @@ def describe(
     time = _estimate(left, runs, workers)
     findings = fairness.planned(grid.cells)
     if form == "json":
-        typer.echo(_as_json(grid, status, arms, time, findings, seeds))
+        echo(_as_json(grid, status, arms, time, findings, seeds))
         return
-    typer.echo(f"{grid.experiment}: {grid.question}\n")
+    echo(f"{grid.experiment}: {grid.question}\n")
     show(_cells(grid, status), form)
     if len(slots := _slots(arms)):
-        typer.echo("\nSlots in which the algorithms differ\n")
+        echo("\nSlots in which the algorithms differ\n")
         show(slots, form)
-    typer.echo()
+    echo()
     for line in edited:
-        typer.echo(f"Edited: {line}; these are new cells.")
+        echo(f"Edited: {line}; these are new cells.")
     fairness.tell(findings)
     if seeds:
-        typer.echo(f"{seeds.sentences()}")
+        echo(f"{seeds.sentences()}")
     done = len(grid.cells) - len(left)
-    typer.echo(
+    echo(
         f"{len(grid.cells)} cells ({len(grid.arms)} arms x {len(grid.seeds)} seeds)"
         + (f", {done} finished" if done else "")
         + (f"; about {duration(time.seconds)}, {time.workers} at a time ({time.basis})" if left else "; nothing to run")
     )
     for waiting in grid.waiting:
-        typer.echo(f"Later: {waiting}.")
+        echo(f"Later: {waiting}.")
 
 
 def _cells(grid: Grid, status: dict[str, str]) -> pd.DataFrame:

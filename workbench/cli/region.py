@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from workbench.cli.tables import as_json, show
+from workbench.cli.text import echo
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +27,7 @@ def show_region(reader: Reader, experiment: str, form: str = "table", against: s
     series, columns = by_series(found, against), by_column(found)
     if form == "json":
         parts = {"series": series, "columns": columns, "points": by_point(found)}
-        typer.echo(json.dumps({name: json.loads(as_json(frame)) for name, frame in parts.items()}, indent=2))
+        echo(json.dumps({name: json.loads(as_json(frame)) for name, frame in parts.items()}, indent=2))
     elif form == "csv":
         show(columns.merge(series, on=["series", "slice"], suffixes=("", "_in_all")), form)
     else:
@@ -36,7 +35,7 @@ def show_region(reader: Reader, experiment: str, form: str = "table", against: s
         _heading(f"Boundary: {found.settings.along} at which half of the runs collapse, by {found.across}", form)
         show(readable_columns(columns), form)
         if form != "latex":
-            typer.echo("\n" + "\n".join(answer(found, series, columns)))
+            echo("\n" + "\n".join(answer(found, series, columns)))
 
 
 def report(grid: Grid, reader: Reader) -> None:
@@ -47,8 +46,8 @@ def report(grid: Grid, reader: Reader) -> None:
     try:
         show_region(reader, grid.experiment)
     except InputError as error:
-        typer.echo(str(error), err=True)
-    typer.echo(f"\n{stands(grid.region)}")
+        echo(str(error), err=True)
+    echo(f"\n{stands(grid.region)}")
 
 
 def stands(region: Region) -> str:
@@ -77,18 +76,18 @@ def describe_region(grid: Grid, form: str, seconds_a_run: float, time: Estimate)
     expected = _expected(region, usual(region.neighbours, region.rule))
     left = max(len(region.progress.now), expected - len(region.progress.done)) if region.progress.now else 0
     if form == "json":
-        typer.echo(_as_json(grid, region, expected, seconds_a_run * left / time.workers, time))
+        echo(_as_json(grid, region, expected, seconds_a_run * left / time.workers, time))
         return
-    typer.echo(f"{grid.experiment}: {grid.question}\n")
+    echo(f"{grid.experiment}: {grid.question}\n")
     show(_columns(region), form)
     values = region.settings.lattice
-    typer.echo(
+    echo(
         f"\n{region.settings.along} from {values[0]:g} to {values[-1]:g} in {len(values)} values "
         f"({', '.join(f'{value:g}' for value in values)}); {_seeds(region)}."
     )
     if not any(cell.settings.stop.after_collapse is not None for cell in grid.cells):
-        typer.echo("Note: stop.after_collapse is off, so runs that have collapsed train on to their last iteration.")
-    typer.echo(
+        echo("Note: stop.after_collapse is off, so runs that have collapsed train on to their last iteration.")
+    echo(
         f"At most {region.most} runs, usually about {expected} (the full grid has {region.everything}); "
         f"{len(region.progress.done)} are over. {stands(region) if not region.progress.now else ''}".rstrip()
         + (
@@ -151,4 +150,4 @@ def _as_json(grid: Grid, region: Region, expected: int, seconds: float, time: Es
 
 def _heading(title: str, form: str) -> None:
     mark = {"md": "### ", "latex": "% "}.get(form, "")
-    typer.echo(f"\n{mark}{title}\n")
+    echo(f"\n{mark}{title}\n")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from workbench.cli.text import echo
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -147,8 +149,20 @@ def run_folder(runs: Path | str, run: str) -> Path:
     from workbench.cli.database import current
     from workbench.cli.show import find
 
-    run_id = find(current(Path(runs)), run)
-    return next(path for path in sorted(Path(runs).glob(f"*/{run_id}")) if path.is_dir())
+    return folder_of(Path(runs), find(current(Path(runs)), run))
+
+
+def folder_of(runs: Path, run_id: str) -> Path:
+    """The folder of a run that the database knows. Raises InputError where there is none of its name any more."""
+    from workbench.spec import InputError
+    from workbench.store.segments import run_folders
+
+    found = next((folder.path for folder in run_folders(runs) if folder.run_id == run_id), None)
+    if found is None:
+        raise InputError(
+            f"run '{run_id}' has no folder of that name in '{runs}': it was renamed or removed; give it its name back"
+        )
+    return found
 
 
 def _tell(run: str, done: Replay, found: dict[str, Table], form: str, output: Path | None) -> None:
@@ -175,17 +189,17 @@ def _tell(run: str, done: Replay, found: dict[str, Table], form: str, output: Pa
 
 
 def _print(run: str, done: Replay, found: dict[str, Table]) -> None:
-    from workbench.cli.text import plain, print_table
+    from workbench.cli.text import print_table
 
     stored = done.stored
     n = len({u.epoch for u in stored.updates})
     epochs = f"{n} epoch{'' if n == 1 else 's'}"
-    typer.echo(
-        f"{plain(run)}, step {stored.step}: {len(stored.updates)} updates in {epochs} on "
+    echo(
+        f"{run}, step {stored.step}: {len(stored.updates)} updates in {epochs} on "
         f"{len(stored.tokens)} trajectories, rollouts of step {stored.updates[0].rollout_step}; trained by {done.own}"
     )
     if done.advantage_gap is not None and done.advantage_gap > 1e-3:
-        typer.echo(
+        echo(
             f"! its advantages, made again from the stored rewards, differ by up to {done.advantage_gap:.3g} from "
             "those that it was trained on"
         )
@@ -205,12 +219,12 @@ def _print(run: str, done: Replay, found: dict[str, Table]) -> None:
             for row in told
             if not (several and row.get("update", None) is not None) and not row.get("reason")
         ]
-        typer.echo(f"\n{titles[name]}")
+        echo(f"\n{titles[name]}")
         print_table(columns, rows, null="NULL")
     if done.reasons and "summary" in found:
-        typer.echo("")
+        echo("")
         for label, reason in done.reasons.items():
-            typer.echo(f"{plain(label)}: no answer, {reason}")
+            echo(f"{label}: no answer, {reason}")
 
 
 def _write_parquet(table: Table, output: Path) -> None:

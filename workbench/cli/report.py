@@ -12,6 +12,7 @@ import typer
 
 from workbench.cli.cells import runs_of
 from workbench.cli.tables import check_format
+from workbench.cli.text import echo
 from workbench.spec import InputError
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def report(
         return
     text = written(found, commands(found, names, files or []), form)
     if form == "md" and output is None:
-        typer.echo(text, nl=False)
+        echo(text, nl=False)
         return
     _write(output or Path(f"report-{'-'.join(r.experiment for r in found)}.html"), text)
 

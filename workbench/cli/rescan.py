@@ -23,6 +23,7 @@ def rescan(
 ) -> None:
     """Judge the runs that are over again by the present collapse rule and alarms, and append the new verdicts."""
     from workbench.cli.database import current, note
+    from workbench.cli.replay import folder_of
     from workbench.cli.text import print_table
     from workbench.diagnostics import CATALOGUE
     from workbench.spec import InputError, Level, nearest
@@ -37,13 +38,17 @@ def rescan(
     changes: list[tuple[str, str]] = []
     runs = recorded(reader, columns, experiment)
     for run in runs:
-        verdict, events = judged(run)
+        try:
+            verdict, events = judged(run)
+        except InputError as unreadable:
+            note(f"left alone: {unreadable}")
+            continue
         if not (words := _changes(run, verdict, events)):
             continue
         if not dry:
             try:
-                _append(ctx.obj / str(run.row["experiment"]) / run.run_id, run, verdict, events)
-            except InputError as taken:  # it was resumed since the sync: its trainer judges it itself
+                _append(folder_of(ctx.obj, run.run_id), run, verdict, events)
+            except InputError as taken:  # its folder is gone, or it was resumed since the sync: its trainer judges it
                 note(f"left alone: {taken}")
                 continue
         changes.append((run.run_id, "; ".join(words)))

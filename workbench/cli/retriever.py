@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from workbench.cli.text import echo
 from workbench.spec import InputError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -44,12 +45,12 @@ def serve(
 
     if kind not in ("bm25", "dense"):
         raise InputError(f"--kind '{kind}' is no retriever{nearest(kind, ('bm25', 'dense'))}; there is: bm25, dense")
-    typer.echo(f"reading {corpus} (the index is made on first use)", err=True)
+    echo(f"reading {corpus} (the index is made on first use)", err=True)
     settings = RetrieverSettings(kind="bm25" if kind == "bm25" else "dense", corpus=str(corpus), model=model)
     with RetrievalServer(retriever_of(settings), host, port, topk) as server:
         if host not in _LOCAL:
-            typer.echo(f"anyone who can reach {host} can query this server: it asks for no password", err=True)
-        typer.echo(server.url)
+            echo(f"anyone who can reach {host} can query this server: it asks for no password", err=True)
+        echo(server.url)
         signal.signal(signal.SIGTERM, _interrupt)
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from workbench.cli.cells import Arms, Changes, grid_of, runs_of
+from workbench.cli.text import echo
 from workbench.spec import InputError
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def train(
 
     def tell(grid: Grid) -> None:
         if grid.region is not None:
-            typer.echo(where(grid.region), err=True)
+            echo(where(grid.region), err=True)
 
     def sync_quietly() -> None:
         # Whatever is wrong with the index, training goes on; the sync at the end says it aloud.
@@ -119,7 +120,7 @@ def train(
     mine = [result.cell for result in results if result.status != "elsewhere"]
     _report(grid, reader, results, fairness.settle(runs, reader, grid.experiment, mine) if mine else [])
     for line in grid.waiting:
-        typer.echo(str(line), err=True)
+        echo(str(line), err=True)
     stuck = grid.region is not None and grid.region.unjudged > 0
     if any(r.status == "failed" for r in results):
         return _FAILED
@@ -144,14 +145,14 @@ def _report(grid: Grid, reader: Reader, results: Sequence[Result], findings: Seq
         order = {arm: i for i, arm in enumerate(grid.arms)}
         frame = frame.sort_values("arm", key=lambda arms: arms.map(order), kind="stable")
         show(readable(frame))
-        typer.echo(f"\n{grid.question}\n{answer(frame)}")
+        echo(f"\n{grid.question}\n{answer(frame)}")
     fairness.tell(findings)
     if bad := [result for result in results if result.cause]:
-        typer.echo("\nEnded badly")
+        echo("\nEnded badly")
         print_table(("arm", "seed", "cause", "reason"), [(r.cell.arm, r.cell.seed, r.cause, r.reason) for r in bad])
         for result in bad:
-            typer.echo(f"see {result.folder / 'console.log'}, or `sorl show {result.cell.run_id}`", err=True)
+            echo(f"see {result.folder / 'console.log'}, or `sorl show {result.cell.run_id}`", err=True)
     if elsewhere := sum(result.status == "elsewhere" for result in results):
-        typer.echo(f"{elsewhere} of {len(results)} cells are trained by another process", err=True)
+        echo(f"{elsewhere} of {len(results)} cells are trained by another process", err=True)
     if left := sum(result.status in ("interrupted", "queued") for result in results):
-        typer.echo(f"stopped with {left} of {len(results)} cells to go; the same command resumes", err=True)
+        echo(f"stopped with {left} of {len(results)} cells to go; the same command resumes", err=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import typer
+from workbench.cli.text import echo
 
 LABELLED = ("fault_lab", "fault_lab_healthy")
 CORPUS, PEER = "experiments/results/early_warning/corpus.parquet", "rldoctor.parquet"
@@ -29,7 +29,7 @@ def scored(runs: Path, files: Sequence[Path] = (), output: Path | None = None) -
     if not found:
         told_by = " and ".join(f"experiments/{name}.toml" for name in LABELLED)
         raise InputError(f"no finished run of {' or '.join(LABELLED)} in '{runs}'; `sorl run` {told_by} first")
-    typer.echo(scores(found))
+    echo(scores(found))
     if output is not None:
         score.write(found, output)
 
@@ -45,7 +45,7 @@ def attributed(shipped: Path | None = None, output: Path | None = None) -> None:
         from workbench.cli.planted.trial import cases, plans
 
         found = list(cases(plans(*PLANTED), lambda done, of: note(f"{done} of {of} batches")))
-    typer.echo(planted.page(found))
+    echo(planted.page(found))
     if output is not None:
         planted.write(found, output)
 
@@ -67,6 +67,6 @@ def warned(runs: Path, experiments: Sequence[str], files: Sequence[Path], output
             f"{counts['healthy']}; name experiments, or --from {CORPUS}"
         )
     beside = [file.with_name(PEER) for file in files if file.with_name(PEER).is_file() and file.name != PEER]
-    typer.echo(page.everything(Bench(found), peers.read(beside[0]) if beside else None))
+    echo(page.everything(Bench(found), peers.read(beside[0]) if beside else None))
     if output is not None:
         corpus.write(found, output)

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
+from workbench.cli.text import echo
 from workbench.spec import InputError
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ def searched(runs: Path, experiments: Sequence[str], files: Sequence[Path]) -> N
     found = gather(runs, experiments, files)
     if not found:
         raise InputError('name a region with search = "full", or its results: `sorl bench search --from FILE.parquet`')
-    typer.echo("\n\n".join(page(one) for one in found))
+    echo("\n\n".join(page(one) for one in found))
 
 
 def page(found: Results) -> str:

@@ -140,6 +140,8 @@ def _watched(arms: Mapping[str, RunSettings], runs: Path) -> list[tuple[str, Run
     from workbench.verdict.survival import observed
 
     rows = every_run(Reader(runs))
+    if rows.empty:
+        return []
     settings = [replicate(config) for config in rows["config"]]
     found = []
     for arm, wanted in arms.items():

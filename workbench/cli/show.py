@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from workbench.cli.text import echo
+from workbench.spec.files import from_json
+
 if TYPE_CHECKING:
     from workbench.store.reader import Reader
 
@@ -36,7 +39,7 @@ def show(
 ) -> None:
     """One run: how it stands, its events, its configuration, and the end of its log if it ended badly."""
     from workbench.cli.database import current
-    from workbench.cli.text import cell, plain, print_table
+    from workbench.cli.text import cell, print_table
     from workbench.grid.ending import cause
     from workbench.store.console import log_of, tail
 
@@ -44,26 +47,29 @@ def show(
     run_id = find(reader, run)
     answer = reader.rows("SELECT * FROM run WHERE run_id = ?", [run_id])
     row = dict(zip(answer.columns, answer.rows[0], strict=True))
-    typer.echo(plain(run_id))
+    echo(run_id)
     for name in _FACTS:
         if row.get(name) is not None:
-            typer.echo(f"  {name:<16}{cell(row[name])}")
+            echo(f"  {name:<16}{cell(row[name])}")
     events = reader.rows(_EVENTS, [run_id])
-    typer.echo(f"\nEvents: {len(events.rows) or 'none'}")
+    echo(f"\nEvents: {len(events.rows) or 'none'}")
     if events.rows:
         print_table(events.columns, events.rows)
     recorded = reader.rows(_ROWS, [run_id])
-    typer.echo("\nRecorded")
+    echo("\nRecorded")
     print_table(recorded.columns, recorded.rows)
-    changed = json.loads(row["config"]) if config and row["config"] else _changes(row["config"])
-    typer.echo("\nConfiguration" if config else "\nConfiguration, where it differs from the defaults (--config: all)")
-    for key, value in _flat(changed).items():
-        typer.echo(f"  {key} = {plain(json.dumps(value, ensure_ascii=False))}")
+    told = _told(row["config"])
+    changed = told if config else _changes(told)
+    echo("\nConfiguration" if config else "\nConfiguration, where it differs from the defaults (--config: all)")
+    for key, value in _flat(changed or {}).items():
+        echo(f"  {key} = {json.dumps(value, ensure_ascii=False)}")
+    if told is None:
+        echo("  what is stored of it is no JSON table")
     if lines := (_LOG_LINES if cause(row) else 0) if log is None else log:
         console = log_of(Path(ctx.obj), str(row["experiment"]), run_id)
-        typer.echo(plain(f"\nEnd of {console}") if console else "\nNo console.log")
+        echo(f"\nEnd of {console}" if console else "\nNo console.log")
         for line in tail(console)[-lines:] if console else ():
-            typer.echo(f"  {line}")
+            echo(f"  {line}")
 
 
 def find(reader: Reader, name: str) -> str:
@@ -90,12 +96,19 @@ def find(reader: Reader, name: str) -> str:
     raise InputError(f"no run '{name}'{hint}")
 
 
-def _changes(config: str | None) -> dict[str, Any]:
+def _told(config: str | None) -> dict[str, Any] | None:
+    """The stored configuration; empty for a run without one, None where it is no JSON table."""
+    try:
+        told = from_json(config) if config else {}
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) else None
+
+
+def _changes(told: dict[str, Any] | None) -> dict[str, Any]:
     from workbench.spec import RunSettings
 
-    if not config:
-        return {}
-    given, default = _flat(json.loads(config)), _flat(RunSettings().model_dump(mode="json"))
+    given, default = _flat(told or {}), _flat(RunSettings().model_dump(mode="json"))
     return {key: value for key, value in given.items() if key not in default or default[key] != value}
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from workbench.cli.text import echo
 from workbench.spec import ROLLUPS, SPAN, TABLES
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def write(text: str, output: Path | None) -> None:
     from workbench.spec import InputError
 
     if output is None:
-        typer.echo(text, nl=False)
+        echo(text, nl=False)
         return
     try:
         output.write_text(text, encoding="utf-8")
@@ -143,7 +144,7 @@ def _names(reader: Reader) -> list[str]:
 def _list_saved() -> None:
     from workbench.store.saved import saved
 
-    typer.echo("\nSaved queries (sorl sql --saved NAME)")
+    echo("\nSaved queries (sorl sql --saved NAME)")
     width = max(len(query.name) for query in saved())
     for query in saved():
-        typer.echo(f"  {query.name.ljust(width)}  {query.title}")
+        echo(f"  {query.name.ljust(width)}  {query.title}")

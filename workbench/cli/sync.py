@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from workbench.cli.text import echo
+
 
 def sync(
     ctx: typer.Context,
@@ -39,12 +41,12 @@ def sync(
 
     report = bring_up_to_date(ctx.obj, CATALOGUE)
     for path in report.corrupt:
-        typer.echo(f"corrupt segment set aside: {path}", err=True)
+        echo(f"corrupt segment set aside: {path}", err=True)
     for reason in report.skipped:
-        typer.echo(reason, err=True)
-    typer.echo(f"{database(ctx.obj)}: {report.rows:,} rows from {report.segments:,} new segments")
+        echo(reason, err=True)
+    echo(f"{database(ctx.obj)}: {report.rows:,} rows from {report.segments:,} new segments")
     if report.forgotten:
-        typer.echo(f"runs whose files changed or went away: {', '.join(report.forgotten)}")
+        echo(f"runs whose files changed or went away: {', '.join(report.forgotten)}")
     if compact:
         _compact(ctx.obj)
 
@@ -52,8 +54,8 @@ def sync(
 def _compact(runs: Path) -> None:
     from workbench.store.compact import compact
 
-    done = compact(runs, lambda line: typer.echo(line, err=True))
-    typer.echo(f"laid out anew: {done.rows:,} rows, {_mib(done.before)} before, {_mib(done.after)} now")
+    done = compact(runs, lambda line: echo(line, err=True))
+    echo(f"laid out anew: {done.rows:,} rows, {_mib(done.before)} before, {_mib(done.after)} now")
 
 
 def _mib(size: int) -> str:
@@ -67,4 +69,4 @@ def _restore(runs: Path, file: Path) -> None:
     found = read(file)
     written, known = restore(found, runs)
     there = f"; {len(known)} are there already and were left alone" if known else ""
-    typer.echo(f"{found.experiment}: {len(written)} runs from {file}{there}")
+    echo(f"{found.experiment}: {len(written)} runs from {file}{there}")

@@ -6,10 +6,8 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from workbench.cli.latex import tabular
-from workbench.cli.text import cell, print_table
+from workbench.cli.text import cell, echo, print_table
 from workbench.spec import InputError, nearest
 
 if TYPE_CHECKING:
@@ -27,9 +25,9 @@ def check_format(name: str, allowed: tuple[str, ...] = FORMATS) -> None:
 def show(frame: pd.DataFrame, form: str = "table") -> None:
     """Print `frame` in one of FORMATS on stdout; a table is drawn to fit on a terminal and plain in a pipe."""
     if form == "csv":
-        typer.echo(frame.to_csv(index=False), nl=False)
+        echo(frame.to_csv(index=False), nl=False)
     elif form == "json":
-        typer.echo(as_json(frame))
+        echo(as_json(frame))
     elif form == "table":
         print_table([str(c) for c in frame.columns], [list(row) for row in frame.itertuples(index=False)])
     else:
@@ -37,7 +35,7 @@ def show(frame: pd.DataFrame, form: str = "table") -> None:
             [str(c) for c in frame.columns],
             [[cell(v) for v in row] for row in frame.itertuples(index=False)],
         )
-        typer.echo(_markdown(header, rows) if form == "md" else tabular(header, rows))
+        echo(_markdown(header, rows) if form == "md" else tabular(header, rows))
 
 
 def as_json(frame: pd.DataFrame) -> str:

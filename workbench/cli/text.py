@@ -10,7 +10,22 @@ from typing import Any
 
 import typer
 
-from workbench.store.console import plain as plain
+from workbench.store.console import visible as visible
+
+_LONGEST = 4000  # characters of a message that quotes what somebody gave
+
+
+def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print on stdout, or on stderr: the one way out of the verbs, through which no control character passes.
+
+    They are shown as JSON escapes them, so JSON stays the JSON that it was; files (--output) hold the text as it is.
+    """
+    typer.echo(visible(text), err=err, nl=nl)
+
+
+def message(text: str) -> str:
+    """What is said of a mistake: cut where it would quote a whole file."""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({len(text) - _LONGEST:,} more characters)"
 
 
 def cell(value: Any, *, null: str = "") -> str:
@@ -26,7 +41,7 @@ def cell(value: Any, *, null: str = "") -> str:
     if isinstance(value, list):
         shown = " ".join(cell(v, null="NULL") for v in value[:6])
         return f"[{shown}{f' ... {len(value)}' if len(value) > 6 else ''}]"
-    return plain(str(value)).replace("\n", "\\n").replace("\t", " ")
+    return visible(str(value)).replace("\n", "\\n").replace("\t", " ")
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, null: str = "") -> None:
@@ -35,14 +50,14 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, null: 
     right = [all(v is None or isinstance(v, int | float) for v in column) for column in zip(*rows, strict=True)] or [
         False for _ in columns
     ]
-    names = [plain(c) for c in columns]
+    names = [cell(c) for c in columns]
     if sys.stdout.isatty():
         _draw(names, cells, right)
         return
     widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
     for line in [names, ["-" * w for w in widths], *cells]:
         parts = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right, strict=True)]
-        typer.echo("  ".join(parts).rstrip())
+        echo("  ".join(parts).rstrip())
 
 
 def _draw(columns: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.spec import InputError
+from workbench.spec.files import MIB, from_toml, read_text
 
 if TYPE_CHECKING:
     from workbench.objective import Algorithm
@@ -59,9 +60,11 @@ def _slots(changes: Sequence[str]) -> dict[str, Any]:
         if not equals or not key or not value.strip():
             raise InputError(f"--set '{change}' is not SLOT.OPTION=VALUE; write it like --set clip.high=0.3")
         try:
-            flat[key] = tomllib.loads(f"value = {value}")["value"]
+            flat[key] = from_toml(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
             flat[key] = value.strip()  # a bare word is what people type at a shell
+        except ValueError as error:
+            raise InputError(f"--set {key}: the value cannot be: {error}") from None
     return expand(flat, "--set")
 
 
@@ -70,10 +73,12 @@ def _read(file: Path | None) -> dict[str, dict[str, Any]]:
         return {}
     example = 'write it like [wide] base = "ppo" clip = { high = 0.5 }, a table a variant'
     try:
-        found = tomllib.loads(file.read_text(encoding="utf-8"))
+        found = from_toml(read_text(file, MIB))
     except OSError as error:
         raise InputError(f"cannot read --variants '{file}': {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except InputError:
+        raise
+    except ValueError as error:
         raise InputError(f"--variants '{file}' is not valid TOML: {error}; {example}") from None
     if not found or not all(isinstance(table, dict) for table in found.values()):
         raise InputError(f"--variants '{file}' has something else than tables at its top; {example}")

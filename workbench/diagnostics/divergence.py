@@ -55,11 +55,14 @@ def kl_k3(t: Tokens, by: Segments) -> np.ndarray:
 @diagnostic(
     (UPDATE, STEP),
     Unit.NATS,
-    "<exp(-x) - 1 + x>_m, x = log_prob - log_prob_ref (k3 of KL(new || reference))",
-    "verl core_algos.py (low_var_kl)",
+    "<exp(-x) - 1 + x>_m, x = log_prob - log_prob_ref (k3)",
+    "verl core_algos.py (low_var_kl, which ends at 10)",
 )
 def kl_ref(t: Tokens, by: Segments) -> np.ndarray | None:
-    """Distance from the frozen reference; NULL without one."""
+    """Distance from the frozen reference, 0 where the two agree; NULL without one.
+
+    On samples of the new policy it would estimate KL(new || reference); the tokens are samples of an older one.
+    """
     return None if t.reference is None else by.mean(k3(-t.reference))
 
 

@@ -55,6 +55,7 @@ class Evidence:
     values: Tensor | None = None  # (U, B, T) critic at the start of the update
     values_old: Tensor | None = None  # (U, B, T) critic that made the advantages
     returns: Tensor | None = None  # (U, B, T)
+    target: Tensor | None = None  # (U, B, T) bool, the critic has a target there; None = at every token
     value_clip: float | None = None  # width of the value clip, None = off
     scalars: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
 

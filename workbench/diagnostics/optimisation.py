@@ -19,7 +19,7 @@ def grad_norm(t: Tokens, by: Segments) -> np.ndarray | None:
 
 @diagnostic(UPDATE, Unit.NORM, "min(||g||_2, max_grad_norm)", "every trainer")
 def grad_norm_after(t: Tokens, by: Segments) -> np.ndarray | None:
-    """Norm of the policy's gradient that the optimizer stepped along."""
+    """Norm of the policy's gradient that the optimizer stepped along; 0 where an early stop left the step out."""
     return t.scalar("grad_norm_after")
 
 

@@ -22,7 +22,8 @@ SYMBOLS: tuple[tuple[str, str], ...] = (
     ("A, R, G", "advantage, outcome reward, return that the critic learns"),
     ("V, V_old, V^c", "the critic's value, the one behind the advantages, the one clipped to V_old +- eps_V"),
     ("H, z, p", "entropy of the policy at a token, its logits, its probabilities"),
-    ("g, C", "gradient of the policy's loss, clipping bias: the part of it that the clip took away"),
+    ("g, C", "gradient of the policy's loss; clipping bias: what the clip took from the gradient of the surrogate"),
+    ("J", "the surrogate, to be made large: no KL term, no entropy bonus, before a stabiliser's factor"),
     ("eps_low, eps_high", "how far a ratio may fall below 1, rise above 1, before the clip stops it"),
     ("K, n_k, s_k", "turns of a trajectory, tokens of turn k, what the policy saw at its beginning"),
     ("k1, k2, k3", "Schulman's three estimates of a KL divergence from samples"),
@@ -79,7 +80,12 @@ def _passes() -> str:
             ("setting", "default", "columns", "costs"),
             (
                 ["`learn.probe_every`", f"{_EVERY.probe_every} (never)", probed, "two forward passes and a backward"],
-                ["`learn.clip_bias_every`", str(_EVERY.clip_bias_every), bias, "a backward"],
+                [
+                    "`learn.clip_bias_every`",
+                    str(_EVERY.clip_bias_every),
+                    bias,
+                    "a backward; another where the loss has a KL term, an entropy bonus or a factor that is not 1",
+                ],
             ),
         )
     )

@@ -71,7 +71,8 @@ def proxy_signal(t: Tokens, by: Segments) -> np.ndarray | None:
 def proxy_power(t: Tokens, by: Segments) -> np.ndarray | None:
     """Total power of the sequences' gradients in logit space; omega is the rollout correction, 1 without one.
 
-    NULL on updates without a probe.
+    Token by token and by the policy as it is: verl squares the mean A and the mean omega of a sequence and takes p of
+    the old policy. NULL on updates without a probe.
     """
     return t.scalar("proxy_power")
 

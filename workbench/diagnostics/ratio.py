@@ -12,7 +12,7 @@ from workbench.diagnostics.tokens import CLAMP, Segments, Tokens, quotient
 from workbench.spec import Alarm, Level, Unit
 
 STEP, TRAJECTORY, TURN, UPDATE = Level.STEP, Level.TRAJECTORY, Level.TURN, Level.UPDATE
-VERL_HEALTH = "verl docs/algo/rollout_corr.md, health check"
+OURS = "verl has the mark for another ratio, pi_old / mu; on pi_theta / pi_old it is ours, to be calibrated"
 
 
 @diagnostic(
@@ -20,7 +20,7 @@ VERL_HEALTH = "verl docs/algo/rollout_corr.md, health check"
     Unit.RATIO,
     "<exp(clamp(delta, +-20))>_m",
     "verl rollout_corr_helper.py",
-    alarms={STEP: Alarm("above", 2.0, f"{VERL_HEALTH}: mean weight outside 0.5 to 2", points=2)},
+    alarms={STEP: Alarm("above", 2.0, f"samples of the old policy have a mean of 1; {OURS}", points=2)},
 )
 def ratio_mean(t: Tokens, by: Segments) -> np.ndarray:
     """Mean token ratio; 1 in expectation over samples of the old policy."""
@@ -157,10 +157,13 @@ def ess_sequence_frac(t: Tokens, by: Segments) -> np.ndarray:
     Unit.NONE,
     "<r^2>_m - 1",
     "verl rollout_corr_helper.py (chi2_token)",
-    alarms={STEP: Alarm("above", 1.0, f"{VERL_HEALTH}: chi2_token above 1", points=2)},
+    alarms={STEP: Alarm("above", 1.0, f"as if half of the tokens weighed nothing; {OURS}", points=2)},
 )
 def chi2(t: Tokens, by: Segments) -> np.ndarray:
-    """Chi-square divergence of the new policy from the old one, estimated on tokens: the variance of the ratios."""
+    """Chi-square divergence of the new policy from the old one, estimated on tokens of the old one.
+
+    The variance of the ratios only where ratio_mean is 1; in general <(r - 1)^2>_m + 2 (ratio_mean - 1).
+    """
     return by.mean(t.ratio**2) - 1.0
 
 

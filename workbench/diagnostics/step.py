@@ -10,6 +10,7 @@ import numpy as np
 
 from workbench.diagnostics.declare import diagnostic
 from workbench.diagnostics.evidence import StepEvidence
+from workbench.diagnostics.ratio import OURS
 from workbench.spec import Alarm, Level, Unit
 
 STEP = Level.STEP
@@ -41,9 +42,10 @@ class StepView:
 
     @cached_property
     def group_std(self) -> np.ndarray:
-        """Unbiased standard deviation of the reward inside each of `groups`."""
+        """Unbiased standard deviation of the reward inside each of `groups`; exactly 0 where all are equal."""
         reward = self.evidence.rollouts.reward
-        return np.array([reward[part].std(ddof=1) for part in self.groups])
+        # Against the smallest: the mean of six rewards of .1 is not .1, and their deviations from it are not 0.
+        return np.array([(reward[part] - reward[part].min()).std(ddof=1) for part in self.groups])
 
 
 def _mean(values: np.ndarray | None) -> float | None:
@@ -108,10 +110,11 @@ def group_reward_std(v: StepView) -> float | None:
     return _mean(v.group_std)
 
 
-@diagnostic(STEP, Unit.FRACTION, "share of prompt groups with std R = 0", "TRL (frac_reward_zero_std)")
+@diagnostic(STEP, Unit.FRACTION, "share of prompt groups with max R = min R", "TRL (frac_reward_zero_std)")
 def zero_advantage_frac(v: StepView) -> float | None:
     """Share of prompt groups that teach a group-relative method nothing; NULL when every prompt is sampled once."""
-    return _mean(v.group_std == 0)
+    reward = v.evidence.rollouts.reward
+    return _mean(np.array([np.ptp(reward[part]) == 0 for part in v.groups]))
 
 
 @diagnostic(STEP, Unit.FRACTION, "share of prompt groups in which every rollout succeeds", "arXiv 2503.14476 (DAPO)")
@@ -254,7 +257,7 @@ def grad_clipped_frac(v: StepView) -> float | None:
     before, after = v.over_updates("grad_norm"), v.over_updates("grad_norm_after")
     if before is None or after is None:
         return None
-    return float(np.mean(after < before * (1 - 1e-6)))
+    return float(np.mean((after > 0) & (after < before * (1 - 1e-6))))
 
 
 @diagnostic(STEP, Unit.NORM, "max ||C|| over the updates where it was taken", "arXiv 2511.20718 Fig. 3d")
@@ -269,11 +272,7 @@ def clip_bias_norm_max(v: StepView) -> float | None:
     Unit.FRACTION,
     "min over updates of ess_frac",
     "verl rollout_corr_helper.py",
-    alarms={
-        STEP: Alarm(
-            "below", 0.3, "verl docs/algo/rollout_corr.md, health check: effective sample size below 0.3", points=2
-        )
-    },
+    alarms={STEP: Alarm("below", 0.3, f"as if seven of ten tokens weighed nothing; {OURS}", points=2)},
 )
 def ess_frac_min(v: StepView) -> float | None:
     """Smallest effective sample size of an update of the step."""
@@ -283,7 +282,10 @@ def ess_frac_min(v: StepView) -> float | None:
 
 @diagnostic(STEP, Unit.RATIO, "mean over updates of the stabiliser's factor", "arXiv 2511.20718")
 def stabiliser_factor(v: StepView) -> float | None:
-    """Mean factor of the stabiliser: compare with a control whose learning rate is scaled by it; NULL without one."""
+    """Mean factor of the stabiliser: compare with a control whose learning rate is scaled by it.
+
+    NULL without a stabiliser, or with one that multiplies nothing.
+    """
     return _mean(v.over_updates("stabiliser_factor"))
 
 

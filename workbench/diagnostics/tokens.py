@@ -304,6 +304,11 @@ class Tokens:
         return self._optional("returns")
 
     @cached_property
+    def target(self) -> np.ndarray | None:
+        """The critic is trained there; None where it is at every token."""
+        return None if self.evidence.target is None else self._flag("target")
+
+    @cached_property
     def log_ratio_quantiles(self) -> list[np.ndarray]:
         """Quantiles .01, .05, .5, .95, .99 of delta per update, five arrays (U,)."""
         return self.by_update.quantiles(self.log_ratio, (0.01, 0.05, 0.5, 0.95, 0.99))

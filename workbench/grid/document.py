@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +14,31 @@ from pydantic_core import ErrorDetails
 
 from workbench.grid.keys import expand, flatten, merge, settings_keys, suggestion
 from workbench.spec import GridFile, InputError, RunSettings, nearest
+from workbench.spec.files import MIB, from_toml, read_text
+
+_MISTAKES = 10  # that are listed of a file
+_QUOTED = 200  # characters of a wrong value
 
 
 def read(path: Path) -> str:
     """The text of a grid file; InputError, with the files that are there, where it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_text(path, MIB)
     except (FileNotFoundError, NotADirectoryError):
         siblings = sorted(str(p) for p in path.parent.glob("*.toml")) if path.parent.is_dir() else []
         listed = f"; there is: {', '.join(siblings)}" if siblings else ""
         raise InputError(f"no grid file {path}{nearest(str(path), siblings)}{listed}") from None
     except IsADirectoryError:
         raise InputError(f"{path} is a folder; name a grid file in it, for example {path}/NAME.toml") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text (byte {error.start}); a grid file is TOML") from None
-    except PermissionError:
-        raise InputError(f"{path} cannot be read: permission denied") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
 
 
 def parse(text: str, path: Path) -> dict[str, Any]:
     """The TOML document; InputError with the line where it is none."""
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return from_toml(text)
+    except ValueError as error:
         end = f"(at line {len(text.splitlines())}, the end of the file)"
         raise InputError(f"{path} is not valid TOML: {str(error).replace('(at end of document)', end)}") from None
 
@@ -66,9 +69,11 @@ def override(document: dict[str, Any], overrides: Sequence[str]) -> dict[str, An
 
 def _value(text: str, key: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        return from_toml(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         pass
+    except ValueError as error:
+        raise InputError(f"--set {key}: the value cannot be: {error}") from None
     # A bare word is what people type at a shell, where quotes need quoting.
     if not text.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise InputError(
@@ -91,7 +96,7 @@ def grid_file(document: dict[str, Any], path: Path) -> GridFile:
     try:
         return GridFile.model_validate(document)
     except ValidationError as error:
-        raise InputError("\n".join(_explain_file(e, document, path) for e in error.errors())) from None
+        raise InputError(_listed(_explain_file(e, document, path) for e in error.errors())) from None
 
 
 def _once(flat: Callable[[], dict[str, Any]], path: Path) -> dict[str, Any]:
@@ -134,15 +139,28 @@ def resolved(given: Mapping[str, Any], where: str, arm: str | None = None) -> Ru
     try:
         return RunSettings.model_validate(merge(defaults, given))
     except ValidationError as error:
-        lines = dict.fromkeys(_explain(e, where) for e in error.errors())
         suffix = f" (arm '{arm}')" if arm else ""
-        raise InputError("\n".join(f"{line}{suffix}" for line in lines)) from None
+        raise InputError(_listed(f"{_explain(e, where)}{suffix}" for e in error.errors())) from None
+
+
+def _listed(lines: Iterable[str]) -> str:
+    """The first mistakes, a line each: to find the nearest name for each of a thousand takes minutes."""
+    first = list(itertools.islice(dict.fromkeys(itertools.islice(lines, 3 * _MISTAKES)), _MISTAKES + 1))
+    more = ["and more; mend these first"] if len(first) > _MISTAKES else []
+    return "\n".join(first[:_MISTAKES] + more)
+
+
+def _quoted(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]} ..."
 
 
 def _explain(error: ErrorDetails, where: str) -> str:
     loc = error["loc"]
     if loc and loc[0] == "algorithm":
-        return f"'algorithm' in {where} must be a name or a table {{ base = \"ppo\", ... }}, got {error['input']!r}"
+        return (
+            f"'algorithm' in {where} must be a name or a table {{ base = \"ppo\", ... }}, got {_quoted(error['input'])}"
+        )
     key = _dotted(loc)
     if error["type"] == "extra_forbidden":
         return f"unknown key '{key}' in {where}{suggestion(key)}"
@@ -159,7 +177,7 @@ def _must(error: ErrorDetails) -> str:
         message = message.replace(" after validation", "")
     if not message.startswith("must"):
         message = f"is wrong: {message}"
-    return f"{message}, got {error['input']!r}"
+    return f"{message}, got {_quoted(error['input'])}"
 
 
 def _dotted(loc: Sequence[int | str]) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from workbench.grid.cell import COSMETIC, Cell
 from workbench.grid.folder import folder_of, read_identity
 from workbench.grid.keys import flatten
+from workbench.spec.files import MIB, from_toml, read_text
 
 _MISSING = object()
 _MANY = 6  # names that a line lists
@@ -38,8 +39,9 @@ def _recorded(runs: Path, cells: Sequence[Cell]) -> Iterator[tuple[str, int, dic
     for experiment in dict.fromkeys(cell.experiment for cell in cells):
         for folder in sorted((runs / experiment).glob("*/")):
             who = {} if folder in new else read_identity(folder)
-            if "arm" in who and "seed" in who and (folder / "config.toml").is_file():
-                yield who["arm"], who["seed"], flatten(tomllib.loads((folder / "config.toml").read_text("utf-8")))
+            if "arm" in who and "seed" in who:
+                with suppress(OSError, ValueError):  # none, or none that can be read: nothing to compare with
+                    yield who["arm"], who["seed"], flatten(from_toml(read_text(folder / "config.toml", MIB)))
 
 
 def _difference(old: dict[str, Any], cell: Cell) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,6 +45,7 @@ class Resolved(Protocol):
         ...
 
 
+MOST_ARMS, MOST_CELLS = 500, 5000
 Resolve = Callable[[str | dict[str, Any], dict[str, Any]], Resolved]
 
 
@@ -96,6 +98,7 @@ def load(
     text = read(path)
     document = override(parse(text, path), overrides)
     file = grid_file(document, path)
+    _refuse_many(file, path)
     base = expand(file.base, f"[base] of {path}")
     _refuse_seed(base, path)
     experiment = _experiment(path)
@@ -161,6 +164,18 @@ def _searched(
         raise InputError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
     _refuse_same_cell(cells, path)
     return replace(grid, cells=tuple(cells), region=region)
+
+
+def _refuse_many(file: GridFile, path: Path) -> None:
+    """Before any is made: each is resolved and hashed, and every arm is compared with every other."""
+    crossed = math.prod(len(values) for values in file.axes.values())
+    arms = crossed + len(file.arms)
+    if arms > MOST_ARMS or arms * len(file.seeds) > MOST_CELLS:
+        raise InputError(
+            f"{path} asks for {arms * len(file.seeds):,} cells ({crossed:,} combinations of its axes, {len(file.arms)} "
+            f"named arms, {len(file.seeds)} seeds); a grid has at most {MOST_ARMS:,} arms and {MOST_CELLS:,} cells: "
+            "split it into several files"
+        )
 
 
 def _refuse_seed(table: Mapping[str, Any], path: Path) -> None:

@@ -14,6 +14,7 @@ import tomli_w
 from workbench.grid.cell import Cell
 from workbench.grid.rows import append, now
 from workbench.spec import InputError
+from workbench.spec.files import MIB, from_json, open_file, read_text
 
 
 def folder_of(runs: Path, cell: Cell) -> Path:
@@ -46,12 +47,12 @@ def identity(cell: Cell) -> dict[str, Any]:
 
 
 def read_identity(folder: Path) -> dict[str, Any]:
-    """The run's `run.json`; empty where there is none yet."""
+    """The run's `run.json`; empty where there is none yet, or none that can be read: the grid writes it again."""
     try:
-        found: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        found = from_json(read_text(folder / "run.json", MIB))
+    except (OSError, ValueError):
         return {}
-    return found
+    return found if isinstance(found, dict) else {}
 
 
 def next_attempt(folder: Path, begun: bool) -> int:
@@ -69,7 +70,7 @@ def write_experiment(runs: Path, experiment: str, question: str, toml: str) -> N
     """Keep the grid file beside its runs and append its row of table `experiment` when it changed."""
     folder = runs / experiment
     kept = folder / "experiment.toml"
-    if kept.is_file() and kept.read_text(encoding="utf-8") == toml:
+    if kept.is_file() and kept.read_text(encoding="utf-8", errors="replace") == toml:
         return
     row = {"experiment": experiment, "question": question, "toml": toml, "written_at": now()}
     append(folder, "experiment", row)
@@ -96,7 +97,7 @@ def _write_identity(folder: Path, stored: Mapping[str, Any]) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    if path.is_file() and path.read_text(encoding="utf-8") == text:
+    if path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:
         return
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     unfinished.write_text(text, encoding="utf-8")
@@ -117,10 +118,11 @@ def status_of(row: Mapping[str, Any] | None, alive: bool) -> str:
 
 def held(folder: Path, name: str = "lock") -> bool:
     """True while some process holds the folder's lock: the trainer for as long as it lives, however it was started."""
-    path = folder / name
-    if not path.exists():
+    try:
+        handle = open_file(folder / name)
+    except OSError:  # none yet, or a pipe of that name: nobody holds it
         return False
-    with path.open("r") as handle:
+    with handle:
         return not _lock(handle, fcntl.LOCK_SH)
 
 
@@ -148,7 +150,7 @@ def take(file: Path) -> IO[str] | None:
     return None
 
 
-def _lock(handle: IO[str], kind: int) -> bool:
+def _lock(handle: IO[Any], kind: int) -> bool:
     try:
         fcntl.flock(handle, kind | fcntl.LOCK_NB)
     except BlockingIOError:

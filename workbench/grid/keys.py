@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -92,6 +93,7 @@ def suggestion(key: str) -> str:
     return next((f" (did you mean '{k}'?)" for name, k in by_last.items() if f"'{name}'" in close), "")
 
 
+@cache
 def short(key: str) -> str:
     """The shortest ending of a dotted key that no other setting shares: `learn.staleness` -> `staleness`."""
     parts = key.split(".")

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from workbench.grid.cell import Cell
 from workbench.grid.watch import Result, Watch
+from workbench.store.console import visible
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARK_POINTS = 24
@@ -138,7 +139,7 @@ class _Board:
         self.status[result.status] += 1
 
     def note(self, text: str) -> None:
-        self.console.print(Text(text))
+        self.console.print(_text(text))
 
     def tick(self) -> None: ...
 
@@ -198,7 +199,7 @@ class _Plain(_Board):
             self._say(f"{self.summary()}; {running}")
 
     def _say(self, text: str) -> None:
-        self.console.print(Text(text), soft_wrap=True)
+        self.console.print(_text(text), soft_wrap=True)
 
 
 class _Terminal(_Board):
@@ -218,7 +219,7 @@ class _Terminal(_Board):
     def ended(self, result: Result) -> None:
         line = self.lines.get(result.cell.run_id)
         super().ended(result)
-        self.console.print(Text(_end(result, line), style=_STYLE.get(result.status, "")))
+        self.console.print(_text(_end(result, line), _STYLE.get(result.status, "")))
 
     def tick(self) -> None:
         if time.monotonic() - self._drawn > 0.25:
@@ -240,7 +241,7 @@ class _Terminal(_Board):
             pace = line.pace
             left = None if pace is None else pace * (line.steps - line.step)
             table.add_row(
-                line.cell.arm,
+                _text(line.cell.arm),  # a str would be read as markup
                 str(line.cell.seed),
                 f"{line.step}/{line.steps}",
                 f"{_number(line.row.get('success'))} {sparkline(line.success)}",
@@ -249,6 +250,11 @@ class _Terminal(_Board):
                 "starting" if not line.row else duration(left),
             )
         return Group(table, Text(self.summary(), style="bold"))
+
+
+def _text(text: str, style: str = "") -> Text:
+    """A line in which names are only text, whatever characters they have."""
+    return Text(visible(text).replace("\n", "\\n"), style)
 
 
 def _end(result: Result, line: _Line | None) -> str:

@@ -58,7 +58,9 @@ def change(folder: Path, identity: Mapping[str, Any], **changes: Any) -> None:
 
 
 def _newest(folder: Path) -> tuple[pa.Schema, dict[str, Any]] | None:
-    files = sorted(f for f in (folder / "segments" / "run").glob("*.parquet") if not f.name.startswith("."))
+    files = sorted(
+        f for f in (folder / "segments" / "run").glob("*.parquet") if not f.name.startswith(".") and f.is_file()
+    )
     found: list[tuple[pa.Schema, dict[str, Any]]] = []
     for file in files:
         try:

@@ -19,6 +19,7 @@ from workbench.grid.machine import cores
 from workbench.grid.session import Limits, Session
 from workbench.grid.signals import Signals
 from workbench.grid.watch import Result, Watch
+from workbench.spec import InputError
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,15 @@ def run(
 
     A failing cell stops nobody; a cell that another process trains is waited for. SIGINT or SIGTERM once: children
     checkpoint and stop; twice: they are killed. With `fresh` every cell starts from nothing, in a folder of its own.
-    Raises InputError for `fresh` while one of the cells is being trained.
+    Raises InputError for `fresh` while one of the cells is being trained, and for a runs folder that cannot be made.
     """
     # The trainers' files are wanted by absolute path: they may be started anywhere.
     runs = runs.resolve()
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise InputError(f"cannot make the runs folder '{runs}': {why}; name another with --runs") from None
     grid = generations.fresh(grid, runs) if fresh else generations.newest(grid, runs)
     run_folder.write_experiment(runs, grid.experiment, grid.question, grid.toml)
     edited = edits(runs, [cell for cell in grid.cells if not run_folder.folder_of(runs, cell).exists()])

@@ -55,6 +55,7 @@ class Packer:
             "temperature": settings.engine.temperature,
             "learn": settings.learn.model_dump(mode="json"),
             "compute": settings.compute.model_dump(mode="json", exclude={"device"}),
+            "completion_budget": settings.world.completion_budget,
             "updates": [self._told(batch, update) for update in updates],
         }
         if self._weights:
@@ -104,11 +105,12 @@ def _of_updates(batch: Batch, updates: Sequence[Evidence]) -> dict[str, np.ndarr
     }
     if all(update.values is not None for update in updates):
         found["update.values"] = _stacked([u.values for u in updates if u.values is not None], width)
-    # A schedule may train on a part of each row only, with advantages of its own.
+    # A schedule may train on a part of each row only, with advantages and old log-probs of its own.
     whole = (_stacked([update.mask for update in updates], width) == batch.mask[found["update.rows"].long()]).all()
     if not whole:
         found["update.mask"] = _stacked([update.mask for update in updates], width)
         found["update.advantages"] = _stacked([update.advantages for update in updates], width)
+        found["update.log_prob_old"] = _stacked([update.log_prob_old for update in updates], width)
     return {name: _numpy(tensor) for name, tensor in found.items()}
 
 

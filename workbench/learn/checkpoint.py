@@ -78,7 +78,7 @@ def save(folder: Path, learner: Learner, progress: Progress, keep: int = 2) -> P
 
 def checkpoints(folder: Path) -> list[Path]:
     """Whole checkpoints, oldest first (a name that is a step, so nothing half-written is among them)."""
-    return sorted(p for p in folder.glob("[0-9]*") if (p / "progress.json").is_file())
+    return sorted(p for p in folder.glob("[0-9]*") if p.name.isdecimal() and (p / "progress.json").is_file())
 
 
 def load(checkpoint: Path, learner: Learner) -> Progress:

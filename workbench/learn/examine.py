@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from workbench.agent.worlds.dataset import Dataset
 from workbench.learn import checkpoint, policy
 from workbench.learn.rollouts import EVALUATION, generator
 from workbench.spec import InputError, RunSettings, WorldSettings
+from workbench.spec.files import MIB, from_toml, read_text
 
 _RESAMPLES = 2000
 _BOOTSTRAP = 41
@@ -47,7 +47,11 @@ def examined(run: Path, step: int | None = None) -> Examined:
     chosen = max(found) if step is None else step
     if chosen not in found:
         raise InputError(f"run '{run.name}' has no checkpoint of step {step}; there is: {', '.join(map(str, found))}")
-    settings = RunSettings.model_validate(tomllib.loads((run / "config.toml").read_text()))
+    try:
+        settings = RunSettings.model_validate(from_toml(read_text(run / "config.toml", MIB)))
+    except ValueError as error:
+        why = str(error).splitlines()[0]
+        raise InputError(f"'{run}/config.toml' is no configuration of this version of sorl: {why}") from None
     return Examined(settings, chosen, found[chosen])
 
 

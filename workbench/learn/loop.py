@@ -41,7 +41,6 @@ from workbench.learn.rollouts import (
     trainer_log_probs,
 )
 from workbench.learn.update import Learner, non_finite
-from workbench.objective.early_stop import MeanKL
 from workbench.objective.pipeline import prepare
 from workbench.record.recorder import Recorder
 from workbench.spec import RunSettings, check
@@ -57,7 +56,8 @@ class SelfTestFailed(RuntimeError):
 
 def learner_of(settings: RunSettings, start: Path, crew: Crew) -> Learner:
     """The networks of a run at its start, with the rule that updates them."""
-    algorithm, compute = resolve(settings.algorithm, settings.slots), settings.compute
+    algorithm = resolve(settings.algorithm, settings.slots).within(settings.world.completion_budget)
+    compute = settings.compute
     model = policy.load(start, compute)
     critic = Critic(model) if algorithm.critic else None
     return Learner(algorithm, settings.learn, model, critic, settings.engine.temperature, compute=compute, crew=crew)
@@ -208,22 +208,22 @@ class Trainer:
         return self.lab.at(rollout.number).batch(batch, rollout.number)
 
     def _optimise(self, batch: Batch, rollout_step: int) -> list[Evidence]:
-        """`epochs` passes over the batch in `minibatches` parts, shuffled anew each pass, as the schedule has them."""
-        learn = self.learner.settings
-        stop = self.algorithm.early_stop if learn.target_kl is None else MeanKL(learn.target_kl)
+        """`epochs` passes over each part that the schedule makes, in `minibatches` shuffled anew each pass."""
+        learn, stop = self.learner.settings, self.learner.early_stop
         stream = generator(self.settings.seed, ORDER, self.step)
         done: list[Evidence] = []
-        for epoch in range(learn.epochs):
-            order = torch.randperm(len(batch.tokens), generator=stream)
-            moves: list[tuple[torch.Tensor, torch.Tensor]] = []
-            for rows in order.chunk(learn.minibatches):
-                for part in self.algorithm.schedule.parts(batch.rows(rows).trimmed(), self._log_probs):
-                    done.append(self.learner.update(part, epoch, rollout_step))
-                    moves.append(((done[-1].log_prob - done[-1].log_prob_old)[0], part.mask))
-                    if done[-1].scalars["non_finite"][0] or stop.reached(moves, complete=False):
+        for part in self.algorithm.schedule.parts(batch, self._log_probs):
+            for epoch in range(learn.epochs):
+                order = torch.randperm(len(part.tokens), generator=stream)
+                moves: list[tuple[torch.Tensor, torch.Tensor]] = []
+                for rows in order.chunk(learn.minibatches):
+                    minibatch = part.rows(rows).trimmed()
+                    done.append(self.learner.update(minibatch, epoch, rollout_step))
+                    moves.append(((done[-1].log_prob - done[-1].log_prob_old)[0], minibatch.mask))
+                    if done[-1].scalars["non_finite"][0] or self.learner.skipped:
                         return done
-            if stop.reached(moves, complete=True):
-                break
+                if stop.reached(moves):
+                    return done
         return done
 
     def _log_probs(self, batch: Batch, model: PreTrainedModel | None = None) -> torch.Tensor:

@@ -88,6 +88,11 @@ def autocast(device: torch.device, compute: ComputeSettings) -> AbstractContextM
     return torch.autocast(device.type, torch.bfloat16, enabled=compute.dtype == "bfloat16")
 
 
+def widened(x: Tensor) -> Tensor:
+    """`x` in float32, or as it is where it is wider."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 def log_probs(
     model: nn.Module,
     tokens: Tensor,
@@ -123,7 +128,7 @@ def log_probs(
 
 
 def _from_logits(model: nn.Module, tokens: Tensor, temperature: float, grad_entropy: bool) -> tuple[Tensor, Tensor]:
-    logits = model(input_ids=tokens[:, :-1], use_cache=False).logits.float()
+    logits = widened(model(input_ids=tokens[:, :-1], use_cache=False).logits)
     if temperature != 1.0:
         logits = logits / temperature
     log_p = torch.log_softmax(logits, dim=-1)  # (B, T-1, V)

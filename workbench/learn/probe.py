@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from workbench.batch import Batch
+from workbench.learn.policy import widened
 from workbench.objective.algorithm import Algorithm
 from workbench.objective.pipeline import policy_loss
 
@@ -84,7 +85,7 @@ class Probe:
 
     def _log_softmax(self, model: PreTrainedModel, part: Batch) -> Tensor:
         tokens = part.tokens[:, :-1].to(model.device)
-        return torch.log_softmax(model(input_ids=tokens, use_cache=False).logits.float() / self.temperature, -1)
+        return torch.log_softmax(widened(model(input_ids=tokens, use_cache=False).logits) / self.temperature, -1)
 
     def _count_tags(self, sums: dict[str, float], part: Batch, probability: Tensor) -> None:
         """Add up the probability of each tag, and of all (`control`), over where it was written and where not."""

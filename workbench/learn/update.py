@@ -21,6 +21,7 @@ from workbench.learn.policy import autocast, log_probs
 from workbench.learn.probe import Probe
 from workbench.learn.rollouts import critic_values, trainer_log_probs
 from workbench.objective.algorithm import Algorithm
+from workbench.objective.early_stop import EarlyStop, MeanKL
 from workbench.objective.pipeline import LossTerms, Normaliser, clipped_loss, policy_loss, statistics
 from workbench.objective.value import positions, value_loss
 from workbench.spec import ComputeSettings, LearnSettings
@@ -59,6 +60,7 @@ class Learner:
     compute: ComputeSettings = field(default_factory=ComputeSettings)
     spans: Spans | None = None  # tells thoughts, searches and answers apart in the evidence
     crew: Crew = field(default_factory=Crew)  # the processes that share the passes
+    skipped: bool = False  # whether the early stop left out the policy's last step
 
     def __post_init__(self) -> None:
         self.probe = Probe(self.algorithm, self.temperature)
@@ -66,6 +68,12 @@ class Learner:
         self.policy_optimizer = optimizers.build(self.policy_parameters, self.settings.policy)
         self.critic_parameters = [] if self.critic is None else list(self.critic.parameters())
         self.critic_optimizer = optimizers.build(self.critic_parameters, self.settings.critic) if self.critic else None
+
+    @property
+    def early_stop(self) -> EarlyStop:
+        """The rule of `learn.target_kl` where it is set, else the algorithm's."""
+        target = self.settings.target_kl
+        return self.algorithm.early_stop if target is None else MeanKL(target)
 
     def follow(self, settings: LearnSettings) -> None:
         """Go on with other learning rates, clipping or coefficients; the optimizers keep their kind and their state."""
@@ -115,6 +123,7 @@ class Learner:
             values=None if self.critic is None else one(self._values, 0),
             values_old=None if batch.values is None else one(batch.values, 0),
             returns=None if batch.returns is None else one(batch.returns, 0),
+            target=None if self.critic is None else one(positions(batch, self.algorithm.advantage.critic_mask), 0),
             value_clip=self.settings.value_clip,
             score=one(batch.score, 0),
             group=one(batch.group, 0),
@@ -159,29 +168,36 @@ class Learner:
         micros = self._micro_batches(batch)
         whole = Normaliser.of(batch, len(micros), self.algorithm.correction)
         sums = self._statistics(micros)
-        bias = [torch.zeros_like(p) for p in self.policy_parameters] if measure_bias else []
+        # Gradients of what the clip took from the loss, and of all that the loss holds beside the clipped surrogate.
+        bias, beside = ([torch.zeros_like(p) for p in self.policy_parameters if measure_bias] for _ in range(2))
         seen: list[tuple[int, _Seen]] = []
         for place, micro in self.crew.share(micros):
             log_prob, entropy = self._log_probs(micro, bool(settings.entropy_coef))
-            log_prob.retain_grad()
             out = policy_loss(self.algorithm, micro, log_prob, normaliser=whole, statistics=sums)
             loss = out.loss
             if settings.entropy_coef:
                 loss = loss - settings.entropy_coef * torch.where(micro.mask, entropy, 0).sum() / whole.tokens
-            if measure_bias and bool((out.terms.active_low | out.terms.active_high | out.terms.dual).any()):
+            if measure_bias:
                 # Through the same graph, before the graph is freed; where nothing is clipped C is exactly 0.
                 clipped = clipped_loss(self.algorithm, micro, log_prob, normaliser=whole, statistics=sums)
-                torch._foreach_add_(bias, torch.autograd.grad(clipped, self.policy_parameters, retain_graph=True))
+                (taken,) = torch.autograd.grad(clipped, log_prob, retain_graph=True)
+                if bool(taken.any()):
+                    made = torch.autograd.grad(log_prob, self.policy_parameters, taken, retain_graph=True)
+                    torch._foreach_add_(bias, made)
+                if loss is not out.surrogate:
+                    rest = loss - out.surrogate
+                    torch._foreach_add_(beside, torch.autograd.grad(rest, self.policy_parameters, retain_graph=True))
+            log_prob.retain_grad()  # not before: the passes above would add theirs to the weight of the tokens
             loss.backward()
             assert log_prob.grad is not None
             seen.append((place, _Seen(out.terms, log_prob.detach(), entropy.detach(), log_prob.grad)))
         self._seen = _Seen.join(self.crew.gather(seen))
         terms = self._seen.terms
         gradients = self._summed(self.policy_parameters)
-        bias = self.crew.sum(bias)
+        bias, beside = self.crew.sum(bias), self.crew.sum(beside)
         scalars: dict[str, float | None] = dict.fromkeys(("clip_bias_norm", "clip_bias_ratio", "clip_bias_cosine"))
         if measure_bias:
-            scalars |= _bias_scalars(gradients, bias)
+            scalars |= _bias_scalars(list(torch._foreach_sub(gradients, beside)), bias)
         factor = terms.stabiliser_factor
         if stabilise.needs_bias:
             gradients, factor = stabilise.on_gradient(gradients, bias)
@@ -189,11 +205,12 @@ class Learner:
                 parameter.grad = gradient
         before = optimizers.norm(gradients)
         after = optimizers.clip(gradients, before, settings.policy.max_grad_norm)
-        if math.isfinite(before):  # a step along NaN would destroy the weights that a post-mortem needs
+        self.skipped = self.early_stop.skips(terms.log_ratio, terms.mask)
+        if math.isfinite(before) and not self.skipped:  # a step along NaN would destroy what a post-mortem needs
             self.policy_optimizer.step()
         return scalars | {
             "grad_norm": before,
-            "grad_norm_after": after,
+            "grad_norm_after": 0.0 if self.skipped else after,
             "policy_loss": float(terms.policy_loss),
             "kl_loss": float(terms.kl_loss),
             "lr": self.policy_optimizer.param_groups[0]["lr"],
@@ -274,17 +291,17 @@ def _padded(x: Tensor, micro: Batch) -> Tensor:
     return torch.nn.functional.pad(x, (0, missing)) if missing else x
 
 
-def _bias_scalars(gradients: list[Tensor], negative_bias: list[Tensor]) -> dict[str, float | None]:
-    """|C|, |C| / |g| and cos(C, g_unclipped), with g the gradient of the loss and -C that of what the clip took away.
+def _bias_scalars(clipped: list[Tensor], taken: list[Tensor]) -> dict[str, float | None]:
+    """|C|, |C| / |g| and cos(C, g), C the clipping bias and g the gradient of the surrogate without the clip.
 
-    The gradient of J = -loss without the clip is -g + C (2511.20718, lemma 4.2). NULL where a norm is 0.
+    `clipped`: the gradient of the surrogate with it, so -g = `clipped` + `taken` and C = -`taken` in the signs of
+    J = -loss (2511.20718, lemma 4.2). NULL where a norm is 0.
     """
-    bias, total = optimizers.norm(negative_bias), optimizers.norm(gradients)
-    unclipped = torch._foreach_add(gradients, negative_bias)
-    free = optimizers.norm(unclipped)
-    inner = float(sum((a * b).sum() for a, b in zip(negative_bias, unclipped, strict=True)))
+    unclipped = torch._foreach_add(clipped, taken)
+    bias, free = optimizers.norm(taken), optimizers.norm(unclipped)
+    inner = float(sum((a * b).sum() for a, b in zip(taken, unclipped, strict=True)))
     return {
         "clip_bias_norm": bias,
-        "clip_bias_ratio": bias / total if total else None,
+        "clip_bias_ratio": bias / free if free else None,
         "clip_bias_cosine": inner / (bias * free) if bias and free else None,
     }

@@ -12,6 +12,7 @@ import shutil
 import sys
 import tempfile
 import tomllib
+from functools import cache
 from pathlib import Path
 
 from workbench.learn.locate import locate
@@ -28,11 +29,13 @@ def key(settings: RunSettings) -> str:
         "policy": settings.policy.model_dump(),
         "warmstart": settings.warmstart.model_dump(),
     }
-    digest = hashlib.sha256(json.dumps(shaping, sort_keys=True).encode())
+    return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode() + _code()).hexdigest()[:16]
+
+
+@cache
+def _code() -> bytes:
     room = Path(__file__).parents[1]
-    for file in sorted(path for pattern in _CODE for path in room.glob(pattern)):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:16]
+    return b"".join(file.read_bytes() for file in sorted(path for pattern in _CODE for path in room.glob(pattern)))
 
 
 def ensure(settings: RunSettings, cache: Path) -> Path:

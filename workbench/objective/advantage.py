@@ -342,9 +342,11 @@ class BatchMean(Advantage):
 
 @dataclass(frozen=True)
 class GroupBatchZ(Advantage):
-    """R_i - mean_g, then (x - mean) / (std + eps) over the sequences of the step, clamped to +-`limit`; 2602.06554.
+    """R_i - mean_g, then whitened over the step and clamped to +-`limit`, turn by turn; SeeUPO, 2602.06554.
 
-    No division by the group's own std: SeeUPO's argument is that it costs the monotone improvement of the policy.
+    Turn k has advantages of its own: both means and the std (unbiased) are over the sequences that have a turn k, as in
+    dy-liang/seeupo_v2. A sequence alone in its group keeps R; a std of at most `eps` does not divide. No division by
+    the group's own std: SeeUPO's argument is that it costs the monotone improvement of the policy.
     """
 
     kind: ClassVar[str] = "group_batch_z"
@@ -358,11 +360,18 @@ class GroupBatchZ(Advantage):
         self._require(0 < self.limit < math.inf, "limit", "a finite number above 0")
 
     def estimate(self, reward: Reward, batch: Batch) -> Estimate:
-        """Advantages constant in a sequence, (B, T)."""
-        centred = _compare(reward.total, batch.group).centred
-        whole = _compare(centred, batch.mask.any(1).long())
-        deviation = torch.where(whole.size == 1, 1.0, whole.deviation + self.eps)
-        return Estimate(_broadcast((whole.centred / deviation).clamp(-self.limit, self.limit), batch))
+        """Advantages constant in a turn, (B, T)."""
+        advantages, turn = torch.zeros_like(reward.token), batch.turn
+        for k in range(1, int(turn.max()) + 1):
+            inside = turn == k
+            rows = inside.any(1)
+            centred = _compare(reward.total[rows], batch.group[rows]).centred
+            whole = _compare(centred, torch.zeros_like(batch.group[rows]))
+            made = torch.where(whole.deviation > self.eps, whole.centred / whole.deviation, whole.centred)
+            made = torch.where(whole.size == 1, 0, made).clamp(-self.limit, self.limit)  # alone, it is its own mean
+            per_row = advantages.new_zeros(len(turn)).masked_scatter(rows, made.to(advantages.dtype))
+            advantages = torch.where(inside, per_row[:, None], advantages)
+        return Estimate(advantages)
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,10 @@ class Aggregate(Slot):
 
     scope: Scope = "global"
 
+    def within(self, budget: float) -> Aggregate:
+        """This aggregation in a run whose policy may write `budget` tokens an episode."""
+        return self
+
     def weights(self, batch: Batch, counts: Normaliser) -> Tensor:
         """Weight of each token loss, (B, T); 0 off the mask."""
         raise NotImplementedError
@@ -121,7 +125,11 @@ class SeqMeanTokenSum(Aggregate):
 
 @dataclass(frozen=True)
 class SeqMeanTokenSumNorm(Aggregate):
-    """(1 / (B' H)) sum_i sum_t m L with a constant H (Dr. GRPO, 2503.20783; verl); None = padded length T."""
+    """(1 / (B' H)) sum_i sum_t m L with a constant H: Dr. GRPO, 2503.20783.
+
+    `horizon` H; none = the tokens that the policy may write in an episode, world.max_turns x world.max_turn_tokens, as
+    TRL's max_completion_length. verl divides by the width to which it pads responses, its max_response_length.
+    """
 
     kind: ClassVar[str] = "seq_mean_token_sum_norm"
 
@@ -130,10 +138,15 @@ class SeqMeanTokenSumNorm(Aggregate):
     def __post_init__(self) -> None:
         self._require(self.horizon is None or self.horizon > 0, "horizon", "none or a number above 0")
 
+    def within(self, budget: float) -> Aggregate:
+        """With the budget for a horizon that is not given."""
+        return replace(self, horizon=budget) if self.horizon is None else self
+
     def weights(self, batch: Batch, counts: Normaliser) -> Tensor:
-        """m / (B' H)."""
-        horizon = batch.mask.shape[1] if self.horizon is None else self.horizon
-        return batch.mask / (counts.sequences * horizon)
+        """m / (B' H). Raises ValueError without a horizon: `within` gives it that of a run."""
+        if self.horizon is None:
+            raise ValueError("seq_mean_token_sum_norm needs a horizon; Algorithm.within() gives it that of a run")
+        return batch.mask / (counts.sequences * self.horizon)
 
 
 @dataclass(frozen=True)

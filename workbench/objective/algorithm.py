@@ -67,6 +67,10 @@ class Algorithm:
         said = {"experimental": "", "claim": "", "differs_from": self.name}
         return replace(self, name=name, **(said | changes))
 
+    def within(self, budget: float) -> Algorithm:
+        """This algorithm in a run whose policy may write `budget` tokens an episode (a constant of some losses)."""
+        return replace(self, aggregate=self.aggregate.within(budget))
+
     @property
     def critic(self) -> bool:
         """Whether the advantage needs a critic's values."""

@@ -186,22 +186,20 @@ class Hard(Window):
     """Log-prob loss with a detached weight, clipped or not: max(-sg[w] A l, -sg[clamp(w)] A l), l = log pi_theta.
 
     An earlier mode of the fork of 2511.20718. Since l < 0, the maximum keeps the larger weight for A > 0 and the
-    smaller one for A < 0: the reverse of PPO's pessimism, and no token loses its gradient. The flags say where the
-    clipped weight was taken.
+    smaller one for A < 0: the reverse of PPO's pessimism. No token loses its gradient, so none is flagged.
     """
 
     kind: ClassVar[str] = "hard"
 
     def surrogate(self, seen: Ratios) -> Surrogate:
-        """Token losses and flags."""
+        """Token losses and flags (all false)."""
         weight = seen.ratio.detach()
         step = -seen.advantages * seen.log_prob
         unclipped = weight * step
         clipped = weight.clamp(*self.bounds) * step
-        taken = clipped > unclipped
-        loss = torch.where(taken, clipped, unclipped)
-        low, high = taken & (weight < self.bounds[0]), taken & (weight > self.bounds[1])
-        return Surrogate(loss, unclipped, seen.ratio, low, high, torch.zeros_like(taken))
+        never = torch.zeros_like(weight, dtype=torch.bool)
+        loss = torch.where(clipped > unclipped, clipped, unclipped)
+        return Surrogate(loss, unclipped, seen.ratio, never, never, never)
 
 
 @dataclass(frozen=True)
@@ -209,7 +207,8 @@ class Soft(Clip):
     """Log-prob loss with a detached weight that fades outside the range: -sg[w d(w)] A l, l = log pi_theta.
 
     d = 1 inside [1 - e, 1 + e]; (w - (1 - 1.05 e)) / e below it, ((1 + 1.3 e) - w) / e above it, never under 0; so d
-    jumps from 1 to 0.05 and to 0.3 at the edges. An earlier mode of the fork of 2511.20718, whatever the sign of A.
+    jumps from 1 to 0.05 and to 0.3 at the edges. An earlier mode of the fork of 2511.20718, whatever the sign of A. The
+    flags say where d is 0; between the edges and there the gradient fades.
     """
 
     kind: ClassVar[str] = "soft"
@@ -231,7 +230,7 @@ class Soft(Clip):
         fade = torch.where(low, (weight - (1 - 1.05 * e)) / e, ((1 + 1.3 * e) - weight) / e).clamp(min=0)
         unclipped = -weight * seen.advantages * seen.log_prob
         loss = torch.where(low | high, unclipped * fade, unclipped)
-        acts = seen.advantages != 0
+        acts = (seen.advantages != 0) & (fade == 0)
         return Surrogate(loss, unclipped, seen.ratio, low & acts, high & acts, torch.zeros_like(low))
 
 

@@ -6,7 +6,7 @@ The weight g is bounded, gated or faded; where it is not 0 a token keeps its gra
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -35,16 +35,17 @@ class SgClip(Window):
     """-sg[clamp(w, 1 - low, 1 + high)] A l: every token keeps a gradient; CISPO, 2506.13585.
 
     verl clamps on both sides of 1. TRL's `epsilon_high` is the highest ratio itself, and there is no lowest one: with
-    it `high` = epsilon_high - 1 and `low` = 1 (as MiniMax). The flags say where the weight was clamped.
+    it `high` = epsilon_high - 1 and `low` = 1 (as MiniMax). No gradient is stopped, so no token is flagged: where the
+    ratio is the token's own, the clamped weights are the tokens out of range.
     """
 
     kind: ClassVar[str] = "sg_clip"
 
     def surrogate(self, seen: Ratios) -> Surrogate:
-        """Token losses and flags."""
+        """Token losses and flags (all false)."""
         ratio = seen.ratio.detach()
-        low, high = ratio < self.bounds[0], ratio > self.bounds[1]
-        return weighted(seen, ratio.clamp(*self.bounds), ratio, low, high, torch.zeros_like(low))
+        never = torch.zeros_like(ratio, dtype=torch.bool)
+        return weighted(seen, ratio.clamp(*self.bounds), ratio, never, never, never)
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,12 @@ class PpoMask(Window):
 class TvMask(Clip):
     """-M sg[min(w, cap)] A l, M by probabilities instead of ratios: DPPO with total variation, 2602.04879.
 
-    M = 0 for A > 0 and p_theta - p > high, and for A < 0 and p_theta - p < -low, p the probability of the token under
-    the proximal policy (`old`, verl) or the sampler (`behaviour`, prime-rl). A ratio of 5 at p = 0.001 moves little
-    probability and stays, a ratio of 1.3 at p = 0.8 goes. The cap counts as dual clip.
+    M = 0 for A > 0 and p_theta - p > high, and for A < 0 and p_theta - p < -low, p the probability of the token before.
+    `against`: behaviour, p and the ratio w are against the sampler mu (`dppo_binary_tv` of sail-sg/Stable-RL);
+    recompute, p is of the proximal policy, w still against the sampler (its `dppo_binary_tv_recompute`); old, both are
+    against the proximal policy (verl's `dppo_tv`). A ratio of 5 at p = 0.001 moves little probability and stays, a
+    ratio of 1.3 at p = 0.8 goes. The cap counts as dual clip. Against the sampler w carries staleness and mismatch, so
+    no rollout correction belongs beside it.
     """
 
     kind: ClassVar[str] = "tv_mask"
@@ -79,7 +83,7 @@ class TvMask(Clip):
     low: float = 0.2
     high: float = 0.2
     cap: float = 20.0
-    against: Against = "old"
+    against: Literal["behaviour", "recompute", "old"] = "behaviour"
 
     def __post_init__(self) -> None:
         for option in ("low", "high"):
@@ -93,8 +97,13 @@ class TvMask(Clip):
 
     def surrogate(self, seen: Ratios) -> Surrogate:
         """Token losses and flags."""
-        ratio, batch = seen.ratio.detach(), seen.batch
-        before = batch.log_prob_old if self.against == "old" else batch.log_prob_behaviour
+        batch = seen.batch
+        if self.against != "old":
+            gap = torch.where(batch.mask, batch.log_prob_old - batch.log_prob_behaviour, 0)
+            entering = (seen.entering + gap).clamp(-LOG_LIMIT, LOG_LIMIT)
+            seen = replace(seen, ratio=seen.pool.ratio(entering, seen.units))
+        ratio = seen.ratio.detach()
+        before = batch.log_prob_behaviour if self.against == "behaviour" else batch.log_prob_old
         moved = seen.log_prob.detach().exp() - torch.where(batch.mask, before, 0).exp()
         low = (seen.advantages < 0) & (moved < -self.low)
         high = (seen.advantages > 0) & (moved > self.high)

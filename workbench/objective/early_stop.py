@@ -19,8 +19,15 @@ class EarlyStop(Slot):
 
     acts: ClassVar[bool] = True
 
-    def reached(self, epoch: Sequence[tuple[Tensor, Tensor]], complete: bool) -> bool:
-        """Whether to stop, from d and mask (B, T) of this epoch's updates so far, each measured before its step."""
+    def skips(self, d: Tensor, mask: Tensor) -> bool:
+        """Whether the policy's step on a minibatch is left out, and with it the rest of the iteration's updates.
+
+        Asked before the step; d = log pi_theta - log pi_old and the loss mask, (B, T) each.
+        """
+        return False
+
+    def reached(self, epoch: Sequence[tuple[Tensor, Tensor]]) -> bool:
+        """Whether to stop after an epoch, from d and mask (B, T) of its updates, each measured before its step."""
         return False
 
 
@@ -34,7 +41,12 @@ class NoStop(EarlyStop):
 
 @dataclass(frozen=True)
 class MeanKL(EarlyStop):
-    """After an epoch whose mean -d over policy tokens is above 1.5 `target`: PPO's rule (Stable-Baselines3)."""
+    """After an epoch whose mean -d over policy tokens is above 1.5 `target`: the test of Spinning Up's PPO.
+
+    Spinning Up asks it of the whole batch before each step, which is then not taken; here -d is averaged over the
+    minibatches of an epoch, and the epoch that passed the limit was trained. Stable-Baselines3 has the same factor with
+    k3 of one minibatch, before its step.
+    """
 
     kind: ClassVar[str] = "mean_kl"
 
@@ -43,19 +55,17 @@ class MeanKL(EarlyStop):
     def __post_init__(self) -> None:
         self._require(0 < self.target < math.inf, "target", "a finite number above 0")
 
-    def reached(self, epoch: Sequence[tuple[Tensor, Tensor]], complete: bool) -> bool:
-        """At the end of an epoch."""
-        if not complete:
-            return False
+    def reached(self, epoch: Sequence[tuple[Tensor, Tensor]]) -> bool:
+        """mean -d > 1.5 target."""
         total = sum(float(torch.where(mask, -d, 0).sum()) for d, mask in epoch)
         return total / max(1, sum(int(mask.sum()) for _, mask in epoch)) > 1.5 * self.target
 
 
 @dataclass(frozen=True)
 class TrajectoryKL(EarlyStop):
-    """After an update whose mean over trajectories of the sum of -d is above `limit`: LOOP, 2502.01600 (limit 20).
+    """|mean over trajectories of sum_t -d| above `limit`: the step is not taken; LOOP, 2502.01600 (limit 20).
 
-    That the trajectories are averaged, and not the largest taken, is our reading.
+    As apple/ml-loop: the trajectories of the minibatch are averaged with their signs before the absolute value.
     """
 
     kind: ClassVar[str] = "trajectory_kl"
@@ -65,10 +75,9 @@ class TrajectoryKL(EarlyStop):
     def __post_init__(self) -> None:
         self._require(0 < self.limit < math.inf, "limit", "a finite number above 0")
 
-    def reached(self, epoch: Sequence[tuple[Tensor, Tensor]], complete: bool) -> bool:
-        """After each update."""
-        d, mask = epoch[-1]
-        return float(torch.where(mask, -d, 0).sum()) / max(1, int(mask.any(1).sum())) > self.limit
+    def skips(self, d: Tensor, mask: Tensor) -> bool:
+        """|sum -d| / trajectories > limit."""
+        return abs(float(torch.where(mask, d, 0).sum())) / max(1, int(mask.any(1).sum())) > self.limit
 
 
 EARLY_STOPS: tuple[type[EarlyStop], ...] = (NoStop, MeanKL, TrajectoryKL)

@@ -28,11 +28,12 @@ class LossTerms:
 
     log_ratio: Tensor  # log pi_theta - log pi_old, not clamped; 0 off the mask
     ratio: Tensor  # ratio that entered the surrogate
-    active_low: Tensor  # bool, the lower bound stopped the gradient (hard, soft: lowered its weight)
+    active_low: Tensor  # bool, the lower bound stopped the gradient
     active_high: Tensor  # bool, the upper bound did
     out_of_range: Tensor  # bool, the token's own ratio lies outside the bounds, whatever the sign of A
     dual: Tensor  # bool, the dual clip acted
     factor: Tensor  # factor of the stabiliser on the token's loss
+    rho: Tensor | None  # what the stabiliser compared with tau: rho of the token's micro-batch, turn or sequence
     correction: Tensor | None  # weight of the rollout correction; None = 1
     corrected: Tensor | None  # bool, the correction capped the weight or set it to 0; None without one
     token_loss: Tensor  # before aggregation, with factor and correction
@@ -54,20 +55,26 @@ class LossTerms:
         return float(Imbalance.of(self.energy).kept)
 
     @property
-    def stabiliser_ratio(self) -> float:
-        """rho = c / (n + 1e-8), with n = 1 where n is 0 and c is not."""
-        return float(Imbalance.of(self.energy).rho)
+    def stabiliser_ratio(self) -> float | None:
+        """The largest rho that was compared with tau; 0 without a policy token, None without a stabiliser that has one.
+
+        rho = c / (n + 1e-8) of a micro-batch, minibatch, turn or sequence, as the stabiliser has it, with n = 1 where n
+        is 0 and c is not.
+        """
+        return None if self.rho is None else float(torch.where(self.mask, self.rho, 0).max())
 
     @property
-    def stabiliser_factor(self) -> float:
-        """Mean of `factor` over policy tokens; 1 without any."""
+    def stabiliser_factor(self) -> float | None:
+        """Mean of `factor` over policy tokens; 1 without any, None without a stabiliser that multiplies the loss."""
+        if self.rho is None:
+            return None
         return float(masked_mean(self.factor, self.mask)) if bool(self.mask.any()) else 1.0
 
     @classmethod
     def join(cls, parts: Sequence[LossTerms]) -> LossTerms:
         """The terms of a minibatch from those of its micro-batches: rows in order, everything else added up.
 
-        The energies add up as well, so c, n and rho are those of the minibatch, whichever scope the stabiliser has.
+        The energies add up as well, so c and n are those of the minibatch, whichever scope the stabiliser has.
         """
         if len(parts) == 1:
             return parts[0]
@@ -81,10 +88,14 @@ class LossTerms:
 
 @dataclass(frozen=True)
 class PolicyLoss:
-    """The scalar to call `.backward()` on (the entropy bonus is the caller's), and its terms."""
+    """The scalar to call `.backward()` on (the entropy bonus is the caller's), and its terms.
+
+    `surrogate`: the policy term before a stabiliser's factor, with its graph; `loss` itself where that is all of it.
+    """
 
     loss: Tensor
     terms: LossTerms
+    surrogate: Tensor
 
 
 def _observe(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> tuple[Tensor, Seen]:
@@ -134,11 +145,13 @@ def policy_loss(
     token_loss = surrogate.loss
     if correction is not None:
         token_loss = correction * token_loss
-    factor = raw.new_ones(()) if damping.factor is None else damping.factor.to(raw.dtype)
-    if damping.factor is not None:
-        token_loss = factor * token_loss
     counts = whole.within(batch, aggregate.scope)
-    policy = weighted_sum(aggregate.weights(batch, counts), token_loss)
+    weights = aggregate.weights(batch, counts)
+    policy = plain = weighted_sum(weights, token_loss)
+    factor = raw.new_ones(()) if damping.factor is None else damping.factor.to(raw.dtype)
+    if bool((factor != 1).any()):
+        token_loss = factor * token_loss
+        policy = weighted_sum(weights, token_loss)
     kl = algorithm.kl.in_loss(batch, log_prob, counts)
     loss = policy
     for term in (kl, damping.penalty):
@@ -154,6 +167,7 @@ def policy_loss(
             out_of_range=seen.out_of_range,
             dual=surrogate.dual & mask,
             factor=factor.expand_as(raw),
+            rho=None if damping.rho is None else damping.rho.expand_as(raw),
             correction=correction,
             corrected=algorithm.correction.acts(batch),
             token_loss=token_loss.detach(),
@@ -164,7 +178,7 @@ def policy_loss(
             energy=seen.energy,
             mask=mask,
         )
-    return PolicyLoss(loss, terms)
+    return PolicyLoss(loss, terms, plain)
 
 
 def _with_advantages(seen: Seen, stabilise: Stabiliser, sums: Tensor | None) -> Ratios:
@@ -214,16 +228,17 @@ def statistics(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> Tensor |
 def prepare(algorithm: Algorithm, batch: Batch, stream: torch.Generator | None = None) -> Batch:
     """Fill advantages and returns of the whole batch of a step, after selection and with the KL of the reward.
 
-    The outcome is the reward of the last policy token. Sequences that the selection drops lose their loss mask.
-    `stream` draws what the algorithm draws at random (placebo turns); without one it is the same at every call.
+    The outcome, as the shaping leaves it, is the reward of the last policy token. The selection looks at the outcome
+    before the shaping; sequences that it drops lose their loss mask. `stream` draws what the algorithm draws at random
+    (placebo turns); without one it is the same at every call.
     """
     keep = algorithm.select.keep(batch)
     mask = batch.mask if keep is None else batch.mask & keep[:, None]
     batch = algorithm.ratio.mark(replace(batch, mask=mask, turn_id=turn_ids(mask)), stream)
     rank = mask.cumsum(1)
     last = mask & (rank == rank[:, -1:])
-    token = torch.where(last, batch.score[:, None], 0).to(batch.log_prob_old.dtype)
-    total = batch.score
+    total = algorithm.shaping.score(batch)
+    token = torch.where(last, total[:, None], 0).to(batch.log_prob_old.dtype)
     penalty = algorithm.kl.in_reward(batch)
     if penalty is not None:
         token = token - penalty

@@ -111,7 +111,8 @@ class Guard(Pool):
     s_0 (d - mu_b) / s_b, s_0 the std over all tokens, both at least `floor`. Samples of the old policy have E d < 0 (by
     the KL), so a symmetric clip is hit from below more often; centring takes that away, and with it the meaning of r as
     an unbiased importance weight. `bins`: the turn index, or eighths of the policy tokens of a sequence. A bin of one
-    token is left alone. The method is for flow matching; bins in place of denoising steps are our reading of it.
+    token is left alone. The method is for flow matching; bins in place of denoising steps are our reading of it, and
+    its reweighting of gradients over denoising steps is left out.
     """
 
     kind: ClassVar[str] = "guard"

@@ -150,7 +150,10 @@ class _Masked(_Weighted):
 
 @dataclass(frozen=True)
 class Mis(_Masked):
-    """Masked importance sampling: omega where it is at most `high`, else 0 (TRL's *_mask modes; TRL's cap is 3)."""
+    """Masked importance sampling: omega where it is at most `high`, else 0 (TRL's *_mask modes; TRL's cap is 3).
+
+    `low` > 0 masks from below as well, which is IcePop's rule.
+    """
 
     kind: ClassVar[str] = "mis"
 

@@ -1,4 +1,4 @@
-"""Schedules: how a minibatch becomes optimizer updates."""
+"""Schedules: which parts of the batch of a step are trained on one after the other."""
 
 from __future__ import annotations
 
@@ -21,31 +21,34 @@ class Schedule(Slot):
     """Base of the schedules."""
 
     def updates(self, turns: int) -> tuple[int, int]:
-        """The least and the most updates that a minibatch of episodes of at most `turns` turns becomes."""
+        """The least and the most parts that a batch of episodes of at most `turns` turns becomes."""
         return 1, 1
 
-    def parts(self, minibatch: Batch, now: LogProbs) -> Iterator[Batch]:
-        """What is trained on, one optimizer update each; the caller trains on one before it asks for the next."""
+    def parts(self, batch: Batch, now: LogProbs) -> Iterator[Batch]:
+        """What is trained on, all epochs and minibatches of one part before the caller asks for the next."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Together(Schedule):
-    """One update on the whole minibatch."""
+    """The whole batch at once."""
 
     kind: ClassVar[str] = "together"
 
-    def parts(self, minibatch: Batch, now: LogProbs) -> Iterator[Batch]:
-        """The minibatch."""
-        yield minibatch
+    def parts(self, batch: Batch, now: LogProbs) -> Iterator[Batch]:
+        """The batch."""
+        yield batch
 
 
 @dataclass(frozen=True)
 class ReverseTurns(Schedule):
-    """One update for each turn, the last turn first: SeeUPO, 2602.06554.
+    """One turn after the other, the last turn first: SeeUPO, 2602.06554, as dy-liang/seeupo_v2 trains.
 
-    M_i = 1. For h = K .. 1: an update on turn h alone, with advantages sg[M_i] A_i; then, by the policy after it,
+    M_i = 1. For h = K .. 1: pi_old becomes the policy as it is now; epochs and minibatches on turn h alone, with
+    advantages sg[M_i] A_i; then, d the log-ratio of the policy after them to that pi_old,
     M_i <- clip(M_i clip(exp(mean over the turn of clamp(d, +-10)), 1 +- epsilon), 1 +- epsilon).
+    So the ratio of each turn's first update is 1, whatever `learn.old_log_prob` says, and M is the move that training
+    on that turn made.
     """
 
     kind: ClassVar[str] = "reverse_turns"
@@ -59,23 +62,23 @@ class ReverseTurns(Schedule):
         """One for each turn of the longest episode."""
         return 1, turns
 
-    def parts(self, minibatch: Batch, now: LogProbs) -> Iterator[Batch]:
+    def parts(self, batch: Batch, now: LogProbs) -> Iterator[Batch]:
         """The sequences that have turn h, with the loss mask of that turn; turn ids stay those of the sequence."""
-        if minibatch.advantages is None:
+        if batch.advantages is None:
             raise ValueError("a schedule needs Batch.advantages; prepare() fills them")
-        turn = minibatch.turn
-        weight = torch.ones_like(minibatch.advantages[:, 0])  # M, (B,)
+        turn, old = batch.turn, now(batch)
+        weight = torch.ones_like(batch.advantages[:, 0])  # M, (B,)
         for h in range(int(turn.max()), 0, -1):
-            rows = (turn == h).any(1).nonzero().squeeze(1)
-            part = minibatch.rows(rows)
-            own = part.turn == h
-            assert part.advantages is not None
-            advantages = torch.where(own, weight[rows, None] * part.advantages, 0)
-            part = replace(part, mask=own, turn_id=torch.where(own, h, 0), advantages=advantages)
-            yield part
-            moved = torch.where(own, now(part) - part.log_prob_old, 0).clamp(-10, 10)
-            ratio = self._clip((moved.sum(1) / own.sum(1)).exp())
-            weight[rows] = self._clip(weight[rows] * ratio.to(weight.dtype))
+            inside = turn == h
+            advantages = torch.where(inside, weight[:, None] * batch.advantages, 0)
+            part = replace(
+                batch, mask=inside, turn_id=torch.where(inside, h, 0), log_prob_old=old, advantages=advantages
+            )
+            yield part.rows(inside.any(1).nonzero().squeeze(1))
+            after = now(batch)
+            moved = torch.where(inside, after - old, 0).clamp(-10, 10)
+            ratio = self._clip((moved.sum(1) / inside.sum(1).clamp(min=1)).exp())  # 1 without that turn
+            weight, old = self._clip(weight * ratio.to(weight.dtype)), after
 
     def _clip(self, x: Tensor) -> Tensor:
         return x.clamp(1 - self.epsilon, 1 + self.epsilon)

@@ -1,4 +1,7 @@
-"""Shaping: the score of a trajectory that advantages are made of, from the outcome reward."""
+"""Shaping: the score of a trajectory that advantages are made of, from the outcome reward.
+
+Everything else (selection, dynamic sampling, what is recorded) looks at the outcome reward itself.
+"""
 
 from __future__ import annotations
 

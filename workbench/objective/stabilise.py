@@ -91,7 +91,8 @@ class Imbalance:
 class Damping:
     """What a stabiliser does to the loss: a factor for token losses (None = 1) and a term to add (None = 0)."""
 
-    factor: Tensor | None = None  # scalar, (B, 1) or (B, T)
+    factor: Tensor | None = None  # scalar or (B, 1)
+    rho: Tensor | None = None  # what was compared with tau: scalar, (B, 1) or (B, T); given wherever `factor` is
     penalty: Tensor | None = None  # scalar
     guarded: Tensor | None = None  # number of units whose n was replaced
 
@@ -123,9 +124,9 @@ class Stabiliser(Slot):
         """Factor and penalty, given the sums (of the minibatch or of this batch)."""
         return Damping()
 
-    def on_gradient(self, gradients: Sequence[Tensor], bias: Sequence[Tensor]) -> tuple[list[Tensor], float]:
-        """Change the gradients of the loss given those of `clipped_loss` (-C); also returns the factor applied."""
-        return list(gradients), 1.0
+    def on_gradient(self, gradients: Sequence[Tensor], bias: Sequence[Tensor]) -> tuple[list[Tensor], float | None]:
+        """Change the gradients of the loss given those of `clipped_loss` (-C); also the factor on them, None = none."""
+        return list(gradients), None
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,11 @@ class NoStabiliser(Stabiliser):
 
 @dataclass(frozen=True)
 class _Scoped(Stabiliser):
-    """A stabiliser with a batch statistic: of the micro-batch (the fork of 2511.20718) or of the whole minibatch."""
+    """A stabiliser with a batch statistic: of the micro-batch (the fork of 2511.20718) or of the whole minibatch.
+
+    With scope `micro` the update depends on how the minibatch is split: `learn.micro_batch`,
+    `compute.micro_batch_tokens`, and `compute.processes`, which without those gives each process a micro-batch.
+    """
 
     scope: Scope = "micro"
 
@@ -165,7 +170,12 @@ class _Rms(Stabiliser):
 
 @dataclass(frozen=True)
 class RmsBatch(_Scoped, _Rms):
-    """One factor for the (micro-)batch: S-PPO and ST-PPO in the fork of 2511.20718 (`variance_reduction`, tau 3)."""
+    """One factor for the (micro-)batch: S-PPO and ST-PPO in the fork of 2511.20718 (`variance_reduction`, tau 3).
+
+    It scales the surrogate alone: where it fires, KL and entropy terms weigh more beside it. With scope `micro` the
+    factors depend on the split into micro-batches (`learn.micro_batch`, `compute.micro_batch_tokens` and
+    `compute.processes`); with `global` they do not.
+    """
 
     kind: ClassVar[str] = "rms_batch"
 
@@ -176,45 +186,54 @@ class RmsBatch(_Scoped, _Rms):
     def damp(self, seen: Seen, sums: Tensor | None, counts: Normaliser) -> Damping:
         """A scalar factor."""
         imbalance = Imbalance.of(seen.energy if sums is None else sums)
-        return Damping(self.factor(imbalance.rho), guarded=imbalance.guarded.sum())
+        return Damping(self.factor(imbalance.rho), imbalance.rho, guarded=imbalance.guarded.sum())
 
 
 @dataclass(frozen=True)
 class RmsTurn(_Scoped, _Rms):
-    """A factor f_k per turn; the loss is multiplied by their mean over policy tokens (the fork, tau 5)."""
+    """A factor f_k per turn; the loss is multiplied by their mean over policy tokens (the fork, tau 5).
+
+    KL and entropy terms are not scaled. With scope `micro` it is the mean over the micro-batch, so it depends on the
+    split as that of `rms_batch` does.
+    """
 
     kind: ClassVar[str] = "rms_turn"
 
     tau: float = 5.0
 
-    def _per_token(self, seen: Seen) -> tuple[Tensor, Tensor]:
+    def _per_token(self, seen: Seen) -> tuple[Tensor, Tensor, Tensor]:
+        """f_k and rho of each token's turn, (B, T), and the number of turns that were guarded."""
         turn = seen.batch.turn
         size = int(turn.max()) + 1
         imbalance = Imbalance.of(seen.summed(lambda x: pool(x, turn, size).total))
-        return spread(self.factor(imbalance.rho), turn), imbalance.guarded.sum()
+        factor, rho = (spread(x, turn) for x in (self.factor(imbalance.rho), imbalance.rho))
+        return factor, rho, imbalance.guarded.sum()
 
     def measure(self, seen: Seen) -> Tensor:
         """sum m f and sum m."""
-        factor, _ = self._per_token(seen)
+        factor, *_ = self._per_token(seen)
         return torch.stack([factor.sum(), seen.batch.mask.sum().double()])
 
     def damp(self, seen: Seen, sums: Tensor | None, counts: Normaliser) -> Damping:
         """A scalar factor, 1 for an empty batch."""
-        factor, guarded = self._per_token(seen)
+        factor, rho, guarded = self._per_token(seen)
         total, n = (factor.sum(), seen.batch.mask.sum()) if sums is None else (sums[0], sums[1])
-        return Damping(torch.where(n > 0, total / n.clamp(min=1), 1.0), guarded=guarded)
+        return Damping(torch.where(n > 0, total / n.clamp(min=1), 1.0), rho, guarded=guarded)
 
 
 @dataclass(frozen=True)
 class RmsSeq(_Rms):
-    """A factor per sequence, for its own token losses: SO-GRPO in the fork (`grpo_variance_reduction`, tau 3)."""
+    """A factor per sequence, for its own token losses: SO-GRPO in the fork (`grpo_variance_reduction`, tau 3).
+
+    KL and entropy terms are not scaled. How the minibatch is split does not matter.
+    """
 
     kind: ClassVar[str] = "rms_seq"
 
     def damp(self, seen: Seen, sums: Tensor | None, counts: Normaliser) -> Damping:
         """Factors (B, 1)."""
         imbalance = Imbalance.of(seen.summed(lambda x: x.sum(1)))
-        return Damping(self.factor(imbalance.rho)[:, None], guarded=imbalance.guarded.sum())
+        return Damping(self.factor(imbalance.rho)[:, None], imbalance.rho[:, None], guarded=imbalance.guarded.sum())
 
 
 @dataclass(frozen=True)
@@ -223,6 +242,7 @@ class KlClipFrac(_Scoped):
 
     `form`: sequence, mean_i f_i KL_i with both means over a sequence; batch, <f>_m <KL>_m. The share is detached. KL by
     `estimator` of -d, d the log-ratio clamped to +-20 (k3 = exp(d) - 1 - d is not capped; k2 = d^2 / 2 grows slower).
+    A note on 2511.20718 has KL(theta, old) in its place.
     """
 
     kind: ClassVar[str] = "kl_clipfrac"
@@ -298,7 +318,8 @@ def _norm(tensors: Sequence[Tensor]) -> float:
 class CNorm(Stabiliser):
     """g <- g / max(|C|, guard), C the clipping bias: equations 7 and 8 of 2511.20718.
 
-    The guard is ours: without it the rule is undefined at C = 0 and amplifies wherever |C| < 1.
+    The guard is ours: without it the rule is undefined at C = 0 and amplifies wherever |C| < 1. g is the gradient of
+    the whole loss, so KL and entropy terms are scaled with the surrogate; the RMS rules leave them as they are.
     """
 
     kind: ClassVar[str] = "cnorm"
@@ -309,7 +330,7 @@ class CNorm(Stabiliser):
     def __post_init__(self) -> None:
         self._require(0 < self.guard < math.inf, "guard", "a finite number above 0")
 
-    def on_gradient(self, gradients: Sequence[Tensor], bias: Sequence[Tensor]) -> tuple[list[Tensor], float]:
+    def on_gradient(self, gradients: Sequence[Tensor], bias: Sequence[Tensor]) -> tuple[list[Tensor], float | None]:
         """Scaled gradients and the factor 1 / max(|C|, guard)."""
         norm = _norm(bias)
         factor = 1.0 / (norm if math.isnan(norm) else max(norm, self.guard))
@@ -331,9 +352,9 @@ class Subtract(Stabiliser):
     def __post_init__(self) -> None:
         self._require(math.isfinite(self.alpha), "alpha", "a finite number")
 
-    def on_gradient(self, gradients: Sequence[Tensor], bias: Sequence[Tensor]) -> tuple[list[Tensor], float]:
+    def on_gradient(self, gradients: Sequence[Tensor], bias: Sequence[Tensor]) -> tuple[list[Tensor], float | None]:
         """Gradients of the loss and of `clipped_loss` carry the same sign, so the rule reads the same for them."""
-        return [g - self.alpha * b for g, b in zip(gradients, bias, strict=True)], 1.0
+        return [g - self.alpha * b for g, b in zip(gradients, bias, strict=True)], None
 
 
 STABILISERS: tuple[type[Stabiliser], ...] = (

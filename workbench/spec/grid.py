@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from workbench.spec.settings import Count, Natural, Positive, Settings
+from workbench.spec.settings import Count, Positive, Seed, Settings
 
 
 class Arm(Settings):
@@ -58,7 +58,7 @@ class GridFile(Settings):
 
     kind: Literal["grid", "region"] = "grid"
     question: Annotated[str, Field(min_length=8)]
-    seeds: Annotated[list[Natural], Field(min_length=1, default_factory=lambda: [0])]
+    seeds: Annotated[list[Seed], Field(min_length=1, default_factory=lambda: [0])]
     base: dict[str, Any] = Field(default_factory=dict)
     axes: dict[str, list[Any]] = Field(default_factory=dict)
     arms: list[Arm] = Field(default_factory=list)

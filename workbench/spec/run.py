@@ -15,10 +15,11 @@ from workbench.spec.settings import (
     EngineSettings,
     EvaluationSettings,
     FaultSettings,
+    Few,
     LearnSettings,
-    Natural,
     PolicySettings,
     RecordSettings,
+    Seed,
     Settings,
     StopSettings,
     WarmStartSettings,
@@ -37,7 +38,7 @@ class RunSettings(Settings):
     """Everything that defines one run: what is hashed, stored and shown by `sorl plan`."""
 
     algorithm: str | dict[str, Any] = "ppo"
-    seed: Natural = 0
+    seed: Seed = 0
     iterations: Count = 80
     slots: dict[str, Any] = Field(default_factory=dict)  # changes to slots of whatever algorithm runs
     model: str | None = None  # a folder or a name on the Hugging Face hub; None = `policy`, warm-started
@@ -61,7 +62,7 @@ class RunSettings(Settings):
         ),
     ] = None
     fault: FaultSettings | None = None  # inject a bug from some iteration on
-    threads: Count = 1
+    threads: Few = 1
 
     @model_serializer(mode="wrap")
     def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

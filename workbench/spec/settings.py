@@ -6,11 +6,18 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+# The upper bounds are far beyond use, and within what tables, torch and a machine's threads can hold: what is absurd is
+# said when the file is read, not after the warm start.
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
-Positive = Annotated[float, Field(gt=0.0)]
-Count = Annotated[int, Field(ge=1)]
-Natural = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0.0, le=1e9)]
+Finite = Annotated[float, Field(ge=-1e9, le=1e9)]
+Rate = Annotated[float, Field(gt=0.0, le=1e6)]
+Count = Annotated[int, Field(ge=1, le=10**7)]
+Natural = Annotated[int, Field(ge=0, le=10**7)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Width = Annotated[int, Field(ge=1, le=2**16)]
+Few = Annotated[int, Field(ge=1, le=256)]
 
 
 class Settings(BaseModel):
@@ -24,6 +31,9 @@ class Settings(BaseModel):
         """TOML has no null: "none" switches an optional setting off (`value_clip = "none"`)."""
         if not isinstance(given, dict):
             return given
+        for key, value in given.items():
+            if isinstance(value, str) and "\0" in value:
+                raise ValueError(f"{key} holds a NUL character")
         optional = {k for k, f in cls.model_fields.items() if type(None) in get_args(f.annotation)}
         return {k: None if k in optional and v == "none" else v for k, v in given.items()}
 
@@ -61,7 +71,7 @@ class WorldSettings(Settings):
     """The task: a generated knowledge base, real facts (atlas), or the questions of a data set."""
 
     kind: Literal["facts", "atlas", "dataset"] = "facts"
-    seed: Natural = 0  # wording of the passages; atlas
+    seed: Seed = 0  # wording of the passages; atlas
     data: str | None = None  # a file or a benchmark's name; dataset
     data_split: str | None = None  # of a benchmark; None = the one that papers report; dataset
     eval_data: str | None = None  # held-out questions; None = a tenth of `data`; dataset
@@ -71,9 +81,14 @@ class WorldSettings(Settings):
     hops: tuple[Fraction, Fraction, Fraction] = (0.2, 0.4, 0.4)  # probability of a 1, 2 and 3-hop question
     top_k: Annotated[int, Field(ge=0, le=5)] = 2  # facts returned a search; 0 = the retriever returns nothing
     noise: Fraction = 0.2  # probability that a ranked result list is shuffled
-    max_turns: Count = 6
-    max_turn_tokens: Annotated[int, Field(ge=4)] = 14
+    max_turns: Few = 6
+    max_turn_tokens: Annotated[int, Field(ge=4, le=2**20)] = 14
     reward: Literal["em", "f1"] = "em"
+
+    @property
+    def completion_budget(self) -> int:
+        """Tokens that the policy may write in an episode."""
+        return self.max_turns * self.max_turn_tokens
 
     @model_validator(mode="after")
     def _hops_are_a_distribution(self) -> WorldSettings:
@@ -103,10 +118,10 @@ class PolicySettings(Settings):
     """The policy network of a run without `model`: a fresh transformers decoder of this size, warm-started."""
 
     family: Literal["llama", "qwen3"] = "llama"  # AutoTokenizer forces its own class on qwen2 folders
-    hidden: Count = 64
-    layers: Count = 2
-    heads: Count = 4
-    mlp: Count = 172
+    hidden: Width = 64
+    layers: Few = 2
+    heads: Few = 4
+    mlp: Width = 172
     tied: bool = False
 
 
@@ -114,10 +129,10 @@ class WarmStartSettings(Settings):
     """Imitation on noisy scripted episodes; shared by every run with the same world, policy and warm start."""
 
     steps: Natural = 240
-    batch: Annotated[int, Field(ge=2)] = 64
-    lr: Positive = 3e-3
+    batch: Annotated[int, Field(ge=2, le=10**6)] = 64
+    lr: Rate = 3e-3
     noise: Fraction = 0.1  # probability that a scripted turn goes wrong
-    seed: Natural = 0
+    seed: Seed = 0
 
 
 class EngineSettings(Settings):
@@ -139,11 +154,11 @@ class OptimizerSettings(Settings):
     """SGD or AdamW of one network."""
 
     kind: Literal["sgd", "adamw"] = "sgd"
-    lr: Positive = 0.15
+    lr: Rate = 0.15
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0  # SGD only
     beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9  # AdamW only
     beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.999  # AdamW only
-    weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0.0, le=1e6)] = 0.0
     max_grad_norm: Positive | None = None  # clip the global gradient norm; None = off, the norm is logged all the same
 
 
@@ -154,7 +169,7 @@ class ComputeSettings(Settings):
     dtype: Literal["float32", "bfloat16"] = "float32"  # of matrix products; weights and optimizer are float32
     gradient_checkpointing: bool = False  # hold one layer's activations at a time, compute the others again
     micro_batch_tokens: Count | None = None  # tokens a pass, padding counted; None = by sequences, learn.micro_batch
-    processes: Count = 1  # that share the passes over each batch, a GPU each where there are some
+    processes: Few = 1  # that share the passes over each batch, a GPU each where there are some
 
     @model_serializer(mode="wrap")
     def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -177,7 +192,7 @@ class LearnSettings(Settings):
     policy: OptimizerSettings = OptimizerSettings()
     critic: OptimizerSettings = OptimizerSettings(kind="adamw", lr=1e-3, max_grad_norm=1.0)
     value_clip: Positive | None = 0.5
-    entropy_coef: float = 0.0
+    entropy_coef: Finite = 0.0
     clip_bias_every: Natural = 4  # true clipping bias by a second backward every n updates; 0 = never
     target_kl: Positive | None = None  # stop the epochs of a step once approx_kl exceeds 1.5 times this
     probe_every: Natural = 0  # gradient noise, agreement and tag probabilities every n updates; 0 = never
@@ -270,7 +285,9 @@ class StopSettings(Settings):
         Field(description="so many iterations beyond the one in which the collapse rule first held"),
     ] = None
     updates: Annotated[Count | None, Field(description="so many optimizer updates")] = None
-    tokens: Annotated[Count | None, Field(description="so many trained tokens, each epoch counted")] = None
+    tokens: Annotated[int | None, Field(ge=1, lt=2**63, description="so many trained tokens, each epoch counted")] = (
+        None
+    )
     seconds: Annotated[
         Positive | None,
         Field(description="so much wall time of training, all sessions of a resumed run together"),
@@ -284,7 +301,7 @@ class FaultSettings(Settings):
     at_step: Natural  # the first iteration with it
     until_step: Count | None = None  # the first iteration without it again; None = to the end
     turn: Count | None = None  # the turn that it concerns, where it concerns turns; None = any
-    strength: float | None = None  # its one number; None = the default of its kind
+    strength: Finite | None = None  # its one number; None = the default of its kind
 
     @model_validator(mode="after")
     def _lasts(self) -> FaultSettings:

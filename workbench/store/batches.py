@@ -17,7 +17,7 @@ from workbench.store.stored import ARRAYS, StoredBatch, StoredUpdate
 def steps(run_folder: Path) -> list[int]:
     """Steps of which the batch is stored, in order; none where there are no batches."""
     found = (run_folder / BATCH_FOLDER).glob("[0-9]*.safetensors")
-    return sorted(int(file.stem) for file in found if file.stem.isdigit())
+    return sorted(int(file.stem) for file in found if file.stem.isdecimal() and file.is_file())
 
 
 def folder_of(runs: Path, experiment: str, run_id: str) -> Path | None:
@@ -139,7 +139,7 @@ def _updates(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> tuple
     found = []
     for index, (end, told) in enumerate(zip(ends, meta["updates"], strict=True)):
         part = slice(int(end) - int(arrays["update.size"][index]), int(end))
-        own = {name: arrays.get(f"update.{name}") for name in ("values", "mask", "advantages")}
+        own = {name: arrays.get(f"update.{name}") for name in ("values", "mask", "advantages", "log_prob_old")}
         if sum(told["passes"]) != part.stop - part.start:
             raise ValueError(f"the micro-batches of update {index} are not its rows")
         found.append(

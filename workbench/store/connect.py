@@ -46,7 +46,12 @@ def wanted(runs: Path) -> Path:
 
 @contextmanager
 def writer(runs: Path, seconds: float) -> Iterator[DuckDBPyConnection]:
-    """The one read-write connection, waited for at most `seconds`. Raises Busy, or InputError for an unusable file."""
+    """The one read-write connection, waited for at most `seconds`.
+
+    Raises Busy, and InputError for an unusable file, also where that shows only in the block.
+    """
+    import duckdb
+
     deadline = time.monotonic() + seconds
     if not _WRITING.acquire(timeout=max(seconds, 0)):
         raise Busy(_busy(database(runs), _OURSELVES[0]))
@@ -54,6 +59,8 @@ def writer(runs: Path, seconds: float) -> Iterator[DuckDBPyConnection]:
         connection = _open(runs, deadline, read_only=False, config={})
         try:
             yield connection
+        except duckdb.Error as error:
+            raise unusable(runs, error) from None
         finally:
             connection.close()
     finally:
@@ -64,10 +71,17 @@ def writer(runs: Path, seconds: float) -> Iterator[DuckDBPyConnection]:
 
 @contextmanager
 def reader(runs: Path, seconds: float, config: dict[str, Any]) -> Iterator[DuckDBPyConnection]:
-    """A read-only connection, waited for at most `seconds`; all readers of a process must pass the same `config`."""
+    """A read-only connection, waited for at most `seconds`; all readers of a process must pass the same `config`.
+
+    Raises as `writer` does.
+    """
+    import duckdb
+
     connection = _open(runs, time.monotonic() + seconds, read_only=True, config=config)
     try:
         yield connection
+    except duckdb.Error as error:
+        raise unusable(runs, error) from None
     finally:
         connection.close()
 
@@ -76,13 +90,15 @@ def _open(runs: Path, deadline: float, *, read_only: bool, config: dict[str, Any
     import duckdb
 
     path = database(runs)
+    if path.exists() and not path.is_file():
+        raise unusable(runs, "it is no file")  # opening a pipe waits for ever
     pause = 0.005
     while True:
         try:
             return duckdb.connect(str(path), read_only=read_only, config=config)
         except duckdb.Error as error:
             if not any(words in str(error) for words in _BUSY):
-                raise InputError(_unusable(path, error)) from None
+                raise unusable(runs, error) from None
             if time.monotonic() >= deadline:
                 raise Busy(_busy(path, str(error))) from None
         if not read_only:
@@ -108,10 +124,10 @@ def _busy(path: Path, error: str) -> str:
     return f"database '{path}' is held open by {who}: close it, or wait and try again; your runs are not affected"
 
 
-def _unusable(path: Path, error: Exception) -> str:
-    first = str(error).strip().splitlines()[0]
-    return (
-        f"cannot open database '{path}': {first}\n"
-        f"It is only an index: check that '{path.parent}' can be written, or delete the file and type `sorl sync`; "
-        f"the rows come back from the run folders"
+def unusable(runs: Path, why: Exception | str) -> InputError:
+    """What to say of a file that is damaged, or that is not (only) ours."""
+    first = str(why).strip().splitlines()[0]
+    return InputError(
+        f"cannot open database '{database(runs)}': {first}; it is only an index: delete it and type `sorl sync`; its "
+        f"rows come back from the run folders (if '{runs}' can be written)"
     )

@@ -1,4 +1,4 @@
-"""What a run printed: the end of its console.log, without anything that would act as a control sequence."""
+"""Text that anybody may have written, made harmless for a terminal; and the end of what a run printed."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from pathlib import Path
 
 NAME = "console.log"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]+[0-~]|[@-Z\\-_])")
-# Besides the control characters, those that reorder the text around them: a log must not rewrite what stands beside it.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# Besides the control characters, those that reorder or break the text around them (a log must not rewrite what stands
+# beside it), and halves of characters, which cannot be printed at all.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def plain(text: str) -> str:
-    """`text` without escape sequences and control characters (tab and newline stay)."""
+    """What a program printed, without its escape sequences and control characters (tab and newline stay)."""
     return _CONTROLS.sub("", _ESCAPES.sub("", text))
+
+
+def visible(text: str) -> str:
+    """A name or text with its control characters shown as `\\u001b`, as JSON escapes them (tab and newline stay)."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def tail(log: Path, since: int = 0, size: int = 65536) -> list[str]:

@@ -164,6 +164,8 @@ class Reader:
                     f"stopped after {self.seconds:g} s: ask for fewer runs or steps (WHERE run_id = ...), "
                     f"or allow more time"
                 ) from None
+            except (duckdb.IOException, duckdb.SerializationException, duckdb.InternalException, duckdb.FatalException):
+                raise  # the file is damaged
             except (duckdb.Error, OSError) as error:  # Arrow passes on as an OSError what happens after the first rows
                 raise InputError(_words(error)) from None
             finally:

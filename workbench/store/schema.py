@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.spec import TABLES, Alarm, Diagnostic, Level
+from workbench.spec import ROLLUPS, SPAN, TABLES, Alarm, Diagnostic, Level
 from workbench.spec import table as spec_table
 from workbench.store import rollup
 from workbench.store.quoting import literal, quoted
@@ -111,17 +111,32 @@ def ddl() -> list[str]:
 
 def is_current(connection: DuckDBPyConnection, dictionary: Sequence[Diagnostic] = ()) -> bool:
     """True where the database has this schema and every diagnostic of `dictionary`."""
-    known = connection.execute(
-        "SELECT 1 FROM duckdb_functions() WHERE function_name = 'sorl_schema' AND macro_definition = $hash",
-        {"hash": literal(_fingerprint())},
-    )
-    return known.fetchone() is not None and not _undeclared(connection, dictionary)
+    return _marked(connection) and not _missing(connection) and not _undeclared(connection, dictionary)
+
+
+def refuse_strange(connection: DuckDBPyConnection) -> None:
+    """Raise duckdb.CatalogException where a table of ours is somebody else's, or is gone with its rows.
+
+    Before anything is done about segments: none would fit, and none of them is at fault.
+    """
+    import duckdb
+
+    found = dict(connection.execute(_OBJECTS).fetchall())
+    if strange := sorted(name for name, kind in _objects().items() if found.get(name, kind) != kind):
+        raise duckdb.CatalogException(f"another program made {', '.join(strange)} in it")
+    types = {(t.name, c.name): c.type for t in TABLES for c in t.columns}
+    for table, column, kind in connection.execute(_TYPES).fetchall():
+        if types.get((table, column), kind) != kind:
+            raise duckdb.CatalogException(f"another program made {table}.{column} in it ({kind})")
+    if _marked(connection) and (gone := [name for name in _missing(connection) if _objects()[name] == "table"]):
+        raise duckdb.CatalogException(f"table {', '.join(gone)} was dropped from it")
 
 
 def create(connection: DuckDBPyConnection, dictionary: Sequence[Diagnostic] = ()) -> None:
     """Create or update tables, comments and views in one transaction; does nothing where the schema is current."""
     if is_current(connection, dictionary):
         return
+    refuse_strange(connection)
     connection.execute("BEGIN")
     for statement in ddl():
         connection.execute(statement)
@@ -138,7 +153,7 @@ def create(connection: DuckDBPyConnection, dictionary: Sequence[Diagnostic] = ()
 
 def add_measured_columns(connection: DuckDBPyConnection) -> None:
     """Give every diagnostic of table `diagnostic` its column and its comment, where they are missing."""
-    for name, table, level, unit, formula, description, kind in connection.execute(_MISSING).fetchall():
+    for name, table, level, unit, formula, description, kind in connection.execute(_MISSING, [_MEASURED]).fetchall():
         full = f"{kind or 'DOUBLE'}[]" if level == Level.TOKEN.value else kind or "DOUBLE"
         connection.execute(f"ALTER TABLE {quoted(table)} ADD COLUMN IF NOT EXISTS {quoted(name)} {full}")
         words = literal(comment(description, unit, formula))
@@ -146,15 +161,48 @@ def add_measured_columns(connection: DuckDBPyConnection) -> None:
     rollup.fit(connection)
 
 
+_MEASURED = [t.name for t in TABLES if t.name not in ("segment", "diagnostic", "experiment")]
 # Diagnostics without a column, or whose column nobody described yet. A segment may name a table or a type that does not
-# exist: such a row is only a row.
+# exist, or nothing: such a row is only a row.
 _MISSING = """
     SELECT d.name, d.table_name, d.level, d.unit, d.formula, d.description, d.sql_type
     FROM diagnostic d
     JOIN duckdb_tables() t ON t.table_name = d.table_name AND NOT t.internal
     LEFT JOIN duckdb_columns() c ON c.table_name = d.table_name AND c.column_name = d.name
-    WHERE coalesce(c.comment, '') = '' AND coalesce(d.sql_type, 'DOUBLE') IN ('DOUBLE', 'BIGINT', 'BOOLEAN', 'VARCHAR')
+    WHERE d.name <> '' AND list_contains(?, d.table_name)
+      AND coalesce(c.comment, '') = '' AND coalesce(d.sql_type, 'DOUBLE') IN ('DOUBLE', 'BIGINT', 'BOOLEAN', 'VARCHAR')
 """
+
+
+_OBJECTS = """
+    SELECT table_name, 'table' FROM duckdb_tables() WHERE NOT internal AND database_name = current_database()
+    UNION ALL
+    SELECT view_name, 'view' FROM duckdb_views() WHERE NOT internal AND database_name = current_database()
+"""
+_TYPES = """
+    SELECT table_name, column_name, data_type FROM duckdb_columns()
+    WHERE NOT internal AND database_name = current_database()
+"""
+
+
+def _objects() -> dict[str, str]:
+    """Every table and view of the database, and which of the two it is."""
+    tables = (*(t.name for t in TABLES), SPAN.name, *(r.name for r in ROLLUPS))
+    return dict.fromkeys(tables, "table") | dict.fromkeys(views(), "view")
+
+
+def _missing(connection: DuckDBPyConnection) -> list[str]:
+    found = dict(connection.execute(_OBJECTS).fetchall())
+    return sorted(name for name in _objects() if name not in found)
+
+
+def _marked(connection: DuckDBPyConnection) -> bool:
+    """Whether a sorl with this very schema made the database, or brought it up to date."""
+    known = connection.execute(
+        "SELECT 1 FROM duckdb_functions() WHERE function_name = 'sorl_schema' AND macro_definition = $hash",
+        {"hash": literal(_fingerprint())},
+    )
+    return known.fetchone() is not None
 
 
 def _undeclared(connection: DuckDBPyConnection, dictionary: Sequence[Diagnostic]) -> list[Diagnostic]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from workbench.spec import TABLES
+from workbench.spec.files import open_file
 
 CORRUPT = ".corrupt"  # a segment that is set aside keeps its name, with this behind it
 _TABLES = frozenset(table.name for table in TABLES) - {"segment"}
@@ -71,19 +73,22 @@ def run_folders(runs: Path) -> Iterator[Folder]:
                 yield Folder(run.name, experiment.name, run)
 
 
-def segments(runs: Path) -> Iterator[Segment]:
-    """Every segment file of the runs and of the experiments, unfinished ones (hidden names) left out."""
-    for experiment in _folders(runs):
-        yield from _segments(experiment, "", experiment.name, prefix=f"{experiment.name}/")
-        for run in _folders(experiment):
+def segments(runs: Path, skipped: list[str] | None = None) -> Iterator[Segment]:
+    """Every segment file of the runs and of the experiments, unfinished ones (hidden names) left out.
+
+    What stands in the place of one and cannot be read (a pipe, a link to itself) is named in `skipped`.
+    """
+    for experiment in _folders(runs, skipped):
+        yield from _segments(experiment, "", experiment.name, f"{experiment.name}/", skipped)
+        for run in _folders(experiment, skipped):
             if run.name != "segments":
-                yield from _segments(run, run.name, experiment.name, prefix="")
+                yield from _segments(run, run.name, experiment.name, "", skipped)
 
 
 def alive(folder: Path) -> bool:
     """True while a process holds the folder's lock: the trainer holds it for as long as it lives."""
     try:
-        with (folder / "lock").open("rb") as handle:
+        with open_file(folder / "lock") as handle:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -97,17 +102,22 @@ def now() -> datetime:
     return datetime.now(UTC).replace(tzinfo=None)
 
 
-def _segments(folder: Path, run_id: str, experiment: str, prefix: str) -> Iterator[Segment]:
-    for table in _folders(folder / "segments"):
+def _segments(folder: Path, run_id: str, experiment: str, prefix: str, skipped: list[str] | None) -> Iterator[Segment]:
+    for table in _folders(folder / "segments", skipped):
         if table.name not in _TABLES:
             continue
-        for entry in os.scandir(table):
+        for entry in _entries(table, skipped):
             name = entry.name.removesuffix(CORRUPT)
             if name.startswith(".") or not name.endswith(".parquet"):
                 continue
             try:
                 state = entry.stat()
-            except FileNotFoundError:  # deleted between the listing and now
+                if not entry.is_file():
+                    raise OSError(errno.EINVAL, "it is no file")
+            except FileNotFoundError:  # deleted between the listing and now, or a link to nothing
+                continue
+            except OSError as error:
+                _skip(skipped, entry.path, error)
                 continue
             yield Segment(
                 run_id, experiment, table.name, f"{prefix}segments/{table.name}/{name}", Path(entry.path),
@@ -115,9 +125,28 @@ def _segments(folder: Path, run_id: str, experiment: str, prefix: str) -> Iterat
             )  # fmt: skip
 
 
-def _folders(parent: Path) -> list[Path]:
+def _folders(parent: Path, skipped: list[str] | None = None) -> list[Path]:
+    found = []
+    for entry in _entries(parent, skipped):
+        try:
+            if not entry.name.startswith(".") and entry.is_dir():
+                found.append(Path(entry.path))
+        except OSError as error:
+            _skip(skipped, entry.path, error)
+    return sorted(found)
+
+
+def _entries(folder: Path, skipped: list[str] | None) -> list[os.DirEntry[str]]:
     try:
-        entries = [Path(e.path) for e in os.scandir(parent) if not e.name.startswith(".") and e.is_dir()]
+        return list(os.scandir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(entries)
+    except OSError as error:
+        _skip(skipped, str(folder), error)
+        return []
+
+
+def _skip(skipped: list[str] | None, path: str, error: OSError) -> None:
+    """One bad folder must not keep the others from being read."""
+    if skipped is not None:
+        skipped.append(f"'{path}' left out: {(error.strerror or str(error)).lower()}")

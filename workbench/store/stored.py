@@ -45,6 +45,7 @@ ARRAYS: Mapping[str, Stored] = {
     "update.values": Stored("RT", "float", "critic at the start of the update", False),
     "update.mask": Stored("RT", "bool", "loss mask of the update, where it trained on a part of each row", False),
     "update.advantages": Stored("RT", "float", "advantages of the update, likewise", False),
+    "update.log_prob_old": Stored("RT", "float", "log-prob under the proximal policy of the update, likewise", False),
 }
 """Every array of a file, except the weights `policy.*` and `critic.*`. R = rows of all updates together."""
 
@@ -67,14 +68,16 @@ class StoredUpdate:
     advantages: np.ndarray | None  # (b, T), None = those of the batch's rows
     passes: tuple[int, ...]
     scalars: Mapping[str, float | None]
+    log_prob_old: np.ndarray | None = None  # (b, T) nats, None = those of the batch's rows
 
 
 @dataclass(frozen=True)
 class StoredBatch:
     """The training batch of one step as it was trained on. Log-probs are nats, 0 where not defined.
 
-    `meta` holds what the numbers depend on: algorithm, slots, temperature, learn, compute, and model (the architecture)
-    where weights are stored. `mask` is the loss mask after the algorithm's selection, `mask_sampled` before it.
+    `meta` holds what the numbers depend on: algorithm, slots, temperature, learn, compute, completion_budget, and model
+    (the architecture) where weights are stored. `mask` is the loss mask after the algorithm's selection, `mask_sampled`
+    before it.
     """
 
     step: int

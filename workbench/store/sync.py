@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from workbench.spec import TABLES, Diagnostic, InputError, Table
 from workbench.spec import table as spec_table
 from workbench.store import connect, rollup
 from workbench.store.quoting import quoted
-from workbench.store.schema import add_measured_columns, create, is_current
+from workbench.store.schema import add_measured_columns, create, is_current, refuse_strange
 from workbench.store.segments import Folder, Segment, alive, run_folders, segments
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 DIED = "the process died"
 _PATIENCE = 30.0
+_MOST_VALUES = 10**7  # of a column of a segment, which holds a second of a run; equal values are a few bytes in a file
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
 # The dictionary first: it names the columns of the rest.
 _ORDER = ("diagnostic", *(t.name for t in TABLES if t.name not in ("diagnostic", "segment")))
@@ -96,7 +98,7 @@ def forget(runs: Path, run_id: str, *, seconds: float = _PATIENCE) -> int:
 
 def _disk(runs: Path) -> _Disk:
     folders: dict[str, Folder] = {}
-    skipped = []
+    skipped: list[str] = []
     for folder in run_folders(runs):
         first = folders.setdefault(folder.run_id, folder)
         if first is not folder:
@@ -104,7 +106,7 @@ def _disk(runs: Path) -> _Disk:
                 f"'{folder.experiment}/{folder.run_id}' left out: '{first.experiment}' has a run of that name; "
                 f"rename one of the two"
             )
-    found = [s for s in segments(runs) if not s.run_id or folders[s.run_id].experiment == s.experiment]
+    found = [s for s in segments(runs, skipped) if not s.run_id or folders[s.run_id].experiment == s.experiment]
     return _Disk(found, folders, skipped)
 
 
@@ -158,7 +160,6 @@ def _apply(connection: DuckDBPyConnection, plan: _Plan, disk: _Disk, report: Syn
         moved = [s.set_aside() for s in broken]
         aside += moved
         report.corrupt += [s.path for s in moved]
-        table = ""
         connection.execute("BEGIN")
         try:
             for table in _ORDER:
@@ -171,8 +172,8 @@ def _apply(connection: DuckDBPyConnection, plan: _Plan, disk: _Disk, report: Syn
             connection.execute("COMMIT")
         except duckdb.Error as error:
             connection.execute("ROLLBACK")
-            suspects = [s for s in good if s.table == table]
-            broken = [s for s in suspects if not _ingestible(connection, s)]
+            refuse_strange(connection)
+            broken = _culprits(connection, good)
             if not broken:
                 raise InputError(f"cannot write the database: {str(error).strip().splitlines()[0]}") from error
             good = [s for s in good if s not in broken]
@@ -184,14 +185,20 @@ def _apply(connection: DuckDBPyConnection, plan: _Plan, disk: _Disk, report: Syn
 
 
 def _readable(connection: DuckDBPyConnection, found: list[Segment]) -> tuple[list[Segment], list[Segment]]:
-    """Segments with a whole footer, with their number of rows, and the others."""
+    """Segments with a whole footer and no more than _MOST_VALUES in a column, with their rows, and the others."""
     import duckdb
 
     def counts(files: list[Segment]) -> dict[str, int]:
         rows = connection.execute(
             "SELECT file_name, num_rows FROM parquet_file_metadata($files)", {"files": [str(s.path) for s in files]}
         )
-        return dict(rows.fetchall())
+        known = {file: n for file, n in rows.fetchall() if n <= _MOST_VALUES}
+        if lists := [str(s.path) for s in files if s.table == "token"]:
+            asked = "SELECT file_name, sum(num_values) FROM parquet_metadata($files) GROUP BY file_name, column_id"
+            for file, n in connection.execute(asked, {"files": lists}).fetchall():
+                if n > _MOST_VALUES:
+                    known.pop(file, None)
+        return known
 
     if not found:
         return [], []
@@ -206,18 +213,41 @@ def _readable(connection: DuckDBPyConnection, found: list[Segment]) -> tuple[lis
     return good, [s for s in found if str(s.path) not in known]
 
 
-def _ingestible(connection: DuckDBPyConnection, segment: Segment) -> bool:
-    """Try one segment alone and take it back: what fails here is the segment's own fault."""
+def _culprits(connection: DuckDBPyConnection, good: list[Segment]) -> list[Segment]:
+    """The segments whose fault it is that `good` cannot be written: those that cannot be written alone.
+
+    Where each can (one declares a column as numbers, another fills it with text), those of the first run that cannot be
+    written after the runs before it.
+    """
+    if alone := [s for s in _failing(connection, good) if _failing(connection, [s])]:
+        return alone
+    runs: dict[tuple[str, str], list[Segment]] = {}
+    for segment in good:
+        runs.setdefault((segment.experiment, segment.run_id), []).append(segment)
+    groups = list(runs.values())
+    fine, fails = 0, len(groups)  # so many runs can be written together, so many cannot
+    while fails - fine > 1:
+        middle = (fine + fails) // 2
+        fine, fails = (fine, middle) if _failing(connection, list(chain(*groups[:middle]))) else (middle, fails)
+    return [s for s in _failing(connection, list(chain(*groups[:fails]))) if s in groups[fails - 1]]
+
+
+def _failing(connection: DuckDBPyConnection, found: list[Segment]) -> list[Segment]:
+    """Write the segments and take them back; those of the table at which that fails, none where it does not."""
     import duckdb
 
+    table = ""
     connection.execute("BEGIN")
     try:
-        _ingest(connection, spec_table(segment.table), [segment], [])
+        for table in _ORDER:
+            _ingest(connection, spec_table(table), [s for s in found if s.table == table], [])
+        table = ""
+        rollup.roll(connection)
     except duckdb.Error:
-        return False
+        return [s for s in found if s.table == table] or found
     finally:
         connection.execute("ROLLBACK")
-    return True
+    return []
 
 
 def _ingest(connection: DuckDBPyConnection, table: Table, files: list[Segment], stale: Sequence[str]) -> None:
@@ -285,6 +315,8 @@ def _fit_columns(connection: DuckDBPyConnection, table: Table, files: list[Segme
         present = have.get(name.lower())
         if present is None and kind.strip('"') == "NULL":
             continue  # nothing was measured, so nobody knows the type yet
+        if table.name != "token" and kind.endswith(("]", ")")) and not kind.startswith("DECIMAL"):
+            continue  # a list or a table in a cell, where one value belongs
         if present is None:
             connection.execute(f"ALTER TABLE {quoted(table.name)} ADD COLUMN {quoted(name)} {kind}")
         elif present in _INTEGERS and kind in ("DOUBLE", "FLOAT") and name not in {c.name for c in table.columns}:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workbench.spec import CollapseSettings
+from pydantic import ValidationError
+
+from workbench.spec import CollapseSettings, InputError
+from workbench.spec.files import from_json
 
 if TYPE_CHECKING:
     from workbench.store.reader import Reader
@@ -32,18 +34,28 @@ class Recorded:
     @property
     def settings(self) -> CollapseSettings:
         """The collapse rule that the run was configured with; the defaults where it does not say."""
-        return CollapseSettings.model_validate(self.config.get("collapse", {}))
+        try:
+            return CollapseSettings.model_validate(self.config.get("collapse", {}))
+        except ValidationError:
+            raise InputError(f"run '{self.run_id}': its stored configuration has a [collapse] that is none") from None
 
     @property
     def episodes(self) -> int | None:
         """Episodes behind each point of the curve; None where the configuration does not say."""
-        episodes = self.config.get("learn", {}).get("episodes")
-        return None if episodes is None else int(episodes)
+        learn = self.config.get("learn")
+        episodes = learn.get("episodes") if isinstance(learn, dict) else None
+        return episodes if isinstance(episodes, int) else None
 
     @property
     def config(self) -> dict[str, Any]:
-        """Its configuration; empty where it has none, as of other trainers."""
-        return dict(json.loads(self.row["config"])) if self.row["config"] else {}
+        """Its configuration; empty where it has none, as of other trainers. Raises InputError where it is no table."""
+        try:
+            told = from_json(self.row["config"]) if self.row["config"] else {}
+        except ValueError:
+            told = None
+        if not isinstance(told, dict):
+            raise InputError(f"run '{self.run_id}': its stored configuration is no JSON table")
+        return told
 
 
 def recorded(reader: Reader, columns: Sequence[str], experiment: str | None = None) -> list[Recorded]:

@@ -10,12 +10,14 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from workbench.spec import InputError
+from workbench.spec.files import from_json, open_file
 from workbench.verdict.runs import runs as runs_in
 from workbench.verdict.survival import observed
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from workbench.store.reader import Reader
 
 KEY, FORMAT = b"sorl_results", 1
+_VALUES = 50_000_000  # in a file; a thousand runs of a thousand steps are 30 million
 # Curve -> how a step's value comes from its row of `step` (s) and its updates (u); means over updates skip NULLs.
 SERIES = {
     "success": "s.success", "grad_norm_max": "s.grad_norm_max", "clip_frac": "s.clip_frac",
@@ -154,19 +157,19 @@ def write(found: Results, file: Path) -> None:
 def read(file: Path) -> Results:
     """Read a file of `write`. Raises InputError for anything else, saying what it is and how to make one."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     make = "`sorl report EXPERIMENT --export FILE.parquet` writes one"
     if file.is_dir():
         raise InputError(f"'{file}' is a folder; {make}")
     try:
-        table = pq.read_table(file, partitioning=None)
+        with open_file(file) as opened:
+            table = _read(opened, file)
     except FileNotFoundError:
         raise InputError(f"no file '{file}'; {make}") from None
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"'{file}' is no Parquet file of results ({str(error).splitlines()[0]}); {make}") from None
     try:
-        about = json.loads((table.schema.metadata or {})[KEY])
+        about = from_json((table.schema.metadata or {})[KEY])
         kind = about["format"]
         told = [str(about[name]) for name in ("experiment", "question", "toml")]
         fairness = tuple(str(line) for line in about["fairness"])
@@ -185,6 +188,18 @@ def read(file: Path) -> Results:
     except (pa.ArrowException, ValueError) as error:
         raise InputError(f"'{file}' has a column of another type: {str(error).splitlines()[0]}; {make}") from None
     return Results(told[0], told[1], told[2], fairness, table)
+
+
+def _read(opened: BufferedReader, file: Path) -> pa.Table:
+    """The table; its values are counted first, as a few bytes of a file can be more than memory holds."""
+    import pyarrow.parquet as pq
+
+    found = pq.ParquetFile(opened)
+    about = found.metadata
+    groups = (about.row_group(i) for i in range(about.num_row_groups))
+    if sum(group.column(i).num_values for group in groups for i in range(group.num_columns)) > _VALUES:
+        raise InputError(f"'{file}' holds more than {_VALUES:,} values, which no results of runs do")
+    return found.read()
 
 
 def _schema() -> pa.Schema:

@@ -11,6 +11,7 @@ import pytest
 
 from workbench.cli.diagnose import judge
 from workbench.spec import TABLES, InputError
+from workbench.verdict.diagnosis import foreign
 from workbench.verdict.diagnosis.diagnose import diagnose
 from workbench.verdict.diagnosis.foreign import read
 from workbench.verdict.diagnosis.names import NAMES
@@ -98,3 +99,42 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, name: str, content: str, sa
     path.write_text(content)
     with pytest.raises(InputError, match=says):
         read(path, judge)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("comma.csv", "step,reward,entropy\n1,0.5,0.75\n2,0.25,0.5\n"),
+        ("semicolon.csv", "step;reward;entropy\n1;0,5;0,75\n2;0,25;0,5\n"),
+        ("semicolon_and_point.csv", "step;reward;entropy\n1;0.5;0.75\n2;0.25;0.5\n"),
+        ("tab.csv", "step\treward\tentropy\n1\t0.5\t0.75\n2\t0.25\t0.5\n"),
+        ("tab.tsv", "step\treward\tentropy\n1\t0.5\t0.75\n2\t0.25\t0.5\n"),
+        ("lines.jsonl", '{"step": 1, "reward": 0.5, "entropy": 0.75}\n{"step": 2, "reward": 0.25, "entropy": 0.5}\n'),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_tables_are_read_whatever_parts_their_cells_and_in_utf_16(
+    tmp_path: Path, name: str, text: str, encoding: str
+) -> None:
+    (tmp_path / name).write_bytes(text.encode(encoding))
+    log = read(tmp_path / name, judge)
+    assert log.series("step", "success").to_dict() == {1: 0.5, 2: 0.25}
+    assert log.series("step", "entropy").to_dict() == {1: 0.75, 2: 0.5}
+
+
+def test_of_a_log_of_more_steps_than_are_judged_every_so_many_th_is_read_and_its_name_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(f'{{"step": {i}, "entropy": {i / 8}}}\n' for i in range(foreign.STEPS + 1)))
+    log = read(path, judge)
+    assert log.series("step", "entropy").head(3).to_dict() == {0: 0.0, 2: 0.25, 4: 0.5}
+    assert log.name == f"log.jsonl (one in 2 of its {foreign.STEPS + 1:,} steps)"
+    path.write_text('{"entropy": 0}\n' * (foreign.ROWS + 1))
+    with pytest.raises(InputError, match="more than 300,000 rows"):
+        read(path, judge)
+
+
+def test_a_row_whose_step_is_infinite_or_no_number_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    steps = ("1e999", '"x"', "9" * 400, "1e300", "3")
+    path.write_text("".join(f'{{"step": {step}, "entropy": 0.5}}\n' for step in steps))
+    assert read(path, judge).series("step", "entropy").to_dict() == {3: 0.5}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 from workbench.agent.data.items import Item, NotARow, item_of
 from workbench.spec import InputError
+from workbench.spec.files import from_json, open_file
 
 _ROWS = 1024  # of a parquet file that are in memory at a time
 
@@ -56,14 +57,14 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
         yield from _parquet(path)
         return
     try:
-        with path.open(encoding="utf-8-sig") as file:
+        with open_file(path) as opened, io.TextIOWrapper(opened, "utf-8-sig") as file:
             start = file.read(1)
             file.seek(0)
             if start == "[":
-                yield from _objects(enumerate(json.load(file), start=1), path)
+                yield from _objects(enumerate(from_json(file.read()), start=1), path)
             else:
                 yield from _objects(
-                    ((n, json.loads(line)) for n, line in enumerate(file, start=1) if line.strip()), path
+                    ((n, from_json(line)) for n, line in enumerate(file, start=1) if line.strip()), path
                 )
     except (ValueError, OSError) as error:
         if isinstance(error, InputError):
@@ -83,7 +84,7 @@ def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
+        with open_file(path) as opened, pq.ParquetFile(opened) as file:
             for batch in file.iter_batches(_ROWS):
                 yield from batch.to_pylist()
     except (OSError, pa.ArrowException) as error:

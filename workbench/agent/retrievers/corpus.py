@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import mmap
 import os
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from workbench.spec import InputError
+from workbench.spec.files import from_json
 
 _CHUNK = 1 << 20
 _EXAMPLE = '{"id": "0", "contents": "Lima is the capital of Peru."}'
@@ -42,7 +42,7 @@ class Corpus:
         """(id, contents) of line `i`, from 0. Raises InputError for a line that is not a passage."""
         line = self._bytes[self._starts[i] : self._starts[i + 1]]
         try:
-            passage = json.loads(line)
+            passage = from_json(line)
             return str(passage["id"]), _text(passage)
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(

@@ -53,7 +53,7 @@ def _known(folder: Path) -> dict[str, str]:
     """The messages of KINDS that stand in the run's folder."""
     newest: dict[str, tuple[datetime, str | None]] = {}
     for file in sorted((folder / "segments" / "event").glob("*.parquet")):
-        if file.name.startswith("."):
+        if file.name.startswith(".") or not file.is_file():
             continue
         try:
             found = pq.read_table(file, columns=["kind", "message", "written_at"]).to_pylist()

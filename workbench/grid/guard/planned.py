@@ -86,7 +86,8 @@ def normaliser(arms: Mapping[str, RunSettings], algorithms: Mapping[str, Any], r
     declared = {arm: resolve(algorithm.name, {}) for arm, algorithm in algorithms.items()}
     parts = {arm: _slots(algorithm, NORMALISER) for arm, algorithm in algorithms.items()}
     rest = {arm: (_slots(algorithms[arm], OTHER_SLOTS), _settings(arms[arm])) for arm in arms}
-    present = {(repr(parts[arm]), repr(rest[arm])) for arm in arms}
+    told = {arm: (repr(parts[arm]), repr(rest[arm])) for arm in arms}
+    present = set(told.values())
     found: dict[str, Finding] = {}
     for one, other in combinations(arms, 2):
         undeclared = [
@@ -94,7 +95,7 @@ def normaliser(arms: Mapping[str, RunSettings], algorithms: Mapping[str, Any], r
             for slot in NORMALISER
             if parts[one][slot] != parts[other][slot] and getattr(declared[one], slot) == getattr(declared[other], slot)
         ]
-        crossed = {(repr(parts[one]), repr(rest[other])), (repr(parts[other]), repr(rest[one]))}
+        crossed = {(told[one][0], told[other][1]), (told[other][0], told[one][1])}
         # A pair that differs in nothing else is its own isolation: the one with the rest of the other is the one.
         if undeclared and not crossed & present and other not in found:
             message = (

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlencode
 
-from workbench.store.console import plain
+from workbench.store.console import visible
 from workbench.verdict.diagnosis.attribution import Culprit
 from workbench.verdict.diagnosis.finding import Diagnosis, Finding, Moved
 
@@ -27,7 +27,7 @@ def headline(d: Diagnosis) -> str:
     fell = f", onset at step {d.onset}" if d.onset is not None else ""
     outcome = {"no_learning": "did not rise above its start", "mild": "a mild fall"}.get(outcome, outcome)
     status = f", {run['status']}" if run.get("status") not in (None, "finished") else ""
-    return f"{plain(d.log.name)}: {outcome}{fell}; {d.log.steps} steps{status}"
+    return f"{visible(d.log.name)}: {outcome}{fell}; {d.log.steps} steps{status}"
 
 
 def fallen(d: Diagnosis) -> str:
@@ -52,7 +52,7 @@ def fallen(d: Diagnosis) -> str:
 
 def none_found(d: Diagnosis) -> str:
     """What to say where no cause was found: of a run that is down never that nothing was."""
-    events = ", ".join(f"{plain(kind)} at step {step}" for step, kind in d.critical)
+    events = ", ".join(f"{visible(kind)} at step {step}" for step, kind in d.critical)
     said = f" Critical: {events}." if events else ""
     if d.onset is not None or d.slump is not None or events or d.log.run.get("outcome") in ("mild", "diverged"):
         return f"None of the known causes fits.{said}"
@@ -96,7 +96,7 @@ def place(d: Diagnosis, finding: Finding) -> str:
 
 
 def _filled(template: str, d: Diagnosis, finding: Finding) -> str:
-    return template.replace("{run}", plain(d.log.name)).replace("{step}", str(finding.clue.step))
+    return template.replace("{run}", visible(d.log.name)).replace("{step}", str(finding.clue.step))
 
 
 def test_of(d: Diagnosis, finding: Finding) -> str:
@@ -105,13 +105,13 @@ def test_of(d: Diagnosis, finding: Finding) -> str:
     experiment = d.log.run.get("experiment")
     if experiment is None:  # a log of another trainer: no command of ours reaches it
         return "train again with " + told.replace("--set ", "") if told.startswith("--set") else ""
-    return f"sorl run {plain(str(experiment))}.toml {told}" if told.startswith("--set") else told
+    return f"sorl run {visible(str(experiment))}.toml {told}" if told.startswith("--set") else told
 
 
 def spot(culprit: Culprit) -> str:
     """Turn, tokens and size of one culprit, and how rare the like is by chance."""
     tokens = f"token {culprit.first}" if culprit.first == culprit.last else f"tokens {culprit.first}-{culprit.last}"
-    words = f' "{plain(culprit.text)}"' if culprit.text.strip() else ""
+    words = f' "{visible(culprit.text)}"' if culprit.text.strip() else ""
     return (
         f"turn {culprit.turn} of trajectory {culprit.trajectory}, {tokens}{words}: {culprit.quantity} up to "
         f"{culprit.value:+.2g} nats; by chance {culprit.expected:.1g} such stretches a batch"
@@ -132,14 +132,14 @@ def ranking(name: str, step: int, found: Sequence[Culprit], top: int) -> str:
     """For a terminal: the turns of a stored batch that its other tokens do not explain."""
     here = [one for one in found if one.stands_out]
     if not found:
-        return f"{plain(name)}, step {step}: every token of the batch is as usual."
+        return f"{visible(name)}, step {step}: every token of the batch is as usual."
     title = (
         f"{len(here)} of its turns stand{'s' * (len(here) == 1)} out"
         if here
         else "no turn stands out; the first of them"
     )
     return "\n".join(
-        [f"{plain(name)}, step {step}: {title}", *(f"{i}. {spot(c)}" for i, c in enumerate((here or found)[:top], 1))]
+        [f"{visible(name)}, step {step}: {title}", *(f"{i}. {spot(c)}" for i, c in enumerate((here or found)[:top], 1))]
     )
 
 
@@ -159,7 +159,7 @@ def text(d: Diagnosis) -> str:
             "",
             f"{rank}. {cause.title}  [{cause.name}: {cause.severity}, {_GRADES[clue.grade]}, "
             f"{100 * clue.confidence:.0f} %]",
-            f"   seen:    {plain(clue.says)}",
+            f"   seen:    {visible(clue.says)}",
             f"   change:  {_filled(cause.change, d, finding)}",
         ]
         if carried := carried_by(d, finding):
@@ -197,7 +197,7 @@ def markdown(d: Diagnosis) -> str:
 
 
 def _escaped(words: str) -> str:
-    return plain(words).replace("<", "&lt;").replace("|", "\\|").replace("`", "'")
+    return visible(words).replace("<", "&lt;").replace("|", "\\|").replace("`", "'")
 
 
 def as_dict(d: Diagnosis) -> dict[str, Any]:

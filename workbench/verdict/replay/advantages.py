@@ -50,7 +50,7 @@ class Advantages:
     def estimated(self, algorithm: Algorithm) -> Batch:
         """The batch with the advantages that the algorithm's own slot makes of rewards, values and groups."""
         batch = self.loaded.batch
-        recipe = (algorithm.advantage, algorithm.select, algorithm.kl)
+        recipe = (algorithm.advantage, algorithm.select, algorithm.kl, algorithm.shaping)
         if recipe not in self._known:
             made = prepare(algorithm, batch)
             assert made.advantages is not None

@@ -62,9 +62,7 @@ Cells = dict[str, np.ndarray]  # trajectory, turn and each of SUMS, HIGHEST, LOW
 
 def shared(cut: Cut, at: Stretches) -> Cells:
     """What does not depend on the algorithm: token ratios r = exp(clamp(d, +-20)) and their moments."""
-    old = cut.take("log_prob_old")
-    assert old is not None
-    d = (cut.log_prob - old).masked_fill_(~cut.columns.inside, 0)
+    d = (cut.log_prob - cut.log_prob_old).masked_fill_(~cut.columns.inside, 0)
     ratio = d.clamp(-LOG_LIMIT, LOG_LIMIT).exp_()
     lengths = np.diff(at.start, append=cut.turn.numel())[at.real]
     return {

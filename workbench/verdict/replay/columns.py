@@ -38,8 +38,8 @@ _LOSS = (
     Column("policy_loss", "DOUBLE", "The surrogate, aggregated; over several updates the mean."),
     Column("kl_loss", "DOUBLE", "What the KL term adds to the loss."),
     Column("penalty", "DOUBLE", "What the stabiliser adds to the loss."),
-    Column("stabiliser_ratio", "DOUBLE", "rho = c / n, which triggers the RMS stabilisers; also without one."),
-    Column("stabiliser_factor", "DOUBLE", "Mean factor on the loss; NULL where it acts on the gradient instead."),
+    Column("stabiliser_ratio", "DOUBLE", "Largest rho = c / n that an RMS stabiliser judged; NULL without one."),
+    Column("stabiliser_factor", "DOUBLE", "Mean factor on the loss; NULL where there is none."),
     Column("clipped_rms", "DOUBLE", "c, RMS of r A over the tokens out of range."),
     Column("unclipped_rms", "DOUBLE", "n, RMS of r A over the others."),
 )  # fmt: skip

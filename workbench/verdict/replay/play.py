@@ -76,9 +76,7 @@ def play(
             cut, at, common = cuts[key]
             weighed = weigh(algorithm, cut, whole)
             played.append(
-                Played(
-                    label, label == own, update.index, _scalars(algorithm, weighed), of_algorithm(weighed, at, common)
-                )
+                Played(label, label == own, update.index, _scalars(weighed), of_algorithm(weighed, at, common))
             )
             if trajectory is not None and trajectory in stored.trajectory[update.rows]:
                 kept[label, update.index] = cut, weighed
@@ -94,16 +92,15 @@ def _chosen(stored: StoredBatch, updates: Sequence[int] | None) -> list[StoredUp
     return [stored.updates[index] for index in (known if updates is None else sorted(set(updates)))]
 
 
-def _scalars(algorithm: Algorithm, weighed: Weighed) -> dict[str, float | None]:
+def _scalars(weighed: Weighed) -> dict[str, float | None]:
     """What the trainer logs of the loss; a stabiliser that acts on the gradient has no factor here (NULL)."""
     terms = weighed.terms
-    on_loss = not algorithm.stabilise.needs_bias
     return {
         "policy_loss": float(terms.policy_loss),
         "kl_loss": float(terms.kl_loss),
         "penalty": float(terms.penalty),
         "stabiliser_ratio": terms.stabiliser_ratio,
-        "stabiliser_factor": terms.stabiliser_factor if on_loss else None,
+        "stabiliser_factor": terms.stabiliser_factor,
         "clipped_rms": terms.clipped_rms,
         "unclipped_rms": terms.unclipped_rms,
     }

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from workbench.batch import Batch, turn_ids
 from workbench.objective import Algorithm, LossTerms, Normaliser, clipped_loss, policy_loss, statistics
-from workbench.objective.aggregate import SeqMeanTokenSumNorm
-from workbench.objective.rollout_correction import NoCorrection
 from workbench.store.stored import StoredUpdate
 from workbench.verdict.replay.load import Columns, Loaded
 
@@ -27,7 +25,7 @@ class Cut:
     update: StoredUpdate
     columns: Columns
     turn: Tensor  # (b, W) turn ids of the sequence; turns that now touch keep their numbers
-    width: int  # padded length T of the minibatch, which one aggregation divides by
+    budget: float  # tokens that an episode may have, which one aggregation divides by
     _taken: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
@@ -39,7 +37,9 @@ class Cut:
             mask = mask & torch.from_numpy(update.mask)
             turn = torch.where(mask, turn_ids(loaded.batch.mask[rows]), 0)
         columns = Columns.of(mask, rows)
-        return cls(loaded, update, columns, columns.of_rows(turn), int(whole.length[rows].max()))
+        # Batches stored before the budget was were trained with the width of the minibatch in its place.
+        budget = float(loaded.stored.meta.get("completion_budget") or whole.length[rows].max())
+        return cls(loaded, update, columns, columns.of_rows(turn), budget)
 
     @property
     def log_prob(self) -> Tensor:
@@ -47,6 +47,15 @@ class Cut:
         if "log_prob" not in self._taken:
             self._taken["log_prob"] = self.columns.of_rows(self.loaded.number(self.update.log_prob))
         return self._taken["log_prob"]
+
+    @property
+    def log_prob_old(self) -> Tensor:
+        """Log-probs under the proximal policy of the update."""
+        if "log_prob_old" not in self._taken and self.update.log_prob_old is not None:
+            self._taken["log_prob_old"] = self.columns.of_rows(self.loaded.number(self.update.log_prob_old))
+        taken = self.take("log_prob_old")
+        assert taken is not None
+        return taken
 
     def take(self, name: str) -> Tensor | None:
         """A (B, T) tensor of the stored batch at the tokens; None where it is not stored."""
@@ -58,11 +67,8 @@ class Cut:
     def batch(self, algorithm: Algorithm, whole: Batch) -> Batch:
         """The batch of the update for `algorithm`, with the advantages of `whole`."""
         inside, rows = self.columns.inside, self.columns.rows
-        old = self.take("log_prob_old")
-        assert old is not None
+        behaviour = self.take("log_prob_behaviour")
         assert whole.advantages is not None
-        weighs = not isinstance(algorithm.correction, NoCorrection)
-        behaviour = self.take("log_prob_behaviour") if weighs else old
         assert behaviour is not None
         if self.update.advantages is None:
             advantages = self.columns.of_batch(whole.advantages)
@@ -78,7 +84,7 @@ class Cut:
             trajectory=whole.trajectory[rows],
             score=whole.score[rows],
             log_prob_behaviour=behaviour,
-            log_prob_old=old,
+            log_prob_old=self.log_prob_old,
             log_prob_ref=self.take("log_prob_ref"),
             advantages=advantages,
             sentence=self.take("sentence") if algorithm.ratio.level == "sentence" else None,
@@ -134,8 +140,7 @@ class _Passes:
 
     @classmethod
     def of(cls, algorithm: Algorithm, cut: Cut, whole: Batch) -> _Passes:
-        if isinstance(algorithm.aggregate, SeqMeanTokenSumNorm) and algorithm.aggregate.horizon is None:
-            algorithm = replace(algorithm, aggregate=replace(algorithm.aggregate, horizon=float(cut.width)))
+        algorithm = algorithm.within(cut.budget)
         batch, log_prob, sizes = cut.batch(algorithm, whole), cut.log_prob, cut.update.passes
         pieces = [(batch, log_prob)]
         if len(sizes) > 1:

@@ -1,0 +1,444 @@
+"""Bad and hostile input, some 300 kinds of it: what is put into a folder, what is typed, and how it must end."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+ESCAPES = "\x1b[31m\x1b]0;title\x07\u202e\u2066\x9b2J\x08\r[bold]red[/] [/] [link=http://x]"
+LONG = "n" * 300
+QUESTION = 'question = "What does bad input do?"\n'
+REFUSED = (2,)
+
+
+@dataclass(frozen=True)
+class Case:
+    """`make` puts files into an empty folder and says what to type; `codes` are the exit codes that are right."""
+
+    name: str
+    make: Callable[[Path], list[str]]
+    codes: tuple[int, ...] = REFUSED
+    grid: bool = False  # wants a runs folder with an experiment in it, as `runs`
+    heavy: bool = False  # minutes or gigabytes on a reader without limits
+
+
+def file(name: str, content: str | bytes, *words: str) -> Callable[[Path], list[str]]:
+    """A file, and the words to type before its name."""
+
+    def make(folder: Path) -> list[str]:
+        path = folder / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return [*words, str(path)]
+
+    return make
+
+
+def typed(*words: str) -> Callable[[Path], list[str]]:
+    return lambda folder: list(words)
+
+
+def cases() -> Iterator[Case]:
+    yield from grids()
+    yield from logs()
+    yield from names()
+    yield from results()
+    yield from run_folders()
+    yield from indices()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Grid files
+
+
+TOML: dict[str, str | bytes] = {
+    "nested arrays": "a = " + "[" * 10_000 + "]" * 10_000,
+    "nested tables": "a = " + "{a = " * 5000 + "1" + "}" * 5000,
+    "a hundred levels": "a = " + "[" * 100 + "]" * 100,
+    "a key of many parts": ".".join("a" * 10_000) + " = 1",
+    "a table of many parts": "[" + ".".join("a" * 10_000) + "]\n" + "b = 1\n" * 1000,
+    "quoted parts": ".".join(['"a"'] * 5000) + " = 1",
+    "spaced parts in a table": "x = {" + "a . " * 5000 + "b = 1}",
+    "a number of 100 digits": "seeds = [" + "9" * 100 + "]",
+    "a number of 5000 digits": "seeds = [" + "9" * 5000 + "]",
+    "a binary number": "seeds = [0b" + "1" * 5000 + "]",
+    "an unfinished string": 'question = "' + "\\" * 9999,
+    "a line that is no TOML": "seeds = [0",
+    "nothing": "",
+    "zeros": b"\0" * 4096,
+    "random bytes": bytes(range(256)) * 16,
+    "half a character": b"question = \"\xc3\"",
+    "more than a megabyte": "# " + "x" * 2**21,
+    "thousands of unknown keys": QUESTION + "".join(f"k{i} = 1\n" for i in range(20_000)),
+    "thousands of unknown settings": QUESTION + "[base]\n" + "".join(f"k{i} = 1\n" for i in range(20_000)),
+    "a key twice": QUESTION + QUESTION,
+    "a date that is none": "a = 2024-13-45",
+    "a question that is a number": "question = 1",
+    "a long unknown key": QUESTION + "x" * 100_000 + " = 1",
+    "a value of a megabyte": f'question = "What?"\nseeds = "{"x" * 900_000}"',
+    "an axis that is no list": QUESTION + '[axes]\n"learn.staleness" = 8',
+    "an axis of tables": QUESTION + '[axes]\n"learn.staleness" = [{a = 1}]',
+    "an arm without a name": QUESTION + "[[arms]]\niterations = 3",
+    "two arms of one name": QUESTION + '[[arms]]\nname = "a"\n[[arms]]\nname = "a"\niterations = 3',
+    "a million cells": QUESTION
+    + "[axes]\n"
+    + "\n".join(f'"{key}" = {list(range(1, 101))}' for key in ("learn.staleness", "learn.epochs", "iterations")),
+    "more arms than a grid has": QUESTION
+    + "".join(f'[[arms]]\nname = "a{i}"\niterations = {i + 1}\n' for i in range(600)),
+    "a hundred thousand seeds": QUESTION + f"seeds = {list(range(100_000))}",
+    "a region of a million columns": 'kind = "region"\n'
+    + QUESTION
+    + f"[axes]\n'learn.staleness' = {list(range(1000))}\n'learn.epochs' = {list(range(1, 1001))}\n"
+    + "[region]\nlow = 1\nhigh = 2",
+    "a region without end": 'kind = "region"\n' + QUESTION + "[region]\nlow = 0.1\nhigh = inf",
+    "a region of no number": 'kind = "region"\n' + QUESTION + "[region]\nlow = nan\nhigh = 1",
+    "a path with a NUL": QUESTION
+    + '[base.world]\nkind = "dataset"\ndata = "a\\u0000b"\nretriever = {kind = "http", url = "x"}',
+    "an algorithm that is a list": QUESTION + "[base]\nalgorithm = [1]",
+    "an algorithm nested deep": QUESTION + "[base]\nalgorithm = " + '{base = "ppo", ratio = ' * 40 + "1" + "}" * 40,
+    "an algorithm with escapes": QUESTION + f"[base]\nalgorithm = {json.dumps(ESCAPES)}",
+    "slots of another kind": QUESTION + "[base.slots]\nclip = [1, 2]",
+    "a slot that is infinite": QUESTION + "[base.slots]\nratio = {level = inf}",
+    "a slot with escapes": QUESTION + f"[base.slots]\nclip = {{kind = {json.dumps(ESCAPES)}}}",
+    "a fault of no kind": QUESTION + f"[base.fault]\nkind = {json.dumps(ESCAPES)}\nat_step = 1",
+}  # fmt: skip
+
+# A setting and a value that no run can have: said when the file is read, not by the trainer.
+SETTINGS = (
+    "seed", "threads", "iterations", "learn.episodes", "learn.epochs", "learn.staleness", "learn.policy.lr",
+    "learn.critic.lr", "learn.policy.max_grad_norm", "learn.entropy_coef", "learn.target_kl",
+    "learn.policy.weight_decay", "engine.temperature", "policy.hidden", "policy.layers", "warmstart.steps",
+    "warmstart.lr", "warmstart.seed", "world.max_turns", "world.noise", "evaluation.episodes", "stop.seconds",
+    "compute.processes", "collapse.sigmas", "record.flush_seconds",
+)  # fmt: skip
+VALUES = {"infinity": "inf", "not a number": "nan", "1e300": "1e300", "minus 1e300": "-1e300", "text": '"\\u001b[31m"'}
+WHOLE = ("seed", "threads", "iterations", "warmstart.seed", "learn.staleness", "compute.processes")
+
+
+def grids() -> Iterator[Case]:
+    for name, content in TOML.items():
+        yield Case(f"plan: {name}", file("grid.toml", content, "plan"), heavy="million" in name)
+    for setting, (name, value) in itertools.product(SETTINGS, VALUES.items()):
+        line = f"seeds = [{value}]" if setting == "seed" else f"base.{setting} = {value}"
+        yield Case(f"plan: {setting} is {name}", file("grid.toml", f"{QUESTION}{line}\n", "plan"))
+    for setting, value in itertools.product(WHOLE, ("1e20", str(2**63), "-1")):
+        line = f"seeds = [{value}]" if setting == "seed" else f"base.{setting} = {value}"
+        yield Case(f"plan: {setting} is {value}", file("grid.toml", f"{QUESTION}{line}\n", "plan"))
+    for word in ("learn.policy.lr=inf", "seeds=[1e99]", f"seeds=[{2**64}]", "a.b", "=", "seeds", f"a={ESCAPES}",
+                 "seeds=" + "[" * 5000, f"{'a.' * 5000}b=1", "threads=" + "9" * 6000):  # fmt: skip
+        good = file("grid.toml", QUESTION, "plan")
+        yield Case(f"plan: --set {word[:30]!r}", lambda folder, good=good, word=word: [*good(folder), "--set", word])
+    hostile = QUESTION + "".join(
+        f"[[arms]]\nname = {json.dumps(ESCAPES + str(i))}\niterations = {40 + i}\n" for i in range(3)
+    )
+    for form in ("table", "md", "json"):
+        make = file("grid.toml", hostile, "plan", "--format", form)
+        yield Case(f"plan: arms with escapes, {form}", make, codes=(0,))
+    yield Case("run: a runs folder that cannot be made", lambda folder: [
+        *file("grid.toml", QUESTION, "run")(folder), "--runs", "/proc/nowhere"])  # fmt: skip
+    yield Case("run: a runs folder that is a file", lambda folder: [
+        *file("grid.toml", QUESTION, "run")(folder), "--runs", str(folder / "grid.toml")])  # fmt: skip
+    yield Case("plan: a pipe", pipe("grid.toml", "plan"))
+    yield Case("plan: a folder", place("plan", "grid.toml", lambda path: path.mkdir()))
+    yield Case("plan: a link to itself", place("plan", "grid.toml", lambda path: path.symlink_to(path)))
+
+
+def place(verb: str, name: str, put: Callable[[Path], Any], *more: str) -> Callable[[Path], list[str]]:
+    """Something else than a file in a file's place."""
+
+    def make(folder: Path) -> list[str]:
+        put(folder / name)
+        return [verb, *more, str(folder / name)]
+
+    return make
+
+
+def pipe(name: str, verb: str, *more: str) -> Callable[[Path], list[str]]:
+    return place(verb, name, lambda path: os.mkfifo(path), *more)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Logs of other trainers
+
+
+def table(columns: dict[str, Any]) -> Callable[[Path], list[str]]:
+    def make(folder: Path) -> list[str]:
+        pq.write_table(pa.table(columns), folder / "log.parquet")
+        return ["diagnose", str(folder / "log.parquet")]
+
+    return make
+
+
+LOGS: dict[str, dict[str, str | bytes]] = {
+    "log.jsonl": {
+        "nested deep": "[" * 10_000 + "]" * 10_000,
+        "nested deep in a metric": '{"reward": ' + "[" * 10_000 + "]" * 10_000 + "}\n{}\n",
+        "nested tables": '{"a":' * 500 + "1" + "}" * 500 + "\n{}\n",
+        "a list": "[1, 2]\n",
+        "a word": "reward\nreward\n",
+        "nothing": "",
+        "zeros": b"\0" * 999,
+        "random bytes": bytes(range(255, -1, -1)) * 9,
+        "a line of megabytes": '{"reward": "' + "x" * (5 * 2**20) + '"}\n{}\n',
+        "only infinite steps": '{"step": 1e999, "reward": 1}\n' * 9,
+        "a name for each of thousands of metrics": json.dumps({f"step.m{i}": 1 for i in range(3000)}) + "\n",
+        "no metric that is known, with escapes": json.dumps({ESCAPES: 1}) + "\n",
+        "an empty object a line": "{}\n" * 99,
+    },
+    "log.json": {
+        "nested deep": "[" * 10_000 + "]" * 10_000,
+        "nested tables": '{"log_history":' * 900 + "1" + "}" * 900,
+        "a number": "1",
+        "a list of lists": "[[1], [2]]",
+        "half of it": '[{"reward": 1}, {"rew',
+        "zeros": b"\0" * 999,
+        "more than is read": b'["' + b"x" * (33 * 2**20) + b'"]',
+    },
+    "log.csv": {
+        "nothing": "",
+        "an empty first line": "\n\n\n",
+        "zeros": b"\0" * 999,
+        "no metric that is known": "a,b\n1,2\n",
+        "thousands of columns": ",".join(f"step.m{i}" for i in range(3000)) + "\n",
+        "an open quote": 'step,reward\n1,"' + "x" * 300_000,
+        "bytes of no text": b"step,reward\n\xff\xfe\xff,1\n",
+        "a header alone": "step,reward\n",
+    },
+    "log.parquet": {
+        "text": "PAR1 no PAR1", "nothing": "", "zeros": b"\0" * 999, "half a footer": b"PAR1\xff\xff\xff\x7fPAR1"
+    },
+    "log.tsv": {"nothing": "", "escapes": ESCAPES + "\t" + ESCAPES + "\n1\t2\n"},
+    "log.txt": {"an ending that says nothing": "step 1"},
+}  # fmt: skip
+# What can be read, however odd: it is judged, or refused, and never a traceback.
+ODD: dict[str, str | bytes] = {
+    "numbers that no float holds": f'{{"step": 1, "reward": {"9" * 400}}}\n' * 9,
+    "numbers of 5000 digits": f'{{"step": 1, "reward": {"9" * 5000}}}\n' * 9,
+    "infinite rewards": '{"reward": 1e999, "entropy": -1e999}\n' * 30,
+    "a step that is infinite": '{"step": 1e999, "reward": 1}\n' + '{"step": 1, "reward": 1}\n' * 9,
+    "steps of 300 digits": f'{{"step": {"9" * 300}, "reward": 1}}\n' + '{"step": 1, "reward": 1}\n' * 9,
+    "steps that go back": "".join(f'{{"step": {-i}, "reward": {i % 2}}}\n' for i in range(50)),
+    "a metric that is text": '{"step": 1, "reward": "high", "entropy": [1]}\n' * 9,
+    "every kind of value": "".join(
+        json.dumps({"step": i, "reward": v}) + "\n" for i, v in enumerate([None, True, "x", {}, [], 1.5, -1, "NaN"])
+    ),
+    "NaN for all": '{"reward": NaN, "entropy": NaN, "actor/grad_norm": NaN}\n' * 30,
+    "one row": '{"reward": 0.5}\n',
+    "one step for all": '{"step": 7, "reward": 0.5}\n' * 50,
+    "the largest floats": '{"reward": 1.7e308, "entropy": -1.7e308, "actor/grad_norm": 1.7e308}\n' * 50,
+}
+
+
+def logs() -> Iterator[Case]:
+    for name, contents in LOGS.items():
+        for title, content in contents.items():
+            yield Case(f"diagnose {name}: {title}", file(name, content, "diagnose"))
+    for title, content in ODD.items():
+        for form in ("text", "json", "md"):
+            make = file(f"{ESCAPES.replace('/', '')}.jsonl", content, "diagnose", "--format", form)
+            yield Case(f"diagnose: {title}, {form}", make, codes=(0, 2))
+    for name in ("log.jsonl", "log.json", "log.csv", "log.parquet"):
+        yield Case(f"diagnose {name}: a pipe", pipe(name, "diagnose"))
+        yield Case(f"diagnose {name}: a folder", place("diagnose", name, lambda path: path.mkdir()))
+        yield Case(f"diagnose {name}: a link to itself", place("diagnose", name, lambda path: path.symlink_to(path)))
+    ones = pa.array(np.ones(1_000_000))
+    yield Case("diagnose: a million equal rows in a few bytes", table({"step": ones, "reward": ones}))
+    yield Case("diagnose: a parquet file of text", table({"step": ["a"], "reward": ["b"]}))
+    yield Case("diagnose: a parquet file of lists", table({"step": [1], "reward": [[1.0, 2.0]]}))
+    yield Case("diagnose: a parquet file without rows", table({"reward": pa.array([], pa.float64())}))
+    yield Case("diagnose: a million lines", file("log.jsonl", '{"reward": 1}\n' * 1_000_000, "diagnose"), heavy=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Names that are typed
+
+
+def names() -> Iterator[Case]:
+    bad = {"escapes": ESCAPES, "a long name": LONG, "nothing": "", "dots": "../..", "a NUL": "a\0b",
+           "no text": "a\udcff", "a quote": "'\"; DROP TABLE run; --"}  # fmt: skip
+    verbs = {"ls": (), "show": (), "compare": (), "diagnose": (), "replay": ("--step", "0"), "rescan": (),
+             "report": ("--format", "md"), "algorithms": (), "diagnostics": ()}  # fmt: skip
+    for verb, (title, name) in itertools.product(verbs, bad.items()):
+        codes = (0, 1, 2) if (verb, title) in (("ls", "nothing"), ("rescan", "nothing")) else REFUSED
+        yield Case(f"{verb}: {title}", typed(verb, name, *verbs[verb]), codes=codes, grid=True)
+    for title, name in bad.items():
+        yield Case(f"sql: {title}", typed("sql", f"SELECT {name} FROM run"), grid=True)
+        yield Case(f"a verb: {title}", typed(f"{name} "), codes=REFUSED)
+        yield Case(f"--runs: {title}", typed("ls", "--runs", f"{name}/nowhere"))
+        yield Case(f"an argument too many: {title}", typed("show", "a", name), grid=True)
+        yield Case(f"eval: {title}", typed("eval", name, "--data", name), grid=True)
+    for form in ("table", "csv", "json"):
+        query = f"SELECT '{ESCAPES}' AS \"{ESCAPES}\""
+        yield Case(f"sql: escapes in the answer, {form}", typed("sql", query, "--format", form), codes=(0,), grid=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Files of results, of variants
+
+
+def results() -> Iterator[Case]:
+    contents: dict[str, bytes] = {"nothing": b"", "text": b"hello", "zeros": b"\0" * 999}
+    for verb in (("report", "--format", "md", "--from"), ("sync", "--from")):
+        for title, content in contents.items():
+            yield Case(f"{verb[0]} --from: {title}", file("r.parquet", content, *verb), grid=True)
+        yield Case(f"{verb[0]} --from: a pipe", pipe("r.parquet", verb[0], *verb[1:]), grid=True)
+        yield Case(f"{verb[0]} --from: a NUL", typed(*verb, "a\0.parquet"), grid=True)
+        yield Case(f"{verb[0]} --from: a long name", typed(*verb, LONG), grid=True)
+        for title, about in {
+            "no JSON": "{",
+            "nested deep": "[" * 5000,
+            "a list": "[1]",
+            "another format": '{"format": 99}',
+        }.items():
+
+            def make(folder: Path, verb: tuple[str, ...] = verb, about: str = about) -> list[str]:
+                told = pa.table({"a": [1]}).replace_schema_metadata({b"sorl_results": about.encode()})
+                pq.write_table(told, folder / "r.parquet")
+                return [*verb, str(folder / "r.parquet")]
+
+            yield Case(f"{verb[0]} --from: about is {title}", make, grid=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Run folders, and the index of them
+
+
+def segment(run: Path, name: str, columns: dict[str, Any]) -> Path:
+    folder = run / "segments" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), folder / "000000.parquet")
+    return folder / "000000.parquet"
+
+
+def _text_for_declared_numbers(run: Path) -> None:
+    declared = {
+        "name": ["mine"],
+        "table_name": ["turn"],
+        "level": ["turn"],
+        "description": ["d"],
+        "sql_type": ["DOUBLE"],
+    }
+    segment(run, "diagnostic", declared)
+    segment(run, "turn", {"run_id": [run.name], "step": [0], "turn_index": [1], "mine": ["much"]})
+
+
+def _pipes(run: Path) -> None:
+    (run / "segments" / "step").mkdir(parents=True)
+    for name in ("segments/step/000000.parquet", "lock", "run.json", "console.log", "../pipe", "../../pipe"):
+        os.mkfifo(run / name)
+
+
+def _loops(run: Path) -> None:
+    (run / "segments" / "step").mkdir(parents=True)
+    for name in ("segments/step/000000.parquet", "segments/run", "../loop", "../../loop"):
+        (run / name).symlink_to(Path(name).name)
+    (run / "up").symlink_to("..")
+
+
+BAD_RUNS: dict[str, Callable[[Path], Any]] = {
+    "text for numbers": lambda run: segment(run, "step", {"run_id": [run.name], "step": ["one"]}),
+    "text for numbers that it declares": _text_for_declared_numbers,
+    "text for a seed": lambda run: segment(run, "run", {"run_id": [run.name], "seed": ["x"]}),
+    "a table in a cell": lambda run: segment(run, "step", {"run_id": [run.name], "step": [1], "mine": [{"a": 1}]}),
+    "a dictionary without names": lambda run: segment(
+        run, "diagnostic", {"name": pa.array([None], pa.string()), "table_name": ["turn"], "level": ["turn"]}
+    ),
+    "a dictionary of roll-ups": lambda run: segment(
+        run, "diagnostic", {"name": ["mine"], "table_name": ["span"], "level": ["turn"]}
+    ),
+    "a step beyond 64 bits": lambda run: segment(
+        run, "step", {"run_id": [run.name], "step": pa.array([2**64 - 1], pa.uint64())}
+    ),
+    "a folder for a segment": lambda run: (run / "segments" / "step" / "000000.parquet").mkdir(parents=True),
+    "pipes": _pipes,
+    "links to themselves": _loops,
+    "names with escapes": lambda run: segment(
+        run, "run", {"run_id": [ESCAPES], "experiment": ["demo"], "arm": [ESCAPES], "seed": [0], "status": ["finished"]}
+    ),
+    "a configuration that is no JSON": lambda run: segment(
+        run, "run", {"run_id": [run.name], "experiment": ["demo"], "arm": ["a"], "seed": [0], "config": ["{"]}
+    ),
+    "more rows than a segment has": lambda run: segment(
+        run, "step", {"step": np.zeros(10_000_001, np.int8)}
+    ),
+    "more values than a cell has": lambda run: segment(
+        run, "token", {"run_id": ["x"], "step": [1], "log_prob": pa.ListArray.from_arrays(
+            pa.array([0, 10_000_001], pa.int32()), pa.array(np.zeros(10_000_001, np.float32)))}
+    ),
+}  # fmt: skip
+
+
+def in_runs(make: Callable[[Path], Any], *words: str) -> Callable[[Path], list[str]]:
+    """A folder `ill` beside the runs of the experiment."""
+
+    def put(folder: Path) -> list[str]:
+        run = folder / "runs" / "demo" / "ill"
+        run.mkdir()
+        make(run)
+        return list(words)
+
+    return put
+
+
+def run_folders() -> Iterator[Case]:
+    for title, make in BAD_RUNS.items():
+        yield Case(f"compare: a run with {title}", in_runs(make, "compare", "demo"), codes=(0,), grid=True)
+
+
+def damaged(change: Callable[[Path], Any], *words: str) -> Callable[[Path], list[str]]:
+    def make(folder: Path) -> list[str]:
+        change(folder / "runs" / "sorl.duckdb")
+        return list(words)
+
+    return make
+
+
+def ask(*statements: str, fresh: bool = False) -> Callable[[Path], None]:
+    def change(file: Path) -> None:
+        if fresh:
+            file.unlink()
+        with duckdb.connect(str(file)) as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    return change
+
+
+def instead(put: Callable[[Path], Any]) -> Callable[[Path], None]:
+    def change(file: Path) -> None:
+        file.unlink()
+        put(file)
+
+    return change
+
+
+INDICES: dict[str, Callable[[Path], Any]] = {
+    "cut to a half": lambda file: os.truncate(file, file.stat().st_size // 2),
+    "cut to a tenth": lambda file: os.truncate(file, file.stat().st_size // 10),
+    "of random bytes": lambda file: file.write_bytes(bytes(range(256)) * 99),
+    "empty": lambda file: os.truncate(file, 0),
+    "a pipe": instead(os.mkfifo),
+    "a folder": instead(Path.mkdir),
+    "a link to itself": instead(lambda file: file.symlink_to(file)),
+    "without the table of runs": ask("DROP TABLE run"),
+    "without the table of segments": ask("DROP TABLE segment"),
+    "with a view for a table": ask("CREATE VIEW run AS SELECT 1 AS a", fresh=True),
+    "with a table for a view": ask("CREATE TABLE cell (a INTEGER)", fresh=True),
+    "with a table of another's": ask("CREATE TABLE run (run_id INTEGER, status DATE)", fresh=True),
+    "with segments of another's": ask("CREATE TABLE segment (file INTEGER[])", fresh=True),
+}
+
+
+def indices() -> Iterator[Case]:
+    for title, change in INDICES.items():
+        for words in (["ls"], ["sql", "SELECT avg(ratio_geo) FROM turn"]):
+            yield Case(f"{words[0]}: an index {title}", damaged(change, *words), grid=True)

@@ -1,0 +1,774 @@
+"""The training step once more, as plain loops over Python floats: advantages, losses with gradients, SGD and columns.
+
+Formulas are those of the papers and of docs/diagnostics.md; nothing of workbench is imported. The policy is a table of
+logits by the token before, theta[a][v], and the critic a table of values, phi[a]: d log p(b | a) / d theta[a][v] =
+1[v = b] - p(v | a), so every gradient is known in closed form.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+INF = math.inf
+PPO, EVERYTHING = (0.8, 1.2), (0.0, INF)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What an algorithm does, by names of formulas.
+
+    `clip`: ppo, weight (CISPO), mask (MiniRL), sigmoid (SAPO), log (GMPO), gamma (VESPO), bapo, band (SSPO) or none.
+    """
+
+    advantage: str
+    level: str = "token"  # token, turn, sentence, sequence, none (a ratio of 1)
+    shared: bool = True  # the gradient flows through the mean of the unit
+    clip: str = "ppo"
+    bounds: tuple[float, float] = PPO
+    dual: float | None = None
+    unit_gate: bool = False
+    guard: str = ""  # center, full
+    aggregate: str = "token_mean"
+    stabilise: str = ""  # batch, sequence, cnorm, subtract
+    omega: str = ""  # tis, mis, icepop, free
+    extra: str = ""  # lld, positive
+    kl: str = ""  # reward, loss: asked for beside the algorithm
+    select: str = ""  # spread
+    beta: float = 0.05
+    tau: float = 3.0
+
+
+@dataclass(eq=False)
+class Sequence_:
+    """A trajectory: lists along its tokens."""
+
+    index: int
+    group: int
+    score: float
+    tokens: list[int]
+    mask: list[bool]
+    sentence: list[int]
+    old: list[float]
+    behaviour: list[float]
+    reference: list[float]
+    values: list[float]  # V_old
+    advantage: list[float] = field(default_factory=list)
+    returns: list[float] = field(default_factory=list)
+
+    @property
+    def written(self) -> list[int]:
+        return [t for t, m in enumerate(self.mask) if m]
+
+    @property
+    def turns(self) -> list[list[int]]:
+        """Maximal stretches of written tokens."""
+        found: list[list[int]] = []
+        for t in self.written:
+            if found and found[-1][-1] == t - 1:
+                found[-1].append(t)
+            else:
+                found.append([t])
+        return found
+
+    def turn_of(self, t: int) -> int:
+        return next(k for k, turn in enumerate(self.turns, 1) if t in turn)
+
+
+# --- means
+
+
+def mean(xs: Sequence[float]) -> float | None:
+    return math.fsum(xs) / len(xs) if xs else None
+
+
+def spread(xs: Sequence[float]) -> float | None:
+    """Population standard deviation."""
+    m = mean(xs)
+    return None if m is None else math.sqrt(math.fsum((x - m) ** 2 for x in xs) / len(xs))
+
+
+def variance(xs: Sequence[float]) -> float | None:
+    """Unbiased."""
+    if len(xs) < 2:
+        return None
+    m = math.fsum(xs) / len(xs)
+    return math.fsum((x - m) ** 2 for x in xs) / (len(xs) - 1)
+
+
+def quantile(xs: Sequence[float], q: float) -> float | None:
+    if not xs:
+        return None
+    ordered, rank = sorted(xs), q * (len(xs) - 1)
+    low = math.floor(rank)
+    high = min(low + 1, len(xs) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (rank - low)
+
+
+def ratio_of(a: float, b: float) -> float | None:
+    return a / b if b > 0 else None
+
+
+def clamp(x: float, low: float, high: float) -> float:
+    return min(max(x, low), high)
+
+
+def norm(g: Sequence[Sequence[float]]) -> float:
+    return math.sqrt(math.fsum(x * x for row in g for x in row))
+
+
+def inner(g: Sequence[Sequence[float]], h: Sequence[Sequence[float]]) -> float:
+    return math.fsum(x * y for a, b in zip(g, h, strict=True) for x, y in zip(a, b, strict=True))
+
+
+def plus(g: Sequence[Sequence[float]], h: Sequence[Sequence[float]], c: float = 1.0) -> list[list[float]]:
+    return [[x + c * y for x, y in zip(a, b, strict=True)] for a, b in zip(g, h, strict=True)]
+
+
+def k3(x: float) -> float:
+    """exp(x) - 1 - x with x within +-20."""
+    x = clamp(x, -20, 20)
+    return max(math.expm1(x) - x, 0.0)
+
+
+# --- before the updates: selection, advantages
+
+
+def prepare(rule: Rule, batch: list[Sequence_]) -> None:
+    """Fill advantages and returns; sequences that are not selected lose their mask."""
+    groups: dict[int, list[Sequence_]] = {}
+    for s in batch:
+        groups.setdefault(s.group, []).append(s)
+    if rule.select == "spread":  # the quarter of the groups whose rewards spread most, at least one
+        width = {g: math.sqrt(variance([s.score for s in ss]) or 0.0) for g, ss in groups.items()}
+        order = sorted(sorted(width), key=lambda g: -width[g])
+        kept = {g for g in order[: max(1, int(0.25 * len(order)))] if width[g] > 0}
+        for s in batch:
+            s.mask = [m and s.group in kept for m in s.mask]
+    rewards: list[dict[int, float]] = []
+    totals: list[float] = []
+    for s in batch:
+        u = dict.fromkeys(s.written, 0.0)
+        total = s.score
+        if u:
+            u[s.written[-1]] += s.score
+        if rule.kl == "reward":
+            for t in u:
+                penalty = rule.beta * clamp(s.old[t] - s.reference[t], -20, 20)
+                u[t] -= penalty
+                total -= penalty
+        rewards.append(u)
+        totals.append(total)
+    raw: list[dict[int, float]] = []
+    for s, u, total in zip(batch, rewards, totals, strict=True):
+        targets: dict[int, float] = {}
+        if rule.advantage == "gae":
+            a = gae(s.written, u, s.values, 1.0, 1.0)
+            targets = {t: a[t] + s.values[t] for t in a}
+        elif rule.advantage == "turn_gae":
+            first = [turn[0] for turn in s.turns]
+            of_turns = gae(first, {turn[0]: math.fsum(u[t] for t in turn) for turn in s.turns}, s.values, 0.99, 0.9)
+            a = {t: of_turns[turn[0]] for turn in s.turns for t in turn}
+            targets = {t: of_turns[turn[0]] + s.values[turn[0]] for turn in s.turns for t in turn}
+        elif rule.advantage == "bilevel":
+            ends = [turn[-1] for turn in s.turns]
+            between, a = gae(ends, u, s.values, 0.95, 1.0), {}
+            for turn in s.turns:
+                a |= gae(turn, u | {turn[-1]: between[turn[-1]] + s.values[turn[-1]]}, s.values, 1.0, 1.0)
+            targets = {t: a[t] + s.values[t] for t in a}
+        elif rule.advantage == "reinforce_pp":
+            a = {t: math.fsum(u[later] for later in u if later >= t) for t in u}
+        else:
+            mine = groups[s.group] if rule.advantage != "batch_mean" else [x for x in batch if x.written]
+            rest = [totals[batch.index(x)] for x in mine]
+            centre, deviation = math.fsum(rest) / len(rest), math.sqrt(variance(rest) or 0.0)
+            if len(mine) == 1 or s not in mine:
+                value = total
+            elif rule.advantage == "grpo":
+                value = (total - centre) / (deviation + 1e-6)
+            elif rule.advantage == "rloo":
+                value = total - (math.fsum(rest) - total) / (len(rest) - 1)
+            else:
+                value = total - centre
+            a = dict.fromkeys(s.written, value)
+        raw.append(a)
+        s.returns = [targets.get(t, 0.0) for t in range(len(s.tokens))]
+    if rule.advantage in ("gae", "bilevel", "reinforce_pp"):
+        every = [x for a in raw for x in a.values()]
+        centre, var = mean(every) or 0.0, variance(every) or 0.0
+        raw = [{t: (x - centre) / math.sqrt(var + 1e-8) for t, x in a.items()} for a in raw]
+    for s, a in zip(batch, raw, strict=True):
+        s.advantage = [a.get(t, 0.0) for t in range(len(s.tokens))]
+
+
+def gae(steps: list[int], u: dict[int, float], values: list[float], gamma: float, lam: float) -> dict[int, float]:
+    """A_t = d_t + gamma lam A_next, d_t = u_t + gamma V_next - V_t over the positions `steps`."""
+    found: dict[int, float] = {}
+    beyond_value = beyond = 0.0
+    for t in reversed(steps):
+        beyond = u[t] + gamma * beyond_value - values[t] + gamma * lam * beyond
+        found[t], beyond_value = beyond, values[t]
+    return found
+
+
+# --- the loss of a micro-batch
+
+
+@dataclass(eq=False)
+class Token:
+    """One written token in an update; lists of (token, derivative) are by log-probs of the micro-batch's tokens."""
+
+    s: Sequence_
+    t: int
+    turn: int
+    log_p: list[float]  # of the vocabulary
+    log_prob: float
+    entropy: float
+    value: float
+    a: float = 0.0
+    delta: float = 0.0
+    e: float = 0.0  # the log-ratio that is pooled
+    open: float = 1.0  # d e / d log-prob
+    r: float = 1.0
+    w: float = 1.0
+    dw: list[tuple[Token, float]] = field(default_factory=list)
+    low: bool = False
+    high: bool = False
+    dual: bool = False
+    out: bool = False
+    omega: float | None = None
+    corrected: bool = False
+    factor: float = 1.0
+    rho: float | None = None
+    pull: float = 0.0  # d loss / d log-prob
+    clipped: float = 0.0  # of the surrogate before the factor
+    free: float = 0.0  # of the surrogate without a clip
+
+    @cached_property
+    def p(self) -> list[float]:
+        return [math.exp(x) for x in self.log_p]
+
+    def mismatch(self) -> float:
+        return self.s.old[self.t] - self.s.behaviour[self.t]
+
+
+@dataclass
+class Counts:
+    tokens: int
+    sequences: int
+    turns: int
+    good: int
+
+
+def count(tokens: list[Token]) -> Counts:
+    sequences = {id(k.s): k.s for k in tokens}.values()
+    good = sum(len(s.written) for s in sequences if math.fsum(s.advantage[t] for t in s.written) >= 0)
+    return Counts(
+        max(1, len(tokens)), max(1, len(sequences)), max(1, sum(len(s.turns) for s in sequences)), max(1, good)
+    )
+
+
+def look(batch: list[Sequence_], theta: list[list[float]], phi: list[float]) -> list[Token]:
+    """The written tokens of `batch` under the policy and the critic as they are."""
+    found = []
+    for s in batch:
+        for t in s.written:
+            z = theta[s.tokens[t - 1]]
+            top = max(z)
+            total = math.fsum(math.exp(x - top) for x in z)
+            log_p = [x - top - math.log(total) for x in z]
+            entropy = -math.fsum(math.exp(x) * x for x in log_p)
+            turn, value = s.turn_of(t), phi[s.tokens[t - 1]]
+            k = Token(s, t, turn, log_p, log_p[s.tokens[t]], entropy, value, s.advantage[t])
+            k.delta = k.log_prob - s.old[t]
+            k.e, k.open = clamp(k.delta, -20, 20), float(abs(k.delta) <= 20)
+            k.r = math.exp(k.e)
+            found.append(k)
+    return found
+
+
+def by(tokens: list[Token], key: Callable[[Token], Any]) -> list[list[Token]]:
+    found: dict[Any, list[Token]] = {}
+    for k in tokens:
+        found.setdefault(key(k), []).append(k)
+    return list(found.values())
+
+
+def sequences(tokens: list[Token]) -> list[list[Token]]:
+    return by(tokens, lambda k: k.s.index)
+
+
+def turns(tokens: list[Token]) -> list[list[Token]]:
+    return by(tokens, lambda k: (k.s.index, k.turn))
+
+
+def losses(rule: Rule, micro: list[Token], whole: Counts, micros: int) -> tuple[float, float, list[float]]:
+    """Fill ratios, flags and derivatives of a micro-batch; its policy loss, its KL loss, and the four energies."""
+    if rule.guard:
+        everything = [k.e for k in micro]
+        for column in by(micro, lambda k: k.turn):
+            own = [k.e for k in column]
+            if len(own) > 1:
+                m = math.fsum(own) / len(own)
+                scale = max(spread(everything) or 0, 1e-3) / max(spread(own) or 0, 1e-3) if rule.guard == "full" else 1
+                for k in column:
+                    moved = scale * (k.e - m)
+                    k.e, k.open = clamp(moved, -20, 20), k.open * scale * (abs(moved) <= 20)
+    if rule.level == "none":
+        for k in micro:
+            k.w, k.dw = 1.0, [(k, 1.0)]
+    keys: dict[str, Callable[[Token], Any]] = {
+        "token": lambda k: (k.s.index, k.t), "turn": lambda k: (k.s.index, k.turn), "sequence": lambda k: k.s.index,
+        "sentence": lambda k: (k.s.index, k.s.sentence[k.t]), "none": lambda k: (k.s.index, k.t),
+    }  # fmt: skip
+    units = by(micro, keys[rule.level])
+    low, high = rule.bounds
+    if rule.clip == "bapo":
+        low, high = _bapo(micro)
+    surprisal = mean([-k.s.old[k.t] for k in micro]) or 0.0
+    value: dict[int, tuple[float, list[tuple[Token, float]], list[tuple[Token, float]]]] = {}
+    for unit in units:
+        n = len(unit)
+        m = math.fsum(k.e for k in unit) / n
+        sign = math.fsum(k.a for k in unit) / n
+        if rule.clip == "band":
+            relative = math.fsum(-k.s.old[k.t] for k in unit) / n / max(surprisal, 1e-12) if surprisal > 0 else 1.0
+            low, high = 1 - 0.2 * clamp(relative, 0.5, 2.0), 1 + 0.2 * clamp(relative, 0.5, 2.0)
+        for k in unit:
+            if rule.level != "none":
+                k.w = math.exp(clamp(m * n, -20, 20)) if rule.clip == "gamma" else math.exp(m)
+                k.dw = [(x, k.w * x.open / n) for x in unit] if rule.shared else [(k, k.w * k.open)]
+        for k in unit:
+            if rule.clip == "log":  # of all tokens, before the first of them is looked at
+                k.low, k.high = k.a < 0 and k.e < low, k.a > 0 and k.e > high
+        for k in unit:
+            value[id(k)] = _surrogate(rule, k, unit, sign if rule.unit_gate else k.a, low, high)
+    for k in micro:
+        band = (math.exp(low), math.exp(high)) if rule.clip == "log" else rule.bounds
+        k.out = not band[0] <= k.r <= band[1]
+    energies = [0.0, 0.0, 0.0, 0.0]
+    for k in micro:
+        place = 0 if k.out else 2
+        energies[place] += 1
+        energies[place + 1] += (k.r * k.a) ** 2
+    for unit in {"batch": [micro], "sequence": sequences(micro)}.get(rule.stabilise, []):
+        out, kept = ([(k.r * k.a) ** 2 for k in unit if k.out is side] for side in (True, False))
+        c, n = (math.sqrt(math.fsum(x) / len(x)) if x else 0.0 for x in (out, kept))
+        rho = c / ((1.0 if c > 0 and n == 0 else n) + 1e-8)
+        for k in unit:
+            k.rho, k.factor = rho, 1 / rho if rho > rule.tau else 1.0
+    policy = 0.0
+    for k in micro:
+        weight = _weight(rule, k, whole)
+        if rule.omega:
+            omega = math.exp(clamp(k.mismatch(), -20, 20))
+            kept = {"tis": min(omega, 2.0), "free": omega, "mis": omega if omega <= 2 else 0.0,
+                    "icepop": omega if 0.5 <= omega <= 5 else 0.0}[rule.omega]  # fmt: skip
+            k.omega, k.corrected = kept, kept != omega
+        weight *= 1.0 if k.omega is None else k.omega
+        v, dv, free = value[id(k)]
+        policy += weight * k.factor * v
+        for x, d in dv:
+            x.pull += weight * k.factor * d
+            x.clipped += weight * d
+        for x, d in free:
+            x.free += weight * d
+    return policy, _beside(rule, micro, whole), energies
+
+
+def _weight(rule: Rule, k: Token, n: Counts) -> float:
+    """1 / N, or the share of the token in its sequence or turn."""
+    turn = len(k.s.turns[k.turn - 1])
+    return {
+        "token_mean": 1 / n.tokens, "seq_mean_token_mean": 1 / (n.sequences * len(k.s.written)),
+        "seq_mean_token_sum": 1 / n.sequences, "turn_mean_global": 1 / (turn * n.turns),
+    }[rule.aggregate]  # fmt: skip
+
+
+def _surrogate(
+    rule: Rule, k: Token, unit: list[Token], sign: float, low: float, high: float
+) -> tuple[float, list[tuple[Token, float]], list[tuple[Token, float]]]:
+    """Loss of the token, its derivatives, and those without the clip; sets the flags."""
+    free = [(x, -k.a * d) for x, d in k.dw]
+    if rule.clip in ("ppo", "band", "bapo"):
+        k.low, k.high = sign < 0 and k.w < low, sign > 0 and k.w > high
+        k.dual = rule.dual is not None and sign < 0 and k.w > rule.dual
+        if k.low or k.high or k.dual:
+            kept = low if k.low else high if k.high else float(rule.dual or 0)
+            return -k.a * kept, [], free
+        return -k.a * k.w, free, free
+    if rule.clip == "log":
+        n = len(unit)
+        w = math.exp(math.fsum(clamp(x.e, low, high) if x.low or x.high else x.e for x in unit) / n)
+        k.w = w
+        return -k.a * w, [(x, -k.a * w * x.open / n) for x in unit if not (x.low or x.high)], free
+    if rule.clip == "sigmoid":
+        tau = 1.0 if k.a > 0 else 1.05
+        p = 1 / (1 + math.exp(-tau * (k.w - 1)))
+        own = [(x, -k.a * 4 * p * (1 - p) * d) for x, d in k.dw]
+        return -k.a * 4 / tau * p, own, own
+    if rule.clip == "none":
+        return -k.a * k.w, free, free
+    plain = k.w  # the weight of the log-prob, detached
+    if rule.clip == "weight":
+        weight = clamp(k.w, low, high)
+    elif rule.clip == "mask":
+        k.low, k.high = k.a < 0 and k.w < low, k.a > 0 and k.w > high
+        weight = 0.0 if k.low or k.high else k.w
+    else:  # gamma, with W against the sampler
+        log_w = clamp(math.fsum(x.e + clamp(x.mismatch(), -20, 20) for x in unit), math.log(1e-8), 20)
+        power, lam = (2.0, 3.0) if k.a >= 0 else (3.0, 2.0)
+        weight = plain = math.exp(lam + power * log_w - lam * math.exp(log_w))
+    return -weight * k.a * k.log_prob, [(k, -weight * k.a)], [(k, -plain * k.a)]
+
+
+def _bapo(micro: list[Token]) -> tuple[float, float]:
+    """Raise the lower bound, then the upper one, until positive advantages have half of the weight."""
+    steps = [(0.6 + 0.05 * i, 1.2) for i in range(6)] + [(0.9, 1.2)] + [(0.9, 1.2 + 0.05 * i) for i in range(36)]
+    for low, high in steps:
+        p = math.fsum(min(k.r, high) * k.a for k in micro if k.a > 0)
+        q = math.fsum(max(k.r, low) * -k.a for k in micro if k.a < 0)
+        if p >= 0.5 * (p + q):
+            return low, high
+    return 0.9, 3.0
+
+
+def _beside(rule: Rule, micro: list[Token], n: Counts) -> float:
+    """What a KL term or a guard of good responses adds to the loss; its derivatives go into `pull`."""
+    total = 0.0
+    for own in sequences(micro):
+        good = math.fsum(k.a for k in own) >= 0
+        less_likely = math.fsum(-k.delta for k in own) > 0
+        for k in own:
+            if rule.kl == "loss":
+                x = clamp(k.log_prob - k.s.reference[k.t], -20, 20)
+                at = math.expm1(-x) + x
+                total += rule.beta * min(at, 10.0) / n.tokens
+                k.pull += rule.beta * (1 - math.exp(-x)) / n.tokens if at < 10 and abs(x) < 20 else 0.0
+            if rule.extra == "lld" and good and less_likely and k.delta < 0:
+                total += 0.2 * -k.delta / n.tokens
+                k.pull -= 0.2 / n.tokens
+            if rule.extra == "positive" and good and k.delta <= 0:
+                total += 0.1 * min(-k.delta, 20) / n.good
+                k.pull -= 0.1 * (k.delta >= -20) / n.good
+    return total
+
+
+def pulled(tokens: list[Token], pull: Callable[[Token], float], size: int) -> list[list[float]]:
+    """Sum of pull x d log-prob / d theta."""
+    g = [[0.0] * size for _ in range(size)]
+    for k in tokens:
+        before, written, x = k.s.tokens[k.t - 1], k.s.tokens[k.t], pull(k)
+        for v in range(size):
+            g[before][v] += x * ((v == written) - k.p[v])
+    return g
+
+
+# --- an update
+
+
+@dataclass(frozen=True)
+class Settings:
+    lr: float
+    critic_lr: float
+    max_grad_norm: float | None
+    micro_batch: int | None
+    entropy_coef: float
+    value_clip: float | None
+    clip_bias_every: int
+    probe_every: int
+
+
+@dataclass
+class Update:
+    """What one update saw and did."""
+
+    tokens: list[Token]
+    scalars: dict[str, float | None]
+    value_clip: float | None
+
+
+class Trainer:
+    """The tables and what they remember between updates."""
+
+    def __init__(self, rule: Rule, theta: list[list[float]], phi: list[float], settings: Settings) -> None:
+        self.rule, self.theta, self.phi, self.settings = rule, theta, phi, settings
+        self.updates = 0
+        self.before: list[list[float]] | None = None  # gradient of the last probe
+
+    def update(self, batch: list[Sequence_]) -> Update:
+        rule, settings, size = self.rule, self.settings, len(self.theta)
+        told = self._probe(batch) if self.updates % settings.probe_every == 0 else {}
+        micros = [batch[i : i + (settings.micro_batch or len(batch))]
+                  for i in range(0, len(batch), settings.micro_batch or len(batch))]  # fmt: skip
+        parts = [look(micro, self.theta, self.phi) for micro in micros]
+        tokens = [k for part in parts for k in part]
+        whole = count(tokens)
+        policy = kl = 0.0
+        energy = [0.0] * 4
+        for part in parts:
+            found, beside, energies = losses(rule, part, whole, len(parts))
+            policy, kl = policy + found, kl + beside
+            energy = [x + y for x, y in zip(energy, energies, strict=True)]
+        g = pulled(tokens, lambda k: k.pull, size)
+        for k in tokens:
+            for v in range(size):
+                slope = -k.p[v] * (k.log_p[v] + k.entropy)
+                g[k.s.tokens[k.t - 1]][v] -= settings.entropy_coef * slope / whole.tokens
+        # Of J = -loss, to be made large.
+        free = pulled(tokens, lambda k: -k.free, size)
+        bias = pulled(tokens, lambda k: k.clipped - k.free, size)
+        factor = None
+        if rule.stabilise in ("batch", "sequence"):
+            factor = mean([k.factor for k in tokens]) if tokens else 1.0
+        if rule.stabilise == "cnorm":
+            factor = 1 / max(norm(bias), 1.0)
+            g = [[x * factor for x in row] for row in g]
+        if rule.stabilise == "subtract":
+            g = plus(g, bias, 1.0)  # -(grad J - C)
+        length = norm(g)
+        after = length if settings.max_grad_norm is None else min(length, settings.max_grad_norm)
+        told |= {
+            "grad_norm": length, "grad_norm_after": after, "policy_loss": policy, "kl_loss": kl, "lr": settings.lr,
+            "stabiliser_factor": factor, "non_finite": 0,
+            "stabiliser_ratio": max((k.rho for k in tokens if k.rho is not None), default=0.0)
+            if rule.stabilise in ("batch", "sequence") else None,
+            "clipped_rms": math.sqrt(energy[1] / max(1, energy[0])),
+            "unclipped_rms": math.sqrt(energy[3] / max(1, energy[2])),
+        }  # fmt: skip
+        if self.updates % settings.clip_bias_every == 0 or rule.stabilise in ("cnorm", "subtract"):
+            c, all_of_it = norm(bias), norm(free)
+            c = c if c > 1e-13 * all_of_it else 0.0  # nothing was clipped, and the two differ by rounding
+            told |= {
+                "clip_bias_norm": c, "clip_bias_ratio": c / all_of_it if all_of_it else None,
+                "clip_bias_cosine": inner(bias, free) / (c * all_of_it) if c and all_of_it else None,
+            }  # fmt: skip
+        told |= self._critic(tokens)
+        scale = settings.lr * (after / length if length else 1.0)
+        self.theta = plus(self.theta, g, -scale)
+        self.updates += 1
+        return Update(tokens, told, settings.value_clip)
+
+    def _critic(self, tokens: list[Token]) -> dict[str, float | None]:
+        if self.rule.advantage not in ("gae", "turn_gae", "bilevel"):
+            return {}
+        where = targets(self.rule, tokens)
+        total, g = 0.0, [0.0] * len(self.phi)
+        for k in where:
+            old, goal, width = k.s.values[k.t], k.s.returns[k.t], self.settings.value_clip
+            error, slope = (k.value - goal) ** 2, k.value - goal
+            if width is not None:
+                near = old + clamp(k.value - old, -width, width)
+                if (near - goal) ** 2 > error and abs(k.value - old) > width:
+                    error, slope = (near - goal) ** 2, 0.0
+            total += 0.5 * error / len(where)
+            g[k.s.tokens[k.t - 1]] += slope / len(where)
+        self.phi = [x - self.settings.critic_lr * y for x, y in zip(self.phi, g, strict=True)]
+        return {"value_loss": total, "critic_grad_norm": norm([g])}
+
+    def _probe(self, batch: list[Sequence_]) -> dict[str, float | None]:
+        """Four parts of the minibatch, as one micro-batch and before anything is trained."""
+        tokens = look(batch, self.theta, self.phi)
+        if not tokens:
+            return {}
+        losses(self.rule, tokens, count(tokens), 1)
+        trained, size = sequences(tokens), len(self.theta)
+        n = len(trained)
+        sizes = [n // 4 + (i < n % 4) for i in range(4)]
+        parts = [trained[sum(sizes[:i]) : sum(sizes[: i + 1])] for i in range(min(4, n))]
+        made = [pulled([k for s in part for k in s], lambda k: k.pull, size) for part in parts]
+        total = pulled(tokens, lambda k: k.pull, size)
+        pairs = [cosine(made[i], made[j]) for i in range(len(made)) for j in range(i)]
+        told: dict[str, float | None] = {"gradient_cosine": mean([x for x in pairs if x is not None])}
+        told["gradient_cosine_previous"] = None if self.before is None else cosine(total, self.before)
+        self.before = total
+        if len(parts) > 1:
+            squares = [(norm(g) * n / len(part)) ** 2 for g, part in zip(made, parts, strict=True)]
+            inverse = math.fsum(1 / len(part) for part in parts) / len(parts)
+            trace = (math.fsum(squares) / len(parts) - norm(total) ** 2) / (inverse - 1 / n)
+            signal = norm(total) ** 2 - trace / n
+            told |= {"noise_trace": trace, "noise_signal": signal, "noise_scale": ratio_of(trace, signal)}
+        power = 0.0
+        for k in tokens:
+            score = 1 - 2 * k.p[k.s.tokens[k.t]] + math.fsum(x * x for x in k.p)
+            power += (k.a * (1.0 if k.omega is None else k.omega)) ** 2 * score / n
+        told |= {"proxy_signal": norm(total) ** 2, "proxy_power": power}
+        told["proxy_noise"] = (power - norm(total) ** 2) / (n - 1) if n > 1 else None
+        for name, ids in {"control": (1, 2, 3, 4), "search": (1,), "search_end": (2,), "answer": (3,)}.items():
+            on = [k for k in tokens if k.s.tokens[k.t] in ids]
+            told[f"{name}_on_prob"] = mean([k.p[k.s.tokens[k.t]] for k in on])
+            off = [k for k in tokens if k.s.tokens[k.t] not in ids]
+            told[f"{name}_off_prob"] = mean([math.fsum(k.p[v] for v in ids) for k in off])
+        return told
+
+
+def cosine(g: list[list[float]], h: list[list[float]]) -> float | None:
+    length = norm(g) * norm(h)
+    return inner(g, h) / length if length else None
+
+
+def targets(rule: Rule, tokens: list[Token]) -> list[Token]:
+    """Where the critic has a target: everywhere, or where a turn begins."""
+    return [k for k in tokens if rule.advantage != "turn_gae" or k.t == k.s.turns[k.turn - 1][0]]
+
+
+# --- columns
+
+
+def of_tokens(rule: Rule, tokens: list[Token], value_clip: float | None) -> dict[str, float | None]:
+    """The columns that tables minibatch, turn, trajectory and step share, over any set of tokens."""
+    n = len(tokens)
+    r = [k.r for k in tokens]
+    moves = [k.delta for k in tokens]
+    told: dict[str, float | None] = {
+        "ratio_mean": mean(r), "ratio_std": spread(r),
+        "ratio_max": max(r, default=None), "ratio_min": min(r, default=None),
+        "ess_frac": min(1.0, math.fsum(r) ** 2 / (n * math.fsum(x * x for x in r))) if n else None,
+        "chi2": math.fsum(x * x for x in r) / n - 1 if n else None,
+        "clip_frac": mean([k.low or k.high for k in tokens]), "clip_low_frac": mean([k.low for k in tokens]),
+        "clip_high_frac": mean([k.high for k in tokens]), "out_of_range_frac": mean([k.out for k in tokens]),
+        "dual_clip_frac": mean([k.dual for k in tokens]),
+        "approx_kl": mean([-x for x in moves]), "kl_k2": mean([x * x / 2 for x in moves]),
+        "kl_k3": mean([k3(x) for x in moves]), "entropy": mean([k.entropy for k in tokens]),
+        "kl_ref": mean([k3(k.s.reference[k.t] - k.log_prob) for k in tokens]),
+        "mismatch": mean([abs(k.mismatch()) for k in tokens]), "mismatch_kl": mean([-k.mismatch() for k in tokens]),
+        "advantage": mean([k.a for k in tokens]), "advantage_mean": mean([k.a for k in tokens]),
+        "advantage_std": spread([k.a for k in tokens]),
+    }  # fmt: skip
+    told["corrected_frac"] = mean([k.corrected for k in tokens]) if rule.omega else None
+    if rule.advantage in ("gae", "turn_gae", "bilevel"):
+        where = targets(rule, tokens)
+        errors = [k.s.values[k.t] - k.s.returns[k.t] for k in where]
+        off, of_returns = variance(errors), variance([k.s.returns[k.t] for k in where])
+        told |= {
+            "explained_variance": None if off is None or of_returns is None else 1 - off / (of_returns + 1e-5),
+            "value_mae": mean([abs(x) for x in errors]), "value_bias": mean(errors),
+            "value_mae_out_of_range": mean([abs(x) for k, x in zip(where, errors, strict=True) if k.out]),
+            "vf_clip_frac": None if value_clip is None else mean([
+                (clamp(k.value, k.s.values[k.t] - value_clip, k.s.values[k.t] + value_clip) - k.s.returns[k.t]) ** 2
+                > (k.value - k.s.returns[k.t]) ** 2 for k in where
+            ]),
+        }  # fmt: skip
+    return told
+
+
+def of_update(rule: Rule, update: Update) -> dict[str, float | None]:
+    """Table minibatch."""
+    tokens = update.tokens
+    told = of_tokens(rule, tokens, update.value_clip) | update.scalars
+    w, moves = [k.w for k in tokens], [k.delta for k in tokens]
+    told |= {"tokens": len(tokens), "stabiliser_factor_mean": mean([k.factor for k in tokens]),
+             "unit_ratio_mean": mean(w), "unit_ratio_max": max(w, default=None), "unit_ratio_min": min(w, default=None),
+             "log_ratio_std": spread(moves), "log_ratio_abs_max": max(map(abs, moves), default=None),
+             "clamp_hits": sum(abs(x) > 20 for x in moves) if tokens else None,
+             "ratio_positive_q50": quantile([k.r for k in tokens if k.a > 0], 0.5),
+             "entropy_low_frac": mean([k.entropy < 0.01 for k in tokens]),
+             "mismatch_max": max((abs(k.mismatch()) for k in tokens), default=None),
+             "mismatch_k3": mean([k3(k.mismatch()) for k in tokens]),
+             "clip_bias_proxy": mean([(k.w * k.a) ** 2 * (k.low or k.high) for k in tokens]),
+             "clip_bias_proxy_range": mean([(k.r * k.a) ** 2 * k.out for k in tokens]),
+             "advantage_abs_max": max((abs(k.a) for k in tokens), default=None),
+             "advantage_positive_frac": mean([k.a > 0 for k in tokens]),
+             "advantage_negative_frac": mean([k.a < 0 for k in tokens]),
+             "advantage_zero_frac": mean([abs(k.a) < 0.01 for k in tokens])}  # fmt: skip
+    for name, q in (("q01", 0.01), ("q05", 0.05), ("q50", 0.5), ("q95", 0.95), ("q99", 0.99)):
+        told[f"log_ratio_{name}"] = quantile(moves, q)
+    for place, name in enumerate(("think", "search", "answer"), 1):
+        told[f"entropy_{name}"] = mean([k.entropy for k in tokens if k.s.tokens[k.t] % 4 == place])
+    good = math.fsum(min(k.r, 1.2) * k.a for k in tokens if k.a > 0)
+    bad = math.fsum(max(k.r, 0.8) * -k.a for k in tokens if k.a < 0)
+    told["positive_advantage_frac"] = ratio_of(good, good + bad)
+    if rule.omega:
+        told |= {"correction_mean": mean([k.omega or 0.0 for k in tokens]),
+                 "corrected_positive_frac": mean([k.corrected and k.a > 0 for k in tokens]),
+                 "corrected_negative_frac": mean([k.corrected and k.a < 0 for k in tokens])}  # fmt: skip
+    p, q = [math.exp(k.s.old[k.t]) for k in tokens], [math.exp(k.s.behaviour[k.t]) for k in tokens]
+    if tokens:
+        mp, mq = math.fsum(p) / len(p), math.fsum(q) / len(q)
+        cross = math.fsum((x - mp) * (y - mq) for x, y in zip(p, q, strict=True))
+        told["mismatch_pearson"] = ratio_of(
+            cross, math.sqrt(math.fsum((x - mp) ** 2 for x in p) * math.fsum((y - mq) ** 2 for y in q))
+        )
+    of_turns, of_sequences = turns(tokens), sequences(tokens)
+    means = [mean([clamp(k.delta, -20, 20) for k in turn]) or 0.0 for turn in of_turns]
+    sums = [math.fsum(clamp(k.delta, -20, 20) for k in s) for s in of_sequences]
+    moved = [abs(x) * len(turn) for x, turn in zip(means, of_turns, strict=True)]
+    told |= {
+        "turn_ratio_geo_max": max((math.exp(x) for x in means), default=None),
+        "turn_ratio_arith_max": max((math.fsum(k.r for k in t) / len(t) for t in of_turns), default=None),
+        "turn_log_ratio_sum_abs_max": max(moved, default=None),
+        "chi2_sequence": mean([math.exp(2 * clamp(x, -20, 20)) - 1 for x in sums]),
+    }  # fmt: skip
+    if sums:
+        weights = [math.exp(x - max(sums)) for x in sums]
+        told["ess_sequence_frac"] = math.fsum(weights) ** 2 / (len(sums) * math.fsum(x * x for x in weights))
+    for name, units in (("turn", of_turns), ("sequence", of_sequences)):
+        hit = [any(k.low or k.high for k in unit) for unit in units]
+        told[f"{name}_clip_frac"] = mean(hit)
+        within = sum(len(unit) for unit, x in zip(units, hit, strict=True) if x)
+        told[f"{name}_clip_token_frac"] = within / len(tokens) if tokens else None
+    shifts = [(math.fsum(k.a for k in s) >= 0, math.fsum(k.delta for k in s) / len(s), s) for s in of_sequences]
+    ups = [(x, s) for good_one, x, s in shifts if good_one]
+    told |= {
+        "displacement_positive": mean([x for x, _ in ups]),
+        "displacement_negative": mean([x for good_one, x, _ in shifts if not good_one]),
+        "log_prob_positive": mean([math.fsum(k.log_prob for k in s) / len(s) for _, s in ups]),
+        "displaced_positive_frac": mean([x < 0 for x, _ in ups]),
+    }  # fmt: skip
+    surprise = [math.fsum(-k.mismatch() for k in s) / len(s) for s in of_sequences]
+    told |= {"mismatch_log_ppl": mean(surprise), "mismatch_ppl_ratio": mean([math.exp(x) for x in surprise])}
+    return told
+
+
+def of_turn(rule: Rule, turn: list[Token], update: Update) -> dict[str, float | None]:
+    """Table turn."""
+    told = of_tokens(rule, turn, update.value_clip)
+    total = math.fsum(k.e if not rule.guard else clamp(k.delta, -20, 20) for k in turn)
+    everything = update.tokens
+    told |= {
+        "n_tokens": len(turn), "ratio_geo": math.exp(total / len(turn)), "ratio_arith": told["ratio_mean"],
+        "ratio_prod": math.exp(clamp(total, -20, 20)), "log_ratio_sum": total,
+        "ratio_mass_frac": math.fsum(k.r for k in turn) / math.fsum(k.r for k in everything),
+        "gradient_share": ratio_of(math.fsum(abs(k.pull) for k in turn), math.fsum(abs(k.pull) for k in everything)),
+    }  # fmt: skip
+    if rule.advantage in ("gae", "turn_gae", "bilevel"):
+        k = turn[0]
+        told |= {"value": k.s.values[k.t], "value_error": k.s.values[k.t] - k.s.returns[k.t]}
+    return told
+
+
+def of_trajectory(rule: Rule, index: int, updates: list[tuple[int, Update]]) -> dict[str, float | None]:
+    """Table trajectory; `updates` with their epochs."""
+    mine = [(epoch, k) for epoch, u in updates for k in u.tokens if k.s.index == index]
+    told = of_tokens(rule, [k for _, k in mine], None)
+    last = [k for epoch, k in mine if epoch == max(e for e, _ in mine)]
+    everything = math.fsum(abs(k.pull) for _, u in updates for k in u.tokens)
+    if mine:
+        told |= {
+            "log_ratio_sum": math.fsum(clamp(k.delta, -20, 20) for k in last),
+            "likelihood_displacement": mean([k.delta for k in last]),
+            "gradient_share": ratio_of(math.fsum(abs(k.pull) for _, k in mine), everything),
+        }  # fmt: skip
+    return told
+
+
+def of_step(rule: Rule, updates: list[Update]) -> dict[str, float | None]:
+    """The columns of table step that speak of the updates."""
+    told = of_tokens(rule, [k for u in updates for k in u.tokens], None)
+    rows = [of_update(rule, u) for u in updates]
+
+    def all_of(name: str) -> list[float]:
+        return [x for row in rows if (x := row.get(name)) is not None]
+
+    norms, after, bias, ess = map(all_of, ("grad_norm", "grad_norm_after", "clip_bias_norm", "ess_frac"))
+    told |= {
+        "grad_norm_max": max(norms), "grad_norm_mean": mean(norms), "clip_bias_norm_max": max(bias, default=None),
+        "grad_clipped_frac": mean([b < a * (1 - 1e-6) for a, b in zip(norms, after, strict=True)]),
+        "ess_frac_min": min(ess, default=None), "stabiliser_factor": mean(all_of("stabiliser_factor")),
+        "non_finite": 0, "updates": len(updates), "tokens_trained": sum(len(u.tokens) for u in updates),
+        "first_log_ratio_abs_max": rows[0]["log_ratio_abs_max"],
+    }  # fmt: skip
+    return told

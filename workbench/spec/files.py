@@ -1,0 +1,114 @@
+"""Files that anybody may have written: opened only where they are regular files, read only up to a size and a depth."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+import tomllib
+from collections import deque
+from collections.abc import Iterator
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+from workbench.spec.errors import InputError
+
+DEPTH = 64  # tables and lists inside each other; whoever reads them goes down by recursion
+MIB = 2**20
+_LARGE = "it has a whole number of more than 64 bits"
+_DIGITS = 300  # of a whole number in JSON; a float holds 308
+# tomllib copies a dotted key for each of its parts, which takes minutes for a key of a few hundred kilobytes.
+_LONG_KEY = re.compile(rf"""(?:[\w"'-]{{1,80}}[ \t]*\.[ \t]*){{{DEPTH}}}""")
+
+
+def open_file(path: Path) -> BufferedReader:
+    """The file, open for reading. Raises OSError for what is no regular file: to open a pipe waits for its writer."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError:  # what Python says of a NUL
+        raise OSError(errno.EINVAL, "its name holds a NUL character", repr(str(path))) from None
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
+    raise OSError(errno.EINVAL, "it is a pipe, a socket or a device, not a file", str(path))
+
+
+def read_text(path: Path, most: int) -> str:
+    """The text of a file of at most `most` bytes, UTF-8 or UTF-16.
+
+    Raises OSError as `open_file`, InputError for a larger file and for other bytes.
+    """
+    with open_file(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise InputError(f"'{path}' is larger than {most / MIB:g} MiB, the most that is read of such a file")
+    try:
+        return content.decode(encoding_of(content))
+    except UnicodeDecodeError as error:
+        raise InputError(f"'{path}' is not UTF-8 text (byte {error.start})") from None
+
+
+def encoding_of(beginning: bytes) -> str:
+    """UTF-16 where the first bytes are its mark, or a character of ASCII in it; else UTF-8, with its mark left out."""
+    if beginning[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return "utf-16"
+    if len(beginning) > 1 and 0 in beginning[:2]:
+        return "utf-16-be" if beginning[0] == 0 else "utf-16-le"
+    return "utf-8-sig"
+
+
+def from_json(text: str | bytes) -> Any:
+    """The value of a JSON text. Raises ValueError for anything else, and for one that is nested deeper than DEPTH.
+
+    A whole number that no float holds is infinite, as `1e999` is.
+    """
+    try:
+        found = json.loads(text, parse_int=_whole)
+    except RecursionError:
+        raise ValueError(f"it is nested more than {DEPTH} deep") from None
+    brackets = text.count("{") + text.count("[") if isinstance(text, str) else text.count(b"{") + text.count(b"[")
+    if brackets > DEPTH:
+        deque(_inside(found), maxlen=0)
+    return found
+
+
+def from_toml(text: str) -> dict[str, Any]:
+    """The tables of a TOML text. Raises ValueError (tomllib.TOMLDecodeError with the line) for anything else.
+
+    Also for one that is nested deeper than DEPTH, and for whole numbers of more than 64 bits.
+    """
+    if _LONG_KEY.search(text):
+        raise ValueError(f"it has a key of more than {DEPTH} parts")
+    try:
+        found = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError(f"it is nested more than {DEPTH} deep") from None
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError:  # what Python says of a number of thousands of digits
+        raise ValueError(_LARGE) from None
+    if any(isinstance(value, int) and not -(2**63) <= value < 2**63 for value in _inside(found)):
+        raise ValueError(_LARGE)
+    return found
+
+
+def _whole(digits: str) -> int | float:
+    return int(digits) if len(digits) <= _DIGITS else float(digits)
+
+
+def _inside(found: Any) -> Iterator[Any]:
+    """Every value inside a value, level by level: it may be too deep for recursion, which is a ValueError here."""
+    level = [found]
+    for _ in range(DEPTH + 1):
+        tables = [value for value in level if isinstance(value, dict | list)]
+        if not tables:
+            return
+        level = [inner for table in tables for inner in (table.values() if isinstance(table, dict) else table)]
+        yield from level
+    raise ValueError(f"it is nested more than {DEPTH} deep")
