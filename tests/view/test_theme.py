@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import workbench.view
-from workbench.view.declared import declared
 from workbench.spec import OUTCOMES
+from workbench.view.declared import declared
 from workbench.view.theme import DARK, LIGHT, Palette, colour, styles
 
 # Linear RGB as people with no cones of one kind see it: Machado, Oliveira and Fernandes 2009, severity 1.
