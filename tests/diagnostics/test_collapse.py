@@ -12,8 +12,8 @@ from workbench.diagnostics.collapse import Watch, judge
 from workbench.diagnostics.hard import HARD_RULES
 from workbench.spec import COLLAPSED, MEANINGS, OUTCOMES, UNDECIDED, CollapseSettings
 
-# Successes of 64 episodes a step, as recorded: ppo, seed 1 of `sorl run experiments/quickstart.toml`. It ends at zero, and
-# the rule of running medians called such runs healthy.
+# Successes of 64 episodes a step, as recorded: ppo, seed 1 of `sorl run experiments/quickstart.toml`. It ends at
+# zero, and the rule of running medians called such runs healthy.
 QUICKSTART = [
     35, 35, 31, 34, 31, 32, 38, 29, 28, 30, 34, 25, 33, 34, 29, 29, 38, 33, 35, 27, 32, 24, 30, 32, 34, 30,
     39, 41, 39, 40, 33, 8, 5, 0, 0, 0,
