@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
-from workbench.diagnostics.collapse import Watch, judge
+from workbench.diagnostics.collapse import RAMPS, Watch, judge, onset
 from workbench.diagnostics.hard import HARD_RULES
 from workbench.spec import COLLAPSED, MEANINGS, OUTCOMES, UNDECIDED, CollapseSettings
 
@@ -98,6 +98,26 @@ def test_the_onset_of_a_slow_fall_is_where_it_begins():
         verdict = judge((rng.binomial(64, levels) / 64).tolist(), episodes=64)
         hits.append(verdict.drops[0].onset_low <= 30 <= verdict.drops[0].onset_high)
     assert sum(hits) >= 17
+
+
+@pytest.mark.parametrize("episodes", [64, None])
+def test_the_onset_is_the_most_likely_line_of_all_that_are_tried(episodes: int | None):
+    draw = np.random.default_rng(3)
+    for points in (1, 2, 3, 9, 40, 90):
+        watch, best = Watch(episodes=episodes), 0.6
+        scores = draw.binomial(64, np.where(np.arange(points) < points / 2, best, 0.2)) / 64
+        for step, score in enumerate(scores):
+            watch.step(step, {"success": score})
+        curve = watch._curve
+        likelihood = [1e-9] + [-math.inf] * (points - 1)
+        for t in range(points - 1):
+            for r in (r for r in RAMPS if t + r < points):
+                level = min(best, sum(scores[t + r :]) / (points - t - r))
+                means = [best + (level - best) * min(1, (i - t) / r) for i in range(t + 1, points)]
+                gains = [float(curve.gain(x, m, best)) for x, m in zip(scores[t + 1 :], means, strict=True)]
+                likelihood[t] = max(likelihood[t], math.fsum(gains))
+        near = [t for t in range(points) if likelihood[t] >= max(likelihood) - 1.92]
+        assert onset(curve, 0, points, best) == (near[0], likelihood.index(max(likelihood)), near[-1])
 
 
 def test_onset_intervals_cover_the_planted_step_as_often_as_they_say():

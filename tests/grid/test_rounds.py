@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.grid.harness import COMMANDS, Tape, script, starts
@@ -13,6 +16,7 @@ from workbench.grid.cell import of_generation
 from workbench.grid.file import Grid, load
 from workbench.grid.history import History
 from workbench.grid.rounds import run_rounds
+from workbench.grid.rows import append, now
 from workbench.grid.session import Limits
 from workbench.grid.warm import warm_key
 from workbench.grid.watch import Result
@@ -132,11 +136,28 @@ def test_the_matched_arm_waits_for_its_source_and_takes_its_factor_seed_by_seed(
     assert history.past(cell) is not None
 
 
-def test_an_arm_of_another_experiment_can_be_followed_and_is_asked_for_where_it_is_missing(tmp_path: Path) -> None:
+def test_an_arm_of_another_experiment_is_followed_past_bad_folders_and_asked_for_where_it_is_missing(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "other").mkdir()
     path = file(tmp_path, MATCHED.replace('match = "s-ppo"', 'match = "other/s-ppo"'))
     waiting = load(path, (), resolve, History(tmp_path / "runs")).waiting
     assert "waits for other/s-ppo seed 0; train it with `sorl run experiments/other.toml`" in str(waiting[0])
+    hurt = tmp_path / "runs" / "other"
+    for name, told in (("text", "{"), ("a list", "[]"), ("deep", "[" * 10**5)):
+        (hurt / name).mkdir(parents=True)
+        (hurt / name / "run.json").write_text(told)
+    source = hurt / "s-ppo-s0"
+    (source / "segments" / "minibatch").mkdir(parents=True)
+    (source / "run.json").write_text('{"arm": "s-ppo", "seed": 0}')
+    append(source, "run", {"run_id": source.name, "status": "finished", "written_at": now()})
+    for number, factor in enumerate((["text"], [0.5, None, 0.75])):
+        pq.write_table(pa.table({"stabiliser_factor": factor}), source / f"segments/minibatch/{number:06d}.parquet")
+    os.mkfifo(source / "segments" / "minibatch" / "000002.parquet")
+    grid = load(path, (), resolve, History(tmp_path / "runs"))
+    assert [str(w).split(";")[0] for w in grid.waiting] == ["'ppo, matched' seed 1 waits for other/s-ppo seed 1"]
+    (matched,) = (c for c in grid.cells if c.arm == "ppo, matched")
+    assert matched.settings.learn.policy.lr == 0.2 * 0.625
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from statistics import fmean, median
 from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from workbench.diagnostics.events import Event, Severity
 from workbench.diagnostics.hard import HARD_RULES, Hard
@@ -332,13 +333,16 @@ def onset(curve: _Curve, first: int, end: int, best: float) -> tuple[int, int, i
     scores = np.asarray(curve.scores[first:end])
     found = np.full(len(scores), -math.inf)
     found[0] = TINY  # of one point
-    for t in range(len(scores) - 1):
-        for r in (r for r in RAMPS if t + r < len(scores)):
-            after = scores[t + r :]
-            level = min(float(after.mean()), best)
-            line = best + (level - best) * np.arange(1, r) / r
-            likelihood = np.sum(curve.gain(scores[t + 1 : t + r], line, best)) + np.sum(curve.gain(after, level, best))
-            found[t] = max(found[t], float(likelihood))
+    left = np.arange(len(scores), 0, -1)  # points from each on
+    after = scores[::-1].cumsum()[::-1] / left  # and their mean, which is all of them that a gain asks for
+    for r in (r for r in RAMPS if r < len(scores)):
+        level = np.minimum(after[r:], best)
+        likelihood = left[r:] * curve.gain(after[r:], level, best)
+        if r > 1:
+            slope = sliding_window_view(scores[1:-1], r - 1)
+            line = best + (level - best)[:, None] * np.arange(1, r) / r
+            likelihood = likelihood + np.sum(curve.gain(slope, line, best), axis=1)
+        found[: len(level)] = np.maximum(found[: len(level)], likelihood)
     near = np.flatnonzero(found >= found.max() - 1.92)
     return first + int(near[0]), first + int(found.argmax()), first + int(near[-1])
 

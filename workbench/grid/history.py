@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from workbench.grid.cell import Cell, of_generation
-from workbench.grid.folder import folder_of
+from workbench.grid.folder import folder_of, read_identity
 from workbench.grid.generations import last
 from workbench.grid.rows import last_row
 from workbench.spec import COLLAPSED, UNDECIDED
@@ -56,7 +55,7 @@ class History:
         if name not in self._past:
             folder = folder_of(self.runs, of_generation(cell, max(1, last(self.runs, cell))))
             row = last_row(folder)
-            if row is None or row["status"] != "finished":
+            if row is None or row.get("status") != "finished":
                 return None
             self._past[name] = Past(folder, row.get("outcome") or "", float(row.get("seconds") or 0.0))
         return self._past[name]
@@ -69,12 +68,12 @@ class History:
     def elsewhere(self, experiment: str, arm: str, seed: int) -> float | None:
         """The same of the run of an arm of another experiment, in its newest start; None where none is finished."""
         found = []
-        for file in (self.runs / experiment).glob("*/run.json"):
-            who = json.loads(file.read_text(encoding="utf-8"))
+        for folder in (self.runs / experiment).glob("*/"):
+            who = read_identity(folder)
             if (who.get("arm"), who.get("seed")) == (arm, seed):
-                row = last_row(file.parent)
-                if row is not None and row["status"] == "finished":
-                    found.append((str(row.get("started_at") or ""), file.parent))
+                row = last_row(folder)
+                if row is not None and row.get("status") == "finished":
+                    found.append((str(row.get("started_at") or ""), folder))
         return mean_factor(max(found)[1]) if found else None
 
 
@@ -82,10 +81,12 @@ def mean_factor(folder: Path) -> float | None:
     """Mean of column `stabiliser_factor` of the run's optimizer updates; None where it was not measured."""
     total, n = 0.0, 0
     for file in sorted((folder / "segments" / "minibatch").glob("[0-9]*.parquet")):
+        if not file.is_file():
+            continue  # to open a pipe waits for its writer
         try:
             column = pq.read_table(file, columns=["stabiliser_factor"])["stabiliser_factor"]
-        except (pa.ArrowInvalid, KeyError, OSError):
-            continue  # a torn segment, or rows of a trainer that has no such column
-        total += float(pc.sum(column).as_py() or 0.0)
+            total += float(pc.sum(column).as_py() or 0.0)
+        except (pa.ArrowException, KeyError, OSError):
+            continue  # a torn segment, or rows of a trainer that has no such column, or text in it
         n += len(column) - column.null_count
     return total / n if n else None

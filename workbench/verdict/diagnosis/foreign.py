@@ -23,7 +23,7 @@ KINDS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 SIZE, DOCUMENT, LINE = 256 * MIB, 32 * MIB, 4 * MIB  # bytes of a file, of one that is one JSON value, of a line
 ROWS, METRICS = 300_000, 1000
 LARGEST = 1e100
-STEPS = 5000  # that are judged: the collapse rule looks back at all before
+STEPS = 50_000  # that are judged, in some seconds
 _NAMED = 8  # columns that are named of a file without a known one
 Judge = Callable[[Sequence[float | None], Sequence[int]], dict[str, Any]]
 
