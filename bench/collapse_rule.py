@@ -2,8 +2,8 @@
 
 Prints one Markdown table (`make bench-collapse`); `--shipped` looks instead for runs of experiments/results that end
 down by half and are called up. Two kinds of runs that lose nothing:
-recorded: held-out start and first steps of a healthy run, then the rest of it, drawn in blocks of 6 steps. Healthy:
-  filed so, and without a fall by the present rule. Only of runs whose rest is stationary, see `stationary`.
+recorded: held-out start and first 14 steps of a healthy run, then the rest of it, drawn in blocks of 6 steps. Healthy:
+  called so by running medians, and without a fall by the present rule. Only of runs whose rest is `stationary`.
 synthetic: held-out start .38, then success .6 at every step: 64 independent episodes (PPO-like), or 8 prompts with 8
   rollouts each, beta-binomial with a correlation of .5 within a prompt (GRPO-like).
 In a planted fall every success stays one with probability f: the noise of the counts stays what it was.
@@ -165,11 +165,11 @@ def stationary(scores: np.ndarray) -> bool:
 
 
 def recorded(runs: pd.DataFrame, group: int) -> list[Run]:
-    """The healthy runs with a stationary rest. adamw_long goes on with runs of adamw_search."""
-    use = runs[(runs.outcome == "healthy") & (runs.group == group) & (runs.episodes == EPISODES)]
+    """The runs that both rules call up, with a stationary rest. adamw_long goes on with runs of adamw_search."""
+    use = runs[(runs.outcome != "diverged") & (runs.group == group) & (runs.episodes == EPISODES)]
     found = [curve(row) for _, row in use[use.file != "adamw_long"].iterrows()]
-    found = [run for run in found if len(run[0]) >= 36 and np.isfinite(run[0]).all() and stationary(run[0][LEARNING:])]
-    return [run for run in found if watched(run, group)[1] is None]
+    found = [run for run in found if len(run[0]) >= 36 and stationary(run[0][LEARNING:])]
+    return [run for run in found if by_medians(run).outcome == "healthy" and watched(run, group)[1] is None]
 
 
 def resampled(pool: list[Run], steps: int, rng: np.random.Generator) -> Run:
@@ -196,8 +196,8 @@ def planted(run: Run, at: int, kept: np.ndarray, rng: np.random.Generator) -> Ru
 def share(hits: Iterable[bool]) -> str:
     """Count, share and its 95 % Clopper-Pearson interval, in percent."""
     found = list(hits)
-    low, high = clopper_pearson(sum(found), len(found))
-    return f"{sum(found)}/{len(found)} = {100 * np.mean(found):.3g} % [{100 * low:.2g}, {100 * high:.3g}]"
+    low, high = (round(100 * end, 2) for end in clopper_pearson(sum(found), len(found)))
+    return f"{sum(found)}/{len(found)} = {100 * np.mean(found):.3g} % [{low:.3g}, {high:.3g}]"
 
 
 def told(called: list[Called], at: int) -> str:
@@ -282,7 +282,7 @@ def ends() -> str:
             if down(curve(row)[0], row.episodes, phi):
                 outcome = "diverged" if row.outcome == "diverged" else str(watch.verdict.outcome)
                 tail = " ".join(f"{score:.2f}" for score in row.success_curve[-6:])
-                found.append((outcome, f"{row.file}, {row.arm}, seed {row.seed}: filed {row.outcome}; ends {tail}"))
+                found.append((outcome, f"{row.file}, {row.arm}, seed {row.seed}: ends {tail}"))
         lines.append(f"By {name}, {len(found)} of {len(runs)} runs end down by half:")
         lines += [f"- {outcome}: {count}" for outcome, count in Counter(outcome for outcome, _ in found).most_common()]
         lines += [f"  - {outcome}: {run}" for outcome, run in found if outcome in ("healthy", "mild", "no_learning")]
