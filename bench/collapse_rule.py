@@ -1,7 +1,7 @@
 """How often the collapse rule is wrong, beside the rule of running medians before it: `python bench/collapse_rule.py`.
 
 Prints one Markdown table (`make bench-collapse`); `--shipped` looks instead for runs of experiments/results that end
-down by half and are called up. Two kinds of runs that lose nothing:
+down by half and are not called so. Two kinds of runs that lose nothing:
 recorded: held-out start and first 14 steps of a healthy run, then the rest of it, drawn in blocks of 6 steps. Healthy:
   called so by running medians, and without a fall by the present rule. Only of runs whose rest is `stationary`.
 synthetic: held-out start .38, then success .6 at every step: 64 independent episodes (PPO-like), or 8 prompts with 8
@@ -165,7 +165,7 @@ def stationary(scores: np.ndarray) -> bool:
 
 
 def recorded(runs: pd.DataFrame, group: int) -> list[Run]:
-    """The runs that both rules call up, with a stationary rest. adamw_long goes on with runs of adamw_search."""
+    """The runs that neither rule calls a fall, with a stationary rest. adamw_long goes on with runs of adamw_search."""
     use = runs[(runs.outcome != "diverged") & (runs.group == group) & (runs.episodes == EPISODES)]
     found = [curve(row) for _, row in use[use.file != "adamw_long"].iterrows()]
     found = [run for run in found if len(run[0]) >= 36 and stationary(run[0][LEARNING:])]
