@@ -323,24 +323,29 @@ class _Falls:
 
 
 def onset(curve: _Curve, first: int, end: int, best: float) -> tuple[int, int, int]:
-    """Where a fall begins: (low, estimate, high), indices of the last point at the best; low to high is 95 %.
+    """Where a fall begins: (low, estimate, high), indices of the last point before it; low to high is 95 %.
 
-    Model: scores are at `best` up to point t, fall to a level b along a straight line of r points, and stay there.
-    Every t in [first, end) and r of RAMPS is tried, b the mean of what follows; the estimate has the highest
-    likelihood, and the interval is every t whose best r comes within 1.92 nats of it (profile likelihood, half the 95 %
-    point of chi-squared with one degree of freedom).
+    Model: scores are at a level a up to point t, fall to b along a straight line of r points, and stay there. Every t
+    in [first, end) and r of RAMPS is tried, with a the mean of what comes before (of fewer than three points `best`:
+    what was known of the run before them) and b that of what follows. The estimate has the highest likelihood; the
+    interval is every t whose best r comes within 1.92 nats of it (profile likelihood, half the 95 % point of
+    chi-squared with one degree of freedom).
     """
     scores = np.asarray(curve.scores[first:end])
     found = np.full(len(scores), -math.inf)
     found[0] = TINY  # of one point
+    before = scores.cumsum() / np.arange(1, len(scores) + 1)
+    top = np.where(np.arange(len(scores)) < 2, best, before)
+    stay = np.arange(1, len(scores) + 1) * curve.gain(before, top, best)  # a gain asks for the mean of the points only
     left = np.arange(len(scores), 0, -1)  # points from each on
-    after = scores[::-1].cumsum()[::-1] / left  # and their mean, which is all of them that a gain asks for
+    after = scores[::-1].cumsum()[::-1] / left
     for r in (r for r in RAMPS if r < len(scores)):
-        level = np.minimum(after[r:], best)
-        likelihood = left[r:] * curve.gain(after[r:], level, best)
+        high = top[: len(scores) - r]
+        level = np.minimum(after[r:], high)
+        likelihood = stay[: len(level)] + left[r:] * curve.gain(after[r:], level, best)
         if r > 1:
             slope = sliding_window_view(scores[1:-1], r - 1)
-            line = best + (level - best)[:, None] * np.arange(1, r) / r
+            line = high[:, None] + (level - high)[:, None] * np.arange(1, r) / r
             likelihood = likelihood + np.sum(curve.gain(slope, line, best), axis=1)
         found[: len(level)] = np.maximum(found[: len(level)], likelihood)
     near = np.flatnonzero(found >= found.max() - 1.92)

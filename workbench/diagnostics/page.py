@@ -147,7 +147,7 @@ The rule judges the counts behind success, not its curve. A step's success is a 
   is. That step is the *detection*. With `loss = collapse.severe` the event is `collapse`, with `collapse.mild` it is
   `mild`.
 - **Onset.** The last step before the fall, and its 95 % interval (`onset_low`, `onset_high`): the likelihood of scores
-  that stay at `best` up to a step, fall along a straight line and stay at a lower level, maximised over the length of
+  that stay at one level up to a step, fall along a straight line and stay at a lower one, maximised over the length of
   the line; the interval holds every step within 1.92 nats. It looks both ways; the detection never does.
 - **Recovery.** After the detection the same CUSUM with `B` against `(1 - loss) B`, and a mean since that is not below
   `(1 - collapse.mild) best` by more than one standard error.
