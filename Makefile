@@ -7,14 +7,14 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run app test test-ray test-vllm test-slow check bench bench-trl bench-browse bench-rldoctor parity mutate docs screenshots clean
+.PHONY: help run app test test-ray test-vllm test-slow check bench bench-collapse bench-trl bench-browse bench-rldoctor parity mutate docs screenshots clean
 MUTANTS ?= 300
 RUNS ?= runs
 # Files with parts that are rendered from the declarations.
 GENERATED := docs/*.md README.md workbench/view/declared.toml
 
 help: ## what can be typed
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 $(BIN)/.core: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "sorl needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V). Type: make PYTHON=python3.12 run" >&2; exit 2; }
@@ -76,6 +76,9 @@ screenshots: $(BIN)/.test ## pictures of every screen over RUNS (default runs), 
 
 bench: $(BIN)/.core ## speed, each figure beside its baseline
 	$(BIN)/sorl bench
+
+bench-collapse: $(BIN)/.core ## how often the collapse rule is wrong, beside the rule before it
+	$(BIN)/python bench/collapse_rule.py
 
 bench-trl: $(BIN)/.core $(VENV)-trl/.done ## a whole GRPO iteration beside TRL's, in an environment of its own
 	$(BIN)/sorl bench --only trl

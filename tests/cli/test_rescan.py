@@ -9,9 +9,11 @@ import pytest
 
 from tests.store.contents import contents, one
 from tests.store.fixture import START, Shape, write_run, write_segment
+from workbench.cli.findings import ROOT
 from workbench.diagnostics import CATALOGUE
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
+from workbench.verdict import results
 
 SHAPE = Shape(trajectories=2, turns=2, epochs=1, steps_per_segment=30)
 
@@ -107,3 +109,17 @@ def test_an_unknown_experiment_is_named(sorl: Any, judged: Path) -> None:
     result = sorl("rescan", "demi", runs=judged)
     assert result.exit_code == 2
     assert "did you mean 'demo'" in result.stderr
+
+
+def test_results_are_judged_again_in_their_file(sorl: Any, tmp_path: Path) -> None:
+    file = tmp_path / "six_by_five.parquet"
+    found = results.read(ROOT / "experiments/results/six_by_five.parquet")
+    rows = found.table.to_pylist()
+    fell = next(row for row in rows if row["outcome"] == "collapsed")
+    wrong = [row | ({"outcome": "healthy", "collapse_step": None} if row is fell else {}) for row in rows]
+    results.write(results.judged_again(found, wrong), file)
+    told = sorl("rescan", "--from", str(file), "--dry-run")
+    assert "outcome healthy -> collapsed" in told.stdout
+    assert "60 runs judged, 1 would change" in told.stderr
+    sorl("rescan", "--from", str(file))
+    assert results.read(file).table.to_pylist() == rows

@@ -12,12 +12,13 @@ from workbench.diagnostics.collapse import RAMPS, Watch, judge, onset
 from workbench.diagnostics.hard import HARD_RULES
 from workbench.spec import COLLAPSED, MEANINGS, OUTCOMES, UNDECIDED, CollapseSettings
 
-# ppo, seed 0 of a quickstart, as recorded: it ends at zero, and the rule of running medians called it healthy.
+# Successes of 64 episodes a step, as recorded: ppo, seed 1 of `sorl run experiments/quickstart.toml`. It ends at
+# zero, and the rule of running medians called such runs healthy.
 QUICKSTART = [
-    0.40625, 0.5, 0.453125, 0.453125, 0.46875, 0.421875, 0.46875, 0.40625, 0.484375, 0.453125, 0.515625, 0.5, 0.46875,
-    0.484375, 0.453125, 0.53125, 0.484375, 0.5, 0.515625, 0.46875, 0.5, 0.53125, 0.453125, 0.5, 0.484375, 0.546875,
-    0.5, 0.53125, 0.515625, 0.53125, 0.53125, 0.0, 0.0, 0.0, 0.0, 0.0,
+    35, 35, 31, 34, 31, 32, 38, 29, 28, 30, 34, 25, 33, 34, 29, 29, 38, 33, 35, 27, 32, 24, 30, 32, 34, 30,
+    39, 41, 39, 40, 33, 8, 5, 0, 0, 0,
 ]  # fmt: skip
+QUICKSTART = [count / 64 for count in QUICKSTART]
 HELD_OUT = {"heldout_success": 0.38, "heldout_episodes": 256}
 
 
@@ -37,16 +38,19 @@ def learned(steps=30, seed=0):
     return counts(0.38, 3, seed) + counts(0.6, steps, seed + 1)
 
 
-def test_a_run_that_ends_in_five_dead_batches_has_collapsed():
+def test_a_run_that_ends_in_dead_batches_has_collapsed():
     verdict = watched(QUICKSTART, **HELD_OUT).verdict
     assert verdict.outcome == "collapsed"
-    assert (verdict.onset, verdict.detection) == (30, 32)
+    assert (verdict.onset, verdict.detection) == (29, 32)
+    # another one ended .53 and five zeros; its earlier steps, which nobody kept, are noise about one half here
+    other = [*counts(0.5, 30), 0.53, 0.0, 0.0, 0.0, 0.0, 0.0]
+    assert watched(other, **HELD_OUT).verdict.outcome == "collapsed"
 
 
 def test_nought_of_64_after_one_half_is_certain_at_the_second_batch_and_3_of_8_is_nothing():
-    for dead in (1, 2):
-        verdict = watched(QUICKSTART[: 31 + dead], **HELD_OUT).verdict
-        assert verdict.outcome == ("falling", "collapsed")[dead - 1]
+    up = counts(0.5, 30)
+    assert watched([*up, 0.0], **HELD_OUT).verdict.outcome == "falling"
+    assert watched([*up, 0.0, 0.0], **HELD_OUT).verdict.outcome == "collapsed"
     few = counts(0.5, 30, n=8)
     assert not {"falling", *COLLAPSED} & {judge([*few, 3 / 8], episodes=8).outcome}
 
@@ -241,7 +245,7 @@ def test_events_come_once_and_when_they_happen():
     assert watch.verdict.detection == next(step for kind, step, _ in seen if kind == "collapse")
 
 
-shares = st.lists(st.integers(0, 16).map(lambda k: k / 16), min_size=0, max_size=60)
+shares = st.lists(st.integers(0, 16).map(lambda k: k / 16), min_size=0, max_size=40)
 rules = st.builds(
     CollapseSettings,
     severe=st.sampled_from([0.3, 0.5, 0.8]),
@@ -250,7 +254,7 @@ rules = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(shares, rules, st.sampled_from([None, 16, 64]))
 def test_a_live_run_and_its_log_get_the_same_verdict(curve, rule, episodes):
     watch, detections = Watch(rule, episodes), []
@@ -264,7 +268,7 @@ def test_a_live_run_and_its_log_get_the_same_verdict(curve, rule, episodes):
         assert (early.detection is not None) == (verdict.detection is not None and verdict.detection < cut)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(shares, rules, st.sampled_from([None, 16, 64]))
 def test_a_verdict_never_contradicts_itself(curve, rule, episodes):
     verdict = judge(curve, rule, episodes=episodes)

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.collapse import judge
 from workbench.diagnostics.declare import dictionary as declared_rows
-from workbench.spec import Diagnostic, RunSettings, Unit, table
+from workbench.spec import Diagnostic, LearnSettings, RunSettings, Unit, table
 
 START = datetime(2026, 11, 1, 12)
 ARROW = {
@@ -47,6 +47,10 @@ class Shape:
     minibatches: int = 2
     tokens: int = 1  # trajectories a step with every token
     steps_per_segment: int = 10
+
+
+# So many episodes that the curves below, whose noise is .01, are judged by their shape.
+CONFIG = RunSettings(learn=LearnSettings(episodes=1000)).model_dump_json()
 
 
 def arrow_type(sql: str) -> pa.DataType:
@@ -80,7 +84,7 @@ def run_row(folder: Path, **changes: Any) -> dict[str, Any]:
     """A row of table `run` for the run in `folder`, finished and healthy unless `changes` say otherwise."""
     row = {
         "run_id": folder.name, "experiment": folder.parent.name, "algorithm": "ppo", "arm": "ppo", "seed": 0,
-        "config_hash": "c0ffee", "config": RunSettings().model_dump_json(), "status": "finished", "reason": None,
+        "config_hash": "c0ffee", "config": CONFIG, "status": "finished", "reason": None,
         "outcome": "healthy", "collapse_step": None, "detection_step": None, "peak_success": 0.8, "final_success": 0.78,
         "steps": 30, "started_at": START, "ended_at": START + timedelta(minutes=1), "seconds": 60.0,
         "versions": json.dumps({"sorl": "0.1.0", "torch": "2.13.0"}),

@@ -35,7 +35,7 @@ def rewrite(folder: Path, table: str, column: str, change: dict[int, float | Non
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Two runs of 12 steps with 3 turns; in `a`, turn 1 has no entropy at step 2, NaN at step 3."""
     folder = tmp_path_factory.mktemp("cells") / "runs"
-    first = write_run(folder, "demo", "a", shape=SHAPE, collapse=8)
+    first = write_run(folder, "demo", "a", shape=SHAPE, collapse=6)
     write_run(folder, "demo", "b", shape=SHAPE, seed=1)
     rewrite(first, "turn_step", "entropy", {6: None, 9: math.nan})
     sync(folder, CATALOGUE)

@@ -19,8 +19,15 @@ if TYPE_CHECKING:
 def rescan(
     ctx: typer.Context,
     experiment: Annotated[str | None, typer.Argument(help="Only its runs; default: all.", show_default=False)] = None,
+    files: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from", metavar="FILE.parquet", help="Results that `report --export` wrote: judge them in their file.",
+            show_default=False,
+        ),
+    ] = None,
     dry: Annotated[bool, typer.Option("--dry-run", help="Say what would change; write nothing.")] = False,
-) -> None:
+) -> None:  # fmt: skip
     """Judge the runs that are over again by the present collapse rule and alarms, and append the new verdicts."""
     from workbench.cli.database import current, note
     from workbench.cli.replay import folder_of
@@ -30,6 +37,10 @@ def rescan(
     from workbench.store.sync import sync
     from workbench.verdict.rescan import recorded
 
+    for file in files or []:
+        _rescan_file(file, dry)
+    if files:
+        return
     reader = current(ctx.obj)
     names = [row[0] for row in reader.rows("SELECT DISTINCT experiment FROM run ORDER BY 1").rows]
     if experiment is not None and experiment not in names:
@@ -59,6 +70,29 @@ def rescan(
     note(f"{len(runs)} runs judged, {len(changes)} {'would change' if dry else 'changed'}")
 
 
+def _rescan_file(file: Path, dry: bool) -> None:
+    """Judge the runs of a results file; times and events of survival follow from the new verdicts."""
+    from workbench.cli.database import note
+    from workbench.cli.text import print_table
+    from workbench.verdict import results
+    from workbench.verdict.rescan import Recorded, changed
+
+    found = results.read(file)
+    changes, rows = [], found.table.to_pylist()
+    for row in rows:
+        curves = {name: row[name] for name in results.CURVES if row[name] is not None}
+        steps = [{"step": s, **{n: c[i] for n, c in curves.items()}} for i, s in enumerate(row["step"] or [])]
+        verdict, _ = judged(Recorded(row | {"detection_step": row["detected"]}, steps, []))
+        if words := changed(row | {"detection_step": row["detected"]}, verdict):
+            changes.append((str(row["run_id"]), "; ".join(words)))
+        row |= {name: value for name, value in verdict.items() if name in row} | {"detected": verdict["detection_step"]}
+    if changes:
+        print_table(("run_id", "change"), changes)
+    note(f"{file}: {len(rows)} runs judged, {len(changes)} {'would change' if dry else 'changed'}")
+    if changes and not dry:
+        results.write(results.judged_again(found, rows), file)
+
+
 def judged(run: Recorded) -> tuple[dict[str, Any], list[Event]]:
     """The verdict columns of table `run` and the events that the present rules see in a recorded run."""
     from workbench.cli.results import slots
@@ -77,6 +111,7 @@ def judged(run: Recorded) -> tuple[dict[str, Any], list[Event]]:
     for event in run.events:
         if event["kind"] == "diverged":  # only the trainer saw this one: a loss that could not be used
             watch.crashed(event["step"], event["message"])
+    watch.diverged = watch.diverged or (run.row["outcome"] == "diverged" and not run.events)  # a file holds no events
     columns = watch.verdict.columns()
     settled = run.row["status"] == "finished" or columns["outcome"] in ("collapsed", "diverged")
     return columns if settled else columns | {"outcome": None}, events

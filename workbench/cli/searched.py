@@ -40,7 +40,7 @@ def page(found: Results) -> str:
     file = region_of(found.toml)
     if file is None:
         raise InputError(f"'{found.experiment}' is no experiment of kind region")
-    full = from_runs(found.runs.assign(started_at=None), file, found.experiment)
+    full = from_runs(found.runs.assign(started_at=None), file, found.experiment).with_fading()  # as the search counts
     asked = replace(full, runs=_asked(full, found.experiment))
     search = {(r["series"], r["slice"], r["y"]): r for r in by_column(asked).to_dict(orient="records")}
     lines = [

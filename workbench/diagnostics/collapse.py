@@ -430,7 +430,7 @@ class Watch:
         elif self._severe.open:
             outcome = "recovered" if self._severe.climbed else "collapsed"
         elif fading := self._severe.fading():
-            outcome = "falling"
+            outcome = "collapsed" if drops else "falling"
         elif drops:
             outcome = "recovered"
         elif self._mild.open and not self._mild.climbed:
@@ -446,7 +446,7 @@ class Watch:
         )
         if peak is not None and fall and not fall.best_steps:
             peak = max(peak, fall.best)
-        return Verdict(outcome, drops, fading, peak, fmean(scores[-FINAL:]) if scores else None)
+        return Verdict(outcome, drops, None if drops else fading, peak, fmean(scores[-FINAL:]) if scores else None)
 
 
 def judge(

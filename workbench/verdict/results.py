@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from io import BufferedReader
 from pathlib import Path
@@ -137,6 +137,16 @@ def merged(parts: Sequence[Results]) -> Results:
     kept = rows.drop_duplicates("run_id", keep="last").sort_values("place", kind="stable").index
     fairness = tuple(dict.fromkeys(line for part in parts for line in part.fairness))
     return Results(names[0], parts[-1].question, parts[-1].toml, fairness, table.take(kept.to_list()))
+
+
+def judged_again(found: Results, rows: Sequence[dict[str, Any]]) -> Results:
+    """The results with the verdicts of `rows` (a dict per row of the table), and time and event as these have them."""
+    import pyarrow as pa
+
+    frame = pd.DataFrame([{k: v for k, v in row.items() if k not in CURVES} for row in rows])
+    watched = observed(frame).set_index("run_id")[["time", "event"]].to_dict("index")
+    told = [row | watched.get(row["run_id"], {"time": None, "event": None}) for row in rows]
+    return replace(found, table=pa.Table.from_pylist(told, schema=_schema()))
 
 
 def write(found: Results, file: Path) -> None:
