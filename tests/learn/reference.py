@@ -8,8 +8,8 @@ logits by the token before, theta[a][v], and the critic a table of values, phi[a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,7 +21,8 @@ PPO, EVERYTHING = (0.8, 1.2), (0.0, INF)
 class Rule:
     """What an algorithm does, by names of formulas.
 
-    `clip`: ppo, weight (CISPO), mask (MiniRL), sigmoid (SAPO), log (GMPO), gamma (VESPO), bapo, band (SSPO) or none.
+    `clip`: ppo, weight (CISPO), mask (MiniRL), tv (DPPO), sigmoid (SAPO), log (GMPO), gamma (VESPO), bapo, band (SSPO)
+    or none.
     """
 
     advantage: str
@@ -37,7 +38,11 @@ class Rule:
     omega: str = ""  # tis, mis, icepop, free
     extra: str = ""  # lld, positive
     kl: str = ""  # reward, loss: asked for beside the algorithm
-    select: str = ""  # spread
+    select: str = ""  # spread, unequal, large
+    overlong: tuple[float, float] | None = None  # limit and margin of DAPO's penalty
+    horizon: float = 1.0  # tokens that divide, of the aggregate constant
+    skip: float | None = None  # LOOP's limit on the mean log-ratio of a trajectory
+    last_turn_first: bool = False  # SeeUPO
     beta: float = 0.05
     tau: float = 3.0
 
@@ -56,6 +61,7 @@ class Sequence_:
     behaviour: list[float]
     reference: list[float]
     values: list[float]  # V_old
+    first: int = 1  # number of the first turn that is written
     advantage: list[float] = field(default_factory=list)
     returns: list[float] = field(default_factory=list)
 
@@ -75,7 +81,7 @@ class Sequence_:
         return found
 
     def turn_of(self, t: int) -> int:
-        return next(k for k, turn in enumerate(self.turns, 1) if t in turn)
+        return next(k for k, turn in enumerate(self.turns, self.first) if t in turn)
 
 
 # --- means
@@ -97,6 +103,10 @@ def variance(xs: Sequence[float]) -> float | None:
         return None
     m = math.fsum(xs) / len(xs)
     return math.fsum((x - m) ** 2 for x in xs) / (len(xs) - 1)
+
+
+def spread_of_sample(xs: Sequence[float]) -> float:
+    return math.sqrt(variance(xs) or 0.0)
 
 
 def quantile(xs: Sequence[float], q: float) -> float | None:
@@ -143,18 +153,25 @@ def prepare(rule: Rule, batch: list[Sequence_]) -> None:
     for s in batch:
         groups.setdefault(s.group, []).append(s)
     if rule.select == "spread":  # the quarter of the groups whose rewards spread most, at least one
-        width = {g: math.sqrt(variance([s.score for s in ss]) or 0.0) for g, ss in groups.items()}
+        width = {g: spread_of_sample([s.score for s in ss]) for g, ss in groups.items()}
         order = sorted(sorted(width), key=lambda g: -width[g])
         kept = {g for g in order[: max(1, int(0.25 * len(order)))] if width[g] > 0}
         for s in batch:
             s.mask = [m and s.group in kept for m in s.mask]
+    if rule.select == "unequal":
+        for s in batch:
+            told = [x.score for x in groups[s.group]]
+            s.mask = [m and (len(told) == 1 or len(set(told)) > 1) for m in s.mask]
     rewards: list[dict[int, float]] = []
     totals: list[float] = []
     for s in batch:
         u = dict.fromkeys(s.written, 0.0)
         total = s.score
+        if rule.overlong:
+            limit, margin = rule.overlong
+            total += clamp((limit - margin - len(u)) / margin, -1, 0)
         if u:
-            u[s.written[-1]] += s.score
+            u[s.written[-1]] += total
         if rule.kl == "reward":
             for t in u:
                 penalty = rule.beta * clamp(s.old[t] - s.reference[t], -20, 20)
@@ -179,12 +196,14 @@ def prepare(rule: Rule, batch: list[Sequence_]) -> None:
             for turn in s.turns:
                 a |= gae(turn, u | {turn[-1]: between[turn[-1]] + s.values[turn[-1]]}, s.values, 1.0, 1.0)
             targets = {t: a[t] + s.values[t] for t in a}
+        elif rule.advantage == "turn_by_turn":
+            a = {t: of_turn_alone(batch, totals, h)[s.index] for h, turn in enumerate(s.turns, 1) for t in turn}
         elif rule.advantage == "reinforce_pp":
             a = {t: math.fsum(u[later] for later in u if later >= t) for t in u}
         else:
             mine = groups[s.group] if rule.advantage != "batch_mean" else [x for x in batch if x.written]
             rest = [totals[batch.index(x)] for x in mine]
-            centre, deviation = math.fsum(rest) / len(rest), math.sqrt(variance(rest) or 0.0)
+            centre, deviation = math.fsum(rest) / len(rest), spread_of_sample(rest)
             if len(mine) == 1 or s not in mine:
                 value = total
             elif rule.advantage == "grpo":
@@ -202,6 +221,21 @@ def prepare(rule: Rule, batch: list[Sequence_]) -> None:
         raw = [{t: (x - centre) / math.sqrt(var + 1e-8) for t, x in a.items()} for a in raw]
     for s, a in zip(batch, raw, strict=True):
         s.advantage = [a.get(t, 0.0) for t in range(len(s.tokens))]
+        if rule.select == "large" and max(map(abs, a.values()), default=0.0) < 0.01:
+            s.mask = [False] * len(s.mask)
+
+
+def of_turn_alone(batch: list[Sequence_], totals: list[float], h: int) -> dict[int, float]:
+    """SeeUPO's advantages of turn h: less the mean of the group, whitened, both over those who have that turn."""
+    here = [(s, total) for s, total in zip(batch, totals, strict=True) if len(s.turns) >= h]
+    centred = {}
+    for s, total in here:
+        own = [x for other, x in here if other.group == s.group]
+        centred[s.index] = total - (math.fsum(own) / len(own) if len(own) > 1 else 0.0)
+    xs = list(centred.values())
+    centre, deviation, none = mean(xs) or 0.0, spread_of_sample(xs), 1e-12 * max(map(abs, xs))
+    scale = deviation if deviation > 1e-6 else 1.0
+    return {i: 0.0 if abs(x - centre) <= none else clamp((x - centre) / scale, -3, 3) for i, x in centred.items()}
 
 
 def gae(steps: list[int], u: dict[int, float], values: list[float], gamma: float, lam: float) -> dict[int, float]:
@@ -381,10 +415,11 @@ def losses(rule: Rule, micro: list[Token], whole: Counts, micros: int) -> tuple[
 
 def _weight(rule: Rule, k: Token, n: Counts) -> float:
     """1 / N, or the share of the token in its sequence or turn."""
-    turn = len(k.s.turns[k.turn - 1])
+    turn = len(k.s.turns[k.turn - k.s.first])
     return {
         "token_mean": 1 / n.tokens, "seq_mean_token_mean": 1 / (n.sequences * len(k.s.written)),
         "seq_mean_token_sum": 1 / n.sequences, "turn_mean_global": 1 / (turn * n.turns),
+        "constant": 1 / (n.sequences * rule.horizon),
     }[rule.aggregate]  # fmt: skip
 
 
@@ -415,6 +450,13 @@ def _surrogate(
     plain = k.w  # the weight of the log-prob, detached
     if rule.clip == "weight":
         weight = clamp(k.w, low, high)
+    elif rule.clip == "tv":  # by the probability under the sampler, and weighed against it
+        k.w = math.exp(clamp(k.e + k.mismatch(), -20, 20))
+        moved = math.exp(k.log_prob) - math.exp(k.s.behaviour[k.t])
+        k.low, k.high = k.a < 0 and moved < -0.2, k.a > 0 and moved > 0.2
+        k.dual = k.w > 20 and not (k.low or k.high)
+        plain = min(k.w, 20.0)
+        weight = 0.0 if k.low or k.high else plain
     elif rule.clip == "mask":
         k.low, k.high = k.a < 0 and k.w < low, k.a > 0 and k.w > high
         weight = 0.0 if k.low or k.high else k.w
@@ -497,6 +539,7 @@ class Trainer:
     def __init__(self, rule: Rule, theta: list[list[float]], phi: list[float], settings: Settings) -> None:
         self.rule, self.theta, self.phi, self.settings = rule, theta, phi, settings
         self.updates = 0
+        self.skipped = False  # whether the last step was left out
         self.before: list[list[float]] | None = None  # gradient of the last probe
 
     def update(self, batch: list[Sequence_]) -> Update:
@@ -547,10 +590,39 @@ class Trainer:
                 "clip_bias_cosine": inner(bias, free) / (c * all_of_it) if c and all_of_it else None,
             }  # fmt: skip
         told |= self._critic(tokens)
-        scale = settings.lr * (after / length if length else 1.0)
-        self.theta = plus(self.theta, g, -scale)
+        gone = math.fsum(k.delta for k in tokens) / max(1, len(sequences(tokens)))
+        self.skipped = rule.skip is not None and abs(gone) > rule.skip
+        if self.skipped:
+            told["grad_norm_after"] = 0.0
+        else:
+            self.theta = plus(self.theta, g, -settings.lr * (after / length if length else 1.0))
         self.updates += 1
         return Update(tokens, told, settings.value_clip)
+
+    def parts(self, batch: list[Sequence_]) -> Iterator[list[Sequence_]]:
+        """What is trained on, one after the other: the batch, or SeeUPO's turns, the last first.
+
+        Each turn has the policy that its training begins with as the old one, and advantages times M, how much likelier
+        the training on the later turns made these.
+        """
+        if not self.rule.last_turn_first:
+            yield batch
+            return
+        m = dict.fromkeys((s.index for s in batch), 1.0)
+        for h in range(max(len(s.turns) for s in batch), 0, -1):
+            old = {(k.s.index, k.t): k.log_prob for k in look(batch, self.theta, self.phi)}
+            part = [
+                replace(
+                    s, mask=[t in s.turns[h - 1] for t in range(len(s.tokens))], first=h,
+                    old=[old.get((s.index, t), 0.0) for t in range(len(s.tokens))],
+                    advantage=[m[s.index] * x for x in s.advantage],
+                )
+                for s in batch if len(s.turns) >= h
+            ]  # fmt: skip
+            yield part
+            for own in sequences(look(part, self.theta, self.phi)):
+                moved = math.exp(math.fsum(clamp(k.delta, -10, 10) for k in own) / len(own))
+                m[own[0].s.index] = clamp(m[own[0].s.index] * clamp(moved, 0.8, 1.2), 0.8, 1.2)
 
     def _critic(self, tokens: list[Token]) -> dict[str, float | None]:
         if self.rule.advantage not in ("gae", "turn_gae", "bilevel"):
@@ -766,7 +838,7 @@ def of_step(rule: Rule, updates: list[Update]) -> dict[str, float | None]:
     norms, after, bias, ess = map(all_of, ("grad_norm", "grad_norm_after", "clip_bias_norm", "ess_frac"))
     told |= {
         "grad_norm_max": max(norms), "grad_norm_mean": mean(norms), "clip_bias_norm_max": max(bias, default=None),
-        "grad_clipped_frac": mean([b < a * (1 - 1e-6) for a, b in zip(norms, after, strict=True)]),
+        "grad_clipped_frac": mean([0 < b < a * (1 - 1e-6) for a, b in zip(norms, after, strict=True)]),
         "ess_frac_min": min(ess, default=None), "stabiliser_factor": mean(all_of("stabiliser_factor")),
         "non_finite": 0, "updates": len(updates), "tokens_trained": sum(len(u.tokens) for u in updates),
         "first_log_ratio_abs_max": rows[0]["log_ratio_abs_max"],

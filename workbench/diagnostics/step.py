@@ -251,9 +251,9 @@ def grad_norm_mean(v: StepView) -> float | None:
     return _mean(v.over_updates("grad_norm"))
 
 
-@diagnostic(STEP, Unit.FRACTION, "share of updates with ||g||_2 after the clip below ||g||_2", "every trainer")
+@diagnostic(STEP, Unit.FRACTION, "share of updates with 0 < ||g||_2 after the clip < ||g||_2", "every trainer")
 def grad_clipped_frac(v: StepView) -> float | None:
-    """Share of the step's updates whose gradient the norm clip shortened; 0 where it is off."""
+    """Share of the step's updates whose gradient the norm clip shortened, steps left out aside; 0 where it is off."""
     before, after = v.over_updates("grad_norm"), v.over_updates("grad_norm_after")
     if before is None or after is None:
         return None

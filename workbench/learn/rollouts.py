@@ -19,7 +19,7 @@ from workbench.learn.crew import Crew
 from workbench.learn.critic import Critic
 from workbench.learn.faults.hooks import Lab
 from workbench.learn.microbatch import passes
-from workbench.learn.policy import autocast, device_of, log_probs
+from workbench.learn.policy import autocast, device_of, log_probs, widened
 from workbench.objective.select import Select
 from workbench.spec import ComputeSettings, RunSettings
 
@@ -150,7 +150,7 @@ def trainer_log_probs(
     model: torch.nn.Module, batch: Batch, temperature: float, compute: ComputeSettings = ComputeSettings()
 ) -> Tensor:
     """Log-probs of the batch under `model` by the training forward, (B, T), 0 where the policy wrote nothing."""
-    found = torch.zeros(batch.tokens.shape)
+    found = widened(torch.zeros(batch.tokens.shape, dtype=next(model.parameters()).dtype))
     with autocast(device_of(compute), compute):
         for rows, width in passes(batch, compute.micro_batch_tokens):
             mask = batch.mask[rows, :width]

@@ -158,7 +158,8 @@ class Learner:
         order = batch.length.argsort(descending=True, stable=True)
         shares = [order[i :: self.crew.size] for i in range(min(self.crew.size, len(order)))]
         found = self.crew.gather([(i, measure(batch.rows(rows))) for i, rows in self.crew.share(shares)])
-        return torch.zeros(batch.tokens.shape).index_copy(0, torch.cat(shares), torch.cat(found))
+        measured = torch.cat(found)
+        return measured.new_zeros(batch.tokens.shape).index_copy(0, torch.cat(shares), measured)
 
     def _update_policy(self, batch: Batch) -> dict[str, float | None]:
         settings, stabilise = self.settings, self.algorithm.stabilise

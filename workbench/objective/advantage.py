@@ -367,7 +367,9 @@ class GroupBatchZ(Advantage):
             rows = inside.any(1)
             centred = _compare(reward.total[rows], batch.group[rows]).centred
             whole = _compare(centred, torch.zeros_like(batch.group[rows]))
-            made = torch.where(whole.deviation > self.eps, whole.centred / whole.deviation, whole.centred)
+            # At the mean but for rounding: its sign would be counted, and clipped.
+            rest = torch.where(whole.centred.abs() <= 1e-12 * centred.abs().amax(), 0, whole.centred)
+            made = torch.where(whole.deviation > self.eps, rest / whole.deviation, rest)
             made = torch.where(whole.size == 1, 0, made).clamp(-self.limit, self.limit)  # alone, it is its own mean
             per_row = advantages.new_zeros(len(turn)).masked_scatter(rows, made.to(advantages.dtype))
             advantages = torch.where(inside, per_row[:, None], advantages)
