@@ -274,7 +274,9 @@ class CollapseSettings(Settings):
     def _of_before(cls, told: Any) -> Any:
         """Read the stored settings of a run that was judged by running medians: the shares lost are what is left."""
         medians = {"window", "baseline", "points", "sigmas"}
-        return {k: v for k, v in told.items() if k not in medians} if medians <= set(told) else told
+        if not isinstance(told, dict) or not medians <= set(told):
+            return told
+        return {key: value for key, value in told.items() if key not in medians}
 
 
 class StopSettings(Settings):

@@ -51,6 +51,8 @@ def _diagnosed(store: Store, known: Diagnostics, run: dict[str, Any], experiment
         yield Finding("info", f"Causes are looked for by: sorl diagnose {run['run_id']}")
         return
     said = store.computed(("diagnosis", run["run_id"]), lambda reader: diagnose(of_run(reader, run["run_id"])))
+    if fell := fallen(said):
+        yield Finding("critical", fell)
     for found in said.findings:
         clue = found.clue
         yield Finding(
@@ -58,8 +60,6 @@ def _diagnosed(store: Store, known: Diagnostics, run: dict[str, Any], experiment
             f"{found.cause.title} ({round(100 * clue.confidence)} %): {clue.says}. {found.cause.change}",
             [_episode(known, run, experiment, clue.step, clue.trajectory)],
         )
-    if fell := fallen(said):
-        yield Finding("critical", fell)
     if not said.findings and (none := none_found(said)) != "Nothing found.":
         yield Finding("warning", none)
 
