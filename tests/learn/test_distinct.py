@@ -65,7 +65,7 @@ def apart(a: Tensor, b: Tensor) -> bool:
 
 
 def test_every_pair_of_algorithms_ends_elsewhere_unless_the_docs_say_why() -> None:
-    ends = {name: trained(algorithm) for name, algorithm in ALGORITHMS.items()}
+    ends = {name: trained(algorithm.within(18)) for name, algorithm in ALGORITHMS.items()}
     assert {frozenset({a, b}) for a, b in combinations(ends, 2) if not apart(ends[a], ends[b])} == set(ALIKE)
 
 

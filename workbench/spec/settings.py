@@ -12,7 +12,7 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
 Positive = Annotated[float, Field(gt=0.0, le=1e9)]
 Finite = Annotated[float, Field(ge=-1e9, le=1e9)]
-Rate = Annotated[float, Field(gt=0.0, le=1e6)]
+Rate = Annotated[float, Field(gt=0.0, le=1e30)]  # such a step loses the weights at once, which a run may want to see
 Count = Annotated[int, Field(ge=1, le=10**7)]
 Natural = Annotated[int, Field(ge=0, le=10**7)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
