@@ -75,7 +75,9 @@ def test_compare_warns_of_questions_that_differ_and_of_what_a_trainer_flagged(so
         assert result.exit_code == 0, result.output
         seen = f"with seed 0, from step {SHAPE.steps} on"
         assert f"Warning: ppo and st-ppo trained on different questions {seen}." in result.stdout
-        assert "Warning: st-ppo, seed 0, step 3: row 5\\nNote: all is well." in result.stdout, "one line, no controls"
+        assert "Warning: st-ppo, seed 0, step 3: row 5\\u001b[2J\\nNote: all is well." in result.stdout, (
+            "one line, no controls"
+        )
     bare = sorl("compare", "demo", "--format", "csv", runs=runs)
     assert "Warning" not in bare.stdout
 

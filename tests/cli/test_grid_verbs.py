@@ -103,7 +103,9 @@ def test_compare_prints_every_format(trained: Path, sorl: Sorl, monkeypatch: pyt
             ("st-ppo", 2, 0, None),
         ]
     elif form == "csv":
-        assert result.stdout.splitlines()[0].startswith("arm,algorithm,runs,n,judged,mild,no_learning,peak,peak_low")
+        assert result.stdout.splitlines()[0].startswith(
+            "arm,algorithm,runs,n,judged,recovered,falling,mild,no_learning,peak,peak_low"
+        )
         assert len(result.stdout.splitlines()) == 3
     elif form == "latex":
         assert r"2/2 [16 \%, 100 \%] &" in result.stdout

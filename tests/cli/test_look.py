@@ -94,7 +94,7 @@ def test_show_config_prints_every_setting_and_otherwise_the_changed_ones(sorl: A
     short, whole = (
         sorl("show", "a", *flag, runs=runs).stdout.partition("\nConfiguration")[2] for flag in ([], ["--config"])
     )
-    assert short.splitlines()[1:] == ["  iterations = 7"]
+    assert short.splitlines()[1:] == ["  iterations = 7", "  learn.episodes = 1000"]
     assert "  learn.staleness = 0" in whole
 
 

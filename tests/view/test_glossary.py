@@ -64,7 +64,7 @@ def test_every_kind_of_every_slot_is_explained(grid: Path, open_screen: Open) ->
 
 def test_the_collapse_rule_is_spelled_out(grid: Path, open_screen: Open) -> None:
     app = open_screen("glossary", grid, part="collapse")
-    assert any("**Onset**" in element.value for element in app.markdown)
+    assert any("**Onset.**" in element.value for element in app.markdown)
 
 
 def test_nothing_found_is_said_and_the_parts_say_how_much_they_hold(grid: Path, open_screen: Open) -> None:

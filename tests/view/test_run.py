@@ -31,7 +31,7 @@ def test_it_opens_on_a_collapsed_run_and_says_how_it_fell(grid: Path, open_scree
     assert "ppo, seed 0" in shown
     assert "Collapsed: the fall began at step 15 and was detected at step" in shown
     assert "30 of 80 steps in 1 min 0 s, 2 s a step." in shown
-    assert "First alarm: ess_frac_min at step 12, 5 steps before the onset; 1 more kind of alarm later." in shown
+    assert "First alarm: ess_frac_min at step 12, 3 steps before the onset; 1 more kind of alarm later." in shown
     assert "torch" in shown
     assert "2026-11-01 12:00 UTC" in shown
 

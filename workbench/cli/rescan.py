@@ -95,13 +95,12 @@ def _rescan_file(file: Path, dry: bool) -> None:
 
 def judged(run: Recorded) -> tuple[dict[str, Any], list[Event]]:
     """The verdict columns of table `run` and the events that the present rules see in a recorded run."""
-    from workbench.cli.results import slots
     from workbench.diagnostics import CATALOGUE
     from workbench.diagnostics.alarms import AlarmWatch
     from workbench.diagnostics.collapse import Watch
     from workbench.record.recorder import TIMED
 
-    group = json.loads(slots(json.dumps(run.config)) or "{}").get("group_size", 1)
+    group = run.group or _group_of(run.config)
     watch, alarms = Watch(run.settings, run.episodes, group), AlarmWatch(CATALOGUE)
     events: list[Event] = []
     for row in run.steps:
@@ -115,6 +114,14 @@ def judged(run: Recorded) -> tuple[dict[str, Any], list[Event]]:
     columns = watch.verdict.columns()
     settled = run.row["status"] == "finished" or columns["outcome"] in ("collapsed", "diverged")
     return columns if settled else columns | {"outcome": None}, events
+
+
+def _group_of(config: dict[str, Any]) -> int:
+    """Rollouts a prompt of a configuration; 1 for an algorithm that this version of sorl does not know."""
+    from workbench.cli.results import slots
+
+    found = json.loads(slots(json.dumps(config)) or "{}").get("group_size", 1)
+    return found if isinstance(found, int) and found > 0 else 1
 
 
 def _changes(run: Recorded, verdict: dict[str, Any], events: Sequence[Event]) -> list[str]:

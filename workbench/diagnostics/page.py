@@ -35,7 +35,7 @@ COLLAPSE_REASONS: dict[str, tuple[str, str]] = {
     "severe": ("share of the best that a collapse loses", "published collapses lose more than half; noise does not"),
     "mild": ("share of the best that a mild fall loses", "the smallest loss that a user would act on"),
     "false_collapse": (
-        "one run in 1 / this that lost nothing may be called collapsed, however long it is",
+        "one run in 1 / this that lost nothing may be called collapsed",
         "a table of a hundred runs has about one wrong word; the measured rates are below",
     ),
     "false_ending": (

@@ -25,6 +25,7 @@ class Recorded:
     row: dict[str, Any]
     steps: list[dict[str, float | None]]
     events: list[dict[str, Any]]
+    group: int | None = None  # episodes that share a prompt, as table `trajectory` has them; None where it has none
 
     @property
     def run_id(self) -> str:
@@ -44,7 +45,7 @@ class Recorded:
         """Episodes behind each point of the curve; None where the configuration does not say."""
         learn = self.config.get("learn")
         episodes = learn.get("episodes") if isinstance(learn, dict) else None
-        return episodes if isinstance(episodes, int) else None
+        return episodes if isinstance(episodes, int) and episodes > 0 else None
 
     @property
     def config(self) -> dict[str, Any]:
@@ -71,8 +72,20 @@ def recorded(reader: Reader, columns: Sequence[str], experiment: str | None = No
             )
             events = _dicts(reader, "SELECT * FROM event WHERE run_id = $run ORDER BY step", {"run": row["run_id"]})
             if steps:  # a run whose rows are gone keeps the verdict of when they were there
-                found.append(Recorded(row, steps, events))
+                found.append(Recorded(row, steps, events, _group(reader, str(row["run_id"]))))
     return found
+
+
+def _group(reader: Reader, run_id: str) -> int | None:
+    """Episodes that share a prompt in the first step that has trajectories."""
+    rows = _dicts(
+        reader,
+        "SELECT count(*) AS n, count(DISTINCT prompt_group) AS prompts FROM trajectory WHERE run_id = $run "
+        "AND step = (SELECT min(step) FROM trajectory WHERE run_id = $run)",
+        {"run": run_id},
+    )
+    n, prompts = int(rows[0]["n"]), int(rows[0]["prompts"])
+    return n // prompts if prompts else None
 
 
 def changed(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
