@@ -422,7 +422,13 @@ class Watch:
             return curve.steps[-1] if curve.steps else None
         near = best.mean - max(curve.spread(best.mean, 1), 0.02 * abs(best.mean))
         since = range(max(0, best.window[1] - 1), len(curve.scores))
-        return curve.steps[max((i for i in since if curve.scores[i] >= near), default=since[0])]
+        return curve.steps[next((i for i in reversed(since) if curve.scores[i] >= near), since[0])]
+
+    @property
+    def detection(self) -> int | None:
+        """The step at which the first collapse was called; None without one."""
+        first = self._severe.closed[0] if self._severe.closed else self._severe.open
+        return first.detection if first else None
 
     @property
     def verdict(self) -> Verdict:
@@ -444,11 +450,10 @@ class Watch:
             learned = curve.gained >= curve.enough + curve.luck
             outcome = ("mild" if self._critical else "healthy") if learned else "no_learning"
         scores, fall = curve.scores, drops[0] if drops else fading
-        peak = (
-            max((median(scores[i : i + WINDOW]) for i in range(max(1, len(scores) - WINDOW + 1))), default=None)
-            if scores
-            else None
-        )
+        medians = [
+            median(scores[max(0, i - WINDOW) : i]) for i in range(min(WINDOW, len(scores)), len(scores) + 1) if i
+        ]
+        peak = max(medians, default=None)
         if peak is not None and fall and not fall.best_steps:
             peak = max(peak, fall.best)
         return Verdict(outcome, drops, None if drops else fading, peak, fmean(scores[-FINAL:]) if scores else None)

@@ -164,8 +164,7 @@ class Trainer:
         if self.step <= self.recorder.recorded:
             # An earlier session came further within the same budget of seconds, and its rows stand.
             rules = rules.model_copy(update={"seconds": None})
-        detection = self.recorder.verdict(final=False)["detection_step"]
-        spent = stop.Spent(self.step, self.learner.updates, self.tokens, self.seconds, detection)
+        spent = stop.Spent(self.step, self.learner.updates, self.tokens, self.seconds, self.recorder.detection)
         self.stopped = stop.reason(rules, spent)
         return bool(self.stopped)
 

@@ -117,6 +117,11 @@ class Recorder:
         """Write down that the run could not go on after `step`; its outcome is diverged."""
         self.events([self._watch.crashed(step, message)])
 
+    @property
+    def detection(self) -> int | None:
+        """The step at which the first collapse was called; None without one."""
+        return self._watch.detection
+
     def verdict(self, final: bool = True) -> dict[str, Any]:
         """What the collapse rule says so far, as columns of table `run`.
 
