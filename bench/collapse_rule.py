@@ -114,7 +114,7 @@ def by_medians(
 
 
 # The search for onsets takes most of the time of a run that falls; no detection depends on it.
-undated = patch.object(collapse, "onset", lambda curve, first, end, best: (first, first, first))
+undated = patch.object(collapse, "onset", lambda curve, first, at, end, best: (first, first, first))
 
 
 def watched(run: Run, group: int, episodes: int = EPISODES) -> tuple[collapse.Watch, int | None]:

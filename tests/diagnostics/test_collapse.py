@@ -105,19 +105,22 @@ def test_the_onset_is_the_most_likely_line_of_all_that_are_tried(episodes: int |
     draw = np.random.default_rng(3)
     for points in (1, 2, 3, 9, 40, 90):
         watch, best = Watch(episodes=episodes), 0.6
-        scores = draw.binomial(64, np.where(np.arange(points) < points / 2, best, 0.2)) / 64
+        scores = draw.binomial(64, np.where(np.arange(points) < points / 2, 0.55, 0.4)) / 64
         for step, score in enumerate(scores):
             watch.step(step, {"success": score})
         curve = watch._curve
         likelihood = [1e-9] + [-math.inf] * (points - 1)
         for t in range(points - 1):
+            high = best if t < 2 else sum(scores[: t + 1]) / (t + 1)
             for r in (r for r in RAMPS if t + r < points):
-                level = min(best, sum(scores[t + r :]) / (points - t - r))
-                means = [best + (level - best) * min(1, (i - t) / r) for i in range(t + 1, points)]
-                gains = [float(curve.gain(x, m, best)) for x, m in zip(scores[t + 1 :], means, strict=True)]
+                level = min(high, sum(scores[t + r :]) / (points - t - r))
+                means = [high + (level - high) * min(1, max(0, i - t) / r) for i in range(points)]
+                gains = [float(curve.gain(x, m, best)) for x, m in zip(scores, means, strict=True)]
                 likelihood[t] = max(likelihood[t], math.fsum(gains))
-        near = [t for t in range(points) if likelihood[t] >= max(likelihood) - 1.92]
-        assert onset(curve, 0, points, best) == (near[0], likelihood.index(max(likelihood)), near[-1])
+        for at in {points, max(1, points - 3)}:  # nothing at the detection or later begins the fall
+            tried = likelihood[:at]
+            near = [t for t in range(at) if tried[t] >= max(tried) - 1.92]
+            assert onset(curve, 0, at, points, best) == (near[0], tried.index(max(tried)), near[-1])
 
 
 def test_onset_intervals_cover_the_planted_step_as_often_as_they_say():

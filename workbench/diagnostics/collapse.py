@@ -318,18 +318,18 @@ class _Falls:
         at = curve.steps.index(fall.detection)
         first = min(since, curve.steps.index(fall.best_steps[0]) if fall.best_steps else 0)
         end = min(len(curve.scores), 2 * at - since + LATER)
-        low, middle, high = onset(curve, max(first, self.up_since, 2 * since - at - FAR), end, fall.best)
+        low, middle, high = onset(curve, max(first, self.up_since, 2 * since - at - FAR), at, end, fall.best)
         return replace(fall, onset=curve.steps[middle], onset_low=curve.steps[low], onset_high=curve.steps[high])
 
 
-def onset(curve: _Curve, first: int, end: int, best: float) -> tuple[int, int, int]:
+def onset(curve: _Curve, first: int, at: int, end: int, best: float) -> tuple[int, int, int]:
     """Where a fall begins: (low, estimate, high), indices of the last point before it; low to high is 95 %.
 
     Model: scores are at a level a up to point t, fall to b along a straight line of r points, and stay there. Every t
-    in [first, end) and r of RAMPS is tried, with a the mean of what comes before (of fewer than three points `best`:
-    what was known of the run before them) and b that of what follows. The estimate has the highest likelihood; the
-    interval is every t whose best r comes within 1.92 nats of it (profile likelihood, half the 95 % point of
-    chi-squared with one degree of freedom).
+    in [first, at), before the detection, and r of RAMPS is tried on the scores up to `end`, with a the mean of what
+    comes before (of fewer than three points `best`: what was known of the run before them) and b that of what follows.
+    The estimate has the highest likelihood; the interval is every t whose best r comes within 1.92 nats of it (profile
+    likelihood, half the 95 % point of chi-squared with one degree of freedom).
     """
     scores = np.asarray(curve.scores[first:end])
     found = np.full(len(scores), -math.inf)
@@ -348,6 +348,7 @@ def onset(curve: _Curve, first: int, end: int, best: float) -> tuple[int, int, i
             line = high[:, None] + (level - high)[:, None] * np.arange(1, r) / r
             likelihood = likelihood + np.sum(curve.gain(slope, line, best), axis=1)
         found[: len(level)] = np.maximum(found[: len(level)], likelihood)
+    found = found[: max(1, at - first)]
     near = np.flatnonzero(found >= found.max() - 1.92)
     return first + int(near[0]), first + int(found.argmax()), first + int(near[-1])
 
