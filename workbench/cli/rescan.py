@@ -110,7 +110,7 @@ def judged(run: Recorded) -> tuple[dict[str, Any], list[Event]]:
     for event in run.events:
         if event["kind"] == "diverged":  # only the trainer saw this one: a loss that could not be used
             watch.crashed(event["step"], event["message"])
-    watch.diverged = watch.diverged or (run.row["outcome"] == "diverged" and not run.events)  # a file holds no events
+    watch.diverged = watch.diverged or run.row["outcome"] == "diverged"  # a file of results does not hold that event
     columns = watch.verdict.columns()
     settled = run.row["status"] == "finished" or columns["outcome"] in ("collapsed", "diverged")
     return columns if settled else columns | {"outcome": None}, events

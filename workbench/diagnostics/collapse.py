@@ -157,7 +157,7 @@ class _Curve:
         return of - loss * max(abs(of), of - min(0.0, self.scores[0]))
 
     def keep_best(self) -> None:
-        """Look whether a window that ends here is the best so far, and whether the run has learned by now."""
+        """Look whether a window that ends here is the best so far."""
         end, length = len(self.scores), WINDOW
         if not self.episodes and self._known < WINDOW - 1:
             return  # the noise is not known yet

@@ -40,14 +40,21 @@ def fallen(d: Diagnosis) -> str:
     began = f"began at step {d.onset}" + (f" (95 %: {low:.0f} to {high:.0f})" if high > low else "")
     if seen is None or seen != seen:
         return (
-            f"Success is down in its last steps: the fall {began}, from a best of {peak}. It is at least 20 times "
-            "likelier than noise, and has lasted too few steps for the collapse rule."
+            f"Success is down in its last steps: the fall {began}, from a best of {peak}. The counts are at least "
+            f"{_one_in(d, 'false_ending', 0.05)} times likelier with a fall than without; it has lasted too few steps "
+            "for the collapse rule."
         )
     back = "; it came back" if run.get("outcome") == "recovered" else ""
     return (
-        f"Success fell from a best of {peak} to {last} (mean of the last ten steps){back}: the fall {began}, and was "
-        f"certain at step {seen:.0f} (the rule is wrong in less than one run of 100)."
+        f"Success fell from a best of {peak} to {last} (mean of the last ten steps){back}: the fall {began}, and was certain "
+        f"at step {seen:.0f} (by a rule set to one false collapse in {_one_in(d, 'false_collapse', 0.01)} runs)."
     )
+
+
+def _one_in(d: Diagnosis, name: str, default: float) -> str:
+    """1 over an error rate of the collapse rule, as the run set it."""
+    told = d.log.settings.get(f"collapse.{name}")
+    return f"{1 / (told if isinstance(told, float) and 0 < told < 1 else default):.0f}"
 
 
 def none_found(d: Diagnosis) -> str:

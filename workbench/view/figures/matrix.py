@@ -22,7 +22,7 @@ _LEFT, _GAP = 18.0, 0.04  # percent of the width for the names of the rows; colu
 _LABEL, _LINE, _LINES = 27, 15, 4  # characters and pixels of a line of a row's name, lines of it
 _CURVE = (7.0, 86.0, 86.0, 58.0)  # percent of a cell: left end and width of its curve, success 0, height of 1
 _WIDE, _NAMED = 12, 14  # columns up to which a cell has words, and the head of a column the word seed
-_WORDS = {"no_learning": "no learning", "": "undecided"}  # of an outcome, where it is not its own
+_WORDS = {"no_learning": "no learning", "": "undecided"}
 
 Address = Callable[[str], str]
 
