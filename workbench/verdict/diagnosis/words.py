@@ -46,8 +46,9 @@ def fallen(d: Diagnosis) -> str:
         )
     back = "; it came back" if run.get("outcome") == "recovered" else ""
     return (
-        f"Success fell from a best of {peak} to {last} (mean of the last ten steps){back}: the fall {began}, and was certain "
-        f"at step {seen:.0f} (by a rule set to one false collapse in {_one_in(d, 'false_collapse', 0.01)} runs)."
+        f"Success fell from a best of {peak} to {last} (mean of the last ten steps){back}: the fall {began}, and was "
+        f"certain at step {seen:.0f} "
+        f"(by a rule set to one false collapse in {_one_in(d, 'false_collapse', 0.01)} runs)."
     )
 
 
