@@ -15,8 +15,8 @@ from workbench.cli.main import app
 from workbench.cli.planted.healthy import healthy
 from workbench.cli.planted.kinds import KINDS, VISIBLE, WEAK, Kind
 from workbench.cli.planted.trial import cases, plans
-from workbench.verdict.diagnosis import planted
-from workbench.verdict.diagnosis.planted import CLIP, Case
+from workbench.diagnosis import planted
+from workbench.diagnosis.planted import CLIP, Case
 
 
 @pytest.fixture(scope="module")

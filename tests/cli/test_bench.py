@@ -22,6 +22,7 @@ from workbench.cli.main import app
 from workbench.cli.variants import CORE
 from workbench.learn.loop import Trainer
 from workbench.record.recorder import Recorder
+from workbench.replay import play
 from workbench.spec import (
     EvaluationSettings,
     InputError,
@@ -31,7 +32,6 @@ from workbench.spec import (
     WarmStartSettings,
     WorldSettings,
 )
-from workbench.verdict.replay import play
 
 TINY = RunSettings(
     iterations=1000,

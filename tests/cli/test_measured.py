@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from workbench.algorithms import ALGORITHMS
+from workbench.analysis import results
 from workbench.cli.measured import SHIPPED, STALE, measured
-from workbench.verdict import results
 
 
 def filed(folder: Path, name: str, **columns: list[object]) -> None:

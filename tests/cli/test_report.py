@@ -12,8 +12,8 @@ import pytest
 
 from tests.cli.test_compare import fell, record
 from tests.store.fixture import START, write_experiment, write_segment
+from workbench.analysis import results
 from workbench.cli import findings
-from workbench.verdict import results
 
 Sorl = Callable[..., Any]
 

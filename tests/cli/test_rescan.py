@@ -9,11 +9,11 @@ import pytest
 
 from tests.store.contents import contents, one
 from tests.store.fixture import START, Shape, write_run, write_segment
+from workbench.analysis import results
 from workbench.cli.findings import ROOT
 from workbench.diagnostics import CATALOGUE
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
-from workbench.verdict import results
 
 SHAPE = Shape(trajectories=2, turns=2, epochs=1, steps_per_segment=30)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from tests.verdict.claims.frames import arm, down, frame, up
+from tests.analysis.claims.frames import arm, down, frame, up
+from workbench.analysis.results import results, write
 from workbench.cli.main import app
-from workbench.verdict.results import results, write
 
 RATES = tuple(float(f"{0.1 * 2**i:.3g}") for i in range(9))
 FILE = """

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.verdict.early.runs import corpus
+from tests.analysis.early.runs import corpus
+from workbench.analysis.early import corpus as corpora
+from workbench.analysis.early import peers
 from workbench.cli.findings import ROOT
 from workbench.cli.main import app
 from workbench.cli.scored import CORPUS, PEER
-from workbench.verdict.early import corpus as corpora
-from workbench.verdict.early import peers
 
 
 def sorl(*words: object) -> tuple[int, str]:

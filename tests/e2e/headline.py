@@ -15,8 +15,8 @@ REGIONS = ("region_sgd", "region_adamw")
 
 def main(folder: Path) -> None:
     """Write `NAME-light.png` and `NAME-dark.png` of each region."""
+    from workbench.analysis.results import read
     from workbench.cli.report import written
-    from workbench.verdict.results import read
 
     with tempfile.TemporaryDirectory() as place, browser() as opened:
         page_file = Path(place) / "report.html"

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workbench.analysis.region.boundary import Counts, boundary
 from workbench.grid.search import Budget, Progress, Rule, Trial, bracket, located, search, usual
-from workbench.verdict.region.boundary import Counts, boundary
 
 Outcome = Callable[[Trial], bool | None]
 

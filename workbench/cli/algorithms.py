@@ -87,7 +87,7 @@ def _show_one(algorithm: Algorithm, form: str) -> None:
 def _measured(name: str) -> str:
     """What the shipped results say; from the copy that travels with an installed package, as they do not."""
     from workbench.algorithms.page import NOT_YET
-    from workbench.view.declared import declared
+    from workbench.app.declared import declared
 
     return {entry["name"]: entry["measured"] for entry in declared()["algorithm"]}.get(name) or NOT_YET
 

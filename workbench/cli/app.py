@@ -40,7 +40,7 @@ def serve(runs: Path, host: str, port: int | None) -> None:
 
     # The app runs in this process and reads the folder from the environment, as `streamlit run app.py` does.
     os.environ["SORL_RUNS"] = str(runs.absolute())
-    screen = Path(__file__).parents[1] / "view" / "app.py"
+    screen = Path(__file__).parents[1] / "app" / "main.py"
     options = ["--server.address", host, *(["--server.port", str(port)] if port else [])]
     echo(f"runs folder: {runs.absolute()}; Ctrl-C ends the app, never a run", err=True)
     sys.exit(streamlit(["run", str(screen), *options], standalone_mode=False))

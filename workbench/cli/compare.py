@@ -44,12 +44,12 @@ def show_comparison(
     runs: Path, experiment: str, form: str = "table", reference: str | None = None, export: Path | None = None
 ) -> None:
     """Print the comparison; csv and json carry the bare numbers, the others readable cells and what they say."""
+    from workbench.analysis import compared, table
+    from workbench.analysis.region.landscape import region_file
+    from workbench.analysis.runs import runs as runs_in
     from workbench.cli import fairness
     from workbench.cli.database import current
     from workbench.cli.region import show_region
-    from workbench.verdict import compared, table
-    from workbench.verdict.region.landscape import region_file
-    from workbench.verdict.runs import runs as runs_in
 
     reader = current(runs)
     if region_file(reader, experiment) is not None:
@@ -105,9 +105,9 @@ def _check_arm(name: str | None, arms: list[str], experiment: str) -> None:
 
 def _export(each: pd.DataFrame, file: Path) -> None:
     """One line per run: run_id, arm, seed, time in steps, event (1 = the collapse, 0 = censored)."""
+    from workbench.analysis.survival import observed
     from workbench.cli.database import note
     from workbench.spec import InputError
-    from workbench.verdict.survival import observed
 
     rows = observed(each)
     try:

@@ -12,8 +12,8 @@ import typer
 from workbench.cli.text import echo
 
 if TYPE_CHECKING:
-    from workbench.verdict.diagnosis.finding import Diagnosis
-    from workbench.verdict.diagnosis.log import Log
+    from workbench.diagnosis.finding import Diagnosis
+    from workbench.diagnosis.log import Log
 
 FORMATS = ("text", "md", "json")
 LEVELS = ("info", "warning", "critical")
@@ -46,8 +46,8 @@ def diagnose(
     ] = None,
 ) -> None:
     """Name the cause, the first signal and the culprit of what went wrong, with the evidence; of live runs as well."""
+    from workbench.diagnosis.diagnose import diagnose as judged
     from workbench.spec import InputError, nearest
-    from workbench.verdict.diagnosis.diagnose import diagnose as judged
 
     if form not in FORMATS:
         raise InputError(f"--format '{form}' is unknown{nearest(form, FORMATS)}; allowed: {', '.join(FORMATS)}")
@@ -66,9 +66,9 @@ def diagnose(
 def carriers(runs: str, run: str, step: int, form: str) -> str:
     """The turns of a stored step that its other tokens do not explain, as text (md the same) or JSON."""
     from workbench.cli.replay import run_folder
+    from workbench.diagnosis import words
+    from workbench.diagnosis.attribution import attribute
     from workbench.store import batches
-    from workbench.verdict.diagnosis import words
-    from workbench.verdict.diagnosis.attribution import attribute
 
     folder = run_folder(runs, run)
     found = attribute(batches.read(folder, step))
@@ -79,12 +79,12 @@ def carriers(runs: str, run: str, step: int, form: str) -> str:
 
 def logs(runs: Path, what: str) -> Iterator[Log]:
     """The logs that the word names: a file, the runs of an experiment or folder, or one run."""
+    from workbench.analysis.runs import runs as runs_in
     from workbench.cli.database import current
     from workbench.cli.show import find
+    from workbench.diagnosis import foreign
+    from workbench.diagnosis.log import of_run
     from workbench.spec import InputError
-    from workbench.verdict.diagnosis import foreign
-    from workbench.verdict.diagnosis.log import of_run
-    from workbench.verdict.runs import runs as runs_in
 
     path = Path(what)
     if path.is_file() and path.suffix != ".toml":
@@ -128,7 +128,7 @@ def judge(scores: Sequence[float | None], steps: Sequence[int]) -> dict[str, Any
 
 def rendered(found: Sequence[Diagnosis], form: str) -> str:
     """The diagnoses in one of FORMATS."""
-    from workbench.verdict.diagnosis import words
+    from workbench.diagnosis import words
 
     if form == "json":
         return json.dumps([words.as_dict(one) for one in found], indent=2)

@@ -51,9 +51,9 @@ def recorded(reader: Reader, frame: pd.DataFrame) -> list[Finding]:
 
 def settle(runs: Path, reader: Reader, experiment: str, cells: Sequence[Cell]) -> list[Finding]:
     """What the runs of the cells say after training; what is flagged is written down as events of these runs."""
+    from workbench.analysis.runs import runs as runs_in
     from workbench.cli.database import current
     from workbench.grid.guard import events
-    from workbench.verdict.runs import runs as runs_in
 
     order = {cell.run_id: position for position, cell in enumerate(cells)}
     frame = runs_in(reader, experiment, list(order))

@@ -10,8 +10,8 @@ ROOT = Path(__file__).parents[2]
 
 def page(files: Sequence[str]) -> str:
     """The report of these files (paths from the root of the checkout) as Markdown, headings from level 2."""
+    from workbench.analysis.results import read
     from workbench.cli.report import commands, written
-    from workbench.verdict.results import read
 
     found = [read(ROOT / file) for file in files]
     return written(found, commands(found, [], [Path(file) for file in files]), "md", level=2)

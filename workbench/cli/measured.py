@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
+    from workbench.analysis.results import Results
     from workbench.spec import GridFile
-    from workbench.verdict.results import Results
 
 SHIPPED = Path(__file__).parents[2] / "experiments" / "results"
 _FIRST = ("six_by_five", "region_sgd")  # the others by name
@@ -23,8 +23,8 @@ STALE: Mapping[str, frozenset[str]] = {"neighbours": frozenset({"dapo", "dr-grpo
 
 def measured(folder: Path = SHIPPED) -> dict[str, str]:
     """Algorithm -> what each results file of the folder that tried it found: runs, seeds, 95 % interval."""
-    from workbench.verdict.region.landscape import region_of
-    from workbench.verdict.results import read
+    from workbench.analysis.region.landscape import region_of
+    from workbench.analysis.results import read
 
     files = sorted(folder.glob("*.parquet"), key=lambda f: (f.stem not in _FIRST, _rank(f.stem), f.stem))
     told: dict[str, list[str]] = defaultdict(list)
@@ -44,8 +44,8 @@ def _rank(stem: str) -> int:
 
 def _of_grid(found: Results) -> Iterable[tuple[str, str]]:
     """(algorithm, line) of each arm that is an algorithm as declared, or with the options that the line names."""
+    from workbench.analysis.statistics import clopper_pearson
     from workbench.spec import COLLAPSED
-    from workbench.verdict.statistics import clopper_pearson
 
     runs = _judged(found.runs)
     for arm, mine in runs.groupby("arm", sort=False):
@@ -60,9 +60,9 @@ def _of_grid(found: Results) -> Iterable[tuple[str, str]]:
 
 def _of_region(found: Results, file: GridFile) -> Iterable[tuple[str, str]]:
     """(algorithm, line) of each series that is an algorithm as declared: where half of its runs collapse."""
-    from workbench.verdict.region.landscape import from_runs
-    from workbench.verdict.region.tables import by_column
-    from workbench.verdict.region.words import edge
+    from workbench.analysis.region.landscape import from_runs
+    from workbench.analysis.region.tables import by_column
+    from workbench.analysis.region.words import edge
 
     runs = _judged(found.runs)
     if runs.empty:

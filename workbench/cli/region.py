@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 def show_region(reader: Reader, experiment: str, form: str = "table", against: str | None = None) -> None:
     """Print areas and boundaries; csv and json carry every bare number."""
-    from workbench.verdict.region.landscape import landscape
-    from workbench.verdict.region.tables import by_column, by_point, by_series
-    from workbench.verdict.region.words import answer, readable_columns, readable_series
+    from workbench.analysis.region.landscape import landscape
+    from workbench.analysis.region.tables import by_column, by_point, by_series
+    from workbench.analysis.region.words import answer, readable_columns, readable_series
 
     found = landscape(reader, experiment)
     series, columns = by_series(found, against), by_column(found)

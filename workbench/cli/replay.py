@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from workbench.objective import Algorithm
+    from workbench.replay import Gradients, Replay
+    from workbench.replay.tables import Table
     from workbench.store.stored import StoredBatch
-    from workbench.verdict.replay import Gradients, Replay
-    from workbench.verdict.replay.tables import Table
 
 FORMATS = ("table", "csv", "json", "parquet")
 TABLES = ("summary", "turns", "culprits", "tokens")
@@ -106,7 +106,7 @@ def replay(
     import torch
 
     from workbench.cli.variants import algorithms_of
-    from workbench.verdict.replay import play, tables
+    from workbench.replay import play, tables
 
     torch.set_num_threads(threads)
     own, algorithms = algorithms_of(stored.meta, algorithm or (), variants, change or ())
@@ -137,7 +137,7 @@ def replay(
 
 def _gradients(stored: StoredBatch, algorithms: Mapping[str, Algorithm], done: Replay) -> Gradients:
     from workbench.cli.network import Policy
-    from workbench.verdict.replay import gradients
+    from workbench.replay import gradients
 
     return gradients(stored, algorithms, done, Policy.of(stored))
 
@@ -232,8 +232,8 @@ def _write_parquet(table: Table, output: Path) -> None:
     import pyarrow.parquet as pq
 
     from workbench.cli.database import note
+    from workbench.replay.columns import CULPRITS, SUMMARY, TOKENS, TURNS
     from workbench.spec import InputError
-    from workbench.verdict.replay.columns import CULPRITS, SUMMARY, TOKENS, TURNS
 
     kinds = {"BIGINT": pa.int64(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(), "VARCHAR": pa.string()}
     types = {c.name: kinds[c.type] for c in (*SUMMARY, *TURNS, *CULPRITS, *TOKENS)}

@@ -16,7 +16,7 @@ from workbench.cli.text import echo
 from workbench.spec import InputError
 
 if TYPE_CHECKING:
-    from workbench.verdict.results import Results
+    from workbench.analysis.results import Results
 
 FORMATS = ("html", "md")
 _TABLES = ("minibatch", "step")  # of two declarations of one name, that of the step is the one that is drawn
@@ -74,13 +74,13 @@ def report(
 
 def written(found: Sequence[Results], lines: Sequence[str], form: str, level: int = 1) -> str:
     """The report as html or md; in md its title has a heading of `level`."""
-    from workbench.view.report.content import report as contents
+    from workbench.app.report.content import report as contents
 
     if form == "md":
-        from workbench.view.report.markdown import page as markdown
+        from workbench.app.report.markdown import page as markdown
 
         return markdown(contents(found, {}, lines), level)
-    from workbench.view.report.html import page
+    from workbench.app.report.html import page
 
     return page(contents(found, _words(), lines))
 
@@ -94,16 +94,16 @@ def commands(found: Sequence[Results], names: Sequence[str], files: Sequence[Pat
 
 def _words() -> dict[str, tuple[str, str]]:
     """Unit and formula of each curve, from the declarations."""
+    from workbench.analysis.results import SERIES
     from workbench.diagnostics import CATALOGUE
-    from workbench.verdict.results import SERIES
 
     known = sorted((d for d in CATALOGUE if d.table in _TABLES), key=lambda d: _TABLES.index(d.table))
     return {d.name: (d.unit.value, d.formula or d.description) for d in known if d.name in SERIES}
 
 
 def _export(found: Sequence[Results], file: Path) -> None:
+    from workbench.analysis.results import merged, write
     from workbench.cli.database import note
-    from workbench.verdict.results import merged, write
 
     whole = merged(found)
     write(whole, file)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from workbench.analysis.rescan import Recorded
     from workbench.diagnostics.events import Event
-    from workbench.verdict.rescan import Recorded
 
 
 def rescan(
@@ -29,13 +29,13 @@ def rescan(
     dry: Annotated[bool, typer.Option("--dry-run", help="Say what would change; write nothing.")] = False,
 ) -> None:  # fmt: skip
     """Judge the runs that are over again by the present collapse rule and alarms, and append the new verdicts."""
+    from workbench.analysis.rescan import recorded
     from workbench.cli.database import current, note
     from workbench.cli.replay import folder_of
     from workbench.cli.text import print_table
     from workbench.diagnostics import CATALOGUE
     from workbench.spec import InputError, Level, nearest
     from workbench.store.sync import sync
-    from workbench.verdict.rescan import recorded
 
     for file in files or []:
         _rescan_file(file, dry)
@@ -72,10 +72,10 @@ def rescan(
 
 def _rescan_file(file: Path, dry: bool) -> None:
     """Judge the runs of a results file; times and events of survival follow from the new verdicts."""
+    from workbench.analysis import results
+    from workbench.analysis.rescan import Recorded, changed
     from workbench.cli.database import note
     from workbench.cli.text import print_table
-    from workbench.verdict import results
-    from workbench.verdict.rescan import Recorded, changed
 
     found = results.read(file)
     changes, rows = [], found.table.to_pylist()
@@ -125,7 +125,7 @@ def _group_of(config: dict[str, Any]) -> int:
 
 
 def _changes(run: Recorded, verdict: dict[str, Any], events: Sequence[Event]) -> list[str]:
-    from workbench.verdict.rescan import changed
+    from workbench.analysis.rescan import changed
 
     words = changed(run.row, verdict)
     now, before = {_key(asdict(e)) for e in events}, {_key(e) for e in run.events if _judged_again(e["kind"])}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from workbench.verdict.results import Results
+    from workbench.analysis.results import Results
 
 _FROM = {"detection_step": "detected"}  # column of table `run` -> its name in the file
 _UPDATES = ("clip_bias_norm", "value_mae")  # curves that are means over a step's updates
@@ -40,10 +40,10 @@ def restore(found: Results, runs: Path) -> tuple[list[str], list[str]]:
 
 
 def _write(folder: Path, row: dict[str, Any]) -> None:
+    from workbench.analysis.results import CURVES
     from workbench.record.schema import schema_of
     from workbench.record.segments import SegmentWriter
     from workbench.store.segments import now
-    from workbench.verdict.results import CURVES
 
     columns = {name: row.get(_FROM.get(name, name)) for name in schema_of("run").names}
     steps = row["step"] or []

@@ -10,23 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from workbench.verdict.results import Results
+    from workbench.analysis.results import Results
 
 
 def gather(runs: Path, experiments: Sequence[str], files: Sequence[Path]) -> list[Results]:
     """The results of experiments in the runs folder, then those of files. InputError where one is not to be had."""
-    from workbench.verdict.results import read
+    from workbench.analysis.results import read
 
     return [*recorded(runs, experiments), *(read(file) for file in files)]
 
 
 def recorded(runs: Path, experiments: Sequence[str]) -> list[Results]:
     """The results of experiments in the runs folder, the database brought up to date first."""
+    from workbench.analysis import results
     from workbench.cli import fairness
     from workbench.cli.compare import in_file_order
     from workbench.cli.database import current
     from workbench.grid.guard import lines
-    from workbench.verdict import results
 
     if not experiments:
         return []

@@ -19,9 +19,9 @@ def scored(runs: Path, files: Sequence[Path] = (), output: Path | None = None) -
     A run that is in several files counts once, as the last of them has it.
     """
     from workbench.cli.database import current
+    from workbench.diagnosis import score
+    from workbench.diagnosis.page import scores
     from workbench.spec import InputError
-    from workbench.verdict.diagnosis import score
-    from workbench.verdict.diagnosis.page import scores
 
     told = [case for file in files for case in score.read(file)]
     found = told if files else list(score.cases(current(runs), LABELLED))
@@ -37,7 +37,7 @@ def scored(runs: Path, files: Sequence[Path] = (), output: Path | None = None) -
 def attributed(shipped: Path | None = None, output: Path | None = None) -> None:
     """Print how often the turn and the span of planted faults are named, or of the shipped cases; write the cases."""
     from workbench.cli.database import note
-    from workbench.verdict.diagnosis import planted
+    from workbench.diagnosis import planted
 
     if shipped is not None:
         found = planted.read(shipped)
@@ -52,10 +52,10 @@ def attributed(shipped: Path | None = None, output: Path | None = None) -> None:
 
 def warned(runs: Path, experiments: Sequence[str], files: Sequence[Path], output: Path | None = None) -> None:
     """Print how well the detectors warn, on the finished runs of experiments and files; write them as a corpus."""
+    from workbench.analysis.early import corpus, page, peers
+    from workbench.analysis.early.evaluate import Bench
     from workbench.cli.results import recorded
     from workbench.spec import InputError
-    from workbench.verdict.early import corpus, page, peers
-    from workbench.verdict.early.evaluate import Bench
 
     told = [corpus.read(file) for file in files]
     told += [corpus.of_results(one) for one in recorded(runs, experiments)]

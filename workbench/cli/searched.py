@@ -14,8 +14,8 @@ from workbench.spec import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.verdict.region.landscape import Landscape
-    from workbench.verdict.results import Results
+    from workbench.analysis.region.landscape import Landscape
+    from workbench.analysis.results import Results
 
 
 def searched(runs: Path, experiments: Sequence[str], files: Sequence[Path]) -> None:
@@ -33,9 +33,9 @@ def page(found: Results) -> str:
 
     Raises InputError for an experiment that is no region, or of which some of the full grid is missing.
     """
-    from workbench.verdict.region.landscape import from_runs, region_of
-    from workbench.verdict.region.tables import by_column
-    from workbench.verdict.region.words import edge
+    from workbench.analysis.region.landscape import from_runs, region_of
+    from workbench.analysis.region.tables import by_column
+    from workbench.analysis.region.words import edge
 
     file = region_of(found.toml)
     if file is None:

@@ -34,14 +34,14 @@ class Seeds:
 
     def needed(self, comparisons: int = 1) -> int:
         """Seeds per arm at alpha .05, divided by the number of comparisons."""
-        from workbench.verdict.power import ALPHA, seeds_needed
+        from workbench.analysis.power import ALPHA, seeds_needed
 
         return seeds_needed(self.hazard_ratio, self.incidence.share, self.power, ALPHA / comparisons)
 
     def numbers(self) -> dict[str, Any]:
         """Every figure, for a program."""
-        from workbench.verdict.power import ALPHA, collapses_needed, detectable, power_of
-        from workbench.verdict.statistics import smallest_p
+        from workbench.analysis.power import ALPHA, collapses_needed, detectable, power_of
+        from workbench.analysis.statistics import smallest_p
 
         share = self.incidence.share
         return {
@@ -89,8 +89,8 @@ def seeds_for(grid: Grid, runs: Path, hazard_ratio: float, power: float, share: 
     `share` is the incidence to assume; without it, that of recorded runs of the grid's arms. Raises InputError for
     numbers that mean nothing.
     """
+    from workbench.analysis.power import ALPHA
     from workbench.spec import InputError
-    from workbench.verdict.power import ALPHA
 
     if hazard_ratio <= 0 or hazard_ratio == 1:
         raise InputError(
@@ -124,7 +124,7 @@ def recorded_incidence(arms: Mapping[str, RunSettings], runs: Path) -> Incidence
 
 
 def _incidence(settings: RunSettings, rows: Any) -> tuple[float, int, int]:
-    from workbench.verdict.survival import survival_at
+    from workbench.analysis.survival import survival_at
 
     events, n = int(rows["event"].sum()), len(rows)
     share = 1 - survival_at(rows, settings.iterations)
@@ -135,9 +135,9 @@ def _watched(arms: Mapping[str, RunSettings], runs: Path) -> list[tuple[str, Run
     """The recorded runs of each arm, as survival.observed has them; arms without any are left out."""
     if not (runs / "sorl.duckdb").is_file():
         return []
+    from workbench.analysis.runs import every_run, replicate
+    from workbench.analysis.survival import observed
     from workbench.store.reader import Reader
-    from workbench.verdict.runs import every_run, replicate
-    from workbench.verdict.survival import observed
 
     rows = every_run(Reader(runs))
     if rows.empty:

@@ -63,8 +63,8 @@ def _mib(size: int) -> str:
 
 
 def _restore(runs: Path, file: Path) -> None:
+    from workbench.analysis.results import read
     from workbench.cli.restored import restore
-    from workbench.verdict.results import read
 
     found = read(file)
     written, known = restore(found, runs)

@@ -12,21 +12,21 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from workbench.analysis.runs import runs as runs_of
+from workbench.app import theme
+from workbench.app.cells import Turns, cells_over, measure_of, measures
+from workbench.app.data import Store
+from workbench.app.diagnostics import Diagnostics, dictionary
+from workbench.app.figures.curves import curves
+from workbench.app.figures.heat import heat
+from workbench.app.panels import Chosen, curve, onsets, panel
+from workbench.app.series import AXES, Window
+from workbench.app.shading import shading
 from workbench.cli.benchmarks import live, peers
 from workbench.cli.benchmarks.crowd import EXPERIMENT, Size, ensure, lay_out
 from workbench.cli.benchmarks.latency import Latency, timed
 from workbench.cli.benchmarks.pairs import Sample
 from workbench.cli.benchmarks.peers import Peer
-from workbench.verdict.runs import runs as runs_of
-from workbench.view import theme
-from workbench.view.cells import Turns, cells_over, measure_of, measures
-from workbench.view.data import Store
-from workbench.view.diagnostics import Diagnostics, dictionary
-from workbench.view.figures.curves import curves
-from workbench.view.figures.heat import heat
-from workbench.view.panels import Chosen, curve, onsets, panel
-from workbench.view.series import AXES, Window
-from workbench.view.shading import shading
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -36,7 +36,7 @@ def stored(trajectories: int = TRAJECTORIES, turns: int = TURNS, tokens: int = T
 
 def ours(batch: StoredBatch) -> Work:
     """All six, with every table but that of tokens."""
-    from workbench.verdict.replay import play, tables
+    from workbench.replay import play, tables
 
     def work() -> float:
         done = play(batch, {name: resolve(name) for name in CORE}, CORE[0])

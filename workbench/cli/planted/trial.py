@@ -18,6 +18,8 @@ from workbench.algorithms import resolve
 from workbench.batch import Batch
 from workbench.cli.planted.healthy import MOST_TURNS, POLICIES, SAMPLERS, UPDATES, Drawn, healthy
 from workbench.cli.planted.kinds import KINDS, VISIBLE, WEAK, Kind
+from workbench.diagnosis.attribution import attribute
+from workbench.diagnosis.planted import Case
 from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from workbench.grid.rows import change
@@ -28,8 +30,6 @@ from workbench.spec import BatchesSettings, RecordSettings, RunSettings
 from workbench.store import batches
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
-from workbench.verdict.diagnosis.attribution import attribute
-from workbench.verdict.diagnosis.planted import Case
 
 STEPS = 50  # a run
 SEED = 11  # of the batches; the attribution was built on those of another

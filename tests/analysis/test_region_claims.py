@@ -1,0 +1,93 @@
+"""The claims by stable areas, where the right answer is known."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.analysis.claims.frames import arm, down, frame, up
+from workbench.analysis.region.claims import Shift, shifts, verdicts
+from workbench.analysis.region.landscape import from_runs, region_of
+from workbench.analysis.results import results
+
+RATES = (0.1, 0.2, 0.4, 0.8, 1.6)
+FILE = """
+kind = "region"
+question = "How large a learning rate does each survive?"
+seeds = [0, 1, 2, 3, 4]
+[axes]
+algorithm = ["ppo", "turn-ppo"]
+"learn.staleness" = [0, 3]
+[region]
+low = 0.1
+high = 1.6
+points = 5
+"""
+
+
+def told(n: int = 5, conditions: tuple[int, ...] = (0, 3), **survives: float) -> list[Shift]:
+    """Arms (by algorithm, _ for -) that collapse in all of n runs above the learning rate they survive."""
+    rows = []
+    for name, most in survives.items():
+        algorithm = name.replace("_", "-")
+        for staleness in conditions:
+            for rate in RATES:
+                learn = {"epochs": 4, "staleness": staleness, "policy": {"lr": rate}}
+                label = f"{algorithm} · staleness {staleness} · policy.lr {rate:g}"
+                rows.append(arm(label, down(n) if rate > most else up(n), algorithm, learn=learn))
+    found = results(frame(*rows), {"experiment": "demo", "question": "How large?", "toml": FILE})
+    file = region_of(FILE)
+    assert file is not None
+    return shifts(from_runs(found.runs.assign(started_at=None), file, "demo"), found.runs)
+
+
+def one(found: list[Shift], letter: str) -> Shift:
+    (shift,) = [s for s in found if s.letter == letter]
+    return shift
+
+
+def test_an_arm_whose_boundary_lies_two_doublings_further_up_supports_its_claim() -> None:
+    found = one(told(ppo=0.1, turn_ppo=0.4), "b")
+    assert (found.favoured, found.reference, found.seeds) == ("turn-ppo", "ppo", 5)
+    assert found.doublings == pytest.approx(2.0)
+    assert found.low is not None
+    assert 1.0 <= found.low < 2.0 < found.high <= 3.0  # type: ignore[operator]  each boundary within its own gap
+    assert (found.bound, found.verdict) == (False, "supported")
+
+
+def test_the_other_way_round_is_not_supported() -> None:
+    found = one(told(ppo=0.4, turn_ppo=0.1), "b")
+    assert found.doublings == pytest.approx(-2.0)
+    assert found.verdict == "not supported"
+
+
+def test_equal_boundaries_are_told_apart_from_boundaries_that_were_not_reached() -> None:
+    within = one(told(ppo=0.2, turn_ppo=0.2), "b")
+    assert (within.doublings, within.bound, within.verdict) == (0.0, False, "undecided at this power")
+    beyond = one(told(ppo=1.6, turn_ppo=1.6), "b")
+    assert (beyond.doublings, beyond.bound, beyond.verdict) == (0.0, True, "undecided at this power")
+
+
+def test_fewer_than_five_seeds_say_nothing() -> None:
+    found = one(told(n=4, ppo=0.1, turn_ppo=0.8), "b")
+    assert (found.doublings, found.verdict) == (None, "too few seeds")
+
+
+def test_both_together_must_beat_each_alone() -> None:
+    found = told(ppo=0.1, turn_ppo=0.2, s_ppo=0.2, st_ppo=0.8)
+    assert sorted((s.letter, s.favoured, s.reference) for s in found) == [
+        ("b", "turn-ppo", "ppo"), ("c", "s-ppo", "ppo"), ("d", "st-ppo", "s-ppo"), ("d", "st-ppo", "turn-ppo"),
+    ]  # fmt: skip
+    assert verdicts(found)["d"] == "supported"
+    assert verdicts(told(ppo=0.1, turn_ppo=0.8, s_ppo=0.2, st_ppo=0.4))["d"] == "not supported"
+    assert verdicts(found)["g2"] == "not tested here"
+
+
+def test_two_cures_at_once_are_a_claim_of_their_own_only_where_neither_was_tried_alone() -> None:
+    assert one(told(grpo=0.1, so_grpo=0.4), "bc").favoured == "so-grpo"
+    assert "bc" not in {s.letter for s in told(ppo=0.1, turn_ppo=0.2, st_ppo=0.8)}
+
+
+def test_one_condition_compares_boundaries_instead_of_areas() -> None:
+    found = one(told(conditions=(0,), ppo=0.1, turn_ppo=0.4), "b")
+    assert found.doublings == pytest.approx(2.0)
+    assert found.verdict == "supported"

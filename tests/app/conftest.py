@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlencode
+
+import pytest
+from streamlit.components.v2 import manifest_scanner
+from streamlit.testing.v1 import AppTest
+
+from tests.store.fixture import (
+    START,
+    Shape,
+    write_experiment,
+    write_grid,
+    write_run,
+    write_segment,
+    write_status,
+)
+from workbench.diagnostics import CATALOGUE
+from workbench.store.sync import sync
+
+
+class Visit(AppTest):
+    """An app in a browser: it completes its address as the page tells it to. `steps` counts what came after that."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.steps = 0
+
+    def _run(self, *args: Any, **options: Any) -> Visit:
+        said = dict(self.query_params)
+        super()._run(*args, **options)
+        self.steps += urlencode(self.query_params, doseq=True) != urlencode(said, doseq=True)
+        if told := re.search(r"history\.replaceState\(history\.state, '', (\".*\")\)", html(self)):
+            self.query_params = dict(parse_qs(json.loads(told[1]).removeprefix("?")))
+        return self
+
+
+Open = Callable[..., Visit]
+
+# Each would show something else than itself in HTML, Markdown, LaTeX, a figure or a terminal.
+HOSTILE = (
+    "<script>alert(1)</script>", '<img src=x onerror="alert(1)">', "**bold** _it_ [link](https://example.org) `code`",
+    "$x^2$ and $$\\frac{1}{2}$$", ":material/home: :red[red] :smile:", "%{x} %{customdata} {y}",
+    "<b>bold</b><br><a href='javascript:alert(1)'>x</a>", "\x1b[31mred\x1b[0m \u202etxet", "&lt;b&gt; &#60;",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session", autouse=True)
+def components() -> Iterator[None]:
+    """Streamlit looks for components in every installed package each time an app starts, which no test is about."""
+    found = manifest_scanner.scan_component_manifests()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manifest_scanner, "scan_component_manifests", lambda: found)
+        yield
+
+
+@pytest.fixture(scope="session")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A synced runs folder with the small experiment; tests must not change it."""
+    folder = tmp_path_factory.mktemp("grid") / "runs"
+    folder.mkdir()
+    write_grid(folder)
+    sync(folder, CATALOGUE)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A runs folder whose question, arms and reasons are attacks on whatever shows them."""
+    folder = tmp_path_factory.mktemp("hostile") / "runs"
+    write_experiment(folder, "hostile", question=f"Is {HOSTILE[0]} {HOSTILE[3]} shown?")
+    small = Shape(steps=12, trajectories=2, turns=2, epochs=1, steps_per_segment=12)
+    for number, text in enumerate(HOSTILE):
+        write_run(
+            folder, "hostile", f"run-{number}", shape=small, algorithm="ppo" if number else text, arm=text,
+            status="failed", reason=text, collapse=6 if number == 1 else None,
+        )  # fmt: skip
+    sync(folder, CATALOGUE)
+    return folder
+
+
+SEARCHED = """
+kind = "region"
+question = "How large a learning rate does each survive?"
+seeds = [0]
+[axes]
+algorithm = ["ppo", "st-ppo"]
+"learn.staleness" = [0, 8]
+[region]
+low = 0.1
+high = 0.4
+points = 3
+"""
+
+
+@pytest.fixture(scope="session")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A runs folder with an experiment of kind region: ppo collapses from a learning rate of 0.2 on, st-ppo nowhere."""
+    folder = tmp_path_factory.mktemp("searched") / "runs"
+    about = {"experiment": "searched", "question": "How large a learning rate does each survive?", "toml": SEARCHED}
+    write_segment(folder / "searched", "experiment", {k: [v] for k, v in (about | {"written_at": START}).items()})
+    small = Shape(steps=24, trajectories=2, turns=2, epochs=1, steps_per_segment=24)
+    for algorithm in ("ppo", "st-ppo"):
+        for staleness in (0, 8):
+            for rate in (0.1, 0.2, 0.4):
+                fell = algorithm == "ppo" and rate > 0.1
+                name = f"{algorithm} · staleness {staleness} · lr {rate:g}"
+                run = f"{algorithm}-{staleness}-{rate:g}"
+                write_run(
+                    folder, "searched", run, shape=small, algorithm=algorithm, arm=name, collapse=12 if fell else None
+                )
+                config = {"algorithm": algorithm, "learn": {"staleness": staleness, "policy": {"lr": rate}}}
+                write_status(
+                    folder / "searched" / run, algorithm=algorithm, arm=name, status="finished",
+                    config=json.dumps(config), outcome="collapsed" if fell else "healthy",
+                    collapse_step=12 if fell else None, steps=24,
+                )  # fmt: skip
+    sync(folder, CATALOGUE)
+    return folder
+
+
+@pytest.fixture
+def visit(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Visit]:
+    """Open an app whose script is this text."""
+
+    def call(script: str, **address: str | list[str]) -> Visit:
+        file = tmp_path_factory.mktemp("app") / "app.py"
+        file.write_text(script)
+        app = Visit(str(file), default_timeout=60)
+        app.query_params |= address
+        app.run()
+        return app
+
+    return call
+
+
+@pytest.fixture
+def open_screen(visit: Callable[..., Visit], monkeypatch: pytest.MonkeyPatch) -> Open:
+    """Draw a screen: `open_screen("compare", folder, arm=["ppo"])`; keywords are parameters of its address."""
+
+    def call(name: str, runs: Path, **address: str | list[str]) -> Visit:
+        monkeypatch.setenv("SORL_RUNS", str(runs))
+        return visit(f"from workbench.app.screens.{name} import {name}\n{name}()", **address)
+
+    return call
+
+
+def html(app: AppTest) -> str:
+    """All HTML of a screen."""
+    return "\n".join(element.proto.body for element in app.get("html"))
+
+
+def figures(app: AppTest) -> list[str]:
+    """The figures of a screen, as JSON."""
+    return [element.proto.spec for element in app.get("plotly_chart")]
+
+
+def drawings(app: AppTest) -> list[str]:
+    """The pictures of our own on a screen, as SVG."""
+    return [json.loads(element.proto.json)["svg"] for element in app.get("bidi_component")]

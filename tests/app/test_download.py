@@ -1,0 +1,115 @@
+"""A file that is made when a button is pressed, in the media manager of Streamlit itself."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from streamlit import runtime
+from streamlit.runtime.media_file_manager import MediaFileManager
+from streamlit.runtime.memory_media_file_storage import MemoryMediaFileStorage
+
+from workbench.app import download
+
+if TYPE_CHECKING:
+    from streamlit.runtime.scriptrunner import ScriptRunContext
+
+
+@pytest.fixture
+def manager(monkeypatch: pytest.MonkeyPatch) -> MediaFileManager:
+    made = MediaFileManager(MemoryMediaFileStorage("/media"))
+    monkeypatch.setattr(runtime, "get_instance", lambda: SimpleNamespace(media_file_mgr=made))
+    return made
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """What the timers would call, in place of timers."""
+    calls: list[Callable[[], None]] = []
+
+    class Later:
+        daemon = False
+
+        def __init__(self, seconds: float, call: Callable[..., None], words: list[object]) -> None:
+            assert seconds >= 30
+            calls.append(lambda: call(*words))
+
+        def start(self) -> None:
+            assert self.daemon, "it would hold up the end of the app"
+
+    monkeypatch.setattr(download, "Timer", Later)
+    return calls
+
+
+def pressed(manager: MediaFileManager, data: bytes, place: str = "1.2") -> str:
+    """What a press of a button does, in a thread of its own: the name of the file that the browser is told to fetch."""
+    drawing = cast("ScriptRunContext", SimpleNamespace(session_id="a browser", pages_manager=None))
+
+    def make() -> bytes:
+        download.hold(data, "a.csv", "text/csv", drawing)
+        return data
+
+    with ThreadPoolExecutor() as others:
+        wanted = manager.add_deferred(make, "text/csv", place, "a.csv")
+        address = others.submit(manager.execute_deferred, wanted).result()
+    assert drawing.session_id == "a browser"
+    return address.rsplit("/", 1)[-1].split(".")[0]
+
+
+def runs_end(manager: MediaFileManager, times: int = 5) -> None:
+    for _ in range(times):
+        manager.remove_orphaned_files()
+
+
+def test_a_file_outlives_the_runs_that_end_before_the_browser_comes(manager: MediaFileManager) -> None:
+    name = pressed(manager, b"a,b\n1,2\n")
+    runs_end(manager)
+    found = manager.read_file(name)
+    assert found is not None
+    assert found.content == b"a,b\n1,2\n"
+
+
+def test_a_file_outlives_the_session_that_asked_for_it_and_its_drawings(manager: MediaFileManager) -> None:
+    name = pressed(manager, b"a,b\n1,2\n")
+    manager.clear_session_refs("a browser")
+    runs_end(manager)
+    assert manager.read_file(name) is not None
+
+
+def test_a_file_is_not_held_for_ever(manager: MediaFileManager, later: list[Callable[[], None]]) -> None:
+    names = [pressed(manager, bytes([i]), place=str(i)) for i in range(12)]
+    for release in later[:8]:
+        release()
+    runs_end(manager)
+    assert [i for i, name in enumerate(names) if manager.read_file(name) is not None] == [8, 9, 10, 11]
+
+
+def test_nothing_is_said_in_the_log_when_a_file_is_made_or_let_go(
+    manager: MediaFileManager, later: list[Callable[[], None]], caplog: pytest.LogCaptureFixture
+) -> None:
+    log = logging.getLogger("streamlit.runtime.scriptrunner_utils.script_run_context")
+    log.addHandler(caplog.handler)
+    try:
+        pressed(manager, b"a,b\n1,2\n")
+        said = [record for record in caplog.records if record.threadName != threading.current_thread().name]
+        caplog.clear()
+        letting_go = Thread(target=later[0])
+        letting_go.start()
+        letting_go.join()
+    finally:
+        log.removeHandler(caplog.handler)
+    assert not said
+    assert not caplog.records
+
+
+def test_only_the_last_files_are_held(manager: MediaFileManager) -> None:
+    names = [pressed(manager, bytes([i]), place=str(i)) for i in range(20)]
+    runs_end(manager)
+    kept = [i for i, name in enumerate(names) if manager.read_file(name) is not None]
+    assert kept == list(range(12, 20))

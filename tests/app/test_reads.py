@@ -1,0 +1,72 @@
+"""Which tables the screens read: a screen that is drawn anew with every new row must not read them all."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.app.conftest import Open, html
+from workbench.analysis import table
+from workbench.app import lifetime
+from workbench.app.data import Store
+from workbench.app.page import store_of
+from workbench.app.safe import html_text
+from workbench.store.reader import Reader
+
+SCANNED = re.compile(r"Table:\s*\S*?(\w+)\s")
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The tables that plans of the questions asked from here on scan."""
+    found: set[str] = set()
+    asked = Reader._ask
+
+    def plan(self: Reader, sql: str, parameters: Any) -> None:
+        told = asked(self, f"EXPLAIN {sql}", lambda c, text: c.execute(text, parameters).fetchall())
+        found.update(SCANNED.findall("\n".join(row[1] for row in told).replace("│", " ")))
+
+    for name in ("query", "rows"):
+        method = getattr(Reader, name)
+
+        def told(self: Reader, sql: str, parameters: Any = None, *, _of: Any = method, **options: Any) -> Any:
+            plan(self, sql, parameters)
+            return _of(self, sql, parameters, **options)
+
+        monkeypatch.setattr(Reader, name, told)
+    return found
+
+
+@pytest.mark.parametrize("screen", ["compare", "turns", "collapse", "episode"])
+def test_a_screen_that_shows_no_update_reads_none(screen: str, grid: Path, open_screen: Open, read: set[str]) -> None:
+    store_of.clear()
+    app = open_screen(screen, grid)
+    assert not app.exception
+    assert "run" in read
+    assert "minibatch" not in read
+
+
+def test_the_region_of_an_experiment_reads_no_update(searched: Path, open_screen: Open, read: set[str]) -> None:
+    store_of.clear()
+    assert not open_screen("overview", searched).exception
+    assert "run" in read
+    assert "minibatch" not in read
+
+
+def test_the_table_of_the_overview_is_that_of_the_terminal(grid: Path, open_screen: Open) -> None:
+    shown = html(open_screen("overview", grid))
+    summary = table.readable(table.summary(Reader(grid), "demo")).astype(str)
+    assert {"clip fraction", "grad norm median", "grad norm max"} <= set(summary.columns)
+    for row in summary.to_numpy().tolist():
+        assert "".join(f"<td>{html_text(cell)}</td>" for cell in row) in shown
+
+
+def test_seconds_so_far_are_asked_for_of_a_run_in_training_only(grid: Path, read: set[str]) -> None:
+    store = Store(grid)
+    run = {"run_id": "ppo-s0-aaaa0000", "arm": "ppo", "planned": 30, "steps": 30}
+    now = lifetime.as_it_is(store, run)
+    assert now["seconds"] == store.records("run", run=run["run_id"])[0]["seconds"]
+    assert "step" not in read

@@ -1,0 +1,126 @@
+"""The screen Replay: a batch through several algorithms, by a process of its own, kept beside the batch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.app.conftest import HOSTILE, Open, figures, html
+from tests.store.fixture import Shape, write_experiment, write_run
+from tests.store.stored_batch import write_batch
+from workbench.app import replayed as child
+from workbench.app import replays
+from workbench.app.replayed import replayed
+from workbench.diagnostics import CATALOGUE
+from workbench.spec import InputError
+from workbench.store.sync import sync
+
+SMALL = Shape(steps=4, trajectories=2, turns=2, epochs=1, tokens=0, steps_per_segment=4)
+
+
+@pytest.fixture(scope="module")
+def two_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs, of which the second has batches, with tokens of hostile text."""
+    folder = tmp_path_factory.mktemp("two_runs")
+    write_experiment(folder, "demo", question="Which?")
+    for name in ("bare", "full"):
+        write_run(folder, "demo", name, shape=SMALL, algorithm="ppo", arm="ppo", status="finished")
+    for step in (1, 3):
+        write_batch(folder / "demo" / "full", step, text=HOSTILE[0])
+    sync(folder, CATALOGUE)
+    return folder
+
+
+@pytest.fixture
+def runs(two_runs: Path, tmp_path: Path) -> Path:
+    """A copy of them."""
+    return Path(shutil.copytree(two_runs, tmp_path, dirs_exist_ok=True))
+
+
+def test_the_screen_shows_the_algorithms_side_by_side_and_asks_once(
+    runs: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = open_screen("replay", runs, algorithm=["ppo", "st-ppo"], measure="clip_frac")
+    assert not app.exception
+    shown = html(app)
+    assert app.query_params["run"] in ("full", ["full"]), "the first run that has something to replay"
+    assert app.query_params["step"] in ("3", ["3"])
+    assert "ppo (as logged)" in shown
+    assert "The advantages of ppo, made again from the stored rewards, differ" in shown
+    assert "<script>alert" not in shown
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in shown
+    assert 'href="episode?experiment=demo&amp;run=full&amp;step=3' in shown
+    (drawn,) = (json.loads(f) for f in figures(app))
+    assert [trace["name"] for trace in drawn["data"]] == ["ppo", "st-ppo"]
+    # What was asked once is read from the disk, and another trajectory is another question.
+    monkeypatch.setattr(child, "_ask", _refuse)
+    again = open_screen("replay", runs, algorithm=["ppo", "st-ppo"], measure="gradient_share")
+    assert "ppo (as logged)" in html(again)
+    other = open_screen("replay", runs, algorithm=["ppo", "st-ppo"], trajectory="2")
+    assert not other.exception
+    assert "nothing more is asked" in html(other)
+
+
+def _refuse(words: list[str]) -> str:
+    raise InputError("nothing more is asked")
+
+
+def test_a_run_without_batches_says_what_to_type(runs: Path, open_screen: Open) -> None:
+    app = open_screen("replay", runs, run="bare")
+    assert not app.exception
+    assert "Run bare has no stored batch" in html(app)
+    assert "sorl run FILE.toml --fresh" in "".join(code.value for code in app.code)
+
+
+def test_an_episode_of_a_stored_step_leads_to_its_replay(runs: Path, open_screen: Open) -> None:
+    link = 'href="replay?experiment=demo&amp;run=full&amp;step=3&amp;trajectory=0"'
+    assert link in html(open_screen("episode", runs, run="full", step="3", trajectory="0"))
+    assert "replay?" not in html(open_screen("episode", runs, run="full", step="2", trajectory="0"))
+
+
+def test_what_the_command_refuses_is_said_and_not_kept(runs: Path) -> None:
+    folder = runs / "demo" / "full"
+    (folder / "batches" / "000001.safetensors").write_bytes(b"torn")
+    with pytest.raises(InputError, match="cannot be read"):
+        replayed(folder, 1, ["ppo"])
+    assert not (folder / "batches" / ".replay").exists()
+
+
+def test_a_question_that_takes_too_long_ends_with_what_to_type(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "SECONDS", 0.01)
+    with pytest.raises(InputError, match=r"sorl replay .*full --step 3"):
+        replayed(runs / "demo" / "full", 3, ["ppo"])
+
+
+def test_an_answer_that_is_torn_or_of_another_batch_is_asked_for_again(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = runs / "demo" / "full"
+    empty: dict[str, Any] = {"own": "ppo", "summary": [], "turns": [], "culprits": [], "tokens": []}
+    asked: list[list[str]] = []
+    monkeypatch.setattr(child, "_ask", lambda words: asked.append(words) or json.dumps(empty))
+    for _ in range(2):
+        assert replayed(folder, 3, ["ppo"]) == empty
+    assert len(asked) == 1
+    (kept,) = (folder / "batches" / ".replay").iterdir()
+    kept.write_text("{")
+    replayed(folder, 3, ["ppo"])
+    write_batch(folder, 3, text="another")
+    replayed(folder, 3, ["ppo"])
+    assert len(asked) == 3
+    assert "--algorithm" in asked[0]
+
+
+def test_nan_is_shown_as_itself_and_null_as_a_dash() -> None:
+    row = {"algorithm": "a", "update": 0, "source": "replayed", "reason": None}
+    told = {"summary": [row | dict.fromkeys(replays.FIGURES) | {"ess_frac": "NaN", "clip_frac": 0.25}]}
+    (cells,) = replays.summary(told)
+    assert cells == ["a", "–", "–", "–", "–", "NaN", "0.25", "–", "–"]
+    turns = [{"algorithm": "a", "turn_index": k, "update": 0, "clip_frac": v} for k, v in ((1, 0.5), (2, "NaN"))]
+    assert replays.by_turn({"turns": turns}, "clip_frac").to_dict("records") == [
+        {"algorithm": "a", "turn_index": 1, "clip_frac": 0.5}
+    ]

@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import replace
+from functools import partial
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.analysis.claims.frames import arm, down, frame, on_policy, up
+from tests.app.conftest import HOSTILE
+from tests.app.hostile_figures import assert_literal
+from workbench.analysis.claims.paper import verdicts
+from workbench.analysis.results import CURVES, Results, results
+from workbench.app.report import figures
+from workbench.app.report.content import design, report
+from workbench.app.report.html import page
+from workbench.app.report.markdown import text
+from workbench.app.report.parts import Figure, Report, Section, Table, Text
+from workbench.app.theme import DARK, LIGHT
+from workbench.cli.report import written
+from workbench.cli.results import recorded
+
+CLIP = {"learn": {"epochs": 4, "staleness": 16, "policy": {"max_grad_norm": 1.0}}}
+
+
+def demo(n: int = 6, question: str = "Which of the two?", name: str = "demo", suffix: str = "") -> Results:
+    runs = frame(
+        arm(f"red{suffix}", down(n)), arm(f"green{suffix}", up(n), "turn-ppo"), on_policy(f"calm{suffix}", up(n)),
+        arm(f"clip{suffix}", up(n), **CLIP),
+    )  # fmt: skip
+    return results(runs, {"experiment": name, "question": question, "toml": f"# {question}\n"}, [f"Note: {question}"])
+
+
+class Elements(HTMLParser):
+    """Every element with its attributes, and every text."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.scripts: list[str] = []
+        self.feed(source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        (self.scripts if self.cdata_elem == "script" else self.texts).append(data)
+
+
+@pytest.fixture(scope="module")
+def shown() -> str:
+    return written([demo()], ["sorl report demo"], "html")
+
+
+def test_the_page_says_everything_in_order(shown: str) -> None:
+    headings = re.findall(r"<h[12][^>]*>(.*?)</h[12]>", shown)
+    assert headings == [
+        "demo", "The paper&#x27;s claims, one by one", "Design", "Figures", "Tables", "Fairness of the comparison",
+        "Settings and machine", "Make it again",
+    ]  # fmt: skip
+    texts = " ".join(Elements(shown).texts)
+    for words in (
+        "Which of the two?",
+        "6/6 against 0/6",
+        "supported",
+        "seeds each (0 to 5)",
+        "as rare with clip",
+        "Clopper-Pearson",
+        "Note: Which of the two?",
+        "sorl report demo",
+        "learn.policy.max_grad_norm",
+    ):
+        assert words in texts, words  # fmt: skip
+
+
+def test_the_page_loads_nothing_and_runs_only_its_own_scripts(shown: str) -> None:
+    found = Elements(shown)
+    loading = [(tag, attrs) for tag, attrs in found.found if {"src", "srcset", "data", "action"} & set(attrs)]
+    assert loading == []
+    assert {attrs["href"] for tag, attrs in found.found if "href" in attrs if attrs["href"][0] != "#"} == set()  # type: ignore[index]
+    assert not any(name.startswith("on") for _, attrs in found.found for name in attrs)
+    assert "@import" not in shown[: shown.index("<body>")]
+    policy = next(attrs["content"] for tag, attrs in found.found if attrs.get("http-equiv"))
+    assert policy is not None
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    digests = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in found.scripts[1:]]
+    assert len(digests) == 2
+    assert all(f"'sha256-{digest}'" in policy for digest in digests)
+
+
+def test_every_figure_says_n_and_seeds_and_is_there_in_both_palettes(shown: str) -> None:
+    found = Elements(shown)
+    drawn = json.loads(found.scripts[0])
+    places = [attrs.get("id") for _, attrs in found.found if attrs.get("class") == "drawing"]
+    assert places == ["f0", None, "f1", "f2", "f3"]
+    assert list(drawn) == ["f0", "f1", "f2", "f3"]
+    pictures = re.findall(r'<div class="of-(light|dark)"><svg [^>]*fill="([^"]*)"', shown)
+    assert pictures == [("light", LIGHT.text), ("dark", DARK.text)]
+    for both in drawn.values():
+        assert both["light"]["layout"]["template"]["layout"]["paper_bgcolor"] == LIGHT.background
+        assert both["dark"]["layout"]["template"]["layout"]["paper_bgcolor"] == DARK.background
+    captions = re.findall(r"<figcaption>(.*?)</figcaption>", shown)
+    assert len(captions) == len(places)
+    for caption in captions:
+        assert "seeds" in caption or "Shares: Newcombe" in caption
+    assert sum("95 %" in caption for caption in captions) == 4  # all but the grid of single runs
+
+
+@pytest.mark.parametrize("bad", HOSTILE)
+def test_hostile_text_is_shown_literally(bad: str) -> None:
+    told = Report(bad, [Text(bad)], [Section(bad, [Text(bad, "note")])])
+    found = Elements(page(told))
+    visible = bad.replace("\x1b", "\ufffd").replace("\u202e", "\ufffd")
+    assert sum(visible in words for words in found.texts) >= 4
+    assert [tag for tag, _ in found.found if tag in ("img", "b", "a", "script")].count("script") == 3
+    assert not {"img", "b"} & {tag for tag, _ in found.found}
+
+
+def test_hostile_arms_questions_and_files_end_no_element(hostile: Path) -> None:
+    (every,) = recorded(hostile, ["hostile"])
+    few = every.runs["arm"].isin([HOSTILE[0], HOSTILE[5], HOSTILE[6]]).to_numpy()
+    found = [replace(every, table=every.table.filter(few))]
+    source = written(found, ["sorl report hostile"], "html")
+    elements = Elements(source)
+    assert [tag for tag, _ in elements.found].count("script") == 3
+    assert not {"img", "b", "iframe"} & {tag for tag, _ in elements.found}
+    assert "<script>alert" not in source
+    for both in json.loads(elements.scripts[0]).values():
+        assert_literal(SimpleNamespace(to_json=partial(json.dumps, both["dark"])))
+    markdown = written(found, ["sorl report hostile"], "md")
+    bare = re.sub(r"`+[^`]*`+", "", markdown)
+    assert not re.search(r"(?<!\\)<(script|img|b|a)\b", bare)
+    assert not re.search(r"(?<!\\)\$", bare)
+
+
+def test_hostile_effects_are_drawn_literally() -> None:
+    runs = demo(suffix=" <b>$x$</b>").runs
+    (drawn,) = figures.of_claims(verdicts(runs))
+    assert_literal(drawn.draw(DARK))
+    assert "&lt;b&gt;" in drawn.draw(LIGHT).to_json().replace("\\u003c", "<").replace("\\u0026", "&")
+
+
+@pytest.mark.parametrize(
+    ("words", "escaped"),
+    [
+        ("a | b", r"a \| b"), ("<script>", r"\<script>"), ("p < 0.1", "p < 0.1"), ("clip_frac", "clip_frac"),
+        ("_it_ **b**", r"\_it\_ \*\*b\*\*"), ("[a](b)", r"[a\](b)"), ("[0, 1]", "[0, 1]"), ("# x\ny", r"\# x y"),
+        ("$x$ `c`", r"\$x\$ \`c\`"), ("&lt;", r"\&lt;"), ("\x1b[31m", "\ufffd[31m"),
+    ],
+)  # fmt: skip
+def test_markdown_escapes_what_would_act_and_nothing_else(words: str, escaped: str) -> None:
+    assert text(words) == escaped
+
+
+def test_an_experiment_without_settings_or_rows_is_told_all_the_same() -> None:
+    runs = frame(arm("red", [None, None])).assign(
+        config=None, slots=None, versions=None, status="failed", outcome=None, steps=0, planned=None, time=0.0,
+        event=False, step=None, seconds=None, final_success=None, peak_success=None,
+        **{f"{name}_curve": None for name in CURVES},
+    )  # fmt: skip
+    found = results(runs, {"experiment": "demo", "question": "What?", "toml": ""})
+    source = written([found], [], "html")
+    assert "No run can be judged yet" in source
+    assert "versions not recorded." in source
+    assert written([found], [], "md").count("not tested here") == 9
+
+
+def test_many_arms_are_drawn_in_groups_around_the_first() -> None:
+    runs = frame(*(arm(f"arm {i}", up(2), world={"noise": i / 20}) for i in range(12)))
+    groups = [list(dict.fromkeys(part["arm"])) for part in figures.groups(runs)]
+    assert [len(names) for names in groups] == [5, 5, 4]
+    assert all(names[0] == "arm 0" for names in groups)
+    assert {name for names in groups for name in names} == {f"arm {i}" for i in range(12)}
+
+
+def test_the_design_shows_what_differs_and_only_that() -> None:
+    table = design(demo(2).runs).set_index("arm")
+    assert set(table) == {
+        "algorithm", "seeds", "steps", "learn.epochs", "learn.staleness", "learn.policy.max_grad_norm", "ratio",
+    }  # fmt: skip
+    norms = table["learn.policy.max_grad_norm"].to_dict()
+    assert norms == {"red": "none", "green": "none", "calm": "none", "clip": "1.0"}
+    assert "level turn" in table.loc["green", "ratio"]
+
+
+def test_points_of_a_curve_keep_their_extremes_and_their_steps() -> None:
+    runs = demo(2).runs
+    found = figures.points(runs, "success")
+    assert len(found) == 8 * 40
+    assert found.groupby("run_id")["x"].max().eq(39).all()
+    long = runs.assign(steps=400)
+    thin = figures.points(long, "success")
+    assert thin["x"].tolist()[:2] == [1.0, 4.0]
+
+
+def test_several_experiments_share_their_claims() -> None:
+    told: Any = report([demo(5), demo(5, name="more", suffix="!")], {}, [])
+    assert told.title == "demo and more"
+    assert [s.title for s in told.sections if s.level == 2] == [
+        "The paper's claims, one by one", "demo", "more", "Make it again",
+    ]  # fmt: skip
+    assert all(isinstance(part, Figure) for s in told.sections if s.title == "Figures" for part in s.parts)
+
+
+SEARCHED = """
+kind = "region"
+question = "How large a learning rate does each survive?"
+seeds = [0, 1, 2]
+[axes]
+algorithm = ["ppo", "st-ppo"]
+"learn.staleness" = [0, 8]
+[region]
+low = 0.1
+high = 0.4
+points = 3
+"""
+
+
+def searched() -> Results:
+    """ppo collapses from a learning rate of 0.2 on, st-ppo nowhere."""
+    rows = []
+    for algorithm in ("ppo", "st-ppo"):
+        for staleness in (0, 8):
+            for rate in (0.1, 0.2, 0.4):
+                fell = algorithm == "ppo" and rate > 0.1
+                learn = {"epochs": 4, "staleness": staleness, "policy": {"lr": rate}}
+                name = f"{algorithm} · staleness {staleness} · lr {rate:g}"
+                rows.append(arm(name, down(3) if fell else up(3), algorithm, learn=learn))
+    about = {"experiment": "demo", "question": "How large?", "toml": SEARCHED}
+    return results(frame(*rows), about)
+
+
+def test_a_region_is_told_by_its_areas_and_boundaries() -> None:
+    told = report([searched()], {}, [])
+    section = next(s for s in told.sections if s.title == "Stability region")
+    areas, boundaries = (part for part in section.parts if isinstance(part, Table))
+    assert [row[0] for row in areas.rows] == ["ppo", "st-ppo"]
+    assert areas.rows[1][1].startswith(">= ")
+    assert boundaries.header[1:] == ["0", "8"]
+    assert boundaries.rows[0][1].startswith("0.14")
+    assert boundaries.rows[1][1:] == ["> 0.4", "> 0.4"]
+    (map_,) = (part for part in section.parts if isinstance(part, Figure))
+    assert "36 runs, seeds 0 to 2" in map_.caption
+    cells = [trace for trace in map_.draw(LIGHT).data if trace.customdata is not None]
+    assert [len(arm.z) for arm in cells] == [2, 2]  # conditions of each of the two arms
+
+
+def test_a_region_judges_the_claims_by_its_areas_not_by_its_points() -> None:
+    told = report([searched(), demo(5, name="grid")], {}, [])
+    titles = [s.title for s in told.sections]
+    assert titles[0] == "The paper's claims, one by one"
+    assert "The paper's claims, by stable areas" in titles
+    assert "staleness 8" not in str(told.sections[0].parts)  # the arms of the region
+    assert "Note: the arms" not in str(report([searched()], {}, []).sections)
+
+
+def test_a_region_without_a_judged_run_says_so_and_other_experiments_have_none() -> None:
+    found = searched()
+    empty = results(found.runs.assign(status="queued", outcome=None), {
+        "experiment": "demo", "question": "How large?", "toml": SEARCHED,
+    })  # fmt: skip
+    section = next(s for s in report([empty], {}, []).sections if s.title == "Stability region")
+    assert "can be judged yet" in str(section.parts)
+    assert "Stability region" not in [s.title for s in report([demo(2)], {}, []).sections]

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import tomllib
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import workbench.app
+from workbench.app.declared import declared
+from workbench.app.theme import DARK, LIGHT, Palette, colour, styles
+from workbench.spec import OUTCOMES
+
+# Linear RGB as people with no cones of one kind see it: Machado, Oliveira and Fernandes 2009, severity 1.
+VISIONS = {
+    "normal": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+# Linear RGB to cones, and cones to lightness and two opponent colours: OKLab (Ottosson 2020).
+CONES = [[0.4122214708, 0.5363325363, 0.0514459929], [0.2119034982, 0.6806995451, 0.1073969566],
+         [0.0883024619, 0.2817188376, 0.6299787005]]  # fmt: skip
+OPPONENT = [[0.2104542553, 0.7936177850, -0.0040720468], [1.9779984951, -2.4285922050, 0.4505937099],
+            [0.0259040371, 0.7827717662, -0.8086757660]]  # fmt: skip
+
+
+def linear(colour: str) -> np.ndarray:
+    value = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    return np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
+
+
+def distance(a: str, b: str, vision: str) -> float:
+    seen = [np.array(OPPONENT) @ np.cbrt(np.clip(np.array(CONES) @ np.array(VISIONS[vision]) @ linear(c), 0, None))
+            for c in (a, b)]  # fmt: skip
+    return float(np.linalg.norm(seen[0] - seen[1]))
+
+
+def contrast(a: str, b: str) -> float:
+    low, high = sorted(float(linear(c) @ [0.2126, 0.7152, 0.0722]) for c in (a, b))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("vision", VISIONS)
+def test_two_algorithms_never_look_alike(palette: Palette, vision: str) -> None:
+    for a, b in combinations(palette.algorithms.items(), 2):
+        assert distance(a[1], b[1], vision) > 0.09, (a, b)
+
+
+@pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
+def test_every_named_algorithm_has_a_colour_of_its_own(palette: Palette) -> None:
+    own = {**palette.algorithms, **palette.neighbours}
+    assert set(own) <= {a["name"] for a in declared()["algorithm"]}, "a colour for an algorithm that is gone"
+    assert len(own) >= 33
+    for (a, one), (b, other) in combinations(own.items(), 2):
+        assert distance(one, other, "normal") > 0.08, (a, b)
+    assert colour("gspo", palette) == palette.neighbours["gspo"]
+    assert not set(own.values()) & set(palette.others)
+
+
+@pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
+def test_lines_and_words_stand_out_from_the_background(palette: Palette) -> None:
+    lines = [*palette.algorithms.values(), *palette.neighbours.values(), *palette.others]
+    assert min(contrast(c, palette.background) for c in lines) >= 3
+    assert min(contrast(c, palette.background) for c in (palette.text, palette.muted)) >= 4.5
+    assert set(palette.outcomes) == {*OUTCOMES, ""}
+
+
+def test_an_unknown_algorithm_keeps_its_colour_whatever_stands_beside_it() -> None:
+    alone = styles([("mine", "mine")], LIGHT)["mine"]
+    beside = styles([("ppo", "ppo"), ("yours", "yours"), ("mine", "mine")], LIGHT)["mine"]
+    assert alone == beside
+    assert alone.colour == colour("mine", LIGHT)
+    assert alone.colour in LIGHT.others
+
+
+def test_arms_of_one_algorithm_differ_without_a_new_hue() -> None:
+    names = [f"ppo, control {i}" for i in range(20)]
+    found = styles([(name, "ppo") for name in names], LIGHT)
+    assert len({(s.dash, s.marker) for s in found.values()}) == len(names)
+    hues = [np.array(OPPONENT) @ np.cbrt(np.array(CONES) @ linear(s.colour)) for s in found.values()]
+    angles = [np.arctan2(h[2], h[1]) for h in hues]
+    assert max(angles) - min(angles) < 0.2
+
+
+def test_the_arm_named_like_its_algorithm_is_drawn_solid_in_the_colour_itself() -> None:
+    found = styles([("ppo, on-policy", "ppo"), ("ppo", "ppo")], LIGHT)
+    assert (found["ppo"].dash, found["ppo"].colour) == ("solid", LIGHT.algorithms["ppo"])
+    assert found["ppo, on-policy"].dash != "solid"
+
+
+def test_an_arm_drawn_alone_has_the_colour_of_its_algorithm_and_keeps_its_dash() -> None:
+    arms = [("ppo", "ppo"), ("ppo, on-policy", "ppo"), ("grpo, on-policy", "grpo")]
+    among_all, chosen = styles(arms, LIGHT), styles(arms, LIGHT, drawn=["ppo, on-policy", "grpo, on-policy"])
+    assert list(chosen) == ["ppo, on-policy", "grpo, on-policy"]
+    assert chosen["ppo, on-policy"].colour == LIGHT.algorithms["ppo"] != among_all["ppo, on-policy"].colour
+    assert chosen["ppo, on-policy"].dash == among_all["ppo, on-policy"].dash != "solid"
+
+
+def test_the_app_around_the_figures_has_their_colours() -> None:
+    file = Path(workbench.app.__file__).parent / ".streamlit" / "config.toml"
+    config = tomllib.loads(file.read_text())
+    for name, palette in (("light", LIGHT), ("dark", DARK)):
+        theme = config["theme"][name]
+        given = theme["backgroundColor"], theme["secondaryBackgroundColor"], theme["textColor"]
+        assert given == (palette.background, palette.surface, palette.text)
+
+
+def test_the_app_listens_on_this_machine_only_and_tells_nobody() -> None:
+    root = Path(workbench.app.__file__).parents[2]
+    config = tomllib.loads((root / ".streamlit" / "config.toml").read_text())
+    assert config["server"]["address"] == "127.0.0.1"
+    assert config["browser"]["gatherUsageStats"] is False
+
+
+def test_a_look_at_the_database_is_not_followed_by_a_full_garbage_collection() -> None:
+    # It takes a tenth of a second with plotly and pandas loaded, and a screen that nobody touches looks twice a second.
+    config = tomllib.loads((Path(workbench.app.__file__).parent / ".streamlit" / "config.toml").read_text())
+    assert config["runner"]["postScriptGC"] is False

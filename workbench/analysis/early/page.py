@@ -1,0 +1,259 @@
+"""The generated parts of docs/early_warning.md, and what `sorl bench warning` prints."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from workbench.analysis.early.corpus import Run
+from workbench.analysis.early.detectors import DETECTORS
+from workbench.analysis.early.evaluate import (
+    FIRST_STEPS,
+    TARGET,
+    Bench,
+    Make,
+    Verdict,
+    areas,
+    crossed,
+    halves,
+    held_out,
+    judged,
+    median_interval,
+    recall_at,
+    threshold,
+)
+from workbench.analysis.early.peers import Peer, rates
+from workbench.analysis.early.scores import EVERY, TOGETHER, Watched
+from workbench.analysis.early.signals import SIGNALS
+from workbench.diagnosis.score import Share
+
+SPLITS = ("condition", "seed")
+RATES = (0.02, 0.05, 0.10, 0.20, 0.50)
+USELESS = 0.3  # recall at TARGET, below which a signal is listed as of no use here
+
+
+def findings(bench: Bench, peer: Peer) -> str:
+    """What the tables say, in sentences whose figures are computed."""
+    half = halves(bench.runs, SPLITS[0])
+    ours = held_out(bench.together(), bench.runs, half)
+    plain = held_out(bench.single(TOGETHER[0]), bench.runs, half)
+    single = {
+        name: held_out(bench.best(among), bench.runs, half)
+        for name in SIGNALS
+        if (among := [w for w in EVERY if w.signal == name and bench.tried(w)])
+    }
+    ahead = max(single, key=lambda name: _share(single[name].before))
+    critical, warning = (rates(peer, bench.runs, level, "whole") for level in ("CRITICAL", "WARNING"))
+    return (
+        f"In short: the {TOGETHER[0].detector} of `{TOGETHER[0].signal}` alone finds {plain.recall} of the collapses "
+        f"by the step at which the collapse rule says so, a median of {_lead(plain.ahead)} steps sooner, and alarms "
+        f"{plain.false_alarms} of the healthy runs; three signals together find {ours.recall} and alarm "
+        f"{ours.false_alarms}. That is early confirmation, not foresight: {plain.before} and {ours.before} were "
+        "alarmed before success began to fall; "
+        f"of the single signals `{ahead}` has the most, {single[ahead].before}, with {single[ahead].false_alarms} of "
+        f"healthy runs alarmed. The gradient norm finds {single['grad_norm_max'].recall}. rldoctor, given whole logs, "
+        f"has critical findings in {critical[1]} of the collapses and {critical[0]} of the healthy runs, warnings in "
+        f"{warning[1]} and {warning[0]}."
+    )
+
+
+def corpus(runs: Sequence[Run]) -> str:
+    """What the corpus is made of."""
+    kinds = ("collapsed", "healthy", "falling", "mild", "never learned")
+    groups = Counter(((r.experiment, r.optimizer, r.staleness), _kind(r)) for r in runs)
+    lines = [_line("experiment", "optimizer", "staleness", *kinds), _line(*["---"] * (3 + len(kinds)))]
+    lines += [_line(*key, *(groups[key, kind] for kind in kinds)) for key in sorted({key for key, _ in groups})]
+    total = Counter(_kind(run) for run in runs)
+    lines.append(_line("all", "", "", *(total[kind] for kind in kinds)))
+    early = sum(r.collapsed and r.onset is not None and r.onset < FIRST_STEPS for r in runs)
+    lines += [
+        "",
+        f"{len(runs)} runs, {len({r.condition for r in runs})} conditions (algorithm, optimizer, staleness, learning "
+        f"rate, gradient clipping). {early} of the {total['collapsed']} collapses begin before step {FIRST_STEPS}: the "
+        "first updates destroy the policy, and nothing can warn of that from a healthy beginning.",
+    ]
+    return "\n".join(lines)
+
+
+def _kind(run: Run) -> str:
+    if run.collapsed:
+        return "collapsed"
+    return {"no_learning": "never learned"}.get(run.outcome, run.outcome)
+
+
+def signals(bench: Bench) -> str:
+    """One row a signal: its detector of the largest area on one half, at the threshold of that half, on the other."""
+    half = halves(bench.runs, SPLITS[0])
+    rows = [("**together**", "", held_out(bench.together(), bench.runs, half), _area(bench, bench.together(), half))]
+    for name in SIGNALS:
+        among = [w for w in EVERY if w.signal == name and bench.tried(w)]
+        if among:
+            chosen = dict.fromkeys(_short(bench.chosen(among, half == side)) for side in (0, 1))
+            found = held_out(bench.best(among), bench.runs, half)
+            rows.append((f"`{name}`", "; ".join(chosen), found, _area(bench, bench.best(among), half)))
+    head, body = rows[0], sorted(rows[1:], key=lambda row: -_share(row[2].recall))
+    lines = [
+        _line("signal", "detector", "healthy alarmed", "found by detection", f"of onsets from step {FIRST_STEPS}",
+              "before the onset", "onset - alarm, steps", "area under ROC"), _line(*["---"] * 8),
+    ]  # fmt: skip
+    for name, detector, found, roc in (head, *body):
+        lines.append(
+            _line(name, detector, found.false_alarms, found.recall, found.recall_late, found.before,
+                  _lead(found.leads), roc)
+        )  # fmt: skip
+    silent = [name for name in SIGNALS if not any(w.signal == name and bench.tried(w) for w in EVERY)]
+    weak = [name.strip("`*") for name, _, found, _ in body if _share(found.recall) < USELESS]
+    lines += [
+        "",
+        f"Of no use here (fewer than {100 * USELESS:.0f} % of the collapses at such a threshold): {_named(weak)}. "
+        f"Not tried, because fewer than ten runs of either kind logged them: {_named(silent)}.",
+    ]
+    return "\n".join(lines)
+
+
+def families(bench: Bench) -> str:
+    """Constant thresholds beside self-baselined ones: each detector over all signals that enough runs logged."""
+    half = halves(bench.runs, SPLITS[0])
+    lines = [_line("detector", "signals", "median healthy alarmed", "median found", "best signal", "found"),
+             _line(*["---"] * 6)]  # fmt: skip
+    for name in DETECTORS:
+        found = [
+            (w, held_out(bench.single(w), bench.runs, half)) for w in EVERY if w.detector == name and bench.tried(w)
+        ]
+        if not found:
+            continue
+        best, verdict = max(found, key=lambda pair: _share(pair[1].recall) - _share(pair[1].false_alarms))
+        alarmed = np.median([_share(v.false_alarms) for _, v in found])
+        recall = np.median([_share(v.recall) for _, v in found])
+        lines.append(
+            _line(f"`{name}`", len(found), f"{100 * alarmed:.0f} %", f"{100 * recall:.0f} %",
+                  f"`{best.signal}` {best.side}", f"{verdict.recall}; healthy {verdict.false_alarms}")
+        )  # fmt: skip
+    return "\n".join(lines)
+
+
+def splits(bench: Bench) -> str:
+    """The combined alarm on every way to hold runs out, and on runs that came after it was chosen."""
+    lines = [_line("thresholds from", "judged on", "healthy alarmed", "found by detection", "before the onset",
+                   "onset - alarm, steps", "detection - alarm"), _line(*["---"] * 7)]  # fmt: skip
+    for by in SPLITS:
+        found = held_out(bench.together(), bench.runs, halves(bench.runs, by))
+        lines.append(_together(f"half of the {by}s", "the other half, and the other way round", found))
+    fresh = np.array([run.fresh for run in bench.runs])
+    if fresh.any() and (bench.healthy & ~fresh).any():
+        scores = bench.together()(~fresh)
+        at = threshold(scores.top[~fresh & bench.healthy], TARGET)
+        lines.append(_together("runs that the alarm was chosen on", "those trained since", judged(scores, at, fresh)))
+    for name in sorted({run.optimizer for run in bench.runs}):
+        other = np.array([run.optimizer != name for run in bench.runs])
+        if (bench.healthy & other).sum() >= 10 and (bench.healthy & ~other).any():
+            scores = bench.together()(other)
+            at = threshold(scores.top[other & bench.healthy], TARGET)
+            lines.append(_together("the other optimizer", name, judged(scores, at, ~other)))
+    return "\n".join(lines)
+
+
+def _together(source: str, on: str, found: Verdict) -> str:
+    return _line(source, on, found.false_alarms, found.recall, found.before, _lead(found.leads), _lead(found.ahead))
+
+
+def roc(bench: Bench) -> str:
+    """Recall at given shares of healthy runs alarmed, with intervals, of the combined alarm and its parts."""
+    half = halves(bench.runs, SPLITS[0])
+    lines = [_line("healthy alarmed", *(f"{100 * rate:.0f} %" for rate in RATES)), _line(*["---"] * (1 + len(RATES)))]
+    rows: list[tuple[str, Make]] = [("together", bench.together())]
+    rows += [(f"`{w.signal}` {w.side}, `{w.detector}`", bench.single(w)) for w in TOGETHER]
+    for name, make in rows:
+        points = recall_at(crossed(make, bench.runs, half), bench.runs, RATES)
+        lines.append(_line(name, *(_point(point) for point in points)))
+    return "\n".join(lines)
+
+
+def conditions(bench: Bench) -> str:
+    """The combined alarm by algorithm, optimizer and staleness, at held-out thresholds."""
+    half = halves(bench.runs, SPLITS[0])
+    parts = []
+    for side in (0, 1):
+        scores = bench.together()(half != side)
+        parts.append((scores, threshold(scores.top[(half != side) & bench.healthy], TARGET), half == side))
+    lines = [_line("condition", "healthy alarmed", "found by detection", "before the onset", "onset - alarm, steps"),
+             _line(*["---"] * 5)]  # fmt: skip
+    for title, key in (
+        ("", lambda r: r.algorithm), ("", lambda r: r.optimizer), ("staleness ", lambda r: r.staleness),
+    ):  # fmt: skip
+        for value in sorted({key(run) for run in bench.runs}):
+            here = np.array([key(run) == value for run in bench.runs])
+            found = [judged(scores, at, among & here) for scores, at, among in parts]
+            both = _added(found)
+            lines.append(_line(f"{title}{value}", both.false_alarms, both.recall, both.before, _lead(both.leads)))
+    return "\n".join(lines)
+
+
+def peers(bench: Bench, peer: Peer) -> str:
+    """rldoctor on the same runs; the combined alarm and its plainest part at exactly its share of healthy runs."""
+    half = halves(bench.runs, SPLITS[0])
+    known = [run for run in bench.runs if run.run_id in peer.told]
+    ours = [crossed(make, bench.runs, half) for make in (bench.together(), bench.single(TOGETHER[0]))]
+    lines = [_line(f"rldoctor {peer.version}", "healthy alarmed", "found by detection", "together, at as many",
+                   f"`{TOGETHER[0].signal}`, `{TOGETHER[0].detector}`, at as many"), _line(*["---"] * 5)]  # fmt: skip
+    for level in ("CRITICAL", "WARNING"):
+        for how, words in (
+            ("whole", "the whole log"), ("until_detection", "the log up to the detection"),
+            ("along", "asked after every step"),
+        ):  # fmt: skip
+            wrong, right = rates(peer, known, level, how)
+            points = [recall_at(scores, bench.runs, (_share(wrong),))[0] for scores in ours]
+            lines.append(_line(f"{level.lower()}, {words}", wrong, right, *(_point(point) for point in points)))
+    missing = len(bench.runs) - len(known)
+    if missing:
+        lines += ["", f"Not recorded for {missing} of the runs."]
+    return "\n".join(lines)
+
+
+def _point(point: tuple[float, float, float]) -> str:
+    return f"{100 * point[0]:.0f} % [{100 * point[1]:.0f}, {100 * point[2]:.0f}]"
+
+
+def everything(bench: Bench, peer: Peer | None) -> str:
+    """All of it, for the terminal."""
+    parts = [corpus(bench.runs), splits(bench), roc(bench), signals(bench), families(bench), conditions(bench)]
+    return "\n\n".join(parts + ([peers(bench, peer)] if peer is not None else []))
+
+
+def _added(found: Iterable[Verdict]) -> Verdict:
+    from workbench.analysis.early.evaluate import added
+
+    return added(found)
+
+
+def _area(bench: Bench, make: Make, half: np.ndarray) -> str:
+    """The area in each half, of scores whose detector (and units) came from the other."""
+    parts = []
+    for side in (0, 1):
+        top = make(half != side).top
+        parts.append((top[bench.collapsed & (half == side)], top[bench.healthy & (half == side)]))
+    found, low, high = areas(parts)
+    return f"{found:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _lead(values: Sequence[int]) -> str:
+    found = median_interval(values)
+    return "-" if found is None else f"{found[0]:.0f} [{found[1]:.0f}, {found[2]:.0f}]"
+
+
+def _share(found: Share) -> float:
+    return found.k / found.n if found.n else 0.0
+
+
+def _short(watched: Watched) -> str:
+    return f"{watched.side}, `{watched.detector}`"
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "none"
+
+
+def _line(*cells: object) -> str:
+    return "| " + " | ".join(str(cell) for cell in cells) + " |"

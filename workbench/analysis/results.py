@@ -1,0 +1,226 @@
+"""The results of an experiment as one small Parquet file: a row a run, its curves as lists, the question beside them.
+
+A report, its figures and every verdict are computed from this alone, so whoever has the file needs no training. Of
+`sorl compare --export FILE.csv` it holds the columns under the same names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from io import BufferedReader
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from workbench.analysis.runs import runs as runs_in
+from workbench.analysis.survival import observed
+from workbench.spec import InputError
+from workbench.spec.files import from_json, open_file
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from workbench.store.reader import Reader
+
+KEY, FORMAT = b"sorl_results", 1
+_VALUES = 50_000_000  # in a file; a thousand runs of a thousand steps are 30 million
+# Curve -> how a step's value comes from its row of `step` (s) and its updates (u); means over updates skip NULLs.
+SERIES = {
+    "success": "s.success", "grad_norm_max": "s.grad_norm_max", "clip_frac": "s.clip_frac",
+    "ess_frac_min": "s.ess_frac_min", "entropy": "s.entropy", "clip_bias_norm": "u.clip_bias_norm",
+    "value_mae": "u.value_mae",
+}  # fmt: skip
+# Curves that no verdict is computed from, for questions that come later: which of them moves before a collapse.
+SIGNALS = {
+    name: f"s.{name}"
+    for name in (
+        "reward", "group_reward_std", "zero_advantage_frac", "valid_action_frac", "answered_frac", "truncated_frac",
+        "turns", "response_tokens", "repetition_frac", "duplicate_turn_frac", "grad_norm_mean", "ratio_max", "ess_frac",
+        "chi2", "out_of_range_frac", "approx_kl", "kl_k3", "kl_ref", "mismatch_kl", "advantage_std",
+        "explained_variance", "heldout_success", "heldout_episodes",
+    )
+}  # fmt: skip
+CURVES = {**SERIES, **SIGNALS}
+_TEXT = ("run_id", "experiment", "arm", "algorithm", "status", "reason", "outcome", "config", "slots", "versions")
+_WHOLE = ("seed", "collapse_step", "onset_low", "onset_high", "detected", "steps", "planned")
+_REAL = ("peak_success", "final_success", "clip_frac_mean", "grad_norm_median", "grad_norm_peak", "seconds", "time")
+# Names of verdict.runs that are also curves.
+_RENAMED = {"clip_frac": "clip_frac_mean", "grad_norm_max": "grad_norm_peak"}
+
+
+@dataclass(frozen=True)
+class Results:
+    """The runs of one experiment, its question and grid file, and what the guard says of the comparison."""
+
+    experiment: str
+    question: str
+    toml: str
+    fairness: tuple[str, ...]
+    table: pa.Table
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """One row per run: the columns of verdict.runs, time and event of survival.observed, slots, curves as lists.
+
+        A curve is column `NAME_curve` there; `step` holds the steps of all of them.
+        """
+        return self.table.to_pandas().rename(columns={**{n: f"{n}_curve" for n in CURVES}, **_back()})
+
+
+def _back() -> dict[str, str]:
+    return {new: old for old, new in _RENAMED.items()}
+
+
+def collect(
+    reader: Reader, experiment: str, slots: Callable[[str], str | None], order: Callable[[pd.DataFrame], pd.DataFrame]
+) -> tuple[pd.DataFrame, dict[str, str]]:
+    """The rows of verdict.runs in `order`, with what the file holds besides, and the experiment's question and TOML.
+
+    `slots` tells the slots that a configuration (JSON) resolves to, as JSON. InputError for an unknown experiment.
+    """
+    frame = order(runs_in(reader, experiment))
+    chosen = "(SELECT run_id FROM run WHERE experiment = $name)"
+    more = reader.query(
+        f"SELECT run_id, versions, seconds FROM run WHERE run_id IN {chosen}", {"name": experiment}
+    ).drop_duplicates("run_id")
+    lists = ", ".join(f"list(({sql})::FLOAT ORDER BY s.step) AS {name}_curve" for name, sql in CURVES.items())
+    # Rows, not a frame: in the lists of a frame NULL would be 0.
+    answer = reader.rows(
+        "WITH u AS (SELECT run_id, step, avg(clip_bias_norm) AS clip_bias_norm, avg(value_mae) AS value_mae "
+        f"FROM minibatch WHERE run_id IN {chosen} GROUP BY run_id, step) "
+        f"SELECT run_id, list(s.step ORDER BY s.step) AS step, {lists} "
+        f"FROM step AS s LEFT JOIN u USING (run_id, step) WHERE run_id IN {chosen} GROUP BY run_id",
+        {"name": experiment},
+    )
+    curves = pd.DataFrame(answer.rows, columns=answer.columns, dtype=object)
+    watched = observed(frame)[["run_id", "time", "event"]]
+    for part in (more, curves, watched):
+        frame = frame.merge(part, on="run_id", how="left")
+    told = reader.rows("SELECT question, toml FROM experiment WHERE experiment = ?", [experiment]).rows
+    question, toml = told[0] if told else (None, None)
+    resolved = pd.Series([slots(c) if isinstance(c, str) else None for c in frame["config"]], frame.index, dtype=object)
+    frame = frame.assign(experiment=experiment, slots=resolved)
+    return frame, {"experiment": experiment, "question": question or experiment, "toml": toml or ""}
+
+
+def results(frame: pd.DataFrame, about: dict[str, str], fairness: Sequence[str] = ()) -> Results:
+    """The rows of `collect` in the types of the file."""
+    import pyarrow as pa
+
+    named = frame.rename(columns={**_RENAMED, **{f"{name}_curve": name for name in CURVES}})
+    absent = [None] * len(named)  # a signal that these runs did not log
+    columns = [
+        pa.array(absent if field.name in SIGNALS and field.name not in named else _plain(named[field.name]), field.type)
+        for field in _schema()
+    ]
+    return Results(about["experiment"], about["question"], about["toml"], tuple(fairness),
+                   pa.Table.from_arrays(columns, schema=_schema()))  # fmt: skip
+
+
+def merged(parts: Sequence[Results]) -> Results:
+    """Parts of one experiment (machines, sessions) as one: arm by arm, of a run that is in several the last.
+
+    Question and grid file are those of the last part. Raises InputError for parts of several experiments.
+    """
+    import pyarrow as pa
+
+    names = list(dict.fromkeys(part.experiment for part in parts))
+    if len(names) > 1:
+        raise InputError(f"--export writes one experiment to a file, not {len(names)} ({', '.join(names)})")
+    table = pa.concat_tables([part.table for part in parts])
+    rows = table.select(["run_id", "arm"]).to_pandas()
+    rows["place"] = pd.factorize(rows["arm"])[0]
+    kept = rows.drop_duplicates("run_id", keep="last").sort_values("place", kind="stable").index
+    fairness = tuple(dict.fromkeys(line for part in parts for line in part.fairness))
+    return Results(names[0], parts[-1].question, parts[-1].toml, fairness, table.take(kept.to_list()))
+
+
+def judged_again(found: Results, rows: Sequence[dict[str, Any]]) -> Results:
+    """The results with the verdicts of `rows` (a dict per row of the table), and time and event as these have them."""
+    import pyarrow as pa
+
+    frame = pd.DataFrame([{k: v for k, v in row.items() if k not in CURVES} for row in rows])
+    watched = observed(frame).set_index("run_id")[["time", "event"]].to_dict("index")
+    told = [row | watched.get(row["run_id"], {"time": None, "event": None}) for row in rows]
+    return replace(found, table=pa.Table.from_pylist(told, schema=_schema()))
+
+
+def write(found: Results, file: Path) -> None:
+    """Write the file. Raises InputError where it cannot be written."""
+    import pyarrow.parquet as pq
+
+    about = {
+        "format": FORMAT, "experiment": found.experiment, "question": found.question, "toml": found.toml,
+        "fairness": found.fairness,
+    }  # fmt: skip
+    table = found.table.replace_schema_metadata({KEY: json.dumps(about).encode()})
+    try:
+        pq.write_table(table, file, compression="zstd", compression_level=19)
+    except OSError as error:
+        raise InputError(f"cannot write '{file}': {error.strerror or error}") from None
+
+
+def read(file: Path) -> Results:
+    """Read a file of `write`. Raises InputError for anything else, saying what it is and how to make one."""
+    import pyarrow as pa
+
+    make = "`sorl report EXPERIMENT --export FILE.parquet` writes one"
+    if file.is_dir():
+        raise InputError(f"'{file}' is a folder; {make}")
+    try:
+        with open_file(file) as opened:
+            table = _read(opened, file)
+    except FileNotFoundError:
+        raise InputError(f"no file '{file}'; {make}") from None
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"'{file}' is no Parquet file of results ({str(error).splitlines()[0]}); {make}") from None
+    try:
+        about = from_json((table.schema.metadata or {})[KEY])
+        kind = about["format"]
+        told = [str(about[name]) for name in ("experiment", "question", "toml")]
+        fairness = tuple(str(line) for line in about["fairness"])
+    except (KeyError, ValueError, TypeError):
+        raise InputError(f"'{file}' is a Parquet file, but not one of results; {make}") from None
+    if kind != FORMAT:
+        raise InputError(f"'{file}' holds results in format {kind}, this version of sorl reads {FORMAT}; {make}")
+    schema = _schema()
+    for name in (*SIGNALS, "onset_low", "onset_high"):  # a file from before they were kept
+        if name not in table.column_names:
+            table = table.append_column(schema.field(name), pa.nulls(len(table), schema.field(name).type))
+    if missing := [name for name in schema.names if name not in table.column_names]:
+        raise InputError(f"'{file}' lacks the columns {', '.join(missing)}; {make}")
+    try:
+        table = table.select(schema.names).cast(schema)
+    except (pa.ArrowException, ValueError) as error:
+        raise InputError(f"'{file}' has a column of another type: {str(error).splitlines()[0]}; {make}") from None
+    return Results(told[0], told[1], told[2], fairness, table)
+
+
+def _read(opened: BufferedReader, file: Path) -> pa.Table:
+    """The table; its values are counted first, as a few bytes of a file can be more than memory holds."""
+    import pyarrow.parquet as pq
+
+    found = pq.ParquetFile(opened)
+    about = found.metadata
+    groups = (about.row_group(i) for i in range(about.num_row_groups))
+    if sum(group.column(i).num_values for group in groups for i in range(group.num_columns)) > _VALUES:
+        raise InputError(f"'{file}' holds more than {_VALUES:,} values, which no results of runs do")
+    return found.read()
+
+
+def _schema() -> pa.Schema:
+    import pyarrow as pa
+
+    fields = [pa.field(name, pa.string()) for name in _TEXT] + [pa.field(name, pa.int64()) for name in _WHOLE]
+    fields += [pa.field(name, pa.float64()) for name in _REAL] + [pa.field("event", pa.bool_())]
+    fields += [pa.field("step", pa.list_(pa.int64()))] + [pa.field(name, pa.list_(pa.float32())) for name in CURVES]
+    return pa.schema(fields)
+
+
+def _plain(column: pd.Series) -> list[Any]:
+    """Values with None for what is missing; curves stay arrays."""
+    return [None if v is None or v is pd.NA or v is pd.NaT or (isinstance(v, float) and v != v) else v for v in column]

@@ -1,0 +1,44 @@
+"""Which alarm comes first: over the runs that collapsed, how long before the onset each alarm was raised, if at all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from workbench.app.diagnostics import Diagnostics
+
+ARROWS = {"above": "↑", "below": "↓"}
+
+
+def precursors(leads: pd.DataFrame, known: Diagnostics) -> pd.DataFrame:
+    """One row per alarm, in the order in which they come: the earliest median first, those that never warned last.
+
+    `leads` is the answer to query `leads`. Of the `collapsed` runs an alarm warned in `before` (its first one at least
+    a step ahead of the onset), came no earlier than the onset in `after`, and was silent in `never`; `first` counts the
+    runs in which none came earlier (ties count for each). `lead_median`, `lead_low` and `lead_high` are median and
+    quartiles in steps over the `before` runs; `false_alarms` of `steady` runs are those without a collapse that raised
+    it. `direction` is an arrow, where the dictionary knows it.
+    """
+    import pandas as pd
+
+    earliest = leads[leads["lead"] >= 1].groupby("run")["lead"].max()
+    rows = []
+    for name, part in leads.groupby("diagnostic", sort=False):
+        fell, steady = part[part["collapse_step"].notna()], part[part["collapse_step"].isna()]
+        warned = fell[fell["lead"] >= 1]
+        low, middle, high = (warned["lead"].astype(float).quantile(q) for q in (0.25, 0.5, 0.75))
+        declared = known.rows.get(f"step.{name}", {})
+        rows.append(
+            {
+                "alarm": str(name), "direction": ARROWS.get(str(declared.get("alarm_when")), ""),
+                "collapsed": len(fell), "before": len(warned), "after": int(fell["lead"].notna().sum()) - len(warned),
+                "never": int(fell["lead"].isna().sum()),
+                "first": int((warned["lead"].to_numpy() == earliest.reindex(warned["run"]).to_numpy()).sum()),
+                "lead_median": middle, "lead_low": low, "lead_high": high,
+                "steady": len(steady), "false_alarms": int(steady["step"].notna().sum()),
+            }
+        )  # fmt: skip
+    found = pd.DataFrame(rows)
+    return found if found.empty else found.sort_values(["lead_median", "before"], ascending=False, ignore_index=True)

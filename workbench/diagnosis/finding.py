@@ -1,0 +1,112 @@
+"""What a diagnosis is made of: a cause to look for, the clue that a look gives, the finding that is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from workbench.analysis.early.watch import Slump
+from workbench.diagnosis.attribution import Culprit
+from workbench.diagnosis.log import Log
+
+Severity = Literal["info", "warning", "critical"]
+# How a clue was come by. proof: a recorded identity is broken (what is trained is not what was sampled).
+# sign: the log shows what the cause leaves and hardly anything else does. pattern: it fits, other causes may as well.
+Grade = Literal["proof", "sign", "pattern"]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One figure behind a finding: column of a table at a step, and what was usual before (None where nothing was)."""
+
+    column: str  # table.column
+    step: int | None
+    value: float | None
+    usual: float | None = None
+
+
+@dataclass(frozen=True)
+class Clue:
+    """What a look for one cause has found: how sure (0 to 1), since which step, a sentence, figures, the culprit."""
+
+    grade: Grade
+    confidence: float
+    step: int
+    says: str
+    evidence: tuple[Evidence, ...] = ()
+    trajectory: int | None = None
+    turn: int | None = None
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Something that goes wrong in training, and how a log shows it.
+
+    `needs` are table.column of the log without which the question cannot be answered; `change` says what to do about
+    it; `test` is a command or option whose outcome would confirm or refute it. {run} and {step} in them are filled in.
+    """
+
+    name: str
+    title: str
+    severity: Severity
+    needs: tuple[str, ...]
+    change: str
+    test: str
+    look: Callable[[Log], Clue | None] = field(repr=False)
+    needs_settings: tuple[str, ...] = ()
+    needs_one_policy: bool = False  # sampler and trainer must have scored the tokens by the same policy
+
+    def missing(self, log: Log) -> list[str]:
+        """What the log lacks for an answer."""
+        columns = [c for c in self.needs if not log.measured(*c.split("."))]
+        settings = [f"setting {key}" for key in self.needs_settings if key not in log.settings]
+        apart = self.needs_one_policy and 2 * len(log.rescored) > log.steps
+        return columns + settings + (["the trainer's log-probs of the policy that sampled"] if apart else [])
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A cause that the log speaks for."""
+
+    cause: Cause
+    clue: Clue
+    alternatives: tuple[str, ...] = ()  # names of the findings that would explain the same
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A diagnostic that left its own past, and when for the first time."""
+
+    column: str
+    step: int
+    value: float
+    usual: float
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """All that can be said of one log."""
+
+    log: Log
+    findings: tuple[Finding, ...]
+    moved: tuple[Moved, ...]  # earliest first
+    unanswered: dict[str, list[str]]  # cause -> what the log lacks to tell
+    slump: Slump | None = None  # success lost so much that few healthy runs ever do
+    carriers: Mapping[int, tuple[Culprit, ...]] = field(default_factory=dict)  # step of a finding -> who stands out
+
+    @property
+    def onset(self) -> int | None:
+        """Step at which the fall began that it collapsed in or ended in; None without one."""
+        return self.log.onset
+
+    @property
+    def critical(self) -> tuple[tuple[int, str], ...]:
+        """(step, kind) of its critical events, without the collapse itself."""
+        events = self.log.events()
+        if not {"severity", "kind", "step"} <= set(events.columns):
+            return ()
+        grave = events[(events["severity"] == "critical") & ~events["kind"].isin(("collapse", "alarm"))]
+        return tuple(
+            (int(step), str(kind)) for step, kind in zip(grave["step"], grave["kind"], strict=True) if step == step
+        )

@@ -1,0 +1,223 @@
+"""The log of another trainer as a Log: scalars a step, from JSON lines, tables of text, Parquet and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import pandas as pd
+
+from workbench.diagnosis.log import Log
+from workbench.diagnosis.names import NAMES, SCORES, STEP
+from workbench.spec import InputError
+from workbench.spec.files import MIB, encoding_of, from_json, open_file, read_text
+
+KINDS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
+SIZE, DOCUMENT, LINE = 256 * MIB, 32 * MIB, 4 * MIB  # bytes of a file, of one that is one JSON value, of a line
+ROWS, METRICS = 300_000, 1000
+LARGEST = 1e100
+STEPS = 50_000  # that are judged, in some seconds
+_NAMED = 8  # columns that are named of a file without a known one
+Judge = Callable[[Sequence[float | None], Sequence[int]], dict[str, Any]]
+
+
+def read(path: Path, judge: Judge) -> Log:
+    """The log in a file. `judge` says of scores and steps what table `run` would: outcome, collapse_step, ...
+
+    Columns of ours keep their names, those of other trainers are translated (`names.py`), the rest is left out.
+    Raises InputError for a file that cannot be read or holds nothing that is known.
+    """
+    rows = _rows(path)
+    if rows.empty:
+        raise InputError(f"'{path}' holds no rows")
+    name, tables = _translate(rows, path.name)
+    if tables["step"].empty:
+        raise InputError(f"no row of '{path}' has a step that is a number")
+    score = next((tables["step"][c] for c in ("success", "reward") if c in tables["step"]), None)
+    run: dict[str, Any] = {"status": None, "outcome": None, "collapse_step": None, "detection_step": None}
+    if score is not None:
+        points = score.dropna()
+        run |= judge(points.astype(float).tolist(), tables["step"].loc[points.index, "step"].astype(int).tolist())
+    return Log(name, lambda table, step: tables.get(table, pd.DataFrame()), {}, run)
+
+
+def _rows(path: Path) -> pd.DataFrame:
+    """The columns that are known, of at most ROWS rows; the others cost nothing, however many a file has."""
+    import pyarrow as pa
+
+    if path.suffix not in KINDS:
+        raise InputError(f"'{path}' has none of the endings {', '.join(KINDS)}: say what it is by its name")
+    try:
+        if path.suffix == ".json":
+            return _frame(map(_flat, _states(from_json(read_text(path, DOCUMENT)), path)), path)
+        with open_file(path) as file:
+            if os.fstat(file.fileno()).st_size > SIZE:
+                raise InputError(f"'{path}' is larger than {SIZE // MIB} MiB; give a part of it, or fewer metrics")
+            if path.suffix == ".parquet":
+                return _parquet(file, path)
+            encoding = encoding_of(file.peek(2))
+            if path.suffix == ".jsonl":
+                return _frame(_lines(io.TextIOWrapper(file, encoding), path), path)
+            return _table(file, encoding, path)
+    except InputError:
+        raise
+    except (OSError, ValueError, ArithmeticError, pa.ArrowException, csv.Error) as error:
+        said = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
+        raise InputError(f"'{path}' cannot be read as {path.suffix[1:]}: {said}") from None
+
+
+def _table(file: BufferedReader, encoding: str, path: Path) -> pd.DataFrame:
+    """A table of text, whose cells are parted by whichever of comma, semicolon and tab its first line has most of.
+
+    Beside semicolons `0,5` is a number, as spreadsheets of many languages write it.
+    """
+    text = io.TextIOWrapper(file, encoding)
+    first = text.readline(LINE)
+    text.seek(0)
+    if not first.strip():
+        raise ValueError("its first line, which should name the columns, is empty")
+    separator = max(",;\t", key=first.count)
+    names = next(csv.reader([first], delimiter=separator, skipinitialspace=True), [])
+    _refuse_names(names, path)
+    frame = pd.read_csv(
+        text, sep=separator, usecols=lambda name: _known(str(name)), nrows=ROWS + 1, index_col=False, low_memory=False,
+        skipinitialspace=True,
+    )  # fmt: skip
+    _refuse_rows(len(frame), path)
+    if separator == ";":
+        for name in frame.select_dtypes(exclude=["number", "bool"]):
+            frame[name] = frame[name].astype(str).str.replace(",", ".", regex=False)
+    return frame
+
+
+def _parquet(file: BufferedReader, path: Path) -> pd.DataFrame:
+    """The columns of numbers; its rows are counted first, as a few bytes of a file can be more than memory holds."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    found = pq.ParquetFile(file)
+    _refuse_rows(found.metadata.num_rows, path)
+    kinds = (pa.types.is_floating, pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal, pa.types.is_null)
+    numbers = [field.name for field in found.schema_arrow if any(kind(field.type) for kind in kinds)]
+    _refuse_names(numbers, path)
+    return found.read(columns=list(filter(_known, numbers))).replace_schema_metadata(None).to_pandas()
+
+
+def _frame(rows: Iterable[dict[str, Any]], path: Path) -> pd.DataFrame:
+    kept: list[dict[str, Any]] = []
+    seen: dict[str, None] = {}
+    for row in rows:
+        known = {name: value for name, value in row.items() if _known(name)}
+        if not kept or not known.keys() <= seen.keys():
+            seen |= dict.fromkeys([*known, *itertools.islice(row, _NAMED)])
+            _refuse_names(list(seen), path, sure=False)
+        kept.append(known)
+        _refuse_rows(len(kept), path)
+    if kept:
+        _refuse_names(list(seen), path)
+    return pd.DataFrame(kept)
+
+
+def _refuse_rows(rows: int, path: Path) -> None:
+    if rows > ROWS:
+        raise InputError(f"'{path}' has more than {ROWS:,} rows; give a part of it, or one row a step")
+
+
+def _refuse_names(names: Sequence[str], path: Path, *, sure: bool = True) -> None:
+    """InputError for more metrics than any trainer has, and where these are all, for none that is known."""
+    metrics = sum(map(_metric, names))
+    if metrics > METRICS:
+        raise InputError(f"'{path}' has more than {METRICS:,} metrics named as ours; give a part of them")
+    if sure and not metrics:
+        seen = ", ".join(names[:_NAMED])
+        raise InputError(
+            f"'{path}' has no metric that is known here (it has: {seen}, ...); known are the names of verl, "
+            "Search-R1, TRL, "
+            "SkyRL, prime-rl, slime, ROLL and OpenRLHF, and our own as step.entropy or minibatch.grad_norm"
+        )
+
+
+def _lines(file: TextIO, path: Path) -> Iterator[dict[str, Any]]:
+    """One object a line; a last line that was cut off is left out, any other broken one is an error."""
+    number = 0
+    while line := file.readline(LINE):
+        number += 1
+        if not line.strip():
+            continue
+        try:
+            row = from_json(line)
+        except ValueError as error:
+            if not line.endswith("\n") and len(line) < LINE:
+                return
+            raise InputError(f"line {number} of '{path}' is not JSON: {line[:60]!r} ({error})") from None
+        if not isinstance(row, dict):
+            raise InputError(f"line {number} of '{path}' is no object with metrics: {line[:60]!r}")
+        yield _flat(row)
+
+
+def _states(found: Any, path: Path) -> list[dict[str, Any]]:
+    """The rows of a list, or of `log_history` in a trainer_state.json."""
+    rows = found.get("log_history") if isinstance(found, dict) else found
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise InputError(f"'{path}' is neither a list of objects nor a trainer_state.json with log_history")
+    return rows
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """Metrics that are nested one level (`{"data": {...}, "step": 3}`) beside the others."""
+    nested = {k: v for value in row.values() if isinstance(value, dict) for k, v in value.items()}
+    return {**nested, **{k: v for k, v in row.items() if not isinstance(v, (dict, list))}}
+
+
+def _known(name: str) -> bool:
+    return name in STEP or _metric(name)
+
+
+def _metric(name: str) -> bool:
+    return name in SCORES or _column(name) is not None
+
+
+def _column(name: str) -> str | None:
+    """Our table.column of a metric; None for one that is not known."""
+    ours = "." in name and name.split(".")[0] in ("step", "minibatch")
+    return NAMES.get(name) or NAMES.get(name.removeprefix("train/")) or (name if ours else None)
+
+
+def _translate(rows: pd.DataFrame, name: str) -> tuple[str, dict[str, pd.DataFrame]]:
+    """The tables of a log, and its name; of more than STEPS steps only every so many-th is looked at."""
+    key = next((column for column in STEP if column in rows), None)
+    steps = _numbers(rows[key]) if key else pd.Series(range(len(rows)), dtype=float)
+    whole = steps.abs() < 2.0**53
+    rows, steps = rows[whole.to_numpy()].reset_index(drop=True), steps[whole].reset_index(drop=True)
+    order = steps.astype("int64").rename("step")
+    if len(known := order.drop_duplicates().sort_values()) > STEPS:
+        every = -(-len(known) // STEPS)
+        name = f"{name} (one in {every} of its {len(known):,} steps)"
+        chosen = order.isin(known.iloc[::every]).to_numpy()
+        rows, order = rows[chosen].reset_index(drop=True), order[chosen].reset_index(drop=True)
+    columns: dict[str, dict[str, pd.Series]] = {"step": {}, "minibatch": {}}
+    for metric in rows.columns:
+        ours = _column(str(metric))
+        if ours is not None and ours.split(".")[1] not in columns[ours.split(".")[0]]:
+            table, column = ours.split(".", 1)
+            columns[table][column] = _numbers(rows[metric])
+    for metric in SCORES:
+        if metric in rows and "success" not in columns["step"]:
+            columns["step"]["success"] = _numbers(rows[metric])
+    return name, {
+        table: pd.DataFrame({"step": order, **found}).groupby("step", as_index=False).mean()
+        for table, found in columns.items()
+    }
+
+
+def _numbers(column: pd.Series) -> pd.Series:
+    """The column as floats: what is no number is NaN, and infinite what no sum of some thousands would hold."""
+    numbers = pd.to_numeric(column, errors="coerce").astype(float)
+    return numbers.mask(numbers.abs() > LARGEST, np.sign(numbers) * np.inf)

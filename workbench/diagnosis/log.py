@@ -1,0 +1,151 @@
+"""A log as the diagnosis sees it: the tables of one run, read when they are asked for, and its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from workbench.analysis.runs import settings_of
+from workbench.spec import InputError
+from workbench.store import batches
+from workbench.store.stored import StoredBatch
+
+if TYPE_CHECKING:
+    from workbench.store.reader import Reader
+
+Load = Callable[[str, int | None], pd.DataFrame]  # table, a step or None for all of them
+HIDDEN = "fault"  # the label of an injected fault: a diagnosis that read it would prove nothing
+ORDER = {
+    "minibatch": ("step", "update"), "turn": ("step", "epoch", "trajectory", "turn_index"),
+    "turn_step": ("step", "turn_index"), "trajectory": ("step", "trajectory"), "token": ("step", "trajectory"),
+}  # fmt: skip
+
+# What is read of the tables with long rows.
+COLUMNS = {
+    "trajectory": (
+        "step", "trajectory", "prompt_group", "question", "answer", "ended", "reward", "success", "advantage",
+        "n_turns", "n_tokens", "n_searches", "n_observation_tokens", "valid_turn_frac",
+    ),
+    "token": (
+        "step", "trajectory", "token", "trained", "turn_index", "log_prob_behaviour", "log_prob_old",
+        "log_prob", "entropy",
+    ),
+}  # fmt: skip
+
+
+@dataclass
+class Log:
+    """What was logged of one run. A table that nobody logged is empty, a column that nobody logged absent or all NULL.
+
+    `settings` are dotted keys (`learn.staleness`), empty where nothing is known of them.
+    """
+
+    name: str
+    load: Load
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    run: Mapping[str, Any] = field(default_factory=dict)  # row of table `run`: status, outcome, collapse_step, ...
+    folder: Path | None = None  # of the run, with its stored batches
+
+    def __post_init__(self) -> None:
+        self._tables: dict[str, pd.DataFrame] = {}
+        self.settings = {k: v for k, v in self.settings.items() if k.split(".")[0] != HIDDEN}
+
+    def table(self, name: str) -> pd.DataFrame:
+        """The rows of a table in the order of its key."""
+        if name not in self._tables:
+            found = self.load(name, None)
+            order = [key for key in ORDER.get(name, ("step",)) if key in found]
+            self._tables[name] = found.sort_values(order, ignore_index=True) if order else found
+        return self._tables[name]
+
+    def transcripts(self, *columns: str) -> pd.DataFrame:
+        """Step and these columns of the kept transcripts that have all of them: no update trains on some of a run."""
+        frame, wanted = self.table("token"), ["step", *columns]
+        if not set(wanted) <= set(frame.columns):
+            return pd.DataFrame({name: [] for name in wanted})
+        return frame[wanted].dropna(ignore_index=True)
+
+    @cached_property
+    def rescored(self) -> pd.Index:
+        """The steps on stale rollouts whose old log-probs are of the policy before the step.
+
+        Where trainer and sampler differ there, the policy may just have learned in between.
+        """
+        age = self.series("step", "staleness")
+        kept = self.settings.get("learn.old_log_prob") in ("rollout", "behaviour")
+        return age.index[:0] if kept else age.index[age > 0]
+
+    def at(self, name: str, step: int) -> pd.DataFrame:
+        """The rows of one step of a table, of which the ledger of turns can have millions in all."""
+        return self.load(name, step)
+
+    def batch(self, step: int) -> StoredBatch | None:
+        """The training batch of a step; None where it was not kept, or cannot be read."""
+        if self.folder is None or step not in batches.steps(self.folder):
+            return None
+        try:
+            return batches.read(self.folder, step)
+        except InputError:
+            return None
+
+    def measured(self, table: str, *columns: str) -> bool:
+        """Whether every one of the columns has a value somewhere."""
+        frame = self.table(table)
+        return all(name in frame and bool(frame[name].notna().any()) for name in columns)
+
+    def series(self, table: str, column: str, how: str = "mean") -> pd.Series:
+        """One value a step, indexed by the step, of several rows of a step by `how`; empty if not logged."""
+        frame = self.table(table)
+        if column not in frame or "step" not in frame:
+            return pd.Series(dtype=float, name=column)
+        values = pd.to_numeric(frame[column], errors="coerce").astype(float)
+        if table == "step":
+            return pd.Series(values.to_numpy(), index=frame["step"], name=column).dropna()
+        return values.groupby(frame["step"]).agg(how).dropna().rename(column)
+
+    @cached_property
+    def steps(self) -> int:
+        """How many steps were logged."""
+        frames = (self.table(name) for name in ("step", "minibatch"))
+        return max((frame["step"].nunique() for frame in frames if "step" in frame), default=0)
+
+    @property
+    def onset(self) -> int | None:
+        """Step at which the fall began that it collapsed in or ended in; None without one."""
+        return self._first("collapse_step", "onset_low")
+
+    @property
+    def certain(self) -> int | None:
+        """Step by which the fall is certain, after which nothing can be its reason; None without one."""
+        return self._first("detection_step", "onset_high", "collapse_step")
+
+    def _first(self, *names: str) -> int | None:
+        """The first of these columns of table `run` that has a value."""
+        found = (self.run.get(name) for name in names)
+        return next((int(value) for value in found if value is not None and not pd.isna(value)), None)
+
+    def events(self, *kinds: str) -> pd.DataFrame:
+        """The events of these kinds (default: of all), in order."""
+        frame = self.table("event")
+        return frame[frame["kind"].isin(kinds)] if kinds and "kind" in frame else frame
+
+
+def of_run(reader: Reader, run_id: str, runs: Path | None = None) -> Log:
+    """The log of a run of the store, which has been asked for and exists; its stored batches lie below `runs`."""
+    found = reader.rows("SELECT * FROM run WHERE run_id = ?", [run_id])
+    row = dict(zip(found.columns, found.rows[0], strict=True))
+    settings = settings_of(row.get("config"))
+
+    def load(table: str, step: int | None) -> pd.DataFrame:
+        named = ", ".join(f"'{name}'" for name in COLUMNS.get(table, ()))
+        columns = f"COLUMNS(lambda c: c IN ({named}))" if named else "*"  # of those that exist
+        where, given = ("", {}) if step is None else (" AND step = $step", {"step": step})
+        return reader.query(f'SELECT {columns} FROM "{table}" WHERE run_id = $run{where}', {"run": run_id, **given})
+
+    folder = None if runs is None else batches.folder_of(runs, str(row["experiment"]), run_id)
+    return Log(run_id, load, settings, row, folder)

@@ -1,6 +1,0 @@
-"""Counterfactual replay: what other algorithms would have done with a stored training batch."""
-
-from workbench.verdict.replay.gradients import Gradients, Network, gradients
-from workbench.verdict.replay.play import Played, Replay, play
-
-__all__ = ["Gradients", "Network", "Played", "Replay", "gradients", "play"]
