@@ -16,6 +16,7 @@ from workbench.batch import Batch
 from workbench.objective import Algorithm, Normaliser, PolicyLoss, clipped_loss, policy_loss, prepare
 from workbench.objective.clip_weighted import WEIGHTED
 from workbench.objective.kl import NoKL
+from workbench.objective.stabilise import KlClipFrac, NoStabiliser
 
 SEEDS = range(2)
 RUNNING = [algorithm.within(20) for algorithm in ALGORITHMS.values()]
@@ -31,7 +32,8 @@ def solved(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> tuple[Policy
 
 def pure(algorithm: Algorithm) -> Algorithm:
     """The surrogate alone: without a term beside it."""
-    return replace(algorithm, kl=NoKL())
+    penalty = isinstance(algorithm.stabilise, KlClipFrac)
+    return replace(algorithm, kl=NoKL(), stabilise=NoStabiliser() if penalty else algorithm.stabilise)
 
 
 def same(a: Tensor, b: Tensor) -> bool:

@@ -53,7 +53,8 @@ def test_what_is_said_of_an_algorithm_is_its_own():
 
 def test_what_is_read_into_the_paper_of_the_core_says_which_reading_it_is():
     readings = {name: a.experimental for name, a in ALGORITHMS.items() if a.paper.endswith("2511.20718")}
-    assert set(readings) == {"turn-ppo", "s-ppo", "st-ppo", "so-grpo"}
+    assert set(readings) == {"turn-ppo", "s-ppo", "st-ppo", "so-grpo", "so-ppo-note"}
+    assert "a note's objective" in readings.pop("so-ppo-note")
     assert all("authors' development fork" in said for said in readings.values())
     for name, conflict in (("turn-ppo", "arithmetic"), ("s-ppo", "`cnorm`"), ("st-ppo", "KL(theta || old)"),
                            ("so-grpo", "turn-level rewards")):  # fmt: skip

@@ -26,7 +26,9 @@ class Rule:
     """
 
     advantage: str
+    discounts: tuple[float, float] = (0.99, 0.9)  # gamma and lambda of turn_gae
     level: str = "token"  # token, turn, sentence, sequence, none (a ratio of 1)
+    arithmetic: bool = False  # the mean of a unit
     shared: bool = True  # the gradient flows through the mean of the unit
     clip: str = "ppo"
     bounds: tuple[float, float] = PPO
@@ -34,7 +36,8 @@ class Rule:
     unit_gate: bool = False
     guard: str = ""  # center, full
     aggregate: str = "token_mean"
-    stabilise: str = ""  # batch, sequence, cnorm, subtract
+    stabilise: str = ""  # batch, sequence, cnorm, subtract, kl
+    weight: float = 1.0  # lambda of kl
     omega: str = ""  # tis, mis, icepop, free
     extra: str = ""  # lld, positive
     kl: str = ""  # reward, loss: asked for beside the algorithm
@@ -187,7 +190,9 @@ def prepare(rule: Rule, batch: list[Sequence_]) -> None:
             targets = {t: a[t] + s.values[t] for t in a}
         elif rule.advantage == "turn_gae":
             first = [turn[0] for turn in s.turns]
-            of_turns = gae(first, {turn[0]: math.fsum(u[t] for t in turn) for turn in s.turns}, s.values, 0.99, 0.9)
+            of_turns = gae(
+                first, {turn[0]: math.fsum(u[t] for t in turn) for turn in s.turns}, s.values, *rule.discounts
+            )
             a = {t: of_turns[turn[0]] for turn in s.turns for t in turn}
             targets = {t: of_turns[turn[0]] + s.values[turn[0]] for turn in s.turns for t in turn}
         elif rule.advantage == "bilevel":
@@ -375,6 +380,9 @@ def losses(rule: Rule, micro: list[Token], whole: Counts, micros: int) -> tuple[
             if rule.level != "none":
                 k.w = math.exp(clamp(m * n, -20, 20)) if rule.clip == "gamma" else math.exp(m)
                 k.dw = [(x, k.w * x.open / n) for x in unit] if rule.shared else [(k, k.w * k.open)]
+                if rule.arithmetic:
+                    k.w = math.fsum(x.r for x in unit) / n
+                    k.dw = [(x, x.r * x.open / n) for x in unit]
         for k in unit:
             if rule.clip == "log":  # of all tokens, before the first of them is looked at
                 k.low, k.high = k.a < 0 and k.e < low, k.a > 0 and k.e > high
@@ -419,7 +427,7 @@ def _weight(rule: Rule, k: Token, n: Counts) -> float:
     return {
         "token_mean": 1 / n.tokens, "seq_mean_token_mean": 1 / (n.sequences * len(k.s.written)),
         "seq_mean_token_sum": 1 / n.sequences, "turn_mean_global": 1 / (turn * n.turns),
-        "constant": 1 / (n.sequences * rule.horizon),
+        "turn_mean": 1 / (turn * len(k.s.turns) * n.sequences), "constant": 1 / (n.sequences * rule.horizon),
     }[rule.aggregate]  # fmt: skip
 
 
@@ -482,6 +490,7 @@ def _beside(rule: Rule, micro: list[Token], n: Counts) -> float:
     """What a KL term or a guard of good responses adds to the loss; its derivatives go into `pull`."""
     total = 0.0
     for own in sequences(micro):
+        share = mean([k.out for k in own]) if rule.stabilise == "kl" else 0.0
         good = math.fsum(k.a for k in own) >= 0
         less_likely = math.fsum(-k.delta for k in own) > 0
         for k in own:
@@ -490,6 +499,8 @@ def _beside(rule: Rule, micro: list[Token], n: Counts) -> float:
                 at = math.expm1(-x) + x
                 total += rule.beta * min(at, 10.0) / n.tokens
                 k.pull += rule.beta * (1 - math.exp(-x)) / n.tokens if at < 10 and abs(x) < 20 else 0.0
+            if share:  # of KL(theta, old): r d - r + 1, and its derivative r d
+                k.pull += rule.weight * share * k.r * k.e * k.open / (len(own) * n.sequences)
             if rule.extra == "lld" and good and less_likely and k.delta < 0:
                 total += 0.2 * -k.delta / n.tokens
                 k.pull -= 0.2 / n.tokens

@@ -277,7 +277,10 @@ INERT: tuple[tuple[Callable[[Case], bool], str], ...] = (
         "the unit's advantages have one sign",
     ),
     (
-        lambda c: c.slot == "ratio" and c.option == "grad" and not alone(c) and constant(c),
+        lambda c: (
+            c.slot == "ratio" and c.option == "grad" and not alone(c) and constant(c)
+            and c.algorithm.ratio.mean != "arithmetic"
+        ),
         "equal advantages: the shared gradient is the mean of equal ones (GSPO-token is GSPO)",
     ),
     (

@@ -36,7 +36,18 @@ WORDS = 9  # of the vocabulary; 1 to 4 are the tags
 TAGS = {"search": 1, "search_end": 2, "answer": 3, "answer_end": 4}
 CLOSE = 1e-9
 BUDGET = 20.0  # tokens that an episode may have
-CRITIC = {"ppo", "turn-ppo", "s-ppo", "st-ppo", "turn-ppo-mdp", "starpo", "starpo-s", "ppo, cnorm", "ppo, subtract"}
+CRITIC = {
+    "ppo",
+    "turn-ppo",
+    "s-ppo",
+    "st-ppo",
+    "turn-ppo-mdp",
+    "starpo",
+    "starpo-s",
+    "ppo, cnorm",
+    "ppo, subtract",
+    "so-ppo-note",
+}
 
 TURN_PPO = Rule("gae", level="turn")
 GRPO = Rule("grpo")
@@ -47,6 +58,10 @@ RULES = {
     "st-ppo": Rule("gae", level="turn", stabilise="batch"),
     "grpo": GRPO,
     "so-grpo": Rule("grpo", level="turn", stabilise="sequence"),
+    "so-ppo-note": Rule(
+        "turn_gae", discounts=(1.0, 1.0), level="turn", arithmetic=True, unit_gate=True, aggregate="turn_mean",
+        stabilise="kl",
+    ),
     "ppo, cnorm": Rule("gae", stabilise="cnorm"),
     "ppo, subtract": Rule("gae", stabilise="subtract"),
     "dr-grpo": Rule("mean", aggregate="constant", horizon=BUDGET),
@@ -196,6 +211,8 @@ def slots(rule: Rule) -> dict[str, Any]:
         told["kl"] = {"kind": rule.kl, "beta": rule.beta}
     if rule.stabilise in ("cnorm", "subtract"):
         told["stabilise"] = {"kind": rule.stabilise}
+    elif rule.stabilise == "kl":
+        told["stabilise"] = {"weight": rule.weight}
     elif rule.stabilise:
         told["stabilise"] = {"tau": rule.tau}
     if rule.overlong:
@@ -294,7 +311,7 @@ def check(name: str, batches: int, folder: Path) -> None:
         rule = replace(
             RULES[name], kl="" if RULES[name].extra else draw.choice(["", "", "loss", "reward"]),
             tau=draw.choice([1.0, 3.0]) if RULES[name].stabilise in ("batch", "sequence") else 3.0,
-            skip=RULES[name].skip and draw.choice([0.5, 20.0]),
+            weight=draw.choice([0.3, 2.0]), skip=RULES[name].skip and draw.choice([0.5, 20.0]),
         )  # fmt: skip
         theta = [[draw.gauss(0, 1) for _ in range(WORDS)] for _ in range(WORDS)]
         phi = [draw.gauss(0, 0.5) for _ in range(WORDS)]

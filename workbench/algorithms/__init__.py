@@ -31,6 +31,7 @@ from workbench.algorithms.sapo import SAPO
 from workbench.algorithms.sapo_search import SAPO_SEARCH
 from workbench.algorithms.seeupo import SEEUPO
 from workbench.algorithms.so_grpo import SO_GRPO
+from workbench.algorithms.so_ppo_note import SO_PPO_NOTE
 from workbench.algorithms.sspo import SSPO
 from workbench.algorithms.st_ppo import ST_PPO
 from workbench.algorithms.starpo import STARPO
@@ -48,6 +49,7 @@ _NAMED: tuple[Algorithm, ...] = (
     ST_PPO,
     GRPO,
     SO_GRPO,
+    SO_PPO_NOTE,
     TURN_PPO_MDP,
     STARPO,
     STARPO_S,

@@ -242,7 +242,8 @@ class KlClipFrac(_Scoped):
 
     `form`: sequence, mean_i f_i KL_i with both means over a sequence; batch, <f>_m <KL>_m. The share is detached. KL by
     `estimator` of -d, d the log-ratio clamped to +-20 (k3 = exp(d) - 1 - d is not capped; k2 = d^2 / 2 grows slower).
-    A note on 2511.20718 has KL(theta, old) in its place.
+    `direction`: old_new is KL(old, theta); new_old is KL(theta, old) as in a note on 2511.20718, weighted by r because
+    the tokens come from the old policy: r k3(d) = r d - r + 1, r k2(d) = r d^2 / 2.
     """
 
     kind: ClassVar[str] = "kl_clipfrac"
@@ -250,6 +251,7 @@ class KlClipFrac(_Scoped):
     weight: float = 1.0
     form: Literal["sequence", "batch"] = "sequence"
     estimator: Literal["k2", "k3"] = "k3"
+    direction: Literal["old_new", "new_old"] = "old_new"
 
     def __post_init__(self) -> None:
         self._require(0 <= self.weight < math.inf, "weight", "a finite number of at least 0")
@@ -266,12 +268,16 @@ class KlClipFrac(_Scoped):
     def damp(self, seen: Seen, sums: Tensor | None, counts: Normaliser) -> Damping:
         """A penalty."""
         counts, mask = counts.within(seen.batch, self.scope), seen.batch.mask
-        kl = estimate(self.estimator, -seen.ratios.log_ratio, cap=math.inf)
+        log_ratio = seen.ratios.log_ratio
+        if self.direction == "old_new":
+            kl = estimate(self.estimator, -log_ratio, cap=math.inf)
+        else:
+            kl = log_ratio.exp() * estimate(self.estimator, log_ratio, cap=math.inf)
         if self.form == "batch":
             sums = self.measure(seen) if sums is None else sums
             share = (sums[0] / sums[1].clamp(min=1)).to(kl.dtype)
             return Damping(penalty=self.weight * share * weighted_sum(mask / counts.tokens, kl))
-        length = mask.sum(1).clamp(min=1)
+        length = mask.sum(1).clamp(min=1).to(kl.dtype)
         share = seen.out_of_range.sum(1) / length
         mean = torch.where(mask, kl, 0).sum(1) / length
         return Damping(penalty=self.weight * (share * mean).sum() / counts.sequences)
