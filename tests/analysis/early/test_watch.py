@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from docs.render import ROOT
 from tests.diagnosis.logs import healthy, log
 from workbench.analysis.early import corpus
 from workbench.analysis.early.watch import Slump, slumped
-from workbench.cli.findings import ROOT
 from workbench.cli.scored import CORPUS
 from workbench.diagnosis import words
 from workbench.diagnosis.diagnose import diagnose
