@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from docs.render import ROOT
 from tests.analysis.early.runs import corpus
 from workbench.analysis.early import corpus as corpora
 from workbench.analysis.early import peers
-from workbench.cli.findings import ROOT
 from workbench.cli.main import app
 from workbench.cli.scored import CORPUS, PEER
 

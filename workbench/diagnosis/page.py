@@ -1,31 +1,10 @@
-"""The generated parts of docs/diagnosis.md: what is looked for, and what other trainers call it."""
+"""How often the diagnosis is right, as Markdown: docs/diagnosis.md and `sorl bench diagnose` show it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 
-from workbench.diagnosis.causes import CAUSES
-from workbench.diagnosis.names import NAMES, SCORES, STEP
 from workbench.diagnosis.score import NOTHING, Case, confusion, false_alarms, right_among_three, right_first
-
-
-def causes() -> str:
-    """Markdown: one row per cause."""
-    lines = ["| cause | is | needs | what to do |", "| --- | --- | --- | --- |"]
-    for cause in CAUSES:
-        needs = ", ".join(f"`{name}`" for name in (*cause.needs, *cause.needs_settings))
-        lines.append(f"| `{cause.name}` | {cause.title} ({cause.severity}) | {needs} | {cause.change} |")
-    return "\n".join(lines)
-
-
-def names() -> str:
-    """Markdown: one row per column of ours, with the metrics that are read as it."""
-    ours = sorted(NAMES, key=lambda name: NAMES[name])
-    lines = ["| read as | metric in the log |", "| --- | --- |"]
-    lines += [f"| `step` | {_listed(STEP)} |", f"| `step.success` | the first of {_listed(SCORES)} |"]
-    lines += [f"| `{column}` | {_listed(tuple(found))} |" for column, found in groupby(ours, key=lambda n: NAMES[n])]
-    return "\n".join(lines)
 
 
 def scores(found: Sequence[Case]) -> str:
@@ -56,7 +35,3 @@ def scores(found: Sequence[Case]) -> str:
 
 def _unique(found: Sequence[Case]) -> list[str]:
     return sorted({case.algorithm for case in found})
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return ", ".join(f"`{name}`" for name in names)

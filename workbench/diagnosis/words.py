@@ -72,8 +72,8 @@ def early_warning(d: Diagnosis) -> str:
     if d.slump is None or d.onset is not None:
         return ""
     return (
-        f"Early warning: by step {d.slump.step} success has lost {100 * d.slump.lost:.0f} % of its best; of healthy "
-        "runs about one in twenty ever does."
+        f"Early warning: by step {d.slump.step} success has lost {100 * d.slump.lost:.0f} % of its best. About one "
+        "healthy run in twenty ever does, and one in five of all runs that did not collapse, learned or not."
     )
 
 

@@ -37,9 +37,3 @@ def write(folder: Path, run_id: str, kind: str, step: int | None, message: str, 
         "message": message, "written_at": now(),
     }  # fmt: skip
     append(folder, "event", row)
-
-
-def page() -> str:
-    """Markdown: every kind with its severity and meaning."""
-    rows = [f"| `{k.name}` | {k.severity} | {k.meaning} |" for k in KINDS]
-    return "\n".join(["| event | severity | what happened |", "| --- | --- | --- |", *rows])

@@ -75,6 +75,41 @@ def test_halves_share_no_seed_or_no_condition(bench: Bench, by: str) -> None:
     assert not sides[0] & sides[1]
 
 
+def test_a_run_trained_again_lies_on_the_same_side_as_its_copy() -> None:
+    runs = [*corpus(), *(replace(r, run_id=f"again-{r.run_id}", experiment="a control") for r in corpus())]
+    for by in ("seed", "condition"):
+        half = halves(runs, by)
+        assert np.array_equal(half[: len(corpus())], half[len(corpus()) :])
+
+
+def test_a_run_trained_again_counts_once_and_is_not_new() -> None:
+    old = [replace(r, outcome="no_learning", onset=None, curves={"success": r.curves["success"]}) for r in corpus(3)]
+    new = [replace(r, run_id=f"again-{r.run_id}", experiment="a control", fresh=True) for r in corpus(4)]
+    bench = Bench([*old, *new])
+    assert (len(bench.runs), bench.copies) == (8, 6)
+    assert [r.run_id for r in bench.runs if r.fresh] == ["again-run-falls-3", "again-run-stays-3"]
+    assert {r.outcome for r in bench.runs} == {"healthy", "collapsed"}  # judged by the newest rule
+    assert all("entropy" in r.curves for r in bench.runs)
+    assert "6 more runs are bit-identical copies" in page.corpus(bench)
+    changed = replace(new[0], run_id="other", curves=new[0].curves | {"entropy": new[1].curves["entropy"]})
+    assert len(corpora.distinct([new[0], changed])) == 2
+
+
+def test_false_alarms_count_every_run_that_did_not_collapse() -> None:
+    never = [replace(run(s, True), run_id=f"never-{s}", outcome="no_learning", onset=None, detection=None)
+             for s in range(20, 26)]  # fmt: skip
+    falling = replace(run(30, True), run_id="falling", outcome="falling", onset=None, detection=None)
+    bench = Bench([*corpus(), *never, replace(never[0], run_id="mild", outcome="mild", seed=40), falling])
+    found = judged(bench.scores[ENTROPY], 2.0, np.ones(len(bench.runs), bool))
+    assert (found.false_alarms.k, found.false_alarms.n) == (0, 20)
+    assert (found.all_false_alarms.k, found.all_false_alarms.n) == (7, 27)
+    assert (found.precision.k, found.precision.n) == (20, 27)
+    told = page.everything(bench, None)
+    assert "| never learned | 6/6 = 100 %" in told
+    assert "| falling | 1/1 = 100 %" in told
+    assert "of all runs that did not collapse" in page.findings(bench, peers.Peer("0.0", {}))
+
+
 def test_an_alarm_after_the_detection_finds_nothing() -> None:
     late = run(0, True)
     late.curves["entropy"][0][:] = np.where(np.arange(STEPS) > ONSET + 9, 0.9, 0.2)
@@ -164,9 +199,9 @@ def test_a_peer_is_counted_on_the_same_runs(bench: Bench, tmp_path: Path) -> Non
     file = tmp_path / "peer.parquet"
     pq.write_table(pa.Table.from_pylist(rows).replace_schema_metadata({"rldoctor": "0.0"}), file)
     peer = peers.read(file)
-    assert [(s.k, s.n) for s in peers.rates(peer, bench.runs, "CRITICAL", "whole")] == [(0, 20), (20, 20)]
-    assert [s.k for s in peers.rates(peer, bench.runs, "CRITICAL", "along")] == [0, 0]  # after the detection
-    assert [s.k for s in peers.rates(peer, bench.runs, "WARNING", "along")] == [20, 20]
+    assert [(s.k, s.n) for s in peers.rates(peer, bench.runs, "CRITICAL", "whole")] == [(0, 20), (20, 20), (0, 20)]
+    assert [s.k for s in peers.rates(peer, bench.runs, "CRITICAL", "along")] == [0, 0, 0]  # after the detection
+    assert [s.k for s in peers.rates(peer, bench.runs, "WARNING", "along")] == [20, 20, 20]
     assert "rldoctor 0.0" in page.peers(bench, peer)
     assert "20/20 = 100 %" in page.findings(bench, peer)
 

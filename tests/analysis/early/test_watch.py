@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from docs.render import ROOT
 from tests.diagnosis.logs import healthy, log
 from workbench.analysis.early import corpus
 from workbench.analysis.early.watch import Slump, slumped
-from workbench.cli.findings import ROOT
 from workbench.cli.scored import CORPUS
 from workbench.diagnosis import words
 from workbench.diagnosis.diagnose import diagnose
@@ -38,8 +38,9 @@ def test_a_run_that_slumps_is_said_to_until_its_collapse_is_called() -> None:
     assert "Early warning" not in words.text(diagnose(log(healthy())))
 
 
-def test_the_share_of_healthy_runs_that_slump_is_the_one_that_is_told() -> None:
-    runs = corpus.read(ROOT / CORPUS)
+def test_the_shares_of_runs_that_slump_are_the_ones_that_are_named() -> None:
+    runs = corpus.distinct(corpus.read(ROOT / CORPUS))
     slumps = [run for run in runs if slumped(pd.Series(run.curves["success"][0], index=run.steps)) is not None]
     assert 0.02 <= sum(run.healthy for run in slumps) / sum(run.healthy for run in runs) <= 0.1
+    assert 0.15 <= sum(run.lasting for run in slumps) / sum(run.lasting for run in runs) <= 0.25
     assert sum(run.collapsed for run in slumps) >= 0.97 * sum(run.collapsed for run in runs)

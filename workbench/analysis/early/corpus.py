@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from workbench.analysis.early.signals import SIGNALS
-from workbench.spec import COLLAPSED, InputError
+from workbench.spec import COLLAPSED, UNDECIDED, InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,9 +54,25 @@ class Run:
         return self.outcome == HEALTHY
 
     @property
+    def lasting(self) -> bool:
+        """It did not collapse: healthy, mild, or it never learned. One that was falling at its end is undecided."""
+        return self.outcome not in (*COLLAPSED, *UNDECIDED)
+
+    @property
     def condition(self) -> str:
-        """What runs that differ in the seed alone share."""
-        return f"{self.experiment} {self.algorithm} {self.optimizer} {self.staleness} {self.lr:g} {self.max_grad_norm}"
+        """The settings that runs of one algorithm differ in, whichever experiment trained them."""
+        return f"{self.algorithm} {self.optimizer} {self.staleness} {self.lr:g} {self.max_grad_norm}"
+
+    def copies(self, other: Run) -> bool:
+        """Whether the other has the same seed and bit-equal values of every signal that both logged."""
+        if self.seed != other.seed or not np.array_equal(self.steps, other.steps):
+            return False
+        both = self.curves.keys() & other.curves.keys()
+        return bool(both) and all(
+            np.array_equal(a, b, equal_nan=True)
+            for name in both
+            for a, b in zip(self.curves[name], other.curves[name], strict=True)
+        )
 
 
 def of_results(found: Results) -> list[Run]:
@@ -90,6 +106,31 @@ def read(file: Path) -> list[Run]:
 def unique(runs: Sequence[Run]) -> list[Run]:
     """Each run once, the first time that it comes."""
     return list({run.run_id: run for run in reversed(runs)}.values())[::-1]
+
+
+def distinct(runs: Sequence[Run]) -> list[Run]:
+    """Each run once by its content: of copies, which are one run trained twice, the last with the curves of all.
+
+    The last is the one judged by the newest rule. A run is fresh only if no copy of it was there before.
+    """
+    groups: list[list[Run]] = []
+    buckets: dict[tuple[int, bytes], list[list[Run]]] = {}
+    for run in runs:
+        bucket = buckets.setdefault((run.seed, run.curves["success"][0].tobytes()), [])
+        group = next((group for group in bucket if all(run.copies(other) for other in group)), None)
+        if group is None:
+            group = []
+            bucket.append(group)
+            groups.append(group)
+        group.append(run)
+    return [
+        replace(
+            group[-1],
+            curves={name: curve for run in group for name, curve in run.curves.items()},
+            fresh=all(run.fresh for run in group),
+        )
+        for group in groups
+    ]
 
 
 def write(runs: Sequence[Run], file: Path) -> None:

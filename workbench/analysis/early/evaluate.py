@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from workbench.analysis.early.corpus import Run
+from workbench.analysis.early.corpus import Run, distinct
 from workbench.analysis.early.scores import EVERY, TOGETHER, Scored, Watched, joined, scored
 from workbench.diagnosis.score import Share
 
@@ -21,6 +21,7 @@ class Verdict:
     """An alarm at thresholds that other runs gave: who was alarmed, of those that logged what it needs."""
 
     healthy: tuple[bool, ...]  # one a healthy run: alarmed
+    lasting: tuple[bool, ...]  # one a run that did not collapse: healthy, mild, or one that never learned
     collapsed: tuple[bool, ...]  # one a collapsed run: alarmed by the detection step
     late: tuple[bool, ...]  # of those that collapsed after their first steps
     leads: tuple[int, ...]  # onset - alarm, of every collapse that was alarmed; positive before the onset
@@ -30,6 +31,17 @@ class Verdict:
     def false_alarms(self) -> Share:
         """Healthy runs that were alarmed."""
         return Share(sum(self.healthy), len(self.healthy))
+
+    @property
+    def all_false_alarms(self) -> Share:
+        """Runs that were alarmed and did not collapse, of all that did not: healthy, mild, never learned."""
+        return Share(sum(self.lasting), len(self.lasting))
+
+    @property
+    def precision(self) -> Share:
+        """Alarms of runs that did collapse, of all alarms; at the mix of runs that this corpus has."""
+        right = sum(self.collapsed)
+        return Share(right, right + sum(self.lasting))
 
     @property
     def recall(self) -> Share:
@@ -48,7 +60,11 @@ class Verdict:
 
 
 def halves(runs: Sequence[Run], by: str) -> np.ndarray:
-    """0 or 1 for each run (N,): by the parity of its seed, or every other condition in alphabetical order."""
+    """0 or 1 for each run (N,): by the parity of its seed, or every other condition in alphabetical order.
+
+    Runs of one condition lie on one side, whichever experiment trained them, so that a run trained again (with the same
+    settings and seed) never lies opposite its copy.
+    """
     if by == "seed":
         return np.array([run.seed % 2 for run in runs])
     order = {name: i for i, name in enumerate(sorted({run.condition for run in runs}))}
@@ -69,7 +85,7 @@ FIRST_STEPS = 5  # an onset before this step leaves no beginning to compare with
 
 def judged(scores: Scored, at: float, among: np.ndarray) -> Verdict:
     """The alarm at threshold `at` on the runs `among` (N,)."""
-    healthy, collapsed, late, leads, ahead = [], [], [], [], []
+    healthy, lasting, collapsed, late, leads, ahead = [], [], [], [], [], []
     tried = ~np.isnan(scores.top)
     for i, run in enumerate(scores.runs):
         if not (among[i] and tried[i]):
@@ -77,6 +93,8 @@ def judged(scores: Scored, at: float, among: np.ndarray) -> Verdict:
         step = scores.alarm(i, at)
         if run.healthy:
             healthy.append(step is not None)
+        if run.lasting:
+            lasting.append(step is not None)
         elif run.collapsed and run.onset is not None and run.detection is not None:
             collapsed.append(step is not None)
             if run.onset >= FIRST_STEPS:
@@ -84,14 +102,13 @@ def judged(scores: Scored, at: float, among: np.ndarray) -> Verdict:
             if step is not None:
                 leads.append(run.onset - step)
                 ahead.append(run.detection - step)
-    return Verdict(tuple(healthy), tuple(collapsed), tuple(late), tuple(leads), tuple(ahead))
+    return Verdict(tuple(healthy), tuple(lasting), tuple(collapsed), tuple(late), tuple(leads), tuple(ahead))
 
 
 def added(parts: Iterable[Verdict]) -> Verdict:
     """Several verdicts as one."""
     found = list(parts)
-    names = ("healthy", "collapsed", "late", "leads", "ahead")
-    return Verdict(*(tuple(x for part in found for x in getattr(part, name)) for name in names))
+    return Verdict(*(tuple(x for part in found for x in getattr(part, f.name)) for f in fields(Verdict)))
 
 
 def held_out(make: Make, runs: Sequence[Run], half: np.ndarray, target: float = TARGET) -> Verdict:
@@ -105,12 +122,13 @@ def held_out(make: Make, runs: Sequence[Run], half: np.ndarray, target: float = 
 
 
 class Bench:
-    """The scores of every detector on a corpus, made once."""
+    """The scores of every detector on a corpus, made once; a run that was trained twice counts once."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
-        self.runs = tuple(runs)
-        self.healthy = np.array([run.healthy for run in runs])
-        self.collapsed = np.array([run.collapsed for run in runs])
+        self.runs = tuple(distinct(runs))
+        self.copies = len(runs) - len(self.runs)
+        self.healthy = np.array([run.healthy for run in self.runs])
+        self.collapsed = np.array([run.collapsed for run in self.runs])
         self.scores = {watched: scored(self.runs, watched) for watched in EVERY}
 
     def single(self, watched: Watched) -> Make:

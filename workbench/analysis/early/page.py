@@ -31,6 +31,7 @@ from workbench.diagnosis.score import Share
 
 SPLITS = ("condition", "seed")
 RATES = (0.02, 0.05, 0.10, 0.20, 0.50)
+PLAIN = f"`{TOGETHER[0].signal}`, `{TOGETHER[0].detector}`"
 USELESS = 0.3  # recall at TARGET, below which a signal is listed as of no use here
 
 
@@ -49,8 +50,10 @@ def findings(bench: Bench, peer: Peer) -> str:
     return (
         f"In short: the {TOGETHER[0].detector} of `{TOGETHER[0].signal}` alone finds {plain.recall} of the collapses "
         f"by the step at which the collapse rule says so, a median of {_lead(plain.ahead)} steps sooner, and alarms "
-        f"{plain.false_alarms} of the healthy runs; three signals together find {ours.recall} and alarm "
-        f"{ours.false_alarms}. That is early confirmation, not foresight: {plain.before} and {ours.before} were "
+        f"{plain.false_alarms} of the healthy runs, but {plain.all_false_alarms} of all runs that did not collapse "
+        f"(mild, never learned): {plain.precision} of its alarms are right. Three signals together find {ours.recall}, "
+        f"alarm {ours.false_alarms} and {ours.all_false_alarms}, and are right in {ours.precision}. "
+        f"{_since(bench)}That is early confirmation, not foresight: {plain.before} and {ours.before} were "
         "alarmed before success began to fall; "
         f"of the single signals `{ahead}` has the most, {single[ahead].before}, with {single[ahead].false_alarms} of "
         f"healthy runs alarmed. The gradient norm finds {single['grad_norm_max'].recall}. rldoctor, given whole logs, "
@@ -59,8 +62,20 @@ def findings(bench: Bench, peer: Peer) -> str:
     )
 
 
-def corpus(runs: Sequence[Run]) -> str:
+def _since(bench: Bench) -> str:
+    """How often healthy runs are alarmed that were trained after the alarm was chosen, against the target."""
+    if not (found := since(bench)):
+        return ""
+    times = _share(found.false_alarms) / TARGET
+    return (
+        f"Healthy runs trained since the three were chosen alarm {found.false_alarms}, {times:.1f} times the target of "
+        f"{100 * TARGET:.0f} %. "
+    )
+
+
+def corpus(bench: Bench) -> str:
     """What the corpus is made of."""
+    runs = bench.runs
     kinds = ("collapsed", "healthy", "falling", "mild", "never learned")
     groups = Counter(((r.experiment, r.optimizer, r.staleness), _kind(r)) for r in runs)
     lines = [_line("experiment", "optimizer", "staleness", *kinds), _line(*["---"] * (3 + len(kinds)))]
@@ -74,6 +89,12 @@ def corpus(runs: Sequence[Run]) -> str:
         f"rate, gradient clipping). {early} of the {total['collapsed']} collapses begin before step {FIRST_STEPS}: the "
         "first updates destroy the policy, and nothing can warn of that from a healthy beginning.",
     ]
+    if bench.copies:
+        lines += [
+            "",
+            f"{bench.copies} more runs are bit-identical copies of these (same settings and seed, trained again). They "
+            "count nowhere, and a run with a copy among those that the alarm was chosen on is not *trained since*.",
+        ]
     return "\n".join(lines)
 
 
@@ -95,13 +116,14 @@ def signals(bench: Bench) -> str:
             rows.append((f"`{name}`", "; ".join(chosen), found, _area(bench, bench.best(among), half)))
     head, body = rows[0], sorted(rows[1:], key=lambda row: -_share(row[2].recall))
     lines = [
-        _line("signal", "detector", "healthy alarmed", "found by detection", f"of onsets from step {FIRST_STEPS}",
-              "before the onset", "onset - alarm, steps", "area under ROC"), _line(*["---"] * 8),
+        _line("signal", "detector", "healthy alarmed", "not collapsed, alarmed", "found by detection", "alarms right",
+              f"of onsets from step {FIRST_STEPS}", "before the onset", "onset - alarm, steps", "area under ROC"),
+        _line(*["---"] * 10),
     ]  # fmt: skip
     for name, detector, found, roc in (head, *body):
         lines.append(
-            _line(name, detector, found.false_alarms, found.recall, found.recall_late, found.before,
-                  _lead(found.leads), roc)
+            _line(name, detector, found.false_alarms, found.all_false_alarms, found.recall, found.precision,
+                  found.recall_late, found.before, _lead(found.leads), roc)
         )  # fmt: skip
     silent = [name for name in SIGNALS if not any(w.signal == name and bench.tried(w) for w in EVERY)]
     weak = [name.strip("`*") for name, _, found, _ in body if _share(found.recall) < USELESS]
@@ -136,16 +158,14 @@ def families(bench: Bench) -> str:
 
 def splits(bench: Bench) -> str:
     """The combined alarm on every way to hold runs out, and on runs that came after it was chosen."""
-    lines = [_line("thresholds from", "judged on", "healthy alarmed", "found by detection", "before the onset",
-                   "onset - alarm, steps", "detection - alarm"), _line(*["---"] * 7)]  # fmt: skip
+    lines = [_line("thresholds from", "judged on", "healthy alarmed", "not collapsed, alarmed", "found by detection",
+                   "alarms right", "before the onset", "onset - alarm, steps", "detection - alarm"),
+             _line(*["---"] * 9)]  # fmt: skip
     for by in SPLITS:
         found = held_out(bench.together(), bench.runs, halves(bench.runs, by))
         lines.append(_together(f"half of the {by}s", "the other half, and the other way round", found))
-    fresh = np.array([run.fresh for run in bench.runs])
-    if fresh.any() and (bench.healthy & ~fresh).any():
-        scores = bench.together()(~fresh)
-        at = threshold(scores.top[~fresh & bench.healthy], TARGET)
-        lines.append(_together("runs that the alarm was chosen on", "those trained since", judged(scores, at, fresh)))
+    if new := since(bench):
+        lines.append(_together("runs that the alarm was chosen on", "those trained since", new))
     for name in sorted({run.optimizer for run in bench.runs}):
         other = np.array([run.optimizer != name for run in bench.runs])
         if (bench.healthy & other).sum() >= 10 and (bench.healthy & ~other).any():
@@ -155,8 +175,42 @@ def splits(bench: Bench) -> str:
     return "\n".join(lines)
 
 
+def since(bench: Bench) -> Verdict | None:
+    """The combined alarm on runs trained after it was chosen, at the threshold of those before; None without either."""
+    fresh = np.array([run.fresh for run in bench.runs])
+    if not (fresh.any() and (bench.healthy & ~fresh).any()):
+        return None
+    scores = bench.together()(~fresh)
+    return judged(scores, threshold(scores.top[~fresh & bench.healthy], TARGET), fresh)
+
+
 def _together(source: str, on: str, found: Verdict) -> str:
-    return _line(source, on, found.false_alarms, found.recall, found.before, _lead(found.leads), _lead(found.ahead))
+    return _line(source, on, found.false_alarms, found.all_false_alarms, found.recall, found.precision, found.before,
+                 _lead(found.leads), _lead(found.ahead))  # fmt: skip
+
+
+def endings(bench: Bench) -> str:
+    """Who is alarmed, by how the run ended: the combined alarm and its plainest part at held-out thresholds."""
+    half = halves(bench.runs, SPLITS[0])
+    makes = (bench.together(), bench.single(TOGETHER[0]))
+    lines = [_line("the run", "together", PLAIN), _line(*["---"] * 3)]
+    found = [_alarmed(bench, make, half) for make in makes]
+    for kind in ("collapsed", "healthy", "mild", "never learned", "falling"):
+        here = [i for i, run in enumerate(bench.runs) if _kind(run) == kind]
+        mine = [[alarm for i in here if (alarm := alarms[i]) is not None] for alarms in found]
+        lines.append(_line(kind, *(Share(sum(alarms), len(alarms)) for alarms in mine)))
+    return "\n".join(lines)
+
+
+def _alarmed(bench: Bench, make: Make, half: np.ndarray) -> list[bool | None]:
+    """Whether each run was alarmed at the threshold of the other half; None where the detector was not tried."""
+    found: list[bool | None] = [None] * len(bench.runs)
+    for side in (0, 1):
+        scores = make(half != side)
+        at = threshold(scores.top[(half != side) & bench.healthy], TARGET)
+        for i in np.flatnonzero((half == side) & ~np.isnan(scores.top)):
+            found[i] = bool(scores.top[i] >= at)
+    return found
 
 
 def roc(bench: Bench) -> str:
@@ -178,8 +232,8 @@ def conditions(bench: Bench) -> str:
     for side in (0, 1):
         scores = bench.together()(half != side)
         parts.append((scores, threshold(scores.top[(half != side) & bench.healthy], TARGET), half == side))
-    lines = [_line("condition", "healthy alarmed", "found by detection", "before the onset", "onset - alarm, steps"),
-             _line(*["---"] * 5)]  # fmt: skip
+    lines = [_line("condition", "healthy alarmed", "not collapsed, alarmed", "found by detection", "alarms right",
+                   "before the onset", "onset - alarm, steps"), _line(*["---"] * 7)]  # fmt: skip
     for title, key in (
         ("", lambda r: r.algorithm), ("", lambda r: r.optimizer), ("staleness ", lambda r: r.staleness),
     ):  # fmt: skip
@@ -187,7 +241,8 @@ def conditions(bench: Bench) -> str:
             here = np.array([key(run) == value for run in bench.runs])
             found = [judged(scores, at, among & here) for scores, at, among in parts]
             both = _added(found)
-            lines.append(_line(f"{title}{value}", both.false_alarms, both.recall, both.before, _lead(both.leads)))
+            lines.append(_line(f"{title}{value}", both.false_alarms, both.all_false_alarms, both.recall,
+                               both.precision, both.before, _lead(both.leads)))  # fmt: skip
     return "\n".join(lines)
 
 
@@ -196,16 +251,18 @@ def peers(bench: Bench, peer: Peer) -> str:
     half = halves(bench.runs, SPLITS[0])
     known = [run for run in bench.runs if run.run_id in peer.told]
     ours = [crossed(make, bench.runs, half) for make in (bench.together(), bench.single(TOGETHER[0]))]
-    lines = [_line(f"rldoctor {peer.version}", "healthy alarmed", "found by detection", "together, at as many",
-                   f"`{TOGETHER[0].signal}`, `{TOGETHER[0].detector}`, at as many"), _line(*["---"] * 5)]  # fmt: skip
+    lines = [_line(f"rldoctor {peer.version}", "healthy alarmed", "not collapsed, alarmed", "found by detection",
+                   "together, at as many healthy", f"{PLAIN}, at as many healthy"), _line(*["---"] * 6)]  # fmt: skip
     for level in ("CRITICAL", "WARNING"):
         for how, words in (
             ("whole", "the whole log"), ("until_detection", "the log up to the detection"),
             ("along", "asked after every step"),
         ):  # fmt: skip
-            wrong, right = rates(peer, known, level, how)
+            wrong, right, lasting = rates(peer, known, level, how)
             points = [recall_at(scores, bench.runs, (_share(wrong),))[0] for scores in ours]
-            lines.append(_line(f"{level.lower()}, {words}", wrong, right, *(_point(point) for point in points)))
+            lines.append(
+                _line(f"{level.lower()}, {words}", wrong, lasting, right, *(_point(point) for point in points))
+            )
     missing = len(bench.runs) - len(known)
     if missing:
         lines += ["", f"Not recorded for {missing} of the runs."]
@@ -218,7 +275,15 @@ def _point(point: tuple[float, float, float]) -> str:
 
 def everything(bench: Bench, peer: Peer | None) -> str:
     """All of it, for the terminal."""
-    parts = [corpus(bench.runs), splits(bench), roc(bench), signals(bench), families(bench), conditions(bench)]
+    parts = [
+        corpus(bench),
+        splits(bench),
+        endings(bench),
+        roc(bench),
+        signals(bench),
+        families(bench),
+        conditions(bench),
+    ]
     return "\n\n".join(parts + ([peers(bench, peer)] if peer is not None else []))
 
 

@@ -45,8 +45,10 @@ def read(file: Path) -> Peer:
     return Peer(version, {row.pop("run_id"): Told(**row) for row in rows})
 
 
-def rates(peer: Peer, runs: Sequence[Run], level: str, how: str) -> tuple[Share, Share]:
-    """Healthy runs alarmed, and collapses found by the step of detection, at a level (WARNING, CRITICAL) or worse.
+def rates(peer: Peer, runs: Sequence[Run], level: str, how: str) -> tuple[Share, Share, Share]:
+    """Healthy runs alarmed, collapses found by the step of detection, and all runs alarmed that did not collapse.
+
+    At a level (WARNING, CRITICAL) or worse.
 
     `how`: "whole", one look at the whole log; "until_detection", of a collapsed run at its log up to there; "along",
     a look after every step.
@@ -54,7 +56,8 @@ def rates(peer: Peer, runs: Sequence[Run], level: str, how: str) -> tuple[Share,
     known = [(run, peer.told[run.run_id]) for run in runs if run.run_id in peer.told]
     healthy = [_alarmed(run, told, level, how) for run, told in known if run.healthy]
     collapsed = [_alarmed(run, told, level, how) for run, told in known if run.collapsed]
-    return Share(sum(healthy), len(healthy)), Share(sum(collapsed), len(collapsed))
+    lasting = [_alarmed(run, told, level, how) for run, told in known if run.lasting]
+    return tuple(Share(sum(found), len(found)) for found in (healthy, collapsed, lasting))  # type: ignore[return-value]
 
 
 def _alarmed(run: Run, told: Told, level: str, how: str) -> bool:

@@ -1,17 +1,12 @@
-"""The generated part of docs/diagnostics.md: every measured column, the collapse rule, the alarms and their reasons."""
+"""The notation of the formulas, and the collapse rule in words: docs/diagnostics.md and the glossary show them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from workbench.diagnostics import CATALOGUE, probe
-from workbench.diagnostics.alarms import COOLDOWN
 from workbench.diagnostics.collapse import FINAL, PRIOR, WINDOW
-from workbench.diagnostics.combined import COMBINED
-from workbench.diagnostics.declare import declared, in_words
 from workbench.diagnostics.hard import FIRST, HARD_RULES, HardRule
-from workbench.diagnostics.unalarmed import FINER, why_no_alarm
-from workbench.spec import MEANINGS, CollapseSettings, Diagnostic, LearnSettings, Level, table
+from workbench.spec import MEANINGS, CollapseSettings
 
 # The notation of the formulas.
 SYMBOLS: tuple[tuple[str, str], ...] = (
@@ -43,79 +38,6 @@ COLLAPSE_REASONS: dict[str, tuple[str, str]] = {
         "said once, at the end of a run, so that no second look can take it back",
     ),
 }
-
-
-_EVERY = LearnSettings()
-_BIAS = ("clip_bias_norm", "clip_bias_ratio", "clip_bias_cosine")
-
-
-def page() -> str:
-    """Markdown: the symbols, a table per table of the store, what costs extra, the alarms, the collapse rule."""
-    names = list(dict.fromkeys(d.table for d in CATALOGUE))
-    parts = [_columns(name, [d for d in CATALOGUE if d.table == name]) for name in names]
-    rule = f"## The collapse rule\n\n{collapse_rule()}"
-    return "\n\n".join([_symbols(), *parts, _passes(), _alarms(), rule]) + "\n"
-
-
-def _symbols() -> str:
-    return "## Symbols\n\n" + _markdown(("symbol", "meaning"), ([f"`{s}`", meaning] for s, meaning in SYMBOLS))
-
-
-def _columns(name: str, diagnostics: Sequence[Diagnostic]) -> str:
-    rows = ([f"`{d.name}`", d.unit.value, f"`{d.formula}`", d.description, d.source] for d in diagnostics)
-    return f"## Table `{name}`\n\n{table(name).grain}\n\n" + _markdown(
-        ("column", "unit", "formula", "what it tells", "source"), rows
-    )
-
-
-def _passes() -> str:
-    """The columns that take passes of their own through the network, and the settings that say how often."""
-    probed = ", ".join(f"`{measure.name}`" for measure in declared(probe))
-    bias = ", ".join(f"`{d.name}`" for d in CATALOGUE if d.name in _BIAS)
-    return (
-        "## What costs a pass of its own\n\nEverything above comes from the forward and backward passes of training, "
-        "except these columns of table `minibatch`. They are NULL on the updates between, and a run trains the same "
-        "whether they are taken or not.\n\n"
-        + _markdown(
-            ("setting", "default", "columns", "costs"),
-            (
-                ["`learn.probe_every`", f"{_EVERY.probe_every} (never)", probed, "two forward passes and a backward"],
-                [
-                    "`learn.clip_bias_every`",
-                    str(_EVERY.clip_bias_every),
-                    bias,
-                    "a backward; another where the loss has a KL term, an entropy bonus or a factor that is not 1",
-                ],
-            ),
-        )
-    )
-
-
-def _alarms() -> str:
-    rows = ([f"`{d.table}.{d.name}`", in_words(d.alarm), d.alarm.reason] for d in CATALOGUE if d.alarm)
-    return (
-        "## Alarms\n\nAn alarm is an event of kind `alarm`. It fires once, is armed again when the value has come"
-        f" back, and keeps quiet for {COOLDOWN} steps in between. The marks are starting points, not truths: whether "
-        "one warns in time on your runs is what the view `lead_time` shows.\n\n"
-        + _markdown(("diagnostic", "goes off", "reason"), rows)
-        + f"\n\nThe other columns of table `step` have none, for these reasons; the finer tables have none because "
-        f"{FINER}.\n\n"
-        + _markdown(("diagnostics", "no alarm, because"), _without_alarm())
-        + "\n\nTwo findings take more than one value:\n\n"
-        + _markdown(
-            ("event", "severity", "happens when", "reason"),
-            ([f"`{c.kind}`", c.severity, c.happens, c.reason] for c in COMBINED),
-        )
-    )
-
-
-def _without_alarm() -> Iterable[Sequence[str]]:
-    """Reason by reason the columns of table `step` that have it."""
-    found: dict[str, list[str]] = {}
-    for d in CATALOGUE:
-        if d.level is Level.STEP and not d.alarm:
-            found.setdefault(why_no_alarm(d), []).append(f"`{d.name}`")
-    return ([", ".join(names), reason] for reason, names in found.items())
 
 
 def collapse_rule() -> str:
