@@ -16,14 +16,13 @@ import pytest
 import tomli_w
 
 from tests.e2e.test_killed_grid import ROOT, place
-from tests.grid.harness import COMMANDS, Tape, by_arm, events, grid_of, kinds, row, starts
+from tests.grid.harness import Tape, by_arm, events, grid_of, kinds, row, starts
 from tests.learn.tiny import TINY, merged, rows
 from workbench.grid import folder as run_folder
 from workbench.grid.cell import Cell
-from workbench.grid.executor import Executor, executor_of
 from workbench.grid.file import load
-from workbench.grid.run import run
-from workbench.grid.session import Limits
+from workbench.grid.process import Executor, executor_of
+from workbench.grid.run import Limits, run
 from workbench.spec import InputError
 
 
@@ -55,13 +54,13 @@ def test_cells_run_in_actors_side_by_side_and_end_as_on_this_machine(tmp_path: P
     scripts: dict[str, Any] = {"ppo": {"step_seconds": 0.3}, "grpo": {"step_seconds": 0.3}}
     tape = Tape(on_step=look)
     grid = grid_of(tmp_path, iterations=6, **scripts)
-    results = run(grid, tmp_path / "runs", tape, commands=COMMANDS, executor=cluster)
+    results = run(grid, tmp_path / "runs", tape, executor=cluster)
     assert [r.status for r in results] == ["finished", "finished"]
     assert len(parents) == 2, "two worker processes"
     assert all(command.startswith("ray::") for command in parents.values())
     assert sorted(step for arm, step in tape.steps if arm == "ppo") == [1, 2, 3, 4, 5, 6]
     again = Tape()
-    assert all(r.skipped for r in run(grid, tmp_path / "runs", again, commands=COMMANDS, executor=cluster))
+    assert all(r.skipped for r in run(grid, tmp_path / "runs", again, executor=cluster))
     assert again.started_cells == []
 
 
@@ -101,7 +100,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_cell_is_resumed_from_the_che
             process.send_signal(signal.SIGKILL)
 
     tape = Tape(on_step=kill)
-    results = by_arm(run(grid, tmp_path / "runs", tape, commands=COMMANDS, executor=cluster))
+    results = by_arm(run(grid, tmp_path / "runs", tape, executor=cluster))
     assert {arm: r.reason or r.status for arm, r in results.items()} == {"ppo": "finished", "grpo": "finished"}
     assert kinds(ppo) == ["killed", "retried"]
     assert events(ppo)[0]["message"].startswith("lost: with its Ray worker" if "actor" in victims else "killed by SIGK")
@@ -123,7 +122,7 @@ def test_a_trainer_that_outlives_its_actor_is_waited_for_and_not_started_twice(
             actor.send_signal(signal.SIGKILL)
 
     tape = Tape(on_step=kill)
-    (result,) = run(grid, tmp_path / "runs", tape, commands=COMMANDS, executor=cluster)
+    (result,) = run(grid, tmp_path / "runs", tape, executor=cluster)
     assert result.status == "finished"
     assert starts(ppo) == 2, "the second one found the lock taken and left"
     assert rows(ppo, "step")["step"].to_list() == list(range(8))
@@ -134,14 +133,14 @@ def test_ctrl_c_reaches_the_trainer_on_the_cluster(tmp_path: Path, cluster: Exec
 
     grid = grid_of(tmp_path, ("ppo",), iterations=50, ppo={"step_seconds": 0.2})
     tape = Tape(on_step=lambda cell, step: os.kill(os.getpid(), signal.SIGINT) if step["step"] == 2 else None)
-    (result,) = run(grid, tmp_path / "runs", tape, commands=COMMANDS, executor=cluster)
+    (result,) = run(grid, tmp_path / "runs", tape, executor=cluster)
     assert (result.status, result.reason) == ("interrupted", "stopped by SIGINT")
 
 
 def test_a_cell_over_its_memory_is_killed_on_the_cluster(tmp_path: Path, cluster: Executor) -> None:
     grid = grid_of(tmp_path, ("ppo",), ppo={"grow_at": 2})
     limits = Limits(retries=0, memory=300 * 2**20)
-    (result,) = run(grid, tmp_path / "runs", Tape(), commands=COMMANDS, executor=cluster, limits=limits)
+    (result,) = run(grid, tmp_path / "runs", Tape(), executor=cluster, limits=limits)
     assert result.cause == "out of memory"
 
 
@@ -157,7 +156,7 @@ def test_a_cell_that_the_cluster_has_no_room_for_waits_and_ctrl_c_ends_the_wait(
     timer = threading.Timer(3.0, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     began = time.monotonic()
-    (result,) = run(load(path), tmp_path / "runs", Tape(), commands=COMMANDS, executor=cluster)
+    (result,) = run(load(path), tmp_path / "runs", Tape(), executor=cluster)
     assert result.status == "interrupted"
     assert time.monotonic() - began < 60
     assert starts(result.folder) == 0

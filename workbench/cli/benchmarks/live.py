@@ -20,7 +20,7 @@ from workbench.cli.benchmarks.pairs import Comparison, Sample, Side, Target, alt
 from workbench.cli.benchmarks.scene import Scene
 from workbench.cli.benchmarks.trl import worker
 from workbench.diagnostics import CATALOGUE
-from workbench.grid.rows import change
+from workbench.grid.folder import change
 from workbench.spec import InputError
 from workbench.store.reader import Reader
 from workbench.store.sync import sync

@@ -11,7 +11,7 @@ from pathlib import Path
 from workbench.cli.benchmarks.pairs import Comparison, Sample, Side, Target, alternate
 from workbench.cli.benchmarks.scene import Scene
 from workbench.cli.benchmarks.trl import Worker, worker
-from workbench.grid.machine import cores
+from workbench.grid.process import cores
 
 MOST = 8  # cores that are compared on a larger machine: every process takes the memory of a whole run
 _WARM_UP = 2  # iterations: the first ones allocate

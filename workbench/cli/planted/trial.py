@@ -22,7 +22,7 @@ from workbench.diagnosis.attribution import attribute
 from workbench.diagnosis.planted import Case
 from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
-from workbench.grid.rows import change
+from workbench.grid.folder import change
 from workbench.learn.blackbox import Packer
 from workbench.objective.pipeline import policy_loss, prepare
 from workbench.record.recorder import Recorder
