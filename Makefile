@@ -64,11 +64,11 @@ check: $(BIN)/.test ## format, lint, types, arrows, stale docs, tests: what CI r
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/cog --check $(GENERATED)
+	PYTHONPATH=. $(BIN)/cog --check $(GENERATED)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 docs: $(BIN)/.test ## rewrite the generated blocks of the docs
-	$(BIN)/cog -r $(GENERATED)
+	PYTHONPATH=. $(BIN)/cog -r $(GENERATED)
 
 screenshots: $(BIN)/.test ## pictures of every screen over RUNS (default runs), into docs/screenshots; needs chromium
 	$(BIN)/python -m tests.e2e.screenshots $(RUNS) docs/screenshots

@@ -8,7 +8,7 @@ from streamlit.testing.v1 import AppTest
 
 from tests.app.conftest import Open, figures, html
 from tests.store.fixture import Shape, write_experiment, write_run, write_status
-from workbench.app.figures.survival import TITLE
+from workbench.app.figures.collapse import TITLE
 from workbench.app.series import AXES
 from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync

@@ -11,8 +11,7 @@ import pytest
 
 from tests.app.conftest import HOSTILE
 from tests.app.unpacked import unpacked
-from workbench.app.figures.curves import curves
-from workbench.app.figures.lines import Panel
+from workbench.app.figures.curves import Panel, curves
 from workbench.app.series import AXES, banded
 from workbench.app.theme import DARK, LIGHT, styles
 

@@ -8,7 +8,7 @@ from workbench.algorithms import ALGORITHMS
 from workbench.algorithms.dictionary import dictionary
 from workbench.app.declared import declared
 from workbench.cli.measured import measured
-from workbench.diagnostics.page import SYMBOLS, collapse_rule
+from workbench.diagnostics.notation import SYMBOLS, collapse_rule
 from workbench.objective import KINDS
 
 

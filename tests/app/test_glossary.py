@@ -52,8 +52,9 @@ def test_every_algorithm_shows_its_formula_its_slots_and_what_it_differs_in(grid
 
 def test_an_algorithm_is_found_by_its_other_name(grid: Path, open_screen: Open) -> None:
     app = open_screen("glossary", grid, part="algorithms", find="so-ppo")
-    assert len(app.latex) == 1
+    assert len(app.latex) == 2
     assert "ST-PPO (SO-PPO)" in html(app)
+    assert "SO-PPO (a note" in html(app)
 
 
 def test_every_kind_of_every_slot_is_explained(grid: Path, open_screen: Open) -> None:

@@ -12,8 +12,7 @@ import pytest
 from tests.app.conftest import HOSTILE
 from tests.app.hostile_figures import assert_literal
 from tests.app.unpacked import unpacked
-from workbench.app.figures.heat import heat
-from workbench.app.figures.tiles import Heat, Measure
+from workbench.app.figures.heat import Heat, Measure, heat
 from workbench.app.series import AXES, Window
 from workbench.app.shading import Shading, shading
 from workbench.app.theme import DARK, LIGHT, styles

@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 
 from tests.app.conftest import HOSTILE
-from workbench.app.figures.matrix import ROW, matrix
-from workbench.app.figures.places import MOST, TALL, condition, layout, parts
+from workbench.app.figures.matrix import MOST, ROW, TALL, condition, layout, matrix, parts
 from workbench.app.safe import visible
 from workbench.app.theme import LIGHT
 

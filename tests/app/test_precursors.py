@@ -8,7 +8,7 @@ import pytest
 from tests.app.conftest import HOSTILE
 from tests.app.hostile_figures import assert_literal
 from workbench.app.diagnostics import Diagnostics
-from workbench.app.figures.leads import leads
+from workbench.app.figures.collapse import leads
 from workbench.app.precursors import precursors
 from workbench.app.series import AXES
 from workbench.app.theme import LIGHT, styles

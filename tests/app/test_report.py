@@ -20,9 +20,7 @@ from workbench.analysis.claims.paper import verdicts
 from workbench.analysis.results import CURVES, Results, results
 from workbench.app.report import figures
 from workbench.app.report.content import design, report
-from workbench.app.report.html import page
-from workbench.app.report.markdown import text
-from workbench.app.report.parts import Figure, Report, Section, Table, Text
+from workbench.app.report.write import Figure, Report, Section, Table, Text, html, text
 from workbench.app.theme import DARK, LIGHT
 from workbench.cli.report import written
 from workbench.cli.results import recorded
@@ -117,7 +115,7 @@ def test_every_figure_says_n_and_seeds_and_is_there_in_both_palettes(shown: str)
 @pytest.mark.parametrize("bad", HOSTILE)
 def test_hostile_text_is_shown_literally(bad: str) -> None:
     told = Report(bad, [Text(bad)], [Section(bad, [Text(bad, "note")])])
-    found = Elements(page(told))
+    found = Elements(html(told))
     visible = bad.replace("\x1b", "\ufffd").replace("\u202e", "\ufffd")
     assert sum(visible in words for words in found.texts) >= 4
     assert [tag for tag, _ in found.found if tag in ("img", "b", "a", "script")].count("script") == 3

@@ -9,8 +9,7 @@ import pytest
 from tests.app.conftest import HOSTILE
 from tests.app.hostile_figures import assert_literal
 from workbench.app.episodes import Watched, answered, missing, ranked, run_words, shown, worst_epoch
-from workbench.app.figures.peaks import Signal, peaks
-from workbench.app.figures.ranking import ranking
+from workbench.app.figures.episode import Signal, peaks, ranking
 from workbench.app.theme import LIGHT
 
 

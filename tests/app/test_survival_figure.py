@@ -8,7 +8,7 @@ import pytest
 from tests.app.conftest import HOSTILE
 from tests.app.hostile_figures import assert_literal
 from workbench.analysis.survival import curve
-from workbench.app.figures.survival import TITLE, survival
+from workbench.app.figures.collapse import TITLE, survival
 from workbench.app.theme import LIGHT, styles
 
 

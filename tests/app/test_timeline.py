@@ -7,7 +7,7 @@ import pytest
 
 from tests.app.conftest import HOSTILE
 from tests.app.hostile_figures import assert_literal
-from workbench.app.figures.timeline import KINDS, timeline
+from workbench.app.figures.collapse import KINDS, timeline
 from workbench.app.series import AXES
 from workbench.app.theme import LIGHT, styles
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from docs.render import ROOT
 from tests.store.contents import contents, one
 from tests.store.fixture import START, Shape, write_run, write_segment
 from workbench.analysis import results
-from workbench.cli.findings import ROOT
 from workbench.diagnostics import CATALOGUE
 from workbench.store.reader import Reader
 from workbench.store.sync import sync

@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from docs.render import diagnostics as page
 from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.alarms import AlarmWatch
 from workbench.diagnostics.combined import COMBINED, DRIFT, DRIFT_POINTS, SMOOTH
-from workbench.diagnostics.page import page
 
 
 def found(rows, kind):

@@ -5,10 +5,11 @@ import sys
 
 import pytest
 
+from docs.render import diagnostics as page
 from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.declare import diagnostic, dictionary
 from workbench.diagnostics.hard import HARD_RULES
-from workbench.diagnostics.page import COLLAPSE_REASONS, page
+from workbench.diagnostics.notation import COLLAPSE_REASONS
 from workbench.diagnostics.unalarmed import STEP_REASONS, why_no_alarm
 from workbench.spec import CollapseSettings, Level, Unit, table
 
@@ -63,8 +64,8 @@ def test_a_diagnostic_without_a_docstring_is_refused():
 
 def test_the_catalogue_and_the_page_need_no_torch():
     code = (
-        "import sys, workbench.diagnostics, workbench.diagnostics.page as p, workbench.diagnostics.collapse;"
-        "p.page(); sys.exit('torch' in sys.modules or 'pyarrow' in sys.modules)"
+        "import sys, workbench.diagnostics, docs.render as r, workbench.diagnostics.collapse;"
+        "r.diagnostics(); sys.exit('torch' in sys.modules or 'pyarrow' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -5,11 +5,31 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import fields
+from importlib import import_module
 from typing import Any
 
 from workbench.algorithms import ALGORITHMS, ALIASES, differences
-from workbench.algorithms.page import SYMBOLS, summary
 from workbench.objective import FAMILIES, KINDS, Algorithm, Slot
+
+SYMBOLS = (
+    "Axes: i sequence, t token, k turn. m is the loss mask, N the number of policy tokens, A the advantage, r the "
+    "token ratio, w a pooled ratio, R the outcome reward, C the tokens whose ratio lies outside the clip's range, N "
+    "the other policy tokens in an RMS."
+)
+
+NOT_YET = "not measured yet"
+
+
+def by_family() -> list[tuple[str, list[Algorithm]]]:
+    """The title of each family with its algorithms, in the order of the table of contents."""
+    named = ALGORITHMS.values()
+    return [(title, [a for a in named if a.family == family]) for family, title in FAMILIES.items()]
+
+
+def summary(algorithm: Algorithm) -> str:
+    """What an algorithm is, in a sentence: the docstring of its file."""
+    module = import_module(f"workbench.algorithms.{algorithm.name.replace('-', '_')}")
+    return inspect.getdoc(module) or ""
 
 
 def dictionary(measured: Mapping[str, str]) -> dict[str, Any]:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from workbench.app.episodes import address
-from workbench.app.figures.heat import ACROSS
-from workbench.app.figures.tiles import Heat, Measure
+from workbench.app.figures.heat import ACROSS, Heat, Measure
 from workbench.app.series import Window, widths
 from workbench.app.wording import number, word
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from workbench.app.data import Store
     from workbench.app.diagnostics import Diagnostics
-    from workbench.app.figures.lines import Panel
+    from workbench.app.figures.curves import Panel
 
 # What a run is judged by besides success; those that it did not measure are left out.
 CURVES = (

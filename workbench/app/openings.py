@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from workbench.app.cells import Turns
-    from workbench.app.figures.tiles import Heat
+    from workbench.app.figures.heat import Heat
 
 ARMS = 6
 _PANELS = 4

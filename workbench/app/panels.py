@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workbench.app.figures.lines import Panel
+from workbench.app.figures.curves import Panel
 from workbench.app.series import CLOCKS, Window, banded, placed
 
 if TYPE_CHECKING:

@@ -50,7 +50,7 @@ def _listing() -> pd.DataFrame:
     import pandas as pd
 
     from workbench.algorithms import ALGORITHMS, differences
-    from workbench.algorithms.page import by_family
+    from workbench.algorithms.dictionary import by_family
 
     rows = []
     for family, members in by_family():
@@ -86,7 +86,7 @@ def _show_one(algorithm: Algorithm, form: str) -> None:
 
 def _measured(name: str) -> str:
     """What the shipped results say; from the copy that travels with an installed package, as they do not."""
-    from workbench.algorithms.page import NOT_YET
+    from workbench.algorithms.dictionary import NOT_YET
     from workbench.app.declared import declared
 
     return {entry["name"]: entry["measured"] for entry in declared()["algorithm"]}.get(name) or NOT_YET

@@ -73,7 +73,7 @@ def early_warning(d: Diagnosis) -> str:
         return ""
     return (
         f"Early warning: by step {d.slump.step} success has lost {100 * d.slump.lost:.0f} % of its best. About one "
-        "healthy run in twenty ever does, and one in five of all runs that did not collapse or never learned."
+        "healthy run in twenty ever does, and one in five of all runs that did not collapse, learned or not."
     )
 
 

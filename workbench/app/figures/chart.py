@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from workbench.app.figures.panes import Trace, bar, heading, scatter
 from workbench.app.safe import figure_text, wrapped
 from workbench.app.series import is_wide
 from workbench.app.theme import DASHES, Palette, Style, scale, styles, template
@@ -66,8 +67,6 @@ def _grouped(data: pd.DataFrame, x: str, y: str, colour: str, mark: str, lying: 
 
 
 def _trace(part: pd.DataFrame, x: str, y: str, group: str, mark: str, lying: bool, look: Style) -> Any:
-    import plotly.graph_objects as go
-
     if mark == "line":
         part = part.sort_values(x)
     across, up = ([figure_text(v) for v in part[x]] if lying else part[x]), part[y]
@@ -79,22 +78,20 @@ def _trace(part: pd.DataFrame, x: str, y: str, group: str, mark: str, lying: boo
         + f"{figure_text(x)} %{{{at}}}<br>{figure_text(y)} %{{{value}:.5~g}}<extra></extra>",
     }  # fmt: skip
     if mark == "bars":
-        return go.Bar(**shared, marker={"color": look.colour, "line": {"width": 0}})
+        return bar(**shared, marker={"color": look.colour, "line": {"width": 0}})
     marker = {"color": look.colour, "symbol": look.marker, "size": 5 if mark == "line" else 7,
               "opacity": 1 if mark == "line" else 0.8}  # fmt: skip
     few = len(part) <= 60
     mode = "markers" if mark == "points" else "lines+markers" if few else "lines"
-    return go.Scatter(**shared, mode=mode, marker=marker, line={"color": look.colour, "dash": look.dash, "width": 2})
+    return scatter(**shared, mode=mode, marker=marker, line={"color": look.colour, "dash": look.dash, "width": 2})
 
 
-def _scaled(data: pd.DataFrame, x: str, y: str, colour: str, lying: bool, words: Words, palette: Palette) -> go.Scatter:
+def _scaled(data: pd.DataFrame, x: str, y: str, colour: str, lying: bool, words: Words, palette: Palette) -> Trace:
     """Points whose colour is a number."""
-    import plotly.graph_objects as go
-
     across = [figure_text(v) for v in data[x]] if lying else data[x]
     place = {"x": data[y], "y": across, "orientation": "h"} if lying else {"x": across, "y": data[y]}
     bar = {"title": {"text": figure_text(_with_unit(colour, words))}, "outlinewidth": 0, "thickness": 10}
-    return go.Scatter(
+    return scatter(
         **place, mode="markers", customdata=data[colour],
         marker={"size": 7, "color": data[colour], "colorscale": scale(palette.sequential[1:]), "colorbar": bar},
         hovertemplate=f"{figure_text(x)} %{{{'y' if lying else 'x'}}}<br>{figure_text(y)} "
@@ -148,11 +145,7 @@ def _with_unit(column: str, words: Words) -> str:
 
 def _title(figure: go.Figure, y: str, words: Words, palette: Palette) -> None:
     definition = wrapped(words(y)[1], 118)
-    figure.add_annotation(
-        text=f"<b>{figure_text(y)}</b><br><span style='font-size:12px;color:{palette.muted}'>{definition}</span>",
-        x=0, y=1, xref="paper", yref="paper", xanchor="left", yanchor="bottom", yshift=10, align="left",
-        showarrow=False, font={"size": 14},
-    )  # fmt: skip
+    figure.add_annotation(heading(figure_text(y), definition, palette, yshift=10))
 
 
 def _short(group: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from workbench.app.figures.panes import scatter
 from workbench.app.safe import figure_text, wrapped
 from workbench.app.theme import Palette, template
 
@@ -65,25 +66,23 @@ def _height(effect: Effect) -> int:
 
 
 def _panel(figure: go.Figure, row: int, kind: str, part: Sequence[Effect], palette: Palette) -> None:
-    import plotly.graph_objects as go
-
     places, top = [], 0.0
     for effect in part:
         places.append(top + _height(effect) / 2)
         top += _height(effect)
     none = 0.0 if kind == SHARE else 1.0
     figure.add_trace(
-        go.Scatter(x=[none, none], y=[0, top], mode="lines", hoverinfo="skip",
+        scatter(x=[none, none], y=[0, top], mode="lines", hoverinfo="skip",
                    line={"color": palette.muted, "width": 1, "dash": "2px,3px"}), row, 1,
     )  # fmt: skip
     for effect, place in zip(part, places, strict=True):
         colour = palette.outcomes.get(effect.tone, palette.muted)
         figure.add_trace(
-            go.Scatter(x=[effect.low, effect.high], y=[place, place], mode="lines", hoverinfo="skip",
+            scatter(x=[effect.low, effect.high], y=[place, place], mode="lines", hoverinfo="skip",
                        line={"color": colour, "width": 2.4}), row, 1,
         )  # fmt: skip
         figure.add_trace(
-            go.Scatter(
+            scatter(
                 x=[effect.value], y=[place], mode="markers", marker={"color": colour, "size": 10, "symbol": "diamond"},
                 hovertemplate=f"<b>{wrapped(effect.label, 60)}</b><br>%{{x:.3~g}}, 95 % interval {effect.low:.3g} to "
                 f"{effect.high:.3g}<br>{wrapped(effect.told, 60)}<extra></extra>",

@@ -1,4 +1,4 @@
-"""Small multiples: where each pane stands and what plotly calls its axes.
+"""What the figures share: small multiples, traces as plain dicts, headings.
 
 Plain dicts, as plotly reads them from JSON: its own subplots take longer to make than the rest of a figure.
 """
@@ -9,6 +9,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from workbench.app.theme import Palette
 
 Trace = dict[str, Any]  # as plotly reads it from JSON
 
@@ -57,3 +59,31 @@ def panes(count: int, across: int, gap_x: float, gap_y: float) -> list[Pane]:
 def note(text: str, x: float, y: float, **more: Any) -> dict[str, Any]:
     """A line of text at a point of the drawing area."""
     return {"text": text, "x": x, "y": y, "xref": "paper", "yref": "paper", "showarrow": False, **more}
+
+
+def scatter(**of: Any) -> Trace:
+    """A trace of points or lines."""
+    return {"type": "scatter", **of}
+
+
+def bar(**of: Any) -> Trace:
+    """A trace of bars."""
+    return {"type": "bar", **of}
+
+
+def heatmap(**of: Any) -> Trace:
+    """A trace of coloured cells."""
+    return {"type": "heatmap", **of}
+
+
+def heading(
+    name: str, text: str, palette: Palette, *, x: float = 0.0, y: float = 1.0, yshift: int = 8
+) -> dict[str, Any]:
+    """The annotation above a figure or pane: its name in bold, `text` in small letters below it; both are markup."""
+    words = f"<b>{name}</b><br><span style='font-size:12px;color:{palette.muted}'>{text}</span>"
+    return note(words, x, y, xanchor="left", yanchor="bottom", yshift=yshift, align="left", font={"size": 14})
+
+
+def unmeasured(what: str, palette: Palette) -> dict[str, Any]:
+    """The annotation in the middle of an empty figure."""
+    return note(f"not measured in {what}", 0.5, 0.5, font={"color": palette.muted})

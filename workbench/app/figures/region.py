@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from workbench.app.figures.panes import Trace, heading, heatmap, scatter
 from workbench.app.safe import figure_text, wrapped
 from workbench.app.theme import Palette, Style, mixed, scale, template
 from workbench.app.tint import contrast
@@ -67,11 +68,7 @@ def region(
         },
     )  # fmt: skip
     told = f"{_TOLD[measure]}; {_EDGE}"
-    figure.add_annotation(
-        text=f"<b>{measure}</b><br><span style='font-size:12px;color:{palette.muted}'>{wrapped(told, 150)}</span>",
-        x=0, y=1, xref="paper", yref="paper", xanchor="left", yanchor="bottom", yshift=34, align="left",
-        showarrow=False, font={"size": 14},
-    )  # fmt: skip
+    figure.add_annotation(heading(measure, wrapped(told, 150), palette, yshift=34))
     return figure
 
 
@@ -89,11 +86,9 @@ def _axes(figure: go.Figure, conditions: Sequence[float], lattice: Sequence[floa
     figure.update_yaxes(title_text=figure_text(across), col=1)
 
 
-def _ground(conditions: Sequence[float], lattice: Sequence[float], palette: Palette) -> go.Heatmap:
+def _ground(conditions: Sequence[float], lattice: Sequence[float], palette: Palette) -> Trace:
     """The searched points, pale, under those that were run."""
-    import plotly.graph_objects as go
-
-    return go.Heatmap(
+    return heatmap(
         x=[math.log2(x) for x in lattice], y=list(range(len(conditions))), z=[[0] * len(lattice)] * len(conditions),
         colorscale=[[0, palette.surface], [1, palette.surface]], showscale=False, hoverinfo="skip", xgap=2, ygap=2,
     )  # fmt: skip
@@ -103,8 +98,6 @@ def _map(
     points: pd.DataFrame, conditions: Sequence[float], lattice: Sequence[float], palette: Palette, measure: str
 ) -> list[Any]:
     """The cells of an arm, and their numbers in an ink that can be read on them."""
-    import plotly.graph_objects as go
-
     values: list[list[float | None]] = [[None] * len(lattice) for _ in conditions]
     about = [[""] * len(lattice) for _ in conditions]
     words: list[tuple[float, float, str, str]] = []
@@ -122,11 +115,11 @@ def _map(
             words.append((math.log2(lattice[j]), i + _ABOVE, word, _ink(value, palette)))
     places = {"x": [math.log2(x) for x in lattice], "y": list(range(len(conditions)))}
     return [
-        go.Heatmap(
+        heatmap(
             **places, z=values, customdata=about, hovertemplate="%{customdata}<extra></extra>", coloraxis="coloraxis",
             xgap=2, ygap=2, hoverongaps=False,
         ),
-        go.Scatter(
+        scatter(
             x=[x for x, *_ in words], y=[y for _, y, *_ in words], text=[word for *_, word, _ in words], mode="text",
             textfont={"size": 11, "color": [ink for *_, ink in words]}, hoverinfo="skip", cliponaxis=False,
         ),
@@ -144,8 +137,6 @@ def _ink(value: float, palette: Palette) -> str:
 
 def _line(columns: pd.DataFrame, conditions: Sequence[float], palette: Palette) -> list[Any]:
     """The boundary over the conditions, with its interval."""
-    import plotly.graph_objects as go
-
     known = columns.sort_values("y").to_dict(orient="records")
     if not known:
         return []
@@ -155,7 +146,7 @@ def _line(columns: pd.DataFrame, conditions: Sequence[float], palette: Palette) 
     symbols = {"above": "triangle-right", "below": "triangle-left"}
     colour = palette.outcomes["mild"]  # to be seen on the light and on the dark end of the scale
     return [
-        go.Scatter(
+        scatter(
             x=x, y=[conditions.index(row["y"]) + _BELOW for row in known], mode="markers", hoverinfo="skip",
             marker={"color": colour, "size": 10, "symbol": [symbols.get(row["beyond"], "circle") for row in known],
                     "line": {"color": palette.background, "width": 1}},

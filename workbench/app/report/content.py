@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -14,10 +15,19 @@ from workbench.analysis import table as verdict
 from workbench.analysis.claims import table as claims
 from workbench.analysis.claims.designs import pooled, settings
 from workbench.analysis.claims.paper import verdicts
+from workbench.analysis.region import claims as region_claims
+from workbench.analysis.region import words as region_words
+from workbench.analysis.region.landscape import Landscape, from_runs, region_of
+from workbench.analysis.region.tables import by_column, by_point, by_series
 from workbench.analysis.results import Results
-from workbench.app.report import figures, region
-from workbench.app.report.parts import Code, Items, Part, Report, Section, Table, Text
-from workbench.app.report.region import both_ways
+from workbench.app.figures.region import region as drawn
+from workbench.app.report import figures
+from workbench.app.report.write import Code, Figure, Items, Part, Report, Section, Table, Text
+from workbench.app.theme import Palette, styles
+from workbench.spec import GridFile, InputError
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 TONES = tuple(figures.TONES.items())
 
@@ -26,7 +36,7 @@ def report(experiments: Sequence[Results], words: figures.Words, commands: Seque
     """The report of one experiment, or of several whose runs the claims are judged on together."""
     one = len(experiments) == 1
     # An arm of a region is tried at many values, few of them with all seeds: its areas judge the claims.
-    compared_at_one = [found for found in experiments if not region.is_region(found)]
+    compared_at_one = [found for found in experiments if not is_region(found)]
     lead: list[Part] = []
     for found in experiments:
         lead.append(Text(found.question if one else f"{found.experiment}: {found.question}", "lead"))
@@ -65,8 +75,8 @@ def claimed(runs: pd.DataFrame, experiments: Sequence[Results]) -> Section:
 
 def answer(found: Results) -> str:
     """What the experiment says, in a sentence or two."""
-    if region.is_region(found):
-        return region.headline(found)
+    if is_region(found):
+        return headline(found)
     return verdict.answer(verdict.summarise(found.runs))
 
 
@@ -77,8 +87,8 @@ def of_experiment(found: Results, words: figures.Words, level: int) -> list[Sect
         Section("Fairness of the comparison", [Items(fairness(found))], level),
         Section("Settings and machine", made(found), level),
     ]
-    if region.is_region(found):
-        return [*region.of(found, level), *last]
+    if is_region(found):
+        return [*of_region(found, level), *last]
     frame = compared.figures(runs)
     lines = compared.reading(frame)
     test = next(
@@ -106,7 +116,7 @@ def of_experiment(found: Results, words: figures.Words, level: int) -> list[Sect
 
 def fairness(found: Results) -> Sequence[str]:
     """What the guard says of the comparison; of a region without what its search does on purpose."""
-    if not region.is_region(found):
+    if not is_region(found):
         nothing = "The guard found nothing that sets the arms apart besides what they are to compare."
         return found.fairness or (nothing,)
     meant = (
@@ -190,3 +200,106 @@ def _word(value: Any) -> str:
     if value is None:
         return "none"
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def is_region(found: Results) -> bool:
+    """Whether the experiment is of kind region."""
+    return region_of(found.toml) is not None
+
+
+def of_region(found: Results, level: int) -> list[Section]:
+    """The sections of a region: areas and boundaries, and the claims that they judge."""
+    file = region_of(found.toml)
+    assert file is not None
+    try:
+        landscape = _landscape(found, file)
+    except InputError as error:
+        return [Section("Stability region", [Text(str(error))], level)]
+    series, columns, points = by_series(landscape), by_column(landscape), by_point(landscape)
+    boundary = f"Boundary: {landscape.settings.along} at which half of the runs collapse, by {landscape.across}"
+    map_ = Section(
+        "Stability region",
+        [
+            *_maps(landscape, columns, points),
+            Text("Stable area of each arm; intervals are 95 % bootstrap over seeds."),
+            Table.of(region_words.readable_series(series)),
+            Text(f"{boundary}; intervals are 95 % bootstrap over seeds."),
+            Table.of(region_words.readable_columns(columns)),
+            Items(region_words.answer(landscape, series, columns)),
+        ],
+        level,
+    )
+    return [map_, *_claimed(landscape, found.runs, level)]
+
+
+def headline(found: Results) -> str:
+    """The areas in a sentence."""
+    file = region_of(found.toml)
+    assert file is not None
+    try:
+        landscape = _landscape(found, file)
+    except InputError as error:
+        return str(error)
+    return region_words.answer(landscape, by_series(landscape), by_column(landscape))[0]
+
+
+def _landscape(found: Results, file: GridFile) -> Landscape:
+    return from_runs(found.runs.assign(started_at=None), file, found.experiment)
+
+
+def _maps(landscape: Landscape, columns: pd.DataFrame, points: pd.DataFrame) -> list[Part]:
+    arms = landscape.runs[["series", "algorithm"]].drop_duplicates("series")
+    found: list[Part] = []
+    for piece in dict.fromkeys(points["slice"]):
+        mine = points[points["slice"] == piece]
+        caption = (
+            f"{int(mine['runs'].sum())} runs, seeds {_seeds(landscape)}. A cell: collapsed runs of runs at one "
+            f"{landscape.settings.along} and {landscape.across}; empty where the search ran nothing. Line: where half "
+            "of the runs collapse, with its 95 % bootstrap interval; a triangle points beyond what was tried."
+        )
+        title = f"Collapsed runs by {landscape.settings.along} and {landscape.across}{f', {piece}' if piece else ''}"
+        draw = partial(_draw, mine, columns[columns["slice"] == piece], landscape, arms)
+        found.append(Figure(draw, title, caption))
+    return found
+
+
+def _draw(
+    points: pd.DataFrame, columns: pd.DataFrame, landscape: Landscape, arms: pd.DataFrame, palette: Palette
+) -> go.Figure:
+    looks = styles(list(arms.itertuples(index=False, name=None)), palette)
+    along, across = landscape.settings.along, landscape.across or ""
+    return drawn(points, columns, landscape.settings.lattice, looks, palette, along, across)
+
+
+def _seeds(landscape: Landscape) -> str:
+    seeds = sorted({int(seed) for seed in landscape.runs["seed"]})
+    return f"{seeds[0]} to {seeds[-1]}" if seeds == list(range(seeds[0], seeds[-1] + 1)) else ", ".join(map(str, seeds))
+
+
+def both_ways(down: int, found: Mapping[str, str], with_them: Mapping[str, str]) -> str:
+    """What `down` runs that were falling at their end would change in the verdicts, claim by claim."""
+    told = [f"({claim}) {with_them[claim]}" for claim in found if found[claim] != with_them[claim]]
+    changes = (
+        f"counted as collapsed they would change: {', '.join(told)}"
+        if told
+        else "counted as collapsed they change no verdict"
+    )
+    return f"{down} runs were falling at their end and count neither way; {changes}."
+
+
+def _claimed(landscape: Landscape, runs: pd.DataFrame, level: int) -> list[Section]:
+    found = region_claims.shifts(landscape, runs)
+    if not found:
+        return []
+    summary = pd.DataFrame(
+        [
+            {"claim": f"({letter}) {region_claims.SENTENCES[letter]}", "verdict": verdict}
+            for letter, verdict in region_claims.verdicts(found).items()
+        ]
+    )
+    parts: list[Part] = [Table.of(summary, TONES), Table.of(region_words.readable_shifts(found), TONES)]
+    if len(landscape.fading):
+        other = region_claims.verdicts(region_claims.shifts(landscape.with_fading(), runs))
+        parts.append(Text(both_ways(len(landscape.fading), region_claims.verdicts(found), other), "note"))
+    parts.append(Text(region_claims.rule(), "note"))
+    return [Section("The paper's claims, by stable areas", parts, level)]

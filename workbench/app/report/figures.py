@@ -17,13 +17,11 @@ from workbench.analysis.claims.table import effect, named
 from workbench.analysis.results import SERIES
 from workbench.analysis.survival import curve, observed
 from workbench.app import theme
-from workbench.app.figures.curves import curves
+from workbench.app.figures.collapse import survival
+from workbench.app.figures.curves import Panel, curves
 from workbench.app.figures.forest import FACTOR, SHARE, Effect, forest
-from workbench.app.figures.lines import Panel
-from workbench.app.figures.matrix import matrix
-from workbench.app.figures.places import layout
-from workbench.app.figures.survival import survival
-from workbench.app.report.parts import Figure
+from workbench.app.figures.matrix import layout, matrix
+from workbench.app.report.write import Figure
 from workbench.app.series import AXES, banded
 
 if TYPE_CHECKING:

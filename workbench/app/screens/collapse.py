@@ -12,9 +12,7 @@ from workbench.app import episodes, export, falls, openings, regions, theme
 from workbench.app.controls import choose, choose_many
 from workbench.app.diagnostics import dictionary
 from workbench.app.experiments import choose_experiment, runs
-from workbench.app.figures.leads import leads
-from workbench.app.figures.survival import survival
-from workbench.app.figures.timeline import timeline
+from workbench.app.figures.collapse import leads, survival, timeline
 from workbench.app.links import run_links
 from workbench.app.navigation import open_screen
 from workbench.app.page import heading, look, note, screen, table

@@ -13,8 +13,7 @@ from workbench.app import regions, theme
 from workbench.app.controls import choose
 from workbench.app.drawing import drawing
 from workbench.app.experiments import choose_experiment, question, runs, updated
-from workbench.app.figures.matrix import matrix
-from workbench.app.figures.places import layout, parts
+from workbench.app.figures.matrix import layout, matrix, parts
 from workbench.app.links import STYLE, address, anchor
 from workbench.app.navigation import open_screen
 from workbench.app.page import look, screen, table

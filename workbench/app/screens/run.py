@@ -11,9 +11,8 @@ from workbench.app import episodes, export, lifetime, profile, theme, ways
 from workbench.app.controls import choose, choose_range
 from workbench.app.diagnostics import Diagnostics, dictionary
 from workbench.app.experiments import choose_experiment, runs
-from workbench.app.figures.career import career
 from workbench.app.figures.curves import curves
-from workbench.app.figures.spending import shares, spending
+from workbench.app.figures.run import career, shares, spending
 from workbench.app.findings import findings, findings_html
 from workbench.app.happenings import happenings
 from workbench.app.links import STYLE

@@ -12,8 +12,7 @@ from workbench.app.cells import Cell, Turns, cells_over, columns, listed, measur
 from workbench.app.controls import choose, choose_many, choose_range
 from workbench.app.diagnostics import Diagnostics, dictionary
 from workbench.app.experiments import choose_experiment, runs
-from workbench.app.figures.heat import heat
-from workbench.app.figures.tiles import Heat
+from workbench.app.figures.heat import Heat, heat
 from workbench.app.links import linked_table, run_links
 from workbench.app.page import curves_only, look, note, screen
 from workbench.app.picks import follow, keep, zoom

@@ -1,0 +1,390 @@
+"""Generated blocks of the docs: `make docs` writes them through cog, `make check` finds stale ones.
+
+Each function returns the Markdown of one block, rendered from the declarations in `workbench`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from workbench.spec import TABLES, Diagnostic, Level, Table
+
+ROOT = Path(__file__).parents[1]
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a Markdown table; bars in cells are escaped."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", r"\|") for cell in line) + " |" for line in lines)
+
+
+def code(names: Iterable[str]) -> str:
+    """Return names as inline code, separated by commas."""
+    return ", ".join(f"`{name}`" for name in names)
+
+
+# docs/cli.md
+
+
+def commands() -> str:
+    """Return usage and help of every verb, in the order of `sorl --help`."""
+    import typer
+
+    from workbench.cli.main import app
+
+    group = typer.main.get_command(app)
+    context = group.make_context("sorl", [], resilient_parsing=True)
+    pages = []
+    for name in group.list_commands(context):  # type: ignore[attr-defined]
+        verb = group.get_command(context, name)  # type: ignore[attr-defined]
+        pages.append(_verb(name, verb, verb.make_context(f"sorl {name}", [], resilient_parsing=True)))
+    return "\n\n".join(pages)
+
+
+def _verb(name: str, command: Any, context: Any) -> str:
+    rows = []
+    for parameter in command.get_params(context):
+        if parameter.name == "help":
+            continue
+        record = parameter.get_help_record(context)
+        usage, text = record if record else (parameter.human_readable_name, getattr(parameter, "help", None) or "")
+        rows.append((f"`{usage}`", text))
+    usage = " ".join(command.collect_usage_pieces(context))
+    help_text = inspect.cleandoc(command.help or "").split("\f")[0]
+    return f"## sorl {name}\n\n    sorl {name} {usage}\n\n{help_text}\n\n" + markdown(("argument", "meaning"), rows)
+
+
+# docs/schema.md
+
+
+def schema() -> str:
+    """Return every table with its grain, key and columns; formulas and sources are on the page of diagnostics."""
+    from workbench.spec import ROLLUPS, SPAN
+
+    return "\n\n".join([*(_table(table) for table in (*TABLES, SPAN)), *map(_rollup, ROLLUPS)])
+
+
+def _table(table: Table) -> str:
+    from workbench.diagnostics import CATALOGUE
+
+    rows = [(f"`{c.name}`", c.type, "", c.description) for c in table.columns]
+    rows += [(f"`{d.name}`", d.sql_type, d.unit.value, d.description) for d in CATALOGUE if d.table == table.name]
+    return f"## {table.name}\n\n{table.grain} Key: {code(table.key)}.\n\n" + markdown(
+        ("column", "type", "unit", "meaning"), rows
+    )
+
+
+def _rollup(rollup: Any) -> str:
+    rows = [(f"`{c.name}`", c.type, c.description) for c in rollup.columns]
+    kind = "STRUCT(n BIGINT, broken BIGINT, total, low, high, log DOUBLE)"
+    meaning = (
+        f"of `{rollup.source}`, over the rows of the block: how many are finite, how many are NaN or Inf, the sum, the "
+        "lowest and the highest of the finite ones, and of ratios the sum of ln max(value, e^-20)"
+    )
+    rows.append(("every numeric measured column", kind, meaning))
+    return f"## {rollup.name}\n\n{rollup.grain}\n\n" + markdown(("column", "type", "meaning"), rows)
+
+
+# docs/algorithms.md
+
+ALGORITHM_NOTES = (
+    "Terms beside the rule itself (a KL to the reference, an entropy bonus) are off in every declaration, so that two "
+    "algorithms differ in their rule; `slots.kl` and `learn.entropy_coef` switch them on. Learning rates and clips of "
+    "the gradient norm are settings of a run. *Experimental* means that the declaration may not be what its source "
+    "does, for the reason given. What we measured is computed from the shipped results of the grid named "
+    "(`experiments/results/`, on 2 cores of a shared x86-64 server), for arms that are the algorithm as declared: of a "
+    "grid how many runs collapsed, with the 95 % Clopper-Pearson interval; of a region where half of them do, with the "
+    "95 % bootstrap interval. A grid may repeat runs of another one as its base; named controls, which change a "
+    "setting, are in docs/findings.md. The rest is *not measured yet*."
+)
+
+
+def algorithms(measured: Mapping[str, str]) -> str:
+    """Return the algorithms by family, each as its difference to another, then every kind of every slot.
+
+    `measured` has a line about each algorithm that a shipped experiment trained.
+    """
+    from workbench.algorithms.dictionary import NOT_YET, SYMBOLS, by_family
+    from workbench.objective import KINDS
+
+    blocks = [_algorithm(a, measured.get(a.name, NOT_YET)) for _, members in by_family() for a in members]
+    return "\n\n".join([_contents(), SYMBOLS, ALGORITHM_NOTES, *blocks, *map(_slot, KINDS)]) + "\n"
+
+
+def _contents() -> str:
+    from workbench.algorithms import ALGORITHMS, ALIASES, differences
+    from workbench.algorithms.dictionary import by_family
+
+    rows = ["| algorithm | difference | critic | rollouts a prompt | paper |", "|---|---|---|---|---|"]
+    for title, members in by_family():
+        rows.append(f"| **{title}** | | | | |")
+        for a in members:
+            base = ALGORITHMS[a.differs_from or a.name]
+            difference = "the base" if a.differs_from is None else (
+                f"`{a.differs_from}` with another {' and '.join(differences(base, a))}"
+            )  # fmt: skip
+            critic = "yes" if a.critic else "no"
+            mark = " (experimental)" if a.experimental else ""
+            rows.append(f"| `{a.name}`{mark} | {difference} | {critic} | {a.group_size} | <{a.paper}> |")
+    return "\n".join(rows) + "\n\n" + " ".join(f"`{a}` is accepted for `{name}`." for a, name in ALIASES.items())
+
+
+def _algorithm(algorithm: Any, measured: str) -> str:
+    from workbench.algorithms.dictionary import summary
+    from workbench.objective import KINDS
+
+    lines = [f"## {algorithm.title}", "", summary(algorithm), "", f"$${algorithm.formula}$$", ""]
+    lines += ["| slot | choice |", "|---|---|"]
+    lines += [f"| {slot} | {_choice(getattr(algorithm, slot))} |" for slot in KINDS]
+    lines += ["", f"- Source: <{algorithm.paper}>", f"- Claimed: {algorithm.claim}."]
+    lines += [f"- Measured: {measured}."]
+    lines += [f"- Experimental: {algorithm.experimental}."] if algorithm.experimental else []
+    return "\n".join(lines)
+
+
+def _choice(choice: Any) -> str:
+    options = ", ".join(f"{f.name} = {_toml(getattr(choice, f.name))}" for f in fields(choice))
+    return f"`{choice.kind}`" + (f" {options}" if options else "")
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "none" if value is None else str(value)
+
+
+def _slot(slot: str) -> str:
+    from workbench.objective import KINDS
+
+    rows = [f"## Slot `{slot}`", "", "| kind | options and defaults | definition |", "|---|---|---|"]
+    for kind, choice in KINDS[slot].items():
+        defaults = "; ".join(f"{f.name} = {_toml(f.default)}" for f in fields(choice)) or "none"
+        definition = " ".join((inspect.getdoc(choice) or "").split()).replace("|", "\\|")
+        rows.append(f"| `{kind}` | {defaults} | {definition} |")
+    return "\n".join(rows)
+
+
+# docs/diagnostics.md
+
+
+def diagnostics() -> str:
+    """Return the symbols, the columns of each table, what costs a pass of its own, the alarms, the collapse rule."""
+    from workbench.diagnostics import CATALOGUE
+    from workbench.diagnostics.notation import SYMBOLS, collapse_rule
+
+    symbols = markdown(("symbol", "meaning"), ([f"`{s}`", meaning] for s, meaning in SYMBOLS))
+    tables = [
+        _columns(name, [d for d in CATALOGUE if d.table == name]) for name in dict.fromkeys(d.table for d in CATALOGUE)
+    ]
+    rule = f"## The collapse rule\n\n{collapse_rule()}"
+    return "\n\n".join([f"## Symbols\n\n{symbols}", *tables, _passes(), _alarms(), rule]) + "\n"
+
+
+def _columns(name: str, diagnostics: Sequence[Diagnostic]) -> str:
+    from workbench.spec import table
+
+    rows = ([f"`{d.name}`", d.unit.value, f"`{d.formula}`", d.description, d.source] for d in diagnostics)
+    header = ("column", "unit", "formula", "what it tells", "source")
+    return f"## Table `{name}`\n\n{table(name).grain}\n\n" + markdown(header, rows)
+
+
+def _passes() -> str:
+    from workbench.diagnostics import CATALOGUE, probe
+    from workbench.diagnostics.declare import declared
+    from workbench.spec import LearnSettings
+
+    every = LearnSettings()
+    bias = [d.name for d in CATALOGUE if d.name in ("clip_bias_norm", "clip_bias_ratio", "clip_bias_cosine")]
+    return (
+        "## What costs a pass of its own\n\nEverything above comes from the forward and backward passes of training, "
+        "except these columns of table `minibatch`. They are NULL on the updates between, and a run trains the same "
+        "whether they are taken or not.\n\n"
+        + markdown(
+            ("setting", "default", "columns", "costs"),
+            (
+                (
+                    "`learn.probe_every`", f"{every.probe_every} (never)", code(m.name for m in declared(probe)),
+                    "two forward passes and a backward",
+                ),
+                (
+                    "`learn.clip_bias_every`", every.clip_bias_every, code(bias),
+                    "a backward; another where the loss has a KL term, an entropy bonus or a factor that is not 1",
+                ),
+            ),
+        )
+    )  # fmt: skip
+
+
+def _alarms() -> str:
+    from workbench.diagnostics import CATALOGUE
+    from workbench.diagnostics.alarms import COOLDOWN
+    from workbench.diagnostics.combined import COMBINED
+    from workbench.diagnostics.declare import in_words
+    from workbench.diagnostics.unalarmed import FINER, why_no_alarm
+
+    silent: dict[str, list[str]] = {}  # reason -> columns of table step without an alarm
+    for d in CATALOGUE:
+        if d.level is Level.STEP and not d.alarm:
+            silent.setdefault(why_no_alarm(d), []).append(d.name)
+    rows = ([f"`{d.table}.{d.name}`", in_words(d.alarm), d.alarm.reason] for d in CATALOGUE if d.alarm)
+    return (
+        "## Alarms\n\nAn alarm is an event of kind `alarm`. It fires once, is armed again when the value has come"
+        f" back, and keeps quiet for {COOLDOWN} steps in between. The marks are starting points, not truths: whether "
+        "one warns in time on your runs is what the view `lead_time` shows.\n\n"
+        + markdown(("diagnostic", "goes off", "reason"), rows)
+        + f"\n\nThe other columns of table `step` have none, for these reasons; the finer tables have none because "
+        f"{FINER}.\n\n"
+        + markdown(("diagnostics", "no alarm, because"), ([code(names), reason] for reason, names in silent.items()))
+        + "\n\nTwo findings take more than one value:\n\n"
+        + markdown(
+            ("event", "severity", "happens when", "reason"),
+            ([f"`{c.kind}`", c.severity, c.happens, c.reason] for c in COMBINED),
+        )
+    )
+
+
+# docs/diagnosis.md
+
+
+def causes() -> str:
+    """Return one row per cause: what it is, what it needs from a log, what to do."""
+    from workbench.diagnosis.causes import CAUSES
+
+    rows = ((f"`{c.name}`", f"{c.title} ({c.severity})", code((*c.needs, *c.needs_settings)), c.change) for c in CAUSES)
+    return markdown(("cause", "is", "needs", "what to do"), rows)
+
+
+def metric_names() -> str:
+    """Return one row per column of ours, with the metrics of other trainers that are read as it."""
+    from workbench.diagnosis.names import NAMES, SCORES, STEP
+
+    ours = sorted(NAMES, key=lambda name: NAMES[name])
+    rows = [("`step`", code(STEP)), ("`step.success`", f"the first of {code(SCORES)}")]
+    rows += [(f"`{column}`", code(found)) for column, found in groupby(ours, key=lambda n: NAMES[n])]
+    return markdown(("read as", "metric in the log"), rows)
+
+
+# docs/fair-comparison.md
+
+
+def checks() -> str:
+    """Return one row per check of the guard."""
+    from workbench.spec import GUARD
+
+    seen = {
+        "plan": "`sorl plan`, before anything runs",
+        "start": "trainer, before its first step",
+        "step": "trainer, after every step",
+        "compare": "`sorl compare`, from what runs recorded",
+    }
+    rows = (
+        (f"`{c.name}`", seen[c.seen], f"**{c.severity}**: {c.flags}" if c.flags else "", c.notes, c.reason)
+        for c in GUARD
+    )
+    return markdown(("check", "seen by", "flagged", "only told", "why"), rows)
+
+
+def stop_rules() -> str:
+    """Return one row per stop rule."""
+    from workbench.spec import StopSettings
+
+    found = StopSettings.model_fields.items()
+    return markdown(("setting", "ends the run after"), ((f"`stop.{name}`", f.description or "") for name, f in found))
+
+
+# docs/faults.md
+
+
+def faults() -> str:
+    """Return one row per kind of fault."""
+    from workbench.learn.faults.declared import KINDS
+
+    def strength(kind: Any) -> str:
+        return f"{kind.strength} ({kind.unit})" if kind.unit and kind.unit not in kind.strength else kind.strength
+
+    rows = (
+        (
+            f"`{k.name}`", k.bug, strength(k), f"{k.default:,g}", "yes" if k.turn else "", k.concerns,
+            f"`{k.caught}`" if k.caught.startswith("guard_") else k.caught,
+        )
+        for k in KINDS
+    )  # fmt: skip
+    return markdown(("kind", "the bug", "strength", "default", "one turn", "concerns", "caught by"), rows)
+
+
+# docs/regions.md, docs/running.md
+
+
+def region_settings() -> str:
+    """Return one row per setting of table [region]."""
+    from workbench.spec import RegionSettings
+
+    rows = (
+        (
+            f"`{name}`",
+            "" if field.is_required() else "none" if field.default is None else field.default,
+            field.description,
+        )
+        for name, field in RegionSettings.model_fields.items()
+    )
+    return markdown(("setting", "default", "what it is"), rows)
+
+
+def cell_events() -> str:
+    """Return one row per event that the grid writes about the process of a cell."""
+    from workbench.grid.folder import KINDS
+
+    return markdown(("event", "severity", "what happened"), ((f"`{k.name}`", k.severity, k.meaning) for k in KINDS))
+
+
+# docs/replay.md
+
+
+def batch_settings() -> str:
+    """Return one row per setting of [record.batches]."""
+    from workbench.spec import BatchesSettings
+
+    found = BatchesSettings.model_fields.items()
+    return markdown(
+        ("setting", "default", "what is kept"), ((f"`{n}`", f.default, f.description or "") for n, f in found)
+    )
+
+
+def batch_arrays() -> str:
+    """Return one row per array of a stored batch."""
+    from workbench.store.stored import ARRAYS
+
+    axes = {"B": "B", "BT": "B x T", "R": "R", "RT": "R x T", "U": "U"}
+    rows = (
+        (f"`{name}`", axes[a.axes], a.kind, a.text + ("" if a.always else "; where there is one"))
+        for name, a in ARRAYS.items()
+    )
+    return markdown(("array", "axes", "kind", "what it is"), rows)
+
+
+def replay_columns() -> str:
+    """Return one row per column of a replay, with the tables that have it."""
+    from workbench.replay.columns import CULPRITS, SUMMARY, TOKENS, TURNS
+
+    tables = {"summary": SUMMARY, "turns": TURNS, "culprits": CULPRITS, "tokens": TOKENS}
+    known = {column.name: column for table in tables.values() for column in table}
+    places = {name: [t for t, table in tables.items() if any(c.name == name for c in table)] for name in known}
+    rows = ((f"`{n}`", ", ".join(places[n]), c.type, c.description) for n, c in known.items())
+    return markdown(("column", "tables", "type", "what it is"), rows)
+
+
+# docs/findings.md
+
+
+def findings(files: Sequence[str]) -> str:
+    """Return the report of shipped results (paths from the root of the checkout), headings from level 2."""
+    from workbench.analysis.results import read
+    from workbench.cli.report import commands, written
+
+    found = [read(ROOT / file) for file in files]
+    return written(found, commands(found, [], [Path(file) for file in files]), "md", level=2)
