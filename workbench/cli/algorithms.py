@@ -85,11 +85,10 @@ def _show_one(algorithm: Algorithm, form: str) -> None:
 
 
 def _measured(name: str) -> str:
-    """What the shipped results say; from the copy that travels with an installed package, as they do not."""
+    from workbench.algorithms import measured
     from workbench.algorithms.dictionary import NOT_YET
-    from workbench.app.declared import declared
 
-    return {entry["name"]: entry["measured"] for entry in declared()["algorithm"]}.get(name) or NOT_YET
+    return measured().get(name, NOT_YET)
 
 
 def _show_difference(a: Algorithm, b: Algorithm, form: str) -> None:
