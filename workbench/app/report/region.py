@@ -8,11 +8,21 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from workbench.analysis.region import claims
-from workbench.analysis.region.landscape import Landscape, from_runs, region_of
-from workbench.analysis.region.tables import by_column, by_point, by_series
-from workbench.analysis.region.words import answer, readable_columns, readable_series, readable_shifts
+from workbench.analysis import region_claims as claims
+from workbench.analysis.region import (
+    FALLS,
+    Landscape,
+    answer,
+    by_column,
+    by_point,
+    by_series,
+    from_runs,
+    readable_columns,
+    readable_series,
+    region_of,
+)
 from workbench.analysis.results import Results
+from workbench.analysis.runs import KEPT
 from workbench.app.figures.region import region as drawn
 from workbench.app.report import figures
 from workbench.app.report.parts import Figure, Items, Part, Section, Table, Text
@@ -31,28 +41,25 @@ def is_region(found: Results) -> bool:
 
 
 def of(found: Results, level: int) -> list[Section]:
-    """The sections of a region: areas and boundaries, and the claims that they judge."""
+    """The sections of a region: areas and boundaries by both readings of survival, and the claims that they judge."""
     file = region_of(found.toml)
     assert file is not None
     try:
         landscape = _landscape(found, file)
     except InputError as error:
         return [Section("Stability region", [Text(str(error))], level)]
-    series, columns, points = by_series(landscape), by_column(landscape), by_point(landscape)
-    boundary = f"Boundary: {landscape.settings.along} at which half of the runs collapse, by {landscape.across}"
-    map_ = Section(
-        "Stability region",
-        [
-            *_maps(landscape, columns, points),
-            Text("Stable area of each arm; intervals are 95 % bootstrap over seeds."),
+    parts: list[Part] = [*_maps(landscape, by_column(landscape), by_point(landscape))]
+    kept = landscape.read_as(KEPT)
+    for one, who in ((landscape, "every run that did not collapse"), (kept, "only runs that learned and kept it")):
+        series, columns = by_series(one), by_column(one)
+        parts += [
+            Text(f"Stable area where {who} survived ({one.survival}), with 95 % intervals of the fit."),
             Table.of(readable_series(series)),
-            Text(f"{boundary}; intervals are 95 % bootstrap over seeds."),
+            Text(f"Boundary: {one.settings.along} at which half of the runs {FALLS[one.survival]}, by {one.across}."),
             Table.of(readable_columns(columns)),
-            Items(answer(landscape, series, columns)),
-        ],
-        level,
-    )
-    return [map_, *_claimed(landscape, found.runs, level)]
+            Items(answer(one, series, columns) if one is landscape else answer(one, series, columns)[:-1]),
+        ]
+    return [Section("Stability region", parts, level), *_claimed(landscape, kept, found.runs, level)]
 
 
 def headline(found: Results) -> str:
@@ -63,7 +70,8 @@ def headline(found: Results) -> str:
         landscape = _landscape(found, file)
     except InputError as error:
         return str(error)
-    return answer(landscape, by_series(landscape), by_column(landscape))[0]
+    both = (landscape, landscape.read_as(KEPT))
+    return " ".join(answer(one, by_series(one), by_column(one))[0] for one in both)
 
 
 def _landscape(found: Results, file: GridFile) -> Landscape:
@@ -78,7 +86,7 @@ def _maps(landscape: Landscape, columns: pd.DataFrame, points: pd.DataFrame) -> 
         caption = (
             f"{int(mine['runs'].sum())} runs, seeds {_seeds(landscape)}. A cell: collapsed runs of runs at one "
             f"{landscape.settings.along} and {landscape.across}; empty where the search ran nothing. Line: where half "
-            "of the runs collapse, with its 95 % bootstrap interval; a triangle points beyond what was tried."
+            "of the runs collapse, with its 95 % interval; a triangle points beyond what was tried."
         )
         title = f"Collapsed runs by {landscape.settings.along} and {landscape.across}{f', {piece}' if piece else ''}"
         draw = partial(_draw, mine, columns[columns["slice"] == piece], landscape, arms)
@@ -110,19 +118,24 @@ def both_ways(down: int, found: Mapping[str, str], with_them: Mapping[str, str])
     return f"{down} runs were falling at their end and count neither way; {changes}."
 
 
-def _claimed(landscape: Landscape, runs: pd.DataFrame, level: int) -> list[Section]:
-    found = claims.shifts(landscape, runs)
+def _claimed(landscape: Landscape, kept: Landscape, runs: pd.DataFrame, level: int) -> list[Section]:
+    found, other = claims.shifts(landscape, runs), claims.shifts(kept, runs)
     if not found:
         return []
+    by_kept = claims.verdicts(other)
     summary = pd.DataFrame(
         [
-            {"claim": f"({letter}) {claims.SENTENCES[letter]}", "verdict": verdict}
+            {
+                "claim": f"({letter}) {claims.SENTENCES[letter]}",
+                "verdict": verdict,
+                f"verdict if {KEPT}": by_kept[letter],
+            }
             for letter, verdict in claims.verdicts(found).items()
         ]
     )
-    parts: list[Part] = [Table.of(summary, TONES), Table.of(readable_shifts(found), TONES)]
+    parts: list[Part] = [Table.of(summary, TONES), Table.of(claims.readable(found, other), TONES)]
     if len(landscape.fading):
-        other = claims.verdicts(claims.shifts(landscape.with_fading(), runs))
-        parts.append(Text(both_ways(len(landscape.fading), claims.verdicts(found), other), "note"))
+        fading = claims.verdicts(claims.shifts(landscape.with_fading(), runs))
+        parts.append(Text(both_ways(len(landscape.fading), claims.verdicts(found), fading), "note"))
     parts.append(Text(claims.rule(), "note"))
     return [Section("The paper's claims, by stable areas", parts, level)]
