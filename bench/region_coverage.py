@@ -101,7 +101,7 @@ def held(random: np.random.Generator, at: Setting, sets: int, equal: bool) -> tu
         ps.append(2 * np.minimum((gap < 0).mean(0), (gap > 0).mean(0)))
     p = np.array(ps)
     any_ = np.mean(p.min(0) * len(p) <= 0.05)
-    return float(boundary), float(np.mean(hits)), float(np.mean(p <= 0.05)), float(any_), np.mean([*map(len, runs)])
+    return float(boundary), float(np.mean(hits)), float(np.mean(p <= 0.05)), float(any_), sum(map(len, runs)) / sets
 
 
 def main() -> None:

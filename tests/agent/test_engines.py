@@ -8,11 +8,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2ForCausalLM
 
+from bench.generate import GenerateEngine
 from tests.agent.tiny_policy import SMALL, build, training_log_prob
 from tests.vllm_here import NEEDS_VLLM
 from workbench.agent.engines import Engine, hf
 from workbench.agent.engines.choose import engine_for
-from workbench.agent.engines.generate import GenerateEngine
 from workbench.agent.engines.hf import HFEngine
 from workbench.agent.episode import Episode, collate
 from workbench.agent.errors import NonFinite

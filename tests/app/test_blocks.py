@@ -5,11 +5,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from bench.crowd import EXPERIMENT, Size, ensure
 from workbench.analysis.runs import runs as runs_of
 from workbench.app.data import Store
 from workbench.app.panels import curve
 from workbench.app.series import Window, widths
-from workbench.cli.benchmarks.crowd import EXPERIMENT, Size, ensure
 from workbench.spec import ROLLUPS
 
 MANY = 1_000  # runs: their rows are not read one by one

@@ -87,8 +87,8 @@ def test_a_run_folder_of_another_runs_folder_is_told_how_to_be_read(sorl: Any, g
 def test_bench_diagnose_counts_shipped_cases_and_says_what_to_run_without_any(
     sorl: Any, grid: Path, tmp_path: Path
 ) -> None:
-    from tests.diagnosis.test_score import FOUND
-    from workbench.diagnosis import score
+    from studies import diagnosis as score
+    from tests.studies.test_diagnosis import FOUND
 
     path = tmp_path / "scored.parquet"
     score.write(FOUND, path)

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from docs.render import ROOT
 from tests.cli.test_compare import fell, record
 from tests.store.fixture import START, write_experiment, write_segment
 from workbench.analysis import results
-from workbench.cli import findings
 
 Sorl = Callable[..., Any]
 
@@ -93,9 +93,9 @@ def test_runs_are_added_to_those_of_a_file(sorl: Sorl, demo: Path, tmp_path: Pat
 
 
 def test_the_shipped_results_say_what_the_page_of_findings_says() -> None:
-    shipped = sorted((findings.ROOT / "experiments" / "results").glob("*.parquet"))
+    shipped = sorted((ROOT / "experiments" / "results").glob("*.parquet"))
     assert shipped
-    page = (findings.ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
     for file in shipped:
         assert f"experiments/results/{file.name}" in page
         assert file.stat().st_size < 2**20

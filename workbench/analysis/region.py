@@ -450,6 +450,8 @@ def answer(landscape: Landscape, series: pd.DataFrame, columns: pd.DataFrame) ->
         f"Area: log2 {landscape.settings.along} from {landscape.settings.low:g} up to the boundary, over "
         f"{_axis(landscape)}. Intervals: 95 % of a fitted curve with a shift of each seed; see docs/regions.md."
     )
+    if landscape.survival != NOT_DEAD:
+        return lines[:-1]  # the rest is the same for every reading
     if len(landscape.fading):
         lines.append(_fading(landscape, columns))
     if landscape.unjudged:

@@ -11,8 +11,8 @@ earlier outcomes alone, so the likelihood is that of a plan made beforehand.
 
 Weak priors: an arm's boundaries are normal around their common centre with a deviation of 1.5 doublings, and the centre
 is normal around the middle of the searched range with half the range as deviation; the distance from 10 to 90 % is
-log-normal around .8 doublings, by a factor of 2 for all arms together and of 1.35 for an arm; OWN and SHARED are
-half-normal with scales of .15 and .4 doublings.
+log-normal around .8 doublings, by a factor of 2 for all arms together and of 1.35 for an arm; SHARED is half-normal
+with a scale of .4 doublings, OWN has a density of exp(-(OWN / .3)^2 / 2) / OWN from .01 doublings on.
 
 The posterior is drawn by Gibbs sampling (Albert and Chib 1993) with a fixed random stream. Independent data sets can be
 drawn side by side: `bench/region_coverage.py` does so to measure how often the intervals hold the truth.
@@ -30,9 +30,13 @@ import pandas as pd
 TEN_TO_NINETY = 2.563  # the distance from 10 to 90 % of a normal distribution with deviation 1
 APART = 1.5  # doublings, of an arm's boundaries around their centre
 WIDTH, WIDTH_SPREAD, ARM_SPREAD = 0.8, 0.7, 0.3  # from 10 to 90 %, doublings; deviations of its log: all arms, one arm
-OWN, SHARED = 0.15, 0.4  # doublings, scales of the priors of a seed's shift in one arm and in all
+OWN, SHARED = 0.3, 0.4  # doublings, scales of the priors of a seed's shift in one arm and in all
 CHAINS, BURN, KEEP = 16, 150, 500
 _WIDTHS, _SHIFTS = np.geomspace(0.02, 8.0, 48), np.geomspace(0.01, 4.0, 40)  # grids of the deviations
+# Log densities on the grid, which is even in the logarithm: half-normal, and the same over the deviation itself, which
+# puts most of it near none.
+_SHARED_PRIOR = -0.5 * (_SHIFTS / SHARED) ** 2 + np.log(_SHIFTS)
+_OWN_PRIOR = -0.5 * (_SHIFTS / OWN) ** 2
 
 Arm = tuple[str, str]  # its series and slice
 
@@ -190,14 +194,14 @@ class _Sampler:
         """Of the seeds' shifts, first as they are, then with the shifts measured in deviations: small ones as well."""
         t = self.t
         apart = self.shift - self.common[t.seed_of_unit]
-        self.own = self._deviation(apart, self.set_of_unit, OWN)
-        self.shared = self._deviation(self.common, t.set_of_seed, SHARED)
+        self.own = self._deviation(apart, self.set_of_unit, _OWN_PRIOR)
+        self.shared = self._deviation(self.common, t.set_of_seed, _SHARED_PRIOR)
         rest = self.threshold - self.boundary[t.column]
         score = apart / self.own[self.set_of_unit]
-        self.own = self._scale(score[t.unit], rest - self.common[t.seed_of_unit][t.unit], OWN)
+        self.own = self._scale(score[t.unit], rest - self.common[t.seed_of_unit][t.unit], _OWN_PRIOR)
         apart = score * self.own[self.set_of_unit]
         score = self.common / self.shared[t.set_of_seed]
-        self.shared = self._scale(score[t.seed_of_unit][t.unit], rest - apart[t.unit], SHARED)
+        self.shared = self._scale(score[t.seed_of_unit][t.unit], rest - apart[t.unit], _SHARED_PRIOR)
         self.common = score * self.shared[t.set_of_seed]
         self.shift = self.common[t.seed_of_unit] + apart
 
@@ -214,22 +218,18 @@ class _Sampler:
     def _normal(self, total: np.ndarray, precision: np.ndarray) -> np.ndarray:
         return total / precision + self.random.standard_normal(len(total)) / np.sqrt(precision)
 
-    def _deviation(self, values: np.ndarray, of: np.ndarray, scale: float) -> np.ndarray:
+    def _deviation(self, values: np.ndarray, of: np.ndarray, prior: np.ndarray) -> np.ndarray:
         squares, count = np.bincount(of, values**2, self.sets), np.bincount(of, minlength=self.sets)
         logs = -count[:, None] * np.log(_SHIFTS) - squares[:, None] / (2 * _SHIFTS**2)
-        return self._pick(logs + _half_normal(scale), _SHIFTS)
+        return self._pick(logs + prior, _SHIFTS)
 
-    def _scale(self, score: np.ndarray, rest: np.ndarray, scale: float) -> np.ndarray:
+    def _scale(self, score: np.ndarray, rest: np.ndarray, prior: np.ndarray) -> np.ndarray:
         weighted = score * self.weight[self.arm]
         square = np.bincount(self.set_of_run, weighted * score, self.sets)[:, None]
         product = np.bincount(self.set_of_run, weighted * rest, self.sets)[:, None]
-        return self._pick(product * _SHIFTS - square * _SHIFTS**2 / 2 + _half_normal(scale), _SHIFTS)
+        return self._pick(product * _SHIFTS - square * _SHIFTS**2 / 2 + prior, _SHIFTS)
 
     def _pick(self, logs: np.ndarray, grid: np.ndarray) -> np.ndarray:
         """A value of the grid for each row of log densities."""
         mass = np.exp(logs - logs.max(1, keepdims=True)).cumsum(1)
         return np.asarray(grid[(mass < self.random.random((len(mass), 1)) * mass[:, -1:]).sum(1)])
-
-
-def _half_normal(scale: float) -> np.ndarray:
-    return np.asarray(-0.5 * (_SHIFTS / scale) ** 2 + np.log(_SHIFTS))  # the grid is even in the logarithm

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from workbench.cli.benchmarks import ON_REQUEST, PARTS
 from workbench.cli.cells import runs_of
 from workbench.cli.text import echo
 from workbench.spec import InputError, nearest
 
-if TYPE_CHECKING:
-    from workbench.cli.benchmarks.crowd import Size
-
+CLONE = Path(__file__).parents[2]
+PARTS = ("rollout", "update", "logging", "ingest", "packing", "vocabulary", "retrieval", "replay", "shares", "live",
+         "browse", "trl")  # fmt: skip
+ON_REQUEST = ("live", "browse")  # left out where no part is named: minutes, a browser, tens of gigabytes
 SCORES = ("diagnose", "attribution", "warning", "search")
 
 
@@ -76,69 +77,44 @@ def bench(
 
     Parts live and browse run when they are named: they hold the app to its bars.
     """
-    if what is not None:
-        if what not in SCORES:
-            known = ", ".join(SCORES)
-            raise InputError(f"sorl bench '{what}' is unknown{nearest(what, SCORES)}; there is: {known}, and --only")
-        from workbench.cli import scored
+    _clone()
+    if what is None:
+        from bench.main import main
 
-        if what == "warning":
-            scored.warned(runs_of(ctx), experiments or [], shipped or [], output)
-            return
-        if what == "search":
-            from workbench.cli.searched import searched
-
-            searched(runs_of(ctx), experiments or [], shipped or [])
-            return
-        if experiments:
-            raise InputError(f"sorl bench {what} takes no experiment, and got '{experiments[0]}'")
-        if what == "diagnose":
-            scored.scored(runs_of(ctx), shipped or [], output)
-            return
-        if len(shipped or []) > 1:
-            raise InputError("sorl bench attribution counts the cases of one --from")
-        scored.attributed(shipped[0] if shipped else None, output)
+        main(runs_of(ctx), only, rounds, output, threads, size, data)
         return
-    parts = chosen(only)
-    if output is not None and not output.parent.is_dir():
-        raise InputError(f"no folder '{output.parent}' for --output {output}; make it first")
-    from workbench.cli.benchmarks.crowd import Size
-
-    measured(runs_of(ctx), parts, rounds, output, threads, size=Size.read(size), data=data)
-
-
-def chosen(only: str | None) -> list[str]:
-    """The parts to measure: those named, in the suite's order; without names all that this machine can run."""
-    if only is None:
-        from workbench.cli.benchmarks import trl
-
-        reason = trl.missing()
-        if reason:
-            echo(f"without trl: {reason}", err=True)
-        return [part for part in PARTS if part not in ON_REQUEST and (part != "trl" or not reason)]
-    names = [name.strip() for name in only.split(",") if name.strip()]
-    for name in names:
-        if name not in PARTS:
-            raise InputError(f"--only '{name}' is no part{nearest(name, PARTS)}; there is: {', '.join(PARTS)}")
-    if not names:
-        raise InputError(f"--only names no part; there is: {', '.join(PARTS)}")
-    return [part for part in PARTS if part in names]
+    if what not in SCORES:
+        known = ", ".join(SCORES)
+        raise InputError(f"sorl bench '{what}' is unknown{nearest(what, SCORES)}; there is: {known}, and --only")
+    if experiments and what in ("diagnose", "attribution"):
+        raise InputError(f"sorl bench {what} takes no experiment, and got '{experiments[0]}'")
+    if what == "attribution" and len(shipped or []) > 1:
+        raise InputError("sorl bench attribution counts the cases of one --from")
+    echo(_score(what, runs_of(ctx), experiments or [], shipped or [], output))
 
 
-def measured(
-    runs: Path, parts: list[str], rounds: int, output: Path | None = None, threads: int = 1, *,
-    size: Size | None = None, data: Path | None = None,
-) -> None:  # fmt: skip
-    """Run the benchmark, print the tables, write the JSON."""
-    import json
+def _score(what: str, runs: Path, experiments: list[str], files: list[Path], output: Path | None) -> str:
+    """Return the page of one study."""
+    if what == "diagnose":
+        from studies import diagnosis
 
-    from workbench.cli.benchmarks import report, suite
-    from workbench.cli.benchmarks.browse import Browse
-    from workbench.cli.benchmarks.crowd import Size
-    from workbench.cli.benchmarks.scene import defaults
+        return diagnosis.main(runs, files, output)
+    if what == "attribution":
+        from studies import attribution
 
-    crowd = Browse(size or Size(), data)
-    results = suite.run(defaults(threads), runs / ".cache", parts, rounds, lambda line: echo(line, err=True), crowd)
-    if output is not None:
-        output.write_text(json.dumps(report.as_json(results), indent=2) + "\n")
-    report.show(results)
+        return attribution.main(files[0] if files else None, output)
+    if what == "warning":
+        from studies.early_warning import page
+
+        return page.main(runs, experiments, files, output)
+    from studies import search
+
+    return search.main(runs, experiments, files)
+
+
+def _clone() -> None:
+    """Make the folders bench/ and studies/ importable. Raises InputError where sorl was installed without them."""
+    if not (CLONE / "bench" / "main.py").is_file():
+        raise InputError("benchmarks and studies are not installed: run `sorl bench` from a clone of the repository")
+    if str(CLONE) not in sys.path:
+        sys.path.insert(0, str(CLONE))

@@ -77,12 +77,12 @@ def written(found: Sequence[Results], lines: Sequence[str], form: str, level: in
     from workbench.app.report.content import report as contents
 
     if form == "md":
-        from workbench.app.report.markdown import page as markdown
+        from workbench.app.report.write import markdown
 
         return markdown(contents(found, {}, lines), level)
-    from workbench.app.report.html import page
+    from workbench.app.report.write import html
 
-    return page(contents(found, _words(), lines))
+    return html(contents(found, _words(), lines))
 
 
 def commands(found: Sequence[Results], names: Sequence[str], files: Sequence[Path]) -> list[str]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workbench.analysis.early.watch import slumped
 from workbench.diagnosis.attribution import Culprit, attribute
 from workbench.diagnosis.causes import CAUSES
-from workbench.diagnosis.departure import first
+from workbench.diagnosis.departure import first, slumped
 from workbench.diagnosis.finding import Cause, Diagnosis, Finding, Moved
 from workbench.diagnosis.log import Log
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from workbench.analysis.early.watch import Slump
 from workbench.diagnosis.attribution import Culprit
+from workbench.diagnosis.departure import Slump
 from workbench.diagnosis.log import Log
 
 Severity = Literal["info", "warning", "critical"]

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from workbench.analysis import compared
+from workbench.analysis import compared, region, region_claims
 from workbench.analysis import table as verdict
 from workbench.analysis.claims import table as claims
 from workbench.analysis.claims.designs import pooled, settings
 from workbench.analysis.claims.paper import verdicts
+from workbench.analysis.region import Landscape, by_column, by_point, by_series, from_runs, region_of
 from workbench.analysis.results import Results
-from workbench.app.report import figures, region
-from workbench.app.report.parts import Code, Items, Part, Report, Section, Table, Text
-from workbench.app.report.region import both_ways
+from workbench.analysis.runs import KEPT
+from workbench.app.figures.region import region as drawn
+from workbench.app.report import figures
+from workbench.app.report.write import Code, Figure, Items, Part, Report, Section, Table, Text
+from workbench.app.theme import Palette, styles
+from workbench.spec import GridFile, InputError
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 TONES = tuple(figures.TONES.items())
 
@@ -26,7 +34,7 @@ def report(experiments: Sequence[Results], words: figures.Words, commands: Seque
     """The report of one experiment, or of several whose runs the claims are judged on together."""
     one = len(experiments) == 1
     # An arm of a region is tried at many values, few of them with all seeds: its areas judge the claims.
-    compared_at_one = [found for found in experiments if not region.is_region(found)]
+    compared_at_one = [found for found in experiments if not is_region(found)]
     lead: list[Part] = []
     for found in experiments:
         lead.append(Text(found.question if one else f"{found.experiment}: {found.question}", "lead"))
@@ -40,14 +48,18 @@ def report(experiments: Sequence[Results], words: figures.Words, commands: Seque
 
 def claimed(runs: pd.DataFrame, experiments: Sequence[Results]) -> Section:
     """The paper's claims, each with its verdict, and the figures and tables behind them."""
-    judged = verdicts(runs)
+    judged, kept = verdicts(runs), verdicts(runs, KEPT)
     parts: list[Part] = [
-        Text(f"Claims of arXiv 2511.20718, judged on the runs of {' and '.join(f.experiment for f in experiments)}."),
-        Table.of(claims.summary(judged), TONES),
+        Text(
+            f"Claims of arXiv 2511.20718, judged on the runs of {' and '.join(f.experiment for f in experiments)}. The "
+            "paper's equations could be read in descriptions only; each verdict on the normalisation names the reading "
+            "that ran."
+        ),
+        Table.of(claims.summary(judged, kept), TONES),
         *figures.of_claims(judged),
     ]
     for title, frame in (
-        ("Every hypothesis: effect, interval, test.", claims.hypotheses(judged)),
+        ("Every hypothesis: effect, interval, test.", claims.hypotheses(judged, kept)),
         (
             "Controls: other explanations on the same seeds, with 95 % Clopper-Pearson intervals.",
             claims.controls(judged),
@@ -57,7 +69,7 @@ def claimed(runs: pd.DataFrame, experiments: Sequence[Results]) -> Section:
             parts += [Text(title), Table.of(frame, TONES)]
     if down := int((runs["outcome"] == "falling").sum()):
         with_them = verdicts(runs.assign(outcome=runs["outcome"].replace("falling", "collapsed")))
-        found, other = ({v.claim.letter: v.verdict for v in told} for told in (judged, with_them))
+        found, other = ({v.letter: v.verdict for v in each} for each in (judged, with_them))
         parts.append(Text(both_ways(down, found, other), "note"))
     parts.append(Text(claims.rule(), "note"))
     return Section("The paper's claims, one by one", parts)
@@ -65,8 +77,8 @@ def claimed(runs: pd.DataFrame, experiments: Sequence[Results]) -> Section:
 
 def answer(found: Results) -> str:
     """What the experiment says, in a sentence or two."""
-    if region.is_region(found):
-        return region.headline(found)
+    if is_region(found):
+        return headline(found)
     return verdict.answer(verdict.summarise(found.runs))
 
 
@@ -77,8 +89,8 @@ def of_experiment(found: Results, words: figures.Words, level: int) -> list[Sect
         Section("Fairness of the comparison", [Items(fairness(found))], level),
         Section("Settings and machine", made(found), level),
     ]
-    if region.is_region(found):
-        return [*region.of(found, level), *last]
+    if is_region(found):
+        return [*of_region(found, level), *last]
     frame = compared.figures(runs)
     lines = compared.reading(frame)
     test = next(
@@ -106,7 +118,7 @@ def of_experiment(found: Results, words: figures.Words, level: int) -> list[Sect
 
 def fairness(found: Results) -> Sequence[str]:
     """What the guard says of the comparison; of a region without what its search does on purpose."""
-    if not region.is_region(found):
+    if not is_region(found):
         nothing = "The guard found nothing that sets the arms apart besides what they are to compare."
         return found.fairness or (nothing,)
     meant = (
@@ -190,3 +202,110 @@ def _word(value: Any) -> str:
     if value is None:
         return "none"
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def is_region(found: Results) -> bool:
+    """Whether the experiment is of kind region."""
+    return region_of(found.toml) is not None
+
+
+def of_region(found: Results, level: int) -> list[Section]:
+    """The sections of a region: areas and boundaries by both readings of survival, and the claims that they judge."""
+    file = region_of(found.toml)
+    assert file is not None
+    try:
+        landscape = _landscape(found, file)
+    except InputError as error:
+        return [Section("Stability region", [Text(str(error))], level)]
+    kept = landscape.read_as(KEPT)
+    parts = _maps(landscape, by_column(landscape), by_point(landscape))
+    for one, who in ((landscape, "every run that did not collapse"), (kept, "only runs that learned and kept it")):
+        series, columns = by_series(one), by_column(one)
+        does = region.FALLS[one.survival]
+        parts += [
+            Text(f"Stable area where {who} counts as a survivor, with 95 % intervals of the fit."),
+            Table.of(region.readable_series(series)),
+            Text(f"Boundary: {one.settings.along} at which half of the runs {does}, by {one.across}."),
+            Table.of(region.readable_columns(columns)),
+            Items(region.answer(one, series, columns)),
+        ]
+    return [Section("Stability region", parts, level), *_claimed(landscape, kept, found.runs, level)]
+
+
+def headline(found: Results) -> str:
+    """The areas in a sentence for each reading of survival."""
+    file = region_of(found.toml)
+    assert file is not None
+    try:
+        landscape = _landscape(found, file)
+    except InputError as error:
+        return str(error)
+    both = (landscape, landscape.read_as(KEPT))
+    return " ".join(region.answer(one, by_series(one), by_column(one))[0] for one in both)
+
+
+def _landscape(found: Results, file: GridFile) -> Landscape:
+    return from_runs(found.runs.assign(started_at=None), file, found.experiment)
+
+
+def _maps(landscape: Landscape, columns: pd.DataFrame, points: pd.DataFrame) -> list[Part]:
+    arms = landscape.runs[["series", "algorithm"]].drop_duplicates("series")
+    found: list[Part] = []
+    for piece in dict.fromkeys(points["slice"]):
+        mine = points[points["slice"] == piece]
+        caption = (
+            f"{int(mine['runs'].sum())} runs, seeds {_seeds(landscape)}. A cell: collapsed runs of runs at one "
+            f"{landscape.settings.along} and {landscape.across}; empty where the search ran nothing. Line: where half "
+            "of the runs collapse, with its 95 % interval; a triangle points beyond what was tried."
+        )
+        title = f"Collapsed runs by {landscape.settings.along} and {landscape.across}{f', {piece}' if piece else ''}"
+        draw = partial(_draw, mine, columns[columns["slice"] == piece], landscape, arms)
+        found.append(Figure(draw, title, caption))
+    return found
+
+
+def _draw(
+    points: pd.DataFrame, columns: pd.DataFrame, landscape: Landscape, arms: pd.DataFrame, palette: Palette
+) -> go.Figure:
+    looks = styles(list(arms.itertuples(index=False, name=None)), palette)
+    along, across = landscape.settings.along, landscape.across or ""
+    return drawn(points, columns, landscape.settings.lattice, looks, palette, along, across)
+
+
+def _seeds(landscape: Landscape) -> str:
+    seeds = sorted({int(seed) for seed in landscape.runs["seed"]})
+    return f"{seeds[0]} to {seeds[-1]}" if seeds == list(range(seeds[0], seeds[-1] + 1)) else ", ".join(map(str, seeds))
+
+
+def both_ways(down: int, found: Mapping[str, str], with_them: Mapping[str, str]) -> str:
+    """What `down` runs that were falling at their end would change in the verdicts, claim by claim."""
+    told = [f"({claim}) {with_them[claim]}" for claim in found if found[claim] != with_them[claim]]
+    changes = (
+        f"counted as collapsed they would change: {', '.join(told)}"
+        if told
+        else "counted as collapsed they change no verdict"
+    )
+    return f"{down} runs were falling at their end and count neither way; {changes}."
+
+
+def _claimed(landscape: Landscape, kept: Landscape, runs: pd.DataFrame, level: int) -> list[Section]:
+    found, other = region_claims.shifts(landscape, runs), region_claims.shifts(kept, runs)
+    if not found:
+        return []
+    by_kept = region_claims.verdicts(other)
+    summary = pd.DataFrame(
+        [
+            {
+                "claim": f"({letter}) {region_claims.SENTENCES[letter]}",
+                "verdict": verdict,
+                f"verdict if {KEPT}": by_kept[letter],
+            }
+            for letter, verdict in region_claims.verdicts(found).items()
+        ]
+    )
+    parts: list[Part] = [Table.of(summary, TONES), Table.of(region_claims.readable(found, other), TONES)]
+    if len(landscape.fading):
+        fading = region_claims.verdicts(region_claims.shifts(landscape.with_fading(), runs))
+        parts.append(Text(both_ways(len(landscape.fading), region_claims.verdicts(found), fading), "note"))
+    parts.append(Text(region_claims.rule(), "note"))
+    return [Section("The paper's claims, by stable areas", parts, level)]

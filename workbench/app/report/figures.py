@@ -21,7 +21,7 @@ from workbench.app.figures.collapse import survival
 from workbench.app.figures.curves import Panel, curves
 from workbench.app.figures.forest import FACTOR, SHARE, Effect, forest
 from workbench.app.figures.matrix import layout, matrix
-from workbench.app.report.parts import Figure
+from workbench.app.report.write import Figure
 from workbench.app.series import AXES, banded
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Benchmarks, each beside its baseline: `sorl bench` runs them from a clone; they are not installed."""

@@ -1,0 +1,298 @@
+"""Training: sampling, updating, writing down and where the time of an iteration goes, on the default warm start."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer, PreTrainedModel
+
+from bench.generate import GenerateEngine
+from bench.measure import Comparison, Sample, Share, Side, Target, Work, alternate, timed
+from workbench.agent.engines.hf import HFEngine
+from workbench.agent.worlds.facts import Facts
+from workbench.algorithms import resolve
+from workbench.batch import Batch
+from workbench.diagnostics import measure as measure_step
+from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
+from workbench.grid.keys import merge
+from workbench.learn import policy
+from workbench.learn.critic import Critic
+from workbench.learn.loop import Trainer
+from workbench.learn.rollouts import ORDER, ROLLOUT, Rollout, Sampler, batch_of, generator, trainer_log_probs
+from workbench.learn.update import Learner
+from workbench.learn.warmstart import ensure
+from workbench.objective.algorithm import Algorithm
+from workbench.objective.pipeline import prepare
+from workbench.record.recorder import NullRecorder, Recorder
+from workbench.spec import EvaluationSettings, LearnSettings, RunSettings
+
+ENDLESS = 1_000_000  # iterations: whoever measures decides when to stop
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Settings, the checkpoint that they start from, and a folder for whatever a part writes."""
+
+    settings: RunSettings
+    start: Path
+    tokenizer: Any
+    folder: Path
+
+    def variant(self, algorithm: str) -> RunSettings:
+        """The settings with another algorithm."""
+        return self.settings.model_copy(update={"algorithm": algorithm})
+
+    def trainer(self, settings: RunSettings, recorder: Recorder) -> Trainer:
+        """A trainer at its first step."""
+        return Trainer(settings, self.start, recorder, self.tokenizer)
+
+
+def defaults(threads: int = 1) -> RunSettings:
+    """An off-policy run of the default sizes, without end and without held-out evaluation, which no baseline does.
+
+    The batch is spelled out, so that figures stay comparable when a default moves.
+    """
+    return RunSettings(
+        algorithm="ppo",
+        iterations=ENDLESS,
+        learn=LearnSettings(episodes=64, epochs=4, minibatches=4, staleness=0),
+        evaluation=EvaluationSettings(every=0, episodes=1),
+        threads=threads,
+    )
+
+
+@contextmanager
+def scene(settings: RunSettings, cache: Path) -> Iterator[Scene]:
+    """The scene in a temporary folder; the warm start comes from `cache`, where the grid keeps its own."""
+    torch.set_num_threads(settings.threads)
+    start = ensure(settings, cache)
+    with tempfile.TemporaryDirectory(prefix="sorl-bench-") as folder:
+        yield Scene(settings, start, AutoTokenizer.from_pretrained(start), Path(folder))
+
+
+def rollout(scene: Scene, rounds: int) -> list[Comparison]:
+    """Episodes/s of both engines on the same questions; each samples its own episodes from the same distribution."""
+    settings, model = scene.settings, policy.load(scene.start)
+    world, n = Facts(settings.world), settings.learn.episodes
+    ours = HFEngine(model, scene.tokenizer, settings.engine)
+    baseline = GenerateEngine(model, scene.tokenizer, settings.engine)
+    turns: list[float] = []
+
+    def _playing(engine: HFEngine | GenerateEngine) -> Work:
+        round_number = len(turns) // 2
+        questions = world.questions("train", settings.seed, round_number * n, n)
+        stream = generator(settings.seed, ROLLOUT, round_number)
+
+        def play() -> float:
+            episodes = engine.rollout(world, questions, list(range(n)), stream)
+            turns.append(sum(e.turns for e in episodes) / n)
+            return n
+
+        return play
+
+    a, b = alternate(timed(lambda: _playing(ours)), timed(lambda: _playing(baseline)), rounds)
+    return [
+        Comparison(
+            name="rollout",
+            unit="episodes/s",
+            ours=Side("engine", a),
+            baseline=Side("generate() a turn", b),
+            target=Target("ratio", 1.3),
+            note="world, parsing and retrieval included on both sides",
+            facts={"episodes": n, "mean_turns": sum(turns) / len(turns)},
+        )
+    ]
+
+
+UPDATED = ("ppo", "st-ppo")  # the base, and the one with the most beside the surrogate
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step's data, ready to train on: both networks at its start, and which rows each update takes."""
+
+    settings: RunSettings
+    algorithm: Algorithm
+    policy: PreTrainedModel
+    critic: Critic
+    rollout: Rollout
+    batch: Batch
+    rows: list[tuple[int, torch.Tensor]]  # (epoch, rows) of each update
+
+    @property
+    def tokens(self) -> float:
+        """Tokens trained on: those that the policy wrote, counted once an epoch."""
+        return float(self.batch.mask.sum()) * self.settings.learn.epochs
+
+
+def sampled(scene: Scene, algorithm: str) -> Step:
+    """A fresh rollout of the warm start, with old log-probs, values and advantages."""
+    settings, chosen = scene.variant(algorithm), resolve(algorithm)
+    model = policy.load(scene.start)
+    critic, learn = Critic(model), settings.learn
+    engine = HFEngine(model, scene.tokenizer, settings.engine)
+    sampler = Sampler(settings, Facts(settings.world), engine, learn.group_size or chosen.group_size, chosen.select)
+    rollout = sampler.rollout(0, 0)
+    batch = batch_of(rollout, scene.tokenizer.pad_token_id)
+    with torch.no_grad():
+        values = critic(batch.tokens)
+    old = trainer_log_probs(model, batch, settings.engine.temperature)
+    batch = prepare(chosen, replace(batch, log_prob_old=old, values=values))
+    stream = generator(settings.seed, ORDER, 0)
+    rows = [
+        (epoch, part)
+        for epoch in range(learn.epochs)
+        for part in torch.randperm(len(batch.tokens), generator=stream).chunk(learn.minibatches)
+    ]
+    return Step(settings, chosen, model, critic, rollout, batch, rows)
+
+
+def full(step: Step) -> Work:
+    """All updates of the step by a fresh learner, and its diagnostics: what a run does between sampling and writing."""
+    model = deepcopy(step.policy)
+    temperature = step.settings.engine.temperature
+    learner = Learner(step.algorithm, step.settings.learn, model, deepcopy(step.critic), temperature)
+
+    def work() -> float:
+        updates = [learner.update(step.batch.rows(rows).trimmed(), epoch, 0) for epoch, rows in step.rows]
+        rollouts = Rollouts.of(step.rollout.episodes, 0)
+        tokens = sum(int(u.mask.sum()) for u in updates)
+        measure_step(0, StepEvidence(rollouts, Evidence.stack(updates), tokens_trained=tokens))
+        return step.tokens
+
+    return work
+
+
+def bare(step: Step) -> Work:
+    """Forward and backward of both networks over the same minibatches, already cut; no optimizer, no old log-probs."""
+    model, critic = deepcopy(step.policy), deepcopy(step.critic)
+    minibatches = [step.batch.rows(rows).trimmed().tokens for _, rows in step.rows]
+
+    def work() -> float:
+        for tokens in minibatches:
+            model.zero_grad()
+            critic.zero_grad()
+            logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+            torch.autograd.backward(loss)
+            torch.autograd.backward(critic(tokens).square().mean())
+        return step.tokens
+
+    return work
+
+
+def update(scene: Scene, rounds: int) -> list[Comparison]:
+    """Trained tokens/s of both sides, for each of UPDATED; every repetition starts from the same weights."""
+    found = []
+    for name in UPDATED:
+        step = sampled(scene, name)
+        a, b = alternate(timed(lambda s=step: full(s)), timed(lambda s=step: bare(s)), rounds)  # type: ignore[misc]
+        found.append(
+            Comparison(
+                name=f"update, {name}",
+                unit="tokens/s",
+                ours=Side("objective, both networks, optimizers, diagnostics", a),
+                baseline=Side("forward and backward of both networks by transformers", b),
+                target=Target("ratio", 0.7),
+                note="the baseline runs no optimizer",
+                facts={
+                    "updates": len(step.rows),
+                    "sequences": len(step.batch.tokens),
+                    "trained_tokens": step.tokens,
+                    "mean_sequence": float(step.batch.length.float().mean()),
+                },
+            )
+        )
+    return found
+
+
+STEPS = 2  # a repetition; the buffer is flushed after each, as the recorder's clock would about as often
+
+
+def logging(scene: Scene, rounds: int) -> list[Comparison]:
+    """Iterations/s of two trainers with one seed: all recorded or nothing, and with the black box or without it."""
+    settings = scene.settings
+    without = RunSettings.model_validate(merge(settings.model_dump(), {"record": {"batches": {"mb": 0}}}))
+    facts = {"algorithm": settings.algorithm, "steps_a_round": STEPS}
+    with Recorder(scene.folder / "logging", "logging", settings) as recorder:
+        a, b = _alternated(scene, (settings, recorder), (without, NullRecorder(without)), rounds)
+    logging = Comparison(
+        name="logging",
+        unit="iterations/s",
+        ours=Side("recorder on", a),
+        baseline=Side("recorder off", b),
+        target=Target("ratio", 0.98),
+        note="diagnostics, writing and the black box; the same weights at every step",
+        facts=facts,
+    )
+    with (
+        Recorder(scene.folder / "boxed", "boxed", settings) as boxed,
+        Recorder(scene.folder / "unboxed", "unboxed", without) as unboxed,
+    ):
+        a, b = _alternated(scene, (settings, boxed), (without, unboxed), rounds)
+    box = Comparison(
+        name="black box",
+        unit="iterations/s",
+        ours=Side("batches and weights of every step kept", a),
+        baseline=Side("record.batches.mb = 0", b),
+        target=Target("ratio", 0.99),
+        note="everything else is recorded on both sides",
+        facts=facts,
+    )
+    return [logging, box]
+
+
+def _alternated(
+    scene: Scene, ours: tuple[RunSettings, Recorder], baseline: tuple[RunSettings, Recorder], rounds: int
+) -> tuple[list[Sample], list[Sample]]:
+    def prepared(settings: RunSettings, recorder: Recorder) -> Work:
+        steps = scene.trainer(settings, recorder).steps()
+
+        def train() -> float:
+            for _ in range(STEPS):
+                next(steps)
+            # Inside the time and on this side only: left to its thread, it would run while the other side is timed.
+            recorder.flush()
+            return STEPS
+
+        return train
+
+    a, b = (prepared(*side) for side in (ours, baseline))
+    return alternate(timed(lambda: a), timed(lambda: b), rounds)
+
+
+TIMED = ("ppo", "grpo")  # with a critic and without
+
+
+def shares(scene: Scene, rounds: int) -> list[Share]:
+    """`rounds` iterations of each of TIMED after a first one; writing in the background is in the total."""
+    return [_train(scene, algorithm, rounds) for algorithm in TIMED]
+
+
+def _train(scene: Scene, algorithm: str, iterations: int) -> Share:
+    settings = scene.variant(algorithm)
+    with Recorder(scene.folder / f"shares-{algorithm}", f"shares-{algorithm}", settings) as recorder:
+        steps = scene.trainer(settings, recorder).steps()
+        next(steps)
+        began = time.perf_counter()
+        rows = []
+        stepped = []
+        for _ in range(iterations):
+            start = time.perf_counter()
+            rows.append(next(steps))
+            stepped.append(time.perf_counter() - start)
+        total = time.perf_counter() - began
+
+    def seconds(name: str) -> float:
+        return sum(float(row[f"seconds_{name}"] or 0.0) for row in rows)
+
+    # The recorder runs after the clock of the step has stopped, so its share is what is left.
+    return Share(algorithm, iterations, total, seconds("rollout"), seconds("update"), sum(stepped) - seconds("total"))

@@ -1,0 +1,99 @@
+"""`sorl bench attribution`: faults of known place, through the recorder and the store, and what is said of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from studies import attribution as planted
+from studies.attribution import CLIP, PLANTED, Case, cases, plans
+from studies.planted import KINDS, VISIBLE, WEAK, Kind, healthy
+from tests.store.stored_batch import write_batch
+from workbench.cli.main import app
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Case]:
+    return list(cases(plans(20, 0, 8)))
+
+
+def test_planted_faults_are_found_in_their_turn_and_at_their_tokens(found: list[Case]) -> None:
+    faulty = [case for case in found if case.kind]
+    assert {case.kind for case in faulty} == {kind.name for kind in KINDS}
+    assert sum(case.right_turn for case in faulty) >= 18
+    assert sum(case.right_span for case in faulty) >= 17
+
+
+def test_no_turn_is_named_with_confidence_where_nothing_is_planted(found: list[Case]) -> None:
+    clean = [case for case in found if not case.kind]
+    assert len(clean) == 8
+    assert sum(case.stands_out for case in clean) <= 1
+    assert not any(case.right_turn or case.right_span for case in clean)
+
+
+def test_the_harness_fails_where_the_fault_is_not_where_it_says() -> None:
+    lying = Kind("liar", "says that it changed tokens and did not", lambda draw, drawn, turn, strength: np.array([
+        np.flatnonzero(drawn.turn[0] == turn)[0]]))  # fmt: skip
+    told = list(cases([replace(plan, kind=lying) for plan in plans(10, 0, 0)]))
+    assert sum(case.right_turn for case in told) <= 2
+
+
+def test_strengths_are_told_apart_by_the_clip_range() -> None:
+    assert min(VISIBLE) >= CLIP > max(WEAK)
+    made = plans(200, 60, 10)
+    assert [sum(bool(p.kind) and (p.strength >= CLIP) is seen for p in made) for seen in (True, False)] == [200, 60]
+    assert {p.turns for p in made} == set(range(1, 9))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_a_fault_changes_its_own_trajectory_and_nothing_else(kind: Kind) -> None:
+    drawn, as_was = (healthy(np.random.default_rng(3), 4, "testbed", "other engine") for _ in range(2))
+    span = kind.plant(np.random.default_rng(4), drawn, 2, 1.0)
+    for name in ("tokens", "old", "behaviour", "mask"):
+        assert np.array_equal(getattr(drawn, name)[1:], getattr(as_was, name)[1:])
+    changed = (drawn.old[0] != as_was.old[0]) | (drawn.new[:, 0] != as_was.new[:, 0]).any(0)
+    assert set(np.flatnonzero(changed)) == set(span.tolist())
+    assert len(span)
+
+
+def test_cases_are_counted_again_from_the_file_that_was_written(found: list[Case], tmp_path: Path) -> None:
+    file = tmp_path / "planted.parquet"
+    planted.write(found, file)
+    assert planted.read(file) == found
+    shown = CliRunner().invoke(app, ["bench", "attribution", "--from", str(file)])
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.strip() == planted.page(found).strip()
+
+
+def test_a_file_that_holds_no_cases_and_a_misspelt_score_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.parquet").write_text("no")
+    for words in (["bench", "attribution", "--from", str(tmp_path / "x.parquet")], ["bench", "atribution"]):
+        refused = CliRunner().invoke(app, words)
+        assert refused.exit_code != 0
+    assert "attribution" in str(refused.exception) + refused.output
+
+
+def test_wilsons_interval_is_that_of_the_books() -> None:
+    assert planted.wilson(8, 10) == "8/10 = 80.0 % [49.0, 94.3]"
+    assert planted.wilson(0, 0) == "-"
+
+
+def test_diagnose_names_who_carries_a_step_and_says_which_steps_are_stored(tmp_path: Path) -> None:
+    folder = tmp_path / "demo" / "ppo-s0"
+    write_batch(folder, 4)
+    runner = CliRunner()
+    shown = runner.invoke(app, ["diagnose", str(folder), "--step", "4"])
+    assert shown.exit_code == 0, shown.output
+    assert "ppo-s0, step 4:" in shown.output
+    assert '"trajectory"' in runner.invoke(app, ["diagnose", str(folder), "--step", "4", "--format", "json"]).output
+    refused = runner.invoke(app, ["diagnose", str(folder), "--step", "7"])
+    assert refused.exit_code != 0
+    assert "stored are 4" in str(refused.exception) + refused.output
+
+
+def test_the_number_of_faults_is_that_of_the_docs() -> None:
+    assert PLANTED[0] == 500

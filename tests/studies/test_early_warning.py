@@ -1,0 +1,221 @@
+"""Corpus, thresholds, held-out verdicts, and the page that is made of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from studies.early_warning import corpus as corpora
+from studies.early_warning import page, peers
+from studies.early_warning.evaluate import (
+    Bench,
+    area,
+    areas,
+    halves,
+    held_out,
+    judged,
+    median_interval,
+    recall_at,
+    threshold,
+)
+from studies.early_warning.scores import TOGETHER, Watched, joined, scored
+from tests.studies.runs import ONSET, STEPS, corpus, run
+from workbench.spec import InputError
+
+ENTROPY = Watched("entropy", "above", "start")
+
+
+@pytest.fixture(scope="module")
+def bench() -> Bench:
+    return Bench(corpus())
+
+
+def test_a_threshold_lets_through_the_share_that_was_asked_for() -> None:
+    scores = np.array([1.0, 2.0, 3.0, 4.0, np.nan])
+    assert [int((scores >= threshold(scores, share)).sum()) for share in (0.0, 0.25, 0.5, 1.0)] == [0, 1, 2, 4]
+    assert threshold(np.array([np.nan]), 0.5) == np.inf
+
+
+def test_a_signal_that_leads_is_found_with_its_lead_and_one_that_is_noise_is_not(bench: Bench) -> None:
+    half = halves(bench.runs, "seed")
+    found = held_out(bench.single(ENTROPY), bench.runs, half)
+    assert (found.recall.k, found.recall.n) == (20, 20)
+    assert 1 <= found.false_alarms.k <= 3  # a threshold that lets none of ten through lets some of the next ten
+    assert found.before.k == 20
+    assert median_interval(found.leads) == (2.0, 2.0, 2.0)
+    assert set(found.ahead) == {10}
+    noise = held_out(bench.single(Watched("grad_norm_max", "above", "baseline")), bench.runs, half)
+    assert noise.recall.k < 8
+
+
+def test_no_half_sets_its_own_threshold(bench: Bench) -> None:
+    half = halves(bench.runs, "seed")
+    seen: list[np.ndarray] = []
+
+    def spying(tuning: np.ndarray):  # type: ignore[no-untyped-def]
+        seen.append(tuning)
+        return bench.scores[ENTROPY]
+
+    held_out(spying, bench.runs, half)
+    assert [set(half[tuning].tolist()) for tuning in seen] == [{0}, {1}]
+
+
+@pytest.mark.parametrize("by", ["seed", "condition"])
+def test_halves_share_no_seed_or_no_condition(bench: Bench, by: str) -> None:
+    half = halves(bench.runs, by)
+    key = (lambda r: r.seed) if by == "seed" else (lambda r: r.condition)
+    sides = [{key(r) for r, h in zip(bench.runs, half, strict=True) if h == side} for side in (0, 1)]
+    assert sides[0]
+    assert sides[1]
+    assert not sides[0] & sides[1]
+
+
+def test_a_run_trained_again_lies_on_the_same_side_as_its_copy() -> None:
+    runs = [*corpus(), *(replace(r, run_id=f"again-{r.run_id}", experiment="a control") for r in corpus())]
+    for by in ("seed", "condition"):
+        half = halves(runs, by)
+        assert np.array_equal(half[: len(corpus())], half[len(corpus()) :])
+
+
+def test_a_run_trained_again_counts_once_and_is_not_new() -> None:
+    old = [replace(r, outcome="no_learning", onset=None, curves={"success": r.curves["success"]}) for r in corpus(3)]
+    new = [replace(r, run_id=f"again-{r.run_id}", experiment="a control", fresh=True) for r in corpus(4)]
+    bench = Bench([*old, *new])
+    assert (len(bench.runs), bench.copies) == (8, 6)
+    assert [r.run_id for r in bench.runs if r.fresh] == ["again-run-falls-3", "again-run-stays-3"]
+    assert {r.outcome for r in bench.runs} == {"healthy", "collapsed"}  # judged by the newest rule
+    assert all("entropy" in r.curves for r in bench.runs)
+    assert "6 more runs are bit-identical copies" in page.corpus(bench)
+    changed = replace(new[0], run_id="other", curves=new[0].curves | {"entropy": new[1].curves["entropy"]})
+    assert len(corpora.distinct([new[0], changed])) == 2
+
+
+def test_false_alarms_count_every_run_that_did_not_collapse() -> None:
+    never = [replace(run(s, True), run_id=f"never-{s}", outcome="no_learning", onset=None, detection=None)
+             for s in range(20, 26)]  # fmt: skip
+    falling = replace(run(30, True), run_id="falling", outcome="falling", onset=None, detection=None)
+    bench = Bench([*corpus(), *never, replace(never[0], run_id="mild", outcome="mild", seed=40), falling])
+    found = judged(bench.scores[ENTROPY], 2.0, np.ones(len(bench.runs), bool))
+    assert (found.false_alarms.k, found.false_alarms.n) == (0, 20)
+    assert (found.all_false_alarms.k, found.all_false_alarms.n) == (7, 27)
+    assert (found.precision.k, found.precision.n) == (20, 27)
+    told = page.everything(bench, None)
+    assert "| never learned | 6/6 = 100 %" in told
+    assert "| falling | 1/1 = 100 %" in told
+    assert "of all runs that did not collapse" in page.findings(bench, peers.Peer("0.0", {}))
+
+
+def test_an_alarm_after_the_detection_finds_nothing() -> None:
+    late = run(0, True)
+    late.curves["entropy"][0][:] = np.where(np.arange(STEPS) > ONSET + 9, 0.9, 0.2)
+    found = judged(scored([late], ENTROPY), 2.0, np.array([True]))
+    assert (found.recall.k, found.recall.n) == (0, 1)
+
+
+def test_a_run_that_did_not_log_the_signal_counts_on_neither_side() -> None:
+    runs = [replace(r, curves={"success": r.curves["success"]}) for r in corpus(3)]
+    found = judged(scored(runs, ENTROPY), 0.0, np.ones(len(runs), bool))
+    assert (found.recall.n, found.false_alarms.n) == (0, 0)
+
+
+def test_units_of_the_combined_alarm_come_from_the_runs_that_may_be_learned_from(bench: Bench) -> None:
+    tuning = halves(bench.runs, "seed") == 0
+    parts = [bench.scores[watched] for watched in TOGETHER]
+    spoiled = [replace(r, curves=r.curves | {"entropy": (9 * r.curves["entropy"][0] ** 3, r.curves["entropy"][1])})
+               if not tuning[i] and r.healthy else r for i, r in enumerate(bench.runs)]  # fmt: skip
+    again = [scored(spoiled, watched) for watched in TOGETHER]
+    kept = tuning | bench.collapsed
+    assert np.array_equal(joined(parts, tuning).top[kept], joined(again, tuning).top[kept])
+
+
+def test_areas_by_hand() -> None:
+    assert area(np.array([2.0, 3.0]), np.array([1.0, 2.0])) == 0.875
+    one, other = (np.array([2.0, 3.0]), np.array([1.0, 2.0])), (np.array([9.0, 7.0]), np.array([8.0]))
+    found, low, high = areas([one, other])
+    assert found == pytest.approx((4 * 0.875 + 2 * 0.5) / 6)
+    assert low <= found <= high
+    assert areas([]) == (0.5, 0.0, 1.0)
+    assert area(np.array([np.nan]), np.array([1.0])) == 0.5
+    assert median_interval([]) is None
+
+
+def test_recall_grows_with_the_false_alarms_that_are_allowed(bench: Bench) -> None:
+    points = recall_at(bench.scores[Watched("grad_norm_max", "above", "peak")], bench.runs, (0.0, 0.2, 0.5, 1.0))
+    shares = [recall for recall, _, _ in points]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    assert all(low <= recall <= high for recall, low, high in points)
+
+
+def test_a_run_that_was_falling_at_its_end_is_neither_healthy_nor_collapsed() -> None:
+    falling = replace(run(1, False), outcome="falling")
+    assert not falling.healthy
+    assert not falling.collapsed
+    assert run(1, False).healthy
+
+
+def test_a_corpus_is_read_as_it_was_written_and_null_stays_null(tmp_path: Path) -> None:
+    runs = corpus(2)
+    values, known = runs[0].curves["entropy"]
+    values[3], values[4], known[4] = np.nan, np.nan, False
+    file = tmp_path / "corpus.parquet"
+    corpora.write(runs, file)
+    again = corpora.read(file)
+    assert [r.run_id for r in again] == [r.run_id for r in runs]
+    kept, seen = again[0].curves["entropy"]
+    assert np.isnan(kept[3])
+    assert seen.tolist() == known.tolist()
+    assert "reward" not in again[0].curves
+    assert (again[0].onset, again[-1].onset, again[0].condition) == (ONSET, None, runs[0].condition)
+    assert corpora.unique([*again, *runs]) == again
+
+
+def test_other_files_are_refused_by_name(tmp_path: Path) -> None:
+    other = tmp_path / "other.parquet"
+    pq.write_table(pa.table({"x": [1]}), other)
+    (tmp_path / "text.parquet").write_text("no")
+    for file, words in (
+        (other, "neither a corpus"),
+        (tmp_path / "text.parquet", "no Parquet"),
+        (tmp_path / "no", "no file"),
+    ):
+        with pytest.raises(InputError, match=words):
+            corpora.read(file)
+    with pytest.raises(InputError, match="no record of rldoctor"):
+        peers.read(other)
+
+
+def test_a_peer_is_counted_on_the_same_runs(bench: Bench, tmp_path: Path) -> None:
+    rows = [
+        {"run_id": r.run_id, "whole": "CRITICAL" if r.collapsed else "OK", "until_detection": "WARNING",
+         "detectors": [], "first_warning": 8, "first_critical": ONSET + 9 if r.collapsed else None}
+        for r in bench.runs
+    ]  # fmt: skip
+    file = tmp_path / "peer.parquet"
+    pq.write_table(pa.Table.from_pylist(rows).replace_schema_metadata({"rldoctor": "0.0"}), file)
+    peer = peers.read(file)
+    assert [(s.k, s.n) for s in peers.rates(peer, bench.runs, "CRITICAL", "whole")] == [(0, 20), (20, 20), (0, 20)]
+    assert [s.k for s in peers.rates(peer, bench.runs, "CRITICAL", "along")] == [0, 0, 0]  # after the detection
+    assert [s.k for s in peers.rates(peer, bench.runs, "WARNING", "along")] == [20, 20, 20]
+    assert "rldoctor 0.0" in page.peers(bench, peer)
+    assert "20/20 = 100 %" in page.findings(bench, peer)
+
+
+def test_the_page_says_what_is_useless_and_what_was_not_tried(bench: Bench) -> None:
+    told = page.signals(bench)
+    assert "Of no use here" in told
+    assert "`grad_norm_max`" in told.split("Of no use here")[1]
+    assert "`reward`" in told.split("Not tried")[1]
+    assert "20/20" in page.splits(bench)
+    assert "**together**" in page.everything(bench, None)
+
+
+def test_runs_that_came_later_are_judged_at_the_thresholds_of_the_earlier_ones() -> None:
+    runs = [replace(r, fresh=r.seed > 12) for r in corpus()]
+    line = next(line for line in page.splits(Bench(runs)).splitlines() if "trained since" in line)
+    assert "7/7 = 100 %" in line
