@@ -49,6 +49,7 @@ class Shift:
     p_holm: float | None = None
     bound: bool = False
     verdict: str = TOO_FEW
+    reading: str = ""  # of the paper, that ran
 
 
 def shifts(landscape: Landscape, runs: pd.DataFrame) -> list[Shift]:
@@ -58,10 +59,14 @@ def shifts(landscape: Landscape, runs: pd.DataFrame) -> list[Shift]:
     """
     if len({piece for _, piece in landscape.parts}) > 1:
         return []
-    asked = _hypotheses(_designs(landscape, runs))
-    found = [_shift(landscape, letter, favoured, reference) for letter, favoured, reference in asked]
+    designs = _designs(landscape, runs)
+    reading = {design.arm: design.reading for design in designs}
+    found = [_shift(landscape, letter, favoured, reference) for letter, favoured, reference in _hypotheses(designs)]
     corrected = holm([shift.p for shift in found])
-    return [replace(shift, p_holm=p, verdict=_verdict(shift, p)) for shift, p in zip(found, corrected, strict=True)]
+    return [
+        replace(shift, p_holm=p, verdict=_verdict(shift, p), reading=reading[shift.favoured])
+        for shift, p in zip(found, corrected, strict=True)
+    ]
 
 
 def verdicts(found: Sequence[Shift]) -> dict[str, str]:
@@ -85,7 +90,8 @@ def readable(found: Sequence[Shift], kept: Sequence[Shift]) -> pd.DataFrame:
     """One row per hypothesis: whose boundary lies how many doublings further up, by both readings of survival."""
     rows = []
     for one, other in zip(found, kept, strict=True):
-        row = {"claim": one.letter, "compared": f"{one.favoured} less {one.reference}", "seeds": str(one.seeds)}
+        row = {"claim": one.letter, "compared": f"{one.favoured} less {one.reference}"}
+        row |= {"reading of the paper": one.reading or "-", "seeds": str(one.seeds)}
         for shift, survival in ((one, NOT_DEAD), (other, KEPT)):
             row[f"{survival}: further up by (doublings)"] = _doublings(shift)
             row[f"{survival}: p (Holm)"] = "-" if shift.p is None else f"{_p(shift.p)} ({_p(shift.p_holm)})"

@@ -31,7 +31,7 @@ TEN_TO_NINETY = 2.563  # the distance from 10 to 90 % of a normal distribution w
 APART = 1.5  # doublings, of an arm's boundaries around their centre
 WIDTH, WIDTH_SPREAD, ARM_SPREAD = 0.8, 0.7, 0.3  # from 10 to 90 %, doublings; deviations of its log: all arms, one arm
 OWN, SHARED = 0.3, 0.4  # doublings, scales of the priors of a seed's shift in one arm and in all
-CHAINS, BURN, KEEP = 16, 150, 500
+CHAINS, BURN, KEEP = 24, 150, 500
 _WIDTHS, _SHIFTS = np.geomspace(0.02, 8.0, 48), np.geomspace(0.01, 4.0, 40)  # grids of the deviations
 # Log densities on the grid, which is even in the logarithm: half-normal, and the same over the deviation itself, which
 # puts most of it near none.

@@ -39,8 +39,8 @@ class Design:
     def reading(self) -> str:
         """Which reading of the paper's turn ratio and normalisation ran, in words; empty where there is but one.
 
-        The authors' fork divides by the RMS of the ratios where it exceeds tau; equations 7 and 8 of the paper are known
-        from a description; a note has arithmetic turn ratios and a KL term times the clip fraction.
+        The authors' fork divides by the RMS of the ratios where it exceeds tau; equations 7 and 8 of the paper are
+        known from a description; a note has arithmetic turn ratios and a KL term times the clip fraction.
         """
         kind, tau = self.settings.get("slot.stabilise.kind"), self.settings.get("slot.stabilise.tau")
         over = f", rho > {tau:g}" if isinstance(tau, (int, float)) else ""

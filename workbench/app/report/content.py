@@ -219,11 +219,11 @@ def of_region(found: Results, level: int) -> list[Section]:
         return [Section("Stability region", [Text(str(error))], level)]
     kept = landscape.read_as(KEPT)
     parts = _maps(landscape, by_column(landscape), by_point(landscape))
-    for one, who in ((landscape, "every run that did not collapse"), (kept, "only runs that learned and kept it")):
+    for one, who in ((landscape, "all runs that did not collapse"), (kept, "only runs that learned and kept it")):
         series, columns = by_series(one), by_column(one)
         does = region.FALLS[one.survival]
         parts += [
-            Text(f"Stable area where {who} counts as a survivor, with 95 % intervals of the fit."),
+            Text(f"Stable area where {who} count as survivors, with 95 % intervals of the fit."),
             Table.of(region.readable_series(series)),
             Text(f"Boundary: {one.settings.along} at which half of the runs {does}, by {one.across}."),
             Table.of(region.readable_columns(columns)),
