@@ -4,10 +4,9 @@ import tomllib
 
 import tomli_w
 
-from workbench.algorithms import ALGORITHMS
+from workbench.algorithms import ALGORITHMS, measured
 from workbench.algorithms.dictionary import dictionary
 from workbench.app.declared import declared
-from workbench.cli.measured import measured
 from workbench.diagnostics.notation import SYMBOLS, collapse_rule
 from workbench.objective import KINDS
 

@@ -32,6 +32,17 @@ def test_help_of_every_verb_starts_without_heavy_packages() -> None:
     assert done.stdout.splitlines() == [f"{verb}|0|True|[]" for verb in asked]
 
 
+def test_the_help_page_imports_no_verb() -> None:
+    code = (
+        "import sys\nfrom workbench.cli.main import app\napp(['--help'], standalone_mode=False)\n"
+        "heavy = {'workbench.spec', 'workbench.cli.run', 'pydantic', 'pandas', 'numpy', 'duckdb', 'torch'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert "[]" in done.stderr.splitlines(), done.stderr
+    assert all(verb in done.stdout for verb in ("Measure speed", "List the algorithms", "Serve passages"))
+
+
 def test_every_module_named_like_a_verb_is_a_verb() -> None:
     assert {"ls", "show", "sql", "sync", "rescan", "doctor", "run", "plan", "compare"} <= set(verbs()) <= set(VERBS)
 

@@ -1,4 +1,4 @@
-"""`sorl algorithms`: what there is, what one consists of, how two differ."""
+"""`sorl algorithms`: list the algorithms, show one, compare two."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from workbench.objective import Algorithm
 
-_FORMATS = ("table", "md", "json")
-
 
 def algorithms(
     names: Annotated[
@@ -26,7 +24,7 @@ def algorithms(
     form: Annotated[str, typer.Option("--format", help="table, md or json.")] = "table",
 ) -> None:
     """List the algorithms, show the slots of one, or the slots in which two differ."""
-    check_format(form, _FORMATS)
+    check_format(form, ("table", "md", "json"))
     show_algorithms(names or [], form)
 
 
@@ -38,12 +36,12 @@ def show_algorithms(names: list[str], form: str = "table") -> None:
         show(_listing(), form)
     elif names[0] == "diff":
         if len(names) != 3:
-            raise InputError("diff compares two algorithms; write: sorl algorithms diff ppo st-ppo")
+            raise InputError("diff compares two algorithms: sorl algorithms diff ppo st-ppo")
         _show_difference(resolve(names[1]), resolve(names[2]), form)
     elif len(names) == 1:
         _show_one(resolve(names[0]), form)
     else:
-        raise InputError(f"one algorithm at a time; to compare two write: sorl algorithms diff {names[0]} {names[1]}")
+        raise InputError(f"one algorithm at a time; to compare two: sorl algorithms diff {names[0]} {names[1]}")
 
 
 def _listing() -> pd.DataFrame:
@@ -52,44 +50,40 @@ def _listing() -> pd.DataFrame:
     from workbench.algorithms import ALGORITHMS, differences
     from workbench.algorithms.dictionary import by_family
 
-    rows = []
-    for family, members in by_family():
-        for algorithm in members:
-            base = ALGORITHMS[algorithm.differs_from] if algorithm.differs_from else None
-            rows.append(
-                {
-                    "family": family,
-                    "algorithm": algorithm.name,
-                    "title": algorithm.title,
-                    "differs from": f"{base.name} in {', '.join(differences(base, algorithm))}" if base else "-",
-                    "critic": "yes" if algorithm.critic else "no",
-                    "rollouts a prompt": algorithm.group_size,
-                    "experimental": "yes" if algorithm.experimental else "",
-                    "paper": algorithm.paper,
-                }
-            )
-    return pd.DataFrame(rows)
+    def difference(a: Algorithm) -> str:
+        if a.differs_from is None:
+            return "-"
+        return f"{a.differs_from} in {', '.join(differences(ALGORITHMS[a.differs_from], a))}"
+
+    return pd.DataFrame(
+        {
+            "family": family,
+            "algorithm": a.name,
+            "title": a.title,
+            "differs from": difference(a),
+            "critic": "yes" if a.critic else "no",
+            "rollouts a prompt": a.group_size,
+            "experimental": "yes" if a.experimental else "",
+            "paper": a.paper,
+        }
+        for family, members in by_family()
+        for a in members
+    )
 
 
 def _show_one(algorithm: Algorithm, form: str) -> None:
     import pandas as pd
 
+    from workbench.algorithms import measured
+    from workbench.algorithms.dictionary import NOT_YET
     from workbench.cli.plan import choice
     from workbench.objective import KINDS
 
     if form != "json":
         echo(f"{algorithm.title}\n{algorithm.formula}\n{algorithm.paper}")
-        echo(f"Claimed: {algorithm.claim}\nMeasured: {_measured(algorithm.name)}")
+        echo(f"Claimed: {algorithm.claim}\nMeasured: {measured().get(algorithm.name, NOT_YET)}")
         echo(f"Experimental: {algorithm.experimental}\n" if algorithm.experimental else "")
     show(pd.DataFrame([{"slot": slot, "choice": choice(getattr(algorithm, slot))} for slot in KINDS]), form)
-
-
-def _measured(name: str) -> str:
-    """What the shipped results say; from the copy that travels with an installed package, as they do not."""
-    from workbench.algorithms.dictionary import NOT_YET
-    from workbench.app.declared import declared
-
-    return {entry["name"]: entry["measured"] for entry in declared()["algorithm"]}.get(name) or NOT_YET
 
 
 def _show_difference(a: Algorithm, b: Algorithm, form: str) -> None:
@@ -98,11 +92,9 @@ def _show_difference(a: Algorithm, b: Algorithm, form: str) -> None:
     from workbench.algorithms import differences
     from workbench.cli.plan import choices
 
-    rows = [
-        {"slot": slot, **dict(zip((a.name, b.name), choices(pair), strict=True))}
-        for slot, pair in differences(a, b).items()
-    ]
-    if not rows and form != "json":
+    found = differences(a, b)
+    if not found and form != "json":
         echo(f"{a.name} and {b.name} are the same algorithm.")
         return
+    rows = [(slot, *choices(pair)) for slot, pair in found.items()]
     show(pd.DataFrame(rows, columns=["slot", a.name, b.name]), form)

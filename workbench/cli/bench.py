@@ -1,4 +1,4 @@
-"""`sorl bench`: speed, each figure beside its baseline, both measured in the same run."""
+"""`sorl bench`: start the benchmarks (bench/) and studies (studies/) of a clone; they are not installed."""
 
 from __future__ import annotations
 
@@ -13,30 +13,20 @@ from workbench.cli.text import echo
 from workbench.spec import InputError, nearest
 
 CLONE = Path(__file__).parents[2]
+STUDIES = ("diagnose", "attribution", "warning", "search")
 PARTS = ("rollout", "update", "logging", "ingest", "packing", "vocabulary", "retrieval", "replay", "shares", "live",
          "browse", "trl")  # fmt: skip
-ON_REQUEST = ("live", "browse")  # left out where no part is named: minutes, a browser, tens of gigabytes
-SCORES = ("diagnose", "attribution", "warning", "search")
+ON_REQUEST = ("live", "browse")  # run only if named: minutes, a browser, tens of gigabytes
 
 
 def bench(
     ctx: typer.Context,
-    what: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[diagnose|attribution|warning|search]",
-            help="How often `sorl diagnose` is right: about the runs of the fault lab, and about who carries a spike; "
-            "how well a collapse is foreseen; what a search needs of a full grid.",
-            show_default=False,
-        ),
+    study: Annotated[
+        str | None, typer.Argument(metavar="[diagnose|attribution|warning|search]", help="A study.", show_default=False)
     ] = None,
     experiments: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[EXPERIMENT]...",
-            help="warning, search: the runs to evaluate, beside those of --from.",
-            show_default=False,
-        ),
+        typer.Argument(metavar="[EXPERIMENT]...", help="warning, search: experiments to evaluate.", show_default=False),
     ] = None,
     only: Annotated[
         str | None, typer.Option(metavar="PART,PART", help=f"Some of: {', '.join(PARTS)}.", show_default=False)
@@ -45,7 +35,7 @@ def bench(
     output: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Also write every sample here (JSON; of scores Parquet).", show_default=False
+            metavar="FILE", help="Also write every sample here: JSON, Parquet for a study.", show_default=False
         ),
     ] = None,
     shipped: Annotated[
@@ -53,68 +43,61 @@ def bench(
         typer.Option(
             "--from",
             metavar="FILE.parquet",
-            help="diagnose, attribution: count the cases of it. warning, search: runs of "
-            "`sorl report --export` (warning: or of a corpus). Again for more, not of attribution.",
+            help="Read what a study counts from this file: scored cases (diagnose, attribution), results of `sorl "
+            "report --export` (warning, search) or a corpus (warning). Repeat for more than one, but for attribution.",
             show_default=False,
         ),
     ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Torch threads, both sides.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Torch threads of both sides.")] = 1,
     size: Annotated[
-        str, typer.Option(metavar="RUNSxSTEPSxTURNS", help="browse: rows that are made for it.")
+        str, typer.Option(metavar="RUNSxSTEPSxTURNS", help="browse: size of the synthetic database.")
     ] = "1000x10000x8",
     data: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="browse: make the rows there and keep them.", show_default=False),
+        typer.Option(metavar="FOLDER", help="browse: keep the synthetic database here.", show_default=False),
     ] = None,
 ) -> None:
-    """Measure rollout, update, a whole iteration, logging and ingest, each beside its baseline.
+    """Measure speed, each part against its baseline, or rerun a study. Needs a clone of the repository.
 
-    `sorl bench diagnose` scores the diagnosis instead: on the finished runs of fault_lab and fault_lab_healthy, or
-    --from a file of such scores. `sorl bench attribution` plants faults in batches of its own and counts how often
-    the turn and the tokens are named that carry them. `sorl bench warning` evaluates the detectors of early warning on
-    finished runs; --output keeps the runs as a corpus. `sorl bench search` holds the search of a region against a full
-    grid: how many of its runs it would have asked for, and how far apart the boundaries are.
+    diagnose: how often `sorl diagnose` names the injected fault, on the finished runs of fault_lab and
+    fault_lab_healthy. attribution: how often it names the turn and the tokens of a planted fault. warning: how soon,
+    how often and how wrongly detectors warn of a collapse; --output keeps the runs as a corpus. search: how many runs
+    of a full grid the search of a region needs, and how far its boundaries are off.
 
-    Parts live and browse run when they are named: they hold the app to its bars.
+    The parts live and browse, which hold the app to its latency bars, run only if named with --only.
     """
-    _clone()
-    if what is None:
+    if not (CLONE / "bench" / "main.py").is_file():
+        raise InputError("benchmarks and studies are not installed: run `sorl bench` from a clone of the repository")
+    if str(CLONE) not in sys.path:
+        sys.path.insert(0, str(CLONE))
+    if study is None:
         from bench.main import main
 
         main(runs_of(ctx), only, rounds, output, threads, size, data)
         return
-    if what not in SCORES:
-        known = ", ".join(SCORES)
-        raise InputError(f"sorl bench '{what}' is unknown{nearest(what, SCORES)}; there is: {known}, and --only")
-    if experiments and what in ("diagnose", "attribution"):
-        raise InputError(f"sorl bench {what} takes no experiment, and got '{experiments[0]}'")
-    if what == "attribution" and len(shipped or []) > 1:
+    if study not in STUDIES:
+        known = ", ".join(STUDIES)
+        raise InputError(f"sorl bench '{study}' is unknown{nearest(study, STUDIES)}; there is: {known}, and --only")
+    if experiments and study in ("diagnose", "attribution"):
+        raise InputError(f"sorl bench {study} takes no experiment, and got '{experiments[0]}'")
+    if study == "attribution" and len(shipped or []) > 1:
         raise InputError("sorl bench attribution counts the cases of one --from")
-    echo(_score(what, runs_of(ctx), experiments or [], shipped or [], output))
+    echo(_page(study, runs_of(ctx), experiments or [], shipped or [], output))
 
 
-def _score(what: str, runs: Path, experiments: list[str], files: list[Path], output: Path | None) -> str:
-    """Return the page of one study."""
-    if what == "diagnose":
+def _page(study: str, runs: Path, experiments: list[str], files: list[Path], output: Path | None) -> str:
+    if study == "diagnose":
         from studies import diagnosis
 
         return diagnosis.main(runs, files, output)
-    if what == "attribution":
+    if study == "attribution":
         from studies import attribution
 
         return attribution.main(files[0] if files else None, output)
-    if what == "warning":
+    if study == "warning":
         from studies.early_warning import page
 
         return page.main(runs, experiments, files, output)
     from studies import search
 
     return search.main(runs, experiments, files)
-
-
-def _clone() -> None:
-    """Make the folders bench/ and studies/ importable. Raises InputError where sorl was installed without them."""
-    if not (CLONE / "bench" / "main.py").is_file():
-        raise InputError("benchmarks and studies are not installed: run `sorl bench` from a clone of the repository")
-    if str(CLONE) not in sys.path:
-        sys.path.insert(0, str(CLONE))

@@ -1,4 +1,4 @@
-"""`sorl doctor`: is everything here that a run and a look at it need; each line says what to type where it is not."""
+"""`sorl doctor`: check the installation and the runs folder; each problem comes with the command that mends it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ class Check:
 
 def doctor(ctx: typer.Context) -> None:
     """Check versions, processor, disk, runs folder, database and segments; exit code 1 if something must be fixed."""
-
     failed = False
     checks: tuple[Callable[[], Iterator[Check]], ...] = (
         versions, processor, accelerator, lambda: disk(ctx.obj), lambda: folder(ctx.obj), lambda: database(ctx.obj),
@@ -48,7 +47,7 @@ def doctor(ctx: typer.Context) -> None:
 
 
 def versions() -> Iterator[Check]:
-    """Python and the packages that runs and screens need."""
+    """Check Python and the packages that training and the app need."""
     yield Check(
         "ok", f"python {platform.python_version()}, sorl {_version('sorl') or 'not installed, run from a checkout'}"
     )
@@ -63,7 +62,7 @@ def versions() -> Iterator[Check]:
 
 
 def processor() -> Iterator[Check]:
-    """Cores that this process may use, and the thread count that torch will pick up."""
+    """Check the cores that this process may use, and the thread count that torch picks up."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = os.environ.get("OMP_NUM_THREADS")
     yield Check("ok", f"{cores} cores, OMP_NUM_THREADS {threads or 'not set (each run sets its own threads)'}")
@@ -73,7 +72,7 @@ def processor() -> Iterator[Check]:
 
 
 def accelerator() -> Iterator[Check]:
-    """What torch would train on."""
+    """Report the device that torch trains on."""
     if not _version("torch"):
         return
     import torch
@@ -81,11 +80,11 @@ def accelerator() -> Iterator[Check]:
     if torch.cuda.is_available():
         yield Check("ok", f"torch sees {torch.cuda.device_count()} GPU: {torch.cuda.get_device_name(0)}")
     else:
-        yield Check("ok", "torch trains on the CPU (no CUDA device); the default world is made for that")
+        yield Check("ok", "torch trains on the CPU (no CUDA device), which is enough for the default world")
 
 
 def disk(runs: Path) -> Iterator[Check]:
-    """Room where runs are written."""
+    """Check the free space where runs are written."""
     place = next((p for p in (runs.absolute(), *runs.absolute().parents) if p.exists()), Path("/"))
     free = shutil.disk_usage(place).free
     words = f"{free / 1e9:.1f} GB free at '{place}'"
@@ -98,7 +97,7 @@ def disk(runs: Path) -> Iterator[Check]:
 
 
 def folder(runs: Path) -> Iterator[Check]:
-    """The runs folder can be written."""
+    """Check that the runs folder can be written."""
     if not runs.exists():
         yield Check("warn", f"no runs folder '{runs}' yet", "sorl run FILE.toml makes it")
     elif not runs.is_dir():
@@ -115,7 +114,7 @@ def folder(runs: Path) -> Iterator[Check]:
 
 
 def database(runs: Path) -> Iterator[Check]:
-    """The index opens, its segments are whole, and its runs are what they say they are."""
+    """Check that the database opens, that segments are whole, and that no run stopped before its end."""
     from workbench.spec import InputError
     from workbench.store.connect import Busy
     from workbench.store.connect import database as index
@@ -137,7 +136,9 @@ def database(runs: Path) -> Iterator[Check]:
     except InputError as error:
         yield Check("fail", str(error), f"rm '{index(runs)}' && sorl sync")
         return
-    yield Check("ok", f"database '{index(runs)}': {counted[0]} runs in {counted[1]} experiments, nobody is writing")
+    yield Check(
+        "ok", f"database '{index(runs)}': {counted[0]} runs in {counted[1]} experiments, not in use by a writer"
+    )
     yield from _segments(reader)
     yield from _stale(reader, runs)
 

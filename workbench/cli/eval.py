@@ -1,4 +1,4 @@
-"""`sorl eval`: a run's policy on a benchmark or a file of questions."""
+"""`sorl eval`: evaluate a run's policy on a benchmark or a file of questions."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ def eval(
         str, typer.Option(metavar=_METAVAR, help="A benchmark, or a .jsonl or .parquet file.", show_default=False)
     ],
     split: Annotated[
-        str | None, typer.Option(help="Split of a benchmark; default: the one that papers report.", show_default=False)
+        str | None,
+        typer.Option(help="Split of a benchmark; default: the one that is usually reported.", show_default=False),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Only the first so many questions.", show_default=False)
+        int | None, typer.Option(min=1, help="Ask only the first N questions.", show_default=False)
     ] = None,
     corpus: Annotated[
         Path | None, typer.Option(metavar="FILE.jsonl", help="Search these passages by BM25.", show_default=False)
@@ -33,25 +34,23 @@ def eval(
     retriever: Annotated[
         str | None, typer.Option(metavar="URL", help="Search through this server.", show_default=False)
     ] = None,
-    search: Annotated[
-        bool, typer.Option(help="--no-search: the retriever returns nothing; what is left is memory.")
-    ] = True,
-    topk: Annotated[int, typer.Option(min=1, max=5, help="Passages a search.")] = 3,
+    search: Annotated[bool, typer.Option(help="--no-search: the retriever returns nothing.")] = True,
+    topk: Annotated[int, typer.Option(min=1, max=5, help="Passages per search.")] = 3,
     max_turns: Annotated[
-        int | None, typer.Option(min=1, help="Turns an episode; default: as trained.", show_default=False)
+        int | None, typer.Option(min=1, help="Turns per episode; default: as trained.", show_default=False)
     ] = None,
     max_turn_tokens: Annotated[
-        int | None, typer.Option(min=4, help="Tokens a turn; default: as trained.", show_default=False)
+        int | None, typer.Option(min=4, help="Tokens per turn; default: as trained.", show_default=False)
     ] = None,
     step: Annotated[
-        int | None, typer.Option(min=0, help="Checkpoint to take; default: the newest.", show_default=False)
+        int | None, typer.Option(min=0, help="Step of the checkpoint; default: the newest.", show_default=False)
     ] = None,
-    greedy: Annotated[bool, typer.Option("--greedy", help="The most likely token, instead of sampling.")] = False,
-    batch: Annotated[int, typer.Option(min=1, help="Episodes at a time.")] = 64,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Take the most likely token instead of sampling.")] = False,
+    batch: Annotated[int, typer.Option(min=1, help="Episodes per batch.")] = 64,
 ) -> None:
-    """Answer every question of a data set with a run's policy; exact match, F1 or choice accuracy with intervals.
+    """Evaluate a run's policy on a data set: exact match, F1 or choice accuracy with 95 % intervals.
 
-    The row goes into table `evaluation` of that run.
+    The result is printed and written to table `evaluation`.
     """
     from workbench.agent.data.benchmarks import load
     from workbench.cli.database import current, note
@@ -67,7 +66,7 @@ def eval(
     chosen = examine.examined(folder, step)
     questions = load(data, split, limit)
     if questions.left_out:
-        note(f"{questions.left_out} rows of {data} have no gold answer and are left out")
+        note(f"{questions.left_out} rows of {data} have no gold answer and are skipped")
     settings = _world(chosen.settings, corpus, retriever, topk if search else 0, max_turns, max_turn_tokens)
     world = examine.world_for(settings, questions.items)
     name = questions.name if search else f"{questions.name}-no-search"
@@ -83,12 +82,12 @@ def eval(
 def _world(
     settings: RunSettings, corpus: Path | None, url: str | None, top_k: int, turns: int | None, tokens: int | None
 ) -> WorldSettings:
-    """The world that the questions are asked in: as trained, with the retriever that was named."""
+    """Return the world to ask in: as trained, with the retriever of the options."""
     from workbench.spec import RetrieverSettings, WorldSettings
 
     trained = settings.world
     if corpus is not None and url is not None:
-        raise InputError("--corpus and --retriever name two retrievers; keep one")
+        raise InputError("--corpus and --retriever both name a retriever; give one of them")
     if url is not None:
         retriever = RetrieverSettings(kind="http", url=url)
     elif corpus is not None:
@@ -100,7 +99,7 @@ def _world(
     else:
         raise InputError(
             f'this run searched its own world ("{trained.kind}"), which has no passages for other questions; '
-            "name some: --corpus FILE.jsonl or --retriever URL, or type --no-search"
+            "name some: --corpus FILE.jsonl or --retriever URL, or add --no-search"
         )
     return WorldSettings(
         kind="dataset",
@@ -113,7 +112,7 @@ def _world(
 
 
 def _tokenizer(folder: Path, runs: Path, settings: RunSettings) -> Any:
-    """The tokenizer of the weights that the run began from; a checkpoint holds weights only."""
+    """Return the tokenizer of the initial weights; a checkpoint holds weights only."""
     from transformers import AutoTokenizer
 
     from workbench.learn.warmstart import ensure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 from importlib import import_module
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from workbench.cli.text import echo, message, visible
 
@@ -26,6 +27,13 @@ _USAGE: Any = typer.BadParameter.__mro__[1]  # click's UsageError, of which late
 class Verbs(TyperGroup):
     """Looks verbs up by module, so that one verb's imports cost the others nothing."""
 
+    _listing = False  # the help page is being written: it needs a line about each verb, not the verb
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help page without importing a verb."""
+        self._listing = True
+        super().format_help(ctx, formatter)
+
     def list_commands(self, ctx: Any) -> list[str]:
         """The verbs that this installation has."""
         return [verb for verb in VERBS if find_spec(f"workbench.cli.{verb}")]
@@ -34,6 +42,8 @@ class Verbs(TyperGroup):
         """The command of a verb; None for an unknown one, which is then refused with the nearest name."""
         if cmd_name not in self.list_commands(ctx):
             return None
+        if self._listing:
+            return TyperCommand(cmd_name, help=summary(cmd_name))
         module = import_module(f"workbench.cli.{cmd_name}")
         verb = getattr(module, cmd_name, None) or module.app
         if not isinstance(verb, typer.Typer):
@@ -53,10 +63,10 @@ class Verbs(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Accept the global --runs after the verb too, where everybody types it."""
+        """Accept the global --runs after the verb too, as it is often typed."""
         for word in args:
             if not _writable(word):
-                ctx.fail(f"'{visible(message(word))}' holds a NUL or is no UTF-8 text, which no name here may be")
+                ctx.fail(f"'{visible(message(word))}' holds a NUL or is not UTF-8")
         return list(super().parse_args(ctx, _global_first(args)))
 
     def invoke(self, ctx: Any) -> Any:
@@ -71,13 +81,22 @@ class Verbs(TyperGroup):
         except _USAGE as error:
             error.message = visible(message(error.message))
             raise
-        except BrokenPipeError:  # `sorl sql ... | head`: whoever read us has seen enough
+        except BrokenPipeError:  # `sorl sql ... | head`: the reader has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except OSError as error:  # a disk that is full, a folder that cannot be made, a name that is too long
             place = f"'{error.filename}': " if error.filename is not None else ""
             echo(f"sorl: {message(f'{place}{error.strerror or error}')}", err=True)
             raise typer.Exit(WRONG_INPUT) from None
+
+
+def summary(verb: str) -> str:
+    """Return the first line of a verb's help, read from its source."""
+    found = find_spec(f"workbench.cli.{verb}")
+    tree = ast.parse(Path(found.origin).read_text(encoding="utf-8")) if found and found.origin else ast.parse("")
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    chosen = next((node for node in functions if node.name == verb), functions[0])
+    return (ast.get_docstring(chosen) or "").split("\n")[0]
 
 
 def _writable(word: str) -> bool:

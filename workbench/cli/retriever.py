@@ -1,4 +1,4 @@
-"""`sorl retriever serve`: Search-R1's retrieval protocol over a corpus."""
+"""`sorl retriever serve`: serve passages by Search-R1's retrieval protocol."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 @app.callback()
 def group() -> None:
-    """Retrieval over a corpus of passages."""
+    """Serve passages of a corpus to search agents: `sorl retriever serve`."""
 
 
 @app.command()
@@ -27,16 +27,18 @@ def serve(
     corpus: Annotated[
         Path,
         typer.Option(
-            metavar="FILE.jsonl", help='Passages, a line each: {"id": ..., "contents": ...}.', show_default=False
+            metavar="FILE.jsonl", help='One passage per line: {"id": ..., "contents": ...}.', show_default=False
         ),
     ],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
-    host: Annotated[str, typer.Option(help="Address to listen on; the default is this machine only.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = 8000,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; the default serves this machine only.")
+    ] = "127.0.0.1",
     kind: Annotated[str, typer.Option(help="bm25 or dense.")] = "bm25",
-    model: Annotated[str, typer.Option(help="Embedding model of --kind dense, a name or a folder.")] = (
+    model: Annotated[str, typer.Option(help="Embedding model of --kind dense: a name or a folder.")] = (
         "intfloat/e5-base-v2"
     ),
-    topk: Annotated[int, typer.Option(min=1, max=1000, help="Passages a query where a request does not say.")] = 3,
+    topk: Annotated[int, typer.Option(min=1, max=1000, help="Passages per query if the request does not say.")] = 3,
 ) -> None:
     """Answer POST /retrieve as Search-R1's server does, until Ctrl-C."""
     from workbench.agent.retrievers.build import retriever_of
@@ -45,11 +47,11 @@ def serve(
 
     if kind not in ("bm25", "dense"):
         raise InputError(f"--kind '{kind}' is no retriever{nearest(kind, ('bm25', 'dense'))}; there is: bm25, dense")
-    echo(f"reading {corpus} (the index is made on first use)", err=True)
+    echo(f"reading {corpus} (the index is built on first use)", err=True)
     settings = RetrieverSettings(kind="bm25" if kind == "bm25" else "dense", corpus=str(corpus), model=model)
     with RetrievalServer(retriever_of(settings), host, port, topk) as server:
         if host not in _LOCAL:
-            echo(f"anyone who can reach {host} can query this server: it asks for no password", err=True)
+            echo(f"anyone who can reach {host} can query this server: it has no password", err=True)
         echo(server.url)
         signal.signal(signal.SIGTERM, _interrupt)
         with contextlib.suppress(KeyboardInterrupt):

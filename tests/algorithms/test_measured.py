@@ -8,9 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from docs.measured import SHIPPED, measured
+from workbench import algorithms
 from workbench.algorithms import ALGORITHMS
 from workbench.analysis import results
-from workbench.cli.measured import SHIPPED, measured
 
 
 def filed(folder: Path, name: str, **columns: list[object]) -> None:
@@ -26,6 +27,7 @@ def filed(folder: Path, name: str, **columns: list[object]) -> None:
 def test_the_shipped_lines_are_the_counts_of_the_shipped_runs() -> None:
     runs = results.read(SHIPPED / "six_by_five.parquet").runs
     told = measured()
+    assert algorithms.measured() == told, "make docs"
     for name in ("ppo", "grpo", "st-ppo"):
         mine = runs[runs["algorithm"] == name]
         fell = int((mine["outcome"] == "collapsed").sum())

@@ -1,4 +1,7 @@
-"""What the shipped results say of each algorithm, in a line: its page, the glossary and `sorl algorithms` show it."""
+"""What the shipped results say of each algorithm, in a line; `make docs` writes it to algorithms/measured.toml.
+
+The page of algorithms, the glossary and `sorl algorithms` show it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
     from workbench.analysis.results import Results
     from workbench.spec import GridFile
 
-SHIPPED = Path(__file__).parents[2] / "experiments" / "results"
+SHIPPED = Path(__file__).parents[1] / "experiments" / "results"
 _FIRST = ("six_by_five", "region_sgd")  # the others by name
 
 
