@@ -19,7 +19,7 @@ from bench.measure import Comparison, Latency, Sample, Side, Target, alternate
 from bench.processes import ITERATION, worker
 from bench.training import Scene
 from workbench.diagnostics import CATALOGUE
-from workbench.grid.rows import change
+from workbench.grid.folder import change
 from workbench.spec import InputError
 from workbench.store.reader import Reader
 from workbench.store.sync import sync

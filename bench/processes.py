@@ -17,7 +17,7 @@ from typing import Any
 from bench.measure import Comparison, Sample, Side, Target, alternate
 from bench.training import Scene
 from workbench.algorithms import resolve
-from workbench.grid.machine import cores
+from workbench.grid.process import cores
 from workbench.spec import InputError
 
 ITERATION = Path(__file__).with_name("iteration.py")

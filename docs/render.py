@@ -337,7 +337,7 @@ def region_settings() -> str:
 
 def cell_events() -> str:
     """Return one row per event that the grid writes about the process of a cell."""
-    from workbench.grid.events import KINDS
+    from workbench.grid.folder import KINDS
 
     return markdown(("event", "severity", "what happened"), ((f"`{k.name}`", k.severity, k.meaning) for k in KINDS))
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.grid.harness import put_scripted_trainer
 from tests.store.fixture import START, Shape, write_experiment, write_run, write_segment, write_status
-from workbench.grid.run import Commands
 from workbench.spec import RunSettings
 
 Sorl = Callable[..., Any]
@@ -104,9 +103,7 @@ def test_compare_of_runs_without_settings_has_nothing_to_check(sorl: Sorl, runs:
 def test_run_warns_before_it_trains_and_leaves_the_violation_as_an_event_of_its_runs(
     sorl: Sorl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = Path(__file__).parents[1] / "grid" / "trainer.py"
-    commands = Commands((sys.executable, str(trainer)), (sys.executable, "-c", "pass"))
-    monkeypatch.setattr("workbench.grid.run.Commands", lambda: commands)
+    put_scripted_trainer(monkeypatch)
     runs, path = tmp_path / "runs", grid(tmp_path, f"[base]\niterations = 2\n{IDLE}")
     warning = "Warning: ppo · clip.high 0.2 and ppo · clip.high 0.4 are one arm under 2 names"
     for attempt in ("first", "again"):

@@ -11,17 +11,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from tests.grid.harness import put_scripted_trainer
 from workbench.cli.main import app
-from workbench.grid.run import Commands
 
-TRAINER = Path(__file__).parents[1] / "grid" / "trainer.py"
 Sorl = Callable[..., Result]
 
 
 def typed(folder: Path, patch: pytest.MonkeyPatch) -> Sorl:
     """Types `sorl ...` in `folder`, where the trainer is the scripted one."""
-    commands = Commands((sys.executable, str(TRAINER)), (sys.executable, "-c", "pass"))
-    patch.setattr("workbench.grid.run.Commands", lambda: commands)
+    put_scripted_trainer(patch)
     patch.chdir(folder)
     return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
 
@@ -78,7 +76,7 @@ def test_the_same_command_trains_nothing_twice_and_shows_the_same_table(sorl: So
     first = sorl("run", path)
     again = sorl("run", path)
     assert again.stdout == first.stdout
-    assert "4 finished before; 0 to run" in again.stderr
+    assert "4 already finished; 0 to run" in again.stderr
 
 
 def test_changes_on_the_command_line_are_different_runs(sorl: Sorl, tmp_path: Path) -> None:

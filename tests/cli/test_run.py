@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from tests.grid.harness import put_scripted_trainer
 from workbench.cli.main import app
-from workbench.grid.run import Commands
 
-TRAINER = Path(__file__).parents[1] / "grid" / "trainer.py"
 Sorl = Callable[..., Result]
 FELL = {"row": {"outcome": "collapsed", "collapse_step": 12, "peak_success": 0.6, "final_success": 0.05}}
 STOOD = {"row": {"outcome": "healthy", "peak_success": 0.75, "final_success": 0.72}, "grad_norm": 2.5}
@@ -23,8 +21,7 @@ STOOD = {"row": {"outcome": "healthy", "peak_success": 0.75, "final_success": 0.
 @pytest.fixture
 def sorl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sorl:
     """Types `sorl ...` in a folder of its own, where the trainer is the scripted one."""
-    commands = Commands((sys.executable, str(TRAINER)), (sys.executable, "-c", "pass"))
-    monkeypatch.setattr("workbench.grid.run.Commands", lambda: commands)
+    put_scripted_trainer(monkeypatch)
     monkeypatch.chdir(tmp_path)
     return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
 
@@ -74,7 +71,7 @@ def test_a_grid_without_a_bad_end_says_nothing_of_it(sorl: Sorl, tmp_path: Path)
 
 def test_a_cell_over_its_memory_or_without_a_sign_of_life_is_named(sorl: Sorl, tmp_path: Path) -> None:
     path = grid(tmp_path, seeds="[0]", **{"ppo": {"grow_at": 2}, "st-ppo": {"hang_at": 2}})
-    result = sorl("run", path, "--memory", "0.3", "--hang-seconds", "6", "--retries", "0", "--workers", "2")
+    result = sorl("run", path, "--memory", "0.3", "--hang-seconds", "3", "--retries", "0", "--workers", "2")
     assert result.exit_code == 1
     causes = {row[0]: row[2:] for row in table_after(result.stdout, "Ended badly")[2:]}
     assert causes["ppo"][0] == "out of memory"
@@ -143,7 +140,7 @@ def test_a_retried_cell_shows_its_attempts_and_what_happened_between_them(sorl: 
     assert sorl("run", path).exit_code == 0
     shown = sorl("show", "ppo-s0").stdout
     assert "attempt         2" in shown
-    assert "attempt 2 goes on from the checkpoint after 2 steps; before it: RuntimeError: scripted failure" in shown
+    assert "attempt 2 starts from the checkpoint after 2 steps; before it: RuntimeError: scripted failure" in shown
     rescan = sorl("rescan", "demo")
     assert "withdrawn" not in rescan.stdout, "what happened to a process is not a rule's to judge again"
 

@@ -20,19 +20,14 @@ import pyarrow.parquet as pq
 import pytest
 import tomli_w
 
-from tests.grid.harness import TRAINER
+from tests.grid.harness import PATCH
 from tests.learn.tiny import TINY, merged, rows
-from workbench.grid.rows import last_row
+from workbench.grid.folder import last_row
 from workbench.spec import TABLES
 
 ROOT = Path(__file__).parents[2]
 ARMS = ("ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo")
-SCRIPTED = (
-    "import sys, workbench.grid.run as run\n"
-    f"commands = run.Commands((sys.executable, {str(TRAINER)!r}), (sys.executable, '-c', 'pass'))\n"
-    "run.Commands = lambda: commands\n"
-    "from workbench.cli.main import main\nmain()\n"
-)
+SCRIPTED = f"{PATCH}from workbench.cli.main import main\nmain()\n"
 
 
 @dataclass

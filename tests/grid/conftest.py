@@ -1,4 +1,4 @@
-"""Processes that tests of the grid start beside themselves."""
+"""The scripted trainer in the place of the real one, and processes that tests start themselves."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.grid.harness import put_scripted_trainer
+
 Begin = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture(autouse=True)
+def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_scripted_trainer(monkeypatch)
 
 
 @pytest.fixture
 def begin() -> Iterator[Begin]:
-    """Starts processes that do not outlive the test, whatever becomes of it."""
+    """Starts processes that do not outlive the test."""
     begun: list[subprocess.Popen[str]] = []
 
     def start(*command: str) -> subprocess.Popen[str]:

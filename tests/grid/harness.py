@@ -1,29 +1,38 @@
-"""A grid over the scripted trainer: what it said, what its folders hold, and a second grid beside it."""
+"""A grid over the scripted trainer: what it reported, what its folders hold, and a second grid at the same time."""
 
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 
-from workbench.grid import rows
+from workbench.grid import folder as run_folder
 from workbench.grid.cell import Cell
 from workbench.grid.file import Grid, load
-from workbench.grid.run import Commands
-from workbench.grid.warm import warm_key
-from workbench.grid.watch import Result
+from workbench.grid.run import Result, Watch
+from workbench.learn.warmstart import key
 
 TRAINER = Path(__file__).with_name("trainer.py")
-COMMANDS = Commands(trainer=(sys.executable, str(TRAINER)), warmstart=(sys.executable, "-c", "pass"))
+# For programs of their own that run a grid over the scripted trainer.
+PATCH = (
+    f"import sys; sys.path[:0] = [{str(TRAINER.parents[2])!r}]\n"
+    "from workbench.grid import process\n"
+    "process.TRAINER, process.PRELOAD = 'tests.grid.trainer:main', ('tests.grid.trainer',)\n"
+)
 
 
-class Tape:
-    """Remembers what the grid said; `on_step` lets a test act in the middle of a run."""
+def put_scripted_trainer(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("workbench.grid.process.TRAINER", "tests.grid.trainer:main")
+    patch.setattr("workbench.grid.process.PRELOAD", ("tests.grid.trainer",))
+
+
+class Tape(Watch):
+    """Remembers what the grid reported; `on_step` lets a test act in the middle of a run."""
 
     def __init__(self, on_step: Any = None) -> None:
         self.started_cells: list[str] = []
@@ -33,9 +42,6 @@ class Tape:
         self.notes: list[str] = []
         self.closed = 0
         self._on_step = on_step
-
-    def begin(self, todo: Sequence[Cell], done: Sequence[Result], workers: int) -> None:
-        self.todo, self.skipped, self.workers = list(todo), list(done), workers
 
     def started(self, cell: Cell, resumed: bool) -> None:
         self.started_cells.append(cell.arm)
@@ -53,21 +59,15 @@ class Tape:
     def note(self, text: str) -> None:
         self.notes.append(text)
 
-    def tick(self) -> None: ...
-
     def close(self) -> None:
         self.closed += 1
 
 
 def grid_of(
-    folder: Path,
-    algorithms: Sequence[str] = ("ppo", "grpo"),
-    iterations: int = 4,
-    seeds: Sequence[int] = (0,),
-    warm: bool = True,
+    folder: Path, algorithms: Sequence[str] = ("ppo", "grpo"), iterations: int = 4, seeds: Sequence[int] = (0,),
     **scripts: Any,
-) -> Grid:
-    """A grid file in `folder`, read, with its scripts; its warm start counts as made unless `warm` is False."""
+) -> Grid:  # fmt: skip
+    """A grid file in `folder`, read, with its scripts; its warm start counts as made."""
     path = folder / "demo.toml"
     path.write_text(
         f'question = "Does the grid survive its cells?"\nseeds = {list(seeds)}\n[base]\niterations = {iterations}\n'
@@ -75,11 +75,14 @@ def grid_of(
     )
     script(folder, **scripts)
     grid = load(path)
-    if warm:
-        made = folder / "runs" / ".cache" / "warmstart" / warm_key(grid.cells[0].settings)
-        made.mkdir(parents=True, exist_ok=True)
-        (made / "model.safetensors").touch()
+    put_warm_start(folder / "runs", grid.cells[0])
     return grid
+
+
+def put_warm_start(runs: Path, cell: Cell) -> None:
+    made = runs / ".cache" / "warmstart" / key(cell.settings)
+    made.mkdir(parents=True, exist_ok=True)
+    (made / "model.safetensors").touch()
 
 
 def script(folder: Path, **scripts: Any) -> None:
@@ -106,7 +109,7 @@ def starts(folder: Path) -> int:
 
 def row(folder: Path) -> dict[str, Any]:
     """The run's newest row of table `run`."""
-    found = rows.last_row(folder)
+    found = run_folder.last_row(folder)
     assert found is not None
     return found
 
@@ -118,18 +121,15 @@ def events(folder: Path) -> list[dict[str, Any]]:
 
 
 def kinds(folder: Path) -> list[str]:
-    """What happened to the run, in order."""
+    """The kinds of the run's events, in order."""
     return [event["kind"] for event in events(folder)]
 
 
 def program(folder: Path, workers: int = 2) -> str:
-    """A second grid process over the same file; it prints how every cell stands."""
-    root = Path(__file__).parents[2]
+    """A second grid process over the same file; it prints the status of every cell."""
     return (
-        f"import sys; sys.path[:0] = [{str(root)!r}]\n"
-        "from pathlib import Path\nfrom tests.grid.harness import COMMANDS, Tape\n"
-        "from workbench.grid.file import load\nfrom workbench.grid.run import run\n"
-        f"results = run(load(Path({str(folder / 'demo.toml')!r})), Path({str(folder / 'runs')!r}), Tape(), "
-        f"commands=COMMANDS, workers={workers})\n"
-        "print(*(f'{r.cell.run_id}={r.status}' for r in results))\n"
+        f"{PATCH}from pathlib import Path\n"
+        "from workbench.grid.file import load\nfrom workbench.grid.run import Watch, run\n"
+        f"results = run(load(Path({str(folder / 'demo.toml')!r})), Path({str(folder / 'runs')!r}), Watch(), "
+        f"workers={workers})\nprint(*(f'{{r.cell.run_id}}={{r.status}}' for r in results))\n"
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,15 +18,17 @@ import pytest
 import tomli_w
 
 from tests.e2e.test_killed_grid import ROOT, place
-from tests.grid.harness import COMMANDS, Tape, by_arm, events, grid_of, kinds, row, starts
+from tests.grid.harness import Tape, by_arm, events, grid_of, kinds, row, starts
 from tests.learn.tiny import TINY, merged, rows
 from workbench.grid import folder as run_folder
+from workbench.grid import process
 from workbench.grid.cell import Cell
-from workbench.grid.executor import Executor, executor_of
 from workbench.grid.file import load
-from workbench.grid.run import run
-from workbench.grid.session import Limits
+from workbench.grid.process import Executor, executor_of
+from workbench.grid.run import Limits, run
 from workbench.spec import InputError
+
+REAL = process.TRAINER
 
 
 @pytest.fixture(scope="module")
@@ -37,39 +41,42 @@ def cluster() -> Iterator[Executor]:
 
 
 def trainer(folder: Path) -> psutil.Process:
-    """The process that trains in `folder`; the actor that started it is its parent."""
+    """The process that trains in `folder`: a worker of Ray."""
     return psutil.Process(int((folder / "starts.txt").read_text().split()[-1]))
 
 
-def test_cells_run_in_actors_side_by_side_and_end_as_on_this_machine(tmp_path: Path, cluster: Executor) -> None:
+def test_cells_run_in_workers_side_by_side_and_end_as_on_this_machine(tmp_path: Path, cluster: Executor) -> None:
     assert cluster.slots == 2
-    parents: dict[int, str] = {}
+    workers: dict[int, str] = {}
 
     def look(cell: Cell, step: dict[str, Any]) -> None:
-        folder = run_folder.folder_of(tmp_path / "runs", cell)
         with suppress(psutil.NoSuchProcess):  # after the last step it may be gone
-            parent = trainer(folder).parent()
-            if parent is not None:
-                parents[parent.pid] = " ".join(parent.cmdline())
+            worker = trainer(run_folder.folder_of(tmp_path / "runs", cell))
+            workers[worker.pid] = " ".join(worker.cmdline())
 
     scripts: dict[str, Any] = {"ppo": {"step_seconds": 0.3}, "grpo": {"step_seconds": 0.3}}
-    tape = Tape(on_step=look)
+    tape, again = Tape(on_step=look), Tape()
     grid = grid_of(tmp_path, iterations=6, **scripts)
-    results = run(grid, tmp_path / "runs", tape, commands=COMMANDS, executor=cluster)
+    results = run(grid, tmp_path / "runs", tape, executor=cluster)
     assert [r.status for r in results] == ["finished", "finished"]
-    assert len(parents) == 2, "two worker processes"
-    assert all(command.startswith("ray::") for command in parents.values())
+    assert len(workers) == 2, "two worker processes"
+    assert all(command.startswith("ray::") for command in workers.values())
     assert sorted(step for arm, step in tape.steps if arm == "ppo") == [1, 2, 3, 4, 5, 6]
-    again = Tape()
-    assert all(r.skipped for r in run(grid, tmp_path / "runs", again, commands=COMMANDS, executor=cluster))
+    assert all(r.skipped for r in run(grid, tmp_path / "runs", again, executor=cluster))
     assert again.started_cells == []
 
 
 @pytest.mark.timeout(600)
-def test_ray_and_local_record_identical_steps_for_the_same_cells(tmp_path: Path, cluster: Executor) -> None:
+def test_ray_and_local_record_identical_steps_for_the_same_cells(
+    tmp_path: Path, cluster: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "TRAINER", REAL)
     path = tmp_path / "same.toml"
-    base = merged(TINY, {"iterations": 4})
-    document = {"question": "Is a cell the same wherever it runs?", "seeds": [0, 1], "base": base}
+    document = {
+        "question": "Is a cell the same wherever it runs?",
+        "seeds": [0, 1],
+        "base": merged(TINY, {"iterations": 4}),
+    }
     path.write_text(tomli_w.dumps(document))
     grid = load(path)
     here = run(grid, tmp_path / "local", Tape(), workers=1)
@@ -84,80 +91,52 @@ def test_ray_and_local_record_identical_steps_for_the_same_cells(tmp_path: Path,
             assert local.equals(remote), (a.cell.run_id, table)
 
 
-@pytest.mark.parametrize("victims", ["trainer", "trainer and actor"])
-def test_a_worker_that_is_killed_in_the_middle_of_a_cell_is_resumed_from_the_checkpoint(
-    tmp_path: Path, cluster: Executor, victims: str
-) -> None:
+def test_a_worker_that_is_killed_is_replaced_and_resumes_from_the_checkpoint(tmp_path: Path, cluster: Executor) -> None:
     grid = grid_of(tmp_path, iterations=5, ppo={"step_seconds": 0.3})
     ppo = run_folder.folder_of(tmp_path / "runs", grid.cells[0])
 
     def kill(cell: Cell, step: dict[str, Any]) -> None:
         if cell.arm == "ppo" and step["step"] == 2 and starts(ppo) == 1:
-            process = trainer(ppo)
-            actor = process.parent()
-            assert actor is not None
-            if "actor" in victims:
-                actor.send_signal(signal.SIGKILL)
-            process.send_signal(signal.SIGKILL)
+            trainer(ppo).kill()
 
-    tape = Tape(on_step=kill)
-    results = by_arm(run(grid, tmp_path / "runs", tape, commands=COMMANDS, executor=cluster))
+    results = by_arm(run(grid, tmp_path / "runs", Tape(on_step=kill), executor=cluster))
     assert {arm: r.reason or r.status for arm, r in results.items()} == {"ppo": "finished", "grpo": "finished"}
     assert kinds(ppo) == ["killed", "retried"]
-    assert events(ppo)[0]["message"].startswith("lost: with its Ray worker" if "actor" in victims else "killed by SIGK")
+    assert events(ppo)[0]["message"].startswith("lost with its Ray worker")
     assert row(ppo)["attempt"] == 2
-    found = rows(ppo, "step")["step"].to_list()
-    assert found == [0, 1, 2, 3, 4], "no step twice, none missing"
-
-
-def test_a_trainer_that_outlives_its_actor_is_waited_for_and_not_started_twice(
-    tmp_path: Path, cluster: Executor
-) -> None:
-    grid = grid_of(tmp_path, ("ppo",), iterations=8, ppo={"step_seconds": 0.5})
-    ppo = run_folder.folder_of(tmp_path / "runs", grid.cells[0])
-
-    def kill(cell: Cell, step: dict[str, Any]) -> None:
-        if step["step"] == 2 and starts(ppo) == 1:
-            actor = trainer(ppo).parent()
-            assert actor is not None
-            actor.send_signal(signal.SIGKILL)
-
-    tape = Tape(on_step=kill)
-    (result,) = run(grid, tmp_path / "runs", tape, commands=COMMANDS, executor=cluster)
-    assert result.status == "finished"
-    assert starts(ppo) == 2, "the second one found the lock taken and left"
-    assert rows(ppo, "step")["step"].to_list() == list(range(8))
+    assert rows(ppo, "step")["step"].to_list() == [0, 1, 2, 3, 4], "no step twice, none missing"
 
 
 def test_ctrl_c_reaches_the_trainer_on_the_cluster(tmp_path: Path, cluster: Executor) -> None:
-    import os
-
     grid = grid_of(tmp_path, ("ppo",), iterations=50, ppo={"step_seconds": 0.2})
     tape = Tape(on_step=lambda cell, step: os.kill(os.getpid(), signal.SIGINT) if step["step"] == 2 else None)
-    (result,) = run(grid, tmp_path / "runs", tape, commands=COMMANDS, executor=cluster)
+    (result,) = run(grid, tmp_path / "runs", tape, executor=cluster)
     assert (result.status, result.reason) == ("interrupted", "stopped by SIGINT")
+    assert run_folder.checkpoint(result.folder) == row(result.folder)["steps"]
+    grid = grid_of(tmp_path, ("ppo",), iterations=50)
+    (result,) = run(grid, tmp_path / "runs", Tape(), executor=cluster)
+    assert result.status == "finished", "the worker that was cancelled does not disturb the next one"
 
 
-def test_a_cell_over_its_memory_is_killed_on_the_cluster(tmp_path: Path, cluster: Executor) -> None:
-    grid = grid_of(tmp_path, ("ppo",), ppo={"grow_at": 2})
-    limits = Limits(retries=0, memory=300 * 2**20)
-    (result,) = run(grid, tmp_path / "runs", Tape(), commands=COMMANDS, executor=cluster, limits=limits)
-    assert result.cause == "out of memory"
+@pytest.mark.parametrize(("how", "cause"), [("grow_at", "out of memory"), ("hang_at", "hang"), ("fail_at", "failed")])
+def test_a_cell_that_ends_badly_on_the_cluster_has_the_same_causes(
+    tmp_path: Path, cluster: Executor, how: str, cause: str
+) -> None:
+    grid = grid_of(tmp_path, ("ppo",), ppo={how: 2})
+    limits = Limits(retries=0, memory=400 * 2**20, hang_seconds=3)
+    (result,) = run(grid, tmp_path / "runs", Tape(), executor=cluster, limits=limits)
+    assert result.cause == cause
 
 
 def test_a_cell_that_the_cluster_has_no_room_for_waits_and_ctrl_c_ends_the_wait(
     tmp_path: Path, cluster: Executor
 ) -> None:
-    import os
-    import threading
-
     path = tmp_path / "demo.toml"
     grid_of(tmp_path, ("ppo",))
     path.write_text(path.read_text().replace("[base]", "[base]\nthreads = 64"))
-    timer = threading.Timer(3.0, lambda: os.kill(os.getpid(), signal.SIGINT))
-    timer.start()
+    threading.Timer(3.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     began = time.monotonic()
-    (result,) = run(load(path), tmp_path / "runs", Tape(), commands=COMMANDS, executor=cluster)
+    (result,) = run(load(path), tmp_path / "runs", Tape(), executor=cluster)
     assert result.status == "interrupted"
     assert time.monotonic() - began < 60
     assert starts(result.folder) == 0

@@ -10,16 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.grid.harness import COMMANDS, Tape, script, starts
+from tests.grid.harness import Tape, script, starts
 from workbench.algorithms import resolve
 from workbench.grid.cell import of_generation
 from workbench.grid.file import Grid, load
+from workbench.grid.folder import append, now
 from workbench.grid.history import History
-from workbench.grid.rounds import run_rounds
-from workbench.grid.rows import append, now
-from workbench.grid.session import Limits
-from workbench.grid.warm import warm_key
-from workbench.grid.watch import Result
+from workbench.grid.run import Limits, Result, run_rounds
+from workbench.learn.warmstart import key
 from workbench.spec import InputError
 
 REGION = """
@@ -57,7 +55,7 @@ def file(folder: Path, text: str, **scripts: Any) -> Path:
     path.write_text(text)
     script(folder, **scripts)
     for cell in load(path, (), resolve).cells[:1]:
-        made = folder / "runs" / ".cache" / "warmstart" / warm_key(cell.settings)
+        made = folder / "runs" / ".cache" / "warmstart" / key(cell.settings)
         made.mkdir(parents=True, exist_ok=True)
         (made / "model.safetensors").touch()
     return path
@@ -68,7 +66,7 @@ def rounds(path: Path, told: list[Grid] | None = None, **options: Any) -> tuple[
     if options.get("fresh"):
         history.forget()
     begin = ([] if told is None else told).append
-    options = {"commands": COMMANDS, "workers": 2, **options}
+    options = {"workers": 2, **options}
     return run_rounds(lambda: load(path, (), resolve, history), runs, Tape, history, begin, **options)
 
 

@@ -2,21 +2,24 @@
 
     python trainer.py FOLDER --cache CACHE
 
-It reads the folder's config.toml, checkpoints after every step, prints one JSON line a step, writes rows of tables
-`step`, `minibatch` and `run` (each once, also when it is resumed), holds `lock`, and ends with the exit codes of the
-real one. What goes wrong is scripted by a file `script.json` beside the experiments, per arm:
+It reads the folder's config.toml, touches `heartbeat` and checkpoints at every step, prints one JSON line a step,
+writes rows of tables `step`, `minibatch` and `run` (each once, also when it is resumed), holds `lock`, and ends with
+the exit codes of the real one. What goes wrong is scripted by a file `script.json` next to the experiments, per arm:
 
-    step_seconds   how long a step takes
-    wait_at        hold this step until a file `go` lies there too
+    step_seconds   how long a step takes, without a sign of life unless `beats`
+    wait_at        hold this step until there is a file `go` as well
     fail_at        raise in this step, with `message`; `silent`: die by SIGKILL instead
     hang_at        never finish this step
     times          fail or hang only in so many attempts
-    grow_at        take hold of 256 MiB in this step and keep it
+    grow_at        hold 256 MiB from this step on; `child`: in a child process
     nan_at         diverge in this step
     ignore_sigint  do not stop when asked
     starting       seconds before anything happens, signals unheard
-    grad_norm, row what is recorded at the end
-    factor         the stabiliser's, in every update
+    exit, said     end at once with this exit code and these last words
+    killed_after   die by SIGKILL after the run is finished
+    grandchild     start a process that outlives the run
+    grad_norm, row recorded at the end
+    factor         of the stabiliser, in every update
 
 Without a script of its own, an arm falls as `falls` says of its algorithm: {"ppo": {"0": 0.2, "8": 0.1}} has every run
 of ppo collapse from learning rate 0.1 on at staleness 8.
@@ -24,12 +27,12 @@ of ppo collapse from learning rate 0.1 on at staleness 8.
 
 from __future__ import annotations
 
-import faulthandler
 import fcntl
 import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 import tomllib
@@ -46,9 +49,8 @@ from workbench.spec import RunSettings, table
 TYPES = {"VARCHAR": pa.string(), "BIGINT": pa.int64(), "DOUBLE": pa.float64(), "TIMESTAMP": pa.timestamp("us")}
 
 
-def main() -> int:
-    faulthandler.register(signal.SIGUSR1)
-    folder = Path(sys.argv[1])
+def main(arguments: list[str]) -> int:
+    folder = Path(arguments[0])
     config = tomllib.loads((folder / "config.toml").read_text())
     identity = json.loads((folder / "run.json").read_text())
     identity["config"] = RunSettings.model_validate(config).model_dump_json()
@@ -58,6 +60,12 @@ def main() -> int:
     fell = {"row": {"outcome": "collapsed"}} if edge is not None and config["learn"]["policy"]["lr"] >= edge else {}
     script = scripted.get(identity["arm"], fell)
     time.sleep(script.get("starting", 0))
+    if "exit" in script:
+        print(script.get("said", ""), file=sys.stderr)
+        return int(script["exit"])
+    if script.get("grandchild"):
+        outliving = subprocess.Popen(["sleep", "100"])
+        (folder / "grandchild").write_text(str(outliving.pid))
     with (folder / "starts.txt").open("a") as starts:
         starts.write(f"{os.getpid()}\n")
     lock = (folder / "lock").open("w")
@@ -73,8 +81,13 @@ def main() -> int:
     done = max((int(f.name) for f in (folder / "checkpoints").glob("[0-9]*")), default=0)
     write(folder, identity, status="running", steps=done)
     for step in range(done + 1, config["iterations"] + 1):
-        time.sleep(script.get("step_seconds", 0.01))
-        given_up = time.monotonic() + 200  # a test that failed lets nobody go
+        until = time.monotonic() + script.get("step_seconds", 0.01)
+        while time.monotonic() < until:
+            time.sleep(min(0.1, script.get("step_seconds", 0.01)))
+            if script.get("beats"):
+                (folder / "heartbeat").touch()
+        (folder / "heartbeat").touch()
+        given_up = time.monotonic() + 200  # after a test that failed nothing else ends it
         while step == script.get("wait_at") and not (scripts.parent / "go").exists() and not asked:
             if time.monotonic() > given_up:
                 return 1
@@ -82,7 +95,7 @@ def main() -> int:
         bad = len((folder / "starts.txt").read_text().split()) <= script.get("times", 1000)
         if step == script.get("fail_at") and bad:
             message = script.get("message", "RuntimeError: scripted failure")
-            print(message, file=sys.stderr)
+            print(message, file=sys.stderr, flush=True)
             if script.get("silent"):
                 os.kill(os.getpid(), signal.SIGKILL)
             write(folder, identity, status="failed", steps=step, reason=message)
@@ -90,13 +103,14 @@ def main() -> int:
         if step == script.get("hang_at") and bad:
             wait_for_an_answer_that_never_comes()
         if step == script.get("grow_at"):
-            ballast = b"x" * (256 << 20)
-            time.sleep(100)
-            assert ballast
+            hold = "import time; ballast = b'x' * (256 << 20); time.sleep(100)"
+            if script.get("child"):
+                subprocess.run([sys.executable, "-c", hold], check=True)
+            exec(hold)
         measure(folder, identity, step - 1)
         checkpoint(folder, step)
         seen = {"success": 0.1 * step, "clip_frac": 0.02, "grad_norm": 4, "at": time.time()}
-        print(json.dumps({"step": step, "steps": config["iterations"], **seen}))
+        print(json.dumps({"step": step, "steps": config["iterations"], **seen}), flush=True)
         if step == script.get("nan_at"):
             reason = f"loss or gradient is not finite in step {step - 1}"
             write(folder, identity, status="finished", steps=step, outcome="diverged", reason=reason)
@@ -106,7 +120,9 @@ def main() -> int:
             return 3
     updates(folder, identity["run_id"], config["iterations"], script.get("grad_norm", 4.0), script.get("factor"))
     last = {"outcome": "healthy", **script.get("row", {})}
-    write(folder, identity, status="finished", steps=config["iterations"], **last)
+    write(folder, identity, status="finished", steps=config["iterations"], ended_at=now(), **last)
+    if script.get("killed_after"):
+        os.kill(os.getpid(), signal.SIGKILL)
     return 0
 
 
@@ -163,4 +179,4 @@ def now() -> datetime:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

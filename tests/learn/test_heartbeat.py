@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from workbench.grid.log import where
+from workbench.grid.folder import where
 from workbench.learn import heartbeat
 from workbench.learn.heartbeat import Heartbeat
 

@@ -72,10 +72,9 @@ def describe(
     """Print the plan: arms with the settings that differ, the slots that differ, fairness, seeds needed, time."""
     from workbench.cli import fairness
     from workbench.grid.edits import edits
-    from workbench.grid.folder import folder_of, held, status_of
+    from workbench.grid.folder import folder_of, held, last_row, status_of
     from workbench.grid.generations import newest
     from workbench.grid.progress import duration
-    from workbench.grid.rows import last_row
 
     grid = newest(grid, runs)
     edited = edits(runs, [cell for cell in grid.cells if not folder_of(runs, cell).exists()])
@@ -183,10 +182,10 @@ def _word(value: Any) -> str:
 
 def _estimate(cells: Sequence[Cell], runs: Path, workers: int | None) -> Estimate:
     from workbench.grid.estimate import estimate
-    from workbench.grid.warm import made, warm_key
+    from workbench.learn.warmstart import key, made
 
-    warm = {warm_key(cell.settings): cell.settings for cell in cells}
-    missing = [settings for key, settings in warm.items() if key and not made(runs / ".cache", key)]
+    settings = {key(cell.settings): cell.settings for cell in cells}
+    missing = [found for found in settings.values() if not made(found, runs / ".cache")]
     return estimate(cells, needs, _recorded(runs), workers, missing)
 
 

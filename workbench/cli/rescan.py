@@ -137,7 +137,7 @@ def _changes(run: Recorded, verdict: dict[str, Any], events: Sequence[Event]) ->
 
 def _judged_again(kind: str) -> bool:
     """Whether events of this kind come from a rule over columns, not from the trainer, the grid or the sync."""
-    from workbench.grid.events import KINDS
+    from workbench.grid.folder import KINDS
 
     return kind not in ("diverged", "segment_corrupt", *(k.name for k in KINDS)) and not kind.startswith("guard_")
 

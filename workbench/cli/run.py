@@ -17,8 +17,7 @@ from workbench.spec import InputError
 if TYPE_CHECKING:
     from workbench.grid.file import Grid
     from workbench.grid.guard import Finding
-    from workbench.grid.session import Limits
-    from workbench.grid.watch import Result
+    from workbench.grid.run import Limits, Result
     from workbench.store.reader import Reader
 
 _FAILED, _STOPPED = 1, 130  # exit codes; 130 is what a shell calls "ended by Ctrl-C"
@@ -44,21 +43,16 @@ def run(
         int, typer.Option(min=0, help="More attempts for a cell that fails, each from its last checkpoint.")
     ] = 1,
     hang_seconds: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            metavar="SECONDS",
-            help="Kill a cell that gives no sign of life for so long, 0 = never; default: by its own pace.",
-            show_default=False,
-        ),
-    ] = None,
+        float,
+        typer.Option(min=0, metavar="SECONDS", help="Kill a cell after so long without a sign of life; 0 = never."),
+    ] = 600,
     memory: Annotated[
         float | None,
         typer.Option(metavar="GIB", help="Kill a cell whose processes hold more memory than this.", show_default=False),
     ] = None,
 ) -> None:
     """Run a grid; the same command resumes: finished cells are skipped, the others go on from their checkpoints."""
-    from workbench.grid.session import Limits
+    from workbench.grid.run import Limits
 
     if memory is not None and not 0 < memory < math.inf:
         raise InputError(f"--memory {memory:g} is no size; write GiB, for example --memory 4")
@@ -88,10 +82,10 @@ def train(
     from workbench.cli.database import current
     from workbench.diagnostics import CATALOGUE
     from workbench.grid import progress
-    from workbench.grid.executor import executor_of
     from workbench.grid.history import History
+    from workbench.grid.process import executor_of
     from workbench.grid.region import where
-    from workbench.grid.rounds import run_rounds
+    from workbench.grid.run import run_rounds
     from workbench.store.connect import Busy
     from workbench.store.sync import sync
 

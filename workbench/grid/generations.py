@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.grid.cell import Cell, of_generation
-from workbench.grid.folder import folder_of, held
-from workbench.grid.rows import last_row
+from workbench.grid.folder import folder_of, held, last_row
 from workbench.spec import InputError
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from workbench.grid.cell import Cell, of_generation
-from workbench.grid.folder import folder_of, read_identity
+from workbench.grid.folder import folder_of, last_row, read_identity
 from workbench.grid.generations import last
-from workbench.grid.rows import last_row
 from workbench.spec import COLLAPSED, UNDECIDED
 
 

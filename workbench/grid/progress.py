@@ -1,4 +1,4 @@
-"""What a grid shows while it runs, on stderr: a live table on a terminal, plain lines everywhere else."""
+"""The display of a running grid on stderr: a live table on a terminal, plain lines everywhere else."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, TextIO, cast
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
+from rich.progress import Progress, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from workbench.grid.cell import Cell
-from workbench.grid.watch import Result, Watch
+from workbench.grid.run import Result, Watch
 from workbench.store.console import visible
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARK_POINTS = 24
-_PLAIN_SECONDS = 10.0
+_PLAIN_SECONDS, _REDRAW_SECONDS = 10.0, 0.25
 _STYLE = {"finished": "green", "failed": "red", "interrupted": "yellow", "elsewhere": "cyan"}
+_FIELDS = ("arm", "seed", "state", "spark", "detail")
 
 
 def watch(console: Console | None = None) -> Watch:
-    """The display for this terminal: live where one is attached, plain lines where output is piped or logged."""
+    """The display for this terminal: live if there is one, plain lines if the output is piped or logged."""
     console = console or Console(file=cast(TextIO, _Unbroken(sys.stderr)))
     return _Terminal(console) if console.is_terminal else _Plain(console)
 
@@ -37,17 +37,15 @@ def sparkline(values: Sequence[float | None], points: int = _SPARK_POINTS) -> st
     >>> sparkline([0.0, 0.5, None, 1.0])
     '▁▅ █'
     """
-    bars = []
-    for value in values[-points:]:
-        if value is None or value != value:
-            bars.append(" ")
-        else:
-            bars.append(_BARS[min(len(_BARS) - 1, max(0, int(value * len(_BARS))))])
-    return "".join(bars)
+    last = len(_BARS) - 1
+    return "".join(
+        " " if value is None or value != value else _BARS[min(last, max(0, int(value * len(_BARS))))]
+        for value in values[-points:]
+    )
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as a person says them: `42 s`, `3 min 05 s`, `1 h 20 min`; `?` when unknown."""
+    """Seconds in words: `42 s`, `3 min 05 s`, `1 h 20 min`; `?` if unknown."""
     if seconds is None:
         return "?"
     whole = round(seconds)
@@ -59,7 +57,7 @@ def duration(seconds: float | None) -> str:
 
 
 class _Unbroken:
-    """A stream that goes on after its terminal has gone: the cells still have checkpoints to write."""
+    """A stream that ignores a closed terminal: the cells still have checkpoints to write."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -77,47 +75,23 @@ class _Unbroken:
         return getattr(self._stream, name)
 
 
-@dataclass
-class _Line:
-    cell: Cell
-    since: float
-    first: int | None = None  # steps done when this session's first progress line came
-    step: int = 0
-    steps: int = 0
-    row: dict[str, Any] = field(default_factory=dict)
-    success: list[float | None] = field(default_factory=list)
-    first_at: float = 0.0
-
-    def take(self, row: dict[str, Any]) -> None:
-        self.row, self.step = row, int(row["step"])
-        self.steps = int(row.get("steps") or self.cell.settings.iterations)
-        if self.first is None:
-            self.first, self.first_at = self.step, time.monotonic()
-        self.success.append(row.get("success"))
-
-    @property
-    def state(self) -> str:
-        return f"step {self.step}/{self.steps}, success {_number(self.row.get('success'))}"
-
-    @property
-    def pace(self) -> float | None:
-        """Seconds a step of this session; None until two steps were seen."""
-        if self.first is None or self.step <= self.first:
-            return None
-        return (time.monotonic() - self.first_at) / (self.step - self.first)
-
-
-class _Board:
-    """Who runs, who is done, how long it will take: the state that both displays show."""
+class _Board(Watch):
+    """The state that both displays show: cells that run, cells that are done, the time left."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.lines: dict[str, _Line] = {}
+        # Names are text: markup in them is not obeyed.
+        columns = [TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in _FIELDS]
+        self.progress = Progress(
+            *columns, TimeRemainingColumn(compact=True), console=console, auto_refresh=False, speed_estimate_period=3600
+        )
+        self.tasks: dict[str, Task] = {}
+        self.success: dict[str, list[float | None]] = {}
         self.status: Counter[str] = Counter()
         self.total = 0
         self.left: dict[str, Cell] = {}
         self.workers = 1
-        self.paces: dict[str, float] = {}  # seconds a step, by algorithm
+        self.speeds: dict[str, float] = {}  # steps a second, by algorithm
 
     def begin(self, todo: Sequence[Cell], done: Sequence[Result], workers: int) -> None:
         self.total, self.workers = len(todo) + len(done), workers
@@ -125,51 +99,72 @@ class _Board:
         self.status.update(result.status for result in done)
 
     def started(self, cell: Cell, resumed: bool) -> None:
-        self.lines[cell.run_id] = _Line(cell, time.monotonic(), steps=cell.settings.iterations)
+        self._forget(cell)
+        fields: dict[str, Any] = {
+            "arm": visible(cell.arm),
+            "seed": f"seed {cell.seed}",
+            "state": "starting",
+            "spark": "",
+            "detail": "",
+        }
+        number = self.progress.add_task("", total=cell.settings.iterations, **fields)
+        self.tasks[cell.run_id] = next(task for task in self.progress.tasks if task.id == number)
+        self.success[cell.run_id] = []
 
     def stepped(self, cell: Cell, row: dict[str, Any]) -> None:
-        line = self.lines[cell.run_id]
-        line.take(row)
-        if line.pace is not None:
-            self.paces[cell.algorithm] = line.pace
+        task, success = self.tasks[cell.run_id], self.success[cell.run_id]
+        success.append(row.get("success"))
+        state = f"step {row['step']}/{row.get('steps') or cell.settings.iterations}, success {_number(success[-1])}"
+        detail = f"clipped {_number(row.get('clip_frac'))}  grad norm {_number(row.get('grad_norm'))}"
+        self.progress.update(task.id, completed=row["step"], state=state, spark=sparkline(success), detail=detail)
+        if task.speed:
+            self.speeds[cell.algorithm] = task.speed
 
     def ended(self, result: Result) -> None:
-        self.lines.pop(result.cell.run_id, None)
-        self.left.pop(result.cell.run_id, None)
         self.status[result.status] += 1
+        self.left.pop(result.cell.run_id, None)
+        self._forget(result.cell)
 
     def note(self, text: str) -> None:
-        self.console.print(_text(text))
+        self.say(text)
 
-    def tick(self) -> None: ...
+    def say(self, text: str, style: str = "") -> None:
+        self.console.print(Text(visible(text).replace("\n", "\\n"), style), soft_wrap=True)
 
-    def close(self) -> None: ...
+    def _forget(self, cell: Cell) -> None:
+        if task := self.tasks.pop(cell.run_id, None):
+            self.progress.remove_task(task.id)
 
     def eta(self) -> float | None:
-        """Seconds until the last cell ends, from the pace of each algorithm so far; None while nothing has a pace."""
-        if not self.paces:
+        """Seconds until the last cell ends, at the speed of each algorithm so far; None before two steps of one."""
+        if not self.speeds:
             return None
-        mean = sum(self.paces.values()) / len(self.paces)
+        mean = len(self.speeds) / sum(1 / speed for speed in self.speeds.values())
         seconds = 0.0
         for run_id, cell in self.left.items():
-            step = self.lines[run_id].step if run_id in self.lines else 0
-            seconds += self.paces.get(cell.algorithm, mean) * max(0, cell.settings.iterations - step)
+            steps = cell.settings.iterations - (self.tasks[run_id].completed if run_id in self.tasks else 0)
+            seconds += max(0, steps) / self.speeds.get(cell.algorithm, mean)
         return seconds / max(1, min(self.workers, len(self.left)))
 
     def summary(self) -> str:
         """`5 of 18 cells done (1 failed), 2 running, 3 min 05 s left`."""
-        over = sum(self.status.values())
         bad = ", ".join(f"{n} {status}" for status, n in self.status.items() if status != "finished")
-        parts = [f"{over} of {self.total} cells done" + (f" ({bad})" if bad else "")]
-        if self.lines:
-            parts.append(f"{len(self.lines)} running")
-        if self.left:
-            parts.append(f"{duration(self.eta())} left")
+        parts = [f"{self.status.total()} of {self.total} cells done" + (f" ({bad})" if bad else "")]
+        parts += [f"{len(self.tasks)} running"] if self.tasks else []
+        parts += [f"{duration(self.eta())} left"] if self.left else []
         return ", ".join(parts)
+
+    def end_of(self, result: Result) -> str:
+        """`failed  ppo  seed 0  step 3/80, success 0.600, 1 min 01 s: RuntimeError: ...`, before it is forgotten."""
+        what = f"{result.status}  {result.cell.arm}  seed {result.cell.seed}"
+        if (task := self.tasks.get(result.cell.run_id)) and task.fields["spark"]:
+            what += f"  {task.fields['state']}"
+        what += f", {duration(result.seconds)}" if result.seconds else ""
+        return f"{what}: {result.reason}" if result.reason else what
 
 
 class _Plain(_Board):
-    """One line per start and end of a cell, and a summary every ten seconds."""
+    """A line for each start and end of a cell, and a summary every ten seconds."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -177,33 +172,27 @@ class _Plain(_Board):
 
     def begin(self, todo: Sequence[Cell], done: Sequence[Result], workers: int) -> None:
         super().begin(todo, done, workers)
-        skipped = f", {len(done)} finished before" if done else ""
-        self._say(f"{self.total} cells{skipped}; {len(todo)} to run, {workers} at a time")
+        skipped = f", {len(done)} already finished" if done else ""
+        self.say(f"{self.total} cells{skipped}; {len(todo)} to run, {workers} at a time")
 
     def started(self, cell: Cell, resumed: bool) -> None:
         super().started(cell, resumed)
-        self._say(f"{'resume' if resumed else 'start'}  {cell.arm}  seed {cell.seed}  ({cell.run_id})")
+        self.say(f"{'resume' if resumed else 'start'}  {cell.arm}  seed {cell.seed}  ({cell.run_id})")
 
     def ended(self, result: Result) -> None:
-        line = self.lines.get(result.cell.run_id)
+        line = self.end_of(result)
         super().ended(result)
-        self._say(_end(result, line))
-
-    def note(self, text: str) -> None:
-        self._say(text)
+        self.say(line)
 
     def tick(self) -> None:
-        if self.lines and time.monotonic() >= self._next:
+        if self.tasks and time.monotonic() >= self._next:
             self._next = time.monotonic() + _PLAIN_SECONDS
-            running = "; ".join(f"{line.cell.arm} seed {line.cell.seed}: {line.state}" for line in self.lines.values())
-            self._say(f"{self.summary()}; {running}")
-
-    def _say(self, text: str) -> None:
-        self.console.print(_text(text), soft_wrap=True)
+            cells = (task.fields for task in self.tasks.values())
+            self.say(f"{self.summary()}; " + "; ".join(f"{f['arm']} {f['seed']}: {f['state']}" for f in cells))
 
 
 class _Terminal(_Board):
-    """A table with one line per running cell, redrawn in place; what has ended scrolls away above it."""
+    """A line for each running cell, redrawn in place; ended cells scroll away above."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -213,58 +202,21 @@ class _Terminal(_Board):
     def begin(self, todo: Sequence[Cell], done: Sequence[Result], workers: int) -> None:
         super().begin(todo, done, workers)
         if done:
-            self.note(f"{len(done)} of {self.total} cells were finished before")
+            self.note(f"{len(done)} of {self.total} cells are already finished")
         self._live.start()
 
     def ended(self, result: Result) -> None:
-        line = self.lines.get(result.cell.run_id)
+        line = self.end_of(result)
         super().ended(result)
-        self.console.print(_text(_end(result, line), _STYLE.get(result.status, "")))
+        self.say(line, _STYLE.get(result.status, ""))
 
     def tick(self) -> None:
-        if time.monotonic() - self._drawn > 0.25:
+        if time.monotonic() - self._drawn > _REDRAW_SECONDS:
             self._drawn = time.monotonic()
-            self._live.update(self._table(), refresh=True)
+            self._live.update(Group(self.progress, Text(self.summary(), style="bold")), refresh=True)
 
     def close(self) -> None:
         self._live.stop()
-
-    def _table(self) -> Group:
-        table = Table(box=None, pad_edge=False, header_style="dim")
-        table.add_column("arm", no_wrap=True, overflow="ellipsis", ratio=1)
-        table.add_column("seed", justify="right")
-        table.add_column("step", justify="right", no_wrap=True)
-        table.add_column("success", no_wrap=True)
-        for name in ("clipped", "grad norm", "left"):
-            table.add_column(name, justify="right", no_wrap=True)
-        for line in self.lines.values():
-            pace = line.pace
-            left = None if pace is None else pace * (line.steps - line.step)
-            table.add_row(
-                _text(line.cell.arm),  # a str would be read as markup
-                str(line.cell.seed),
-                f"{line.step}/{line.steps}",
-                f"{_number(line.row.get('success'))} {sparkline(line.success)}",
-                _number(line.row.get("clip_frac")),
-                _number(line.row.get("grad_norm")),
-                "starting" if not line.row else duration(left),
-            )
-        return Group(table, Text(self.summary(), style="bold"))
-
-
-def _text(text: str, style: str = "") -> Text:
-    """A line in which names are only text, whatever characters they have."""
-    return Text(visible(text).replace("\n", "\\n"), style)
-
-
-def _end(result: Result, line: _Line | None) -> str:
-    cell = result.cell
-    what = f"{result.status}  {cell.arm}  seed {cell.seed}"
-    if line is not None and line.row:
-        what += f"  {line.state}"
-    if result.seconds:
-        what += f", {duration(result.seconds)}"
-    return f"{what}: {result.reason}" if result.reason else what
 
 
 def _number(value: Any) -> str:

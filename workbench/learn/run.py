@@ -68,7 +68,6 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
         help_out(settings, ensure(settings, cache))
         return FINISHED
     with locked(folder):
-        interrupt = Interrupt()
         from workbench.agent.errors import StaleWeights
         from workbench.algorithms import resolve
         from workbench.learn.crew import led
@@ -79,6 +78,7 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
         from workbench.record.recorder import Recorder
 
         start = ensure(settings, cache)
+        interrupt = Interrupt()  # from here on Ctrl-C waits for the end of a step
         tokenizer = tokenizer_of(start)
         group = settings.learn.group_size or resolve(settings.algorithm, settings.slots).group_size
         with (

@@ -1,22 +1,18 @@
-"""The warm start: imitation on noisy scripted episodes, cached by the hash of everything that shapes it.
-
-python -m workbench.learn.warmstart CONFIG.toml CACHE      makes it if needed, prints its folder
-"""
+"""The warm start: imitation on noisy scripted episodes, cached by the hash of everything that shapes it."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import shutil
-import sys
 import tempfile
-import tomllib
 from functools import cache
 from pathlib import Path
 
 from workbench.learn.locate import locate
-from workbench.spec import InputError, RunSettings
+from workbench.spec import RunSettings
 
 # The code that decides the demonstrated text, the network and the imitation: when it changes, so may the weights.
 _CODE = ("agent/*.py", "agent/worlds/*.py", "agent/retrievers/*.py", "learn/warmstart.py", "learn/policy.py")
@@ -38,23 +34,28 @@ def _code() -> bytes:
     return b"".join(file.read_bytes() for file in sorted(path for pattern in _CODE for path in room.glob(pattern)))
 
 
+def made(settings: RunSettings, cache: Path) -> bool:
+    """Whether the warm start of these settings is in the cache; also True for a `model`, which is loaded as it is."""
+    return settings.model is not None or (cache / "warmstart" / key(settings) / "model.safetensors").is_file()
+
+
 def ensure(settings: RunSettings, cache: Path) -> Path:
-    """Folder of the warm-started checkpoint, made on first use; two processes that race end with one whole folder."""
+    """Folder of the warm-started checkpoint. The first process to need it makes it; others wait and then share it."""
     if settings.model is not None:
         return locate(settings.model)
     folder = cache / "warmstart" / key(settings)
-    if (folder / "model.safetensors").is_file():
+    if made(settings, cache):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=".making-", dir=folder.parent))
-    try:
-        _imitate(settings, unfinished)
-        os.rename(unfinished, folder)
-    except OSError:
-        if not (folder / "model.safetensors").is_file():  # nobody else finished it first: the error is real
-            raise
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    with folder.with_suffix(".lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if not made(settings, cache):
+            unfinished = Path(tempfile.mkdtemp(prefix=".making-", dir=folder.parent))
+            try:
+                _imitate(settings, unfinished)
+                os.rename(unfinished, folder)
+            finally:
+                shutil.rmtree(unfinished, ignore_errors=True)
     return folder
 
 
@@ -91,19 +92,3 @@ def _imitate(settings: RunSettings, folder: Path) -> None:
         schedule.step()
     model.save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)
-
-
-def main(arguments: list[str]) -> int:
-    """Entry point of the child process that the grid starts, so that the grid itself never imports torch."""
-    config, cache = arguments
-    try:
-        settings = RunSettings.model_validate(tomllib.loads(Path(config).read_text()))
-        print(ensure(settings, Path(cache)))
-    except (InputError, OSError) as error:
-        print(f"sorl: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -9,9 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from workbench.grid import rows
 from workbench.grid.cell import Cell
-from workbench.grid.folder import folder_of
+from workbench.grid.folder import append, folder_of
 from workbench.grid.guard.finding import Finding
 from workbench.spec import GUARD
 
@@ -46,7 +45,7 @@ def _append(folder: Path, run_id: str, kind: str, message: str | None) -> None:
     """One row; without a message it has no severity either, which withdraws the event."""
     severity = None if message is None else KINDS[kind].severity
     row = {"run_id": run_id, "step": None, "kind": kind, "severity": severity, "diagnostic": "", "message": message}
-    rows.append(folder, "event", {**row, "written_at": rows.now()})
+    append(folder, "event", row)
 
 
 def _known(folder: Path) -> dict[str, str]:

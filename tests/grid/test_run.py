@@ -1,0 +1,456 @@
+"""A grid over the scripted trainer: bad ends and their causes, retries, Ctrl-C, kill -9, edits, starting over."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.grid.conftest import Begin
+from tests.grid.harness import TRAINER, Tape, by_arm, events, grid_of, kinds, program, row, script, starts, wait_for
+from workbench.grid import folder as run_folder
+from workbench.grid.cell import Cell
+from workbench.grid.file import load
+from workbench.grid.process import Job, Local, Process
+from workbench.grid.run import Limits, run, workers_for
+from workbench.spec import InputError
+
+ONCE = Limits(retries=0)
+MIB = 2**20
+
+
+def interrupt(step: int) -> Any:
+    """Press Ctrl-C at this step."""
+    return lambda cell, row: os.kill(os.getpid(), signal.SIGINT) if row["step"] == step else None
+
+
+def test_every_cell_runs_to_its_end_and_the_same_call_starts_nothing(tmp_path: Path) -> None:
+    grid, tape, again = grid_of(tmp_path), Tape(), Tape()
+    results = run(grid, tmp_path / "runs", tape, workers=2)
+    assert [r.status for r in results] == ["finished", "finished"]
+    assert [step for arm, step in tape.steps if arm == "ppo"] == [1, 2, 3, 4]
+    written = row(results[0].folder)
+    assert (written["status"], written["generation"], written["attempt"]) == ("finished", 1, 1)
+    assert not (results[0].folder / "segments" / "event").exists(), "nothing happened to it"
+    experiment = tmp_path / "runs" / "demo"
+    assert (experiment / "experiment.toml").read_text() == (tmp_path / "demo.toml").read_text()
+    assert all(r.skipped and r.status == "finished" for r in run(grid, tmp_path / "runs", again))
+    assert (again.started_cells, tape.closed, again.closed) == ([], 1, 1)
+    assert [starts(r.folder) for r in results] == [1, 1]
+    assert len(list((experiment / "segments" / "experiment").glob("*.parquet"))) == 1, "an unchanged file is kept once"
+    (results[0].folder / "segments" / "run" / "000099.parquet").write_bytes(b"PAR1 torn")
+    assert row(results[0].folder)["status"] == "finished", "a torn segment does not hide the row before it"
+
+
+def test_more_seeds_and_another_arm_run_only_what_is_new(tmp_path: Path) -> None:
+    run(grid_of(tmp_path, ("ppo",), seeds=(0, 1)), tmp_path / "runs", Tape())
+    tape = Tape()
+    results = run(grid_of(tmp_path, ("ppo", "grpo"), seeds=(0, 1, 2)), tmp_path / "runs", tape)
+    assert {(r.cell.arm, r.cell.seed) for r in results if r.skipped} == {("ppo", 0), ("ppo", 1)}
+    assert sorted(tape.started_cells) == ["grpo", "grpo", "grpo", "ppo"]
+    assert tape.notes == [], "nothing was edited"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_cells_wait_as_queued_rows_and_no_more_run_at_a_time_than_there_are_workers(
+    tmp_path: Path, workers: int
+) -> None:
+    arms = ("ppo", "grpo", "s-ppo")
+    grid = grid_of(tmp_path, arms, **{arm: {"step_seconds": 0.2} for arm in arms})
+    seen: list[tuple[int, dict[str, Any]]] = []
+
+    def look(cell: Cell, step: dict[str, Any]) -> None:
+        folders = [run_folder.folder_of(tmp_path / "runs", c) for c in grid.cells]
+        seen.append((sum(run_folder.held(folder) for folder in folders), row(folders[2])))
+
+    run(grid, tmp_path / "runs", Tape(on_step=look), workers=workers)
+    assert 0 < max(held for held, _ in seen) <= workers
+    first = seen[0][1]
+    assert (first["status"], first["arm"], first["seed"], first["outcome"]) == ("queued", "s-ppo", 0, None)
+    assert json.loads(first["config"])["algorithm"] == "s-ppo"
+
+
+def test_a_core_for_each_thread_unless_the_user_says_otherwise(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text('question = "How many at a time?"\nseeds = [0, 1, 2, 3, 4, 5]\n[base]\nthreads = 2\n')
+    two_threads, one_thread = load(path).cells, load(path, ["threads=1"]).cells
+    assert [workers_for(one_thread, slots=cores) for cores in (1, 2, 4, 64)] == [1, 2, 4, 6]
+    assert [workers_for(two_threads, slots=cores) for cores in (1, 2, 4, 64)] == [1, 1, 2, 6]
+    assert workers_for(two_threads, asked=3, slots=2) == 3
+    assert workers_for([], slots=4) == 1
+
+
+# Bad ends
+
+
+def test_cells_end_badly_each_for_its_own_reason_and_the_others_finish(tmp_path: Path) -> None:
+    grid = grid_of(
+        tmp_path,
+        ("ppo", "grpo", "s-ppo", "st-ppo", "turn-ppo", "so-grpo"),
+        **{"ppo": {"fail_at": 2}, "grpo": {"grow_at": 2}, "s-ppo": {"hang_at": 3}, "st-ppo": {"nan_at": 2}},
+    )
+    limits = Limits(retries=0, hang_seconds=3, memory=300 * MIB)
+    results = by_arm(run(grid, tmp_path / "runs", Tape(), limits=limits, workers=3))
+    assert {arm: (r.status, r.cause) for arm, r in results.items()} == {
+        "ppo": ("failed", "failed"),
+        "grpo": ("failed", "out of memory"),
+        "s-ppo": ("failed", "hang"),
+        "st-ppo": ("finished", "diverged"),
+        "turn-ppo": ("finished", ""),
+        "so-grpo": ("finished", ""),
+    }
+    assert results["ppo"].reason == "RuntimeError: scripted failure"
+    assert "over the limit of 0.293 GiB a cell (--memory)" in results["grpo"].reason
+    hung = "hang: no sign of life for 3 s in step 2, in wait_for_an_answer_that_never_comes (trainer.py:"
+    assert results["s-ppo"].reason.startswith(hung)
+    assert results["st-ppo"].reason == "loss or gradient is not finite in step 1"
+    for arm, kind in (("ppo", "failed"), ("grpo", "out_of_memory"), ("s-ppo", "hang")):
+        folder, written = results[arm].folder, row(results[arm].folder)
+        (event,) = events(folder)
+        assert (event["kind"], event["severity"], event["message"]) == (kind, "critical", results[arm].reason)
+        assert (written["status"], written["reason"]) == ("failed", results[arm].reason)
+        assert None not in (written["ended_at"], written["started_at"]), "what the trainer wrote before is kept"
+        assert not run_folder.held(folder), "its process is gone"
+
+
+def test_memory_is_that_of_the_cell_with_its_children(tmp_path: Path) -> None:
+    limits = Limits(retries=0, memory=300 * MIB)
+    grid = grid_of(tmp_path, ("ppo",), ppo={"grow_at": 1, "child": True})
+    (result,) = run(grid, tmp_path / "runs", Tape(), limits=limits)
+    assert result.cause == "out of memory"
+
+
+def test_a_slow_start_and_a_long_step_with_signs_of_life_are_no_hang(tmp_path: Path) -> None:
+    slow = {"starting": 4, "step_seconds": 4, "beats": True}
+    grid = grid_of(tmp_path, ("ppo",), iterations=1, ppo=slow)
+    (result,) = run(grid, tmp_path / "runs", Tape(), limits=Limits(retries=0, hang_seconds=2.5))
+    assert result.status == "finished"
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "reason"),
+    [
+        ({"fail_at": 3}, "failed", "RuntimeError: scripted failure"),
+        ({"fail_at": 3, "silent": True}, "killed", "killed by SIGKILL, often because memory ran out"),
+        ({"hang_at": 3}, "hang", "hang: no sign of life for 2 s in step 2, in wait_for_an_answer"),
+    ],
+)
+def test_a_cell_that_fails_is_retried_from_its_checkpoint_and_its_attempts_are_counted(
+    tmp_path: Path, how: dict[str, Any], kind: str, reason: str
+) -> None:
+    grid, tape = grid_of(tmp_path, ("ppo",), iterations=5, ppo={"times": 1, **how}), Tape()
+    (result,) = run(grid, tmp_path / "runs", tape, limits=Limits(hang_seconds=2))
+    assert result.status == "finished"
+    assert tape.steps == [("ppo", step) for step in (1, 2, 3, 4, 5)], "no step is trained twice"
+    failed, retried = events(result.folder)
+    assert (failed["kind"], failed["step"], retried["kind"], retried["step"]) == (kind, 2, "retried", 2)
+    assert failed["message"].startswith(reason)
+    assert retried["message"] == f"attempt 2 starts from the checkpoint after 2 steps; before it: {failed['message']}"
+    assert retried["value"] == row(result.folder)["attempt"] == 2
+    assert tape.notes == [f"retry 1 of 1: ppo seed 0: {failed['message']}"]
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_cell_that_fails_every_time_is_given_up_and_the_next_call_tries_again(tmp_path: Path, retries: int) -> None:
+    grid = grid_of(tmp_path, iterations=5, ppo={"fail_at": 3})
+    ppo = by_arm(run(grid, tmp_path / "runs", Tape(), limits=Limits(retries=retries)))["ppo"]
+    assert (ppo.status, ppo.reason, ppo.cause) == ("failed", "RuntimeError: scripted failure", "failed")
+    assert starts(ppo.folder) == row(ppo.folder)["attempt"] == retries + 1
+    script(tmp_path)
+    tape = Tape()
+    results = by_arm(run(grid, tmp_path / "runs", tape))
+    assert (results["ppo"].status, results["grpo"].skipped) == ("finished", True)
+    assert tape.steps == [("ppo", 3), ("ppo", 4), ("ppo", 5)], "steps 1 and 2 are not trained again"
+    assert tape.resumed == ["ppo"]
+    assert kinds(ppo.folder)[-1] == "resumed"
+
+
+@pytest.mark.parametrize(
+    ("how", "reason", "tries"),
+    [
+        ({"exit": 2, "said": "sorl: no such model"}, "no such model", 1),
+        ({"exit": 9}, "exit code 9, nothing in console.log", 2),
+        ({"exit": 1, "said": "\x1b[2J\x1b]0;owned\x07boom\x9b31m \u202etxt"}, "boom31m txt", 2),
+    ],
+)
+def test_a_reason_is_the_last_line_of_this_attempt_in_plain_text_and_wrong_input_is_not_retried(
+    tmp_path: Path, how: dict[str, Any], reason: str, tries: int
+) -> None:
+    run(grid_of(tmp_path, ("ppo",), ppo={"exit": 1, "said": "an earlier attempt"}), tmp_path / "runs", Tape())
+    script(tmp_path, ppo=how)
+    tape = Tape()
+    (result,) = run(load(tmp_path / "demo.toml"), tmp_path / "runs", tape)
+    assert (result.status, result.reason) == ("failed", reason)
+    assert tape.started_cells == ["ppo"] * tries
+
+
+def test_a_finished_run_whose_process_is_killed_is_finished_and_leaves_no_process_behind(tmp_path: Path) -> None:
+    grid = grid_of(tmp_path, ("ppo",), ppo={"killed_after": True, "grandchild": True})
+    (result,) = run(grid, tmp_path / "runs", Tape())
+    assert (result.status, starts(result.folder)) == ("finished", 1)
+    pid = int((result.folder / "grandchild").read_text())
+    wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+
+
+def test_a_cell_that_cannot_be_started_stops_no_other(tmp_path: Path) -> None:
+    class Broken(Local):
+        def start(self, job: Job) -> Process:
+            if "grpo" in job.folder.name:
+                raise OSError("Resource temporarily unavailable")
+            return super().start(job)
+
+    results = by_arm(run(grid_of(tmp_path), tmp_path / "runs", Tape(), executor=Broken()))
+    assert results["ppo"].status == "finished"
+    assert results["grpo"].reason == "could not be started: Resource temporarily unavailable"
+
+
+def test_an_error_in_the_display_stops_the_trainers(tmp_path: Path) -> None:
+    def broken(cell: Cell, step: dict[str, Any]) -> None:
+        raise ZeroDivisionError
+
+    grid = grid_of(tmp_path, ("ppo",), iterations=10_000)
+    with pytest.raises(ZeroDivisionError):
+        run(grid, tmp_path / "runs", Tape(on_step=broken))
+    assert not run_folder.held(run_folder.folder_of(tmp_path / "runs", grid.cells[0]))
+
+
+# Ctrl-C and kill -9
+
+
+def test_one_interrupt_lets_the_cells_checkpoint_and_the_same_call_resumes(tmp_path: Path) -> None:
+    grid = grid_of(tmp_path, ("ppo", "grpo"), iterations=30, ppo={"step_seconds": 0.1})
+    before, tape, again = signal.getsignal(signal.SIGINT), Tape(on_step=interrupt(2)), Tape()
+    results = by_arm(run(grid, tmp_path / "runs", tape, workers=1))
+    assert {arm: r.status for arm, r in results.items()} == {"ppo": "interrupted", "grpo": "queued"}
+    assert row(results["ppo"].folder)["status"] == "interrupted"
+    assert any("1 runs write a checkpoint" in note for note in tape.notes)
+    assert signal.getsignal(signal.SIGINT) is before, "Ctrl-C means what it did before"
+    results = by_arm(run(grid, tmp_path / "runs", again, workers=2))
+    assert {r.status for r in results.values()} == {"finished"}
+    assert min(s for arm, s in again.steps if arm == "ppo") == 1 + max(step for _, step in tape.steps)
+    assert kinds(results["ppo"].folder) == ["interrupted", "resumed"]
+
+
+def test_a_second_interrupt_kills_cells_that_do_not_stop(tmp_path: Path) -> None:
+    grid = grid_of(tmp_path, ("ppo",), iterations=1000, ppo={"step_seconds": 0.05, "ignore_sigint": True})
+    tape = Tape(on_step=lambda cell, row: (interrupt(2)(cell, row), interrupt(12)(cell, row)))
+    (result,) = run(grid, tmp_path / "runs", tape)
+    assert max(tape.steps)[1] >= 12, "one interrupt alone did not end it"
+    assert (result.status, result.reason) == ("interrupted", "killed by a second Ctrl-C")
+    assert row(result.folder)["status"] == "interrupted"
+    assert not run_folder.held(result.folder), "the process is gone and its lock with it"
+
+
+def test_an_interrupt_while_a_cell_starts_leaves_it_to_begin_later(tmp_path: Path) -> None:
+    grid = grid_of(tmp_path, ("ppo",), ppo={"starting": 60})
+    tape = Tape()
+    tape.started = lambda cell, resumed: os.kill(os.getpid(), signal.SIGINT)  # type: ignore[method-assign]
+    (result,) = run(grid, tmp_path / "runs", tape)
+    assert (result.status, result.reason) == ("interrupted", "stopped before its first step")
+    script(tmp_path)
+    (result,) = run(grid, tmp_path / "runs", Tape())
+    assert result.status == "finished"
+
+
+def test_a_trainer_that_was_killed_with_its_grid_is_resumed_and_its_death_is_recorded(
+    tmp_path: Path, begin: Begin
+) -> None:
+    grid = grid_of(tmp_path, ("ppo",), iterations=6, ppo={"wait_at": 3})
+    folder = run_folder.prepare(tmp_path / "runs", grid.cells[0])
+    trainer = begin(sys.executable, str(TRAINER), str(folder))
+    wait_for(lambda: run_folder.checkpoint(folder) == 2)
+    trainer.kill()
+    trainer.wait()
+    assert row(folder)["status"] == "running", "nothing could record its death"
+    assert run_folder.status_of(row(folder), run_folder.held(folder)) == "interrupted"
+    (tmp_path / "runs" / "go").touch()
+    tape = Tape()
+    (result,) = run(grid, tmp_path / "runs", tape)
+    assert result.status == "finished"
+    assert tape.steps[0] == ("ppo", 3)
+    assert kinds(folder) == ["killed", "resumed"]
+
+
+def test_a_killed_grid_leaves_trainers_that_the_next_call_waits_for(tmp_path: Path, begin: Begin) -> None:
+    grid = grid_of(tmp_path, ("ppo", "grpo"), ppo={"wait_at": 2})
+    victim = begin(sys.executable, "-c", program(tmp_path, workers=1))
+    ppo = run_folder.folder_of(tmp_path / "runs", grid.cells[0])
+    wait_for(lambda: run_folder.checkpoint(ppo) == 1)
+    victim.kill()
+    victim.wait()
+    tape = Tape()
+    tape.ended = lambda result: (tmp_path / "runs" / "go").touch()  # type: ignore[method-assign]  # grpo is done
+    results = by_arm(run(grid, tmp_path / "runs", tape))
+    assert {arm: r.status for arm, r in results.items()} == {"ppo": "finished", "grpo": "finished"}
+    assert tape.started_cells == ["grpo"]
+    assert "waiting: ppo seed 0 is trained by another process" in tape.notes
+    assert (starts(ppo), results["ppo"].skipped) == (1, True)
+
+
+# Two grids
+
+
+def test_two_grids_at_once_train_every_cell_once_and_both_see_all_of_them_finish(tmp_path: Path, begin: Begin) -> None:
+    grid = grid_of(tmp_path, ("ppo", "grpo", "s-ppo"), iterations=3, seeds=(0, 1))
+    other = begin(sys.executable, "-c", program(tmp_path))
+    mine = run(grid, tmp_path / "runs", Tape(), workers=2)
+    theirs, _ = other.communicate(timeout=120)
+    assert other.returncode == 0
+    assert [starts(r.folder) for r in mine] == [1] * 6
+    assert theirs.split() == [f"{r.cell.run_id}={r.status}" for r in mine]
+    assert [row(r.folder)["status"] for r in mine] == ["finished"] * 6
+
+
+@pytest.mark.parametrize(("status", "trained"), [("queued", 1), ("failed", 0)])
+def test_a_cell_that_becomes_free_is_run_unless_it_has_just_failed_in_the_other_grid(
+    tmp_path: Path, status: str, trained: int
+) -> None:
+    grid = grid_of(tmp_path, ("ppo",))
+    folder = run_folder.prepare(tmp_path / "runs", grid.cells[0])
+    claim, tape = run_folder.claim(folder), Tape()
+    assert claim is not None
+
+    def end(text: str) -> None:
+        identity = run_folder.identity(grid.cells[0])
+        run_folder.change(folder, identity, status=status, reason="no luck", ended_at=run_folder.now())
+        claim.close()
+
+    tape.note = end  # type: ignore[method-assign]  # it reports that it waits
+    (result,) = run(grid, tmp_path / "runs", tape)
+    assert (result.status, starts(folder)) == ("finished" if trained else "failed", trained)
+
+
+def test_waiting_for_another_process_ends_with_ctrl_c_and_leaves_it_alone(tmp_path: Path, begin: Begin) -> None:
+    grid = grid_of(tmp_path, ("ppo",), ppo={"wait_at": 2})
+    folder = run_folder.prepare(tmp_path / "runs", grid.cells[0])
+    trainer = begin(sys.executable, str(TRAINER), str(folder))
+    wait_for(lambda: run_folder.checkpoint(folder) == 1)
+    tape = Tape()
+    tape.note = lambda text: os.kill(os.getpid(), signal.SIGINT)  # type: ignore[method-assign]  # it says that it waits
+    (result,) = run(grid, tmp_path / "runs", tape)
+    assert (result.status, result.reason) == ("elsewhere", "another process trains it")
+    assert trainer.poll() is None
+
+
+def test_a_trainer_that_begins_between_the_claim_and_the_start_keeps_the_second_one_out(
+    tmp_path: Path, begin: Begin
+) -> None:
+    grid = grid_of(tmp_path, ("ppo",), iterations=3, ppo={"wait_at": 3})
+    folder = run_folder.prepare(tmp_path / "runs", grid.cells[0])
+
+    class Late(Local):
+        def start(self, job: Job) -> Process:
+            if not starts(folder):
+                begin(sys.executable, str(TRAINER), str(folder))
+                wait_for(lambda: run_folder.checkpoint(folder) == 2)
+            return super().start(job)
+
+    tape = Tape()
+    tape.note = lambda text: (tmp_path / "runs" / "go").touch()  # type: ignore[method-assign]  # it says that it waits
+    (result,) = run(grid, tmp_path / "runs", tape, executor=Late(), limits=ONCE)
+    assert (result.status, starts(folder)) == ("finished", 2), "the second one found the lock taken and left"
+    assert "failed" not in kinds(folder)
+
+
+def test_storage_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("workbench.grid.folder.fcntl.flock", unsupported)
+    with pytest.raises(InputError, match=r"storage without file locks .*name another folder with --runs"):
+        run(grid_of(tmp_path), tmp_path / "runs", Tape())
+
+
+def test_a_runs_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in (Path("/proc/nowhere"), tmp_path / "file" / "runs"):
+        with pytest.raises(InputError, match=rf"cannot make the runs folder '{folder}': .*name another with --runs"):
+            run(grid_of(tmp_path), folder, Tape())
+
+
+# Edited cells, starting over
+
+
+def test_an_edited_cell_is_a_new_cell_and_the_closest_earlier_settings_are_named(tmp_path: Path) -> None:
+    def edited(*lines: str) -> list[str]:
+        grid_of(tmp_path, ("ppo",), iterations=2, seeds=(0, 1))
+        path, tape = tmp_path / "demo.toml", Tape()
+        path.write_text(path.read_text().replace("[axes]", "\n".join([*lines, "[axes]"])))
+        results = run(load(path), tmp_path / "runs", tape)
+        assert len({r.folder for r in results}) == 2
+        return tape.notes
+
+    assert edited() == []
+    both = "learn.epochs = 1, now 2; learn.value_clip = 0.5, now 0.3"
+    assert edited("learn.epochs = 2", "learn.value_clip = 0.3") == [
+        f"ppo seeds 0, 1 ran before with {both}: new cells; the earlier runs stay"
+    ]
+    assert edited("learn.epochs = 2", 'learn.value_clip = "none"') == [
+        "ppo seeds 0, 1 ran before with learn.value_clip = 0.3, now none: new cells; the earlier runs stay"
+    ]
+    assert edited("learn.epochs = 2", 'learn.value_clip = "none"', "threads = 2") == [], "cosmetic: the same cell"
+    assert edited() == [], "the edit undone, the first cells are there"
+
+
+def test_fresh_starts_over_in_new_folders_and_the_plain_command_continues_the_newest(tmp_path: Path) -> None:
+    grid, tape = grid_of(tmp_path, iterations=5), Tape()
+    first = run(grid, tmp_path / "runs", Tape())
+    kept = {p: p.read_bytes() for r in first for p in r.folder.rglob("*") if p.is_file()}
+    script(tmp_path, ppo={"fail_at": 3})
+    second = run(grid, tmp_path / "runs", tape, fresh=True, limits=ONCE)
+    assert [r.folder.name for r in second] == [f"{r.folder.name}-g2" for r in first]
+    assert tape.notes == [], "the same settings are no edit"
+    assert {p: p.read_bytes() for p in kept if p.name != "claim"} == {
+        p: b for p, b in kept.items() if p.name != "claim"
+    }
+    assert [row(r.folder)["generation"] for r in (*first, *second)] == [1, 1, 2, 2]
+    assert row(second[0].folder)["config_hash"] == row(first[0].folder)["config_hash"]
+    script(tmp_path)
+    third = Tape()
+    results = by_arm(run(grid, tmp_path / "runs", third))
+    assert third.steps == [("ppo", 3), ("ppo", 4), ("ppo", 5)]
+    assert results["ppo"].folder == second[0].folder
+    assert results["grpo"].skipped
+    assert {r.folder.name[-3:] for r in run(grid, tmp_path / "runs", Tape(), fresh=True)} == {"-g3"}
+
+
+def test_fresh_takes_cells_that_never_began_as_they_are_and_refuses_those_in_training(tmp_path: Path) -> None:
+    grid = grid_of(tmp_path, iterations=30, ppo={"step_seconds": 0.1})
+    run(grid, tmp_path / "runs", Tape(on_step=interrupt(1)), workers=1)
+    script(tmp_path)
+    results = by_arm(run(grid, tmp_path / "runs", Tape(), fresh=True))
+    assert (results["ppo"].cell.generation, results["grpo"].cell.generation) == (2, 1)
+    claim = run_folder.claim(results["ppo"].folder)
+    assert claim is not None
+    with claim, pytest.raises(InputError, match=f"another process trains: {results['ppo'].folder.name}; stop it"):
+        run(grid, tmp_path / "runs", Tape(), fresh=True)
+    assert not list((tmp_path / "runs" / "demo").glob("*-g3"))
+
+
+def test_a_run_of_an_earlier_version_without_the_newer_columns_is_continued(tmp_path: Path) -> None:
+    grid = grid_of(tmp_path, ("ppo",))
+    folder = run_folder.prepare(tmp_path / "runs", grid.cells[0])
+    old = {"run_id": grid.cells[0].run_id, "experiment": "demo", "status": "failed", "started_at": None, "gone": 1}
+    (folder / "segments" / "run").mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist([old]), folder / "segments" / "run" / "000000.parquet")
+    (result,) = run(grid, tmp_path / "runs", Tape())
+    assert (result.status, row(folder)["attempt"]) == ("finished", 1)
+
+
+def test_the_time_between_two_cells_is_short(tmp_path: Path) -> None:
+    grid = grid_of(tmp_path, ("ppo",), iterations=1, seeds=range(6))
+    began: list[float] = []
+    tape = Tape()
+    tape.started = lambda cell, resumed: began.append(time.monotonic())  # type: ignore[method-assign]
+    run(grid, tmp_path / "runs", tape, workers=1)
+    assert min(b - a for a, b in itertools.pairwise(began)) < 2
