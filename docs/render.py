@@ -86,7 +86,7 @@ ALGORITHM_NOTES = (
     "does, for the reason given. What we measured is computed from the shipped results of the grid named "
     "(`experiments/results/`, on 2 cores of a shared x86-64 server), for arms that are the algorithm as declared: of a "
     "grid how many runs collapsed, with the 95 % Clopper-Pearson interval; of a region where half of them do, with the "
-    "95 % bootstrap interval. A grid may repeat runs of another one as its base; named controls, which change a "
+    "95 % interval of its fit. A grid may repeat runs of another one as its base; named controls, which change a "
     "setting, are in docs/findings.md. The rest is *not measured yet*."
 )
 

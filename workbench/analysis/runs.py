@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from workbench.spec import COSMETIC, InputError, nearest
+from workbench.spec import COLLAPSED, COSMETIC, InputError, nearest
 
 if TYPE_CHECKING:
     from workbench.store.reader import Reader
+
+# Two readings of what it takes to survive: a run may be up only because it never learned.
+NOT_DEAD, KEPT = "not dead", "learned and kept it"
 
 # Of a run in training, table `run` knows neither the steps nor a collapse since the last time it began: others do.
 _RUNS = """
@@ -97,6 +100,11 @@ def replicate(config: str | None) -> dict[str, Any]:
     settings = settings_of(config)
     own = {"seed", *COSMETIC} | ({"learn.policy.lr"} if settings.get("match") else set())
     return {key: value for key, value in settings.items() if key not in own and not key.startswith("collapse.")}
+
+
+def survived(outcome: pd.Series, survival: str = NOT_DEAD) -> pd.Series:
+    """Whether judged runs survived: all that did not collapse, or with KEPT those alone that learned and kept it."""
+    return outcome == "healthy" if survival == KEPT else ~outcome.isin(COLLAPSED)
 
 
 def settings_of(config: Any) -> dict[str, Any]:

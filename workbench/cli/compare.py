@@ -45,7 +45,7 @@ def show_comparison(
 ) -> None:
     """Print the comparison; csv and json carry the bare numbers, the others readable cells and what they say."""
     from workbench.analysis import compared, table
-    from workbench.analysis.region.landscape import region_file
+    from workbench.analysis.region import region_file
     from workbench.analysis.runs import runs as runs_in
     from workbench.cli import fairness
     from workbench.cli.database import current

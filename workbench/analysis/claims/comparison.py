@@ -14,8 +14,9 @@ from typing import Any
 import pandas as pd
 
 from workbench.analysis.paired import Paired, paired_mean, paired_proportions
+from workbench.analysis.runs import KEPT, NOT_DEAD, survived
 from workbench.analysis.statistics import clopper_pearson, fisher_exact
-from workbench.spec import COLLAPSED, UNDECIDED
+from workbench.spec import UNDECIDED
 
 MIN_SEEDS = 5  # nothing is said of fewer
 COLLAPSE, FACTOR = "collapse", "factor"
@@ -57,6 +58,7 @@ class Comparison:
     deviation: float | None = None
     left_out: int = 0
     controls: tuple[Control, ...] = field(default=())
+    reading: str = ""  # which reading of the paper ran
 
 
 def finished(runs: pd.DataFrame) -> pd.DataFrame:
@@ -66,15 +68,16 @@ def finished(runs: pd.DataFrame) -> pd.DataFrame:
     return over.drop_duplicates(["arm", "seed"]).drop(columns="undecided")
 
 
-def judged(runs: pd.DataFrame) -> pd.DataFrame:
-    """The finished runs that can be called collapsed or not, with `dead`; one per arm and seed.
+def judged(runs: pd.DataFrame, survival: str = NOT_DEAD) -> pd.DataFrame:
+    """The finished runs that can be called survivors or not, with `dead`; one per arm and seed.
 
     A run that never learned cannot fall: it is no evidence of either, nor is one that is too short for the rule or was
-    falling at its end.
+    falling at its end. With KEPT, a run that never learned or lost some of it is no survivor.
     """
     over = finished(runs)
-    over = over[over["outcome"].notna() & ~over["outcome"].isin(("no_learning", *UNDECIDED))]
-    return over.assign(dead=over["outcome"].isin(COLLAPSED))
+    neither = UNDECIDED if survival == KEPT else ("no_learning", *UNDECIDED)
+    over = over[over["outcome"].notna() & ~over["outcome"].isin(neither)]
+    return over.assign(dead=~survived(over["outcome"], survival))
 
 
 def collapses(over: pd.DataFrame, more: str, less: str) -> Comparison:

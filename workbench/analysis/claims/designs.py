@@ -36,6 +36,30 @@ class Design:
         return self.settings.get("slot.stabilise.kind") != "none"
 
     @property
+    def reading(self) -> str:
+        """Which reading of the paper's turn ratio and normalisation ran, in words; empty where there is but one.
+
+        The authors' fork divides by the RMS of the ratios where it exceeds tau; equations 7 and 8 of the paper are
+        known from a description; a note has arithmetic turn ratios and a KL term times the clip fraction.
+        """
+        kind, tau = self.settings.get("slot.stabilise.kind"), self.settings.get("slot.stabilise.tau")
+        over = f", rho > {tau:g}" if isinstance(tau, (int, float)) else ""
+        known = {
+            "None": "",
+            "none": "",
+            "rms_batch": f"authors' fork: RMS of the batch{over}",
+            "rms_seq": f"authors' fork: RMS of each sequence{over}",
+            "rms_turn": f"RMS of each turn{over}",
+            "cnorm": "equations 7 and 8 as described",
+            "kl_clipfrac": "KL times clip fraction, of a note",
+            "adv_norm": "advantages whitened when clipped",
+            "subtract": "clipping bias subtracted",
+        }
+        arithmetic = self.ratio == "turn" and self.settings.get("slot.ratio.mean") == "arithmetic"
+        parts = (known.get(str(kind), str(kind)), "arithmetic turn ratios, of a note" if arithmetic else "")
+        return "; ".join(part for part in parts if part)
+
+    @property
     def critic(self) -> bool:
         """Whether its advantages come from a critic."""
         return bool(self.settings.get("critic"))

@@ -11,6 +11,7 @@ from workbench.analysis.claims import curves
 from workbench.analysis.claims.comparison import Comparison, collapses, control, finished, judged
 from workbench.analysis.claims.designs import CREDIT, OFF_POLICY, OPTIMISER, RATIO, STABILISER, Design, designs, pairs
 from workbench.analysis.claims.rule import Judged, judge, together
+from workbench.analysis.runs import NOT_DEAD
 
 
 @dataclass(frozen=True)
@@ -26,27 +27,34 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim, each hypothesis with its verdict, and the verdict of all of them together."""
+    """A claim, each hypothesis with its verdict, the verdict of all together, and the reading of the paper that ran."""
 
     claim: Claim
     rows: tuple[Judged, ...]
     verdict: str
+    reading: str = ""
+
+    @property
+    def letter(self) -> str:
+        """The claim's letter, with the reading behind it."""
+        return f"{self.claim.letter}: {self.reading}" if self.reading else self.claim.letter
 
 
 @dataclass(frozen=True)
 class Arms:
-    """The arms with known settings, their finished runs, and those of them that can be judged."""
+    """The arms with known settings, their finished runs, those that can be judged, and the same with who survived."""
 
     designs: Sequence[Design]
     done: pd.DataFrame
     over: pd.DataFrame
+    counted: pd.DataFrame
 
     def collapses(self, more: Design, less: Design, controls: Sequence[Design] = ()) -> Comparison:
         """Compare two arms; each control is told on the seeds of the pair."""
-        found = collapses(self.over, more.arm, less.arm)
-        mine, theirs = (set(self.over.loc[self.over["arm"] == d.arm, "seed"]) for d in (more, less))
-        told = [control(self.over, d.arm, sorted(mine & theirs)) for d in controls]
-        return replace(found, controls=tuple(c for c in told if c is not None))
+        found = collapses(self.counted, more.arm, less.arm)
+        mine, theirs = (set(self.counted.loc[self.counted["arm"] == d.arm, "seed"]) for d in (more, less))
+        beside = [control(self.counted, d.arm, sorted(mine & theirs)) for d in controls]
+        return replace(found, controls=tuple(c for c in beside if c is not None), reading=less.reading)
 
     def ordinary(self, reference: Design) -> list[Design]:
         """Arms that change an ordinary thing of the reference: its optimizer, its clip, or turns into placebo turns."""
@@ -159,21 +167,26 @@ CLAIMS = (
 )  # fmt: skip
 
 
-def verdicts(runs: pd.DataFrame) -> list[Verdict]:
-    """The verdict of every claim from the rows of Results.runs; every p-value is corrected over all hypotheses."""
-    arms = Arms(designs(runs), finished(runs), judged(runs))
+def verdicts(runs: pd.DataFrame, survival: str = NOT_DEAD) -> list[Verdict]:
+    """The verdict of every claim from the rows of Results.runs; every p-value is corrected over all hypotheses.
+
+    A claim has a verdict for each reading of the paper that ran. `survival` is the reading of who
+    survived.
+    """
+    arms = Arms(designs(runs), finished(runs), judged(runs), judged(runs, survival))
     asked = [(claim, found) for claim in CLAIMS for found in _once(claim.hypotheses(arms))]
     rows = judge([found for _, found in asked])
-    told = [(claim, row) for (claim, _), row in zip(asked, rows, strict=True)]
-    return [_verdict(claim, [row for mine, row in told if mine is claim]) for claim in CLAIMS]
+    found = []
+    for claim in CLAIMS:
+        mine = [row for (its, _), row in zip(asked, rows, strict=True) if its is claim]
+        for reading in dict.fromkeys(row.comparison.reading for row in mine) or [""]:
+            part = tuple(row for row in mine if row.comparison.reading == reading)
+            found.append(Verdict(claim, part, together([row.verdict for row in part]), reading))
+    return found
 
 
 def _once(found: Iterator[Comparison]) -> list[Comparison]:
     return list({(c.measure, c.more, c.less): c for c in found}.values())
-
-
-def _verdict(claim: Claim, rows: Sequence[Judged]) -> Verdict:
-    return Verdict(claim, tuple(rows), together([row.verdict for row in rows]))
 
 
 def as_well(row: Judged) -> list[str]:

@@ -11,16 +11,22 @@ from workbench.analysis.claims.paper import Verdict, as_well
 from workbench.analysis.claims.rule import FACTOR, NOT_TESTED, SHARES, TOO_FEW, Judged
 from workbench.analysis.comparison import ALPHA
 from workbench.analysis.paired import MOST
+from workbench.analysis.runs import KEPT
 
 _LISTED = 3  # pairs with too few seeds that are named
 
 
-def summary(found: Sequence[Verdict]) -> pd.DataFrame:
-    """One row per claim: its sentence, its verdict, on what that rests, and what decides it."""
+def summary(found: Sequence[Verdict], kept: Sequence[Verdict] = ()) -> pd.DataFrame:
+    """One row per claim and reading of the paper: sentence, verdict, on what it rests, and what decides it.
+
+    `kept` are the verdicts where only runs that learned and kept it survive.
+    """
+    other = {v.letter: v.verdict for v in kept}
     return pd.DataFrame(
         [
             {
-                "claim": f"({v.claim.letter}) {v.claim.sentence}", "verdict": v.verdict, "because": _because(v),
+                "claim": f"({v.claim.letter}) {v.claim.sentence}{f' As {v.reading}.' if v.reading else ''}",
+                "verdict": v.verdict, f"verdict if {KEPT}": other.get(v.letter, NOT_TESTED), "because": _because(v),
                 "what decides": v.claim.decides,
             }
             for v in found
@@ -48,8 +54,9 @@ def _because(verdict: Verdict) -> str:
     return ". ".join(parts) + "."
 
 
-def hypotheses(found: Sequence[Verdict]) -> pd.DataFrame:
-    """One row per hypothesis that has enough seeds, with everything that its verdict rests on."""
+def hypotheses(found: Sequence[Verdict], kept: Sequence[Verdict] = ()) -> pd.DataFrame:
+    """One row per hypothesis that has enough seeds, with everything that its verdict rests on, by both readings."""
+    other = {_key(verdict, row): row for verdict in kept for row in verdict.rows}
     return pd.DataFrame(
         [
             {
@@ -61,12 +68,32 @@ def hypotheses(found: Sequence[Verdict]) -> pd.DataFrame:
                 "p (Holm)": f"{_p(row.comparison.p)} ({_p(row.p_holm)})",
                 "so many seeds could show": _could(row),
                 "verdict": row.verdict,
+                **_kept(other.get(_key(verdict, row))),
             }
             for verdict in found
             for row in verdict.rows
             if row.verdict != TOO_FEW
         ]
     )
+
+
+def _key(verdict: Verdict, row: Judged) -> tuple[str, str, str]:
+    return verdict.letter, row.comparison.more, row.comparison.less
+
+
+def _kept(row: Judged | None) -> dict[str, str]:
+    one = None if row is None or row.comparison.measure != COLLAPSE else row.comparison
+    if row is None or one is None:
+        return {
+            f"{KEPT}: effect": "-",
+            f"{KEPT}: p (Holm)": "-",
+            f"verdict if {KEPT}": "-" if row is None else row.verdict,
+        }
+    return {
+        f"{KEPT}: effect": f"{effect(one)}, {one.told}" if one.told else effect(one),
+        f"{KEPT}: p (Holm)": f"{_p(one.p)} ({_p(row.p_holm)})",
+        f"verdict if {KEPT}": row.verdict,
+    }
 
 
 def controls(found: Sequence[Verdict]) -> pd.DataFrame:
@@ -136,5 +163,6 @@ def rule() -> str:
         f"95 % interval leaves out every effect that matters (half of the runs; a factor of {FACTOR:g}). Undecided at "
         f"this power: neither. Below {MIN_SEEDS} shared seeds nothing is said. Power: the probability to show {a} "
         f"against {b} of runs collapsing, or a factor of {FACTOR:g}, at {ALPHA:g} over the number of hypotheses. A "
-        "claim holds if all its hypotheses do. Left out: seeds with a run that never learned or cannot be judged."
+        "claim holds if all its hypotheses do. Left out: seeds with a run that never learned or cannot be judged; the "
+        f'columns of "{KEPT}" count every run that never learned or lost some of it as one that did not survive.'
     )

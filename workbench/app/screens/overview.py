@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from workbench.analysis import table as verdict
-from workbench.analysis.region.words import readable_series
+from workbench.analysis.region import readable_series
 from workbench.app import regions, theme
 from workbench.app.controls import choose
 from workbench.app.drawing import drawing
