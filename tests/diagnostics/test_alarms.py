@@ -3,7 +3,7 @@
 import math
 
 from workbench.diagnostics import CATALOGUE
-from workbench.diagnostics.alarms import COOLDOWN, AlarmWatch
+from workbench.diagnostics.rules import COOLDOWN, AlarmWatch
 from workbench.spec import Alarm, Diagnostic, Level, Unit
 
 

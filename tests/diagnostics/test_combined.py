@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 
 from docs.render import diagnostics as page
 from workbench.diagnostics import CATALOGUE
-from workbench.diagnostics.alarms import AlarmWatch
-from workbench.diagnostics.combined import COMBINED, DRIFT, DRIFT_POINTS, SMOOTH
+from workbench.diagnostics.rules import COMBINED, DRIFT, DRIFT_POINTS, SMOOTH, AlarmWatch
 
 
 def found(rows, kind):

@@ -13,7 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from workbench.analysis.rescan import Recorded
-    from workbench.diagnostics.events import Event
+    from workbench.diagnostics.rules import Event
 
 
 def rescan(
@@ -96,8 +96,8 @@ def _rescan_file(file: Path, dry: bool) -> None:
 def judged(run: Recorded) -> tuple[dict[str, Any], list[Event]]:
     """The verdict columns of table `run` and the events that the present rules see in a recorded run."""
     from workbench.diagnostics import CATALOGUE
-    from workbench.diagnostics.alarms import AlarmWatch
     from workbench.diagnostics.collapse import Watch
+    from workbench.diagnostics.rules import AlarmWatch
     from workbench.record.recorder import TIMED
 
     group = run.group or _group_of(run.config)

@@ -13,12 +13,10 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from workbench.diagnostics import CATALOGUE, measure
-from workbench.diagnostics.alarms import AlarmWatch
 from workbench.diagnostics.collapse import Watch
 from workbench.diagnostics.declare import dictionary
-from workbench.diagnostics.events import Event
 from workbench.diagnostics.evidence import StepEvidence
-from workbench.diagnostics.guard import GuardWatch
+from workbench.diagnostics.rules import AlarmWatch, Event, GuardWatch
 from workbench.record.blackbox import BlackBox
 from workbench.record.schema import schema_of
 from workbench.record.segments import SegmentWriter, chosen

@@ -68,6 +68,7 @@ class Diagnostic:
     description: str
     alarm: Alarm | None = None
     sql_type: Literal["DOUBLE", "BIGINT", "BOOLEAN", "VARCHAR"] = "DOUBLE"
+    no_alarm: str = ""  # why it has none; empty where it has one
 
     @property
     def table(self) -> str:

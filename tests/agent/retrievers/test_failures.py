@@ -18,10 +18,10 @@ from workbench.agent.retrievers.lookup import Lookups
 from workbench.agent.tokenizer import Codec, build_tokenizer
 from workbench.agent.worlds.dataset import Dataset
 from workbench.diagnostics import measure
-from workbench.diagnostics.alarms import AlarmWatch
 from workbench.diagnostics.collapse import Watch
 from workbench.diagnostics.evidence import Rollouts, StepEvidence
 from workbench.diagnostics.measure import catalogue
+from workbench.diagnostics.rules import AlarmWatch
 from workbench.diagnostics.turn import retrieval_empty_frac, retrieval_failed_frac, retrieval_seconds
 from workbench.spec import CollapseSettings, RetrieverSettings, WorldSettings
 
