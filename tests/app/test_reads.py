@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.app.conftest import Open, html
-from workbench.analysis import table
 from workbench.app import lifetime
 from workbench.app.data import Store
 from workbench.app.page import store_of
