@@ -64,9 +64,7 @@ def _verb(name: str, command: Any, context: Any) -> str:
 
 def schema() -> str:
     """Return every table with its grain, key and columns; formulas and sources are on the page of diagnostics."""
-    from workbench.spec import ROLLUPS, SPAN
-
-    return "\n\n".join([*(_table(table) for table in (*TABLES, SPAN)), *map(_rollup, ROLLUPS)])
+    return "\n\n".join(map(_table, TABLES))
 
 
 def _table(table: Table) -> str:
@@ -77,17 +75,6 @@ def _table(table: Table) -> str:
     return f"## {table.name}\n\n{table.grain} Key: {code(table.key)}.\n\n" + markdown(
         ("column", "type", "unit", "meaning"), rows
     )
-
-
-def _rollup(rollup: Any) -> str:
-    rows = [(f"`{c.name}`", c.type, c.description) for c in rollup.columns]
-    kind = "STRUCT(n BIGINT, broken BIGINT, total, low, high, log DOUBLE)"
-    meaning = (
-        f"of `{rollup.source}`, over the rows of the block: how many are finite, how many are NaN or Inf, the sum, the "
-        "lowest and the highest of the finite ones, and of ratios the sum of ln max(value, e^-20)"
-    )
-    rows.append(("every numeric measured column", kind, meaning))
-    return f"## {rollup.name}\n\n{rollup.grain}\n\n" + markdown(("column", "type", "meaning"), rows)
 
 
 # docs/algorithms.md

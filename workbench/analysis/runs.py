@@ -24,7 +24,7 @@ _RUNS = """
            TRY(CAST(config->>'$.iterations' AS BIGINT)) AS planned, config,
            TRY(json_merge_patch(config, '{{"seed": null}}')) AS seedless
     FROM run
-    LEFT JOIN (SELECT run_id, last_step + 1 AS steps FROM span WHERE table_name = 'step') AS seen USING (run_id)
+    LEFT JOIN (SELECT run_id, max(step) + 1 AS steps FROM step GROUP BY run_id) AS seen USING (run_id)
     LEFT JOIN (SELECT run_id, min(step) AS detected FROM event WHERE kind = 'collapse' GROUP BY run_id) USING (run_id)
     {where} ORDER BY seed, coalesce(started_at, TIMESTAMP '9999-01-01'), run_id
 """

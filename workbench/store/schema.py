@@ -9,9 +9,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.spec import ROLLUPS, SPAN, TABLES, Alarm, Diagnostic, Level
+from workbench.spec import TABLES, Alarm, Diagnostic, Level
 from workbench.spec import table as spec_table
-from workbench.store import rollup
 from workbench.store.quoting import literal, quoted
 
 if TYPE_CHECKING:
@@ -102,7 +101,6 @@ def ddl() -> list[str]:
             statements.append(f"COMMENT ON COLUMN {name}.{quoted(c.name)} IS {literal(c.description)}")
         for column, kind in _READ.get(table.name, {}).items():
             statements.append(f"ALTER TABLE {name} ADD COLUMN IF NOT EXISTS {quoted(column)} {kind}")
-    statements += rollup.ddl()
     for view, (grain, body) in views().items():
         statements.append(f"CREATE OR REPLACE VIEW {quoted(view)} AS {body}")
         statements.append(f"COMMENT ON VIEW {quoted(view)} IS {literal(grain)}")
@@ -158,7 +156,6 @@ def add_measured_columns(connection: DuckDBPyConnection) -> None:
         connection.execute(f"ALTER TABLE {quoted(table)} ADD COLUMN IF NOT EXISTS {quoted(name)} {full}")
         words = literal(comment(description, unit, formula))
         connection.execute(f"COMMENT ON COLUMN {quoted(table)}.{quoted(name)} IS {words}")
-    rollup.fit(connection)
 
 
 _MEASURED = [t.name for t in TABLES if t.name not in ("segment", "diagnostic", "experiment")]
@@ -187,8 +184,7 @@ _TYPES = """
 
 def _objects() -> dict[str, str]:
     """Every table and view of the database, and which of the two it is."""
-    tables = (*(t.name for t in TABLES), SPAN.name, *(r.name for r in ROLLUPS))
-    return dict.fromkeys(tables, "table") | dict.fromkeys(views(), "view")
+    return dict.fromkeys((t.name for t in TABLES), "table") | dict.fromkeys(views(), "view")
 
 
 def _missing(connection: DuckDBPyConnection) -> list[str]:
