@@ -246,13 +246,13 @@ def runs(arm: str, *onsets: int | None, steps: int = 36, **columns: Any) -> pd.D
     ).astype({"collapse_step": float, "onset_low": float})  # fmt: skip
 
 
-FELL = runs("ppo", 10, 12, 14, 16, 20)
-STOOD = runs("st-ppo", None, None, None, None, None)
+FIVE_FELL = runs("ppo", 10, 12, 14, 16, 20)
+FIVE_STOOD = runs("st-ppo", None, None, None, None, None)
 SOME = runs("grpo", 9, 30, None, None, None)
 
 
 def test_an_arm_that_cannot_be_told_apart_by_so_few_seeds_is_called_undecidable() -> None:
-    frame = figures(pd.concat([FELL.iloc[:3], STOOD.iloc[:3]]))
+    frame = figures(pd.concat([FIVE_FELL.iloc[:3], FIVE_STOOD.iloc[:3]]))
     assert against_reference(frame)["difference"].tolist() == ["undecidable at this n"]
     said = reading(frame)[-1]
     assert said.startswith("Undecidable with so few seeds: st-ppo against ppo. The smallest p-value")
@@ -260,36 +260,36 @@ def test_an_arm_that_cannot_be_told_apart_by_so_few_seeds_is_called_undecidable(
 
 
 def test_a_difference_is_shown_or_not_by_the_corrected_p_values() -> None:
-    cells = against_reference(figures(pd.concat([FELL, STOOD, SOME]))).set_index("arm")
+    cells = against_reference(figures(pd.concat([FIVE_FELL, FIVE_STOOD, SOME]))).set_index("arm")
     assert cells["difference"].to_dict() == {"st-ppo": "shown", "grpo": "not shown"}
     assert cells.loc["st-ppo", "permuted log-rank p"] == "0.008 (0.016)"
     assert cells.loc["st-ppo", "hazard ratio"] == "not estimable: no collapse in st-ppo"
     assert cells.loc["st-ppo", "collapse-free steps gained"].startswith("+21.6 [+")
-    alone = against_reference(figures(pd.concat([FELL, STOOD])))
+    alone = against_reference(figures(pd.concat([FIVE_FELL, FIVE_STOOD])))
     assert alone["permuted log-rank p"].tolist() == ["0.008"], "one comparison needs no correction"
 
 
 def test_what_is_undecidable_for_every_arm_is_said_once() -> None:
-    three = [frame.iloc[:3] for frame in (FELL, STOOD, SOME)]
+    three = [frame.iloc[:3] for frame in (FIVE_FELL, FIVE_STOOD, SOME)]
     assert "Undecidable with so few seeds: every arm against ppo." in reading(figures(pd.concat(three)))[-1]
 
 
 def test_the_test_of_all_arms_is_told_from_three_arms_on() -> None:
-    three = figures(pd.concat([FELL, STOOD, SOME]))
+    three = figures(pd.concat([FIVE_FELL, FIVE_STOOD, SOME]))
     assert any(s.startswith("Log-rank test that all 3 arms collapse equally soon") for s in reading(three))
     assert three["all_logrank_degrees"].unique().tolist() == [2]
-    assert not any("all 2 arms" in s for s in reading(figures(pd.concat([FELL, STOOD]))))
+    assert not any("all 2 arms" in s for s in reading(figures(pd.concat([FIVE_FELL, FIVE_STOOD]))))
 
 
 def test_the_time_to_collapse_is_told_with_what_is_not_reached() -> None:
-    cells = time_to_collapse(figures(pd.concat([FELL, STOOD]))).set_index("arm")
+    cells = time_to_collapse(figures(pd.concat([FIVE_FELL, FIVE_STOOD]))).set_index("arm")
     assert cells.loc["ppo"].tolist() == ["5", "5", "14 [10, -]", "14.4 [11.4, 17.4]"]
     assert cells.loc["st-ppo"].tolist() == ["5", "0", "not reached", "36.0"]
     assert cells.columns[-1] == "collapse-free of 36 steps"
 
 
 def test_the_interval_of_the_iqm_is_called_narrow_where_it_is() -> None:
-    few, enough = figures(STOOD), figures(runs("st-ppo", *[None] * 8))
+    few, enough = figures(FIVE_STOOD), figures(runs("st-ppo", *[None] * 8))
     assert any("too narrow" in sentence for sentence in reading(few))
     assert not any("too narrow" in sentence for sentence in reading(enough))
 
@@ -304,7 +304,7 @@ def test_an_experiment_in_which_nothing_has_begun_has_nothing_to_compare() -> No
 
 def test_an_arm_that_has_not_begun_is_left_out_of_the_times_only() -> None:
     queued = runs("st-ppo", None, steps=0, status="queued", outcome=None)
-    frame = figures(pd.concat([FELL, queued]))
+    frame = figures(pd.concat([FIVE_FELL, queued]))
     assert frame["arm"].tolist() == ["ppo", "st-ppo"]
     assert time_to_collapse(frame)["arm"].tolist() == ["ppo"]
     cells = against_reference(frame)
@@ -314,12 +314,12 @@ def test_an_arm_that_has_not_begun_is_left_out_of_the_times_only() -> None:
 
 @pytest.mark.parametrize("reference", ["ppo", "st-ppo"])
 def test_every_other_arm_is_compared_with_the_reference(reference: str) -> None:
-    frame = figures(pd.concat([FELL, STOOD, SOME]), reference)
+    frame = figures(pd.concat([FIVE_FELL, FIVE_STOOD, SOME]), reference)
     assert set(frame.loc[frame["reference"].isna(), "arm"]) == {reference}
     assert set(frame["reference"].dropna()) == {reference}
 
 
-def runs(arm: str, *outcomes: str | None, status: str = "finished", **columns: Any) -> pd.DataFrame:
+def ended(arm: str, *outcomes: str | None, status: str = "finished", **columns: Any) -> pd.DataFrame:
     rows = [
         {
             "arm": arm, "algorithm": arm, "seed": seed, "status": status, "outcome": outcome,
@@ -342,7 +342,7 @@ def test_a_t_interval_over_three_seeds_is_the_one_of_the_textbook() -> None:
 
 def test_seeds_are_replicates_and_a_run_that_diverged_counts_as_collapsed() -> None:
     frame = summarise(
-        pd.concat([runs("a", "collapsed", "diverged", "healthy"), runs("b", "healthy", "mild", "no_learning")])
+        pd.concat([ended("a", "collapsed", "diverged", "healthy"), ended("b", "healthy", "mild", "no_learning")])
     )
     a, b = frame.to_dict(orient="records")
     assert (a["n"], a["judged"], a["collapsed"], a["onset"]) == (3, 3, 2, 10.0)
@@ -354,7 +354,7 @@ def test_seeds_are_replicates_and_a_run_that_diverged_counts_as_collapsed() -> N
 
 def test_unfinished_and_undecided_runs_are_counted_apart_and_said() -> None:
     frame = summarise(
-        pd.concat([runs("a", "healthy", None), runs("b", None, status="running"), runs("a", None, status="failed")])
+        pd.concat([ended("a", "healthy", None), ended("b", None, status="running"), ended("a", None, status="failed")])
     )
     a, b = frame.to_dict(orient="records")
     assert (a["runs"], a["n"], a["judged"]) == (3, 2, 1)
@@ -373,7 +373,7 @@ def test_unfinished_and_undecided_runs_are_counted_apart_and_said() -> None:
 def test_the_answer_names_the_arms_by_how_often_they_fell() -> None:
     frame = summarise(
         pd.concat(
-            [runs("a", "collapsed", "healthy"), runs("b", "collapsed", "collapsed"), runs("c", "healthy", "healthy")]
+            [ended("a", "collapsed", "healthy"), ended("b", "collapsed", "collapsed"), ended("c", "healthy", "healthy")]
         )
     )
     assert answer(frame).startswith(
@@ -382,8 +382,8 @@ def test_the_answer_names_the_arms_by_how_often_they_fell() -> None:
 
 
 def test_of_many_arms_the_answer_names_the_first_and_counts_the_others() -> None:
-    fell = [runs(f"fell{i:02}", "collapsed") for i in range(11)]
-    stood = [runs(f"stood{i}", "healthy") for i in range(8)]
+    fell = [ended(f"fell{i:02}", "collapsed") for i in range(11)]
+    stood = [ended(f"stood{i}", "healthy") for i in range(8)]
     text = answer(summarise(pd.concat([*fell, *stood])))
     assert text.startswith("Collapsed (11 arms): fell00 in 1 of 1 (onset near step 10); ")
     assert "; and 3 more. Did not collapse: stood0, stood1, " in text
@@ -392,7 +392,7 @@ def test_of_many_arms_the_answer_names_the_first_and_counts_the_others() -> None
 
 
 def test_an_arm_that_never_learned_is_not_called_stable() -> None:
-    frame = summarise(pd.concat([runs("a", "no_learning", "no_learning"), runs("b", "healthy", "mild")]))
+    frame = summarise(pd.concat([ended("a", "no_learning", "no_learning"), ended("b", "healthy", "mild")]))
     text = answer(frame)
     assert text.startswith("No arm collapsed (2 runs).")
     assert "Did not rise above their start, which is not stability: a in 2 of 2." in text
@@ -400,33 +400,33 @@ def test_an_arm_that_never_learned_is_not_called_stable() -> None:
 
 
 def test_nothing_is_concluded_from_nothing() -> None:
-    assert answer(summarise(runs("a", None, status="running"))).startswith("No run can be judged yet")
+    assert answer(summarise(ended("a", None, status="running"))).startswith("No run can be judged yet")
 
 
 def test_the_iqm_and_its_interval_stand_beside_the_mean() -> None:
-    a, b = summarise(pd.concat([runs("a", *["healthy"] * 5), runs("b", "healthy")])).to_dict(orient="records")
+    a, b = summarise(pd.concat([ended("a", *["healthy"] * 5), ended("b", "healthy")])).to_dict(orient="records")
     assert a["final"] == pytest.approx(0.7)
     assert a["final_iqm"] == pytest.approx(0.7)  # 0.5 to 0.9 without the lowest and the highest
     assert 0.5 <= a["final_iqm_low"] < 0.6 < 0.8 < a["final_iqm_high"] <= 0.9
     assert a["peak_iqm"] == pytest.approx(0.7)
     assert b["final_iqm"] == 0.5
     assert pd.isna(b["final_iqm_low"]), "one seed has no interval"
-    assert readable(summarise(runs("b", "healthy")))["final success, IQM"][0] == "0.50"
+    assert readable(summarise(ended("b", "healthy")))["final success, IQM"][0] == "0.50"
 
 
 def test_final_success_of_runs_that_ended_early_is_not_passed_off_as_that_of_the_end() -> None:
-    early = runs("a", "collapsed", "collapsed", steps=20)
+    early = ended("a", "collapsed", "collapsed", steps=20)
     early.loc[1, "steps"] = 24
-    frame = summarise(pd.concat([early, runs("a", "healthy"), runs("b", "healthy", "diverged", steps=9)]))
+    frame = summarise(pd.concat([early, ended("a", "healthy"), ended("b", "healthy", "diverged", steps=9)]))
     assert frame["stopped"].tolist() == [2, 2]
     text = answer(frame)
     assert "final success is that of the step they ended at: a 2 of 3 (after 20 to 24 of 36 steps)" in text
     assert "b 2 of 2 (after 9 of 36 steps)" in text
-    assert "Ended early" not in answer(summarise(runs("a", "healthy")))
+    assert "Ended early" not in answer(summarise(ended("a", "healthy")))
 
 
 def test_runs_of_another_trainer_that_name_no_length_did_not_end_early() -> None:
-    assert summarise(runs("a", "healthy", planned=float("nan")))["stopped"].tolist() == [0]
+    assert summarise(ended("a", "healthy", planned=float("nan")))["stopped"].tolist() == [0]
 
 
 def arm(algorithm: object, staleness: int, *successes: float, status: str = "finished") -> pd.DataFrame:

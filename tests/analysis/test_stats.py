@@ -11,9 +11,10 @@ import pandas as pd
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scipy.stats import fisher_exact, ttest_rel
+from scipy import stats as scipy_stats
+from scipy.stats import ttest_rel
 
-from workbench.analysis import paired
+from workbench.analysis import stats
 from workbench.analysis.stats import (
     bands,
     clopper_pearson,
@@ -24,7 +25,6 @@ from workbench.analysis.stats import (
     holm,
     interquartile_mean,
     interquartile_mean_interval,
-    median_onset,
     paired_mean,
     paired_proportions,
     power_of,
@@ -72,12 +72,6 @@ def test_fisher_exact_counts_the_tables_at_least_as_extreme() -> None:
     assert fisher_exact(5, 5, 0, 5) == pytest.approx(fisher_exact(0, 5, 5, 5))
     with pytest.raises(ValueError, match="are no counts"):
         fisher_exact(4, 3, 0, 3)
-
-
-def test_median_onset_is_over_the_collapsed_runs_only() -> None:
-    assert median_onset([40, None, 50, 70]) == 50
-    assert median_onset([40, 50]) == 45
-    assert median_onset([None, None]) is None
 
 
 def test_interquartile_mean_of_four_is_the_mean_of_the_middle_two() -> None:
@@ -208,7 +202,7 @@ def test_the_power_of_fisher_counts_every_table() -> None:
     total = 0.0
     for x in range(n + 1):
         for y in range(n + 1):
-            if fisher_exact([[x, n - x], [y, n - y]]).pvalue <= alpha:
+            if scipy_stats.fisher_exact([[x, n - x], [y, n - y]]).pvalue <= alpha:
                 total += math.comb(n, x) * a**x * (1 - a) ** (n - x) * math.comb(n, y) * b**y * (1 - b) ** (n - y)
     assert power_of_fisher(n, a, b, alpha) == pytest.approx(total)
 
@@ -217,7 +211,7 @@ def test_the_fewest_seeds_are_enough_and_one_fewer_is_not(monkeypatch: pytest.Mo
     n = seeds_for_fisher(0.75, 0.25, 0.05)
     assert n is not None
     assert power_of_fisher(n, 0.75, 0.25, 0.05) >= 0.8 > power_of_fisher(n - 1, 0.75, 0.25, 0.05)
-    monkeypatch.setattr(paired, "MOST", 8)
+    monkeypatch.setattr(stats, "MOST", 8)
     assert seeds_for_fisher(0.5, 0.45, 0.001) is None
 
 
