@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -96,7 +95,7 @@ def algorithms(measured: Mapping[str, str]) -> str:
 
     `measured` has a line about each algorithm that a shipped experiment trained.
     """
-    from workbench.algorithms.dictionary import NOT_YET, SYMBOLS, by_family
+    from workbench.algorithms import NOT_YET, SYMBOLS, by_family
     from workbench.objective import KINDS
 
     blocks = [_algorithm(a, measured.get(a.name, NOT_YET)) for _, members in by_family() for a in members]
@@ -104,8 +103,7 @@ def algorithms(measured: Mapping[str, str]) -> str:
 
 
 def _contents() -> str:
-    from workbench.algorithms import ALGORITHMS, ALIASES, differences
-    from workbench.algorithms.dictionary import by_family
+    from workbench.algorithms import ALGORITHMS, ALIASES, by_family, differences
 
     rows = ["| algorithm | difference | critic | rollouts a prompt | paper |", "|---|---|---|---|---|"]
     for title, members in by_family():
@@ -122,7 +120,7 @@ def _contents() -> str:
 
 
 def _algorithm(algorithm: Any, measured: str) -> str:
-    from workbench.algorithms.dictionary import summary
+    from workbench.algorithms import summary
     from workbench.objective import KINDS
 
     lines = [f"## {algorithm.title}", "", summary(algorithm), "", f"$${algorithm.formula}$$", ""]
@@ -135,14 +133,7 @@ def _algorithm(algorithm: Any, measured: str) -> str:
 
 
 def _choice(choice: Any) -> str:
-    options = ", ".join(f"{f.name} = {_toml(getattr(choice, f.name))}" for f in fields(choice))
-    return f"`{choice.kind}`" + (f" {options}" if options else "")
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "none" if value is None else str(value)
+    return " ".join([f"`{choice.kind}`", ", ".join(choice.options())]).strip()
 
 
 def _slot(slot: str) -> str:
@@ -150,7 +141,7 @@ def _slot(slot: str) -> str:
 
     rows = [f"## Slot `{slot}`", "", "| kind | options and defaults | definition |", "|---|---|---|"]
     for kind, choice in KINDS[slot].items():
-        defaults = "; ".join(f"{f.name} = {_toml(f.default)}" for f in fields(choice)) or "none"
+        defaults = "; ".join(choice().options()) or "none"
         definition = " ".join((inspect.getdoc(choice) or "").split()).replace("|", "\\|")
         rows.append(f"| `{kind}` | {defaults} | {definition} |")
     return "\n".join(rows)

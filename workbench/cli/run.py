@@ -80,7 +80,6 @@ def train(
 
     from workbench.cli import fairness
     from workbench.cli.database import current
-    from workbench.diagnostics import CATALOGUE
     from workbench.grid import progress
     from workbench.grid.history import History
     from workbench.grid.process import executor_of
@@ -102,14 +101,14 @@ def train(
     def sync_quietly() -> None:
         # Whatever is wrong with the index, training goes on; the sync at the end says it aloud.
         with suppress(InputError, duckdb.Error, OSError):
-            sync(runs, CATALOGUE, seconds=0.0)
+            sync(runs, seconds=0.0)
 
     grid, results = run_rounds(
         lambda: grid_of(file, changes, history, arms), runs, progress.watch, history, tell,
         workers=workers, executor=place, limits=limits, fresh=fresh, sync=sync_quietly,
     )  # fmt: skip
     with suppress(Busy):  # another grid that ends now syncs the same rows: the table is worth the wait
-        sync(runs, CATALOGUE)
+        sync(runs)
     reader = current(runs)
     mine = [result.cell for result in results if result.status != "elsewhere"]
     _report(grid, reader, results, fairness.settle(runs, reader, grid.experiment, mine) if mine else [])

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from workbench.grid.cell import Cell, arm_label, config_hash, run_id, slug
 from workbench.grid.document import grid_file, known_key, override, parse, read, resolved
@@ -18,35 +18,11 @@ from workbench.grid.keys import expand, flatten, merge
 from workbench.grid.matched import Waiting, matched
 from workbench.grid.region import Region, Series, grow, series_of
 from workbench.learn.faults.declared import check
+from workbench.objective import Algorithm
 from workbench.spec import GridFile, InputError, RunSettings, nearest
 
-
-class Resolved(Protocol):
-    """What a grid wants to know of an algorithm; the table of algorithms is handed in by the command line."""
-
-    @property
-    def name(self) -> str:
-        """Name under which the runs are filed."""
-        ...
-
-    @property
-    def group_size(self) -> int:
-        """Rollouts per prompt unless the run says otherwise."""
-        ...
-
-    @property
-    def needs_reference(self) -> bool:
-        """Whether it needs log-probs of a frozen reference."""
-        ...
-
-    @property
-    def critic(self) -> bool:
-        """Whether it trains a critic."""
-        ...
-
-
 MOST_ARMS, MOST_CELLS = 500, 5000
-Resolve = Callable[[str | dict[str, Any], dict[str, Any]], Resolved]
+Resolve = Callable[[str | dict[str, Any], dict[str, Any]], Algorithm]
 
 
 @dataclass(frozen=True)
@@ -272,7 +248,7 @@ def _cell(experiment: str, arm: _Arm, seed: int, base: Mapping[str, Any], path: 
     )
 
 
-def _check_fault(settings: RunSettings, algorithm: Resolved, where: str) -> None:
+def _check_fault(settings: RunSettings, algorithm: Algorithm, where: str) -> None:
     try:
         check(settings, algorithm)
     except InputError as error:
