@@ -124,7 +124,7 @@ def train(
 
 def _report(grid: Grid, reader: Reader, results: Sequence[Result], findings: Sequence[Finding]) -> None:
     """The table, the answer and the cells that ended badly on stdout; where to look on stderr."""
-    from workbench.analysis.table import answer, readable, summary
+    from workbench.analysis.compare import answer, readable, summary
     from workbench.cli import fairness
     from workbench.cli.region import report
     from workbench.cli.tables import show

@@ -34,14 +34,13 @@ class Seeds:
 
     def needed(self, comparisons: int = 1) -> int:
         """Seeds per arm at alpha .05, divided by the number of comparisons."""
-        from workbench.analysis.power import ALPHA, seeds_needed
+        from workbench.analysis.stats import ALPHA, seeds_needed
 
         return seeds_needed(self.hazard_ratio, self.incidence.share, self.power, ALPHA / comparisons)
 
     def numbers(self) -> dict[str, Any]:
         """Every figure, for a program."""
-        from workbench.analysis.power import ALPHA, collapses_needed, detectable, power_of
-        from workbench.analysis.statistics import smallest_p
+        from workbench.analysis.stats import ALPHA, collapses_needed, detectable, power_of, smallest_p
 
         share = self.incidence.share
         return {
@@ -89,7 +88,7 @@ def seeds_for(grid: Grid, runs: Path, hazard_ratio: float, power: float, share: 
     `share` is the incidence to assume; without it, that of recorded runs of the grid's arms. Raises InputError for
     numbers that mean nothing.
     """
-    from workbench.analysis.power import ALPHA
+    from workbench.analysis.stats import ALPHA
     from workbench.spec import InputError
 
     if hazard_ratio <= 0 or hazard_ratio == 1:
