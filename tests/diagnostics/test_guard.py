@@ -8,8 +8,8 @@ import torch
 
 from tests.diagnostics.shared_batch import random_evidence, rollouts_of
 from workbench.diagnostics import measure
-from workbench.diagnostics.evidence import Evidence, StepEvidence
-from workbench.diagnostics.rules import GuardWatch, fingerprint
+from workbench.diagnostics.evidence import Evidence, StepEvidence, fingerprint
+from workbench.diagnostics.rules import GuardWatch
 from workbench.spec import GUARD, RATIO_TOLERANCE, check
 
 
