@@ -9,7 +9,7 @@ from docs.render import diagnostics as page
 from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.collapse import COLLAPSE_REASONS
 from workbench.diagnostics.declare import diagnostic, dictionary
-from workbench.diagnostics.rules import HARD_RULES
+from workbench.diagnostics.rules import HARD
 from workbench.spec import CollapseSettings, Level, Unit, table
 
 PROMISED = {
@@ -77,7 +77,7 @@ def test_the_page_names_every_column_setting_and_hard_event():
     text = page()
     for d in CATALOGUE:
         assert f"| `{d.name}` |" in text
-    for rule in HARD_RULES:
+    for rule in HARD:
         assert f"`{rule.kind}`" in text
     assert set(COLLAPSE_REASONS) == set(CollapseSettings.model_fields)
     rows = [line for line in text.splitlines() if line.startswith("|")]

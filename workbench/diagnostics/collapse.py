@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from workbench.diagnostics.rules import FIRST, HARD_RULES, Event, Hard, HardRule, Severity
+from workbench.diagnostics.rules import HARD, Event, RuleWatch, Severity
 from workbench.spec import MEANINGS, CollapseSettings, Outcome
 
 WINDOW = 5  # steps of the shortest window that can be the best
@@ -351,13 +351,13 @@ class Watch:
         self._curve = _Curve(episodes, group, -math.log(self.settings.false_ending))
         self._severe = _Falls(self._curve, self.settings, self.settings.severe)
         self._mild = _Falls(self._curve, self.settings, self.settings.mild)
-        self._hard = [Hard(rule) for rule in HARD_RULES]
+        self._hard = RuleWatch(HARD)
         self._critical = False
         self.diverged = False
 
     def step(self, step: int, measured: Mapping[str, float | None]) -> list[Event]:
         """The events of `step`, whose row of table `step` is `measured`; a missing or None score is no point."""
-        events = [event for hard in self._hard if (event := hard.advance(step, measured.get(hard.rule.diagnostic)))]
+        events = self._hard.step(step, measured)
         score = measured.get("success")
         share, asked = measured.get("heldout_success"), measured.get("heldout_episodes")
         if not self._curve.scores and share is not None and asked:
@@ -482,7 +482,7 @@ def collapse_rule() -> str:
         [f"`collapse.{name}`", f"{getattr(defaults, name):g}", meaning, reason]
         for name, (meaning, reason) in COLLAPSE_REASONS.items()
     )
-    hard = ([f"`{rule.kind}`", _mark(rule), rule.reason] for rule in HARD_RULES)
+    hard = ([f"`{rule.kind}`", rule.happens, rule.reason] for rule in HARD)
     words = ([f"`{word}`", meaning] for word, meaning in MEANINGS.items())
     return f"""\
 The rule judges the counts behind success, not its curve. A step's success is a share of `n` episodes
@@ -526,12 +526,6 @@ Everything but the onset is causal: a live run and its log get the same verdict.
 Hard events need no statistics and happen at most once in a run:
 
 {_markdown(("event", "happens when", "reason"), hard)}"""
-
-
-def _mark(rule: HardRule) -> str:
-    scale = {"": "", "peak": " x its running maximum", "baseline": f" x the mean of its first {FIRST} points"}
-    held = "" if rule.points == 1 else f" at {rule.points} points in a row"
-    return f"`step.{rule.diagnostic}` {rule.when} {rule.value:g}{scale[rule.relative]}{held}"
 
 
 def _markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -122,13 +122,21 @@ def _each(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
+def mark_words(alarm: Alarm) -> str:
+    """The mark as part of a sentence: above 10 x the median of the run's first 10 points."""
+    scale = {
+        "": "",
+        "baseline": f" x the median of the run's first {alarm.warmup} points",
+        "start": f" x the mean of its first {alarm.warmup} points",
+        "peak": " x its running maximum",
+    }[alarm.relative]
+    held = f" at {alarm.points} points in a row" if alarm.points > 1 else ""
+    return f"{alarm.when} {alarm.value:g}{scale}{held}"
+
+
 def in_words(alarm: Alarm) -> str:
     """The trip-wire as a sentence without its reason."""
-    mark = f"{alarm.value:g}"
-    if alarm.relative:
-        mark = f"{mark} x the median of the run's first {alarm.warmup} points"
-    held = f" at {alarm.points} points in a row" if alarm.points > 1 else ""
-    return f"{alarm.severity} when {alarm.when} {mark}{held}"
+    return f"{alarm.severity} when {mark_words(alarm)}"
 
 
 def dictionary(catalogue: Sequence[Diagnostic]) -> dict[str, list[Any]]:

@@ -1,17 +1,30 @@
-"""The rules that say when something is off in a run: alarms, hard events, findings on several values, the guard."""
+"""The rules that raise an event when something is off: alarms, hard events, findings on several values, the guard.
+
+A rule is declared once and evaluated one way. At each step its condition holds, does not hold, or cannot be judged
+(nothing was measured, so nothing changes); the event comes at the step at which it begins to hold. The collapse rule
+(collapse.py) raises events of the same type.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 from typing import Literal, NamedTuple
 
+from workbench.diagnostics.declare import mark_words
 from workbench.spec import RATIO_TOLERANCE, Alarm, Diagnostic, Level, check
 
 Severity = Literal["info", "warning", "critical"]
+
+COOLDOWN = 10  # steps between two alarms of one diagnostic: a value that flickers around its mark is one finding
+SMOOTH = 5  # points of the trailing median of the reward
+DRIFT_POINTS, DRIFT = 50, 0.1  # so long one way, by more than so much
+SIGNS = ("group_reward_std", "entropy")  # of an echo trap, in this order; then come those of LATER
+LATER = {"grad_norm_max": "the gradient norm spikes", "repetition_frac": "the rollouts repeat themselves"}
 
 
 @dataclass(frozen=True)
@@ -27,344 +40,304 @@ class Event:
     threshold: float | None = None
 
 
-FIRST = 5  # steps whose mean is the baseline
+class Row(NamedTuple):
+    """A row of table `step` as a condition sees it; a column that was not measured is absent or None."""
+
+    step: int
+    measured: Mapping[str, float | None]
+    alarmed: Collection[str]  # diagnostics whose alarm holds at this step, whether it was raised now or before
+    mismatches: Sequence[tuple[int, int]]  # (trajectory, turn) of the trained rows that are not as sampled
+
+
+class Found(NamedTuple):
+    """A condition that holds: the words of the event, the diagnostic that shows it, its value and the threshold."""
+
+    message: str
+    diagnostic: str
+    value: float | None = None
+    threshold: float | None = None
+
+
+Condition = Callable[[Row], Found | Literal[False] | None]  # None: it cannot be judged
 
 
 @dataclass(frozen=True)
-class HardRule:
-    """A threshold without smoothing, on a diagnostic of table `step`; it fires at most once in a run.
+class Rule:
+    """What raises events of `kind`: when it happens in words, why that matters, and its condition, fresh for each run.
 
-    `relative` compares with the running maximum ("peak") or with the mean of the first five points ("baseline").
-    `points` is how many points in a row must cross it.
+    After an event the condition has to end before the next one, and `pause` steps have to pass; with `once` there is
+    no next one. `alarm` is the diagnostic of an alarm.
     """
 
     kind: str
-    diagnostic: str
-    when: Literal["above", "below", "at least"]
-    value: float
-    relative: Literal["", "peak", "baseline"]
-    points: int
     severity: Severity
+    happens: str
     reason: str
+    condition: Callable[[], Condition]
+    pause: int = 0
+    once: bool = False
+    alarm: str = ""
 
 
-HARD_RULES: tuple[HardRule, ...] = (
-    HardRule(
-        "non_finite",
-        "non_finite",
-        "above",
-        0.0,
-        "",
-        1,
-        "critical",
-        "a NaN in a loss or gradient cannot be trained away; the run is over",
-    ),
-    HardRule(
-        "format_collapse",
-        "valid_action_frac",
-        "below",
-        0.5,
-        "peak",
-        5,
-        "critical",
-        "an agent that breaks the protocol in half of its turns no longer acts; relative to its own best, because "
-        "protocols differ in difficulty",
-    ),
-    HardRule(
-        "retriever_down",
-        "retrieval_failed_frac",
-        "above",
-        0.5,
-        "",
-        1,
-        "critical",
-        "when most searches fail the policy learns to do without them; console.log says why they do",
-    ),
-    HardRule(
-        "signal_collapse",
-        "zero_advantage_frac",
-        "at least",
-        0.9,
-        "",
-        5,
-        "warning",
-        "when nine groups in ten have equal rewards, a group-relative method has almost no gradient left",
-    ),
-    HardRule(
-        "entropy_collapse",
-        "entropy",
-        "below",
-        0.1,
-        "baseline",
-        1,
-        "warning",
-        "a tenth of the starting entropy leaves nothing to explore with",
-    ),
-    HardRule(
-        "entropy_explosion",
-        "entropy",
-        "above",
-        3.0,
-        "baseline",
-        1,
-        "warning",
-        "entropy that triples is a policy falling back to noise",
-    ),
-)
+class RuleWatch:
+    """Rules along a run: feed it the row of table `step` of every step once, in order; it returns the events."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self._states = [_State(rule) for rule in rules]
+        self._alarmed: set[str] = set()
+
+    def step(
+        self, step: int, measured: Mapping[str, float | None], mismatches: Sequence[tuple[int, int]] = ()
+    ) -> list[Event]:
+        """The events of `step`; `mismatches` are the places that column token_mismatches counts."""
+        row, events = Row(step, measured, self._alarmed, mismatches), []
+        for state in self._states:
+            event = state.advance(row)
+            if state.rule.alarm:
+                (self._alarmed.add if state.holds else self._alarmed.discard)(state.rule.alarm)
+            if event is not None:
+                events.append(event)
+        return events
 
 
-class Hard:
-    """One hard rule along a run."""
+class _State:
+    """One rule along a run."""
 
-    def __init__(self, rule: HardRule) -> None:
-        self.rule = rule
+    def __init__(self, rule: Rule) -> None:
+        self.rule, self.condition = rule, rule.condition()
+        self.holds, self.armed = False, True
+        self.last: int | None = None  # step of its last event
+
+    def advance(self, row: Row) -> Event | None:
+        rule = self.rule
+        found = None if rule.once and not self.armed else self.condition(row)
+        if found is None:
+            return None
+        self.holds = found is not False
+        if found is False:
+            self.armed = True
+            return None
+        if not self.armed or (self.last is not None and row.step - self.last < rule.pause):
+            return None
+        self.armed, self.last = False, row.step
+        return Event(row.step, rule.kind, rule.severity, *found)
+
+
+# One value against a mark
+
+
+class Crossing:
+    """The condition that a diagnostic lies beyond its mark at `points` consecutive points."""
+
+    def __init__(self, name: str, mark: Alarm) -> None:
+        self.name, self.mark = name, mark
         self.first: list[float] = []
         self.best = -math.inf
         self.count = 0
-        self.fired = False
 
-    def advance(self, step: int, value: float | None) -> Event | None:
-        """The event, where the value of this step sets it off."""
-        rule = self.rule
-        if self.fired or value is None or math.isnan(value):
+    def __call__(self, row: Row) -> Found | Literal[False] | None:
+        """Whether the mark is crossed; None for NaN, and while a relative mark has no scale."""
+        mark, value = self.mark, row.measured.get(self.name)
+        if value is None or math.isnan(value):
             return None
-        if rule.relative == "baseline" and len(self.first) < FIRST:
-            self.first.append(value)
+        scale = self._scale(value)
+        if scale is None:
             return None
-        self.best = max(self.best, value)
-        scale = 1.0
-        if rule.relative:
-            scale = self.best if rule.relative == "peak" else sum(self.first) / len(self.first)
-            if scale <= 0:
-                return None
-        threshold = rule.value * scale
-        crossed = {"above": value > threshold, "below": value < threshold, "at least": value >= threshold}[rule.when]
+        threshold = mark.value * scale
+        crossed = {"above": value > threshold, "below": value < threshold, "at least": value >= threshold}[mark.when]
         self.count = self.count + 1 if crossed else 0
-        if self.count < rule.points:
+        if self.count < mark.points:
+            return False
+        held = f" at {mark.points} points in a row" if mark.points > 1 else ""
+        message = f"{self.name} is {value:.4g}, {mark.when} {threshold:.4g}{held}: {mark.reason}"
+        return Found(message, self.name, value, threshold)
+
+    def _scale(self, value: float) -> float | None:
+        """What the mark is a multiple of; None while that is not known, or nothing can be a multiple of it."""
+        if not self.mark.relative:
+            return 1.0
+        self.best = max(self.best, value)
+        if self.mark.relative == "peak":
+            return self.best if self.best > 0 else None
+        if len(self.first) < self.mark.warmup:
+            if math.isfinite(value):
+                self.first.append(value)
             return None
-        self.fired = True
-        held = f" at {rule.points} points in a row" if rule.points > 1 else ""
-        message = f"{rule.diagnostic} is {value:.4g}, {rule.when} {threshold:.4g}{held}: {rule.reason}"
-        return Event(step, rule.kind, rule.severity, message, rule.diagnostic, value, threshold)
-
-
-SMOOTH = 5  # points of the trailing median of the reward
-DRIFT_POINTS, DRIFT = 50, 0.1  # so long one way, by more than so much
-SIGNS = ("group_reward_std", "entropy")  # in this order; then the gradient norm, while the rollouts repeat themselves
-LATER = {"grad_norm_max": "the gradient norm spikes", "repetition_frac": "the rollouts repeat themselves"}
+        base = median(self.first) if self.mark.relative == "baseline" else sum(self.first) / len(self.first)
+        return base if base > 0 else None
 
 
 @dataclass(frozen=True)
-class Combined:
-    """A finding of this kind as the documentation lists it."""
+class NotFinite:
+    """The condition that a diagnostic is NaN or Inf."""
 
-    kind: str
-    severity: str
-    happens: str
-    reason: str
+    name: str
+
+    def __call__(self, row: Row) -> Found | Literal[False] | None:
+        """Whether the value is NaN or Inf."""
+        value = row.measured.get(self.name)
+        if value is None:
+            return None
+        return Found(f"{self.name} is {value}", self.name, value) if not math.isfinite(value) else False
+
+
+def alarms(catalogue: Sequence[Diagnostic]) -> Iterator[Rule]:
+    """Of each step diagnostic the rule that a value is NaN or Inf, and that of its alarm; then those on several."""
+    for d in (d for d in catalogue if d.level is Level.STEP):
+        reason = "a value that is NaN or Inf says nothing any more"
+        yield Rule("non_finite", "warning", f"`step.{d.name}` is NaN or Inf", reason, partial(NotFinite, d.name))
+        if d.alarm is not None:
+            yield replace(_crossing("alarm", d.name, d.alarm), pause=COOLDOWN, alarm=d.name)
+    yield from COMBINED
+
+
+def _crossing(kind: str, diagnostic: str, mark: Alarm) -> Rule:
+    happens = f"`step.{diagnostic}` {mark_words(mark)}"
+    return Rule(kind, mark.severity, happens, mark.reason, partial(Crossing, diagnostic, mark))
+
+
+def _hard(kind: str, diagnostic: str, mark: Alarm) -> Rule:
+    return replace(_crossing(kind, diagnostic, mark), once=True)
+
+
+HARD = (
+    _hard("non_finite", "non_finite", Alarm(
+        "above", 0.0, "a NaN in a loss or gradient cannot be trained away; the run is over", severity="critical",
+    )),
+    _hard("format_collapse", "valid_action_frac", Alarm(
+        "below", 0.5, "an agent that breaks the protocol in half of its turns no longer acts; relative to its own "
+        "best, because protocols differ in difficulty", points=5, relative="peak", severity="critical",
+    )),
+    _hard("retriever_down", "retrieval_failed_frac", Alarm(
+        "above", 0.5, "when most searches fail the policy learns to do without them; console.log says why they do",
+        severity="critical",
+    )),
+    _hard("signal_collapse", "zero_advantage_frac", Alarm(
+        "at least", 0.9, "when nine groups in ten have equal rewards, a group-relative method has almost no gradient "
+        "left", points=5,
+    )),
+    _hard("entropy_collapse", "entropy", Alarm(
+        "below", 0.1, "a tenth of the starting entropy leaves nothing to explore with", relative="start", warmup=5,
+    )),
+    _hard("entropy_explosion", "entropy", Alarm(
+        "above", 3.0, "entropy that triples is a policy falling back to noise", relative="start", warmup=5,
+    )),
+)  # fmt: skip
+
+
+# Several values
+
+
+class EchoTrap:
+    """The condition that the rollouts of a prompt earn the same while the policy no longer chooses."""
+
+    def __init__(self) -> None:
+        self.first: list[float] = []  # repetition at the first points
+
+    def __call__(self, row: Row) -> Found | Literal[False]:
+        """Whether the alarms of SIGNS hold; the message names the signs of LATER that are there."""
+        repeated = row.measured.get("repetition_frac")
+        known = repeated if repeated is not None and math.isfinite(repeated) else None
+        if known is not None and len(self.first) < 10:
+            self.first.append(known)
+        if not all(name in row.alarmed for name in SIGNS):
+            return False
+        there = {
+            "grad_norm_max": "grad_norm_max" in row.alarmed,
+            "repetition_frac": known is not None and known > 2 * median(self.first),
+        }
+        message = "rollouts of a prompt earn the same and the policy no longer chooses: an echo trap"
+        also = [words for name, words in LATER.items() if there[name]]
+        return Found("; ".join([message, *also]), SIGNS[0], row.measured.get(SIGNS[0]))
+
+
+class RewardDrift:
+    """The condition that the trailing median of the reward moves one way for long."""
+
+    def __init__(self) -> None:
+        self.rewards: deque[float] = deque(maxlen=SMOOTH)
+        self.medians: list[float] = []  # since the last turn
+
+    def __call__(self, row: Row) -> Found | Literal[False] | None:
+        """Whether the medians have not turned for DRIFT_POINTS points and moved by more than DRIFT."""
+        reward = row.measured.get("reward")
+        if reward is None or not math.isfinite(reward):
+            return None
+        self.rewards.append(reward)
+        if len(self.rewards) < SMOOTH:
+            return None
+        level, since = median(self.rewards), self.medians
+        if since and (level - since[-1]) * (level - since[0]) < 0:  # it turned: a new stretch begins at the last level
+            del since[:-1]
+        since.append(level)
+        moved = since[-1] - since[0]
+        if len(since) <= DRIFT_POINTS or abs(moved) <= DRIFT:
+            return False
+        way = "up" if moved > 0 else "down"
+        message = f"reward went only {way} for {len(since) - 1} points, by {abs(moved):.3f}"
+        return Found(message, "reward", reward, DRIFT)
 
 
 COMBINED = (
-    Combined(
+    Rule(
         "echo_trap", "warning",
         "the alarms of `step.group_reward_std` and of `step.entropy` stand at the same step; the message says whether "
         "`step.grad_norm_max` stands too and whether `step.repetition_frac` has doubled",
         "RAGEN's echo trap: rollouts of a prompt become alike, then certain, then the gradient spikes; two of three "
         "leave time to act",
+        EchoTrap,
     ),
-    Combined(
+    Rule(
         "reward_drift", "info",
         f"the trailing median of {SMOOTH} points of `step.reward` has not turned for {DRIFT_POINTS} points and has "
         f"moved by more than {DRIFT:g}",
         "rlwatch tells of a monotone reward: learning, or a reward that is being gamed; read the transcripts",
+        RewardDrift,
     ),
 )  # fmt: skip
 
 
-class CombinedWatch:
-    """Feed it every step once, in order, with which alarms stand; each finding comes once until it is over."""
-
-    def __init__(self) -> None:
-        self._trapped = False
-        self._first: list[float] = []  # repetition of the first points
-        self._rewards: deque[float] = deque(maxlen=SMOOTH)
-        self._run: list[float] = []  # medians since the last turn
-        self._drifted = False
-
-    def step(self, step: int, measured: Mapping[str, float | None], stands: Callable[[str], bool]) -> list[Event]:
-        """The findings of `step`; `stands` tells whether the alarm of a diagnostic holds at it."""
-        return [*self._echo(step, measured, stands), *self._drift(step, measured.get("reward"))]
-
-    def _echo(self, step: int, measured: Mapping[str, float | None], stands: Callable[[str], bool]) -> list[Event]:
-        repeated = measured.get("repetition_frac")
-        known = repeated is not None and math.isfinite(repeated)
-        if known and len(self._first) < 10:
-            self._first.append(float(repeated or 0.0))
-        trapped = all(stands(name) for name in SIGNS)
-        new, self._trapped = trapped and not self._trapped, trapped
-        if not new:
-            return []
-        holds = {
-            "grad_norm_max": stands("grad_norm_max"),
-            "repetition_frac": known and bool(self._first) and float(repeated or 0.0) > 2 * median(self._first),
-        }
-        also = [words for name, words in LATER.items() if holds[name]]
-        message = "rollouts of a prompt earn the same and the policy no longer chooses: an echo trap"
-        return [Event(step, "echo_trap", "warning", "; ".join([message, *also]), SIGNS[0], measured.get(SIGNS[0]))]
-
-    def _drift(self, step: int, reward: float | None) -> list[Event]:
-        if reward is None or not math.isfinite(reward):
-            return []
-        self._rewards.append(reward)
-        if len(self._rewards) < SMOOTH:
-            return []
-        level = median(self._rewards)
-        moved = level - self._run[0] if self._run else 0.0
-        if self._run and (level - self._run[-1]) * moved < 0:  # it turned: the new stretch begins at the last level
-            self._run, self._drifted = [self._run[-1]], False
-        self._run.append(level)
-        moved = self._run[-1] - self._run[0]
-        if self._drifted or len(self._run) <= DRIFT_POINTS or abs(moved) <= DRIFT:
-            return []
-        self._drifted = True
-        way = "up" if moved > 0 else "down"
-        message = f"reward went only {way} for {len(self._run) - 1} points, by {abs(moved):.3f}"
-        return [Event(step, "reward_drift", "info", message, "reward", reward, DRIFT)]
+# The fair-comparison guard
 
 
-COOLDOWN = 10  # steps between two alarms of one diagnostic: a value that flickers around its mark is one finding
-
-
-class _Wire:
-    """One trip-wire: counts consecutive crossings, fires once, is armed again when the value has come back."""
-
-    def __init__(self, name: str, alarm: Alarm) -> None:
-        self.name, self.alarm = name, alarm
-        self.first: list[float] = []
-        self.count = 0
-        self.armed = True
-        self.last: int | None = None
-
-    def threshold(self) -> float | None:
-        """The mark; None while a relative one has no baseline (or a baseline that nothing can be a multiple of)."""
-        if not self.alarm.relative:
-            return self.alarm.value
-        if len(self.first) < self.alarm.warmup:
-            return None
-        base = median(self.first)
-        return self.alarm.value * base if base > 0 else None
-
-    def advance(self, step: int, value: float) -> Event | None:
-        alarm = self.alarm
-        if alarm.relative and len(self.first) < alarm.warmup:
-            if math.isfinite(value):
-                self.first.append(value)
-            return None
-        threshold = self.threshold()
-        if threshold is None:
-            return None
-        if not (value > threshold if alarm.when == "above" else value < threshold):
-            self.count, self.armed = 0, True
-            return None
-        self.count += 1
-        cooling = self.last is not None and step - self.last < COOLDOWN
-        if self.count < alarm.points or not self.armed or cooling:
-            return None
-        self.armed, self.last = False, step
-        held = f" at {alarm.points} points in a row" if alarm.points > 1 else ""
-        message = f"{self.name} is {value:.4g}, {alarm.when} {threshold:.4g}{held}: {alarm.reason}"
-        return Event(step, "alarm", alarm.severity, message, self.name, value, threshold)
-
-
-class AlarmWatch:
-    """Feed it the row of table `step` of every step once, in order; it says which alarms went off, alone or combined.
-
-    A measured value that is NaN or Inf is an event of its own (kind non_finite), once until it is finite again.
-    """
-
-    def __init__(self, catalogue: Sequence[Diagnostic]) -> None:
-        self._wires = {d.name: _Wire(d.name, d.alarm) for d in catalogue if d.level is Level.STEP and d.alarm}
-        self._broken: set[str] = set()
-        self._combined = CombinedWatch()
-
-    def stands(self, name: str) -> bool:
-        """Whether the alarm of a diagnostic holds at the newest step, be it told or kept quiet."""
-        return name in self._wires and self._wires[name].count >= self._wires[name].alarm.points
-
-    def step(self, step: int, measured: Mapping[str, float | None]) -> list[Event]:
-        """The alarms of `step`; a None (not measured) neither sets off nor clears anything."""
-        events: list[Event] = []
-        for name, value in measured.items():
-            if value is None:
-                continue
-            if not math.isfinite(value):
-                if name not in self._broken:
-                    message = f"{name} is {value}"
-                    events.append(Event(step, "non_finite", "warning", message, name, value))
-                self._broken.add(name)
-            else:
-                self._broken.discard(name)
-            if name in self._wires and not math.isnan(value) and (event := self._wires[name].advance(step, value)):
-                events.append(event)
-        return [*events, *self._combined.step(step, measured, self.stands)]
-
-
-class _Violation(NamedTuple):
-    message: str
-    diagnostic: str
-    value: float
-    threshold: float | None = None
-
-
-class GuardWatch:
-    """The checks of the guard along a live run: feed it the row of table `step` of every step once, in order.
-
-    A violation that lasts is one event; a step without it arms the check again.
-    """
-
-    def __init__(self) -> None:
-        self._batches: dict[float, int] = {}  # fingerprint -> the first step that trained on it
-        self._broken: set[str] = set()
-
-    def step(
-        self, step: int, measured: Mapping[str, float | None], mismatches: Sequence[tuple[int, int]] = ()
-    ) -> list[Event]:
-        """The violations of `step`; `mismatches` says where those are that `measured` counts."""
-        found = {
-            "first_ratio": _first_ratio(measured),
-            "stuck_batch": self._stuck_batch(step, measured),
-            "token_identity": _token_identity(measured, mismatches),
-        }
-        events = [
-            Event(step, check(name).kind, check(name).severity, *violation)
-            for name, violation in found.items()
-            if violation is not None and name not in self._broken
-        ]
-        self._broken = {name for name, violation in found.items() if violation is not None}
-        return events
-
-    def _stuck_batch(self, step: int, measured: Mapping[str, float | None]) -> _Violation | None:
-        seen = measured.get("batch_hash")
-        if seen is None:
-            return None
-        first = self._batches.setdefault(seen, step)
-        if first == step:
-            return None
-        return _Violation(f"the step trained on the very tokens of step {first}", "batch_hash", seen)
-
-
-def _first_ratio(measured: Mapping[str, float | None]) -> _Violation | None:
-    moved = measured.get("first_log_ratio_abs_max")
+def _first_ratio(row: Row) -> Found | Literal[False]:
+    moved = row.measured.get("first_log_ratio_abs_max")
     if moved is None or not moved > RATIO_TOLERANCE:
-        return None
+        return False
     message = f"the first update saw a log-ratio of {moved:.3g} nats where it is 0 by construction"
-    return _Violation(message, "first_log_ratio_abs_max", moved, RATIO_TOLERANCE)
+    return Found(message, "first_log_ratio_abs_max", moved, RATIO_TOLERANCE)
 
 
-def _token_identity(measured: Mapping[str, float | None], mismatches: Sequence[tuple[int, int]]) -> _Violation | None:
-    count = measured.get("token_mismatches")
+def _token_identity(row: Row) -> Found | Literal[False]:
+    count = row.measured.get("token_mismatches")
     if not count:
-        return None
-    where = f", first in trajectory {mismatches[0][0]}, turn {mismatches[0][1]}" if mismatches else ""
+        return False
+    where = ", first in trajectory {}, turn {}".format(*row.mismatches[0]) if row.mismatches else ""
     message = f"{int(count)} trained trajectories are not the tokens and turns that were sampled{where}"
-    return _Violation(message, "token_mismatches", count, 0.0)
+    return Found(message, "token_mismatches", count, 0.0)
+
+
+class StuckBatch:
+    """The condition that a step trains on the batch of an earlier one."""
+
+    def __init__(self) -> None:
+        self.first: dict[float, int] = {}  # fingerprint -> the first step that trained on it
+
+    def __call__(self, row: Row) -> Found | Literal[False]:
+        """Whether the fingerprint of the batch is that of an earlier step."""
+        seen = row.measured.get("batch_hash")
+        if seen is None or (first := self.first.setdefault(seen, row.step)) == row.step:
+            return False
+        return Found(f"the step trained on the very tokens of step {first}", "batch_hash", seen)
+
+
+def _guard(name: str, condition: Callable[[], Condition]) -> Rule:
+    declared = check(name)
+    return Rule(declared.kind, declared.severity, declared.flags, declared.reason, condition)
+
+
+GUARD_RULES = (
+    _guard("first_ratio", lambda: _first_ratio),
+    _guard("stuck_batch", StuckBatch),
+    _guard("token_identity", lambda: _token_identity),
+)
