@@ -237,7 +237,7 @@ def causes() -> str:
 
 def metric_names() -> str:
     """Return one row per column of ours, with the metrics of other trainers that are read as it."""
-    from workbench.diagnosis.names import NAMES, SCORES, STEP
+    from workbench.diagnosis.foreign import NAMES, SCORES, STEP
 
     ours = sorted(NAMES, key=lambda name: NAMES[name])
     rows = [("`step`", code(STEP)), ("`step.success`", f"the first of {code(SCORES)}")]
