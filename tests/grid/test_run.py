@@ -20,7 +20,7 @@ from tests.grid.conftest import Begin
 from tests.grid.harness import TRAINER, Tape, by_arm, events, grid_of, kinds, program, row, script, starts, wait_for
 from workbench.grid import folder as run_folder
 from workbench.grid.cell import Cell
-from workbench.grid.file import load
+from workbench.grid.config import load
 from workbench.grid.process import Job, Local, Process
 from workbench.grid.run import Limits, run, workers_for
 from workbench.spec import InputError

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from workbench.grid.cell import COSMETIC, config_hash, slug
-from workbench.grid.file import Grid, load
+from workbench.grid.cell import COSMETIC, config_hash, flatten, settings_keys, short, slug
+from workbench.grid.config import Grid, load
 from workbench.grid.folder import prepare
-from workbench.grid.keys import flatten, settings_keys, short
 from workbench.spec import InputError, RunSettings
 
 QUESTION = 'question = "Does the grid file say what it means?"\n'
