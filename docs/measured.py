@@ -22,7 +22,7 @@ _FIRST = ("six_by_five", "region_sgd")  # the others by name
 
 def measured(folder: Path = SHIPPED) -> dict[str, str]:
     """Algorithm -> what each results file of the folder that tried it found: runs, seeds, 95 % interval."""
-    from workbench.analysis.region.landscape import region_of
+    from workbench.analysis.region import region_of
     from workbench.analysis.results import read
 
     files = sorted(folder.glob("*.parquet"), key=lambda f: (f.stem not in _FIRST, _rank(f.stem), f.stem))
@@ -42,7 +42,7 @@ def _rank(stem: str) -> int:
 
 def _of_grid(found: Results) -> Iterable[tuple[str, str]]:
     """(algorithm, line) of each arm that is an algorithm as declared, or with the options that the line names."""
-    from workbench.analysis.statistics import clopper_pearson
+    from workbench.analysis.stats import clopper_pearson
     from workbench.spec import COLLAPSED
 
     runs = _judged(found.runs)
@@ -58,9 +58,7 @@ def _of_grid(found: Results) -> Iterable[tuple[str, str]]:
 
 def _of_region(found: Results, file: GridFile) -> Iterable[tuple[str, str]]:
     """(algorithm, line) of each series that is an algorithm as declared: where half of its runs collapse."""
-    from workbench.analysis.region.landscape import from_runs
-    from workbench.analysis.region.tables import by_column
-    from workbench.analysis.region.words import edge
+    from workbench.analysis.region import by_column, edge, from_runs
 
     runs = _judged(found.runs)
     if runs.empty:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -64,9 +63,7 @@ def _verb(name: str, command: Any, context: Any) -> str:
 
 def schema() -> str:
     """Return every table with its grain, key and columns; formulas and sources are on the page of diagnostics."""
-    from workbench.spec import ROLLUPS, SPAN
-
-    return "\n\n".join([*(_table(table) for table in (*TABLES, SPAN)), *map(_rollup, ROLLUPS)])
+    return "\n\n".join(map(_table, TABLES))
 
 
 def _table(table: Table) -> str:
@@ -79,17 +76,6 @@ def _table(table: Table) -> str:
     )
 
 
-def _rollup(rollup: Any) -> str:
-    rows = [(f"`{c.name}`", c.type, c.description) for c in rollup.columns]
-    kind = "STRUCT(n BIGINT, broken BIGINT, total, low, high, log DOUBLE)"
-    meaning = (
-        f"of `{rollup.source}`, over the rows of the block: how many are finite, how many are NaN or Inf, the sum, the "
-        "lowest and the highest of the finite ones, and of ratios the sum of ln max(value, e^-20)"
-    )
-    rows.append(("every numeric measured column", kind, meaning))
-    return f"## {rollup.name}\n\n{rollup.grain}\n\n" + markdown(("column", "type", "meaning"), rows)
-
-
 # docs/algorithms.md
 
 ALGORITHM_NOTES = (
@@ -99,7 +85,7 @@ ALGORITHM_NOTES = (
     "does, for the reason given. What we measured is computed from the shipped results of the grid named "
     "(`experiments/results/`, on 2 cores of a shared x86-64 server), for arms that are the algorithm as declared: of a "
     "grid how many runs collapsed, with the 95 % Clopper-Pearson interval; of a region where half of them do, with the "
-    "95 % bootstrap interval. A grid may repeat runs of another one as its base; named controls, which change a "
+    "95 % interval of its fit. A grid may repeat runs of another one as its base; named controls, which change a "
     "setting, are in docs/findings.md. The rest is *not measured yet*."
 )
 
@@ -109,7 +95,7 @@ def algorithms(measured: Mapping[str, str]) -> str:
 
     `measured` has a line about each algorithm that a shipped experiment trained.
     """
-    from workbench.algorithms.dictionary import NOT_YET, SYMBOLS, by_family
+    from workbench.algorithms import NOT_YET, SYMBOLS, by_family
     from workbench.objective import KINDS
 
     blocks = [_algorithm(a, measured.get(a.name, NOT_YET)) for _, members in by_family() for a in members]
@@ -117,8 +103,7 @@ def algorithms(measured: Mapping[str, str]) -> str:
 
 
 def _contents() -> str:
-    from workbench.algorithms import ALGORITHMS, ALIASES, differences
-    from workbench.algorithms.dictionary import by_family
+    from workbench.algorithms import ALGORITHMS, ALIASES, by_family, differences
 
     rows = ["| algorithm | difference | critic | rollouts a prompt | paper |", "|---|---|---|---|---|"]
     for title, members in by_family():
@@ -135,7 +120,7 @@ def _contents() -> str:
 
 
 def _algorithm(algorithm: Any, measured: str) -> str:
-    from workbench.algorithms.dictionary import summary
+    from workbench.algorithms import summary
     from workbench.objective import KINDS
 
     lines = [f"## {algorithm.title}", "", summary(algorithm), "", f"$${algorithm.formula}$$", ""]
@@ -148,14 +133,7 @@ def _algorithm(algorithm: Any, measured: str) -> str:
 
 
 def _choice(choice: Any) -> str:
-    options = ", ".join(f"{f.name} = {_toml(getattr(choice, f.name))}" for f in fields(choice))
-    return f"`{choice.kind}`" + (f" {options}" if options else "")
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "none" if value is None else str(value)
+    return " ".join([f"`{choice.kind}`", ", ".join(choice.options())]).strip()
 
 
 def _slot(slot: str) -> str:
@@ -163,7 +141,7 @@ def _slot(slot: str) -> str:
 
     rows = [f"## Slot `{slot}`", "", "| kind | options and defaults | definition |", "|---|---|---|"]
     for kind, choice in KINDS[slot].items():
-        defaults = "; ".join(f"{f.name} = {_toml(f.default)}" for f in fields(choice)) or "none"
+        defaults = "; ".join(choice().options()) or "none"
         definition = " ".join((inspect.getdoc(choice) or "").split()).replace("|", "\\|")
         rows.append(f"| `{kind}` | {defaults} | {definition} |")
     return "\n".join(rows)

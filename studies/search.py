@@ -13,7 +13,7 @@ from workbench.spec import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.analysis.region.landscape import Landscape
+    from workbench.analysis.region import Landscape
     from workbench.analysis.results import Results
 
 
@@ -32,9 +32,7 @@ def page(found: Results) -> str:
 
     Raises InputError for an experiment that is no region, or of which some of the full grid is missing.
     """
-    from workbench.analysis.region.landscape import from_runs, region_of
-    from workbench.analysis.region.tables import by_column
-    from workbench.analysis.region.words import edge
+    from workbench.analysis.region import by_column, edge, from_runs, region_of
 
     file = region_of(found.toml)
     if file is None:

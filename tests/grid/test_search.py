@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.analysis.region.boundary import Counts, boundary
+from workbench.analysis.region import Counts, boundary
 from workbench.grid.search import Budget, Progress, Rule, Trial, bracket, located, search, usual
 
 Outcome = Callable[[Trial], bool | None]

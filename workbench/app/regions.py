@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import streamlit as st
 
-from workbench.analysis.region.landscape import Landscape, landscape, region_file
-from workbench.analysis.region.tables import by_column, by_point, by_series
-from workbench.analysis.region.words import answer
+from workbench.analysis.region import Landscape, answer, by_column, by_point, by_series, landscape, region_file
+from workbench.analysis.runs import NOT_DEAD
 from workbench.app import export
 from workbench.app.figures.region import MEASURES, region
 from workbench.app.links import STYLE, address, anchor
@@ -36,13 +35,15 @@ def is_region(store: Store, experiment: str) -> bool:
     return store.computed(("region file", experiment), lambda reader: region_file(reader, experiment) is not None)
 
 
-def region_of(store: Store, experiment: str) -> Region:
-    """The region of an experiment; raises InputError where no run of it can be judged yet."""
+def region_of(store: Store, experiment: str, survival: str = NOT_DEAD) -> Region:
+    """The region of an experiment by a reading of survival; InputError where no run of it can be judged yet."""
 
     def made(found: Landscape) -> Region:
         return Region(found, by_series(found), by_column(found), by_point(found))
 
-    return store.computed(("region", experiment), lambda reader: made(landscape(reader, experiment)))
+    return store.computed(
+        ("region", experiment, survival), lambda reader: made(landscape(reader, experiment).read_as(survival))
+    )
 
 
 def point_to(store: Store, experiment: str) -> None:

@@ -47,8 +47,7 @@ def show_algorithms(names: list[str], form: str = "table") -> None:
 def _listing() -> pd.DataFrame:
     import pandas as pd
 
-    from workbench.algorithms import ALGORITHMS, differences
-    from workbench.algorithms.dictionary import by_family
+    from workbench.algorithms import ALGORITHMS, by_family, differences
 
     def difference(a: Algorithm) -> str:
         if a.differs_from is None:
@@ -74,8 +73,7 @@ def _listing() -> pd.DataFrame:
 def _show_one(algorithm: Algorithm, form: str) -> None:
     import pandas as pd
 
-    from workbench.algorithms import measured
-    from workbench.algorithms.dictionary import NOT_YET
+    from workbench.algorithms import NOT_YET, measured
     from workbench.grid.plan import choice
     from workbench.objective import KINDS
 

@@ -90,7 +90,7 @@ def logs(runs: Path, what: str) -> Iterator[Log]:
     if path.is_file() and path.suffix != ".toml":
         yield foreign.read(path, judge)
         return
-    if path.suffix in foreign.KINDS:
+    if path.suffix in foreign.FORMATS:
         raise InputError(f"there is no file '{what}'")
     if path.is_dir():
         what = _named(path.resolve(), runs.resolve())

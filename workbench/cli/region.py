@@ -16,24 +16,46 @@ if TYPE_CHECKING:
 
 
 def show_region(reader: Reader, experiment: str, form: str = "table", against: str | None = None) -> None:
-    """Print areas and boundaries; csv and json carry every bare number."""
-    from workbench.analysis.region.landscape import landscape
-    from workbench.analysis.region.tables import by_column, by_point, by_series
-    from workbench.analysis.region.words import answer, readable_columns, readable_series
+    """Print areas and boundaries by both readings of survival; csv and json carry every bare number."""
+    import pandas as pd
+
+    from workbench.analysis.region import (
+        FALLS,
+        answer,
+        by_column,
+        by_point,
+        by_series,
+        landscape,
+        readable_columns,
+        readable_series,
+    )
+    from workbench.analysis.runs import KEPT
 
     found = landscape(reader, experiment)
-    series, columns = by_series(found, against), by_column(found)
-    if form == "json":
-        parts = {"series": series, "columns": columns, "points": by_point(found)}
-        echo(json.dumps({name: json.loads(as_json(frame)) for name, frame in parts.items()}, indent=2))
-    elif form == "csv":
-        show(columns.merge(series, on=["series", "slice"], suffixes=("", "_in_all")), form)
-    else:
-        show(readable_series(series), form)
-        _heading(f"Boundary: {found.settings.along} at which half of the runs collapse, by {found.across}", form)
-        show(readable_columns(columns), form)
-        if form != "latex":
-            echo("\n" + "\n".join(answer(found, series, columns)))
+    both = [found, found.read_as(KEPT)]
+    series, columns = [by_series(one, against) for one in both], [by_column(one) for one in both]
+    if form in ("json", "csv"):
+        every = {"series": series, "columns": columns, "points": [by_point(one) for one in both]}
+        parts = {
+            name: pd.concat([frame.assign(survival=one.survival) for one, frame in zip(both, frames, strict=True)])
+            for name, frames in every.items()
+        }
+        if form == "json":
+            echo(json.dumps({name: json.loads(as_json(frame)) for name, frame in parts.items()}, indent=2))
+            return
+        keys = ["series", "slice", "survival"]
+        show(parts["columns"].merge(parts["series"], on=keys, suffixes=("", "_in_all")), form)
+        return
+    for one, sizes, edges in zip(both, series, columns, strict=True):
+        _heading(f"Stable area, {one.survival}", form)
+        show(readable_series(sizes), form)
+        _heading(
+            f"Boundary: {one.settings.along} at which half of the runs {FALLS[one.survival]}, by {one.across}", form
+        )
+        show(readable_columns(edges), form)
+    if form != "latex":
+        (first, *basis), (second, *_) = (answer(*parts) for parts in zip(both, series, columns, strict=True))
+        echo("\n" + "\n".join([first, second, *basis]))
 
 
 def report(grid: Grid, reader: Reader) -> None:

@@ -64,7 +64,7 @@ def rescan(
                 continue
         changes.append((run.run_id, "; ".join(words)))
     if changes and not dry:
-        sync(ctx.obj, CATALOGUE)
+        sync(ctx.obj)
     if changes:
         print_table(("run_id", "change"), changes)
     note(f"{len(runs)} runs judged, {len(changes)} {'would change' if dry else 'changed'}")

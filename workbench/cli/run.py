@@ -78,7 +78,6 @@ def train(
 
     from workbench.cli import fairness
     from workbench.cli.database import current
-    from workbench.diagnostics import CATALOGUE
     from workbench.grid import progress
     from workbench.grid.folder import now
     from workbench.grid.history import History
@@ -99,14 +98,14 @@ def train(
     def sync_quietly() -> None:
         # Training continues whatever is wrong with the index; the sync at the end reports it.
         with suppress(InputError, duckdb.Error, OSError):
-            sync(runs, CATALOGUE, seconds=0.0)
+            sync(runs, seconds=0.0)
 
     grid, results = run_rounds(
         lambda: grid_of(file, changes, history, arms), runs, progress.watch, begin,
         workers=workers, executor=place, limits=limits, fresh=fresh, sync=sync_quietly,
     )  # fmt: skip
     with suppress(Busy):  # another grid that ends now syncs the same rows: the table is worth the wait
-        sync(runs, CATALOGUE)
+        sync(runs)
     reader = current(runs)
     mine = [result.cell for result in results if result.status != "elsewhere"]
     _report(grid, reader, results, fairness.settle(runs, reader, grid.experiment, mine) if mine else [])
@@ -122,7 +121,7 @@ def train(
 
 def _report(grid: Grid, reader: Reader, results: Sequence[Result], findings: Sequence[Finding]) -> None:
     """Print the table, the answer and the cells that ended badly on stdout; where to look on stderr."""
-    from workbench.analysis.table import answer, readable, summary
+    from workbench.analysis.compare import answer, readable, summary
     from workbench.cli import fairness
     from workbench.cli.region import report
     from workbench.cli.tables import show

@@ -36,8 +36,14 @@ class Seeds:
 
     def numbers(self) -> dict[str, Any]:
         """Every figure, for a program; `alpha` is divided by the number of comparisons where all are to hold."""
-        from workbench.analysis.power import ALPHA, collapses_needed, detectable, power_of, seeds_needed
-        from workbench.analysis.statistics import smallest_p
+        from workbench.analysis.stats import (
+            ALPHA,
+            collapses_needed,
+            detectable,
+            power_of,
+            seeds_needed,
+            smallest_p,
+        )  # fmt: skip
 
         ratio, share, power = self.hazard_ratio, self.incidence.share, self.power
         return {
@@ -84,7 +90,7 @@ def seeds_for(grid: Grid, runs: Path, hazard_ratio: float, power: float, share: 
     `share` is the incidence to assume; None = that of recorded runs of the grid's arms. Raises InputError for numbers
     out of range.
     """
-    from workbench.analysis.power import ALPHA
+    from workbench.analysis.stats import ALPHA
 
     if hazard_ratio <= 0 or hazard_ratio == 1:
         raise InputError(

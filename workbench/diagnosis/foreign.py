@@ -19,7 +19,6 @@ from workbench.diagnosis.names import NAMES, SCORES, STEP
 from workbench.spec import InputError
 from workbench.spec.files import MIB, encoding_of, from_json, open_file, read_text
 
-KINDS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 SIZE, DOCUMENT, LINE = 256 * MIB, 32 * MIB, 4 * MIB  # bytes of a file, of one that is one JSON value, of a line
 ROWS, METRICS = 300_000, 1000
 LARGEST = 1e100
@@ -52,20 +51,13 @@ def _rows(path: Path) -> pd.DataFrame:
     """The columns that are known, of at most ROWS rows; the others cost nothing, however many a file has."""
     import pyarrow as pa
 
-    if path.suffix not in KINDS:
-        raise InputError(f"'{path}' has none of the endings {', '.join(KINDS)}: say what it is by its name")
+    if path.suffix not in FORMATS:
+        raise InputError(f"'{path}' has none of the endings {', '.join(FORMATS)}: say what it is by its name")
     try:
-        if path.suffix == ".json":
-            return _frame(map(_flat, _states(from_json(read_text(path, DOCUMENT)), path)), path)
         with open_file(path) as file:
             if os.fstat(file.fileno()).st_size > SIZE:
                 raise InputError(f"'{path}' is larger than {SIZE // MIB} MiB; give a part of it, or fewer metrics")
-            if path.suffix == ".parquet":
-                return _parquet(file, path)
-            encoding = encoding_of(file.peek(2))
-            if path.suffix == ".jsonl":
-                return _frame(_lines(io.TextIOWrapper(file, encoding), path), path)
-            return _table(file, encoding, path)
+            return FORMATS[path.suffix](file, path)
     except InputError:
         raise
     except (OSError, ValueError, ArithmeticError, pa.ArrowException, csv.Error) as error:
@@ -73,12 +65,20 @@ def _rows(path: Path) -> pd.DataFrame:
         raise InputError(f"'{path}' cannot be read as {path.suffix[1:]}: {said}") from None
 
 
-def _table(file: BufferedReader, encoding: str, path: Path) -> pd.DataFrame:
+def _json_lines(file: BufferedReader, path: Path) -> pd.DataFrame:
+    return frame(_lines(io.TextIOWrapper(file, encoding_of(file.peek(2))), path), path)
+
+
+def _json(file: BufferedReader, path: Path) -> pd.DataFrame:
+    return frame(map(_flat, _states(from_json(read_text(path, DOCUMENT)), path)), path)
+
+
+def _table(file: BufferedReader, path: Path) -> pd.DataFrame:
     """A table of text, whose cells are parted by whichever of comma, semicolon and tab its first line has most of.
 
     Beside semicolons `0,5` is a number, as spreadsheets of many languages write it.
     """
-    text = io.TextIOWrapper(file, encoding)
+    text = io.TextIOWrapper(file, encoding_of(file.peek(2)))
     first = text.readline(LINE)
     text.seek(0)
     if not first.strip():
@@ -86,15 +86,15 @@ def _table(file: BufferedReader, encoding: str, path: Path) -> pd.DataFrame:
     separator = max(",;\t", key=first.count)
     names = next(csv.reader([first], delimiter=separator, skipinitialspace=True), [])
     _refuse_names(names, path)
-    frame = pd.read_csv(
+    found = pd.read_csv(
         text, sep=separator, usecols=lambda name: _known(str(name)), nrows=ROWS + 1, index_col=False, low_memory=False,
         skipinitialspace=True,
     )  # fmt: skip
-    _refuse_rows(len(frame), path)
+    _refuse_rows(len(found), path)
     if separator == ";":
-        for name in frame.select_dtypes(exclude=["number", "bool"]):
-            frame[name] = frame[name].astype(str).str.replace(",", ".", regex=False)
-    return frame
+        for name in found.select_dtypes(exclude=["number", "bool"]):
+            found[name] = found[name].astype(str).str.replace(",", ".", regex=False)
+    return found
 
 
 def _parquet(file: BufferedReader, path: Path) -> pd.DataFrame:
@@ -110,7 +110,18 @@ def _parquet(file: BufferedReader, path: Path) -> pd.DataFrame:
     return found.read(columns=list(filter(_known, numbers))).replace_schema_metadata(None).to_pandas()
 
 
-def _frame(rows: Iterable[dict[str, Any]], path: Path) -> pd.DataFrame:
+# Ending of a file -> its rows, with the columns that are known; a new format is a function here and its line.
+FORMATS: dict[str, Callable[[BufferedReader, Path], pd.DataFrame]] = {
+    ".jsonl": _json_lines,
+    ".json": _json,
+    ".csv": _table,
+    ".tsv": _table,
+    ".parquet": _parquet,
+}
+
+
+def frame(rows: Iterable[dict[str, Any]], path: Path) -> pd.DataFrame:
+    """Return the known metrics of rows. Raises InputError for too many rows or metrics, or for none that is known."""
     kept: list[dict[str, Any]] = []
     seen: dict[str, None] = {}
     for row in rows:

@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import accumulate, chain, compress
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from workbench.tensors import Tensor, torch
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,6 @@ class Evidence:
 
         A field that one update lacks (None) is lacking in the stack, a scalar that one update lacks is None there.
         """
-        import torch
 
         first = updates[0]
         rows = max(u.mask.shape[1] for u in updates)

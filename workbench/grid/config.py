@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -35,6 +35,7 @@ from workbench.grid.cell import (
 from workbench.grid.history import History, Waiting, matched
 from workbench.grid.search import Region, grow, series_of
 from workbench.learn.faults.declared import check
+from workbench.objective import Algorithm
 from workbench.spec import GridFile, InputError, RunSettings, nearest
 from workbench.spec.files import MIB, from_toml, read_text
 
@@ -43,31 +44,7 @@ _MISTAKES = 10  # listed of one file
 _QUOTED = 200  # characters of a wrong value
 
 
-class Resolved(Protocol):
-    """What a grid needs of an algorithm; the command line hands in the function that looks them up."""
-
-    @property
-    def name(self) -> str:
-        """Name under which the runs are filed."""
-        ...
-
-    @property
-    def group_size(self) -> int:
-        """Rollouts per prompt unless the run sets it."""
-        ...
-
-    @property
-    def needs_reference(self) -> bool:
-        """Whether it needs log-probs of a frozen reference."""
-        ...
-
-    @property
-    def critic(self) -> bool:
-        """Whether it trains a critic."""
-        ...
-
-
-Resolve = Callable[[str | dict[str, Any], dict[str, Any]], Resolved]
+Resolve = Callable[[str | dict[str, Any], dict[str, Any]], Algorithm]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import re
 import stat
 import tomllib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -96,6 +96,16 @@ def from_toml(text: str) -> dict[str, Any]:
     if any(isinstance(value, int) and not -(2**63) <= value < 2**63 for value in _inside(found)):
         raise ValueError(_LARGE)
     return found
+
+
+def leaves(table: Mapping[str, Any], atomic: Collection[str] = (), prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted key, value) of nested tables; empty tables, lists and those named in `atomic` are values."""
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value and name not in atomic:
+            yield from leaves(value, atomic, f"{name}.")
+        else:
+            yield name, value
 
 
 def _whole(digits: str) -> int | float:

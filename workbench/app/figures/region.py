@@ -20,7 +20,7 @@ _TOLD = {
     "collapsed": "share of the runs at a point that collapsed; in the cell: collapsed / runs",
     "final": "mean success over the last steps of the runs at a point",
 }
-_EDGE = "dot and bar: half of the runs collapse there, 95 % bootstrap interval; ▷ ◁ beyond what was tried"
+_EDGE = "dot and bar: half of the runs collapse there, 95 % interval; ▷ ◁ beyond what was tried"
 ACROSS, ROW, GAP, HEAD, BOTTOM = 3, 48, 62, 88, 52  # panels in a row; pixels
 _ABOVE, _BELOW = 0.2, -0.24  # of a row: where a cell has its words and where the boundary has its point
 

@@ -10,16 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from workbench.analysis import compared
-from workbench.analysis import table as verdict
-from workbench.analysis.claims import table as claims
-from workbench.analysis.claims.designs import pooled, settings
-from workbench.analysis.claims.paper import verdicts
-from workbench.analysis.region import claims as region_claims
-from workbench.analysis.region import words as region_words
-from workbench.analysis.region.landscape import Landscape, from_runs, region_of
-from workbench.analysis.region.tables import by_column, by_point, by_series
+from workbench.analysis import claims, compare, region, region_claims
+from workbench.analysis.evidence import pooled, settings
+from workbench.analysis.region import Landscape, by_column, by_point, by_series, from_runs, region_of
 from workbench.analysis.results import Results
+from workbench.analysis.runs import KEPT
 from workbench.app.figures.region import region as drawn
 from workbench.app.report import figures
 from workbench.app.report.write import Code, Figure, Items, Part, Report, Section, Table, Text
@@ -50,14 +45,18 @@ def report(experiments: Sequence[Results], words: figures.Words, commands: Seque
 
 def claimed(runs: pd.DataFrame, experiments: Sequence[Results]) -> Section:
     """The paper's claims, each with its verdict, and the figures and tables behind them."""
-    judged = verdicts(runs)
+    judged, kept = claims.verdicts(runs), claims.verdicts(runs, KEPT)
     parts: list[Part] = [
-        Text(f"Claims of arXiv 2511.20718, judged on the runs of {' and '.join(f.experiment for f in experiments)}."),
-        Table.of(claims.summary(judged), TONES),
+        Text(
+            f"Claims of arXiv 2511.20718, judged on the runs of {' and '.join(f.experiment for f in experiments)}. The "
+            "paper's equations could be read in descriptions only; each verdict on the normalisation names the reading "
+            "that ran."
+        ),
+        Table.of(claims.summary(judged, kept), TONES),
         *figures.of_claims(judged),
     ]
     for title, frame in (
-        ("Every hypothesis: effect, interval, test.", claims.hypotheses(judged)),
+        ("Every hypothesis: effect, interval, test.", claims.hypotheses(judged, kept)),
         (
             "Controls: other explanations on the same seeds, with 95 % Clopper-Pearson intervals.",
             claims.controls(judged),
@@ -66,8 +65,8 @@ def claimed(runs: pd.DataFrame, experiments: Sequence[Results]) -> Section:
         if len(frame):
             parts += [Text(title), Table.of(frame, TONES)]
     if down := int((runs["outcome"] == "falling").sum()):
-        with_them = verdicts(runs.assign(outcome=runs["outcome"].replace("falling", "collapsed")))
-        found, other = ({v.claim.letter: v.verdict for v in told} for told in (judged, with_them))
+        with_them = claims.verdicts(runs.assign(outcome=runs["outcome"].replace("falling", "collapsed")))
+        found, other = ({v.letter: v.verdict for v in each} for each in (judged, with_them))
         parts.append(Text(both_ways(down, found, other), "note"))
     parts.append(Text(claims.rule(), "note"))
     return Section("The paper's claims, one by one", parts)
@@ -77,7 +76,7 @@ def answer(found: Results) -> str:
     """What the experiment says, in a sentence or two."""
     if is_region(found):
         return headline(found)
-    return verdict.answer(verdict.summarise(found.runs))
+    return compare.answer(compare.summarise(found.runs))
 
 
 def of_experiment(found: Results, words: figures.Words, level: int) -> list[Section]:
@@ -89,20 +88,20 @@ def of_experiment(found: Results, words: figures.Words, level: int) -> list[Sect
     ]
     if is_region(found):
         return [*of_region(found, level), *last]
-    frame = compared.figures(runs)
-    lines = compared.reading(frame)
+    frame = compare.figures(runs)
+    lines = compare.reading(frame)
     test = next(
         (line for line in lines if line.startswith("Log-rank")), "No log-rank test: it needs two arms and a collapse."
     )
     tables: list[Part] = [
         Text("Finished runs: means with 95 % t-intervals, collapses with 95 % Clopper-Pearson intervals."),
-        Table.of(verdict.readable(frame)),
+        Table.of(compare.readable(frame)),
     ]
     for title, part in (
-        ("Time to collapse (Kaplan-Meier), runs without one censored at their end.", compared.time_to_collapse(frame)),
+        ("Time to collapse (Kaplan-Meier), runs without one censored at their end.", compare.time_to_collapse(frame)),
         (f"Against {runs['arm'].iloc[0]}; in parentheses p-values with Holm's correction over these comparisons.",
-         compared.against_reference(frame)),
-        ("Over the conditions that all algorithms share.", compared.over_conditions(frame)),
+         compare.against_reference(frame)),
+        ("Over the conditions that all algorithms share.", compare.over_conditions(frame)),
     ):  # fmt: skip
         if len(part):
             tables += [Text(title), Table.of(part)]
@@ -208,39 +207,38 @@ def is_region(found: Results) -> bool:
 
 
 def of_region(found: Results, level: int) -> list[Section]:
-    """The sections of a region: areas and boundaries, and the claims that they judge."""
+    """The sections of a region: areas and boundaries by both readings of survival, and the claims that they judge."""
     file = region_of(found.toml)
     assert file is not None
     try:
         landscape = _landscape(found, file)
     except InputError as error:
         return [Section("Stability region", [Text(str(error))], level)]
-    series, columns, points = by_series(landscape), by_column(landscape), by_point(landscape)
-    boundary = f"Boundary: {landscape.settings.along} at which half of the runs collapse, by {landscape.across}"
-    map_ = Section(
-        "Stability region",
-        [
-            *_maps(landscape, columns, points),
-            Text("Stable area of each arm; intervals are 95 % bootstrap over seeds."),
-            Table.of(region_words.readable_series(series)),
-            Text(f"{boundary}; intervals are 95 % bootstrap over seeds."),
-            Table.of(region_words.readable_columns(columns)),
-            Items(region_words.answer(landscape, series, columns)),
-        ],
-        level,
-    )
-    return [map_, *_claimed(landscape, found.runs, level)]
+    kept = landscape.read_as(KEPT)
+    parts = _maps(landscape, by_column(landscape), by_point(landscape))
+    for one, who in ((landscape, "all runs that did not collapse"), (kept, "only runs that learned and kept it")):
+        series, columns = by_series(one), by_column(one)
+        does = region.FALLS[one.survival]
+        parts += [
+            Text(f"Stable area where {who} count as survivors, with 95 % intervals of the fit."),
+            Table.of(region.readable_series(series)),
+            Text(f"Boundary: {one.settings.along} at which half of the runs {does}, by {one.across}."),
+            Table.of(region.readable_columns(columns)),
+            Items(region.answer(one, series, columns)),
+        ]
+    return [Section("Stability region", parts, level), *_claimed(landscape, kept, found.runs, level)]
 
 
 def headline(found: Results) -> str:
-    """The areas in a sentence."""
+    """The areas in a sentence for each reading of survival."""
     file = region_of(found.toml)
     assert file is not None
     try:
         landscape = _landscape(found, file)
     except InputError as error:
         return str(error)
-    return region_words.answer(landscape, by_series(landscape), by_column(landscape))[0]
+    both = (landscape, landscape.read_as(KEPT))
+    return " ".join(region.answer(one, by_series(one), by_column(one))[0] for one in both)
 
 
 def _landscape(found: Results, file: GridFile) -> Landscape:
@@ -255,7 +253,7 @@ def _maps(landscape: Landscape, columns: pd.DataFrame, points: pd.DataFrame) -> 
         caption = (
             f"{int(mine['runs'].sum())} runs, seeds {_seeds(landscape)}. A cell: collapsed runs of runs at one "
             f"{landscape.settings.along} and {landscape.across}; empty where the search ran nothing. Line: where half "
-            "of the runs collapse, with its 95 % bootstrap interval; a triangle points beyond what was tried."
+            "of the runs collapse, with its 95 % interval; a triangle points beyond what was tried."
         )
         title = f"Collapsed runs by {landscape.settings.along} and {landscape.across}{f', {piece}' if piece else ''}"
         draw = partial(_draw, mine, columns[columns["slice"] == piece], landscape, arms)
@@ -287,19 +285,24 @@ def both_ways(down: int, found: Mapping[str, str], with_them: Mapping[str, str])
     return f"{down} runs were falling at their end and count neither way; {changes}."
 
 
-def _claimed(landscape: Landscape, runs: pd.DataFrame, level: int) -> list[Section]:
-    found = region_claims.shifts(landscape, runs)
+def _claimed(landscape: Landscape, kept: Landscape, runs: pd.DataFrame, level: int) -> list[Section]:
+    found, other = region_claims.shifts(landscape, runs), region_claims.shifts(kept, runs)
     if not found:
         return []
+    by_kept = region_claims.verdicts(other)
     summary = pd.DataFrame(
         [
-            {"claim": f"({letter}) {region_claims.SENTENCES[letter]}", "verdict": verdict}
+            {
+                "claim": f"({letter}) {region_claims.SENTENCES[letter]}",
+                "verdict": verdict,
+                f"verdict if {KEPT}": by_kept[letter],
+            }
             for letter, verdict in region_claims.verdicts(found).items()
         ]
     )
-    parts: list[Part] = [Table.of(summary, TONES), Table.of(region_words.readable_shifts(found), TONES)]
+    parts: list[Part] = [Table.of(summary, TONES), Table.of(region_claims.readable(found, other), TONES)]
     if len(landscape.fading):
-        other = region_claims.verdicts(region_claims.shifts(landscape.with_fading(), runs))
-        parts.append(Text(both_ways(len(landscape.fading), region_claims.verdicts(found), other), "note"))
+        fading = region_claims.verdicts(region_claims.shifts(landscape.with_fading(), runs))
+        parts.append(Text(both_ways(len(landscape.fading), region_claims.verdicts(found), fading), "note"))
     parts.append(Text(region_claims.rule(), "note"))
     return [Section("The paper's claims, by stable areas", parts, level)]

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from workbench.analysis.region.words import readable_columns, readable_series
+from workbench.analysis.region import FALLS, readable_columns, readable_series
+from workbench.analysis.runs import KEPT, NOT_DEAD
 from workbench.app import regions
 from workbench.app.controls import choose
 from workbench.app.experiments import question
@@ -31,12 +32,14 @@ def region(store: Store) -> None:
     known = [name for name in recorded if regions.is_region(store, name)]
     if not known:
         raise InputError("no experiment of kind region is recorded here: `sorl run experiments/region_sgd.toml`")
-    left, right = st.columns([2, 3])
+    left, middle, right = st.columns([2, 2, 3])
     with left:
         experiment = choose("experiment", "Experiment", known)
+    with middle:
+        survival = choose("survival", "Survives", [NOT_DEAD, KEPT], kind="row")
     with right:
         measure = choose("measure", "Coloured by", list(MEASURES), kind="row", words=lambda name: MEASURES[name])
-    shown = regions.region_of(store, experiment)
+    shown = regions.region_of(store, experiment, survival)
     st.html(f'<p class="sorl-question">{html_text(question(store, experiment))}</p>')
     regions.say_answer(shown)
     regions.draw(shown, experiment, measure)
@@ -44,7 +47,7 @@ def region(store: Store) -> None:
     note("Stable area of each arm, with what was run to know it.")
     _table(readable_series(shown.series))
     by = f", by {shown.found.across}" if shown.found.across else ""
-    note(f"Boundary: the {settings.along} at which half of the runs collapse{by}.")
+    note(f"Boundary: the {settings.along} at which half of the runs {FALLS[survival]}{by}.")
     _table(readable_columns(shown.columns))
     every = anchor("Every run as a cell", address("overview", experiment=experiment, show="runs"))
     curves = anchor("curves of single points", address("compare", experiment=experiment))

@@ -6,21 +6,17 @@ difference of two areas over the width of the conditions is a mean: by how many 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.claims.comparison import MIN_SEEDS
-from workbench.analysis.claims.designs import CREDIT, RATIO, STABILISER, Design, pairs, settings
-from workbench.analysis.claims.rule import NOT_SUPPORTED, SUPPORTED, TOO_FEW, UNDECIDED, together
-from workbench.analysis.comparison import ALPHA
-from workbench.analysis.region.bootstrap import RESAMPLES, Draws, areas, edges, interval, positions
-from workbench.analysis.region.boundary import area, heights
-from workbench.analysis.region.landscape import Landscape
-from workbench.analysis.statistics import holm
+from workbench.analysis.claims import NOT_SUPPORTED, SUPPORTED, TOO_FEW, UNDECIDED, together
+from workbench.analysis.evidence import CREDIT, MIN_SEEDS, RATIO, STABILISER, Design, pairs, settings
+from workbench.analysis.region import Landscape, areas, heights, interval
+from workbench.analysis.runs import KEPT, NOT_DEAD
+from workbench.analysis.stats import ALPHA, holm, p_value
 
 MATTERS = 0.5  # doublings: a method that bears a learning rate a factor 1.41 larger is worth naming
 SENTENCES = {
@@ -36,8 +32,8 @@ SENTENCES = {
 class Shift:
     """One hypothesis: the boundary of `favoured` lies `doublings` further up than that of `reference`, on the mean.
 
-    low, high: 95 % bootstrap over seeds; p: two-sided, the share of draws on the other side of none, doubled; bound: a
-    boundary lies beyond what was searched, so that the shift is cut off there.
+    doublings, low, high: median and 95 % interval of the fit; p: two-sided, the share of its draws on the other side of
+    none, doubled; bound: a boundary lies beyond what was searched, so that the prior has a part in the shift.
     """
 
     letter: str
@@ -51,6 +47,7 @@ class Shift:
     p_holm: float | None = None
     bound: bool = False
     verdict: str = TOO_FEW
+    reading: str = ""  # of the paper, that ran
 
 
 def shifts(landscape: Landscape, runs: pd.DataFrame) -> list[Shift]:
@@ -60,11 +57,14 @@ def shifts(landscape: Landscape, runs: pd.DataFrame) -> list[Shift]:
     """
     if len({piece for _, piece in landscape.parts}) > 1:
         return []
-    draws = Draws.of(sorted(int(seed) for seed in landscape.runs["seed"].unique()))
-    asked = _hypotheses(_designs(landscape, runs))
-    found = [_shift(landscape, draws, letter, favoured, reference) for letter, favoured, reference in asked]
+    designs = _designs(landscape, runs)
+    reading = {design.arm: design.reading for design in designs}
+    found = [_shift(landscape, letter, favoured, reference) for letter, favoured, reference in _hypotheses(designs)]
     corrected = holm([shift.p for shift in found])
-    return [replace(shift, p_holm=p, verdict=_verdict(shift, p)) for shift, p in zip(found, corrected, strict=True)]
+    return [
+        replace(shift, p_holm=p, verdict=_verdict(shift, p), reading=reading[shift.favoured])
+        for shift, p in zip(found, corrected, strict=True)
+    ]
 
 
 def verdicts(found: Sequence[Shift]) -> dict[str, str]:
@@ -75,12 +75,34 @@ def verdicts(found: Sequence[Shift]) -> dict[str, str]:
 def rule() -> str:
     """The rule of these verdicts in words."""
     return (
-        f"Supported: the boundary lies further up and the two-sided p of {RESAMPLES:,} draws of the seeds, after "
-        f"Holm's correction over all hypotheses here, is at most {ALPHA:g} (the smallest there is: {2 / RESAMPLES:g}). "
-        f"Not supported: it lies further down with such a p, or the 95 % interval leaves out a shift of {MATTERS:g} "
-        f"doublings. Undecided at this power: neither. Below {MIN_SEEDS} shared seeds nothing is said. Five seeds can "
-        "be drawn in 126 ways: where the passage from never to always takes several values, the interval is too narrow."
+        "Supported: the boundary lies further up and the two-sided p of the fit, after Holm's correction over all "
+        f"hypotheses here, is at most {ALPHA:g}. Not supported: it lies further down with such a p, or the 95 % "
+        f"interval leaves out a shift of {MATTERS:g} doublings. Undecided at this power: neither. Below {MIN_SEEDS} "
+        f'shared seeds nothing is said. "{NOT_DEAD.capitalize()}" counts every run that did not collapse as a '
+        f'survivor, "{KEPT}" only those that rose and did not lose it. ~: a boundary lies beyond what was searched, '
+        "so that the prior has a part in the shift. How often these intervals hold the truth: docs/regions.md."
     )
+
+
+def readable(found: Sequence[Shift], kept: Sequence[Shift]) -> pd.DataFrame:
+    """One row per hypothesis: whose boundary lies how many doublings further up, by both readings of survival."""
+    rows = []
+    for one, other in zip(found, kept, strict=True):
+        row = {"claim": one.letter, "compared": f"{one.favoured} less {one.reference}"}
+        row |= {"reading of the paper": one.reading or "-", "seeds": str(one.seeds)}
+        for shift, survival in ((one, NOT_DEAD), (other, KEPT)):
+            row[f"{survival}: further up by (doublings)"] = _doublings(shift)
+            row[f"{survival}: p (Holm)"] = "-" if shift.p is None else f"{p_value(shift.p)} ({p_value(shift.p_holm)})"
+            row["verdict" if survival == NOT_DEAD else f"verdict if {survival}"] = shift.verdict
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _doublings(one: Shift) -> str:
+    if one.doublings is None:
+        return "-"
+    sign = "~ " if one.bound else ""
+    return f"{sign}{one.doublings:+.2f} [{one.low:+.2f}, {one.high:+.2f}], x {2**one.doublings:.2f}"
 
 
 def _designs(landscape: Landscape, runs: pd.DataFrame) -> list[Design]:
@@ -116,55 +138,30 @@ def _hypotheses(designs: Sequence[Design]) -> Iterator[tuple[str, str, str]]:
             yield "g2", group.arm, critic.arm
 
 
-def _shift(landscape: Landscape, draws: Draws, letter: str, favoured: str, reference: str) -> Shift:
+def _shift(landscape: Landscape, letter: str, favoured: str, reference: str) -> Shift:
     piece = landscape.parts[0][1]
-    one, other = (landscape.part(name, piece) for name in (favoured, reference))
-    seeds = len(set(one["seed"]) & set(other["seed"]))
-    shared = sorted(set(one["y"]) & set(other["y"]))
-    nothing = Shift(letter, favoured, reference, seeds)
+    keys = ((favoured, piece), (reference, piece))
+    one, other = (set(landscape.part(*key)["seed"]) for key in keys)
+    seeds = len(one & other)
+    shared = sorted(set(landscape.drawn[keys[0]]) & set(landscape.drawn[keys[1]]))
     if seeds < MIN_SEEDS or not shared:
-        return nothing
-    known = [side[side["y"].isin(shared)] for side in (one, other)]
-    recorded, drawn = zip(
-        *(_means(side, name, draws, landscape) for side, name in zip(known, (favoured, reference), strict=True)),
-        strict=True,
-    )
-    gap = drawn[0] - drawn[1]
-    gap = gap[~np.isnan(gap)]
-    span = interval(gap, draws)
-    if span is None:
-        return nothing
-    worst = max(1, min(int((gap <= 0).sum()), int((gap >= 0).sum())))
-    return Shift(
-        letter,
-        favoured,
-        reference,
-        seeds,
-        recorded[0] - recorded[1],
-        *span,
-        min(1.0, 2 * worst / RESAMPLES),
-        bound=any(_beyond(side, draws) for side in known),
-    )
+        return Shift(letter, favoured, reference, seeds)
+    mine, theirs = (_mean(landscape, {y: landscape.drawn[key][y] for y in shared}) for key in keys)
+    gap = mine - theirs
+    low, high = interval(gap, seeds)
+    p = 2 * max(1 / len(gap), min(float(np.mean(gap <= 0)), float(np.mean(gap >= 0))))
+    bound = any(edge.beyond for key in keys for y, edge in landscape.edges(*key).items() if y in shared)
+    return Shift(letter, favoured, reference, seeds, float(np.median(gap)), low, high, min(1.0, p), bound=bound)
 
 
-def _means(side: pd.DataFrame, name: str, draws: Draws, landscape: Landscape) -> tuple[float, np.ndarray]:
-    """Mean of log2 of the boundary over the conditions, weighted as in an area: as recorded, and drawn (D,)."""
-    low, high = landscape.settings.low, landscape.settings.high
-    found = {y: edge for y, (edge,) in edges(side, Draws.once(draws.seeds)).items() if edge is not None}
-    placed = positions(edges(side, draws), draws, f"{name} ")
-    if len(found) == 1:
-        (y,) = found
-        return found[y].at, placed[y]
-    order = heights(sorted(found))
-    whole, parts = area(found, math.log2(low), math.log2(high)), areas(placed, low, high)
-    assert whole is not None
-    assert parts is not None
-    return whole.value / (order[-1] - order[0]), parts / (order[-1] - order[0])
-
-
-def _beyond(side: pd.DataFrame, draws: Draws) -> bool:
-    once = edges(side, Draws.once(draws.seeds))
-    return any(edge is not None and bool(edge.beyond) for (edge,) in once.values())
+def _mean(landscape: Landscape, drawn: dict[float, np.ndarray]) -> np.ndarray:
+    """Mean of log2 of the boundary over the conditions in each draw, (D,), weighted as in an area."""
+    part = areas(drawn, landscape.settings)
+    if part is None:
+        (only,) = drawn.values()
+        return only
+    order = heights(sorted(drawn))
+    return part / (order[-1] - order[0])
 
 
 def _verdict(shift: Shift, p: float | None) -> str:
@@ -172,5 +169,5 @@ def _verdict(shift: Shift, p: float | None) -> str:
         return TOO_FEW
     if p is not None and p <= ALPHA:
         return SUPPORTED if shift.doublings > 0 else NOT_SUPPORTED
-    # Where a boundary lies beyond what was searched the shift is cut off, and its smallness says nothing.
+    # Where a boundary lies beyond what was searched a small shift may be the prior's.
     return NOT_SUPPORTED if shift.high < MATTERS and not shift.bound else UNDECIDED

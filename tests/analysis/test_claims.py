@@ -8,10 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.analysis.claims.frames import STEPS, arm, down, frame, on_policy, run, up
-from workbench.analysis.claims.paper import Verdict, as_well, verdicts
-from workbench.analysis.claims.rule import NOT_SUPPORTED, NOT_TESTED, SUPPORTED, TOO_FEW, UNDECIDED
-from workbench.analysis.claims.table import controls, hypotheses, summary
+from tests.analysis.frames import STEPS, arm, down, frame, on_policy, run, up
+from workbench.analysis.claims import (
+    NOT_SUPPORTED,
+    NOT_TESTED,
+    SUPPORTED,
+    TOO_FEW,
+    UNDECIDED,
+    Verdict,
+    as_well,
+    controls,
+    hypotheses,
+    summary,
+    verdicts,
+)
 
 N = 10
 

@@ -1,0 +1,127 @@
+"""The stability region, where the right answer is known: boundary, area, and what the fit makes of seeds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.analysis.region import Boundary, Counts, Landscape, areas, boundary, by_column, by_series, edge, heights
+from workbench.analysis.runs import KEPT, NOT_DEAD
+from workbench.spec import RegionSettings
+
+SETTINGS = RegionSettings(low=1.0, high=8.0, points=4)
+
+
+def counts(*pairs: tuple[float, float, float]) -> dict[float, Counts]:
+    return {x: Counts(k, n) for x, k, n in pairs}
+
+
+@pytest.mark.parametrize(
+    ("points", "at"),
+    [
+        (counts((0, 0, 5), (1, 5, 5)), 0.5),
+        (counts((0, 0, 5), (1, 4, 5)), 0.625),  # 1/2 on the line from 0 to .8
+        (counts((0, 1, 5), (1, 4, 5)), 0.5),
+        (counts((0, 0, 5), (1, 1, 2), (2, 5, 5)), 1.0),  # the middle of a stretch at 1/2
+        (counts((0, 0, 5), (1, 1, 2), (2, 1, 2), (3, 2, 2)), 1.5),
+        (counts((0, 0, 5), (1, 2, 2), (2, 0, 5), (3, 5, 5)), 2.3),  # (1, 2) pool to 2/7
+        (counts((0, 0, 5), (1, 0, 0), (2, 5, 5)), 1.0),  # a point without a run is no point
+    ],
+)
+def test_the_boundary_is_where_the_isotonic_share_crosses_a_half(points: dict[float, Counts], at: float) -> None:
+    found = boundary(points)
+    assert found is not None
+    assert (found.at, found.beyond) == (pytest.approx(at), "")
+
+
+def test_a_boundary_outside_what_was_tried_says_so() -> None:
+    assert boundary(counts((0, 0, 5), (1, 2, 5))) == Boundary(1, "above", low=1)
+    assert boundary(counts((0, 3, 5), (1, 5, 5))) == Boundary(0, "below", high=0)
+    assert boundary(counts((0, 1, 2), (1, 2, 2))) == Boundary(0, "below", high=0)
+    assert boundary({}) is None
+    assert boundary(counts((0, 0, 0))) is None
+
+
+@given(st.dictionaries(st.integers(0, 8), st.tuples(st.integers(0, 5), st.integers(1, 5)), min_size=1))
+def test_the_boundary_lies_between_the_tried_values_beside_it(drawn) -> None:
+    found = boundary({float(x): Counts(min(k, n), n) for x, (k, n) in drawn.items()})
+    assert found is not None
+    assert min(drawn) <= found.at <= max(drawn)
+    if not found.beyond:
+        assert found.low is not None
+        assert found.high is not None
+        assert found.low < found.high
+        assert {found.low, found.high} <= set(map(float, drawn))
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 5)), min_size=2, max_size=6), st.integers(0, 5))
+def test_more_collapses_never_move_the_boundary_up(drawn, where) -> None:
+    points = {float(i): Counts(min(k, n), n) for i, (k, n) in enumerate(drawn)}
+    x = float(where % len(drawn))
+    worse = {**points, x: Counts(points[x].judged, points[x].judged)}
+    a, b = boundary(points), boundary(worse)
+    assert a is not None
+    assert b is not None
+    assert b.at <= a.at + 1e-9
+
+
+def test_the_area_is_that_of_the_trapezoids_over_the_conditions() -> None:
+    assert heights([0, 1, 3, 15]) == [0, 1, 2, 4]
+    assert heights([2, 8]) == [1, 3]
+    flat = {0.0: np.array([2.0]), 3.0: np.array([2.0])}
+    assert areas(flat, SETTINGS) == pytest.approx([2 * 2])  # two doublings of 1 + y, two of x
+    falling = {0.0: np.array([9.0]), 3.0: np.array([2.0]), 15.0: np.array([-1.0])}  # cut off at what was searched
+    assert areas(falling, SETTINGS) == pytest.approx([2 * (3 + 2) / 2 + 2 * (2 + 0) / 2])
+    assert areas({0.0: np.array([2.0])}, SETTINGS) is None
+
+
+def region(**most: list[float]) -> Landscape:
+    """Arms at staleness 0 and 3 whose seed i collapses above the i-th value given; 4 values, a factor of 2 apart."""
+    rows = [
+        {"run_id": "r", "series": arm, "algorithm": "ppo", "slice": "", "y": y, "x": x, "seed": seed, "final": 0.5,
+         "outcome": "collapsed" if x > limit else "healthy", "collapsed": x > limit, "seconds": 60.0}
+        for arm, limits in most.items() for y in (0.0, 3.0) for x in (1.0, 2.0, 4.0, 8.0)
+        for seed, limit in enumerate(limits)
+    ]  # fmt: skip
+    return Landscape(pd.DataFrame(rows), SETTINGS, "learn.staleness", 5)
+
+
+def test_seeds_that_agree_leave_the_gap_between_two_values_open_and_seeds_that_differ_widen_it() -> None:
+    agreed = by_column(region(ppo=[2.0] * 5)).iloc[0]
+    assert 1.7 < agreed["boundary_low"] < 2.4 < agreed["boundary"] < 3.4 < agreed["boundary_high"] < 4.8
+    mixed = by_column(region(ppo=[1.0, 1.0, 2.0, 4.0, 4.0])).iloc[0]
+    assert mixed["boundary_high"] / mixed["boundary_low"] > 1.5 * agreed["boundary_high"] / agreed["boundary_low"]
+
+
+def test_what_a_seed_does_in_all_arms_cancels_where_arms_are_compared() -> None:
+    found = by_series(region(ppo=[1.0, 1.0, 2.0, 4.0, 4.0], grpo=[1.0, 1.0, 2.0, 4.0, 4.0])).iloc[1]
+    assert found["difference"] == pytest.approx(0, abs=0.15)
+    assert found["difference_high"] - found["difference_low"] < 0.9 * (found["area_high"] - found["area_low"])
+
+
+def test_beyond_what_was_tried_the_interval_is_open_to_that_side() -> None:
+    row = by_column(region(ppo=[8.0] * 5)).iloc[0]
+    assert (row["beyond"], row["boundary"]) == ("above", 8.0)
+    assert 5 < row["boundary_low"] <= 8
+    assert pd.isna(row["boundary_high"])
+    assert edge(row.to_dict()).startswith("> 8 [")
+    below = by_column(region(ppo=[0.5] * 5)).iloc[0]
+    assert edge(below.to_dict()).startswith("< 1 [-, 1")
+
+
+def test_the_fit_is_the_same_every_time_and_one_seed_has_no_interval() -> None:
+    assert by_column(region(ppo=[2.0] * 5)).equals(by_column(region(ppo=[2.0] * 5)))
+    alone = by_series(region(ppo=[2.0])).iloc[0]
+    assert pd.isna(alone["area_low"])
+
+
+def test_a_run_that_never_learned_is_not_dead_and_kept_nothing() -> None:
+    found = region(ppo=[2.0] * 5)
+    idle = found.runs.assign(outcome=found.runs["outcome"].mask(found.runs["x"] == 2.0, "no_learning"))
+    by = {survival: by_column(Landscape(idle, SETTINGS, "learn.staleness", 5).read_as(survival)).iloc[0]
+          for survival in (NOT_DEAD, KEPT)}  # fmt: skip
+    assert 2 < by[NOT_DEAD]["boundary"] < 4
+    assert 1 < by[KEPT]["boundary"] < 2

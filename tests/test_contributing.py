@@ -1,0 +1,37 @@
+"""The examples of CONTRIBUTING.md run, section by section."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from workbench.diagnosis import foreign
+from workbench.diagnosis.diagnose import diagnose
+
+TEXT = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
+
+
+def examples(title: str) -> list[str]:
+    """The Python blocks of the section with this title."""
+    section = re.split(r"^## ", TEXT.split(f"## {title}\n", 1)[1], flags=re.MULTILINE)[0]
+    return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+
+
+def run(title: str) -> dict[str, Any]:
+    """The names that the first example of a section defines."""
+    names: dict[str, Any] = {}
+    exec(examples(title)[0], names)
+    return names
+
+
+def test_a_new_log_format_is_read_and_diagnosed(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(foreign, "FORMATS", dict(foreign.FORMATS))
+    from_example = run("Read a new log format")
+    assert from_example["FORMATS"] is foreign.FORMATS
+    file = tmp_path / "run.log"
+    file.write_text("".join(f"step={i} reward={0.5 if i < 9 else 0.0} actor/entropy=1.2 mine=3\n" for i in range(30)))
+    log = foreign.read(file, lambda scores, steps: {"outcome": "collapsed", "collapse_step": 8, "detection_step": 12})
+    assert log.table("step")["entropy"].tolist() == [1.2] * 30
+    assert log.table("step")["success"].tolist()[8:10] == [0.5, 0.0]
+    assert diagnose(log).onset == 8
