@@ -23,7 +23,7 @@ NOT_DECLARATIONS = {"__init__.py", "resolution.py"}
 
 def test_the_declarations_are_read_without_torch():
     code = (
-        "import sys, workbench.algorithms, workbench.objective, workbench.diagnostics.notation\n"
+        "import sys, workbench.algorithms, workbench.objective, workbench.diagnostics.collapse\n"
         "assert workbench.algorithms.resolve({'base': 'st-ppo', 'ratio': 'turn'}).stabilise.tau == 3\n"
         "assert 'torch' not in sys.modules\nimport torch\n"
         "from workbench.tensors import torch as ours\nassert ours.float64 is torch.float64"

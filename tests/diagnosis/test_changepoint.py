@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.diagnosis.departure import FEWEST, WINDOW, first, past
+from workbench.diagnosis.changepoint import FEWEST, WINDOW, first, past
 
 
 def test_median_and_spread_are_those_of_the_points_before() -> None:
