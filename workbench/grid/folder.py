@@ -124,7 +124,7 @@ def held(folder: Path, name: str = "lock") -> bool:
         return not _lock(handle, fcntl.LOCK_SH)
 
 
-def claim(folder: Path) -> IO[bytes] | None:
+def claim(folder: Path) -> IO[str] | None:
     """Lock the cell for this grid until the handle is closed; None if another grid has it or a trainer still runs.
 
     The trainer takes a lock of its own, which outlives a grid that is killed: a cell is never trained twice at once.

@@ -39,13 +39,16 @@ def open_file(path: Path) -> BufferedReader:
     raise OSError(errno.EINVAL, "it is a pipe, a socket or a device, not a file", str(path))
 
 
-def lock_file(path: Path) -> IO[bytes]:
-    """Open a file to lock it, made if it does not exist. Raises InputError if it is not a regular file."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise InputError(f"'{path}' is a pipe, a socket or a device, where a lock file should be: remove it")
-    return os.fdopen(handle, "r+b")
+def lock_file(path: Path) -> IO[str]:
+    """Open a file to lock it; create it if it does not exist. Raises InputError if it is not a regular file."""
+    flags = (
+        os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+    )  # a pipe opens at once instead of waiting for a reader
+    handle = open(path, "a", opener=lambda name, _: os.open(name, flags, 0o666))  # noqa: SIM115
+    if stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
+        return handle
+    handle.close()
+    raise InputError(f"'{path}' is a pipe, a socket or a device, where a lock file should be: remove it")
 
 
 def read_text(path: Path, most: int) -> str:
