@@ -119,7 +119,7 @@ def _export(each: pd.DataFrame, file: Path) -> None:
 
 def in_file_order(each: pd.DataFrame, file: Path) -> pd.DataFrame:
     """Arms in the order of the grid file that lies beside the runs; those that it does not name come last."""
-    from workbench.grid.file import load
+    from workbench.grid.config import load
     from workbench.spec import InputError
 
     try:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import tomllib
 from dataclasses import dataclass
@@ -7,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from workbench.grid.cell import COSMETIC, config_hash, slug
-from workbench.grid.file import Grid, load
+from workbench.algorithms import resolve
+from workbench.grid.cell import COSMETIC, config_hash, flatten, settings_keys, short, slug
+from workbench.grid.config import Grid, load
 from workbench.grid.folder import prepare
-from workbench.grid.keys import flatten, settings_keys, short
 from workbench.spec import InputError, RunSettings
 
 QUESTION = 'question = "Does the grid file say what it means?"\n'
@@ -282,3 +283,20 @@ def test_flatten_keeps_an_algorithm_table_whole() -> None:
         "algorithm": {"base": "ppo"},
         "learn.critic.lr": 1,
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "digest"),
+    [  # of the code that trained the shipped results
+        ("six_by_five", 60, "1c4c3a936910"),
+        ("controls", 80, "3098386e58a8"),
+        ("neighbours", 219, "a35e60bc9c77"),
+        ("fault_lab", 260, "25f0fbdf9cae"),
+        ("quickstart", 14, "1e7d7876fc6c"),
+    ],
+)
+def test_the_cells_of_shipped_experiments_keep_their_ids(name: str, cells: int, digest: str) -> None:
+    found = load(Path(__file__).parents[2] / "experiments" / f"{name}.toml", resolve=resolve)
+    ids = sorted(cell.run_id for cell in found.cells)
+    assert len(ids) == cells
+    assert hashlib.sha256("\n".join(ids).encode()).hexdigest()[:12] == digest, "finished runs would be trained again"
