@@ -10,7 +10,7 @@ import pytest
 from tests.diagnosis.logs import healthy, log
 from workbench.diagnosis.diagnose import diagnose
 from workbench.diagnosis.finding import Diagnosis
-from workbench.diagnosis.words import text
+from workbench.diagnosis.render import text
 
 ONSET, DETECTED, SPIKE = 14, 19, 13
 FELL = {

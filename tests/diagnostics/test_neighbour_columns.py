@@ -10,10 +10,9 @@ import torch
 
 from tests.objective.worked_example import DELTA, MASK, OLD, R
 from tests.objective.worked_example import batch as example
-from workbench.diagnostics.diversity import distinct_rollout_frac, prompt_retrieval_frac
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from workbench.diagnostics.measure import measure_updates
-from workbench.diagnostics.step import StepView
+from workbench.diagnostics.step import StepView, distinct_rollout_frac, prompt_retrieval_frac
 from workbench.objective.rollout_correction import IcePop, Tis
 
 SAMPLER = OLD - torch.tensor([[0, 0.1, -0.2, 50, 50, 1, 0.05, 0], [0, 0.3, 50, -0.1, 0, 0.9, -0.4, 0]]).double()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from workbench.spec import COLLAPSED, COSMETIC, InputError, nearest
+from workbench.spec.files import leaves
 
 if TYPE_CHECKING:
     from workbench.store.reader import Reader
@@ -121,9 +122,6 @@ def _changes(one: str, other: str) -> str:
     return ", ".join(f"{key} = {b.get(key)}" for key in {**a, **b} if a.get(key) != b.get(key))
 
 
-def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as dotted keys."""
-    leaves: dict[str, Any] = {}
-    for key, value in table.items():
-        leaves |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return leaves
+def flat(table: dict[str, Any]) -> dict[str, Any]:
+    """Return nested tables as dotted keys, without those that are empty."""
+    return {key: value for key, value in leaves(table) if value != {}}

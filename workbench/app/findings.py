@@ -12,7 +12,7 @@ from workbench.app.safe import html_text
 from workbench.app.wording import number
 from workbench.diagnosis.diagnose import diagnose
 from workbench.diagnosis.log import of_run
-from workbench.diagnosis.words import fallen, none_found
+from workbench.diagnosis.render import fallen, none_found
 
 if TYPE_CHECKING:
     import pandas as pd

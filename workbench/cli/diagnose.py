@@ -66,15 +66,15 @@ def diagnose(
 def carriers(runs: str, run: str, step: int, form: str) -> str:
     """The turns of a stored step that its other tokens do not explain, as text (md the same) or JSON."""
     from workbench.cli.replay import run_folder
-    from workbench.diagnosis import words
+    from workbench.diagnosis import render
     from workbench.diagnosis.attribution import attribute
     from workbench.store import batches
 
     folder = run_folder(runs, run)
     found = attribute(batches.read(folder, step))
     if form == "json":
-        return json.dumps([words.culprit_as_dict(one) for one in found[:TOP]], indent=2)
-    return words.ranking(folder.name, step, found, TOP)
+        return json.dumps([render.culprit_as_dict(one) for one in found[:TOP]], indent=2)
+    return render.ranking(folder.name, step, found, TOP)
 
 
 def logs(runs: Path, what: str) -> Iterator[Log]:
@@ -128,9 +128,9 @@ def judge(scores: Sequence[float | None], steps: Sequence[int]) -> dict[str, Any
 
 def rendered(found: Sequence[Diagnosis], form: str) -> str:
     """The diagnoses in one of FORMATS."""
-    from workbench.diagnosis import words
+    from workbench.diagnosis import render
 
     if form == "json":
-        return json.dumps([words.as_dict(one) for one in found], indent=2)
-    write = words.text if form == "text" else words.markdown
+        return json.dumps([render.as_dict(one) for one in found], indent=2)
+    write = render.text if form == "text" else render.markdown
     return "\n\n".join(write(one) for one in found)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from workbench.diagnosis.attribution import Culprit, attribute
 from workbench.diagnosis.causes import CAUSES
-from workbench.diagnosis.departure import first, slumped
+from workbench.diagnosis.changepoint import first, slumped
 from workbench.diagnosis.finding import Cause, Diagnosis, Finding, Moved
 from workbench.diagnosis.log import Log
 

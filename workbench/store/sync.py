@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.diagnostics import CATALOGUE
 from workbench.spec import TABLES, Diagnostic, InputError, Table
 from workbench.spec import table as spec_table
 from workbench.store import connect
@@ -62,7 +63,7 @@ class _Plan:
         return bool(self.fresh or self.stale)
 
 
-def sync(runs: Path, dictionary: Sequence[Diagnostic] = (), *, seconds: float = _PATIENCE) -> SyncReport:
+def sync(runs: Path, dictionary: Sequence[Diagnostic] = CATALOGUE, *, seconds: float = _PATIENCE) -> SyncReport:
     """Bring `runs/sorl.duckdb` up to date with the run folders; `dictionary` adds columns nothing was measured in yet.
 
     Raises InputError for a folder that does not exist, connect.Busy when the database is not free within `seconds`.
