@@ -345,7 +345,7 @@ def batch_arrays() -> str:
 
 def replay_columns() -> str:
     """Return one row per column of a replay, with the tables that have it."""
-    from workbench.replay.columns import CULPRITS, SUMMARY, TOKENS, TURNS
+    from workbench.replay.tables import CULPRITS, SUMMARY, TOKENS, TURNS
 
     tables = {"summary": SUMMARY, "turns": TURNS, "culprits": CULPRITS, "tokens": TOKENS}
     known = {column.name: column for table in tables.values() for column in table}

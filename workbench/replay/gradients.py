@@ -14,10 +14,8 @@ import torch
 from torch import Tensor
 
 from workbench.objective import Algorithm
-from workbench.replay.advantages import Advantages
-from workbench.replay.load import Loaded
-from workbench.replay.play import Replay
-from workbench.replay.surrogate import Cut, clipped_weight, weigh
+from workbench.replay.batch import Loaded
+from workbench.replay.play import Replay, clipped_weight, weigh
 from workbench.store.stored import StoredBatch, StoredUpdate
 
 APART = 1e-3  # nats between a log-prob that was stored and the one that the weights give
@@ -47,15 +45,14 @@ def gradients(stored: StoredBatch, algorithms: Mapping[str, Algorithm], replay: 
     The weights of an update are reached by taking the updates before it again, which needs SGD without momentum; they
     are believed where their log-probs are the stored ones. Entropy bonus included, gradient clipping not (as logged).
     """
-    loaded = Loaded(stored, torch.float32)
-    advantages = Advantages(loaded, algorithms[replay.own])
+    loaded = Loaded(stored, algorithms[replay.own], torch.float32)
     wanted = {(p.algorithm, p.update) for p in replay.played}
     last = max(update for _, update in wanted)
     found: dict[tuple[str, int], Mapping[str, float | None]] = {}
     for update in stored.updates[: last + 1]:
         labels = [label for label in algorithms if (label, update.index) in wanted]
         on = update.index < last
-        taken, apart = _taken(loaded, advantages, algorithms, {replay.own, *labels}, update, network)
+        taken, apart = _taken(loaded, algorithms, {replay.own, *labels}, update, network)
         if not apart <= APART:
             return Gradients(found, _unlike(update.index, apart))
         mine = taken[replay.own][0]
@@ -72,18 +69,14 @@ def gradients(stored: StoredBatch, algorithms: Mapping[str, Algorithm], replay: 
 
 
 def _taken(
-    loaded: Loaded, advantages: Advantages, algorithms: Mapping[str, Algorithm], labels: set[str],
-    update: StoredUpdate, network: Network,
+    loaded: Loaded, algorithms: Mapping[str, Algorithm], labels: set[str], update: StoredUpdate, network: Network
 ) -> tuple[dict[str, tuple[list[Tensor], list[Tensor]]], float]:  # fmt: skip
     """Gradients of the loss and of what the clip took from it, by label; max |log-prob - the stored one|."""
     stored, coefficient = loaded.stored, float(loaded.stored.meta["learn"]["entropy_coef"])
-    weights: dict[str, tuple[Tensor, Tensor]] = {}
-    for label in labels:
-        whole = advantages.batch(algorithms[label])
-        cut = Cut.of(loaded, whole, update)
-        pair = weigh(algorithms[label], cut, whole).weight, clipped_weight(algorithms[label], cut, whole)
-        a, b = (cut.columns.back(x, stored.tokens.shape[1]) for x in pair)
-        weights[label] = a, b
+    weights = {
+        label: (weigh(algorithms[label], loaded, update).weight, clipped_weight(algorithms[label], loaded, update))
+        for label in labels
+    }
     trained = update.mask if update.mask is not None else stored.mask[update.rows]
     count = max(1, int(trained.sum()))
     sums = {label: (_zeros(network), _zeros(network)) for label in labels}

@@ -1,30 +1,32 @@
-"""Every algorithm on every update of a stored step."""
+"""Every algorithm on every update of a stored step: the trainer's own loss, and what it asks of every token."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import pandas as pd
 import torch
+from torch import Tensor
 
-from workbench.objective import Algorithm
-from workbench.replay.advantages import Advantages, unanswerable
-from workbench.replay.cells import Cells, Stretches, of_algorithm, shared
-from workbench.replay.load import Loaded
-from workbench.replay.surrogate import Cut, Weighed, weigh
+from workbench.batch import Batch
+from workbench.objective import Algorithm, LossTerms, Normaliser, clipped_loss, policy_loss, statistics
+from workbench.objective.ratio import LOG_LIMIT
+from workbench.replay.batch import Loaded, unanswerable
+from workbench.replay.tables import folded
 from workbench.spec import InputError
 from workbench.store.stored import StoredBatch, StoredUpdate
 
 
 @dataclass(frozen=True)
 class Played:
-    """What one algorithm would have done in one update: scalars of the loss, cells by trajectory and turn."""
+    """What one algorithm would have done in one update: scalars of the loss, sums by trajectory and turn."""
 
     algorithm: str
     own: bool  # it is the one that ran
     update: int
     scalars: Mapping[str, float | None]
-    cells: Cells
+    cells: pd.DataFrame  # trajectory, turn_index and the columns of `tables.folded`
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Replay:
     played: tuple[Played, ...]
     reasons: Mapping[str, str]
     advantage_gap: float | None  # max |A re-estimated - A trained on| of the algorithm that ran
-    tokens: Mapping[tuple[str, int], tuple[Cut, Weighed]]  # of the updates that hold the trajectory asked for
+    tokens: Mapping[tuple[str, int], pd.DataFrame]  # of the trajectory that was asked for, by label and update
 
 
 @torch.no_grad()
@@ -57,30 +59,21 @@ def play(
     chosen = _chosen(stored, updates)
     if trajectory is not None and trajectory not in set(stored.trajectory.tolist()):
         raise InputError(f"step {stored.step} has no trajectory {trajectory}; there are 0 to {len(stored.tokens) - 1}")
-    loaded = Loaded(stored, dtype)
-    mine = algorithms[own]
-    reasons = {label: unanswerable(a, mine, loaded.batch) for label, a in algorithms.items() if label != own}
-    able = {label: a for label, a in algorithms.items() if not reasons.get(label)}
-    advantages = Advantages(loaded, mine)
+    loaded = Loaded(stored, algorithms[own], dtype)
+    reasons = {label: unanswerable(a, loaded.own, loaded.batch) for label, a in algorithms.items() if label != own}
     played: list[Played] = []
-    kept: dict[tuple[str, int], tuple[Cut, Weighed]] = {}
+    kept: dict[tuple[str, int], pd.DataFrame] = {}
     for update in chosen:
-        cuts: dict[int, tuple[Cut, Stretches, Cells]] = {}
-        for label, algorithm in able.items():
-            whole = advantages.batch(algorithm)
-            key = whole.mask.data_ptr()  # algorithms that select alike share the very same mask
-            if key not in cuts:
-                cut = Cut.of(loaded, whole, update)
-                at = Stretches.of(cut)
-                cuts[key] = cut, at, shared(cut, at)
-            cut, at, common = cuts[key]
-            weighed = weigh(algorithm, cut, whole)
-            played.append(
-                Played(label, label == own, update.index, _scalars(weighed), of_algorithm(weighed, at, common))
-            )
+        for label, algorithm in algorithms.items():
+            if reasons.get(label):
+                continue
+            weighed = weigh(algorithm, loaded, update)
+            tokens = _tokens(weighed, loaded, update)
+            cells = folded(tokens, ("trajectory", "turn_index"))
+            played.append(Played(label, label == own, update.index, _scalars(weighed.terms), cells))
             if trajectory is not None and trajectory in stored.trajectory[update.rows]:
-                kept[label, update.index] = cut, weighed
-    gap = None if any(u.mask is not None for u in stored.updates) else advantages.gap()
+                kept[label, update.index] = tokens[tokens["trajectory"] == trajectory]
+    gap = None if any(u.mask is not None for u in stored.updates) else loaded.gap()
     return Replay(stored, own, tuple(played), {k: v for k, v in reasons.items() if v}, gap, kept)
 
 
@@ -92,9 +85,8 @@ def _chosen(stored: StoredBatch, updates: Sequence[int] | None) -> list[StoredUp
     return [stored.updates[index] for index in (known if updates is None else sorted(set(updates)))]
 
 
-def _scalars(weighed: Weighed) -> dict[str, float | None]:
+def _scalars(terms: LossTerms) -> dict[str, float | None]:
     """What the trainer logs of the loss; a stabiliser that acts on the gradient has no factor here (NULL)."""
-    terms = weighed.terms
     return {
         "policy_loss": float(terms.policy_loss),
         "kl_loss": float(terms.kl_loss),
@@ -104,3 +96,88 @@ def _scalars(weighed: Weighed) -> dict[str, float | None]:
         "clipped_rms": terms.clipped_rms,
         "unclipped_rms": terms.unclipped_rms,
     }
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """The batch of an update, the terms of its loss, and d loss / d log-prob of every token, (b, T)."""
+
+    batch: Batch
+    terms: LossTerms
+    weight: Tensor
+
+
+def weigh(algorithm: Algorithm, loaded: Loaded, update: StoredUpdate) -> Weighed:
+    """Loss and token weights of the update, pass by pass as the trainer took them."""
+    terms: list[LossTerms] = []
+
+    def loss(algorithm: Algorithm, part: Batch, log_prob: Tensor, count: Normaliser, sums: Tensor | None) -> Tensor:
+        out = policy_loss(algorithm, part, log_prob, normaliser=count, statistics=sums)
+        terms.append(out.terms)
+        return out.loss
+
+    batch = loaded.minibatch(algorithm, update)
+    weight = _by_pass(loss, algorithm, batch, loaded, update)
+    return Weighed(batch, LossTerms.join(terms), weight)
+
+
+def clipped_weight(algorithm: Algorithm, loaded: Loaded, update: StoredUpdate) -> Tensor:
+    """d (what the clip took from the loss) / d log-prob of every token, (b, T): through the network it becomes -C."""
+
+    def lost(algorithm: Algorithm, part: Batch, log_prob: Tensor, count: Normaliser, sums: Tensor | None) -> Tensor:
+        return clipped_loss(algorithm, part, log_prob, normaliser=count, statistics=sums)
+
+    return _by_pass(lost, algorithm, loaded.minibatch(algorithm, update), loaded, update)
+
+
+def _by_pass(
+    loss: Callable[[Algorithm, Batch, Tensor, Normaliser, Tensor | None], Tensor],
+    algorithm: Algorithm, batch: Batch, loaded: Loaded, update: StoredUpdate,
+) -> Tensor:  # fmt: skip
+    """d loss / d log-prob of every token, (b, T), summed up over the micro-batches of the update."""
+    # Batches stored before the budget was were trained with the width of the minibatch in its place.
+    algorithm = algorithm.within(float(loaded.stored.meta.get("completion_budget") or batch.length.max()))
+    log_prob = loaded.number(update.log_prob)
+    rows = torch.arange(len(log_prob)).split(list(update.passes))
+    pieces = [(batch.rows(r), log_prob[r]) for r in rows] if len(rows) > 1 else [(batch, log_prob)]
+    sums = None
+    if len(pieces) > 1 and algorithm.stabilise.needs_statistics:
+        found = [statistics(algorithm, *piece) for piece in pieces]
+        sums = torch.stack([one for one in found if one is not None]).sum(0)
+    count = Normaliser.of(batch, len(pieces), algorithm.correction)
+    weights: list[Tensor] = []
+    for part, values in pieces:
+        leaf = values.detach().requires_grad_()
+        with torch.enable_grad():
+            weights += torch.autograd.grad(loss(algorithm, part, leaf, count, sums), leaf)
+    return torch.cat(weights)
+
+
+def _tokens(weighed: Weighed, loaded: Loaded, update: StoredUpdate) -> pd.DataFrame:
+    """The trained tokens of an update, one row each, in order of sequence and position."""
+    batch, terms = weighed.batch, weighed.terms
+    assert batch.advantages is not None
+    row, position = (x.numpy() for x in batch.mask.nonzero(as_tuple=True))
+
+    def at(x: Tensor) -> Tensor:
+        return x.expand_as(batch.mask)[batch.mask].double()
+
+    log_ratio = at(loaded.number(update.log_prob)) - at(batch.log_prob_old)
+    ratio, unit, weight = log_ratio.clamp(-LOG_LIMIT, LOG_LIMIT).exp(), at(terms.ratio), at(weighed.weight)
+    columns = {
+        "log_ratio": log_ratio, "ratio": ratio, "ratio_squared": ratio.square(), "unit": unit,
+        "unit_squared": unit.square(), "low": at(terms.active_low), "high": at(terms.active_high),
+        "out": at(terms.out_of_range), "dual": at(terms.dual), "factor": at(terms.factor),
+        "advantage": at(batch.advantages), "weight": weight, "weight_abs": weight.abs(), "ratio_high": ratio,
+        "ratio_low": ratio, "unit_high": unit, "unit_low": unit,
+    }  # fmt: skip
+    return pd.DataFrame(
+        {
+            "trajectory": loaded.stored.trajectory[update.rows][row],
+            "turn_index": batch.turn[batch.mask].numpy(),
+            "position": position,
+            "token_id": loaded.stored.tokens[update.rows][row, position],
+            "n_tokens": 1.0,
+            **{name: x.numpy() for name, x in columns.items()},
+        }
+    )
