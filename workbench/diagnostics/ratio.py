@@ -8,7 +8,7 @@ from workbench.diagnostics.declare import MEANT, OTHER, Measure, diagnostic, rep
 from workbench.diagnostics.tokens import CLAMP, Segments, Tokens, quotient
 from workbench.spec import Alarm, Level, Unit
 
-OURS = "verl has the mark for another ratio, pi_old / mu; on pi_theta / pi_old it is ours, to be calibrated"
+OUR_MARK = "verl has the mark for another ratio, pi_old / mu; on pi_theta / pi_old it is ours, to be calibrated"
 VERL = "verl rollout_corr_helper.py"
 OUR_BIAS = "this project, C of arXiv 2511.20718"
 PAPER_CODE = "development code of arXiv 2511.20718 (clip_grad_norm)"
@@ -20,7 +20,7 @@ STEP, TRAJECTORY, TURN, UPDATE = Level.STEP, Level.TRAJECTORY, Level.TURN, Level
     Unit.RATIO,
     "<exp(clamp(delta, +-20))>_m",
     VERL,
-    alarm=Alarm("above", 2.0, f"samples of the old policy have a mean of 1; {OURS}", points=2),
+    alarm=Alarm("above", 2.0, f"samples of the old policy have a mean of 1; {OUR_MARK}", points=2),
 )
 def ratio_mean(t: Tokens, by: Segments) -> np.ndarray:
     """Mean token ratio; 1 in expectation over samples of the old policy."""
@@ -142,7 +142,7 @@ def ess_sequence_frac(t: Tokens, by: Segments) -> np.ndarray:
     Unit.NONE,
     "<r^2>_m - 1",
     "verl rollout_corr_helper.py (chi2_token)",
-    alarm=Alarm("above", 1.0, f"as if half of the tokens weighed nothing; {OURS}", points=2),
+    alarm=Alarm("above", 1.0, f"as if half of the tokens weighed nothing; {OUR_MARK}", points=2),
 )
 def chi2(t: Tokens, by: Segments) -> np.ndarray:
     """Chi-square divergence of the new policy from the old one, estimated on tokens of the old one.

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 
 import numpy as np
 
-from workbench.diagnostics.declare import MEANT, NO_MARK, OTHER, diagnostic
+from workbench.diagnostics.declare import MEANT, NO_MARK, OTHER, Measure, diagnostic
 from workbench.diagnostics.evidence import Rollouts, StepEvidence, fingerprint
-from workbench.diagnostics.ratio import OURS
+from workbench.diagnostics.ratio import OUR_MARK
 from workbench.spec import Alarm, Level, Unit
 
 STEP = Level.STEP
+OURS = "this project"
 
-# Why a column has no alarm.
-JUDGED = "the collapse rule judges the score, and says when"
-HARD = "a hard event has it, and ends or marks the run"
-GUARDED = "the fair-comparison guard flags it by its own event"
-DESCRIBES = "it describes the data or the settings, and no value of it is wrong"
-COSTS = "it says where the time or the memory goes, not how training fares"
-CURVE = f"{NO_MARK}; read it as a curve, beside `valid_action_frac`"
-TWO_CURVES = f"{NO_MARK}; a fall while entropy stays is the sign, which takes two curves"
+# Declarations of columns without an alarm, by the reason.
+judged = partial(diagnostic, STEP, alarm="the collapse rule judges the score, and says when")
+hard = partial(diagnostic, STEP, alarm="a hard event has it, and ends or marks the run")
+guarded = partial(diagnostic, STEP, alarm="the fair-comparison guard flags it by its own event")
+describing = partial(diagnostic, STEP, alarm="it describes the data or the settings, and no value of it is wrong")
+cost = partial(diagnostic, STEP, alarm="it says where the time or the memory goes, not how training fares")
+curve = partial(diagnostic, STEP, alarm=f"{NO_MARK}; read it as a curve, beside `valid_action_frac`")
+two_curves = partial(
+    diagnostic, STEP, alarm=f"{NO_MARK}; a fall while entropy stays is the sign, which takes two curves"
+)
 
 
 @dataclass(frozen=True)
@@ -69,39 +72,31 @@ def _share(part: float, whole: float) -> float | None:
 # The fresh rollouts
 
 
-@diagnostic(
-    STEP,
-    Unit.FRACTION,
-    "share of fresh rollouts whose answer is exactly right",
-    "Search-R1 (exact match)",
-    alarm=JUDGED,
-)
+@judged(Unit.FRACTION, "share of fresh rollouts whose answer is exactly right", "Search-R1 (exact match)")
 def success(v: StepView) -> float | None:
     """Training success: the score that collapse is judged by."""
     return _mean(v.evidence.rollouts.success)
 
 
-@diagnostic(
-    STEP, Unit.FRACTION, "share of held-out questions answered exactly right", "Search-R1 (exact match)", alarm=JUDGED
-)
+@judged(Unit.FRACTION, "share of held-out questions answered exactly right", "Search-R1 (exact match)")
 def heldout_success(v: StepView) -> float | None:
     """Success on held-out questions of the policy before this step; NULL in steps without an evaluation."""
     return None if v.evidence.heldout is None else v.evidence.heldout[0]
 
 
-@diagnostic(STEP, Unit.COUNT, "number of held-out questions", "ours", sql_type="BIGINT", alarm=DESCRIBES)
+@describing(Unit.COUNT, "number of held-out questions", "ours", sql_type="BIGINT")
 def heldout_episodes(v: StepView) -> float | None:
     """How many held-out questions that success is a share of; NULL in steps without an evaluation."""
     return None if v.evidence.heldout is None else v.evidence.heldout[1]
 
 
-@diagnostic(STEP, Unit.REWARD, "mean R of the fresh rollouts", "every trainer", alarm=JUDGED)
+@judged(Unit.REWARD, "mean R of the fresh rollouts", "every trainer")
 def reward(v: StepView) -> float | None:
     """Mean outcome reward."""
     return _mean(v.evidence.rollouts.reward)
 
 
-@diagnostic(STEP, Unit.REWARD, "population std of R over the fresh rollouts", "every trainer", alarm=DESCRIBES)
+@describing(Unit.REWARD, "population std of R over the fresh rollouts", "every trainer")
 def reward_std(v: StepView) -> float | None:
     """Spread of the outcome reward over all fresh rollouts."""
     reward = v.evidence.rollouts.reward
@@ -126,72 +121,56 @@ def group_reward_std(v: StepView) -> float | None:
     return _mean(v.group_std)
 
 
-@diagnostic(STEP, Unit.FRACTION, "share of prompt groups with max R = min R", "TRL (frac_reward_zero_std)", alarm=HARD)
+@hard(Unit.FRACTION, "share of prompt groups with max R = min R", "TRL (frac_reward_zero_std)")
 def zero_advantage_frac(v: StepView) -> float | None:
     """Share of prompt groups that teach a group-relative method nothing; NULL when every prompt is sampled once."""
     reward = v.evidence.rollouts.reward
     return _mean(np.array([np.ptp(reward[part]) == 0 for part in v.groups]))
 
 
-@diagnostic(
-    STEP,
-    Unit.FRACTION,
-    "share of prompt groups in which every rollout succeeds",
-    "arXiv 2503.14476 (DAPO)",
-    alarm=JUDGED,
-)
+@judged(Unit.FRACTION, "share of prompt groups in which every rollout succeeds", "arXiv 2503.14476 (DAPO)")
 def solved_group_frac(v: StepView) -> float | None:
     """Share of prompt groups that are already solved; NULL when every prompt is sampled once."""
     return _mean(np.array([v.evidence.rollouts.success[part].all() for part in v.groups]))
 
 
-@diagnostic(
-    STEP, Unit.FRACTION, "share of prompt groups in which no rollout succeeds", "arXiv 2503.14476 (DAPO)", alarm=JUDGED
-)
+@judged(Unit.FRACTION, "share of prompt groups in which no rollout succeeds", "arXiv 2503.14476 (DAPO)")
 def failed_group_frac(v: StepView) -> float | None:
     """Share of prompt groups that are out of reach; NULL when every prompt is sampled once."""
     return _mean(np.array([not v.evidence.rollouts.success[part].any() for part in v.groups]))
 
 
-@diagnostic(STEP, Unit.FRACTION, "valid turns / turns", "Search-R1, RAGEN", alarm=HARD)
+@hard(Unit.FRACTION, "valid turns / turns", "Search-R1, RAGEN")
 def valid_action_frac(v: StepView) -> float | None:
     """Share of turns in the protocol's format."""
     return _share(v.evidence.rollouts.valid_turns.sum(), v.evidence.rollouts.turns.sum())
 
 
-@diagnostic(STEP, Unit.FRACTION, "share of rollouts with an answer", "Search-R1", alarm=CURVE)
+@curve(Unit.FRACTION, "share of rollouts with an answer", "Search-R1")
 def answered_frac(v: StepView) -> float | None:
     """Share of rollouts that give an answer, right or wrong."""
     return _mean(v.evidence.rollouts.answered)
 
 
-@diagnostic(
-    STEP,
-    Unit.FRACTION,
-    "share of rollouts that end without an answer",
-    "verl (response_length/clip_ratio)",
-    alarm=CURVE,
-)
+@curve(Unit.FRACTION, "share of rollouts that end without an answer", "verl (response_length/clip_ratio)")
 def truncated_frac(v: StepView) -> float | None:
     """Share of rollouts that ran out of turns or tokens."""
     return _mean(v.evidence.rollouts.truncated)
 
 
-@diagnostic(STEP, Unit.COUNT, "mean turns of a rollout", "verl (num_turns/mean)", alarm=DESCRIBES)
+@describing(Unit.COUNT, "mean turns of a rollout", "verl (num_turns/mean)")
 def turns(v: StepView) -> float | None:
     """Mean number of turns."""
     return _mean(v.evidence.rollouts.turns)
 
 
-@diagnostic(STEP, Unit.COUNT, "mean searches of a rollout", "Search-R1", alarm=DESCRIBES)
+@describing(Unit.COUNT, "mean searches of a rollout", "Search-R1")
 def searches(v: StepView) -> float | None:
     """Mean number of searches."""
     return _mean(v.evidence.rollouts.searches)
 
 
-@diagnostic(
-    STEP, Unit.FRACTION, "searches that found no passage / searches, of the fresh rollouts", "this project", alarm=CURVE
-)
+@curve(Unit.FRACTION, "searches that found no passage / searches, of the fresh rollouts", OURS)
 def retrieval_empty_frac(v: StepView) -> float | None:
     """Share of searches that the retriever answered with no passage; NULL where no retriever was asked."""
     return _retrieved(v, "empty")
@@ -201,7 +180,7 @@ def retrieval_empty_frac(v: StepView) -> float | None:
     STEP,
     Unit.FRACTION,
     "searches that failed / searches, of the fresh rollouts",
-    "this project",
+    OURS,
     alarm=Alarm("above", 0.0, "a failed search is answered in words that no retriever found, and is trained on"),
 )
 def retrieval_failed_frac(v: StepView) -> float | None:
@@ -214,13 +193,13 @@ def _retrieved(v: StepView, outcome: str) -> float | None:
     return _share(seen.count(outcome), len(seen))
 
 
-@diagnostic(STEP, Unit.TOKENS, "mean written tokens of a rollout", "verl (response_length/mean)", alarm=DESCRIBES)
+@describing(Unit.TOKENS, "mean written tokens of a rollout", "verl (response_length/mean)")
 def response_tokens(v: StepView) -> float | None:
     """Mean number of tokens that the policy wrote."""
     return _mean(v.evidence.rollouts.response_tokens)
 
 
-@diagnostic(STEP, Unit.FRACTION, "observation tokens / (observation + written tokens)", "Search-R1", alarm=DESCRIBES)
+@describing(Unit.FRACTION, "observation tokens / (observation + written tokens)", "Search-R1")
 def observation_frac(v: StepView) -> float | None:
     """Share of the tokens after the prompt that the world wrote."""
     r = v.evidence.rollouts
@@ -240,16 +219,14 @@ def repetition_frac(v: StepView) -> float | None:
     return _mean(np.ma.compressed(v.evidence.rollouts.repetition))
 
 
-@diagnostic(STEP, Unit.FRACTION, "turns equal to an earlier turn of their rollout / turns", "this project", alarm=CURVE)
+@curve(Unit.FRACTION, "turns equal to an earlier turn of their rollout / turns", OURS)
 def duplicate_turn_frac(v: StepView) -> float | None:
     """Share of turns that say exactly what an earlier turn of their rollout said (the same query again)."""
     rollouts = v.evidence.rollouts
     return _share(rollouts.duplicates.sum(), sum(len(t) for t in rollouts.written))
 
 
-@diagnostic(
-    STEP, Unit.COUNT, "rollouts sampled in the step", "arXiv 2503.14476 (DAPO)", sql_type="BIGINT", alarm=DESCRIBES
-)
+@describing(Unit.COUNT, "rollouts sampled in the step", "arXiv 2503.14476 (DAPO)", sql_type="BIGINT")
 def episodes_sampled(v: StepView) -> int | None:
     """Fresh rollouts, those of further draws included: above learn.episodes under dynamic sampling.
 
@@ -316,7 +293,7 @@ def clip_bias_norm_max(v: StepView) -> float | None:
     Unit.FRACTION,
     "min over updates of ess_frac",
     "verl rollout_corr_helper.py",
-    alarm=Alarm("below", 0.3, f"as if seven of ten tokens weighed nothing; {OURS}", points=2),
+    alarm=Alarm("below", 0.3, f"as if seven of ten tokens weighed nothing; {OUR_MARK}", points=2),
 )
 def ess_frac_min(v: StepView) -> float | None:
     """Smallest effective sample size of an update of the step."""
@@ -339,24 +316,20 @@ def stabiliser_factor(v: StepView) -> float | None:
     return _mean(v.over_updates("stabiliser_factor"))
 
 
-@diagnostic(
-    STEP, Unit.COUNT, "sum over updates of non_finite", "arXiv 2502.01600 (LOOP)", sql_type="BIGINT", alarm=HARD
-)
+@hard(Unit.COUNT, "sum over updates of non_finite", "arXiv 2502.01600 (LOOP)", sql_type="BIGINT")
 def non_finite(v: StepView) -> int | None:
     """Numbers of the step's updates that are not finite."""
     counts = v.over_updates("non_finite")
     return None if counts is None else int(np.sum(counts))
 
 
-@diagnostic(STEP, Unit.COUNT, "optimizer updates", "this project", sql_type="BIGINT", alarm=DESCRIBES)
+@describing(Unit.COUNT, "optimizer updates", OURS, sql_type="BIGINT")
 def updates(v: StepView) -> int:
     """Optimizer updates of the step."""
     return 0 if v.evidence.updates is None else len(v.evidence.updates.epoch)
 
 
-@diagnostic(
-    STEP, Unit.COUNT, "mean over updates of step - rollout_step", "verl (trajectory_staleness)", alarm=DESCRIBES
-)
+@describing(Unit.COUNT, "mean over updates of step - rollout_step", "verl (trajectory_staleness)")
 def staleness(v: StepView) -> float | None:
     """Age of the data that the step trained on, in iterations."""
     if v.evidence.updates is None:
@@ -364,7 +337,7 @@ def staleness(v: StepView) -> float | None:
     return _mean(v.step - v.evidence.updates.rollout_step.cpu().numpy())
 
 
-@diagnostic(STEP, Unit.TOKENS, "sum over updates of sum m", "this project", sql_type="BIGINT", alarm=DESCRIBES)
+@describing(Unit.TOKENS, "sum over updates of sum m", OURS, sql_type="BIGINT")
 def tokens_trained(v: StepView) -> int:
     """Tokens trained on, each epoch counted."""
     return v.evidence.tokens_trained
@@ -373,48 +346,45 @@ def tokens_trained(v: StepView) -> int:
 # Time
 
 
-def _seconds(v: StepView, name: str) -> float | None:
-    return v.evidence.seconds.get(name)
+def _timing(part: str, formula: str, description: str) -> Measure:
+    reason = cost.keywords["alarm"]
+    return Measure(
+        f"seconds_{part}",
+        (STEP,),
+        Unit.SECONDS,
+        formula,
+        OURS,
+        description,
+        lambda v: v.evidence.seconds.get(part),
+        reason,
+    )
 
 
-@diagnostic(STEP, Unit.SECONDS, "wall time of sampling", "this project", alarm=COSTS)
-def seconds_rollout(v: StepView) -> float | None:
-    """Wall time of sampling the fresh rollouts."""
-    return _seconds(v, "rollout")
+seconds_rollout = _timing("rollout", "wall time of sampling", "Wall time of sampling the fresh rollouts.")
 
 
-@diagnostic(STEP, Unit.SECONDS, "sum of the searches' wall times", "this project", alarm=COSTS)
+@cost(Unit.SECONDS, "sum of the searches' wall times", OURS)
 def seconds_retrieval(v: StepView) -> float | None:
     """Wall time that the fresh rollouts waited for the retriever, a part of `seconds_rollout`; NULL without one."""
     waited = [s for turns in v.evidence.rollouts.retrieval_seconds for s in turns if s is not None]
     return float(sum(waited)) if waited else None
 
 
-@diagnostic(STEP, Unit.SECONDS, "wall time of the updates", "this project", alarm=COSTS)
-def seconds_update(v: StepView) -> float | None:
-    """Wall time of advantages and updates."""
-    return _seconds(v, "update")
+seconds_update = _timing("update", "wall time of the updates", "Wall time of advantages and updates.")
+seconds_evaluation = _timing(
+    "evaluation", "wall time of evaluation", "Wall time of held-out evaluation; near 0 on steps without one."
+)
+seconds_record = _timing(
+    "record",
+    "wall time of measuring and recording the step before",
+    "Wall time that measuring and recording the previous step took the trainer; NULL on the first step.",
+)
+seconds_total = _timing(
+    "total", "wall time of the step without recording", "Wall time of the step: evaluation, sampling and updates."
+)
 
 
-@diagnostic(STEP, Unit.SECONDS, "wall time of evaluation", "this project", alarm=COSTS)
-def seconds_evaluation(v: StepView) -> float | None:
-    """Wall time of held-out evaluation; near 0 on steps without one."""
-    return _seconds(v, "evaluation")
-
-
-@diagnostic(STEP, Unit.SECONDS, "wall time of measuring and recording the step before", "this project", alarm=COSTS)
-def seconds_record(v: StepView) -> float | None:
-    """Wall time that measuring and recording the previous step took the trainer; NULL on the first step."""
-    return _seconds(v, "record")
-
-
-@diagnostic(STEP, Unit.SECONDS, "wall time of the step without recording", "this project", alarm=COSTS)
-def seconds_total(v: StepView) -> float | None:
-    """Wall time of the step: evaluation, sampling and updates."""
-    return _seconds(v, "total")
-
-
-@diagnostic(STEP, Unit.NONE, "tokens_trained / seconds_update", "this project", alarm=COSTS)
+@cost(Unit.NONE, "tokens_trained / seconds_update", OURS)
 def tokens_per_second(v: StepView) -> float | None:
     """Training speed in tokens per second of updating."""
     return _share(v.evidence.tokens_trained, v.evidence.seconds.get("update", 0.0))
@@ -423,13 +393,7 @@ def tokens_per_second(v: StepView) -> float | None:
 # The machine
 
 
-@diagnostic(
-    STEP,
-    Unit.NATS,
-    "max |log p_engine - log p_trainer| on fixed probes after the weight sync",
-    "this project",
-    alarm=HARD,
-)
+@hard(Unit.NATS, "max |log p_engine - log p_trainer| on fixed probes after the weight sync", OURS)
 def sync_error(v: StepView) -> float | None:
     """How far the sampling engine's copy of the policy is from the trainer's; NULL where the engine has no copy.
 
@@ -438,9 +402,7 @@ def sync_error(v: StepView) -> float | None:
     return v.evidence.sync_error
 
 
-@diagnostic(
-    STEP, Unit.BYTES, "max allocated on the GPU, or max resident set of the process", "this project", alarm=COSTS
-)
+@cost(Unit.BYTES, "max allocated on the GPU, or max resident set of the process", OURS)
 def memory_peak(v: StepView) -> float | None:
     """Most memory that the trainer's process has taken so far."""
     return None if v.evidence.memory_peak is None else float(v.evidence.memory_peak)
@@ -449,13 +411,11 @@ def memory_peak(v: StepView) -> float | None:
 # The fair-comparison guard
 
 
-@diagnostic(
-    STEP,
+@guarded(
     Unit.NONE,
     "hash of question, gold answer and prompt group of the trained trajectories, in order",
-    "this project",
+    OURS,
     sql_type="BIGINT",
-    alarm=GUARDED,
 )
 def questions_hash(v: StepView) -> int:
     """Fingerprint of the questions that the step trained on; equal in arms with one seed and group size."""
@@ -464,36 +424,20 @@ def questions_hash(v: StepView) -> int:
     return fingerprint(*(f"{group}\t{question}\t{gold}".encode() for group, question, gold in asked))
 
 
-@diagnostic(
-    STEP,
-    Unit.NONE,
-    "hash of the trained tokens, prompts included, and the loss mask",
-    "this project",
-    sql_type="BIGINT",
-    alarm=GUARDED,
-)
+@guarded(Unit.NONE, "hash of the trained tokens, prompts included, and the loss mask", OURS, sql_type="BIGINT")
 def batch_hash(v: StepView) -> int | None:
     """Fingerprint of the batch that the step trained on; two steps with the same one trained on one batch twice."""
     return v.evidence.batch_hash
 
 
-@diagnostic(
-    STEP, Unit.NATS, "max |delta| of the first update, where delta is 0 by construction", "this project", alarm=GUARDED
-)
+@guarded(Unit.NATS, "max |delta| of the first update, where delta is 0 by construction", OURS)
 def first_log_ratio_abs_max(v: StepView) -> float | None:
     """Rounding in the first update on fresh old log-probs; NULL where another policy than the trained one took them."""
     column = None if v.updates is None or not v.evidence.fresh else v.updates["log_ratio_abs_max"]
     return None if column is None or not len(column) or np.ma.getmaskarray(column)[0] else float(column[0])
 
 
-@diagnostic(
-    STEP,
-    Unit.COUNT,
-    "trained rows that are not the tokens and turns as sampled",
-    "this project",
-    sql_type="BIGINT",
-    alarm=GUARDED,
-)
+@guarded(Unit.COUNT, "trained rows that are not the tokens and turns as sampled", OURS, sql_type="BIGINT")
 def token_mismatches(v: StepView) -> int | None:
     """Trajectories whose trained tokens or turn ids are not those of the sampler; NULL where it kept no record."""
     return None if v.evidence.mismatches is None else len(v.evidence.mismatches)
@@ -504,9 +448,7 @@ def token_mismatches(v: StepView) -> int | None:
 RAGEN_2 = "RAGEN-2 arXiv 2604.06268, by a proxy of ours"
 
 
-@diagnostic(
-    STEP, Unit.FRACTION, "mean over prompt groups of #{distinct rollouts} / #{rollouts}", RAGEN_2, alarm=TWO_CURVES
-)
+@two_curves(Unit.FRACTION, "mean over prompt groups of #{distinct rollouts} / #{rollouts}", RAGEN_2)
 def distinct_rollout_frac(v: StepView) -> float | None:
     """Variety for one prompt, H(Z | X); NULL when every prompt is sampled once."""
     written = v.evidence.rollouts.written
@@ -514,12 +456,10 @@ def distinct_rollout_frac(v: StepView) -> float | None:
     return float(np.mean(shares)) if shares else None
 
 
-@diagnostic(
-    STEP,
+@two_curves(
     Unit.FRACTION,
     "share of rollouts whose counts of written tokens are nearest (cosine) to those of their own prompt's others",
     RAGEN_2,
-    alarm=TWO_CURVES,
 )
 def prompt_retrieval_frac(v: StepView) -> float | None:
     """Whether the prompt can be told from what was written, a stand-in for the mutual information I(X; Z).
