@@ -102,8 +102,8 @@ def stale_weights(log: Log) -> Clue | None:
     return Clue(
         "sign", 0.9 if found.growth >= GROWTH else 0.6, found.step,
         f"from step {found.step} on the sampler disagrees with the policy that should have sampled, by "
-        f"{found.level:.3g} nats a token on average, and the gap has grown {found.growth:.1f} times since: it falls behind "
-        "as the policy moves",
+        f"{found.level:.3g} nats a token on average, and the gap has grown {found.growth:.1f} times since: it falls "
+        "behind as the policy moves",
         _evidence(found),
     )  # fmt: skip
 
