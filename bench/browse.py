@@ -59,9 +59,8 @@ class Crowd:
         return cls(store, runs_of(store.reader, EXPERIMENT), known, charted, measures(known))
 
     def fresh(self) -> None:
-        """Forget all answers and close the database, as after a pause."""
+        """Forget all answers."""
         self.store.forget()
-        self.store.reader.standing.let_go()
 
     def some(self, arms: int | None) -> pd.DataFrame:
         """The runs of the first arms; of all without a number."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.diagnostics import CATALOGUE
 from workbench.spec import Diagnostic, InputError, RunSettings, Unit
-from workbench.store import rollup
 from workbench.store.connect import database, writer
 from workbench.store.quoting import quoted
 from workbench.store.reader import Reader
@@ -103,8 +102,6 @@ def ensure(runs: Path, size: Size, say: Callable[[str], None]) -> None:
         connection.execute("SET memory_limit = '2GiB'")
         for done in _fill(connection, size):
             say(f"{done} of {size.runs} runs made")
-        say("rolling up")
-        rollup.rebuild(connection)
         connection.execute("INSERT INTO experiment VALUES (?, ?, ?, ?)",
                            [EXPERIMENT, "Can a thousand runs be browsed?", wanted, START])  # fmt: skip
 

@@ -22,7 +22,7 @@ from workbench.algorithms import resolve
 from workbench.batch import Batch
 from workbench.diagnostics import measure as measure_step
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
-from workbench.grid.keys import merge
+from workbench.grid.cell import merge
 from workbench.learn import policy
 from workbench.learn.critic import Critic
 from workbench.learn.loop import Trainer

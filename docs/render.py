@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -64,9 +63,7 @@ def _verb(name: str, command: Any, context: Any) -> str:
 
 def schema() -> str:
     """Return every table with its grain, key and columns; formulas and sources are on the page of diagnostics."""
-    from workbench.spec import ROLLUPS, SPAN
-
-    return "\n\n".join([*(_table(table) for table in (*TABLES, SPAN)), *map(_rollup, ROLLUPS)])
+    return "\n\n".join(map(_table, TABLES))
 
 
 def _table(table: Table) -> str:
@@ -77,17 +74,6 @@ def _table(table: Table) -> str:
     return f"## {table.name}\n\n{table.grain} Key: {code(table.key)}.\n\n" + markdown(
         ("column", "type", "unit", "meaning"), rows
     )
-
-
-def _rollup(rollup: Any) -> str:
-    rows = [(f"`{c.name}`", c.type, c.description) for c in rollup.columns]
-    kind = "STRUCT(n BIGINT, broken BIGINT, total, low, high, log DOUBLE)"
-    meaning = (
-        f"of `{rollup.source}`, over the rows of the block: how many are finite, how many are NaN or Inf, the sum, the "
-        "lowest and the highest of the finite ones, and of ratios the sum of ln max(value, e^-20)"
-    )
-    rows.append(("every numeric measured column", kind, meaning))
-    return f"## {rollup.name}\n\n{rollup.grain}\n\n" + markdown(("column", "type", "meaning"), rows)
 
 
 # docs/algorithms.md
@@ -109,7 +95,7 @@ def algorithms(measured: Mapping[str, str]) -> str:
 
     `measured` has a line about each algorithm that a shipped experiment trained.
     """
-    from workbench.algorithms.dictionary import NOT_YET, SYMBOLS, by_family
+    from workbench.algorithms import NOT_YET, SYMBOLS, by_family
     from workbench.objective import KINDS
 
     blocks = [_algorithm(a, measured.get(a.name, NOT_YET)) for _, members in by_family() for a in members]
@@ -117,8 +103,7 @@ def algorithms(measured: Mapping[str, str]) -> str:
 
 
 def _contents() -> str:
-    from workbench.algorithms import ALGORITHMS, ALIASES, differences
-    from workbench.algorithms.dictionary import by_family
+    from workbench.algorithms import ALGORITHMS, ALIASES, by_family, differences
 
     rows = ["| algorithm | difference | critic | rollouts a prompt | paper |", "|---|---|---|---|---|"]
     for title, members in by_family():
@@ -135,7 +120,7 @@ def _contents() -> str:
 
 
 def _algorithm(algorithm: Any, measured: str) -> str:
-    from workbench.algorithms.dictionary import summary
+    from workbench.algorithms import summary
     from workbench.objective import KINDS
 
     lines = [f"## {algorithm.title}", "", summary(algorithm), "", f"$${algorithm.formula}$$", ""]
@@ -148,14 +133,7 @@ def _algorithm(algorithm: Any, measured: str) -> str:
 
 
 def _choice(choice: Any) -> str:
-    options = ", ".join(f"{f.name} = {_toml(getattr(choice, f.name))}" for f in fields(choice))
-    return f"`{choice.kind}`" + (f" {options}" if options else "")
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "none" if value is None else str(value)
+    return " ".join([f"`{choice.kind}`", ", ".join(choice.options())]).strip()
 
 
 def _slot(slot: str) -> str:
@@ -163,7 +141,7 @@ def _slot(slot: str) -> str:
 
     rows = [f"## Slot `{slot}`", "", "| kind | options and defaults | definition |", "|---|---|---|"]
     for kind, choice in KINDS[slot].items():
-        defaults = "; ".join(f"{f.name} = {_toml(f.default)}" for f in fields(choice)) or "none"
+        defaults = "; ".join(choice().options()) or "none"
         definition = " ".join((inspect.getdoc(choice) or "").split()).replace("|", "\\|")
         rows.append(f"| `{kind}` | {defaults} | {definition} |")
     return "\n".join(rows)
@@ -175,7 +153,8 @@ def _slot(slot: str) -> str:
 def diagnostics() -> str:
     """Return the symbols, the columns of each table, what costs a pass of its own, the alarms, the collapse rule."""
     from workbench.diagnostics import CATALOGUE
-    from workbench.diagnostics.notation import SYMBOLS, collapse_rule
+    from workbench.diagnostics.collapse import collapse_rule
+    from workbench.diagnostics.declare import SYMBOLS
 
     symbols = markdown(("symbol", "meaning"), ([f"`{s}`", meaning] for s, meaning in SYMBOLS))
     tables = [
@@ -194,8 +173,7 @@ def _columns(name: str, diagnostics: Sequence[Diagnostic]) -> str:
 
 
 def _passes() -> str:
-    from workbench.diagnostics import CATALOGUE, probe
-    from workbench.diagnostics.declare import declared
+    from workbench.diagnostics import CATALOGUE, update
     from workbench.spec import LearnSettings
 
     every = LearnSettings()
@@ -208,7 +186,7 @@ def _passes() -> str:
             ("setting", "default", "columns", "costs"),
             (
                 (
-                    "`learn.probe_every`", f"{every.probe_every} (never)", code(m.name for m in declared(probe)),
+                    "`learn.probe_every`", f"{every.probe_every} (never)", code(m.name for m in update.PROBE),
                     "two forward passes and a backward",
                 ),
                 (
@@ -222,15 +200,13 @@ def _passes() -> str:
 
 def _alarms() -> str:
     from workbench.diagnostics import CATALOGUE
-    from workbench.diagnostics.alarms import COOLDOWN
-    from workbench.diagnostics.combined import COMBINED
-    from workbench.diagnostics.declare import in_words
-    from workbench.diagnostics.unalarmed import FINER, why_no_alarm
+    from workbench.diagnostics.declare import FINER, in_words
+    from workbench.diagnostics.rules import COMBINED, COOLDOWN
 
     silent: dict[str, list[str]] = {}  # reason -> columns of table step without an alarm
     for d in CATALOGUE:
         if d.level is Level.STEP and not d.alarm:
-            silent.setdefault(why_no_alarm(d), []).append(d.name)
+            silent.setdefault(d.no_alarm, []).append(d.name)
     rows = ([f"`{d.table}.{d.name}`", in_words(d.alarm), d.alarm.reason] for d in CATALOGUE if d.alarm)
     return (
         "## Alarms\n\nAn alarm is an event of kind `alarm`. It fires once, is armed again when the value has come"
@@ -261,7 +237,7 @@ def causes() -> str:
 
 def metric_names() -> str:
     """Return one row per column of ours, with the metrics of other trainers that are read as it."""
-    from workbench.diagnosis.names import NAMES, SCORES, STEP
+    from workbench.diagnosis.foreign import NAMES, SCORES, STEP
 
     ours = sorted(NAMES, key=lambda name: NAMES[name])
     rows = [("`step`", code(STEP)), ("`step.success`", f"the first of {code(SCORES)}")]
@@ -369,7 +345,7 @@ def batch_arrays() -> str:
 
 def replay_columns() -> str:
     """Return one row per column of a replay, with the tables that have it."""
-    from workbench.replay.columns import CULPRITS, SUMMARY, TOKENS, TURNS
+    from workbench.replay.tables import CULPRITS, SUMMARY, TOKENS, TURNS
 
     tables = {"summary": SUMMARY, "turns": TURNS, "culprits": CULPRITS, "tokens": TOKENS}
     known = {column.name: column for table in tables.values() for column in table}

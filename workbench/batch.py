@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-import torch
-from torch import Tensor
+from workbench.tensors import Tensor, torch
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """The named algorithms: what they declare and what distinguishes them."""
 
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -16,7 +18,17 @@ from workbench.objective.ratio import Pool
 from workbench.objective.slot import Slot
 from workbench.objective.stabilise import NoStabiliser, RmsBatch, RmsSeq
 
-NOT_DECLARATIONS = {"dictionary.py", "__init__.py", "resolution.py"}
+NOT_DECLARATIONS = {"__init__.py", "resolution.py"}
+
+
+def test_the_declarations_are_read_without_torch():
+    code = (
+        "import sys, workbench.algorithms, workbench.objective, workbench.diagnostics.collapse\n"
+        "assert workbench.algorithms.resolve({'base': 'st-ppo', 'ratio': 'turn'}).stabilise.tau == 3\n"
+        "assert 'torch' not in sys.modules\nimport torch\n"
+        "from workbench.tensors import torch as ours\nassert ours.float64 is torch.float64"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_core_grid_is_there_in_its_order():

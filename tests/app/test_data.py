@@ -92,10 +92,10 @@ def test_every_named_query_states_its_grain_and_runs(runs: Path, name: str) -> N
     given = {
         "runs": ["a"], "origins": [0], "first": 0, "last": 11, "width": 2, "points": 5, "table": "step",
         "column": "updates", "run": "a", "step": 3, "trajectory": 0, "turn": 1, "arms": [0], "log": False,
-        "lowest": False, "rollup": "step_block_16", "block": 16,
+        "lowest": False,
     }  # fmt: skip
-    if name in ("heat", "heat_blocks", "cell"):
-        given |= {"column": "ratio_geo", "rollup": "turn_index_block_16"}
+    if name in ("heat", "cell"):
+        given |= {"column": "ratio_geo"}
     grain, text = data.sql(name)
     assert grain.startswith("One row")
     frame = Store(runs).query(name, **{k: v for k, v in given.items() if re.search(rf"\${k}\b", text)})

@@ -5,11 +5,10 @@ from typing import Any
 
 from workbench.app.entries import LEVELS, Entry, entries, search
 from workbench.diagnostics import CATALOGUE
-from workbench.store.schema import dictionary_rows
+from workbench.diagnostics.declare import dictionary
 
-COLUMNS = ("name", "table_name", "level", "unit", "formula", "source", "alarm", "when", "value", "points",
-           "description", "sql_type")  # fmt: skip
-ROWS: list[dict[str, Any]] = [dict(zip(COLUMNS, row, strict=True)) for row in dictionary_rows(CATALOGUE)]
+COLUMNS = dictionary(CATALOGUE)
+ROWS: list[dict[str, Any]] = [dict(zip(COLUMNS, row, strict=True)) for row in zip(*COLUMNS.values(), strict=True)]
 
 
 def asked(text: str) -> list[str]:

@@ -7,9 +7,10 @@ import pytest
 from tests.app.conftest import HOSTILE, Open, html
 from tests.app.test_safe import read
 from tests.store.fixture import Shape, write_dictionary, write_run
-from workbench.app.declared import declared
+from workbench.algorithms import ALGORITHMS, differences
 from workbench.app.safe import html_text
 from workbench.diagnostics import CATALOGUE
+from workbench.objective import KINDS
 from workbench.spec import Diagnostic, Level, Unit
 from workbench.store.sync import sync
 
@@ -44,10 +45,12 @@ def test_what_is_typed_is_in_the_address(grid: Path, open_screen: Open) -> None:
 def test_every_algorithm_shows_its_formula_its_slots_and_what_it_differs_in(grid: Path, open_screen: Open) -> None:
     app = open_screen("glossary", grid, part="algorithms")
     assert not app.exception
-    assert [element.value for element in app.latex] == [f"$$\n{a['formula']}\n$$" for a in declared()["algorithm"]]
+    assert [element.value for element in app.latex] == [f"$$\n{a.formula}\n$$" for a in ALGORITHMS.values()]
     shown = html(app)
     assert "Differs from grpo in ratio and stabilise." in shown
-    assert shown.count('class="sorl-changed"') == sum(len(a["differs_in"]) for a in declared()["algorithm"])
+    assert shown.count('class="sorl-changed"') == sum(
+        len(differences(ALGORITHMS[a.differs_from], a)) for a in ALGORITHMS.values() if a.differs_from
+    )
 
 
 def test_an_algorithm_is_found_by_its_other_name(grid: Path, open_screen: Open) -> None:
@@ -59,8 +62,8 @@ def test_an_algorithm_is_found_by_its_other_name(grid: Path, open_screen: Open) 
 
 def test_every_kind_of_every_slot_is_explained(grid: Path, open_screen: Open) -> None:
     shown = html(open_screen("glossary", grid, part="slots"))
-    for kind in declared()["kind"]:
-        assert f"<code>{kind['kind']}</code>" in shown
+    for kind in (kind for kinds in KINDS.values() for kind in kinds):
+        assert f"<code>{kind}</code>" in shown
 
 
 def test_the_collapse_rule_is_spelled_out(grid: Path, open_screen: Open) -> None:
@@ -74,11 +77,11 @@ def test_nothing_found_is_said_and_the_parts_say_how_much_they_hold(grid: Path, 
     assert app.get("button_group")[0].options[1:3] == ["Algorithms 0", "Slots 1"]
 
 
-def test_an_empty_dictionary_still_leaves_the_algorithms(tmp_path: Path, open_screen: Open) -> None:
+def test_a_database_without_runs_explains_everything(tmp_path: Path, open_screen: Open) -> None:
     sync(tmp_path)
-    assert "sorl run" in "".join(code.value for code in open_screen("glossary", tmp_path).code)
+    assert ">grad_norm</a>" in html(open_screen("glossary", tmp_path))
     app = open_screen("glossary", tmp_path, part="algorithms")
-    assert len(app.latex) == len(declared()["algorithm"])
+    assert len(app.latex) == len(ALGORITHMS)
 
 
 @pytest.mark.parametrize("find", ["", " ".join(HOSTILE), "x" * 100_000], ids=["nothing", "hostile", "long"])

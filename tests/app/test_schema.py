@@ -9,7 +9,7 @@ from tests.app.test_safe import read
 from workbench.app.data import Store
 from workbench.app.schema import columns_html, hint
 from workbench.diagnostics import CATALOGUE
-from workbench.spec import ROLLUPS, SPAN, TABLES, InputError
+from workbench.spec import TABLES, InputError
 from workbench.store.reader import Reader
 from workbench.store.schema import views
 
@@ -22,7 +22,7 @@ def mistake(runs: Path, question: str) -> str:
 
 def test_every_table_and_view_is_listed_with_its_grain(grid: Path) -> None:
     found = Store(grid).query("tables").set_index("name")
-    assert set(found.index) == {t.name for t in (*TABLES, SPAN, *ROLLUPS)} | set(views())
+    assert set(found.index) == {t.name for t in TABLES} | set(views())
     assert found.loc["turn", "grain"] == "One row per run, step, epoch, trajectory and turn: the turn ledger."
 
 

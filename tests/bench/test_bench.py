@@ -374,4 +374,4 @@ def test_both_sides_of_the_replay_do_one_and_every_algorithm_answers() -> None:
     assert stored.replayed(batch)() == stored.bare_losses(batch)() == 1.0
     done = play(batch, {name: resolve(name) for name in CORE}, "ppo")
     assert not done.reasons
-    assert {one.cells["turn"].max() for one in done.played} == {4}
+    assert {one.cells["turn_index"].max() for one in done.played} == {4}

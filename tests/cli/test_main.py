@@ -51,6 +51,7 @@ def test_looking_needs_no_torch(grid: Path) -> None:
     code = (
         "import sys\nfrom workbench.cli.main import app\n"
         "verbs = 'ls', 'show ppo-s0', 'sql', 'sql --saved worst_turns', 'sync', 'rescan --dry-run'\n"
+        "verbs += 'algorithms', 'algorithms st-ppo', 'diagnostics'\n"
         "for line in map(str.split, verbs):\n    app(['--runs', sys.argv[1], *line], standalone_mode=False)\n"
         "print(sorted({'torch', 'transformers', 'vllm'} & set(sys.modules)), file=sys.stderr)\n"
     )

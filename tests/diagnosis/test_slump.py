@@ -10,9 +10,8 @@ from docs.render import ROOT
 from studies.early_warning import corpus
 from studies.early_warning.page import CORPUS
 from tests.diagnosis.logs import healthy, log
-from workbench.diagnosis import words
-from workbench.diagnosis.departure import Slump, slumped
-from workbench.diagnosis.diagnose import diagnose
+from workbench.diagnosis.changepoint import Slump, slumped
+from workbench.diagnosis.diagnose import as_dict, diagnose, markdown, text
 
 
 def curve(*values: float) -> pd.Series:
@@ -30,12 +29,12 @@ def test_a_run_that_slumps_is_said_to_until_its_collapse_is_called() -> None:
     rows = tables["step"]
     rows.loc[rows["step"] >= 21, "success"] = 0.02
     early = diagnose(log(tables))
-    assert "Early warning: by step 22 success has lost" in words.text(early)
-    assert "Early warning" in words.markdown(early)
-    assert words.as_dict(early)["slump"]["step"] == 22
+    assert "Early warning: by step 22 success has lost" in text(early)
+    assert "Early warning" in markdown(early)
+    assert as_dict(early)["slump"]["step"] == 22
     called = diagnose(log(tables, collapse_step=20))
-    assert "Early warning" not in words.text(called)
-    assert "Early warning" not in words.text(diagnose(log(healthy())))
+    assert "Early warning" not in text(called)
+    assert "Early warning" not in text(diagnose(log(healthy())))
 
 
 def test_the_shares_of_runs_that_slump_are_the_ones_that_are_named() -> None:

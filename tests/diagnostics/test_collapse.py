@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
 from workbench.diagnostics.collapse import RAMPS, Watch, judge, onset
-from workbench.diagnostics.hard import HARD_RULES
+from workbench.diagnostics.rules import HARD
 from workbench.spec import COLLAPSED, MEANINGS, OUTCOMES, UNDECIDED, CollapseSettings
 
 # Successes of 64 episodes a step, as recorded: ppo, seed 1 of `sorl run experiments/quickstart.toml`. It ends at
@@ -350,4 +350,4 @@ def test_a_crash_is_a_divergence_whatever_the_score():
 
 
 def test_every_hard_rule_has_a_reason():
-    assert all(len(rule.reason) > 20 for rule in HARD_RULES)
+    assert all(len(rule.reason) > 20 for rule in HARD)

@@ -1,4 +1,4 @@
-"""The guard along a run: columns of table `step`, and events where a run violates what it claims."""
+"""The columns of the guard in table `step`, and the words of its checks."""
 
 from dataclasses import replace
 
@@ -8,47 +8,8 @@ import torch
 
 from tests.diagnostics.shared_batch import random_evidence, rollouts_of
 from workbench.diagnostics import measure
-from workbench.diagnostics.evidence import Evidence, StepEvidence
-from workbench.diagnostics.guard import GuardWatch, fingerprint
-from workbench.spec import GUARD, RATIO_TOLERANCE, check
-
-
-def kinds(watch, step, mismatches=(), **measured):
-    return [event.kind for event in watch.step(step, measured, mismatches)]
-
-
-def test_a_first_ratio_that_is_not_one_is_flagged_beyond_the_tolerance_and_once_while_it_lasts():
-    watch = GuardWatch()
-    assert kinds(watch, 0, first_log_ratio_abs_max=3e-6) == []  # the largest that float32 rounding gave
-    assert kinds(watch, 1, first_log_ratio_abs_max=RATIO_TOLERANCE) == []
-    assert kinds(watch, 2) == []  # stale rollouts: not measured
-    (event,) = watch.step(3, {"first_log_ratio_abs_max": 0.02})
-    assert (event.kind, event.severity, event.step) == ("guard_first_ratio", "warning", 3)
-    assert (event.diagnostic, event.value, event.threshold) == ("first_log_ratio_abs_max", 0.02, RATIO_TOLERANCE)
-    assert "0.02 nats" in event.message
-    assert kinds(watch, 4, first_log_ratio_abs_max=0.03) == []
-    assert kinds(watch, 5, first_log_ratio_abs_max=0.0) == []
-    assert kinds(watch, 6, first_log_ratio_abs_max=float("inf")) == ["guard_first_ratio"]
-
-
-def test_a_batch_that_comes_back_is_flagged_with_the_step_that_trained_on_it_first():
-    watch = GuardWatch()
-    assert [kinds(watch, step, batch_hash=h) for step, h in enumerate([11, 12, 13])] == [[], [], []]
-    (event,) = watch.step(3, {"batch_hash": 12})
-    assert (event.kind, event.diagnostic) == ("guard_stuck_batch", "batch_hash")
-    assert "the very tokens of step 1" in event.message
-    assert kinds(watch, 4, batch_hash=12) == [], "it is the same finding"
-    assert kinds(watch, 5, batch_hash=14) == []
-    assert kinds(watch, 6, batch_hash=14) == ["guard_stuck_batch"]
-
-
-def test_a_mismatch_of_tokens_is_flagged_with_its_place():
-    watch = GuardWatch()
-    assert kinds(watch, 0, token_mismatches=0) == []
-    (event,) = watch.step(1, {"token_mismatches": 2}, [(5, 3), (9, 1)])
-    assert (event.kind, event.severity, event.value) == ("guard_token_identity", "critical", 2)
-    assert "2 trained trajectories" in event.message
-    assert "trajectory 5, turn 3" in event.message
+from workbench.diagnostics.evidence import Evidence, StepEvidence, fingerprint
+from workbench.spec import GUARD, check
 
 
 def test_the_guard_measures_every_step_and_leaves_null_what_it_cannot_know():

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import pytest
 import torch
 
+from tests.diagnostics.shared_batch import rollouts_of
 from tests.objective.worked_example import DELTA, MASK, OLD, R
 from tests.objective.worked_example import batch as example
-from workbench.diagnostics.diversity import distinct_rollout_frac, prompt_retrieval_frac
-from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
+from workbench.diagnostics.evidence import Evidence, StepEvidence
 from workbench.diagnostics.measure import measure_updates
-from workbench.diagnostics.step import StepView
+from workbench.diagnostics.step import StepView, distinct_rollout_frac, prompt_retrieval_frac
 from workbench.objective.rollout_correction import IcePop, Tis
 
 SAMPLER = OLD - torch.tensor([[0, 0.1, -0.2, 50, 50, 1, 0.05, 0], [0, 0.3, 50, -0.1, 0, 0.9, -0.4, 0]]).double()
@@ -68,31 +66,10 @@ def test_likelihood_of_good_trajectories_and_value_error_where_the_data_is_stale
     assert float(columns["value_mae_out_of_range"][0]) == pytest.approx(float(stale.mean()))
 
 
-@dataclass
-class Told:
-    """An episode of which only what was written matters here."""
-
-    tokens: list[int]
-    group: int
-    written: list[bool] = field(default_factory=list)
-    prompt_length: int = 0
-    question: str = ""
-    gold: str = ""
-    answer: str | None = None
-    reward: float = 0.0
-    success: bool = False
-    ended: str = "answer"
-    turns: int = 1
-    searches: int = 0
-    valid_turns: int = 1
-    turn_status: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.written = [True] * len(self.tokens)
-
-
 def view(*rollouts: tuple[int, list[int]]) -> StepView:
-    return StepView(0, StepEvidence(Rollouts.of([Told(tokens, group) for group, tokens in rollouts], 0)), None)
+    """A step of rollouts that wrote these tokens, each with its prompt group."""
+    made = rollouts_of([0.0] * len(rollouts), group=[g for g, _ in rollouts], written=[[w] for _, w in rollouts])
+    return StepView(0, StepEvidence(made), None)
 
 
 def test_an_answer_that_depends_on_its_prompt_is_found_again():

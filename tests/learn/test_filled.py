@@ -37,6 +37,8 @@ CORRECTION = {
     ("minibatch", "corrected_negative_frac"), ("step", "corrected_frac"),
 }  # fmt: skip
 STABILISER = {("minibatch", "stabiliser_ratio"), ("minibatch", "stabiliser_factor"), ("step", "stabiliser_factor")}
+# A penalty multiplies nothing and compares nothing with a threshold, so it has neither a factor nor a ratio.
+WITHOUT_FACTOR = {"none", "kl_clipfrac"}
 # Undefined on some data: a noise scale without signal, the direction of a bias that is 0.
 UNDEFINED = {("minibatch", "noise_scale"), ("minibatch", "clip_bias_cosine")}
 # What neither rollouts nor clock of this test have: they are no algorithm's.
@@ -90,8 +92,8 @@ def test_every_column_is_filled_or_its_reason_is_the_algorithms(name: str) -> No
     algorithm = ALGORITHMS[name].within(84)
     no_critic = set() if algorithm.critic else CRITIC
     no_correction = CORRECTION if algorithm.correction.kind == "none" else set()
-    no_stabiliser = STABILISER if algorithm.stabilise.kind == "none" else set()
-    assert null_columns(algorithm) - ELSEWHERE - UNDEFINED == no_critic | no_correction | no_stabiliser
+    no_factor = STABILISER if algorithm.stabilise.kind in WITHOUT_FACTOR else set()
+    assert null_columns(algorithm) - ELSEWHERE - UNDEFINED == no_critic | no_correction | no_factor
 
 
 def test_what_can_be_null_says_so() -> None:

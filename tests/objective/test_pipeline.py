@@ -441,8 +441,8 @@ def test_the_gradient_of_the_penalty_leaves_the_clip_fraction_alone(estimator, d
     assume(batch.mask.any())
     out, gradient = solved(replace(PPO, stabilise=KlClipFrac(estimator=estimator)), batch, log_prob)
     _, plain = solved(PPO, batch, log_prob)
-    delta, length = out.terms.log_ratio, batch.mask.sum(1, keepdim=True).clamp(min=1)
-    share = out.terms.out_of_range.sum(1, keepdim=True) / length
+    delta, length = out.terms.log_ratio, batch.mask.sum(1, keepdim=True).clamp(min=1).double()
+    share = out.terms.out_of_range.sum(1, keepdim=True) / length  # of two integers it would be a float32
     slope = delta.exp() - 1 if estimator == "k3" else delta
     sequences = int(batch.mask.any(1).sum())
     expected = torch.where(batch.mask, share * slope / length, 0) / sequences

@@ -84,8 +84,9 @@ def test_the_algorithm_that_ran_gets_the_numbers_that_the_trainer_logged(
     told = rows(folder, "turn").query("step == @STEP and epoch == 1").set_index(["trajectory", "turn_index"])
     late = [p.cells for p in replay.played if replay.stored.updates[p.update].epoch == 1]
     for cells in late:
-        whole = tables.grouped([cells])[()]
-        for key, cell in tables.grouped([cells], "trajectory", "turn").items():
+        (whole,) = tables.folded(cells).to_dict("records")
+        for cell in cells.to_dict("records"):
+            key = cell["trajectory"], cell["turn_index"]
             made, share = tables.measures(cell, whole), told.loc[key, "gradient_share"]
             assert made["gradient_share"] == (None if pd.isna(share) else pytest.approx(share, rel=1e-5, abs=1e-6))
             assert made["advantage"] == pytest.approx(told.loc[key, "advantage"], rel=1e-6, abs=1e-6)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import tomllib
 from collections.abc import Mapping
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 
@@ -43,7 +45,7 @@ from workbench.algorithms.tis import TIS
 from workbench.algorithms.turn_ppo import TURN_PPO
 from workbench.algorithms.turn_ppo_mdp import TURN_PPO_MDP
 from workbench.algorithms.vespo import VESPO
-from workbench.objective import Algorithm
+from workbench.objective import FAMILIES, Algorithm
 
 _NAMED: tuple[Algorithm, ...] = (
     PPO,
@@ -84,7 +86,28 @@ _NAMED: tuple[Algorithm, ...] = (
 ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType({a.name: a for a in _NAMED})
 ALIASES: Mapping[str, str] = MappingProxyType({"so-ppo": "st-ppo"})
 
-__all__ = ["ALGORITHMS", "ALIASES", "differences", "measured", "resolve"]
+SYMBOLS = (
+    "Axes: i sequence, t token, k turn. m is the loss mask, N the number of policy tokens, A the advantage, r the "
+    "token ratio, w a pooled ratio, R the outcome reward, C the tokens whose ratio lies outside the clip's range, N "
+    "the other policy tokens in an RMS."
+)
+"""The notation of the formulas of the algorithms."""
+NOT_YET = "not measured yet"
+
+__all__ = [
+    "ALGORITHMS", "ALIASES", "NOT_YET", "SYMBOLS", "by_family", "differences", "measured", "resolve", "summary",
+]  # fmt: skip
+
+
+def by_family() -> list[tuple[str, list[Algorithm]]]:
+    """Return the title of each family with its algorithms, in the order of the table of contents."""
+    return [(title, [a for a in ALGORITHMS.values() if a.family == family]) for family, title in FAMILIES.items()]
+
+
+def summary(algorithm: Algorithm) -> str:
+    """Return the docstring of the algorithm's file: what the algorithm does, in a sentence."""
+    module = import_module(f"workbench.algorithms.{algorithm.name.replace('-', '_')}")
+    return inspect.getdoc(module) or ""
 
 
 @cache

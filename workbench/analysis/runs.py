@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from workbench.spec import COLLAPSED, COSMETIC, InputError, nearest
+from workbench.spec.files import leaves
 
 if TYPE_CHECKING:
     from workbench.store.reader import Reader
@@ -24,7 +25,7 @@ _RUNS = """
            TRY(CAST(config->>'$.iterations' AS BIGINT)) AS planned, config,
            TRY(json_merge_patch(config, '{{"seed": null}}')) AS seedless
     FROM run
-    LEFT JOIN (SELECT run_id, last_step + 1 AS steps FROM span WHERE table_name = 'step') AS seen USING (run_id)
+    LEFT JOIN (SELECT run_id, max(step) + 1 AS steps FROM step GROUP BY run_id) AS seen USING (run_id)
     LEFT JOIN (SELECT run_id, min(step) AS detected FROM event WHERE kind = 'collapse' GROUP BY run_id) USING (run_id)
     {where} ORDER BY seed, coalesce(started_at, TIMESTAMP '9999-01-01'), run_id
 """
@@ -121,9 +122,6 @@ def _changes(one: str, other: str) -> str:
     return ", ".join(f"{key} = {b.get(key)}" for key in {**a, **b} if a.get(key) != b.get(key))
 
 
-def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as dotted keys."""
-    leaves: dict[str, Any] = {}
-    for key, value in table.items():
-        leaves |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return leaves
+def flat(table: dict[str, Any]) -> dict[str, Any]:
+    """Return nested tables as dotted keys, without those that are empty."""
+    return {key: value for key, value in leaves(table) if value != {}}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 from urllib.parse import urlencode
 
+from workbench.algorithms import ALGORITHMS, ALIASES, differences, summary
 from workbench.app.entries import LEVELS, Entry
 from workbench.app.formula import formula_html
 from workbench.app.safe import html_text
+from workbench.objective import KINDS, Algorithm, Slot
 
 _ARXIV = re.compile(r"arXiv (\d{4}\.\d{4,5})")
 
@@ -39,40 +41,47 @@ def diagnostic(entry: Entry) -> str:
     return f'<div class="sorl-entry">{"".join(lines)}<p class="sorl-note">Source: {_source(entry.source)}</p></div>'
 
 
-def algorithm(one: Mapping[str, Any], bases: Mapping[str, Mapping[str, Any]]) -> str:
+def algorithm(one: Algorithm) -> str:
     """An algorithm's slots, those that differ from its base first and marked, with the base's own choice."""
-    changed = set(one["differs_in"])
-    base = {s["slot"]: s for s in bases[one["differs_from"]]["slot"]} if one["differs_from"] else {}
-    rows = sorted(one["slot"], key=lambda slot: slot["slot"] not in changed)
+    base = ALGORITHMS.get(one.differs_from or "")
+    changed = differences(base, one) if base else {}
     body = "".join(
-        f"<tr{mark}><td>{html_text(slot['slot'])}</td><td>{_choice(slot)}</td><td>{other}</td></tr>"
-        for slot in rows
-        for mark, other in [_against(slot, base, changed)]
+        f'<tr class="sorl-changed"><td>{slot}</td><td>{_choice(ours)}</td><td>{_choice(theirs)}</td></tr>'
+        for slot, (theirs, ours) in changed.items()
+    ) + "".join(
+        f"<tr><td>{slot}</td><td>{_choice(getattr(one, slot))}</td><td></td></tr>"
+        for slot in KINDS
+        if slot not in changed
     )
-    head = f"<th>in {html_text(one['differs_from'])}</th>" if base else "<th></th>"
+    head = f"<th>in {html_text(base.name)}</th>" if base else "<th></th>"
     return f'<table class="sorl-table sorl-slots"><tr><th>slot</th><th>choice</th>{head}</tr>{body}</table>'
 
 
-def about(one: Mapping[str, Any]) -> str:
+def about(one: Algorithm) -> str:
     """What an algorithm is, in words: its title, names, difference, needs and paper."""
-    names = ", ".join([one["name"], *one["aliases"]])
-    where = f"Differs from {one['differs_from']} in {' and '.join(one['differs_in'])}." if one["differs_from"] else ""
-    critic = "with a critic" if one["critic"] else "no critic"
-    size = one["group_size"]
-    rollouts = f"{size} rollouts a prompt" if size > 1 else "one rollout a prompt"
-    paper = _outside(one["paper"], one["paper"])
+    names = ", ".join([one.name, *(alias for alias, name in ALIASES.items() if name == one.name)])
+    base = ALGORITHMS.get(one.differs_from or "")
+    where = f"Differs from {base.name} in {' and '.join(differences(base, one))}." if base else ""
+    critic = "with a critic" if one.critic else "no critic"
+    rollouts = f"{one.group_size} rollouts a prompt" if one.group_size > 1 else "one rollout a prompt"
+    paper = _outside(one.paper, one.paper)
     return (
-        f'<div class="sorl-entry"><p class="sorl-term"><a href="{html_text(address(one["name"], "algorithms"))}">'
-        f"{html_text(one['title'])}</a><span>{html_text(names)}</span><span>{critic}</span><span>{rollouts}</span></p>"
-        f'<p>{html_text(one["description"])} {html_text(where)}</p><p class="sorl-note">{paper}</p></div>'
+        f'<div class="sorl-entry"><p class="sorl-term"><a href="{html_text(address(one.name, "algorithms"))}">'
+        f"{html_text(one.title)}</a><span>{html_text(names)}</span><span>{critic}</span><span>{rollouts}</span></p>"
+        f'<p>{html_text(summary(one))} {html_text(where)}</p><p class="sorl-note">{paper}</p></div>'
     )
 
 
-def kinds(slot: str, choices: Sequence[Mapping[str, Any]]) -> str:
+def definition(choice: Slot) -> str:
+    """The docstring of a kind, in one line."""
+    return " ".join((inspect.getdoc(choice) or "").split())
+
+
+def kinds(slot: str, choices: Sequence[Slot]) -> str:
     """The kinds of a slot: what each is called in TOML, its options with their defaults, its definition."""
     body = "".join(
-        f"<tr><td><code>{html_text(c['kind'])}</code></td><td>{html_text(c['options'] or 'no options')}</td>"
-        f"<td>{_with_code(c['definition'])}</td></tr>"
+        f"<tr><td><code>{html_text(c.kind)}</code></td><td>{html_text(', '.join(c.options()) or 'no options')}</td>"
+        f"<td>{_with_code(definition(c))}</td></tr>"
         for c in choices
     )
     return (
@@ -82,24 +91,18 @@ def kinds(slot: str, choices: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def notation(symbols: Sequence[Mapping[str, str]]) -> str:
+def notation(symbols: Iterable[tuple[str, str]]) -> str:
     """What the letters of the formulas stand for."""
     rows = "".join(
-        f'<span class="sorl-formula">{formula_html(s["symbol"])}</span><span>{formula_html(s["meaning"])}</span>'
-        for s in symbols
+        f'<span class="sorl-formula">{formula_html(symbol)}</span><span>{formula_html(meaning)}</span>'
+        for symbol, meaning in symbols
     )
     return f'<div class="sorl-symbols">{rows}</div>'
 
 
-def _against(slot: Mapping[str, str], base: Mapping[str, Mapping[str, str]], changed: set[str]) -> tuple[str, str]:
-    if slot["slot"] not in changed:
-        return "", ""
-    return ' class="sorl-changed"', _choice(base[slot["slot"]])
-
-
-def _choice(slot: Mapping[str, str]) -> str:
-    link = html_text(address(slot["kind"], "slots"))
-    return f'<a href="{link}"><code>{html_text(slot["kind"])}</code></a> {html_text(slot["options"])}'
+def _choice(choice: Slot) -> str:
+    link = html_text(address(choice.kind, "slots"))
+    return f'<a href="{link}"><code>{html_text(choice.kind)}</code></a> {html_text(", ".join(choice.options()))}'
 
 
 def _with_code(text: str) -> str:

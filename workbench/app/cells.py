@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.app.episodes import address
 from workbench.app.figures.heat import ACROSS, Heat, Measure
-from workbench.app.series import Window, widths
+from workbench.app.series import Window
 from workbench.app.wording import number, word
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def measure_of(known: Diagnostics, name: str) -> Measure:
 def cells_over(first: int, last: int, arms: int, runs: int) -> Window:
     """The steps of a cell, for the maps of so many arms in a row."""
     points = _CELLS // max(1, min(arms, ACROSS))
-    return Window.made(first, last, points, runs, widths=widths("turn_step", "turn_index"))
+    return Window.made(first, last, points)
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,8 @@ class Turns:
     def heats(self, store: Store, names: Sequence[str], *, extreme: bool) -> list[Heat]:
         """A heat map an arm; with `extreme` a cell is coloured by its value farthest from what is neutral."""
         place = {arm: i for i, arm in enumerate(names)}
-        rollup = self.window.rollup("turn_step", "turn_index")
-        source = {} if rollup is None else {"rollup": rollup.name, "block": rollup.width}
         cells = store.query(
-            "heat" if rollup is None else "heat_blocks", **source, runs=list(self.runs["run_id"]), origins=self.origins,
+            "heat", runs=list(self.runs["run_id"]), origins=self.origins,
             arms=[place[arm] for arm in self.runs["arm"]], first=self.window.first, last=self.window.last,
             width=self.window.width, column=self.measure.name, log=self.is_ratio,
         )  # fmt: skip

@@ -21,7 +21,6 @@ State = tuple[tuple[int, int], ...]
 QUERIES = Path(__file__).parent / "queries"
 _WAIT = 2.0  # seconds to wait for a writer; a screen says so after that and tries again
 _SECONDS = 30.0  # running time of one question
-_STANDING = 10.0  # seconds that the database stays open for the next one
 _REMEMBERED = 256 * 2**20  # bytes of answers
 
 
@@ -41,7 +40,7 @@ class Store:
 
     def __init__(self, runs: Path) -> None:
         self.runs = runs
-        self.reader = Reader(runs, wait=_WAIT, seconds=_SECONDS, standing=_STANDING)
+        self.reader = Reader(runs, wait=_WAIT, seconds=_SECONDS)
         self._answers: OrderedDict[Hashable, tuple[State, Any, int]] = OrderedDict()
         self._lock = Lock()
 

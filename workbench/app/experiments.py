@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.analysis.runs import outcomes, with_updates
 from workbench.app.controls import choose
 from workbench.app.page import Empty
+from workbench.spec.files import leaves
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,14 +70,7 @@ def settings_of(config: str | None) -> dict[str, str]:
 
 def words_of(tables: Mapping[str, Any]) -> dict[str, str]:
     """Dotted key -> value, as a word, of nested tables of settings."""
-    return {key: _word(value) for key, value in _flat(tables).items()}
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
+    return {key: _word(value) for key, value in leaves(tables) if value != {}}
 
 
 def _word(value: Any) -> str:

@@ -53,8 +53,6 @@ class Chosen:
             lines.append("Drag over a part of the curves to see it alone.")
         if self.window.width > 1:
             lines.append(f"A point is the mean of {self.window.width} steps; the extremes of those steps stay drawn.")
-        if self.window.block > 1 and self.axis == "onset":
-            lines.append(f"At this range runs are aligned to within {self.window.block // 2} steps.")
         if self.axis == "onset":
             steady = int(self.runs["collapse_step"].isna().sum())
             if steady == len(self.runs):
@@ -97,14 +95,10 @@ def curve(
     store: Store, runs: Sequence[str], origins: Sequence[int], window: Window, table: str, column: str
 ) -> pd.DataFrame:
     """One row per run (its place in `runs`) and bucket: mean, low, high and non_finite of a column of `table`."""
-    asked: dict[str, Any] = {
-        "runs": list(runs), "origins": list(origins), "first": window.first, "last": window.last,
-        "width": window.width, "column": column, "table": table,
-    }  # fmt: skip
-    rollup = window.rollup(table)
-    if rollup is None:
-        return store.query("series", **asked)
-    return store.query("blocks", rollup=rollup.name, block=rollup.width, **asked)
+    return store.query(
+        "series", runs=list(runs), origins=list(origins), first=window.first, last=window.last, width=window.width,
+        column=column, table=table,
+    )  # fmt: skip
 
 
 def success(store: Store, runs: pd.DataFrame) -> pd.DataFrame:
@@ -112,7 +106,7 @@ def success(store: Store, runs: pd.DataFrame) -> pd.DataFrame:
     ids, zero = list(runs["run_id"]), [0] * len(runs)
     with store.reader.together():
         last = int(store.query("extent", runs=ids, origins=zero)["last"].fillna(0).iloc[0])
-        window = Window.made(0, last, _SPARK, len(ids))
+        window = Window.made(0, last, _SPARK)
         series = curve(store, ids, zero, window, "step", "success")
     return series.assign(
         run_id=runs["run_id"].to_numpy()[series["run"]], x=series["bucket"] * window.width, last=window.last

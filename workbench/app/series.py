@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from workbench.spec import ROLLUPS, Rollup
-
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
@@ -24,55 +22,25 @@ CLOCKS = {"updates": "updates", "tokens": "tokens_trained"}  # x-axis -> the col
 
 _POINTS = 60_000  # of a whole panel: what a browser draws without a pause
 _MOST, _LEAST = 240, 24  # points of one line
-_READ = 20_000  # steps of all runs together up to which rows are read as they are
-
-
-def widths(table: str | None = None, *keys: str) -> list[int]:
-    """Widths of the roll-ups, of those of `table` (told apart by `keys`) where it is named; the widest first."""
-    found = {r.width for r in ROLLUPS if table is None or (r.source, r.keys) == (table, keys)}
-    return sorted(found, reverse=True)
-
-
-_WIDTHS = widths()
 
 
 @dataclass(frozen=True)
 class Window:
-    """The steps that are drawn (counted from each run's origin), and how many of them share a bucket.
-
-    Buckets are made of whole blocks of `block` steps: 1, or the width of a roll-up.
-    """
+    """The steps that are drawn (counted from each run's origin), and how many of them share a bucket."""
 
     first: int
     last: int
     width: int
-    block: int = 1
 
     @classmethod
     def over(cls, first: int, last: int, lines: int, least: int = 1) -> Window:
         """The buckets of `lines` curves: fewer to each where there are many."""
-        return cls.made(first, last, min(_MOST, max(_LEAST, _POINTS // max(lines, 1))), lines, least)
+        return cls.made(first, last, min(_MOST, max(_LEAST, _POINTS // max(lines, 1))), least)
 
     @classmethod
-    def made(
-        cls, first: int, last: int, points: int, runs: int, least: int = 1, widths: Sequence[int] = _WIDTHS
-    ) -> Window:
-        """At most `points` buckets of at least `least` steps.
-
-        Of many steps of many `runs` they are made of whole blocks of a roll-up, which is read many times as fast as its
-        rows: the widest of `widths` that leaves half of the points.
-        """
-        steps = last - first + 1
-        needed = math.ceil(steps / points)
-        block = 1
-        if steps * runs > _READ:
-            block = next((n for n in widths if -(-needed // n) * n <= 2 * needed), 1)
-        return cls(first - first % block, last, -(-max(least, needed) // block) * block, block)
-
-    def rollup(self, table: str, *keys: str) -> Rollup | None:
-        """The widest roll-up of `table` (told apart by `keys`) that these buckets can be made of; None: its rows."""
-        fits = [r for r in ROLLUPS if r.source == table and r.keys == keys and self.block % r.width == 0]
-        return max(fits, key=lambda r: r.width, default=None)
+    def made(cls, first: int, last: int, points: int, least: int = 1) -> Window:
+        """At most `points` buckets of at least `least` steps."""
+        return cls(first, last, max(least, math.ceil((last - first + 1) / points)))
 
 
 def origins(runs: pd.DataFrame, axis: str) -> list[int]:
@@ -105,7 +73,7 @@ def placed(series: pd.DataFrame, runs: pd.DataFrame, window: Window, clock: pd.D
 
 def banded(points: pd.DataFrame) -> pd.DataFrame:
     """One row per arm and bucket: interquartile mean over seeds, its interval, the extremes, and the mean x."""
-    from workbench.analysis.band import bands
+    from workbench.analysis.stats import bands
 
     where = points.groupby(["arm", "bucket"], as_index=False, sort=False)["x"].mean()
     return bands(points).merge(where, on=["arm", "bucket"], how="left").sort_values(["arm", "x"], ignore_index=True)

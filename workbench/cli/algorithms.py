@@ -47,8 +47,7 @@ def show_algorithms(names: list[str], form: str = "table") -> None:
 def _listing() -> pd.DataFrame:
     import pandas as pd
 
-    from workbench.algorithms import ALGORITHMS, differences
-    from workbench.algorithms.dictionary import by_family
+    from workbench.algorithms import ALGORITHMS, by_family, differences
 
     def difference(a: Algorithm) -> str:
         if a.differs_from is None:
@@ -74,9 +73,8 @@ def _listing() -> pd.DataFrame:
 def _show_one(algorithm: Algorithm, form: str) -> None:
     import pandas as pd
 
-    from workbench.algorithms import measured
-    from workbench.algorithms.dictionary import NOT_YET
-    from workbench.cli.plan import choice
+    from workbench.algorithms import NOT_YET, measured
+    from workbench.grid.plan import choice
     from workbench.objective import KINDS
 
     if form != "json":
@@ -90,7 +88,7 @@ def _show_difference(a: Algorithm, b: Algorithm, form: str) -> None:
     import pandas as pd
 
     from workbench.algorithms import differences
-    from workbench.cli.plan import choices
+    from workbench.grid.plan import choices
 
     found = differences(a, b)
     if not found and form != "json":

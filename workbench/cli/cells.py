@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from workbench.grid.file import Grid
+    from workbench.grid.config import Grid
     from workbench.grid.history import History
 
 Changes = Annotated[
@@ -17,23 +17,23 @@ Changes = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Change the base, e.g. learn.staleness=0; also seeds=[0].",
+        help="Change a setting of every cell, e.g. learn.staleness=0; also seeds=[0]. Repeatable.",
         show_default=False,
     ),
 ]
 Arms = Annotated[
     list[str] | None,
-    typer.Option("--arm", metavar="NAME", help="Only this arm of the file; again for more.", show_default=False),
+    typer.Option("--arm", metavar="NAME", help="Only this arm of the file. Repeatable.", show_default=False),
 ]
 
 
 def grid_of(file: Path, overrides: Sequence[str], history: History | None = None, only: Sequence[str] = ()) -> Grid:
-    """The cells of a grid file; unknown algorithms, slots and impossible group sizes are InputErrors here.
+    """The cells of a grid file; InputError for unknown algorithms and slots, and for impossible group sizes.
 
-    `history` is what recorded runs say to a grid whose cells depend on them; `only` are the arms that are asked for.
+    `history` holds the recorded runs, for a grid whose cells depend on them; `only` names the arms, empty = all.
     """
     from workbench.algorithms import resolve
-    from workbench.grid.file import load
+    from workbench.grid.config import load
 
     return load(file, overrides, resolve, history, only)
 

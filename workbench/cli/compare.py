@@ -44,7 +44,7 @@ def show_comparison(
     runs: Path, experiment: str, form: str = "table", reference: str | None = None, export: Path | None = None
 ) -> None:
     """Print the comparison; csv and json carry the bare numbers, the others readable cells and what they say."""
-    from workbench.analysis import compared, table
+    from workbench.analysis import compare as arms
     from workbench.analysis.region import region_file
     from workbench.analysis.runs import runs as runs_in
     from workbench.cli import fairness
@@ -61,17 +61,17 @@ def show_comparison(
     _check_arm(reference, list(dict.fromkeys(each["arm"])), experiment)
     if export is not None:
         _export(each, export)
-    frame = compared.figures(each, reference)
+    frame = arms.figures(each, reference)
     if form in ("csv", "json"):
         show(frame, form)
         return
-    show(table.readable(frame), form)
-    pairs = compared.against_reference(frame)
+    show(arms.readable(frame), form)
+    pairs = arms.against_reference(frame)
     corrected = ", p-values also with Holm's correction" if len(pairs) > 1 else ""
     parts = (
-        ("Time to collapse (Kaplan-Meier), runs without one censored where they end", compared.time_to_collapse(frame)),
+        ("Time to collapse (Kaplan-Meier), runs without one censored where they end", arms.time_to_collapse(frame)),
         (f"Against {_reference(frame)}{corrected}", pairs),
-        ("Over the conditions that all algorithms share", compared.over_conditions(frame)),
+        ("Over the conditions that all algorithms share", arms.over_conditions(frame)),
     )
     for title, part in parts:
         if len(part):
@@ -79,7 +79,7 @@ def show_comparison(
             show(part, form)
     if form == "latex":
         return
-    echo("\n" + "\n".join([table.answer(frame), *compared.reading(frame)]))
+    echo("\n" + "\n".join([arms.answer(frame), *arms.reading(frame)]))
     fairness.tell(fairness.recorded(reader, each))
 
 
@@ -119,7 +119,7 @@ def _export(each: pd.DataFrame, file: Path) -> None:
 
 def in_file_order(each: pd.DataFrame, file: Path) -> pd.DataFrame:
     """Arms in the order of the grid file that lies beside the runs; those that it does not name come last."""
-    from workbench.grid.file import load
+    from workbench.grid.config import load
     from workbench.spec import InputError
 
     try:

@@ -19,13 +19,12 @@ def current(runs: Path, *, seconds: float | None = None) -> Reader:
     `seconds` limits the running time of a question. Raises InputError for a folder that does not exist, or that has no
     database and takes none.
     """
-    from workbench.diagnostics import CATALOGUE
     from workbench.store.connect import Busy, database
     from workbench.store.reader import Reader
     from workbench.store.sync import sync
 
     try:
-        report = sync(runs, CATALOGUE, seconds=_QUICK)
+        report = sync(runs, seconds=_QUICK)
     except Busy as busy:
         if not database(runs).exists():
             raise

@@ -1,24 +1,23 @@
-"""What the fair-comparison guard says of a grid or of recorded runs, for the verbs that print it."""
+"""What the fair-comparison guard finds in a grid or in recorded runs, for the verbs that print it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from workbench.cli.text import echo
+from workbench.cli.text import cell, echo
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from workbench.grid.cell import Cell
     from workbench.grid.guard import Finding, Run
-    from workbench.spec import RunSettings
     from workbench.store.reader import Reader
 
 
 def planned(cells: Sequence[Cell]) -> list[Finding]:
-    """What the settings of the cells say."""
+    """Findings in the settings of the cells."""
     from workbench.algorithms import resolve
     from workbench.grid import guard
 
@@ -26,64 +25,61 @@ def planned(cells: Sequence[Cell]) -> list[Finding]:
 
 
 def recorded(reader: Reader, frame: pd.DataFrame) -> list[Finding]:
-    """What the settings and the rows of recorded runs say; `frame` has run_id, arm, seed, status and config of each.
+    """Findings in the settings and rows of recorded runs; `frame` has run_id, arm, seed, status and config of each.
 
-    Settings of another version of sorl are a finding themselves; runs without settings (of another trainer, or not
-    begun) have none to check.
+    Runs without settings (of another trainer, or not begun) are left out. Settings of another version of sorl cannot be
+    checked, which is a finding itself.
     """
     from workbench.algorithms import resolve
     from workbench.grid import guard
     from workbench.spec import InputError
 
-    runs = []
-    for row in frame[frame["config"].notna()].to_dict(orient="records"):
-        try:
-            runs.append(_run(row["run_id"], str(row["arm"]), row["seed"], row["status"], row["config"]))
-        except (ValueError, InputError):
-            message = "some runs carry settings of another version of sorl, so whether the arms compare is not checked"
-            return [guard.Finding("task", message)]
+    try:
+        runs = [_run(row) for row in frame[frame["config"].notna()].to_dict(orient="records")]
+    except (ValueError, InputError):
+        message = "some runs carry settings of another version of sorl, so whether the arms compare is not checked"
+        return [guard.Finding("task", message)]
     if not runs:
         return []
-    arms: dict[str, RunSettings] = {run.arm: run.settings for run in runs}
+    arms = {run.arm: run.settings for run in runs}
     seeds = {arm: sum(run.arm == arm for run in runs) for arm in arms}
     return [*guard.planned(arms, resolve, seeds), *guard.recorded(reader, runs)]
 
 
+def _run(row: dict[Any, Any]) -> Run:
+    from workbench.algorithms import resolve
+    from workbench.grid.guard import Run
+    from workbench.spec import RunSettings
+
+    settings = RunSettings.model_validate_json(row["config"])
+    algorithm = resolve(settings.algorithm, settings.slots)
+    size, finished = settings.learn.group_size or algorithm.group_size, row["status"] == "finished"
+    return Run(row["run_id"], str(row["arm"]), int(row["seed"]), settings, size, algorithm, finished)
+
+
 def settle(runs: Path, reader: Reader, experiment: str, cells: Sequence[Cell]) -> list[Finding]:
-    """What the runs of the cells say after training; what is flagged is written down as events of these runs."""
+    """Findings in the runs of the cells after training; the flagged ones are written as events of these runs."""
     from workbench.analysis.runs import runs as runs_in
     from workbench.cli.database import current
-    from workbench.grid.guard import events
+    from workbench.grid.guard import write_events
 
     order = {cell.run_id: position for position, cell in enumerate(cells)}
     frame = runs_in(reader, experiment, list(order))
-    # In the order of the grid file, not of the starts: a finding must read the same at the next look.
+    # In the order of the grid file, not of the starts: a finding must read the same the next time.
     findings = recorded(reader, frame.sort_values("run_id", key=lambda ids: ids.map(order)))
-    if events.write(runs, cells, findings):
+    if write_events(runs, cells, findings):
         current(runs)
     return findings
 
 
 def warn(cells: Sequence[Cell]) -> None:
-    """Print what is flagged in the settings on stderr: before hours are spent on a comparison that cannot be made."""
+    """Print violations in the settings on stderr, before hours are spent on a comparison that cannot be made."""
     tell([finding for finding in planned(cells) if finding.flagged], err=True)
 
 
 def tell(findings: Iterable[Finding], err: bool = False) -> None:
     """Print the findings, a line each, violations first, on stdout or on stderr."""
-    from workbench.cli.text import cell
     from workbench.grid.guard import lines
 
     for line in lines(findings):
         echo(cell(line), err=err)
-
-
-def _run(run_id: str, arm: str, seed: int, status: str, config: str) -> Run:
-    from workbench.algorithms import resolve
-    from workbench.grid.guard import Run
-    from workbench.spec import RunSettings
-
-    settings = RunSettings.model_validate_json(config)
-    algorithm = resolve(settings.algorithm, settings.slots)
-    size = settings.learn.group_size or algorithm.group_size
-    return Run(run_id, arm, int(seed), settings, size, algorithm, finished=status == "finished")

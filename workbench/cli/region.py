@@ -9,11 +9,9 @@ from workbench.cli.tables import as_json, show
 from workbench.cli.text import echo
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from workbench.grid.estimate import Estimate
-    from workbench.grid.file import Grid
-    from workbench.grid.region import Region
+    from workbench.grid.config import Grid
+    from workbench.grid.plan import Estimate
+    from workbench.grid.search import Region
     from workbench.store.reader import Reader
 
 
@@ -61,7 +59,7 @@ def show_region(reader: Reader, experiment: str, form: str = "table", against: s
 
 
 def report(grid: Grid, reader: Reader) -> None:
-    """The tables at the end of `sorl run`, and how the search stands."""
+    """Print the tables at the end of `sorl run`, and the state of the search."""
     from workbench.spec import InputError
 
     assert grid.region is not None
@@ -69,105 +67,87 @@ def report(grid: Grid, reader: Reader) -> None:
         show_region(reader, grid.experiment)
     except InputError as error:
         echo(str(error), err=True)
-    echo(f"\n{stands(grid.region)}")
+    echo(f"\n{_state(grid.region)}")
 
 
-def stands(region: Region) -> str:
-    """How far the search is, in a sentence."""
+def _state(region: Region) -> str:
     progress = region.progress
     spent = f"{len(progress.done)} of the full grid's {region.everything} runs"
     if region.unjudged:
         return (
-            f"Cannot go on: {region.unjudged} runs are finished but too short for the collapse rule; "
+            f"Search stopped: {region.unjudged} runs are finished but too short for the collapse rule; "
             "give them more iterations."
         )
     if progress.now:
-        return f"The search goes on after {spent}: the same command resumes it."
+        return f"The search is not done after {spent}: the same command resumes it."
     if progress.exhausted:
-        return f"Its budget ended the search after {spent}: raise [region] runs or minutes to go on."
+        return f"Search stopped after {spent}: budget exhausted; raise [region] runs or minutes to continue."
     return f"Every boundary is found, with {spent}."
 
 
-def describe_region(grid: Grid, form: str, seconds_a_run: float, time: Estimate) -> None:
-    """The plan of a search: what is searched, how many runs it takes at most and usually, how long."""
+def describe_region(grid: Grid, form: str, time: Estimate) -> None:
+    """Print the plan of a search: what is searched, its runs, their time. `time` is that of all cells."""
+    import pandas as pd
+
     from workbench.grid.progress import duration
     from workbench.grid.search import usual
 
     region = grid.region
     assert region is not None
-    expected = _expected(region, usual(region.neighbours, region.rule))
-    left = max(len(region.progress.now), expected - len(region.progress.done)) if region.progress.now else 0
+    settings, progress, rule, values = region.settings, region.progress, region.rule, region.settings.lattice
+    expected = min(region.most, round(usual(region.neighbours, rule) * len(region.series)))
+    left = max(len(progress.now), expected - len(progress.done)) if progress.now else 0
+    seconds = time.seconds / len(grid.cells) * left
     if form == "json":
-        echo(_as_json(grid, region, expected, seconds_a_run * left / time.workers, time))
-        return
-    echo(f"{grid.experiment}: {grid.question}\n")
-    show(_columns(region), form)
-    values = region.settings.lattice
-    echo(
-        f"\n{region.settings.along} from {values[0]:g} to {values[-1]:g} in {len(values)} values "
-        f"({', '.join(f'{value:g}' for value in values)}); {_seeds(region)}."
-    )
-    if not any(cell.settings.stop.after_collapse is not None for cell in grid.cells):
-        echo("Note: stop.after_collapse is off, so runs that have collapsed train on to their last iteration.")
-    echo(
-        f"At most {region.most} runs, usually about {expected} (the full grid has {region.everything}); "
-        f"{len(region.progress.done)} are over. {stands(region) if not region.progress.now else ''}".rstrip()
-        + (
-            f"\nAbout {duration(seconds_a_run * left / time.workers)}, {time.workers} at a time, less what runs that "
-            f"stop at their collapse save ({time.basis})"
-            if left
-            else ""
-        )
-    )
-
-
-def _seeds(region: Region) -> str:
-    if region.rule.full:
-        return f'{region.rule.seeds} seeds everywhere (search = "full")'
-    return f"{region.rule.probes} seeds for a first try, {region.rule.seeds} beside a boundary"
-
-
-def _expected(region: Region, a_series: float) -> int:
-    return min(region.most, round(a_series * len(region.series)))
-
-
-def _columns(region: Region) -> pd.DataFrame:
-    """One row per arm: how many runs of each column are over."""
-    import pandas as pd
-
-    from workbench.grid.keys import short
-
-    rows = []
-    for i, arm in enumerate(region.series):
-        row: dict[str, Any] = {"arm": arm.label, "kind": "control" if arm.control else "crossed"}
-        for j, column in enumerate(region.columns):
-            name = ", ".join(f"{short(key)} {column[key]:g}" for key in reversed(column)) or "runs"
-            over = sum(t.arm == i and t.column == j for t in region.progress.done)
-            now = sum(t.arm == i and t.column == j for t in region.progress.now)
-            row[name] = f"{over} done" + (f", {now} now" if now else "")
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def _as_json(grid: Grid, region: Region, expected: int, seconds: float, time: Estimate) -> str:
-    settings = region.settings
-    return json.dumps(
-        {
+        document = {
             "experiment": grid.experiment,
             "question": grid.question,
             "kind": "region",
             "arms": [arm.label for arm in region.series],
             "columns": list(region.columns),
             "along": settings.along,
-            "values": list(settings.lattice),
+            "values": list(values),
             "runs": {
-                "done": len(region.progress.done), "now": len(region.progress.now), "expected": expected,
+                "done": len(progress.done), "now": len(progress.now), "expected": expected,
                 "most": region.most, "full_grid": region.everything,
             },
             "estimate": {"seconds": round(seconds), "workers": time.workers, "basis": time.basis},
-        },
-        indent=2, ensure_ascii=False,
-    )  # fmt: skip
+        }  # fmt: skip
+        echo(json.dumps(document, indent=2, ensure_ascii=False))
+        return
+    echo(f"{grid.experiment}: {grid.question}\n")
+    show(pd.DataFrame(_rows(region)), form)
+    seeds = f"{rule.probes} seeds for a first try, {rule.seeds} next to a boundary"
+    if rule.full:
+        seeds = f'{rule.seeds} seeds everywhere (search = "full")'
+    listed = ", ".join(f"{value:g}" for value in values)
+    echo(f"\n{settings.along} from {values[0]:g} to {values[-1]:g} in {len(values)} values ({listed}); {seeds}.")
+    if not any(cell.settings.stop.after_collapse is not None for cell in grid.cells):
+        echo("Note: stop.after_collapse is off, so collapsed runs train on to their last iteration.")
+    state = "" if progress.now else f" {_state(region)}"
+    echo(
+        f"At most {region.most} runs, usually about {expected} (the full grid has {region.everything}); "
+        f"{len(progress.done)} are finished.{state}"
+    )
+    if left:
+        saved = "less what runs that stop at their collapse save"
+        echo(f"About {duration(seconds)}, {time.workers} at a time, {saved} ({time.basis})")
+
+
+def _rows(region: Region) -> list[dict[str, Any]]:
+    """One row per arm: the finished and the present runs of each column."""
+    from workbench.grid.cell import short
+
+    rows = []
+    for i, arm in enumerate(region.series):
+        row: dict[str, Any] = {"arm": arm.label, "kind": "control" if arm.control else "crossed"}
+        for j, column in enumerate(region.columns):
+            name = ", ".join(f"{short(key)} {column[key]:g}" for key in reversed(column)) or "runs"
+            trials = (region.progress.done, region.progress.now)
+            done, now = (sum((t.arm, t.column) == (i, j) for t in some) for some in trials)
+            row[name] = f"{done} done" + (f", {now} now" if now else "")
+        rows.append(row)
+    return rows
 
 
 def _heading(title: str, form: str) -> None:

@@ -232,7 +232,7 @@ def _write_parquet(table: Table, output: Path) -> None:
     import pyarrow.parquet as pq
 
     from workbench.cli.database import note
-    from workbench.replay.columns import CULPRITS, SUMMARY, TOKENS, TURNS
+    from workbench.replay.tables import CULPRITS, SUMMARY, TOKENS, TURNS
     from workbench.spec import InputError
 
     kinds = {"BIGINT": pa.int64(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(), "VARCHAR": pa.string()}

@@ -13,7 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from workbench.analysis.rescan import Recorded
-    from workbench.diagnostics.events import Event
+    from workbench.diagnostics.rules import Event
 
 
 def rescan(
@@ -64,7 +64,7 @@ def rescan(
                 continue
         changes.append((run.run_id, "; ".join(words)))
     if changes and not dry:
-        sync(ctx.obj, CATALOGUE)
+        sync(ctx.obj)
     if changes:
         print_table(("run_id", "change"), changes)
     note(f"{len(runs)} runs judged, {len(changes)} {'would change' if dry else 'changed'}")
@@ -96,17 +96,17 @@ def _rescan_file(file: Path, dry: bool) -> None:
 def judged(run: Recorded) -> tuple[dict[str, Any], list[Event]]:
     """The verdict columns of table `run` and the events that the present rules see in a recorded run."""
     from workbench.diagnostics import CATALOGUE
-    from workbench.diagnostics.alarms import AlarmWatch
     from workbench.diagnostics.collapse import Watch
+    from workbench.diagnostics.rules import RuleWatch, alarms
     from workbench.record.recorder import TIMED
 
     group = run.group or _group_of(run.config)
-    watch, alarms = Watch(run.settings, run.episodes, group), AlarmWatch(CATALOGUE)
+    watch, rules = Watch(run.settings, run.episodes, group), RuleWatch(alarms(CATALOGUE))
     events: list[Event] = []
     for row in run.steps:
         seen = {k: v for k, v in row.items() if k != "step" and v is not None and not k.startswith(TIMED)}
         step = int(row["step"] or 0)
-        events += [*watch.step(step, seen), *alarms.step(step, seen)]
+        events += [*watch.step(step, seen), *rules.step(step, seen)]
     for event in run.events:
         if event["kind"] == "diverged":  # only the trainer saw this one: a loss that could not be used
             watch.crashed(event["step"], event["message"])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from workbench.cli.text import echo
-from workbench.spec.files import from_json
+from workbench.spec.files import from_json, leaves
 
 if TYPE_CHECKING:
     from workbench.store.reader import Reader
@@ -61,7 +61,7 @@ def show(
     told = _told(row["config"])
     changed = told if config else _changes(told)
     echo("\nConfiguration" if config else "\nConfiguration, where it differs from the defaults (--config: all)")
-    for key, value in _flat(changed or {}).items():
+    for key, value in leaves(changed or {}):
         echo(f"  {key} = {json.dumps(value, ensure_ascii=False)}")
     if told is None:
         echo("  what is stored of it is no JSON table")
@@ -108,12 +108,5 @@ def _told(config: str | None) -> dict[str, Any] | None:
 def _changes(told: dict[str, Any] | None) -> dict[str, Any]:
     from workbench.spec import RunSettings
 
-    given, default = _flat(told or {}), _flat(RunSettings().model_dump(mode="json"))
+    given, default = dict(leaves(told or {})), dict(leaves(RunSettings().model_dump(mode="json")))
     return {key: value for key, value in given.items() if key not in default or default[key] != value}
-
-
-def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
-    return flat

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from workbench.cli.text import echo
-from workbench.spec import ROLLUPS, SPAN, TABLES
+from workbench.spec import TABLES
 
 if TYPE_CHECKING:
     from workbench.store.reader import Answer, Reader
@@ -24,8 +24,7 @@ _TABLES = """
     ORDER BY kind, name
 """.format(
     counts=" UNION ALL ".join(
-        f"SELECT '{name}' AS name, count(*) AS rows FROM \"{name}\""
-        for name in (*(t.name for t in TABLES), SPAN.name, *(r.name for r in ROLLUPS))
+        f"SELECT '{name}' AS name, count(*) AS rows FROM \"{name}\"" for name in (t.name for t in TABLES)
     )
 )
 _COLUMNS = """

@@ -22,15 +22,6 @@ def sync(
             show_default=False,
         ),
     ] = None,
-    compact: Annotated[
-        bool,
-        typer.Option(
-            "--compact",
-            help="Then lay the database out anew, so that the app finds the same steps of many runs side by side: for "
-            "hundreds of long runs, when most of them have ended. Needs as much disk again until it is done; the app "
-            "and trainings go on meanwhile.",
-        ),
-    ] = False,
 ) -> None:
     """Bring sorl.duckdb up to date with the run folders; rebuilds it row for row where it was deleted."""
     for file in results or []:
@@ -47,19 +38,6 @@ def sync(
     echo(f"{database(ctx.obj)}: {report.rows:,} rows from {report.segments:,} new segments")
     if report.forgotten:
         echo(f"runs whose files changed or went away: {', '.join(report.forgotten)}")
-    if compact:
-        _compact(ctx.obj)
-
-
-def _compact(runs: Path) -> None:
-    from workbench.store.compact import compact
-
-    done = compact(runs, lambda line: echo(line, err=True))
-    echo(f"laid out anew: {done.rows:,} rows, {_mib(done.before)} before, {_mib(done.after)} now")
-
-
-def _mib(size: int) -> str:
-    return f"{size / 2**20:,.0f} MiB"
 
 
 def _restore(runs: Path, file: Path) -> None:

@@ -26,8 +26,7 @@ def algorithms_of(
     slot = ...}. Raises InputError for what cannot be read.
     """
     from workbench.algorithms import resolve
-    from workbench.grid.cell import algorithm_label
-    from workbench.grid.keys import merge
+    from workbench.grid.cell import algorithm_label, merge
 
     ran = meta["algorithm"] if isinstance(meta["algorithm"], dict) else {"base": meta["algorithm"]}
     ran = merge(ran, meta["slots"])
@@ -51,7 +50,7 @@ def algorithms_of(
 
 
 def _slots(changes: Sequence[str]) -> dict[str, Any]:
-    from workbench.grid.keys import expand
+    from workbench.grid.cell import expand
 
     flat: dict[str, Any] = {}
     for change in changes:

@@ -198,7 +198,10 @@ class _LocalProcess:
         return code
 
     def interrupt(self) -> None:
-        self._signal(os.kill, signal.SIGINT)
+        # Before it leads its session it may ignore SIGINT, as the fork server does; it has nothing to save yet.
+        with suppress(ProcessLookupError):
+            begun = os.getsid(self._pid) == self._pid
+            self._signal(os.kill, signal.SIGINT if begun else signal.SIGKILL)
 
     def kill(self) -> None:
         self._signal(os.kill, signal.SIGKILL)  # by its own id as well: it may not lead its session yet

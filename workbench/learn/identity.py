@@ -12,7 +12,7 @@ import numpy as np
 
 from workbench.agent.episode import Episode
 from workbench.batch import Batch
-from workbench.diagnostics.guard import fingerprint as fingerprint_of
+from workbench.diagnostics.evidence import fingerprint as fingerprint_of
 
 
 def fingerprint(batch: Batch) -> int:

@@ -21,8 +21,8 @@ from workbench.agent.wording import WORDINGS
 from workbench.agent.worlds.build import build
 from workbench.algorithms import resolve
 from workbench.batch import Batch
-from workbench.diagnostics.events import Event
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
+from workbench.diagnostics.rules import Event
 from workbench.learn import checkpoint, identity, memory, policy, selftest, stop
 from workbench.learn.blackbox import Packer
 from workbench.learn.crew import Crew

@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any, TextIO
 
 from workbench.spec import InputError, RunSettings
+from workbench.spec.files import lock_file
 
 FINISHED, FAILED, WRONG_INPUT, INTERRUPTED, HELD = 0, 1, 2, 3, 4  # exit codes
 
@@ -34,7 +35,7 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises Held when another process trains this run.
     """
-    with (folder / "lock").open("w") as handle:
+    with lock_file(folder / "lock") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

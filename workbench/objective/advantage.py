@@ -10,12 +10,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
-from torch import Tensor
-from torch.nn.functional import pad
-
 from workbench.batch import Batch, pool, spread
 from workbench.objective.slot import Slot
+from workbench.tensors import Tensor, torch
 
 GROUP_SIZE = 8  # rollouts per prompt of the group-relative estimators unless a run says otherwise
 Positions = Literal["m", "a", "turn"]
@@ -111,12 +108,12 @@ def _whitened(x: Tensor, batch: Batch, mode: Whiten) -> Tensor:
 
 def first_tokens(turn: Tensor) -> Tensor:
     """True at the first token of each turn, (B, T)."""
-    return (turn > 0) & (turn != pad(turn, (1, 0))[:, :-1])
+    return (turn > 0) & (turn != torch.nn.functional.pad(turn, (1, 0))[:, :-1])
 
 
 def last_tokens(turn: Tensor) -> Tensor:
     """True at the last token of each turn, (B, T)."""
-    return (turn > 0) & (turn != pad(turn, (0, 1))[:, 1:])
+    return (turn > 0) & (turn != torch.nn.functional.pad(turn, (0, 1))[:, 1:])
 
 
 @dataclass(frozen=True)

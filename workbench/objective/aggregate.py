@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-import torch
-from torch import Tensor
-
 from workbench.batch import Batch, pool, spread
 from workbench.objective.advantage import first_tokens
 from workbench.objective.rollout_correction import Correction
 from workbench.objective.slot import Slot
+from workbench.tensors import Tensor, torch
 
 Scope = Literal["global", "micro"]
 

@@ -9,12 +9,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
-from torch import Tensor
-
 from workbench.batch import Batch
 from workbench.objective.ratio import Pool, Units
 from workbench.objective.slot import Slot
+from workbench.tensors import Tensor, torch
 
 Gate = Literal["token", "unit"]
 

@@ -9,12 +9,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from workbench.batch import masked_mean
 from workbench.objective.clip import Clip, Gate, Ratios, Surrogate, gated
 from workbench.objective.clip_weighted import EVERYTHING, by_sign
+from workbench.tensors import Tensor, torch
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-import torch
-from torch import Tensor
-
 from workbench.objective.clip import Clip, Ratios, Surrogate, Window
 from workbench.objective.ratio import LOG_LIMIT
+from workbench.tensors import Tensor, torch
 
 EVERYTHING = (0.0, math.inf)
 Against = Literal["old", "behaviour"]

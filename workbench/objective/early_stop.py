@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from workbench.objective.slot import Slot
+from workbench.tensors import Tensor, torch
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,11 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
-from torch import Tensor
-
 from workbench.batch import Batch, pool, spread
 from workbench.objective.aggregate import Normaliser, good, weighted_sum
 from workbench.objective.ratio import LOG_LIMIT
 from workbench.objective.slot import Slot
+from workbench.tensors import Tensor, torch
 
 Estimator = Literal["k1", "k2", "k3", "k1+", "k3+", "abs"]
 K3_LIMIT = 10.0  # nats, as verl's low_var_kl

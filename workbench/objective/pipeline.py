@@ -8,9 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
-import torch
-from torch import Tensor
-
 from workbench.batch import Batch, masked_mean, turn_ids
 from workbench.objective.advantage import Reward
 from workbench.objective.aggregate import Normaliser, weighted_sum
@@ -18,6 +15,7 @@ from workbench.objective.algorithm import Algorithm
 from workbench.objective.clip import Ratios
 from workbench.objective.ratio import LOG_LIMIT
 from workbench.objective.stabilise import Imbalance, Seen, Stabiliser
+from workbench.tensors import Tensor, torch
 
 __all__ = ["LossTerms", "Normaliser", "PolicyLoss", "clipped_loss", "policy_loss", "prepare", "statistics"]
 
@@ -211,7 +209,6 @@ def clipped_loss(
     return weighted_sum(algorithm.aggregate.weights(batch, counts), gap)
 
 
-@torch.no_grad()
 def statistics(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> Tensor | None:
     """The stabiliser's sums over `batch`, (k,) float64; None when it needs none.
 
@@ -220,11 +217,11 @@ def statistics(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> Tensor |
     """
     if not algorithm.stabilise.needs_statistics:
         return None
-    _, seen = _observe(algorithm, batch, log_prob)
-    return algorithm.stabilise.measure(seen)
+    with torch.no_grad():
+        _, seen = _observe(algorithm, batch, log_prob)
+        return algorithm.stabilise.measure(seen)
 
 
-@torch.no_grad()
 def prepare(algorithm: Algorithm, batch: Batch, stream: torch.Generator | None = None) -> Batch:
     """Fill advantages and returns of the whole batch of a step, after selection and with the KL of the reward.
 
@@ -232,20 +229,21 @@ def prepare(algorithm: Algorithm, batch: Batch, stream: torch.Generator | None =
     before the shaping; sequences that it drops lose their loss mask. `stream` draws what the algorithm draws at random
     (placebo turns); without one it is the same at every call.
     """
-    keep = algorithm.select.keep(batch)
-    mask = batch.mask if keep is None else batch.mask & keep[:, None]
-    batch = algorithm.ratio.mark(replace(batch, mask=mask, turn_id=turn_ids(mask)), stream)
-    rank = mask.cumsum(1)
-    last = mask & (rank == rank[:, -1:])
-    total = algorithm.shaping.score(batch)
-    token = torch.where(last, total[:, None], 0).to(batch.log_prob_old.dtype)
-    penalty = algorithm.kl.in_reward(batch)
-    if penalty is not None:
-        token = token - penalty
-        total = total - penalty.sum(1)
-    made = algorithm.advantage.estimate(Reward(token, total), batch)
-    batch = replace(batch, advantages=made.advantages, returns=made.returns)
-    return _kept(batch, algorithm.select.after(batch))
+    with torch.no_grad():
+        keep = algorithm.select.keep(batch)
+        mask = batch.mask if keep is None else batch.mask & keep[:, None]
+        batch = algorithm.ratio.mark(replace(batch, mask=mask, turn_id=turn_ids(mask)), stream)
+        rank = mask.cumsum(1)
+        last = mask & (rank == rank[:, -1:])
+        total = algorithm.shaping.score(batch)
+        token = torch.where(last, total[:, None], 0).to(batch.log_prob_old.dtype)
+        penalty = algorithm.kl.in_reward(batch)
+        if penalty is not None:
+            token = token - penalty
+            total = total - penalty.sum(1)
+        made = algorithm.advantage.estimate(Reward(token, total), batch)
+        batch = replace(batch, advantages=made.advantages, returns=made.returns)
+        return _kept(batch, algorithm.select.after(batch))
 
 
 def _kept(batch: Batch, keep: Tensor | None) -> Batch:

@@ -6,10 +6,8 @@ pooling over what the agent did in one turn can do, they cannot.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
 from workbench.batch import pool, turn_ids
+from workbench.tensors import Tensor, torch
 
 
 def placebo_turns(mask: Tensor, stream: torch.Generator) -> Tensor:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-import torch
-from torch import Tensor
-
 from workbench.batch import Batch, pool, spread
 from workbench.objective.placebo import placebo_turns
 from workbench.objective.slot import Slot
 from workbench.spec import InputError
+from workbench.tensors import Tensor, torch
 
 LOG_LIMIT = 20.0  # nats; e^20 is far outside any clip range and its square still fits float32
 

@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from workbench.batch import Batch
 from workbench.objective.slot import Slot
+from workbench.tensors import Tensor, torch
 
 LogProbs = Callable[[Batch], Tensor]  # log-probs (B, T) of a batch under the policy as it is now, without gradient
 

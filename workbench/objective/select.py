@@ -6,11 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
-from torch import Tensor
-
 from workbench.batch import Batch
 from workbench.objective.slot import Slot
+from workbench.tensors import Tensor, torch
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from workbench.batch import Batch
 from workbench.objective.slot import Slot
+from workbench.tensors import Tensor
 
 
 @dataclass(frozen=True)

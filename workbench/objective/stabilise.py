@@ -15,14 +15,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal
 
-import torch
-from torch import Tensor
-
 from workbench.batch import Batch, pool, spread
 from workbench.objective.aggregate import Normaliser, Scope, weighted_sum
 from workbench.objective.clip import Clip, Ratios
 from workbench.objective.kl import estimate
 from workbench.objective.slot import Slot
+from workbench.tensors import Tensor, torch
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Seen:
     @cached_property
     def energy(self) -> Tensor:
         """|C|, sum_C (r A)^2, |N|, sum_N (r A)^2 of this batch, (4,) float64."""
-        return self.summed(Tensor.sum)
+        return self.summed(torch.sum)
 
     def summed(self, add: Callable[[Tensor], Tensor]) -> Tensor:
         """The four sums of `energy` with `add` (B, T) -> units in place of the sum over everything, (4, *units)."""
@@ -297,11 +295,11 @@ class AdvNorm(_Scoped):
     def __post_init__(self) -> None:
         self._require(0 <= self.threshold <= 1, "threshold", "a number in [0, 1]")
 
-    @torch.no_grad()
     def measure(self, seen: Seen) -> Tensor:
         """Actively clipped tokens, tokens, sum A, sum A^2."""
         mask = seen.batch.mask
-        surrogate = seen.clip.surrogate(seen.ratios)
+        with torch.no_grad():
+            surrogate = seen.clip.surrogate(seen.ratios)
         a = torch.where(mask, seen.ratios.advantages.double(), 0)
         active = (mask & (surrogate.low | surrogate.high)).sum().double()
         return torch.stack([active, mask.sum().double(), a.sum(), a.square().sum()])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
 from workbench.batch import Batch
 from workbench.objective.advantage import Positions, first_tokens
+from workbench.tensors import Tensor, torch
 
 
 def positions(batch: Batch, mask: Positions) -> Tensor:

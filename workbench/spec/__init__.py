@@ -9,7 +9,6 @@ from workbench.spec.errors import InputError, nearest
 from workbench.spec.grid import Arm, GridFile, RegionSettings
 from workbench.spec.guard import GUARD, RATIO_TOLERANCE, Check, check
 from workbench.spec.outcomes import COLLAPSED, MEANINGS, OUTCOMES, UNDECIDED, Outcome
-from workbench.spec.rollups import ROLLUPS, SPAN, Rollup
 from workbench.spec.run import COSMETIC, RunSettings
 from workbench.spec.settings import (
     BATCH_FOLDER,
@@ -33,9 +32,9 @@ from workbench.spec.tables import TABLES, Column, Table, table
 
 __all__ = [
     "BATCH_FOLDER", "BATCH_FORMAT", "COLLAPSED", "COSMETIC", "GUARD", "MEANINGS", "OUTCOMES", "RATIO_TOLERANCE",
-    "ROLLUPS", "SPAN", "TABLES", "UNDECIDED", "Alarm", "Arm", "BatchesSettings", "Check", "CollapseSettings", "Column",
+    "TABLES", "UNDECIDED", "Alarm", "Arm", "BatchesSettings", "Check", "CollapseSettings", "Column",
     "ComputeSettings", "Diagnostic", "EngineSettings", "EvaluationSettings", "FaultSettings", "GridFile", "InputError",
     "LearnSettings", "Level", "OptimizerSettings", "Outcome", "PolicySettings", "RecordSettings", "RegionSettings",
-    "RetrieverSettings", "Rollup", "RunSettings", "StopSettings", "Table", "Unit", "WarmStartSettings", "WorldSettings",
+    "RetrieverSettings", "RunSettings", "StopSettings", "Table", "Unit", "WarmStartSettings", "WorldSettings",
     "check", "nearest", "table",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ import random
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -36,14 +36,6 @@ def database(runs: Path) -> Path:
     return runs / NAME
 
 
-def wanted(runs: Path) -> Path:
-    """A file that is there while a writer waits for the database: whoever keeps it open between questions lets go.
-
-    One that a killed writer left behind does no harm but that nobody keeps the database open, until the next write.
-    """
-    return runs / f"{NAME}.wanted"
-
-
 @contextmanager
 def writer(runs: Path, seconds: float) -> Iterator[DuckDBPyConnection]:
     """The one read-write connection, waited for at most `seconds`.
@@ -64,8 +56,6 @@ def writer(runs: Path, seconds: float) -> Iterator[DuckDBPyConnection]:
         finally:
             connection.close()
     finally:
-        with suppress(OSError):
-            wanted(runs).unlink()
         _WRITING.release()
 
 
@@ -101,9 +91,6 @@ def _open(runs: Path, deadline: float, *, read_only: bool, config: dict[str, Any
                 raise unusable(runs, error) from None
             if time.monotonic() >= deadline:
                 raise Busy(_busy(path, str(error))) from None
-        if not read_only:
-            with suppress(OSError):  # a full disk: then it is only waited for
-                wanted(runs).touch()
         # Doubling with jitter: processes that met once do not meet again in step.
         time.sleep(min(pause * random.uniform(0.5, 1.5), max(0.0, deadline - time.monotonic())))
         pause = min(pause * 2, 0.25)

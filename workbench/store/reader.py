@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from workbench.spec import InputError
 from workbench.store import connect
 from workbench.store.excerpt import BATCH, Excerpt, excerpt
-from workbench.store.standing import Standing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,16 +68,12 @@ class _Few(local):
 class Reader:
     """Asks the index database of a runs folder; opens it for each question and lets go at once.
 
-    `together` keeps it as it is for a few questions, writers wait; `standing` keeps it open for those who do not.
+    `together` keeps it open for a few questions, for which writers wait.
     """
 
-    def __init__(self, runs: Path, *, wait: float = _WAIT, seconds: float = _TIME_LIMIT, standing: float = 0.0) -> None:
-        """`wait` limits the waiting for a writer, `seconds` the running time of a question.
-
-        For `standing` seconds after a question the database stays open, unless somebody wants to write.
-        """
+    def __init__(self, runs: Path, *, wait: float = _WAIT, seconds: float = _TIME_LIMIT) -> None:
+        """`wait` limits the waiting for a writer, `seconds` the running time of a question."""
         self.runs = Path(runs)
-        self.standing = Standing(self.runs, standing, HARDENED)
         self.wait = wait
         self.seconds = seconds
         self._few = _Few()
@@ -149,10 +144,8 @@ class Reader:
         path = connect.database(self.runs)
         if not path.exists():
             raise InputError(f"no database '{path}' yet: `sorl sync` builds it from the run folders")
-        file = self.standing.look()
         with connect.reader(self.runs, self.wait, HARDENED) as connection:
             self._few.keep(self.runs)
-            self.standing.keep(file)
             statement = _one_select(connection, sql)
             stop = Timer(self.seconds, connection.interrupt)
             stop.daemon = True

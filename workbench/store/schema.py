@@ -9,9 +9,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.spec import ROLLUPS, SPAN, TABLES, Alarm, Diagnostic, Level
-from workbench.spec import table as spec_table
-from workbench.store import rollup
+from workbench.diagnostics import CATALOGUE
+from workbench.diagnostics.declare import dictionary as rows_of
+from workbench.spec import TABLES, Diagnostic, Level
 from workbench.store.quoting import literal, quoted
 
 if TYPE_CHECKING:
@@ -19,30 +19,6 @@ if TYPE_CHECKING:
 
 VIEWS = Path(__file__).parent / "views"
 _SOURCES = re.compile(r"(?:FROM|JOIN)\s+(\w+)")
-
-# Measured columns that views and saved queries read: they exist even where no dictionary has arrived yet.
-_READ: dict[str, dict[str, str]] = {
-    "step": {
-        "success": "DOUBLE", "seconds_rollout": "DOUBLE", "seconds_update": "DOUBLE", "seconds_evaluation": "DOUBLE",
-        "seconds_record": "DOUBLE", "seconds_total": "DOUBLE", "tokens_trained": "BIGINT",
-    },
-    "minibatch": {
-        "grad_norm": "DOUBLE", "clip_frac": "DOUBLE", "ratio_max": "DOUBLE", "ess_frac": "DOUBLE",
-        "clip_bias_norm": "DOUBLE",
-    },
-    "trajectory": {"success": "BOOLEAN"},
-    "turn": {
-        "status": "VARCHAR", "n_tokens": "BIGINT", "ratio_geo": "DOUBLE", "ratio_max": "DOUBLE",
-        "log_ratio_sum": "DOUBLE", "clip_frac": "DOUBLE", "approx_kl": "DOUBLE", "entropy": "DOUBLE",
-        "advantage": "DOUBLE", "ratio_mass_frac": "DOUBLE", "gradient_share": "DOUBLE", "value": "DOUBLE",
-        "value_error": "DOUBLE",
-    },
-    "turn_step": {
-        "n_turns": "BIGINT", "n_tokens": "DOUBLE", "ratio_geo": "DOUBLE", "ratio_max": "DOUBLE", "clip_frac": "DOUBLE",
-        "approx_kl": "DOUBLE", "entropy": "DOUBLE", "advantage": "DOUBLE", "value_error": "DOUBLE",
-        "ratio_mass_frac": "DOUBLE", "gradient_share": "DOUBLE",
-    },
-}  # fmt: skip
 
 
 def comment(description: str | None, unit: str | None, formula: str | None) -> str:
@@ -53,27 +29,6 @@ def comment(description: str | None, unit: str | None, formula: str | None) -> s
     if formula:
         text += f" = {formula}"
     return text.strip()
-
-
-def alarm_words(alarm: Alarm | None) -> str | None:
-    """A trip-wire in words: `above 2 x the run's own baseline at 3 points: reason`; None without one."""
-    if alarm is None:
-        return None
-    times = " x the run's own baseline" if alarm.relative else ""
-    points = f" at {alarm.points} points" if alarm.points > 1 else ""
-    return f"{alarm.when} {alarm.value:g}{times}{points}: {alarm.reason}"
-
-
-def dictionary_rows(dictionary: Sequence[Diagnostic]) -> list[tuple[str | float | None, ...]]:
-    """The rows of table `diagnostic` that declare `dictionary`, in the order of its columns."""
-    return [
-        (
-            d.name, d.table, d.level.value, d.unit.value, d.formula, d.source, alarm_words(d.alarm),
-            d.alarm.when if d.alarm else None, d.alarm.value if d.alarm else None,
-            d.alarm.warmup if d.alarm and d.alarm.relative else None, d.description, d.sql_type,
-        )
-        for d in dictionary
-    ]  # fmt: skip
 
 
 def views() -> dict[str, tuple[str, str]]:
@@ -89,8 +44,8 @@ def views() -> dict[str, tuple[str, str]]:
     return {name: found[name] for name in TopologicalSorter(reads).static_order()}
 
 
-def ddl() -> list[str]:
-    """The statements that bring any database, empty or older, to the present schema; each may run again."""
+def table_ddl() -> list[str]:
+    """The statements that give any database, empty or older, our tables and columns; each may run again."""
     statements = []
     for table in TABLES:
         name = quoted(table.name)
@@ -100,16 +55,19 @@ def ddl() -> list[str]:
         for c in table.columns:
             statements.append(f"ALTER TABLE {name} ADD COLUMN IF NOT EXISTS {quoted(c.name)} {c.type}")
             statements.append(f"COMMENT ON COLUMN {name}.{quoted(c.name)} IS {literal(c.description)}")
-        for column, kind in _READ.get(table.name, {}).items():
-            statements.append(f"ALTER TABLE {name} ADD COLUMN IF NOT EXISTS {quoted(column)} {kind}")
-    statements += rollup.ddl()
+    return statements
+
+
+def view_ddl() -> list[str]:
+    """The statements that make the views; they read measured columns, which have to be there."""
+    statements = []
     for view, (grain, body) in views().items():
         statements.append(f"CREATE OR REPLACE VIEW {quoted(view)} AS {body}")
         statements.append(f"COMMENT ON VIEW {quoted(view)} IS {literal(grain)}")
     return statements
 
 
-def is_current(connection: DuckDBPyConnection, dictionary: Sequence[Diagnostic] = ()) -> bool:
+def is_current(connection: DuckDBPyConnection, dictionary: Sequence[Diagnostic] = CATALOGUE) -> bool:
     """True where the database has this schema and every diagnostic of `dictionary`."""
     return _marked(connection) and not _missing(connection) and not _undeclared(connection, dictionary)
 
@@ -132,20 +90,21 @@ def refuse_strange(connection: DuckDBPyConnection) -> None:
         raise duckdb.CatalogException(f"table {', '.join(gone)} was dropped from it")
 
 
-def create(connection: DuckDBPyConnection, dictionary: Sequence[Diagnostic] = ()) -> None:
+def create(connection: DuckDBPyConnection, dictionary: Sequence[Diagnostic] = CATALOGUE) -> None:
     """Create or update tables, comments and views in one transaction; does nothing where the schema is current."""
     if is_current(connection, dictionary):
         return
     refuse_strange(connection)
     connection.execute("BEGIN")
-    for statement in ddl():
+    for statement in table_ddl():
         connection.execute(statement)
-    if rows := dictionary_rows(_undeclared(connection, dictionary)):
-        names = [c.name for c in spec_table("diagnostic").columns]
-        lists = ", ".join(f"unnest(${name})" for name in names)
-        columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-        connection.execute(f"INSERT INTO diagnostic ({', '.join(names)}) SELECT {lists}", columns)
+    if new := _undeclared(connection, dictionary):
+        columns = rows_of(new)
+        lists = ", ".join(f"unnest(${name})" for name in columns)
+        connection.execute(f"INSERT INTO diagnostic ({', '.join(columns)}) SELECT {lists}", columns)
     add_measured_columns(connection)
+    for statement in view_ddl():
+        connection.execute(statement)
     # The hash is kept in a macro: unlike a table of one row it stays out of the list of tables.
     connection.execute(f"CREATE OR REPLACE MACRO sorl_schema() AS {literal(_fingerprint())}")
     connection.execute("COMMIT")
@@ -158,7 +117,6 @@ def add_measured_columns(connection: DuckDBPyConnection) -> None:
         connection.execute(f"ALTER TABLE {quoted(table)} ADD COLUMN IF NOT EXISTS {quoted(name)} {full}")
         words = literal(comment(description, unit, formula))
         connection.execute(f"COMMENT ON COLUMN {quoted(table)}.{quoted(name)} IS {words}")
-    rollup.fit(connection)
 
 
 _MEASURED = [t.name for t in TABLES if t.name not in ("segment", "diagnostic", "experiment")]
@@ -187,8 +145,7 @@ _TYPES = """
 
 def _objects() -> dict[str, str]:
     """Every table and view of the database, and which of the two it is."""
-    tables = (*(t.name for t in TABLES), SPAN.name, *(r.name for r in ROLLUPS))
-    return dict.fromkeys(tables, "table") | dict.fromkeys(views(), "view")
+    return dict.fromkeys((t.name for t in TABLES), "table") | dict.fromkeys(views(), "view")
 
 
 def _missing(connection: DuckDBPyConnection) -> list[str]:
@@ -211,4 +168,4 @@ def _undeclared(connection: DuckDBPyConnection, dictionary: Sequence[Diagnostic]
 
 
 def _fingerprint() -> str:
-    return sha256("\n".join(ddl()).encode()).hexdigest()
+    return sha256("\n".join(table_ddl() + view_ddl()).encode()).hexdigest()

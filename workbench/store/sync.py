@@ -9,9 +9,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.diagnostics import CATALOGUE
 from workbench.spec import TABLES, Diagnostic, InputError, Table
 from workbench.spec import table as spec_table
-from workbench.store import connect, rollup
+from workbench.store import connect
 from workbench.store.quoting import quoted
 from workbench.store.schema import add_measured_columns, create, is_current, refuse_strange
 from workbench.store.segments import Folder, Segment, alive, run_folders, segments
@@ -62,7 +63,7 @@ class _Plan:
         return bool(self.fresh or self.stale)
 
 
-def sync(runs: Path, dictionary: Sequence[Diagnostic] = (), *, seconds: float = _PATIENCE) -> SyncReport:
+def sync(runs: Path, dictionary: Sequence[Diagnostic] = CATALOGUE, *, seconds: float = _PATIENCE) -> SyncReport:
     """Bring `runs/sorl.duckdb` up to date with the run folders; `dictionary` adds columns nothing was measured in yet.
 
     Raises InputError for a folder that does not exist, connect.Busy when the database is not free within `seconds`.
@@ -168,7 +169,6 @@ def _apply(connection: DuckDBPyConnection, plan: _Plan, disk: _Disk, report: Syn
             _register(connection, good, aside)
             for run_id, status, reason in _misjudged(connection, disk):
                 connection.execute("UPDATE run SET status = ?, reason = ? WHERE run_id = ?", [status, reason, run_id])
-            rollup.roll(connection)
             connection.execute("COMMIT")
         except duckdb.Error as error:
             connection.execute("ROLLBACK")
@@ -241,8 +241,6 @@ def _failing(connection: DuckDBPyConnection, found: list[Segment]) -> list[Segme
     try:
         for table in _ORDER:
             _ingest(connection, spec_table(table), [s for s in found if s.table == table], [])
-        table = ""
-        rollup.roll(connection)
     except duckdb.Error:
         return [s for s in found if s.table == table] or found
     finally:
@@ -267,7 +265,6 @@ def _ingest(connection: DuckDBPyConnection, table: Table, files: list[Segment], 
                 f"SELECT {columns} FROM read_parquet($files, union_by_name = true)",
                 {"files": paths},
             )
-            rollup.note(connection, table.name, paths, names)
     if table.name == "diagnostic":
         add_measured_columns(connection)
 
@@ -333,7 +330,6 @@ def _delete(connection: DuckDBPyConnection, table: str, run_ids: Sequence[str]) 
         condition, parameters = ("true", {}) if "" in run_ids else ("false", {})
     else:
         condition, parameters = "list_contains($runs, run_id)", {"runs": list(run_ids)}
-    rollup.forget(connection, table, run_ids)
     deleted = connection.execute(f"DELETE FROM {quoted(table)} WHERE {condition}", parameters).fetchone()
     return int(deleted[0]) if deleted else 0
 

@@ -5,10 +5,11 @@ point AS (
     FROM query_table($table) JOIN chosen USING (run_id)
     WHERE step BETWEEN list_min($origins) + $first AND list_max($origins) + $last  -- whole row groups are skipped by it
           AND step - origin BETWEEN $first AND $last
+),
+number AS (  -- one CASE costs a fraction of a FILTER on each aggregate
+    SELECT run, bucket, value, CASE WHEN isfinite(value) THEN value END AS finite FROM point WHERE value IS NOT NULL
 )
-SELECT run, bucket, avg(value) FILTER (isfinite(value)) AS mean, min(value) FILTER (isfinite(value)) AS low,
-       max(value) FILTER (isfinite(value)) AS high, count(*) FILTER (NOT isfinite(value)) AS non_finite
-FROM point
-WHERE value IS NOT NULL
+SELECT run, bucket, avg(finite) AS mean, min(finite) AS low, max(finite) AS high, count(*) - count(finite) AS non_finite
+FROM number
 GROUP BY run, bucket
 ORDER BY run, bucket

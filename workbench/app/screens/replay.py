@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import streamlit as st
 
+from workbench.algorithms import ALGORITHMS
 from workbench.app import episodes, export, replays
 from workbench.app.controls import choose, choose_many
-from workbench.app.declared import declared
 from workbench.app.diagnostics import dictionary
 from workbench.app.experiments import choose_experiment, runs
 from workbench.app.figures.chart import chart
@@ -50,7 +50,7 @@ def replay(store: Store) -> None:
     before = [step for step in there if pd.isna(onset) or step <= onset] or there
     with right:
         step = int(choose("step", "Step", [str(s) for s in there], str(before[-1])))
-    algorithms = choose_many("algorithm", "Algorithms", [a["name"] for a in declared()["algorithm"]], _CORE)
+    algorithms = choose_many("algorithm", "Algorithms", list(ALGORITHMS), _CORE)
     trajectory = keep("trajectory", (run, step), _number, lambda t: [] if t is None else [str(t)])
     with st.spinner("Replaying the batch ..."):
         told = replayed(folder, step, algorithms or _CORE, trajectory)

@@ -6,36 +6,13 @@ Nothing heavy is imported here: `sorl plan` checks a grid's faults with it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
+from workbench.objective import Algorithm
 from workbench.spec import FaultSettings, InputError, RunSettings, nearest
 
 Needs = Literal["", "critic", "groups", "clipping", "reference"]
 Hook = Literal["engine", "world", "episodes", "take", "batch", "estimate", "learn", "reference"]
-
-
-class Concerned(Protocol):
-    """What decides whether a fault concerns an algorithm."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        ...
-
-    @property
-    def critic(self) -> bool:
-        """Whether it trains a critic."""
-        ...
-
-    @property
-    def group_size(self) -> int:
-        """Rollouts per prompt unless a run says otherwise; 1 where nothing compares inside a prompt group."""
-        ...
-
-    @property
-    def needs_reference(self) -> bool:
-        """Whether it needs log-probs of a frozen reference."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -166,7 +143,7 @@ def kind(name: str) -> Kind:
     return known[name]
 
 
-def check(run: RunSettings, algorithm: Concerned) -> None:
+def check(run: RunSettings, algorithm: Algorithm) -> None:
     """Whether the fault of `run` can happen to it. Raises InputError where it cannot."""
     if run.fault is None:
         return

@@ -9,9 +9,10 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from workbench.learn.faults import data, masks, rewards, samplers, training, worlds
-from workbench.learn.faults.declared import Concerned, check, kind
+from workbench.learn.faults.declared import check, kind
 from workbench.learn.faults.fault import Fault
 from workbench.learn.faults.hooks import Lab
+from workbench.objective import Algorithm
 from workbench.spec import RunSettings
 
 FAULTS: Mapping[str, type[Fault]] = MappingProxyType(
@@ -47,7 +48,7 @@ FAULTS: Mapping[str, type[Fault]] = MappingProxyType(
 )
 
 
-def inject(run: RunSettings, algorithm: Concerned, policy: PreTrainedModel, tokenizer: Any) -> Lab:
+def inject(run: RunSettings, algorithm: Algorithm, policy: PreTrainedModel, tokenizer: Any) -> Lab:
     """The lab of a run: empty without `[fault]`. Raises InputError for a fault that cannot happen to the run."""
     if run.fault is None:
         return Lab()
