@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from workbench.learn.policy import autocast, log_probs
 from workbench.spec import ComputeSettings, InputError
-from workbench.store.stored import StoredBatch
+from workbench.store.batches import StoredBatch
 
 
 class Policy:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from workbench.objective import Algorithm
     from workbench.replay import Gradients, Replay
     from workbench.replay.tables import Table
-    from workbench.store.stored import StoredBatch
+    from workbench.store.batches import StoredBatch
 
 FORMATS = ("table", "csv", "json", "parquet")
 TABLES = ("summary", "turns", "culprits", "tokens")

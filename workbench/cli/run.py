@@ -125,7 +125,7 @@ def _report(grid: Grid, reader: Reader, results: Sequence[Result], findings: Seq
     from workbench.cli import fairness
     from workbench.cli.region import report
     from workbench.cli.tables import show
-    from workbench.store.console import tail
+    from workbench.store.text import tail
 
     if grid.region is not None:
         report(grid, reader)

@@ -41,7 +41,7 @@ def show(
     from workbench.cli.database import current
     from workbench.cli.text import cell, print_table
     from workbench.grid.folder import cause
-    from workbench.store.console import log_of, tail
+    from workbench.store.text import log_of, tail
 
     reader = current(ctx.obj)
     run_id = find(reader, run)

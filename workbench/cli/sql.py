@@ -50,7 +50,7 @@ def sql(
     """Ask the database in SQL, read-only. Alone: the tables; with a table's name: its columns."""
     from workbench.cli.database import current
     from workbench.spec import InputError, nearest
-    from workbench.store.saved import saved_query
+    from workbench.store.reader import saved_query
 
     if form not in _FORMATS:
         raise InputError(f"--format '{form}' is unknown{nearest(form, _FORMATS)}; allowed: {', '.join(_FORMATS)}")
@@ -141,7 +141,7 @@ def _names(reader: Reader) -> list[str]:
 
 
 def _list_saved() -> None:
-    from workbench.store.saved import saved
+    from workbench.store.reader import saved
 
     echo("\nSaved queries (sorl sql --saved NAME)")
     width = max(len(query.name) for query in saved())

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from workbench.store.console import visible as visible
+from workbench.store.text import visible as visible
 
 _LONGEST = 4000  # characters of a message that quotes what somebody gave
 
