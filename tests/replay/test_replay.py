@@ -13,7 +13,7 @@ import torch
 from tests.learn.tiny import merged, rows, train
 from tests.store.stored_batch import write_batch
 from workbench.algorithms import ALGORITHMS, resolve
-from workbench.cli.network import Policy
+from workbench.cli.replay import Policy
 from workbench.replay import Replay, gradients, play, tables
 from workbench.spec import InputError
 from workbench.store import batches
