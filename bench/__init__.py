@@ -1,1 +1,1 @@
-"""Benchmarks, each beside its baseline: `sorl bench` runs them from a clone; they are not installed."""
+"""Benchmarks, each against its baseline: `sorl bench` runs them from a clone; they are not installed."""

@@ -38,15 +38,17 @@ def commands() -> str:
 
     group = typer.main.get_command(app)
     context = group.make_context("sorl", [], resilient_parsing=True)
-    pages = []
+    verbs: list[tuple[str, Any]] = []
     for name in group.list_commands(context):  # type: ignore[attr-defined]
         verb = group.get_command(context, name)  # type: ignore[attr-defined]
-        pages.append(_verb(name, verb, verb.make_context(f"sorl {name}", [], resilient_parsing=True)))
-    return "\n\n".join(pages)
+        verbs += [(f"{name} {inner}", found) for inner, found in getattr(verb, "commands", {}).items()] or [
+            (name, verb)
+        ]
+    return "\n\n".join(_verb(name, verb) for name, verb in verbs)
 
 
-def _verb(name: str, command: Any, context: Any) -> str:
-    rows = []
+def _verb(name: str, command: Any) -> str:
+    context, rows = command.make_context(f"sorl {name}", [], resilient_parsing=True), []
     for parameter in command.get_params(context):
         if parameter.name == "help":
             continue
@@ -55,7 +57,8 @@ def _verb(name: str, command: Any, context: Any) -> str:
         rows.append((f"`{usage}`", text))
     usage = " ".join(command.collect_usage_pieces(context))
     help_text = inspect.cleandoc(command.help or "").split("\f")[0]
-    return f"## sorl {name}\n\n    sorl {name} {usage}\n\n{help_text}\n\n" + markdown(("argument", "meaning"), rows)
+    page = f"## sorl {name}\n\n    sorl {name} {usage}\n\n{help_text}"
+    return f"{page}\n\n{markdown(('argument', 'meaning'), rows)}" if rows else page
 
 
 # docs/schema.md
@@ -79,7 +82,7 @@ def _table(table: Table) -> str:
 # docs/algorithms.md
 
 ALGORITHM_NOTES = (
-    "Terms beside the rule itself (a KL to the reference, an entropy bonus) are off in every declaration, so that two "
+    "Terms besides the rule itself (a KL to the reference, an entropy bonus) are off in every declaration, so that two "
     "algorithms differ in their rule; `slots.kl` and `learn.entropy_coef` switch them on. Learning rates and clips of "
     "the gradient norm are settings of a run. *Experimental* means that the declaration may not be what its source "
     "does, for the reason given. What we measured is computed from the shipped results of the grid named "
@@ -232,7 +235,7 @@ def causes() -> str:
     from workbench.diagnosis.causes import CAUSES
 
     rows = ((f"`{c.name}`", f"{c.title} ({c.severity})", code((*c.needs, *c.needs_settings)), c.change) for c in CAUSES)
-    return markdown(("cause", "is", "needs", "what to do"), rows)
+    return markdown(("cause", "meaning", "needs", "remedy"), rows)
 
 
 def metric_names() -> str:
@@ -262,7 +265,7 @@ def checks() -> str:
         (f"`{c.name}`", seen[c.seen], f"**{c.severity}**: {c.flags}" if c.flags else "", c.notes, c.reason)
         for c in GUARD
     )
-    return markdown(("check", "seen by", "flagged", "only told", "why"), rows)
+    return markdown(("check", "seen by", "flagged", "only noted", "why"), rows)
 
 
 def stop_rules() -> str:
@@ -308,7 +311,7 @@ def region_settings() -> str:
         )
         for name, field in RegionSettings.model_fields.items()
     )
-    return markdown(("setting", "default", "what it is"), rows)
+    return markdown(("setting", "default", "meaning"), rows)
 
 
 def cell_events() -> str:
@@ -326,9 +329,7 @@ def batch_settings() -> str:
     from workbench.spec import BatchesSettings
 
     found = BatchesSettings.model_fields.items()
-    return markdown(
-        ("setting", "default", "what is kept"), ((f"`{n}`", f.default, f.description or "") for n, f in found)
-    )
+    return markdown(("setting", "default", "meaning"), ((f"`{n}`", f.default, f.description or "") for n, f in found))
 
 
 def batch_arrays() -> str:
@@ -340,7 +341,7 @@ def batch_arrays() -> str:
         (f"`{name}`", axes[a.axes], a.kind, a.text + ("" if a.always else "; where there is one"))
         for name, a in ARRAYS.items()
     )
-    return markdown(("array", "axes", "kind", "what it is"), rows)
+    return markdown(("array", "axes", "kind", "meaning"), rows)
 
 
 def replay_columns() -> str:
@@ -351,7 +352,7 @@ def replay_columns() -> str:
     known = {column.name: column for table in tables.values() for column in table}
     places = {name: [t for t, table in tables.items() if any(c.name == name for c in table)] for name in known}
     rows = ((f"`{n}`", ", ".join(places[n]), c.type, c.description) for n, c in known.items())
-    return markdown(("column", "tables", "type", "what it is"), rows)
+    return markdown(("column", "tables", "type", "meaning"), rows)
 
 
 # docs/findings.md

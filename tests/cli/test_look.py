@@ -68,7 +68,7 @@ def test_show_takes_a_unique_beginning_and_tells_the_run_its_events_and_its_rows
 def test_show_refuses_an_ambiguous_beginning_with_the_candidates(sorl: Any, grid: Path) -> None:
     result = sorl("show", "ppo", runs=grid)
     assert result.exit_code == 2
-    assert "begins 2 runs: ppo-s0-aaaa0000, ppo-s1-aaaa0001" in result.stderr
+    assert "is the prefix of 2 runs: ppo-s0-aaaa0000, ppo-s1-aaaa0001" in result.stderr
 
 
 def test_show_of_an_unknown_run_names_the_nearest(sorl: Any, grid: Path) -> None:
@@ -277,7 +277,7 @@ def test_a_stored_configuration_that_is_none_is_said_and_the_rest_is_told(
     assert ("what is stored of it is no JSON table" in shown.stdout) == (config != '{"collapse": 3}')
     judged = sorl("rescan", "--dry-run", runs=runs)
     assert judged.exit_code == 0, judged.output
-    assert "left alone: run 'odd'" in judged.stderr
+    assert "skipped: run 'odd'" in judged.stderr
     assert "2 runs judged" in judged.stderr
 
 
@@ -287,7 +287,7 @@ def test_a_rescan_leaves_a_run_alone_whose_folder_is_gone(sorl: Any, runs: Path,
     folder.rename(runs / "demo" / "renamed")
     result = sorl("rescan", runs=runs)
     assert result.exit_code == 0, result.output
-    assert "left alone: run 'ppo-s0' has no folder of that name" in result.stderr
+    assert "skipped: run 'ppo-s0' has no folder of that name" in result.stderr
     assert not (runs / "demo" / "ppo-s0").exists()
 
 

@@ -23,7 +23,7 @@ def test_it_tells_all_six_beside_what_was_logged(run: Path, sorl: Sorl) -> None:
     seen = sorl("replay", run, "--step", 5, "--trajectory", 6)
     assert seen.exit_code == 0, seen.output
     assert "step 5: 2 updates in 1 epoch on 8 trajectories" in seen.stdout
-    assert "! its advantages, made again from the stored rewards, differ by up to" in seen.stdout
+    assert "! its advantages, recomputed from the stored rewards, differ by up to" in seen.stdout
     for name in ("ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo", "logged", "By turn"):
         assert name in seen.stdout
 

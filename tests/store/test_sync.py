@@ -421,7 +421,7 @@ def test_a_database_with_tables_of_our_names_is_refused_and_no_segment_is_blamed
     write_run(runs, "demo", "good", shape=small)
     with duckdb.connect(str(runs / "sorl.duckdb")) as connection:
         connection.execute(statement)
-    with pytest.raises(InputError, match=f"{says}.*delete it and type `sorl sync`"):
+    with pytest.raises(InputError, match=f"{says}.*delete it and run `sorl sync`"):
         sync(runs, CATALOGUE)
     assert not list(runs.rglob("*.corrupt"))
 
@@ -436,7 +436,7 @@ def test_a_dropped_table_is_told_and_a_dropped_view_comes_back(runs: Path, small
             sync(runs, CATALOGUE)
             assert one(runs, "SELECT count(*) FROM cell") == 1
         else:
-            with pytest.raises(InputError, match=r"table run was dropped.*delete it and type `sorl sync`"):
+            with pytest.raises(InputError, match=r"table run was dropped.*delete it and run `sorl sync`"):
                 sync(runs, CATALOGUE)
 
 
@@ -444,5 +444,5 @@ def test_a_database_that_was_cut_says_so_when_it_is_read(runs: Path, small: Shap
     write_run(runs, "demo", "good", shape=small)
     sync(runs, CATALOGUE)
     os.truncate(runs / "sorl.duckdb", (runs / "sorl.duckdb").stat().st_size // 2)
-    with pytest.raises(InputError, match="delete it and type `sorl sync`"):
+    with pytest.raises(InputError, match="delete it and run `sorl sync`"):
         Reader(runs).rows("SELECT avg(ratio_geo), max(entropy) FROM turn")

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 def algorithms(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME | diff A B]", help="One algorithm, or diff and two of them.", show_default=False),
+        typer.Argument(
+            metavar="[NAME | diff A B]", help="An algorithm, or diff and two algorithms.", show_default=False
+        ),
     ] = None,
     form: Annotated[str, typer.Option("--format", help="table, md or json.")] = "table",
 ) -> None:

@@ -21,13 +21,13 @@ def app(
     ctx: typer.Context,
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, help="Port; default: 8501, or the next free one.", show_default=False),
+        typer.Option(min=1, max=65535, help="Port; default: 8501 or the next free one.", show_default=False),
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 accepts other machines.")] = "127.0.0.1",
 ) -> None:
-    """Open the web app: every arm side by side, aligned on the collapse, down to the turn and the token."""
+    """Open the web app: arms side by side, aligned on the collapse, down to the turn and the token."""
     if missing := [name for name in _EXTRA if find_spec(name) is None]:
-        raise InputError(f"the app needs {' and '.join(missing)}: type `pip install 'sorl[app]'`")
+        raise InputError(f"the app needs {' and '.join(missing)}: run `pip install 'sorl[app]'`")
     if port is not None:
         _refuse_taken(host, port)
     serve(runs_of(ctx), host, port)
@@ -41,7 +41,7 @@ def serve(runs: Path, host: str, port: int | None) -> None:
     os.environ["SORL_RUNS"] = str(runs.absolute())
     screen = Path(__file__).parents[1] / "app" / "main.py"
     options = ["--server.address", host, *(["--server.port", str(port)] if port else [])]
-    echo(f"runs folder: {runs.absolute()}; Ctrl-C ends the app, never a run", err=True)
+    echo(f"runs folder: {runs.absolute()}; Ctrl-C stops the app, not the runs", err=True)
     sys.exit(streamlit(["run", str(screen), *options], standalone_mode=False))
 
 

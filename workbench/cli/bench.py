@@ -30,11 +30,11 @@ def bench(
     only: Annotated[
         str | None, typer.Option(metavar="PART,PART", help=f"Some of: {', '.join(PARTS)}.", show_default=False)
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Repetitions of each side, in turn.")] = 7,
+    rounds: Annotated[int, typer.Option(min=1, help="Repetitions of each side, alternating.")] = 7,
     output: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Also write every sample here: JSON, Parquet for a study.", show_default=False
+            metavar="FILE", help="Also write every sample to this file: JSON; Parquet for a study.", show_default=False
         ),
     ] = None,
     shipped: Annotated[
@@ -42,8 +42,8 @@ def bench(
         typer.Option(
             "--from",
             metavar="FILE.parquet",
-            help="Read what a study counts from this file: scored cases (diagnose, attribution), results of `sorl "
-            "report --export` (warning, search) or a corpus (warning). Repeat for more than one, but for attribution.",
+            help="Data of a study: scored cases (diagnose, attribution), results of `sorl report --export` (warning, "
+            "search) or a corpus (warning). Repeatable, except for attribution.",
             show_default=False,
         ),
     ] = None,
@@ -56,7 +56,7 @@ def bench(
         typer.Option(metavar="FOLDER", help="browse: keep the synthetic database here.", show_default=False),
     ] = None,
 ) -> None:
-    """Measure speed, each part against its baseline, or rerun a study. Needs a clone of the repository.
+    """Measure speed against baselines, or rerun a study. Needs a clone of the repository.
 
     diagnose: how often `sorl diagnose` names the injected fault, on the finished runs of fault_lab and
     fault_lab_healthy. attribution: how often it names the turn and the tokens of a planted fault. warning: how soon,
@@ -80,7 +80,7 @@ def bench(
     if experiments and study in ("diagnose", "attribution"):
         raise InputError(f"sorl bench {study} takes no experiment, and got '{experiments[0]}'")
     if study == "attribution" and len(shipped or []) > 1:
-        raise InputError("sorl bench attribution counts the cases of one --from")
+        raise InputError("sorl bench attribution takes one --from")
     echo(_page(study, runs_of(ctx), experiments or [], shipped or [], output))
 
 

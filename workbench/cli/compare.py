@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 def compare(
     ctx: typer.Context,
-    experiment: Annotated[str, typer.Argument(help="Experiment, or its grid file.", show_default=False)],
+    experiment: Annotated[str, typer.Argument(help="An experiment or its grid file.", show_default=False)],
     form: Annotated[
-        str, typer.Option("--format", help="table, csv, md, latex or json; csv and json hold every raw figure.")
+        str, typer.Option("--format", help="table, csv, md, latex or json; csv and json hold unrounded numbers.")
     ] = "table",
     against: Annotated[
         str | None,
-        typer.Option(
-            metavar="ARM", help="Arm that the others are compared with; default: the first.", show_default=False
-        ),
+        typer.Option(metavar="ARM", help="Reference arm; default: the first.", show_default=False),
     ] = None,
     export: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE.csv", help="Also write each run's time to collapse or censoring there.", show_default=False
+            metavar="FILE.csv",
+            help="Also write each run's time to collapse or censoring to this file.",
+            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -108,7 +108,7 @@ def _check_arm(name: str | None, arms: list[str], experiment: str) -> None:
 
 
 def _export(each: pd.DataFrame, file: Path) -> None:
-    """One line per run: run_id, arm, seed, time in steps, event (1 = the collapse, 0 = censored)."""
+    """Write one line per run: run_id, arm, seed, time in steps, event (1 = the collapse, 0 = censored)."""
     from workbench.analysis.survival import observed
     from workbench.cli.shared import note
     from workbench.spec import InputError
@@ -122,7 +122,7 @@ def _export(each: pd.DataFrame, file: Path) -> None:
 
 
 def in_file_order(each: pd.DataFrame, file: Path) -> pd.DataFrame:
-    """Arms in the order of the grid file that lies beside the runs; those that it does not name come last."""
+    """Sort arms in the order of the grid file next to the runs; arms that it does not name come last."""
     from workbench.grid.config import load
     from workbench.spec import InputError
 
@@ -253,7 +253,7 @@ def describe_region(grid: Grid, form: str, time: Estimate) -> None:
 
 
 def _rows(region: Region) -> list[dict[str, Any]]:
-    """One row per arm: the finished and the present runs of each column."""
+    """Return one row per arm: the finished and the present runs of each column."""
     from workbench.grid.cell import short
 
     rows = []

@@ -1,4 +1,4 @@
-"""`sorl diagnose RUN|FOLDER|FILE`: what went wrong, since when, how sure, and what to try."""
+"""`sorl diagnose RUN|FOLDER|FILE`: find the cause of a collapse, its first step, its evidence and a remedy."""
 
 from __future__ import annotations
 
@@ -26,26 +26,24 @@ def diagnose(
         str,
         typer.Argument(
             metavar="RUN|FOLDER|FILE",
-            help="A run's id or the beginning of one, an experiment or its folder, or the log of another trainer "
+            help="A run id or a unique prefix, an experiment or its folder, or the log of another trainer "
             "(.jsonl, .csv, .parquet, trainer_state.json).",
             show_default=False,
         ),
     ],
     step: Annotated[
         int | None,
-        typer.Option(
-            min=0, help="Of one run: who carries this step, turn by turn and with its tokens.", show_default=False
-        ),
+        typer.Option(min=0, help="For one run: rank the turns and tokens that dominate this step.", show_default=False),
     ] = None,
     form: Annotated[str, typer.Option("--format", help="text, md or json.")] = "text",
     fail_on: Annotated[
         str | None,
         typer.Option(
-            metavar="LEVEL", help="Exit code 1 on a finding of this level (info, warning, critical) or worse."
+            metavar="LEVEL", help="Exit with code 1 on a finding of this severity (info, warning, critical) or higher."
         ),
     ] = None,
 ) -> None:
-    """Name the cause, the first signal and the culprit of what went wrong, with the evidence; of live runs as well."""
+    """Find the cause of a collapse, its first signal and its trajectory, with evidence. Live runs work too."""
     from workbench.diagnosis.diagnose import diagnose as judged
     from workbench.spec import InputError, nearest
 
@@ -64,7 +62,7 @@ def diagnose(
 
 
 def carriers(runs: str, run: str, step: int, form: str) -> str:
-    """The turns of a stored step that its other tokens do not explain, as text (md the same) or JSON."""
+    """Rank the turns of a stored step that its other tokens do not explain, as text (also for md) or JSON."""
     from workbench.cli.replay import run_folder
     from workbench.diagnosis.attribution import attribute
     from workbench.diagnosis.diagnose import culprit_as_dict, ranking
@@ -78,7 +76,7 @@ def carriers(runs: str, run: str, step: int, form: str) -> str:
 
 
 def logs(runs: Path, what: str) -> Iterator[Log]:
-    """The logs that the word names: a file, the runs of an experiment or folder, or one run."""
+    """Yield the logs that an argument names: a file, the runs of an experiment or folder, or one run."""
     from workbench.analysis.runs import runs as runs_in
     from workbench.cli.shared import current
     from workbench.cli.show import find
@@ -107,7 +105,7 @@ def logs(runs: Path, what: str) -> Iterator[Log]:
 
 
 def _named(folder: Path, runs: Path) -> str:
-    """The experiment or run whose folder this is; InputError for one that lies in another runs folder, or is none."""
+    """Return the experiment or run of a folder. Raises InputError if it lies in another runs folder or is none."""
     from workbench.spec import InputError
 
     if runs in (folder.parent, folder.parent.parent):
@@ -120,14 +118,14 @@ def _named(folder: Path, runs: Path) -> str:
 
 
 def judge(scores: Sequence[float | None], steps: Sequence[int]) -> dict[str, Any]:
-    """What the collapse rule says of a foreign log's scores, as columns of table `run`."""
+    """Apply the collapse rule to the scores of a foreign log; return columns of table `run`."""
     from workbench.diagnostics.collapse import judge as rule
 
     return rule(scores, steps=steps).columns()
 
 
 def rendered(found: Sequence[Diagnosis], form: str) -> str:
-    """The diagnoses in one of FORMATS."""
+    """Format the diagnoses in one of FORMATS."""
     from workbench.diagnosis.diagnose import as_dict, markdown, text
 
     if form == "json":

@@ -1,4 +1,4 @@
-"""`sorl doctor`: check the installation and the runs folder; each problem comes with the command that mends it."""
+"""`sorl doctor`: check the installation and the runs folder; each problem comes with the command that fixes it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LOW_DISK, _NO_DISK = 5e9, 0.5e9  # bytes: a grid of the default size records we
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the report; `todo` is what to type."""
+    """One line of the report; `todo` is the command to run."""
 
     state: Literal["ok", "warn", "fail"]
     what: str
@@ -33,7 +33,7 @@ class Check:
 
 
 def doctor(ctx: typer.Context) -> None:
-    """Check versions, processor, disk, runs folder, database and segments; exit code 1 if something must be fixed."""
+    """Check versions, processor, disk, runs folder, database and segments. Exit code 1: something must be fixed."""
     failed = False
     checks: tuple[Callable[[], Iterator[Check]], ...] = (
         versions, processor, accelerator, lambda: disk(ctx.obj), lambda: folder(ctx.obj), lambda: database(ctx.obj),
@@ -91,7 +91,7 @@ def disk(runs: Path) -> Iterator[Check]:
     if free < _NO_DISK:
         yield Check("fail", words, "free some space, or put runs elsewhere: --runs DIR or SORL_RUNS=DIR")
     elif free < _LOW_DISK:
-        yield Check("warn", words, "sorl sql --saved storage shows what takes the room")
+        yield Check("warn", words, "sorl sql --saved storage shows what uses the space")
     else:
         yield Check("ok", words)
 
@@ -149,7 +149,7 @@ def _segments(reader: Reader) -> Iterator[Check]:
         yield Check(
             "warn",
             f"corrupt segment of run '{run_id}': {file}",
-            "its rows are lost; `sorl run FILE.toml --fresh` redoes it",
+            "its rows are lost; `sorl run FILE.toml --fresh` trains the run again",
         )
     if not rows:
         yield Check("ok", "no corrupt segments")

@@ -17,24 +17,27 @@ _METAVAR = "NAME|FILE"
 
 def eval(
     ctx: typer.Context,
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or the beginning of one.", show_default=False)],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run id or a unique prefix of one.", show_default=False)],
     data: Annotated[
-        str, typer.Option(metavar=_METAVAR, help="A benchmark, or a .jsonl or .parquet file.", show_default=False)
+        str,
+        typer.Option(
+            metavar=_METAVAR, help="A benchmark name, or a .jsonl or .parquet file of questions.", show_default=False
+        ),
     ],
     split: Annotated[
         str | None,
-        typer.Option(help="Split of a benchmark; default: the one that is usually reported.", show_default=False),
+        typer.Option(help="Split of the benchmark; default: the one that papers report.", show_default=False),
     ] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Ask only the first N questions.", show_default=False)
     ] = None,
     corpus: Annotated[
-        Path | None, typer.Option(metavar="FILE.jsonl", help="Search these passages by BM25.", show_default=False)
+        Path | None, typer.Option(metavar="FILE.jsonl", help="Search these passages with BM25.", show_default=False)
     ] = None,
     retriever: Annotated[
-        str | None, typer.Option(metavar="URL", help="Search through this server.", show_default=False)
+        str | None, typer.Option(metavar="URL", help="Search with this retrieval server.", show_default=False)
     ] = None,
-    search: Annotated[bool, typer.Option(help="--no-search: the retriever returns nothing.")] = True,
+    search: Annotated[bool, typer.Option(help="With --no-search the retriever returns nothing.")] = True,
     topk: Annotated[int, typer.Option(min=1, max=5, help="Passages per search.")] = 3,
     max_turns: Annotated[
         int | None, typer.Option(min=1, help="Turns per episode; default: as trained.", show_default=False)
@@ -43,7 +46,7 @@ def eval(
         int | None, typer.Option(min=4, help="Tokens per turn; default: as trained.", show_default=False)
     ] = None,
     step: Annotated[
-        int | None, typer.Option(min=0, help="Step of the checkpoint; default: the newest.", show_default=False)
+        int | None, typer.Option(min=0, help="Step of the checkpoint; default: the newest one.", show_default=False)
     ] = None,
     greedy: Annotated[bool, typer.Option("--greedy", help="Take the most likely token instead of sampling.")] = False,
     batch: Annotated[int, typer.Option(min=1, help="Episodes per batch.")] = 64,
@@ -117,6 +120,6 @@ def _tokenizer(folder: Path, runs: Path, settings: RunSettings) -> Any:
 
     from workbench.learn.warmstart import ensure
 
-    beside = folder / "policy"
-    known = (beside / "tokenizer.json").is_file()
-    return AutoTokenizer.from_pretrained(beside if known else ensure(settings, runs / ".cache"))
+    saved = folder / "policy"
+    known = (saved / "tokenizer.json").is_file()
+    return AutoTokenizer.from_pretrained(saved if known else ensure(settings, runs / ".cache"))

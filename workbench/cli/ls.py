@@ -28,12 +28,10 @@ _RUNS = """
 
 def ls(
     ctx: typer.Context,
-    experiment: Annotated[str | None, typer.Argument(help="Only this one, with its runs.", show_default=False)] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Also the runs that a later `sorl run --fresh` replaced.")
-    ] = False,
+    experiment: Annotated[str | None, typer.Argument(help="List only this experiment.", show_default=False)] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Include runs that `sorl run --fresh` replaced.")] = False,
 ) -> None:
-    """Experiments and their runs; `sorl ls EXPERIMENT` for one of them."""
+    """List the experiments with their runs, or one experiment with `sorl ls EXPERIMENT`."""
     from workbench.cli.shared import current, note
     from workbench.cli.tables import print_table
     from workbench.spec import COLLAPSED, InputError, nearest
@@ -58,6 +56,6 @@ def ls(
 def _heading(row: tuple[Any, ...]) -> str:
     name, runs, finished, running, stopped, collapsed, falling, _, question = row
     counts = [f"{runs} runs", f"{finished} finished"]
-    told = ((running, "running"), (stopped, "stopped"), (collapsed, "collapsed"), (falling, "falling at the end"))
-    counts += [f"{n} {word}" for n, word in told if n]
+    others = ((running, "running"), (stopped, "stopped"), (collapsed, "collapsed"), (falling, "falling at the end"))
+    counts += [f"{n} {word}" for n, word in others if n]
     return f"{name}: {', '.join(counts)}" + (f"\n{question}" if question else "")

@@ -39,7 +39,7 @@ class Verbs(TyperGroup):
         return [verb for verb in VERBS if find_spec(f"workbench.cli.{verb}")]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of a verb; None for an unknown one, which is then refused with the nearest name."""
+        """The command of a verb; None for an unknown one, which is refused with the nearest name."""
         if cmd_name not in self.list_commands(ctx):
             return None
         if self._listing:

@@ -29,7 +29,7 @@ def plan(
     ctx: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="Grid file.", show_default=False)],
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time; default: one a core.", show_default=False)
+        int | None, typer.Option(min=1, help="Runs at a time; default: one per core.", show_default=False)
     ] = None,
     changes: Changes = None,
     arms: Arms = None,
@@ -41,11 +41,12 @@ def plan(
     incidence: Annotated[
         float | None,
         typer.Option(
-            help="Share of the reference arm's runs that collapse; default: of recorded runs.", show_default=False
+            help="Share of the reference arm's runs that collapse; default: estimated from recorded runs.",
+            show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Show the cells of a grid, their differences, which effects its seeds can detect, and the time; runs nothing."""
+    """Show the cells of a grid, how they differ, the effects that its seeds can detect, and the time. Runs nothing."""
     check_format(form, ("table", "md", "json"))
     from workbench.cli.compare import describe_region
     from workbench.grid.history import History
@@ -137,7 +138,7 @@ def _slots(arms: dict[str, RunSettings]) -> pd.DataFrame:
 
 
 def needs(settings: RunSettings) -> Needs:
-    """What an iteration takes; the middle between the least and the most, where that depends on the episodes."""
+    """Return the work of an iteration, the mean of least and most where it depends on the episodes."""
     from workbench.algorithms import resolve
     from workbench.grid.plan import Needs
 
@@ -165,7 +166,7 @@ class Seeds:
     comparisons: int
 
     def numbers(self) -> dict[str, Any]:
-        """Every figure, for a program; `alpha` is divided by the number of comparisons where all are to hold."""
+        """Return every figure, for a program; `alpha` is divided by the number of comparisons where all are to hold."""
         from workbench.analysis.stats import (
             ALPHA,
             collapses_needed,
@@ -193,7 +194,7 @@ class Seeds:
         }
 
     def sentences(self) -> str:
-        """The same in words, with what is assumed."""
+        """Return the same in words, with the assumptions."""
         n, planned = self.numbers(), "1 seed" if self.planned == 1 else f"{self.planned} seeds"
         corrected = (
             f" ({n['seeds_for_all_comparisons']} to detect it in each of {self.comparisons} comparisons)"
@@ -215,7 +216,7 @@ class Seeds:
 
 
 def seeds_for(grid: Grid, runs: Path, hazard_ratio: float, power: float, share: float | None = None) -> Seeds | None:
-    """What the seeds of `grid` can detect; None for a grid of one arm, which compares nothing.
+    """Return the effects that the seeds of `grid` can detect; None for a grid of one arm.
 
     `share` is the incidence to assume; None = that of recorded runs of the grid's arms. Raises InputError for numbers
     out of range.
@@ -224,11 +225,11 @@ def seeds_for(grid: Grid, runs: Path, hazard_ratio: float, power: float, share: 
 
     if hazard_ratio <= 0 or hazard_ratio == 1:
         raise InputError(
-            f"--hazard-ratio {hazard_ratio:g} is no effect: it must be above 0 and not 1; type e.g. --hazard-ratio 0.2"
+            f"--hazard-ratio {hazard_ratio:g} is no effect: it must be above 0 and not 1, e.g. --hazard-ratio 0.2"
         )
     for name, value, low in (("power", power, ALPHA), ("incidence", share, 0)):
         if value is not None and not low < value < 1:
-            raise InputError(f"--{name} {value:g} is not between {low:g} and 1; type e.g. --{name} 0.8")
+            raise InputError(f"--{name} {value:g} is not between {low:g} and 1; use e.g. --{name} 0.8")
     if len(grid.arms) < 2:
         return None
     arms = {cell.arm: cell.settings for cell in grid.cells}
@@ -237,7 +238,7 @@ def seeds_for(grid: Grid, runs: Path, hazard_ratio: float, power: float, share: 
 
 
 def recorded_incidence(arms: Mapping[str, RunSettings], runs: Path) -> Incidence:
-    """The Kaplan-Meier incidence, at the end of a run, of the arm that collapsed most often in the recorded runs.
+    """Return the Kaplan-Meier incidence, at the end of a run, of the recorded arm that collapsed most often.
 
     Runs count for an arm if they share all its settings but the seed. If all or none of the runs have collapsed,
     (k + 1/2) / (n + 1) keeps the figure off 1; without a recorded collapse it is ASSUMED.

@@ -51,46 +51,61 @@ _TRUE = ("grad_norm", "clip_bias_norm", "gradient_cosine")
 def replay(
     ctx: typer.Context,
     run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run's id, the beginning of one, or its folder.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="RUN", help="A run id, a unique prefix of one, or the run's folder.", show_default=False
+        ),
     ],
     step: Annotated[
-        int | None, typer.Option(min=0, help="Step whose batch is stored; without it they are listed.")
+        int | None, typer.Option(min=0, help="Step of the stored batch; without it the stored steps are listed.")
     ] = None,
     algorithm: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Again for more; default: six.", show_default=False),
+        typer.Option(
+            metavar="NAME",
+            help="Algorithm to replay; repeatable. Default: the six of the core grid.",
+            show_default=False,
+        ),
     ] = None,
     change: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="SLOT.OPTION=VALUE", help="Change a slot of each, as clip.high=0.3."),
+        typer.Option(
+            "--set",
+            metavar="SLOT.OPTION=VALUE",
+            help="Change an option of every algorithm, e.g. clip.high=0.3. Repeatable.",
+        ),
     ] = None,
     variants: Annotated[
-        Path | None, typer.Option(metavar="FILE.toml", help="A table a variant, base and slots.", show_default=False)
+        Path | None,
+        typer.Option(metavar="FILE.toml", help="Variants: one table each, with base and slots.", show_default=False),
     ] = None,
     update: Annotated[
-        list[int] | None, typer.Option(min=0, help="Only this optimizer update; again for more.", show_default=False)
+        list[int] | None, typer.Option(min=0, help="Only this optimizer update. Repeatable.", show_default=False)
     ] = None,
     trajectory: Annotated[
-        int | None, typer.Option(min=0, help="Also every token of this trajectory.", show_default=False)
+        int | None, typer.Option(min=0, help="Also list every token of this trajectory.", show_default=False)
     ] = None,
     tokens: Annotated[
-        bool, typer.Option("--tokens", help="Every token of --trajectory, or of the one that carries most.")
+        bool,
+        typer.Option(
+            "--tokens", help="List every token of --trajectory, by default of the one with the largest gradient share."
+        ),
     ] = False,
-    top: Annotated[int, typer.Option(min=0, help="Turns with the largest gradient share, of each algorithm.")] = 3,
+    top: Annotated[int, typer.Option(min=0, help="Turns to list per algorithm, by gradient share.")] = 3,
     gradients: Annotated[
-        bool, typer.Option("--gradients", help="True gradients, where the weights are stored (slower).")
+        bool, typer.Option("--gradients", help="Also compute true gradients; needs stored weights, slower.")
     ] = False,
     table: Annotated[
         str | None, typer.Option(metavar="NAME", help=f"Only one of: {', '.join(TABLES)}.", show_default=False)
     ] = None,
     form: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")] = "table",
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file.")] = None,
     double: Annotated[bool, typer.Option("--float64", help="Compute in float64 instead of float32.")] = False,
     threads: Annotated[int, typer.Option(min=1, help="Torch threads.")] = 1,
 ) -> None:
-    """What each algorithm would have done with a stored batch: loss, ratios, clips, and who carries the gradient.
+    """Run a stored batch through several algorithms: losses, ratios, clips and gradient shares.
 
-    Advantages are made again by each algorithm's own rule; what a batch cannot say is NULL, with the reason.
+    Each algorithm recomputes its own advantages. A value that the batch does not determine is NULL, with the reason.
     """
     from workbench.cli.tables import check_format
     from workbench.store import batches
@@ -133,7 +148,7 @@ def replay(
     }
     if table is not None:
         found = {table: found[table]}
-    _tell(folder.name, done, found, form, output)
+    _write(folder.name, done, found, form, output)
     if taken is not None and taken.reason:
         from workbench.cli.shared import note
 
@@ -147,7 +162,7 @@ def _gradients(stored: StoredBatch, algorithms: Mapping[str, Algorithm], done: R
 
 
 def run_folder(runs: Path | str, run: str) -> Path:
-    """The folder of a run that is named by its id, by the beginning of one, or by the folder itself."""
+    """Return the folder of a run, given its id, a unique prefix, or the folder itself."""
     if (Path(run) / "config.toml").is_file():
         return Path(run).resolve()
     from workbench.cli.shared import current
@@ -157,18 +172,18 @@ def run_folder(runs: Path | str, run: str) -> Path:
 
 
 def folder_of(runs: Path, run_id: str) -> Path:
-    """The folder of a run that the database knows. Raises InputError where there is none of its name any more."""
+    """Return the folder of a recorded run. Raises InputError if it was renamed or removed."""
     from workbench.store.segments import run_folders
 
     found = next((folder.path for folder in run_folders(runs) if folder.run_id == run_id), None)
     if found is None:
         raise InputError(
-            f"run '{run_id}' has no folder of that name in '{runs}': it was renamed or removed; give it its name back"
+            f"run '{run_id}' has no folder of that name in '{runs}': it was renamed or removed; restore its name"
         )
     return found
 
 
-def _tell(run: str, done: Replay, found: dict[str, Table], form: str, output: Path | None) -> None:
+def _write(run: str, done: Replay, found: dict[str, Table], form: str, output: Path | None) -> None:
     from workbench.cli.sql import write
     from workbench.store.text import as_csv, as_json
 
@@ -179,12 +194,12 @@ def _tell(run: str, done: Replay, found: dict[str, Table], form: str, output: Pa
         (one,) = found.values()
         write(as_csv(one.columns, one.rows), output)
     elif form == "json":
-        told: dict[str, Any] = {
+        document: dict[str, Any] = {
             "run": run, "step": done.stored.step, "own": done.own, "updates": len(done.stored.updates),
             "trajectories": len(done.stored.tokens), "advantage_gap": done.advantage_gap, "reasons": dict(done.reasons),
             **{name: table.records() for name, table in found.items()},
         }  # fmt: skip
-        write(json.dumps(as_json(told), ensure_ascii=False, allow_nan=False, indent=1) + "\n", output)
+        write(json.dumps(as_json(document), ensure_ascii=False, allow_nan=False, indent=1) + "\n", output)
     elif output is not None:
         write("\n".join(as_csv(table.columns, table.rows) for table in found.values()), output)
     else:
@@ -203,23 +218,23 @@ def _print(run: str, done: Replay, found: dict[str, Table]) -> None:
     )
     if done.advantage_gap is not None and done.advantage_gap > 1e-3:
         echo(
-            f"! its advantages, made again from the stored rewards, differ by up to {done.advantage_gap:.3g} from "
-            "those that it was trained on"
+            f"! its advantages, recomputed from the stored rewards, differ by up to {done.advantage_gap:.3g} from "
+            "the advantages it was trained on"
         )
     titles = {
-        "summary": "All updates together; logged is what the trainer wrote down then",
+        "summary": "All updates together; source logged: by the trainer",
         "turns": "By turn",
-        "culprits": "Turns that carry most of the gradient",
+        "culprits": "Turns with the largest gradient share",
         "tokens": "Tokens; weight = d loss / d log-prob",
     }
     for name, table in found.items():
-        told = table.records()
-        measured = [c for c in _TRUE if any(row.get(c) is not None for row in told if row.get("source") != "logged")]
+        records = table.records()
+        measured = [c for c in _TRUE if any(row.get(c) is not None for row in records if row.get("source") != "logged")]
         columns = [*_SHOWN[name], *measured]
-        several = name != "tokens" and any(row["update"] is None for row in told if "update" in row)
+        several = name != "tokens" and any(row["update"] is None for row in records if "update" in row)
         rows = [
             [row[c] for c in columns]
-            for row in told
+            for row in records
             if not (several and row.get("update", None) is not None) and not row.get("reason")
         ]
         echo(f"\n{titles[name]}")
@@ -250,7 +265,7 @@ def _write_parquet(table: Table, output: Path) -> None:
 def algorithms_of(
     meta: Mapping[str, Any], names: Sequence[str], file: Path | None, changes: Sequence[str]
 ) -> tuple[str, dict[str, Algorithm]]:
-    """The label of the algorithm that ran (`meta` of its batch), and all to replay by label, that one first.
+    """Return the label of the algorithm that ran (from `meta` of its batch), and all to replay, that one first.
 
     `names`: known algorithms, each with the slots that `changes` (`clip.high=0.3`) set; without names and without
     `file` the six of the core, or with changes only the one that ran, changed. `file`: a table a variant, {base = ...,
@@ -311,7 +326,7 @@ def _variants(file: Path | None) -> dict[str, dict[str, Any]]:
     except ValueError as error:
         raise InputError(f"--variants '{file}' is not valid TOML: {error}; {example}") from None
     if not found or not all(isinstance(table, dict) for table in found.values()):
-        raise InputError(f"--variants '{file}' has something else than tables at its top; {example}")
+        raise InputError(f"--variants '{file}' must hold one table per variant; {example}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""`sorl report EXPERIMENT`: everything that an experiment says, on one page that works offline."""
+"""`sorl report EXPERIMENT`: write the results of experiments as one page that works offline."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ def report(
     experiments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="EXPERIMENT", help="Experiments; the claims are judged on all their runs.", show_default=False
+            metavar="EXPERIMENT", help="Experiments; the claims are judged on all their runs together.", show_default=False
         ),
     ] = None,
     files: Annotated[
         list[Path] | None,
         typer.Option(
-            "--from", metavar="FILE.parquet", help="Results that --export wrote, instead of runs.", show_default=False
+            "--from", metavar="FILE.parquet", help="Read results that --export wrote. Repeatable.", show_default=False
         ),
     ] = None,
     form: Annotated[str, typer.Option("--format", help="html or md.")] = "html",
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Default: report-EXPERIMENT.html; md: stdout.",
+        typer.Option("--output", "-o", metavar="FILE", help="Output file; default: report-EXPERIMENT.html, for md stdout.",
                      show_default=False),
     ] = None,
     export: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE.parquet",
-            help="Only write the experiment's run-level results there, with those of --from.",
+            help="Write only the run-level results, merged with those of --from, to this file.",
             show_default=False,
         ),
     ] = None,
 ) -> None:  # fmt: skip
-    """Write the report of experiments: question, verdicts on the paper's claims, design, figures, tables, settings."""
+    """Write a report: question, verdicts on the paper's claims, design, figures, tables and settings."""
     from workbench.cli.results import gather
 
     check_format(form, FORMATS)
@@ -58,7 +58,7 @@ def report(
     if not names and not files:
         raise InputError("name an experiment (`sorl ls` lists them), or a file: `sorl report --from FILE.parquet`")
     if form == "html" and export is None and find_spec("plotly") is None:
-        raise InputError("the figures need plotly: type `pip install 'sorl[app]'`, or `--format md` for none")
+        raise InputError("the figures need plotly: run `pip install 'sorl[app]'`, or use `--format md`")
     found = gather(runs_of(ctx), names, files or [])
     if export is not None:
         # Files before runs: of a run that is in both, the one in the runs folder is the newer.
@@ -72,7 +72,7 @@ def report(
 
 
 def written(found: Sequence[Results], lines: Sequence[str], form: str, level: int = 1) -> str:
-    """The report as html or md; in md its title has a heading of `level`."""
+    """Return the report as html or md; in md the title is a heading of `level`."""
     from workbench.app.report.content import report as contents
 
     if form == "md":
@@ -85,14 +85,14 @@ def written(found: Sequence[Results], lines: Sequence[str], form: str, level: in
 
 
 def commands(found: Sequence[Results], names: Sequence[str], files: Sequence[Path]) -> list[str]:
-    """What to type to train the experiments again and to have their report, from runs or from results."""
+    """Return the commands that train the experiments again and write their report."""
     train = [f"sorl run {shlex.quote(f'experiments/{one.experiment}.toml')}" for one in found if one.toml]
     report = " ".join(["sorl report", *map(shlex.quote, names), *(f"--from {shlex.quote(str(f))}" for f in files)])
     return [*train, report]
 
 
 def _words() -> dict[str, tuple[str, str]]:
-    """Unit and formula of each curve, from the declarations."""
+    """Return unit and formula of each curve, from the declarations."""
     from workbench.analysis.results import SERIES
     from workbench.diagnostics import CATALOGUE
 

@@ -1,4 +1,4 @@
-"""`sorl rescan`: judge recorded runs again, by the present rules."""
+"""`sorl rescan`: apply the current collapse rule and alarms to recorded runs."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 def rescan(
     ctx: typer.Context,
-    experiment: Annotated[str | None, typer.Argument(help="Only its runs; default: all.", show_default=False)] = None,
+    experiment: Annotated[str | None, typer.Argument(help="Only runs of this experiment; default: all runs.", show_default=False)] = None,
     files: Annotated[
         list[Path] | None,
         typer.Option(
-            "--from", metavar="FILE.parquet", help="Results that `report --export` wrote: judge them in their file.",
+            "--from", metavar="FILE.parquet", help="Judge the runs of a results file of `sorl report --export` and update the file.",
             show_default=False,
         ),
     ] = None,
-    dry: Annotated[bool, typer.Option("--dry-run", help="Say what would change; write nothing.")] = False,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Print the changes without writing them.")] = False,
 ) -> None:  # fmt: skip
-    """Judge the runs that are over again by the present collapse rule and alarms, and append the new verdicts."""
+    """Apply the current collapse rule and alarms to recorded runs and append the new verdicts."""
     from workbench.analysis.rescan import recorded
     from workbench.cli.replay import folder_of
     from workbench.cli.shared import current, note
@@ -52,7 +52,7 @@ def rescan(
         try:
             verdict, events = judged(run)
         except InputError as unreadable:
-            note(f"left alone: {unreadable}")
+            note(f"skipped: {unreadable}")
             continue
         if not (words := _changes(run, verdict, events)):
             continue
@@ -60,7 +60,7 @@ def rescan(
             try:
                 _append(folder_of(ctx.obj, run.run_id), run, verdict, events)
             except InputError as taken:  # its folder is gone, or it was resumed since the sync: its trainer judges it
-                note(f"left alone: {taken}")
+                note(f"skipped: {taken}")
                 continue
         changes.append((run.run_id, "; ".join(words)))
     if changes and not dry:

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def gather(runs: Path, experiments: Sequence[str], files: Sequence[Path]) -> list[Results]:
-    """The results of experiments in the runs folder, then those of files. InputError where one is not to be had."""
+    """Return the results of experiments in the runs folder, then those of files. Raises InputError if one is missing."""
     from workbench.analysis.results import read
 
     return [*recorded(runs, experiments), *(read(file) for file in files)]
 
 
 def recorded(runs: Path, experiments: Sequence[str]) -> list[Results]:
-    """The results of experiments in the runs folder, the database brought up to date first."""
+    """Return the results of experiments in the runs folder, after a sync of the database."""
     from workbench.analysis import results
     from workbench.cli.compare import in_file_order
     from workbench.cli.shared import current
@@ -47,7 +47,7 @@ def recorded(runs: Path, experiments: Sequence[str]) -> list[Results]:
 
 @lru_cache(maxsize=4096)
 def slots(config: str) -> str | None:
-    """What a configuration (JSON) resolves to: its slots with their options, its critic, its group size, as JSON.
+    """Resolve a configuration (JSON): its slots with their options, its critic and its group size, as JSON.
 
     None for an algorithm that this version of sorl does not know, as in logs of another trainer. Nothing else of the
     configuration is looked at, so that runs of another version keep their slots.
@@ -68,7 +68,7 @@ def slots(config: str) -> str | None:
 
 
 def planned(cells: Sequence[Cell]) -> list[Finding]:
-    """Findings in the settings of the cells."""
+    """Return findings in the settings of the cells."""
     from workbench.algorithms import resolve
     from workbench.grid import guard
 
@@ -76,7 +76,7 @@ def planned(cells: Sequence[Cell]) -> list[Finding]:
 
 
 def unfair(reader: Reader, frame: pd.DataFrame) -> list[Finding]:
-    """Findings in the settings and rows of recorded runs; `frame` has run_id, arm, seed, status and config of each.
+    """Return findings in the settings and rows of recorded runs; `frame` has run_id, arm, seed, status and config of each.
 
     Runs without settings (of another trainer, or not begun) are left out. Settings of another version of sorl cannot be
     checked, which is a finding itself.
@@ -109,7 +109,7 @@ def _run(row: dict[Any, Any]) -> Run:
 
 
 def settle(runs: Path, reader: Reader, experiment: str, cells: Sequence[Cell]) -> list[Finding]:
-    """Findings in the runs of the cells after training; the flagged ones are written as events of these runs."""
+    """Return findings in the runs of the cells after training; write the flagged ones as events of these runs."""
     from workbench.analysis.runs import runs as runs_in
     from workbench.cli.shared import current
     from workbench.grid.guard import write_events
@@ -124,7 +124,7 @@ def settle(runs: Path, reader: Reader, experiment: str, cells: Sequence[Cell]) -
 
 
 def warn(cells: Sequence[Cell]) -> None:
-    """Print violations in the settings on stderr, before hours are spent on a comparison that cannot be made."""
+    """Print violations in the settings on stderr, before hours are spent on a comparison that cannot be valid."""
     tell([finding for finding in planned(cells) if finding.flagged], err=True)
 
 

@@ -37,16 +37,16 @@ def run(
     arms: Arms = None,
     executor: Annotated[str, typer.Option(help="Where cells train: local, or on a Ray cluster (ray).")] = "local",
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start every cell from nothing, in new folders; nothing is deleted.")
+        bool, typer.Option("--fresh", help="Train every cell from the start, in new folders; nothing is deleted.")
     ] = False,
     retries: Annotated[int, typer.Option(min=0, help="Retries of a failed cell, each from its last checkpoint.")] = 1,
     hang_seconds: Annotated[
         float,
-        typer.Option(min=0, metavar="SECONDS", help="Kill a cell after so long without a sign of life; 0 = never."),
+        typer.Option(min=0, metavar="SECONDS", help="Kill a cell that shows no progress for so long; 0 = never."),
     ] = 600,
     memory: Annotated[
         float | None,
-        typer.Option(metavar="GIB", help="Kill a cell whose processes hold more memory than this.", show_default=False),
+        typer.Option(metavar="GIB", help="Kill a cell whose processes use more memory than this.", show_default=False),
     ] = None,
 ) -> None:
     """Run a grid. The same command resumes: it skips finished cells and continues the others from their checkpoints."""

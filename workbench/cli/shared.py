@@ -29,12 +29,12 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
 
 
 def message(text: str) -> str:
-    """What is said of a mistake: cut where it would quote a whole file."""
+    """Shorten an error message that would quote a whole file."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({len(text) - _LONGEST:,} more characters)"
 
 
 def cell(value: Any, *, null: str = "") -> str:
-    """A value in a cell: NULL as `null`, numbers with four significant digits, lists cut short."""
+    """Format a value for a cell: NULL as `null`, numbers with four significant digits, lists cut short."""
     if value is None:
         return null
     if isinstance(value, bool):
@@ -53,7 +53,7 @@ _QUICK = 2.0  # seconds to wait for the write lock before reading what is there
 
 
 def current(runs: Path, *, seconds: float | None = None) -> Reader:
-    """A reader of the freshly synced database; where the lock is not free, of the database as it is, with a note.
+    """Return a reader of the database after a sync; if the lock is taken, of the database as it is, with a note.
 
     `seconds` limits the running time of a question. Raises InputError for a folder that does not exist, or that has no
     database and takes none.
@@ -77,7 +77,7 @@ def current(runs: Path, *, seconds: float | None = None) -> Reader:
 
 
 def note(text: str) -> None:
-    """A line that is not a result."""
+    """Print a line that is not a result, on stderr."""
     echo(text, err=True)
 
 
@@ -97,7 +97,7 @@ Arms = Annotated[
 
 
 def grid_of(file: Path, overrides: Sequence[str], history: History | None = None, only: Sequence[str] = ()) -> Grid:
-    """The cells of a grid file; InputError for unknown algorithms and slots, and for impossible group sizes.
+    """Return the cells of a grid file. Raises InputError for unknown algorithms and slots, and impossible group sizes.
 
     `history` holds the recorded runs, for a grid whose cells depend on them; `only` names the arms, empty = all.
     """
@@ -108,5 +108,5 @@ def grid_of(file: Path, overrides: Sequence[str], history: History | None = None
 
 
 def runs_of(ctx: typer.Context) -> Path:
-    """The folder of the global option --runs."""
+    """Return the folder of the global option --runs."""
     return Path(ctx.obj)

@@ -31,13 +31,13 @@ _ROWS = (
 
 def show(
     ctx: typer.Context,
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or the beginning of one.", show_default=False)],
-    config: Annotated[bool, typer.Option("--config", help="Print the whole resolved configuration.")] = False,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run id or a unique prefix of one.", show_default=False)],
+    config: Annotated[bool, typer.Option("--config", help="Print every setting, not only the changed ones.")] = False,
     log: Annotated[
-        int | None, typer.Option(min=0, help="Last lines of console.log; default: 20 if it ended badly.")
+        int | None, typer.Option(min=0, help="Lines of console.log to print; default: 20 if the run failed.")
     ] = None,
 ) -> None:
-    """One run: how it stands, its events, its configuration, and the end of its log if it ended badly."""
+    """Show one run: status, outcome, events, changed settings, and the end of its log if it failed."""
     from workbench.cli.shared import cell, current
     from workbench.cli.tables import print_table
     from workbench.grid.folder import cause
@@ -58,13 +58,13 @@ def show(
     recorded = reader.rows(_ROWS, [run_id])
     echo("\nRecorded")
     print_table(recorded.columns, recorded.rows)
-    told = _told(row["config"])
-    changed = told if config else _changes(told)
+    stored = _stored(row["config"])
+    changed = stored if config else _changes(stored)
     echo("\nConfiguration" if config else "\nConfiguration, where it differs from the defaults (--config: all)")
     for key, value in leaves(changed or {}):
         echo(f"  {key} = {json.dumps(value, ensure_ascii=False)}")
-    if told is None:
-        echo("  what is stored of it is no JSON table")
+    if stored is None:
+        echo("  the stored configuration is not a JSON object")
     if lines := (_LOG_LINES if cause(row) else 0) if log is None else log:
         console = log_of(Path(ctx.obj), str(row["experiment"]), run_id)
         echo(f"\nEnd of {console}" if console else "\nNo console.log")
@@ -73,7 +73,7 @@ def show(
 
 
 def find(reader: Reader, name: str) -> str:
-    """The run of this id or with this unique beginning, of several starts of one cell the newest.
+    """Return the run with this id or unique prefix; of several starts of one cell the newest.
 
     Raises InputError that names the candidates or the nearest run.
     """
@@ -90,23 +90,23 @@ def find(reader: Reader, name: str) -> str:
     if found:
         more = f" and {len(found) - 8} more" if len(found) > 8 else ""
         raise InputError(
-            f"'{name}' begins {len(found)} runs: {', '.join(found[:8])}{more}; type more of the one you mean"
+            f"'{name}' is the prefix of {len(found)} runs: {', '.join(found[:8])}{more}; type a longer prefix"
         )
     hint = nearest(name, runs) or "; `sorl ls` lists the runs"
     raise InputError(f"no run '{name}'{hint}")
 
 
-def _told(config: str | None) -> dict[str, Any] | None:
-    """The stored configuration; empty for a run without one, None where it is no JSON table."""
+def _stored(config: str | None) -> dict[str, Any] | None:
+    """Return the stored configuration: empty if there is none, None if it is not a JSON object."""
     try:
-        told = from_json(config) if config else {}
+        stored = from_json(config) if config else {}
     except ValueError:
         return None
-    return told if isinstance(told, dict) else None
+    return stored if isinstance(stored, dict) else None
 
 
-def _changes(told: dict[str, Any] | None) -> dict[str, Any]:
+def _changes(stored: dict[str, Any] | None) -> dict[str, Any]:
     from workbench.spec import RunSettings
 
-    given, default = dict(leaves(told or {})), dict(leaves(RunSettings().model_dump(mode="json")))
+    given, default = dict(leaves(stored or {})), dict(leaves(RunSettings().model_dump(mode="json")))
     return {key: value for key, value in given.items() if key not in default or default[key] != value}

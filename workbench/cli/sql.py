@@ -1,4 +1,4 @@
-"""`sorl sql`: a question to the database, or the list of what can be asked."""
+"""`sorl sql`: query the database, or list its tables, columns and saved queries."""
 
 from __future__ import annotations
 
@@ -36,18 +36,20 @@ _COLUMNS = """
 def sql(
     ctx: typer.Context,
     query: Annotated[
-        str | None, typer.Argument(metavar="[SELECT ... | TABLE]", help="One SELECT, or a table to describe.")
+        str | None, typer.Argument(metavar="[SELECT ... | TABLE]", help="One SELECT statement, or a table to describe.")
     ] = None,
-    saved: Annotated[str | None, typer.Option(metavar="NAME", help="A saved query.", show_default=False)] = None,
+    saved: Annotated[str | None, typer.Option(metavar="NAME", help="Run a saved query.", show_default=False)] = None,
     form: Annotated[str, typer.Option("--format", help="table, csv, json or parquet.")] = "table",
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file.")] = None,
     limit: Annotated[
         int | None,
-        typer.Option(min=1, help=f"Rows at most; a table shows {_LIMIT}, files hold all.", show_default=False),
+        typer.Option(
+            min=1, help=f"Maximum number of rows; default: {_LIMIT} for a table, all for a file.", show_default=False
+        ),
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.001, help="Stop a question that runs longer.")] = 60.0,
+    seconds: Annotated[float, typer.Option(min=0.001, help="Stop the query after so many seconds.")] = 60.0,
 ) -> None:
-    """Ask the database in SQL, read-only. Alone: the tables; with a table's name: its columns."""
+    """Run a read-only SQL query. Without one, list the tables; with a table's name, list its columns."""
     from workbench.cli.shared import current
     from workbench.spec import InputError, nearest
     from workbench.store.reader import saved_query
@@ -57,7 +59,7 @@ def sql(
     if form == "parquet" and output is None:
         raise InputError("--format parquet writes a binary file: add --output FILE.parquet")
     if query is not None and saved is not None:
-        raise InputError("both a query and --saved were given; type one of them")
+        raise InputError("both a query and --saved were given; give only one")
     text = saved_query(saved).sql if saved is not None else query
     reader = current(ctx.obj, seconds=seconds)
     parameters: list[Any] | None = None
@@ -86,7 +88,7 @@ def _show(answer: Answer, form: str, output: Path | None) -> None:
         text = {"csv": _as_csv, "json": _as_json, "table": _as_csv}[form](answer)
         write(text, output)
     if answer.cut:
-        note(f"only the first {len(answer.rows):,} rows; --limit N asks for more, --output FILE --format csv for all")
+        note(f"only the first {len(answer.rows):,} rows; --limit N shows more, --output FILE --format csv writes all")
 
 
 def _as_csv(answer: Answer) -> str:
@@ -96,7 +98,7 @@ def _as_csv(answer: Answer) -> str:
 
 
 def _as_json(answer: Answer) -> str:
-    """One object per row; NULL is null, NaN and infinities are the strings "NaN", "Infinity" and "-Infinity"."""
+    """Return one object per row; NULL is null, NaN and infinities are the strings "NaN", "Infinity" and "-Infinity"."""
     from workbench.store.text import as_json
 
     rows = [{c: as_json(v) for c, v in zip(answer.columns, row, strict=True)} for row in answer.rows]
@@ -104,7 +106,7 @@ def _as_json(answer: Answer) -> str:
 
 
 def write(text: str, output: Path | None) -> None:
-    """Put a result on stdout, or into the file that was named; InputError where it cannot be written."""
+    """Write a result to stdout or to a file. Raises InputError if the file cannot be written."""
     from workbench.cli.shared import note
     from workbench.spec import InputError
 

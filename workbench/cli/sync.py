@@ -24,13 +24,13 @@ def sync(
         typer.Option(
             "--from",
             metavar="FILE.parquet",
-            help="First write the runs of a file of results (`sorl report --export`) as run folders: settings, "
-            "verdict and curves, so that a search goes on from them.",
+            help="First restore run folders from a results file of `sorl report --export`: settings, verdict and "
+            "curves, enough to resume a search.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Bring sorl.duckdb up to date with the run folders; rebuilds it row for row where it was deleted."""
+    """Update sorl.duckdb from the run folders; a deleted database is rebuilt row for row."""
     for file in results or []:
         _restore(ctx.obj, file)
     from workbench.diagnostics import CATALOGUE
@@ -44,7 +44,7 @@ def sync(
         echo(reason, err=True)
     echo(f"{database(ctx.obj)}: {report.rows:,} rows from {report.segments:,} new segments")
     if report.forgotten:
-        echo(f"runs whose files changed or went away: {', '.join(report.forgotten)}")
+        echo(f"runs whose files changed or were removed: {', '.join(report.forgotten)}")
 
 
 def _restore(runs: Path, file: Path) -> None:
@@ -52,14 +52,14 @@ def _restore(runs: Path, file: Path) -> None:
 
     found = read(file)
     written, known = restore(found, runs)
-    there = f"; {len(known)} are there already and were left alone" if known else ""
+    there = f"; {len(known)} already exist and were left unchanged" if known else ""
     echo(f"{found.experiment}: {len(written)} runs from {file}{there}")
 
 
 def restore(found: Results, runs: Path) -> tuple[list[str], list[str]]:
-    """Write the folders of the finished runs that are not there; returns those written and those left alone.
+    """Write the missing folders of finished runs; return the run ids written and those left unchanged.
 
-    A run that was cut off has no checkpoint here to go on from, so it is not made to look as if it had.
+    An unfinished run is left out: the file has no checkpoint to resume it from.
     """
     from workbench.grid.folder import write_experiment
 

@@ -52,7 +52,7 @@ def show(frame: pd.DataFrame, form: str = "table") -> None:
 
 
 def as_json(frame: pd.DataFrame) -> str:
-    """One object per row; a missing value (NaN among them) is null, an infinite one the text "inf" or "-inf"."""
+    """Return one object per row; a missing value (NaN among them) is null, an infinite one the text "inf" or "-inf"."""
     rows = [{str(k): _json(v) for k, v in row.items()} for row in frame.to_dict(orient="records")]
     return json.dumps(rows, indent=2, ensure_ascii=False, allow_nan=False)
 
@@ -72,7 +72,7 @@ def _markdown(header: list[str], rows: list[list[str]]) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, null: str = "") -> None:
-    """A table on stdout: drawn to fit on a terminal, plain aligned columns (nothing cut) in a pipe."""
+    """Print a table: drawn to fit on a terminal, plain aligned columns (nothing cut) in a pipe."""
     cells = [[cell(value, null=null) for value in row] for row in rows]
     right = [all(v is None or isinstance(v, int | float) for v in column) for column in zip(*rows, strict=True)] or [
         False for _ in columns
@@ -102,7 +102,7 @@ def _draw(columns: Sequence[str], cells: Sequence[Sequence[str]], right: Sequenc
 
 
 def tabular(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The lines of a tabular with rules, the first column left-aligned, the others right."""
+    r"""Return a tabular (needs `\usepackage{booktabs}`), the first column left-aligned, the others right."""
     lines = [_line(row) for row in rows]
     columns = "l" + "r" * (len(header) - 1)
     return "\n".join(
@@ -125,7 +125,7 @@ def _line(row: Sequence[str]) -> str:
 
 
 def escape(text: str) -> str:
-    """`text` as it is read, in characters that any LaTeX typesets; one that has no name there is its code point."""
+    """Escape text for LaTeX; a character without a LaTeX name becomes its code point."""
     return "".join(_character(c) for c in text)
 
 

@@ -104,7 +104,7 @@ class StoredBatch:
     placebo: np.ndarray | None  # (B, T) int
     updates: tuple[StoredUpdate, ...]
     meta: Mapping[str, Any]
-    texts: Mapping[int, str] = field(default_factory=dict, repr=False)  # of token ids; whoever shows them escapes them
+    texts: Mapping[int, str] = field(default_factory=dict, repr=False)  # of token ids; escape them before showing them
     weights: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)  # at the start of the step
 
     @property
@@ -175,9 +175,9 @@ def read(run_folder: Path, step: int, *, weights: bool = False) -> StoredBatch:
         raise _broken(file, f"its list of updates cannot be read ({error})") from None
     plain: dict[str, Any] = {n: arrays.get(n) for n in ARRAYS if not n.startswith("update.")}
     plain["mask_sampled"] = arrays.get("mask_sampled", arrays["mask"])
-    told = {key: value for key, value in meta.items() if key not in ("updates", "step")}
+    rest = {key: value for key, value in meta.items() if key not in ("updates", "step")}
     kept = {name: array for name, array in arrays.items() if _is_weight(name)}
-    return StoredBatch(step=step, **plain, updates=updates, meta=told, texts=texts, weights=kept)
+    return StoredBatch(step=step, **plain, updates=updates, meta=rest, texts=texts, weights=kept)
 
 
 def ranges(numbers: list[int]) -> str:
@@ -195,8 +195,8 @@ def _is_weight(name: str) -> bool:
     return name.startswith(("policy.", "critic."))
 
 
-def _meta(told: Mapping[str, str] | None, file: Path) -> dict[str, Any]:
-    meta = json.loads((told or {}).get("sorl", "null"))
+def _meta(header: Mapping[str, str] | None, file: Path) -> dict[str, Any]:
+    meta = json.loads((header or {}).get("sorl", "null"))
     if not isinstance(meta, dict) or not isinstance(meta.get("format"), int):
         raise _broken(file, "it does not say that it is a batch of sorl")
     if meta["format"] > BATCH_FORMAT:
@@ -238,21 +238,21 @@ def _updates(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> tuple
     if len(meta["updates"]) != len(ends):
         raise ValueError(f"{len(meta['updates'])} are described, {len(ends)} stored")
     found = []
-    for index, (end, told) in enumerate(zip(ends, meta["updates"], strict=True)):
+    for index, (end, described) in enumerate(zip(ends, meta["updates"], strict=True)):
         part = slice(int(end) - int(arrays["update.size"][index]), int(end))
         own = {name: arrays.get(f"update.{name}") for name in ("values", "mask", "advantages", "log_prob_old")}
-        if sum(told["passes"]) != part.stop - part.start:
+        if sum(described["passes"]) != part.stop - part.start:
             raise ValueError(f"the micro-batches of update {index} are not its rows")
         found.append(
             StoredUpdate(
                 index=index,
-                epoch=int(told["epoch"]),
-                rollout_step=int(told["rollout_step"]),
+                epoch=int(described["epoch"]),
+                rollout_step=int(described["rollout_step"]),
                 rows=arrays["update.rows"][part],
                 log_prob=arrays["update.log_prob"][part],
                 **{name: None if array is None else array[part] for name, array in own.items()},
-                passes=tuple(int(n) for n in told["passes"]),
-                scalars=dict(told["scalars"]),
+                passes=tuple(int(n) for n in described["passes"]),
+                scalars=dict(described["scalars"]),
             )
         )
     return tuple(found)
@@ -260,5 +260,5 @@ def _updates(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> tuple
 
 def _broken(file: Path, why: str) -> InputError:
     return InputError(
-        f"'{file}' cannot be read: {why}. It is damaged (a full disk, a torn copy); remove it, or take another step"
+        f"'{file}' cannot be read: {why}. It is damaged (a full disk, an incomplete copy); remove it, or choose another step"
     )

@@ -1,4 +1,4 @@
-"""Opening the database: one writer or many readers at a time, and what to say when somebody else has it."""
+"""Opening the database: one writer or many readers at a time, and the message when another program holds it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BUSY = ("Could not set lock", "used by another process", *_OURSELVES)
 
 
 class Busy(InputError):
-    """Somebody else holds the database and did not let go in time; nothing is lost, the same command works later."""
+    """Another program holds the database; nothing is lost, the same command works later."""
 
 
 def database(runs: Path) -> Path:
@@ -38,7 +38,7 @@ def database(runs: Path) -> Path:
 
 @contextmanager
 def writer(runs: Path, seconds: float) -> Iterator[DuckDBPyConnection]:
-    """The one read-write connection, waited for at most `seconds`.
+    """Open the one read-write connection within `seconds`.
 
     Raises Busy, and InputError for an unusable file, also where that shows only in the block.
     """
@@ -61,7 +61,7 @@ def writer(runs: Path, seconds: float) -> Iterator[DuckDBPyConnection]:
 
 @contextmanager
 def reader(runs: Path, seconds: float, config: dict[str, Any]) -> Iterator[DuckDBPyConnection]:
-    """A read-only connection, waited for at most `seconds`; all readers of a process must pass the same `config`.
+    """Open a read-only connection within `seconds`; all readers of a process must pass the same `config`.
 
     Raises as `writer` does.
     """
@@ -81,7 +81,7 @@ def _open(runs: Path, deadline: float, *, read_only: bool, config: dict[str, Any
 
     path = database(runs)
     if path.exists() and not path.is_file():
-        raise unusable(runs, "it is no file")  # opening a pipe waits for ever
+        raise unusable(runs, "it is not a regular file")  # opening a pipe would block for ever
     pause = 0.005
     while True:
         try:
@@ -112,9 +112,9 @@ def _busy(path: Path, error: str) -> str:
 
 
 def unusable(runs: Path, why: Exception | str) -> InputError:
-    """What to say of a file that is damaged, or that is not (only) ours."""
+    """Return the error for a file that is damaged, or that another program made."""
     first = str(why).strip().splitlines()[0]
     return InputError(
-        f"cannot open database '{database(runs)}': {first}; it is only an index: delete it and type `sorl sync`; its "
-        f"rows come back from the run folders (if '{runs}' can be written)"
+        f"cannot open database '{database(runs)}': {first}; it is only an index: delete it and run `sorl sync` "
+        f"to rebuild it from the run folders (if '{runs}' can be written)"
     )

@@ -1,4 +1,4 @@
-"""Questions to the database: one SELECT at a time, read-only, without access to anything but the tables."""
+"""Queries of the database: one SELECT at a time, read-only, without access to anything but the tables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HARDENED: dict[str, Any] = {
     "allow_persistent_secrets": False,
     "python_enable_replacements": False,
     "max_temp_directory_size": "4GB",
-    "memory_limit": "1GiB",  # a question must not take the memory of the training beside it; larger ones use the disk
+    "memory_limit": "1GiB",  # leaves the memory to the trainers; larger queries use the disk
     "lock_configuration": True,
 }
 QUERIES = Path(__file__).parent / "queries"
@@ -54,7 +54,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Excerpt:
-    """The rows that were read; `cut` says that the answer goes on."""
+    """The rows that were read; `cut` says that there are more."""
 
     table: pa.Table
     cut: bool
@@ -92,7 +92,7 @@ class Reader:
     def together(self) -> Iterator[None]:
         """From the first question of this thread in the block to its end the database stays open.
 
-        Opening it takes tens of milliseconds, more than most questions. Writers wait for the block, so it holds a few
+        Opening it takes tens of milliseconds, more than most questions. Writers wait until the block ends, so it holds a few
         questions and none of the drawing.
         """
         if self._few.open is not None:
@@ -269,7 +269,7 @@ def _scalar(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True)
 class Saved:
-    """A saved question."""
+    """A saved query."""
 
     name: str
     title: str
@@ -277,7 +277,7 @@ class Saved:
 
 
 def saved() -> list[Saved]:
-    """All saved questions, by name."""
+    """Return the saved queries, by name."""
     found = []
     for file in sorted(QUERIES.glob("*.sql")):
         first, _, body = file.read_text(encoding="utf-8").partition("\n")
@@ -286,7 +286,7 @@ def saved() -> list[Saved]:
 
 
 def saved_query(name: str) -> Saved:
-    """The saved question `name`; InputError with the nearest name for an unknown one."""
+    """Return the saved query `name`; InputError with the nearest name for an unknown one."""
     known = {query.name: query for query in saved()}
     if name not in known:
         raise InputError(f"no saved query '{name}'{nearest(name, known)}; there is: {', '.join(known)}")

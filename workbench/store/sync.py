@@ -1,4 +1,4 @@
-"""From run folders to the database: every segment exactly once, in one short transaction, whoever asks."""
+"""From run folders to the database: every segment exactly once, in one short transaction."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _plan(connection: DuckDBPyConnection, found: Iterable[Segment]) -> _Plan:
     for segment in found:
         here.setdefault(segment.key, []).append(segment)
     for key, versions in here.items():
-        segment = min(versions, key=lambda s: s.aside)  # a repaired file beside the one set aside wins
+        segment = min(versions, key=lambda s: s.aside)  # a repaired file wins over the one set aside
         if key not in known:
             fresh.append(segment)
         elif known[key] != (segment.bytes, segment.at, "corrupt" if segment.aside else "ingested"):

@@ -19,17 +19,17 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u
 
 
 def plain(text: str) -> str:
-    """What a program printed, without its escape sequences and control characters (tab and newline stay)."""
+    """Strip escape sequences and control characters from program output (tab and newline stay)."""
     return _CONTROLS.sub("", _ESCAPES.sub("", text))
 
 
 def visible(text: str) -> str:
-    """A name or text with its control characters shown as `\\u001b`, as JSON escapes them (tab and newline stay)."""
+    """Return a text with its control characters shown as `\\u001b`, as JSON escapes them (tab and newline stay)."""
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def tail(log: Path, since: int = 0, size: int = 65536) -> list[str]:
-    """The last lines (at most `size` bytes) of what was logged after byte `since`; none where there is no log."""
+    """Return the last lines (at most `size` bytes) logged after byte `since`; none without a log."""
     if not log.is_file():
         return []
     with log.open("rb") as handle:
@@ -39,7 +39,7 @@ def tail(log: Path, since: int = 0, size: int = 65536) -> list[str]:
 
 
 def log_of(runs: Path, experiment: str, run_id: str) -> Path | None:
-    """The console log of a run; None where there is none inside the run's own folder.
+    """Return the console log of a run; None where there is none inside the run's own folder.
 
     Both names come from rows that anybody may have written: neither a path nor a link leads out of the folder.
     """
@@ -51,7 +51,7 @@ def log_of(runs: Path, experiment: str, run_id: str) -> Path | None:
 
 
 def as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """RFC 4180 text: NULL is an empty field, NaN and infinities are nan, inf and -inf, lists are JSON."""
+    """Return RFC 4180 text: NULL is an empty field, NaN and infinities are nan, inf and -inf, lists are JSON."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
@@ -61,7 +61,7 @@ def as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def as_json(value: Any) -> Any:
-    """A value that JSON can hold: it has no word for NaN, and null already means "not measured"."""
+    """Convert a value for JSON, which has no word for NaN, and null already means "not measured"."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, list | tuple):
