@@ -193,7 +193,7 @@ class Steps:
             trainer.given = self.batch(trainer, *move)
             trainer.sentences = Cut()  # type: ignore[assignment]
             before = weights(trainer)
-            trainer._optimise(trainer._estimate(self.rollout), 0)
+            trainer._optimise(trainer._advantages(trainer._values(trainer._old_log_probs(self.rollout))), 0)
             numbers = range(1, 4) if algorithm.select.kind == "dynamic_sampling" else ()
             return weights(trainer) - before, sum(trainer.sampler.rollout(number, 0).sampled for number in numbers)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import platform
 import signal
 import sys
@@ -62,16 +61,9 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
     One JSON line per step goes to `out` for whoever watches. Raises InputError for a folder that is no run.
     """
     settings, identity = _read(folder)
-    if is_helper():
-        from workbench.learn.helper import help_out
-        from workbench.learn.warmstart import ensure
-
-        help_out(settings, ensure(settings, cache))
-        return FINISHED
     with locked(folder):
         from workbench.agent.errors import StaleWeights
         from workbench.algorithms import resolve
-        from workbench.learn.crew import led
         from workbench.learn.heartbeat import Heartbeat
         from workbench.learn.locate import tokenizer_of
         from workbench.learn.loop import Diverged, SelfTestFailed, Trainer
@@ -82,11 +74,8 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
         interrupt = Interrupt()  # from here on Ctrl-C waits for the end of a step
         tokenizer = tokenizer_of(start)
         group = settings.learn.group_size or resolve(settings.algorithm, settings.slots).group_size
-        with (
-            led(folder, cache, settings.compute) as crew,
-            Recorder(folder, identity["run_id"], settings, tokenizer.convert_ids_to_tokens, group) as recorder,
-        ):
-            trainer = Trainer(settings, start, recorder, tokenizer, crew)
+        with Recorder(folder, identity["run_id"], settings, tokenizer.convert_ids_to_tokens, group) as recorder:
+            trainer = Trainer(settings, start, recorder, tokenizer)
             resumed = trainer.resume(folder / "checkpoints")
             Heartbeat(folder).follow(trainer.learner.policy)
             status = _Status(recorder, identity, settings, trainer, resumed)
@@ -117,11 +106,6 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
                 status.write("failed", f"{type(error).__name__}: {error}")
                 return FAILED
     return FINISHED
-
-
-def is_helper() -> bool:
-    """Whether this process was started beside a leader: by it, by torchrun or by `accelerate launch`."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and int(os.environ.get("RANK", "0")) > 0
 
 
 def _read(folder: Path) -> tuple[RunSettings, dict[str, Any]]:
