@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import AutoTokenizer
 
 from workbench.learn.loop import Trainer
-from workbench.learn.policy import log_probs
+from workbench.learn.networks import log_probs
 from workbench.learn.warmstart import ensure
 from workbench.record.recorder import NullRecorder
 from workbench.spec import RunSettings

@@ -16,7 +16,7 @@ from workbench.agent.episode import collate
 from workbench.agent.tokenizer import build_tokenizer
 from workbench.algorithms import ALGORITHMS
 from workbench.batch import Batch
-from workbench.learn import policy, selftest, synthetic
+from workbench.learn import networks, selftest, synthetic
 from workbench.learn.run import run
 from workbench.objective import value
 from workbench.objective.aggregate import Normaliser, TokenMean
@@ -30,7 +30,7 @@ PPO = ALGORITHMS["ppo"]
 
 @pytest.fixture(scope="module")
 def network() -> Any:
-    return policy.create(PolicySettings(hidden=16, layers=2, heads=2, mlp=16), TOKENIZER, seed=0)
+    return networks.create(PolicySettings(hidden=16, layers=2, heads=2, mlp=16), TOKENIZER, seed=0)
 
 
 @pytest.mark.parametrize("group_size", [1, 2, 8])
@@ -134,14 +134,14 @@ def test_a_network_that_reads_padding_is_found(network: Any) -> None:
 
 
 def test_a_network_that_drops_units_at_random_is_not_blamed_for_it() -> None:
-    noisy = policy.create(PolicySettings(hidden=16, layers=2, heads=2, mlp=16), TOKENIZER, seed=0)
+    noisy = networks.create(PolicySettings(hidden=16, layers=2, heads=2, mlp=16), TOKENIZER, seed=0)
     noisy.config.attention_dropout = 0.5
     for module in noisy.modules():
         if hasattr(module, "attention_dropout"):
             module.attention_dropout = 0.5
     noisy.train()
     tokens = synthetic.synthetic(1, len(TOKENIZER)).batch.tokens
-    assert not torch.equal(policy.log_probs(noisy, tokens)[0], policy.log_probs(noisy, tokens)[0])
+    assert not torch.equal(networks.log_probs(noisy, tokens)[0], networks.log_probs(noisy, tokens)[0])
     assert selftest.problem(PPO, 1, noisy, PAD) == ""
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from workbench.learn.policy import autocast, log_probs
+from workbench.learn.networks import autocast, log_probs
 from workbench.spec import ComputeSettings, InputError
 from workbench.store.stored import StoredBatch
 

@@ -19,7 +19,7 @@ from workbench.agent.episode import Episode
 from workbench.agent.protocol import f1
 from workbench.agent.wording import WORDINGS
 from workbench.agent.worlds.dataset import Dataset
-from workbench.learn import checkpoint, policy
+from workbench.learn import checkpoint, networks
 from workbench.learn.rollouts import EVALUATION, generator
 from workbench.spec import InputError, RunSettings, WorldSettings
 from workbench.spec.files import MIB, from_toml, read_text
@@ -61,7 +61,7 @@ def examine(
 ) -> dict[str, Any]:  # fmt: skip
     """Ask every question of `world` once; the columns of a row of table `evaluation`. `say` hears of each batch."""
     torch.set_num_threads(run.settings.threads)
-    model = policy.load(run.folder / "policy", run.settings.compute)
+    model = networks.load(run.folder / "policy", run.settings.compute)
     engine = engine_for(model, tokenizer, run.settings.engine, WORDINGS[run.settings.wording])
     questions, stream = world.every(), generator(run.settings.seed, EVALUATION)
     episodes: list[Episode] = []

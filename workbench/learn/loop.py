@@ -26,11 +26,11 @@ from workbench.algorithms import resolve
 from workbench.batch import Batch
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from workbench.diagnostics.rules import Event
-from workbench.learn import checkpoint, identity, policy, selftest, stop
+from workbench.learn import checkpoint, identity, networks, selftest, stop
 from workbench.learn.blackbox import Packer
-from workbench.learn.critic import Critic
 from workbench.learn.evaluate import evaluate
 from workbench.learn.faults.inject import inject
+from workbench.learn.networks import Critic
 from workbench.learn.probe import controls
 from workbench.learn.rollouts import ORDER, PLACEBO, Rollout, Sampler, batch_of, generator, trainer_log_probs
 from workbench.learn.update import Learner, non_finite
@@ -74,14 +74,14 @@ class Trainer:
         self.settings, self.recorder, self.tokenizer = settings, recorder, tokenizer
         algorithm = resolve(settings.algorithm, settings.slots).within(settings.world.completion_budget)
         compute, temperature = settings.compute, settings.engine.temperature
-        model = policy.load(start, compute)
+        model = networks.load(start, compute)
         critic = Critic(model) if algorithm.critic else None
         self.algorithm = algorithm
         self.learner = Learner(algorithm, settings.learn, model, critic, temperature, compute=compute)
         self.learner.probe.control = controls(tokenizer)
         self.learner.spans = Spans(tokenizer)
         needed = algorithm.needs_reference
-        self.reference = policy.load(start, compute).requires_grad_(False) if needed else None
+        self.reference = networks.load(start, compute).requires_grad_(False) if needed else None
         self.lab = inject(settings, algorithm, model, tokenizer)
         self.engine = engine_for(model, tokenizer, settings.engine, WORDINGS[settings.wording])
         self.group_size = settings.learn.group_size or algorithm.group_size

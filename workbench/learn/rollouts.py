@@ -12,10 +12,9 @@ from workbench.agent.engines import Engine
 from workbench.agent.episode import Episode, collate
 from workbench.agent.worlds import World
 from workbench.batch import Batch
-from workbench.learn.critic import Critic
 from workbench.learn.faults.hooks import Lab
 from workbench.learn.microbatch import passes
-from workbench.learn.policy import autocast, device_of, log_probs, widened
+from workbench.learn.networks import Critic, autocast, device_of, log_probs, widened
 from workbench.objective.select import Select
 from workbench.spec import ComputeSettings, RunSettings
 

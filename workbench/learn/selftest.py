@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from workbench.batch import Batch
-from workbench.learn.policy import log_probs
+from workbench.learn.networks import log_probs
 from workbench.learn.synthetic import Synthetic, synthetic
 from workbench.objective.algorithm import Algorithm
 from workbench.objective.pipeline import policy_loss, prepare

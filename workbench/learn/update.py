@@ -14,9 +14,8 @@ from workbench.agent.spans import Spans
 from workbench.batch import Batch
 from workbench.diagnostics.evidence import Evidence
 from workbench.learn import optimizers
-from workbench.learn.critic import Critic
 from workbench.learn.microbatch import by_tokens
-from workbench.learn.policy import autocast, log_probs
+from workbench.learn.networks import Critic, autocast, log_probs
 from workbench.learn.probe import Probe
 from workbench.learn.rollouts import critic_values, trainer_log_probs
 from workbench.objective.algorithm import Algorithm

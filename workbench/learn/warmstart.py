@@ -65,12 +65,12 @@ def _imitate(settings: RunSettings, folder: Path) -> None:
 
     from workbench.agent.episode import collate
     from workbench.agent.worlds.build import demonstrations_of, tokenizer_of
-    from workbench.learn import policy
+    from workbench.learn import networks
 
     warm = settings.warmstart
     torch.set_num_threads(settings.threads)
     tokenizer = tokenizer_of(settings.world)
-    model = policy.create(settings.policy, tokenizer, warm.seed)
+    model = networks.create(settings.policy, tokenizer, warm.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=warm.lr, betas=(0.9, 0.99), weight_decay=0.01, fused=True)
     # Constant, then down to zero over the last fifth: decaying all the way left 200 steps with nothing learned.
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -85,7 +85,7 @@ def _imitate(settings: RunSettings, folder: Path) -> None:
         # questions of one number of hops, and the third hop is then not learned.
         for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
             part = collate(half, tokenizer.pad_token_id)
-            log_prob, _ = policy.log_probs(model, part.tokens)
+            log_prob, _ = networks.log_probs(model, part.tokens)
             (-torch.where(part.mask, log_prob, 0).sum() / written).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

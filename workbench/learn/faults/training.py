@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from workbench.learn import policy
+from workbench.learn import networks
 from workbench.learn.faults.fault import Fault
 from workbench.spec import LearnSettings, OptimizerSettings
 
@@ -70,7 +70,7 @@ class ReferenceWrong(Fault):
 
     @cached_property
     def _origin(self) -> PreTrainedModel:
-        return policy.create(self.run.policy, self.tokenizer, self.run.warmstart.seed)
+        return networks.create(self.run.policy, self.tokenizer, self.run.warmstart.seed)
 
     _made: PreTrainedModel | None = None
 
