@@ -18,7 +18,7 @@ from workbench.agent.engines.scripted import ScriptedEngine
 from workbench.agent.tokenizer import build_tokenizer
 from workbench.agent.worlds.dataset import Dataset
 from workbench.learn import networks
-from workbench.learn.examine import summary
+from workbench.learn.evaluate import summary
 from workbench.record.append import append
 from workbench.spec import PolicySettings, RetrieverSettings, RunSettings, WorldSettings
 

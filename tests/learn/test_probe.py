@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from workbench.agent.tokenizer import build_tokenizer
 from workbench.algorithms import ALGORITHMS, resolve
 from workbench.learn import checkpoint, networks
+from workbench.learn.checks import synthetic
 from workbench.learn.probe import controls, cosine, noise, power
-from workbench.learn.synthetic import synthetic
 from workbench.learn.update import Learner
 from workbench.objective import prepare
 from workbench.spec import ComputeSettings, LearnSettings, PolicySettings, RunSettings

@@ -16,13 +16,12 @@ from workbench.agent.wording import SEARCH_R1
 from workbench.agent.worlds.facts import Facts
 from workbench.algorithms import resolve
 from workbench.learn import networks
-from workbench.learn.locate import locate, tokenizer_of
-from workbench.learn.microbatch import by_tokens
-from workbench.learn.networks import Critic
+from workbench.learn.networks import Critic, by_tokens
 from workbench.learn.rollouts import Rollout, batch_of, critic_values, trainer_log_probs
 from workbench.learn.run import FINISHED
 from workbench.learn.run import run as trained
 from workbench.learn.update import Learner
+from workbench.learn.warmstart import locate, tokenizer_of
 from workbench.objective.pipeline import prepare
 from workbench.spec import ComputeSettings, EngineSettings, InputError, LearnSettings, RunSettings, WorldSettings
 

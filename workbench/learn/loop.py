@@ -26,7 +26,7 @@ from workbench.algorithms import resolve
 from workbench.batch import Batch
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from workbench.diagnostics.rules import Event
-from workbench.learn import checkpoint, identity, networks, selftest, stop
+from workbench.learn import checkpoint, checks, networks, stop
 from workbench.learn.blackbox import Packer
 from workbench.learn.evaluate import evaluate
 from workbench.learn.faults.inject import inject
@@ -209,8 +209,8 @@ class Trainer:
                 sync_error=None if weights is None else weights.error,
                 memory_peak=_memory_peak(self.learner.policy.device),
                 fresh=self.settings.starts_at_one(self.step - rollout.policy_step),
-                batch_hash=identity.fingerprint(batch),
-                mismatches=identity.mismatches(batch, rollout.episodes),
+                batch_hash=checks.fingerprint(batch),
+                mismatches=checks.mismatches(batch, rollout.episodes),
             ),
             evaluations=heldout,
         )
@@ -271,7 +271,7 @@ class Trainer:
     def self_test(self) -> None:
         """Run the mask self-test; raises SelfTestFailed, and leaves the event, when it fails."""
         pad, temperature = self.tokenizer.pad_token_id, self.settings.engine.temperature
-        problem = selftest.problem(self.algorithm, self.group_size, self.learner.policy, pad, temperature)
+        problem = checks.problem(self.algorithm, self.group_size, self.learner.policy, pad, temperature)
         if problem:
             failed = check("mask")
             self.recorder.events([Event(self.step, failed.kind, failed.severity, problem)])

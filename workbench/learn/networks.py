@@ -1,4 +1,4 @@
-"""The networks: policy and critic, their log-probs and values, over large vocabularies in parts."""
+"""The networks: policy and critic, their log-probs and values, over large vocabularies and large batches in parts."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
+from workbench.batch import Batch
 from workbench.spec import ComputeSettings, InputError, PolicySettings
 
 ELEMENTS = 1 << 24  # logits of a part: 64 MiB in float32, twice that while they become probabilities
@@ -274,3 +275,26 @@ class Critic(nn.Module):
         on = tokens.to(self.head.weight.device)
         hidden = self.backbone(input_ids=on[:, :-1], use_cache=False).last_hidden_state
         return torch.nn.functional.pad(self.head(hidden).squeeze(-1).float(), (1, 0)).to(tokens.device)
+
+
+def by_tokens(length: Tensor, budget: int) -> list[Tensor]:
+    """Rows of each pass, longest first: rows x longest <= budget, or a single row that is longer.
+
+    `length` (B,) counts a row's tokens, padding left out; each row is in one pass.
+    """
+    order = length.argsort(descending=True, stable=True)
+    found, start = [], 0
+    while start < len(order):
+        size = max(1, budget // max(1, int(length[order[start]])))
+        found.append(order[start : start + size])
+        start += size
+    return found
+
+
+def passes(batch: Batch, budget: int | None) -> Iterator[tuple[Tensor, int]]:
+    """(rows, tokens of the longest) of each pass over `batch`; one pass over all of it without a budget."""
+    if budget is None:
+        yield torch.arange(len(batch.tokens)), batch.tokens.shape[1]
+        return
+    for rows in by_tokens(batch.length, budget):
+        yield rows, int(batch.length[rows].max())

@@ -13,8 +13,7 @@ from workbench.agent.episode import Episode, collate
 from workbench.agent.worlds import World
 from workbench.batch import Batch
 from workbench.learn.faults.hooks import Lab
-from workbench.learn.microbatch import passes
-from workbench.learn.networks import Critic, autocast, device_of, log_probs, widened
+from workbench.learn.networks import Critic, autocast, device_of, log_probs, passes, widened
 from workbench.objective.select import Select
 from workbench.spec import ComputeSettings, RunSettings
 

@@ -65,9 +65,8 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
         from workbench.agent.errors import StaleWeights
         from workbench.algorithms import resolve
         from workbench.learn.heartbeat import Heartbeat
-        from workbench.learn.locate import tokenizer_of
         from workbench.learn.loop import Diverged, SelfTestFailed, Trainer
-        from workbench.learn.warmstart import ensure
+        from workbench.learn.warmstart import ensure, tokenizer_of
         from workbench.record.recorder import Recorder
 
         start = ensure(settings, cache)

@@ -3,26 +3,52 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from workbench.agent.spans import Spans
 from workbench.batch import Batch
 from workbench.diagnostics.evidence import Evidence
-from workbench.learn import optimizers
-from workbench.learn.microbatch import by_tokens
-from workbench.learn.networks import Critic, autocast, log_probs
+from workbench.learn.networks import Critic, autocast, by_tokens, log_probs
 from workbench.learn.probe import Probe
 from workbench.learn.rollouts import critic_values, trainer_log_probs
 from workbench.objective.algorithm import Algorithm
 from workbench.objective.early_stop import EarlyStop, MeanKL
 from workbench.objective.pipeline import LossTerms, Normaliser, clipped_loss, policy_loss, statistics
 from workbench.objective.value import positions, value_loss
-from workbench.spec import ComputeSettings, LearnSettings
+from workbench.spec import ComputeSettings, LearnSettings, OptimizerSettings
+
+
+def optimizer_of(parameters: Iterable[nn.Parameter], settings: OptimizerSettings) -> torch.optim.Optimizer:
+    """The optimizer that `settings` names, over `parameters`."""
+    if settings.kind == "sgd":
+        return torch.optim.SGD(
+            parameters, lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay, foreach=True
+        )
+    return torch.optim.AdamW(
+        parameters,
+        lr=settings.lr,
+        betas=(settings.beta1, settings.beta2),
+        weight_decay=settings.weight_decay,
+        fused=True,
+    )
+
+
+def norm(gradients: Sequence[Tensor]) -> float:
+    """Global L2 norm over all tensors; NaN or Inf when a gradient is not finite."""
+    return float(torch.nn.utils.get_total_norm(gradients, foreach=True))
+
+
+def clip(gradients: Sequence[Tensor], total: float, limit: float | None) -> float:
+    """Scale the gradients in place so that their norm is at most `limit`; returns the norm afterwards."""
+    if limit is None or not total > limit:
+        return total
+    torch._foreach_mul_(list(gradients), limit / total)
+    return limit
 
 
 @dataclass(frozen=True)
@@ -62,9 +88,9 @@ class Learner:
     def __post_init__(self) -> None:
         self.probe = Probe(self.algorithm, self.temperature)
         self.policy_parameters = [p for p in self.policy.parameters() if p.requires_grad]
-        self.policy_optimizer = optimizers.build(self.policy_parameters, self.settings.policy)
+        self.policy_optimizer = optimizer_of(self.policy_parameters, self.settings.policy)
         self.critic_parameters = [] if self.critic is None else list(self.critic.parameters())
-        self.critic_optimizer = optimizers.build(self.critic_parameters, self.settings.critic) if self.critic else None
+        self.critic_optimizer = optimizer_of(self.critic_parameters, self.settings.critic) if self.critic else None
 
     @property
     def early_stop(self) -> EarlyStop:
@@ -179,8 +205,8 @@ class Learner:
             gradients, factor = stabilise.on_gradient(gradients, bias)
             for parameter, gradient in zip(self.policy_parameters, gradients, strict=True):
                 parameter.grad = gradient
-        before = optimizers.norm(gradients)
-        after = optimizers.clip(gradients, before, settings.policy.max_grad_norm)
+        before = norm(gradients)
+        after = clip(gradients, before, settings.policy.max_grad_norm)
         self.skipped = self.early_stop.skips(terms.log_ratio, terms.mask)
         if math.isfinite(before) and not self.skipped:  # a step along NaN would destroy what a post-mortem needs
             self.policy_optimizer.step()
@@ -221,8 +247,8 @@ class Learner:
             losses.append(float(loss.detach()))
         self._values = torch.cat(values)
         gradients = [p.grad for p in self.critic_parameters if p.grad is not None]
-        before = optimizers.norm(gradients)
-        optimizers.clip(gradients, before, self.settings.critic.max_grad_norm)
+        before = norm(gradients)
+        clip(gradients, before, self.settings.critic.max_grad_norm)
         if math.isfinite(before):
             self.critic_optimizer.step()
         return {"value_loss": sum(losses), "critic_grad_norm": before}
@@ -266,7 +292,7 @@ def _bias_scalars(clipped: list[Tensor], taken: list[Tensor]) -> dict[str, float
     J = -loss (2511.20718, lemma 4.2). NULL where a norm is 0.
     """
     unclipped = torch._foreach_add(clipped, taken)
-    bias, free = optimizers.norm(taken), optimizers.norm(unclipped)
+    bias, free = norm(taken), norm(unclipped)
     inner = float(sum((a * b).sum() for a, b in zip(taken, unclipped, strict=True)))
     return {
         "clip_bias_norm": bias,
