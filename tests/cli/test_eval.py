@@ -19,7 +19,7 @@ from workbench.agent.tokenizer import build_tokenizer
 from workbench.agent.worlds.dataset import Dataset
 from workbench.learn import networks
 from workbench.learn.evaluate import summary
-from workbench.record.append import append
+from workbench.record.segments import append
 from workbench.spec import PolicySettings, RetrieverSettings, RunSettings, WorldSettings
 
 SETTINGS = RunSettings(

@@ -14,7 +14,7 @@ import torch
 
 from workbench.grid.folder import where
 from workbench.learn import heartbeat
-from workbench.learn.heartbeat import Heartbeat
+from workbench.learn.run import Heartbeat
 
 MakeRun = Callable[..., Path]
 

@@ -58,7 +58,7 @@ def eval(
     from workbench.cli.show import find
     from workbench.cli.text import print_table
     from workbench.learn import evaluate
-    from workbench.record.append import append
+    from workbench.record.segments import append
 
     runs = Path(ctx.obj)
     run_id = find(current(runs), run)

@@ -1,4 +1,4 @@
-"""One run from its folder: lock, resume, train, say how it ended. Rows of table `run` tell the rest of the world."""
+"""One run from its folder: lock, resume, train, record how it ended in table `run`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import time
 import tomllib
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
+
+from torch import nn
 
 from workbench.spec import InputError, RunSettings
 from workbench.spec.files import lock_file
@@ -64,7 +66,6 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
     with locked(folder):
         from workbench.agent.errors import StaleWeights
         from workbench.algorithms import resolve
-        from workbench.learn.heartbeat import Heartbeat
         from workbench.learn.loop import Diverged, SelfTestFailed, Trainer
         from workbench.learn.warmstart import ensure, tokenizer_of
         from workbench.record.recorder import Recorder
@@ -162,3 +163,26 @@ def _progress(row: dict[str, Any], trainer: Any, settings: RunSettings) -> dict[
         "seconds": round(trainer.seconds, 3),
         "at": time.time(),
     }
+
+
+SECONDS = 1.0
+
+
+class Heartbeat:
+    """Touches `folder/heartbeat` at most once a second, whenever it is called."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "heartbeat"
+        self._next = 0.0
+
+    def __call__(self) -> None:
+        """The loop moves."""
+        if (now := time.monotonic()) >= self._next:
+            self._next = now + SECONDS
+            with suppress(OSError):  # a full disk is the recorder's to tell
+                self._file.touch()
+
+    def follow(self, network: nn.Module) -> None:
+        """Beat at every pass through `network`: each token that is sampled with it, each part of an update."""
+        # A plain function: a bound method would be copied together with a network that is copied.
+        network.register_forward_pre_hook(lambda *_: self())

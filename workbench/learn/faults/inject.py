@@ -8,37 +8,37 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from workbench.learn.faults import data, masks, rewards, samplers, training, worlds
+from workbench.learn.faults import sampling, training
 from workbench.learn.faults.declared import check, kind
-from workbench.learn.faults.fault import Fault
 from workbench.learn.faults.hooks import Lab
+from workbench.learn.faults.sampling import Fault
 from workbench.objective import Algorithm
 from workbench.spec import RunSettings
 
 FAULTS: Mapping[str, type[Fault]] = MappingProxyType(
     {
-        "stale_weights": samplers.StaleWeights,
-        "low_precision": samplers.LowPrecision,
-        "temperature": samplers.Temperature,
-        "temperature_hidden": samplers.TemperatureHidden,
-        "retriever_empty": worlds.RetrieverEmpty,
-        "retriever_slow": worlds.RetrieverSlow,
-        "retriever_junk": worlds.RetrieverJunk,
-        "truncated": worlds.Truncated,
-        "turn_cut": worlds.TurnCut,
-        "reward_format": rewards.RewardFormat,
-        "reward_noise": rewards.RewardNoise,
-        "reward_inverted": rewards.RewardInverted,
-        "reward_shifted": rewards.RewardShifted,
-        "retokenised": data.Retokenised,
-        "batch_reused": data.BatchReused,
+        "stale_weights": sampling.StaleWeights,
+        "low_precision": sampling.LowPrecision,
+        "temperature": sampling.Temperature,
+        "temperature_hidden": sampling.TemperatureHidden,
+        "retriever_empty": sampling.RetrieverEmpty,
+        "retriever_slow": sampling.RetrieverSlow,
+        "retriever_junk": sampling.RetrieverJunk,
+        "truncated": sampling.Truncated,
+        "turn_cut": sampling.TurnCut,
+        "reward_format": sampling.RewardFormat,
+        "reward_noise": sampling.RewardNoise,
+        "reward_inverted": sampling.RewardInverted,
+        "reward_shifted": sampling.RewardShifted,
+        "retokenised": training.Retokenised,
+        "batch_reused": training.BatchReused,
         "staleness": training.Staleness,
-        "observation_leak": masks.ObservationLeak,
-        "prompt_leak": masks.PromptLeak,
-        "padding_leak": masks.PaddingLeak,
-        "turn_shift": masks.TurnShift,
-        "corrupt_log_prob": data.CorruptLogProb,
-        "wrong_groups": data.WrongGroups,
+        "observation_leak": training.ObservationLeak,
+        "prompt_leak": training.PromptLeak,
+        "padding_leak": training.PaddingLeak,
+        "turn_shift": training.TurnShift,
+        "corrupt_log_prob": training.CorruptLogProb,
+        "wrong_groups": training.WrongGroups,
         "learning_rate": training.LearningRate,
         "clipping_off": training.ClippingOff,
         "critic_diverges": training.CriticDiverges,
