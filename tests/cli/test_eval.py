@@ -12,9 +12,9 @@ import torch
 from scipy.stats import beta
 
 from tests.agent.data.test_read import FLASHRAG, MEDQA, jsonl
+from tests.agent.scripted import ScriptedEngine
 from tests.cli.conftest import Sorl
-from workbench.agent.data.items import Item
-from workbench.agent.engines.scripted import ScriptedEngine
+from workbench.agent.data import Item
 from workbench.agent.tokenizer import build_tokenizer
 from workbench.agent.worlds.dataset import Dataset
 from workbench.learn import networks

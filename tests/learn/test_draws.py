@@ -9,7 +9,7 @@ import torch
 
 from tests.learn.tiny import TINY
 from workbench.agent.episode import Episode
-from workbench.agent.sentences import Sentences
+from workbench.agent.spans import Sentences
 from workbench.agent.tokenizer import build_tokenizer
 from workbench.agent.worlds.facts import Facts
 from workbench.learn.checks import synthetic

@@ -10,7 +10,7 @@ import torch
 from tests.learn import real_model
 from tests.learn.tiny import merged, rows
 from tests.vllm_here import NEEDS_VLLM
-from workbench.agent.engines.choose import engine_for
+from workbench.agent.engines import engine_for
 from workbench.agent.episode import Episode
 from workbench.agent.wording import SEARCH_R1
 from workbench.agent.worlds.facts import Facts
@@ -92,7 +92,9 @@ def test_dropout_is_off_and_padding_has_a_token(folder: Path) -> None:
     assert model.config.attention_dropout == 0.0
     tokens = torch.randint(3, 1000, (2, 20), generator=torch.Generator().manual_seed(0))
     assert torch.equal(networks.log_probs(model, tokens)[0], networks.log_probs(model, tokens)[0])
-    torch.testing.assert_close(networks.log_probs(model, tokens)[0], networks.log_probs(networks.load(folder), tokens)[0])
+    torch.testing.assert_close(
+        networks.log_probs(model, tokens)[0], networks.log_probs(networks.load(folder), tokens)[0]
+    )
 
 
 def gradients(folder: Path, episodes: list[Episode], compute: ComputeSettings) -> Iterator[torch.Tensor]:

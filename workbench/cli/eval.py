@@ -52,7 +52,7 @@ def eval(
 
     The result is printed and written to table `evaluation`.
     """
-    from workbench.agent.data.benchmarks import load
+    from workbench.agent.data import load
     from workbench.cli.database import current, note
     from workbench.cli.replay import folder_of
     from workbench.cli.show import find

@@ -11,11 +11,9 @@ import numpy as np
 import torch
 from scipy.stats import beta
 
-from workbench.agent.data.items import Item
-from workbench.agent.data.score import best
+from workbench.agent.data import Item, best
 from workbench.agent.draws import draw
-from workbench.agent.engines import Engine
-from workbench.agent.engines.choose import engine_for
+from workbench.agent.engines import Engine, engine_for
 from workbench.agent.episode import Episode
 from workbench.agent.protocol import f1
 from workbench.agent.wording import WORDINGS

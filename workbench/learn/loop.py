@@ -16,10 +16,8 @@ from typing import Any, TypeVar, cast
 import torch
 from transformers import PreTrainedModel
 
-from workbench.agent.engines.choose import engine_for
-from workbench.agent.errors import NonFinite, StaleWeights
-from workbench.agent.sentences import Sentences
-from workbench.agent.spans import Spans
+from workbench.agent.engines import NonFinite, StaleWeights, engine_for
+from workbench.agent.spans import Sentences, Spans
 from workbench.agent.wording import WORDINGS
 from workbench.agent.worlds.build import build
 from workbench.algorithms import resolve

@@ -16,12 +16,13 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO
-
-from torch import nn
+from typing import TYPE_CHECKING, Any, TextIO
 
 from workbench.spec import InputError, RunSettings
 from workbench.spec.files import lock_file
+
+if TYPE_CHECKING:
+    from torch import nn
 
 FINISHED, FAILED, WRONG_INPUT, INTERRUPTED, HELD = 0, 1, 2, 3, 4  # exit codes
 
@@ -64,7 +65,7 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
     """
     settings, identity = _read(folder)
     with locked(folder):
-        from workbench.agent.errors import StaleWeights
+        from workbench.agent.engines import StaleWeights
         from workbench.algorithms import resolve
         from workbench.learn.loop import Diverged, SelfTestFailed, Trainer
         from workbench.learn.warmstart import ensure, tokenizer_of

@@ -10,10 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from workbench.agent.data import benchmarks
-from workbench.agent.data.benchmarks import BENCHMARKS, load
-from workbench.agent.data.items import Item
-from workbench.agent.data.read import read
+from workbench.agent.data import BENCHMARKS, Item, benchmarks, load, read
 from workbench.spec import InputError
 
 PREFIX = "Answer the given question. You can call a search engine by <search> query </search>."

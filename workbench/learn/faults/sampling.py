@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from workbench.agent.engines import Engine
-from workbench.agent.engines.choose import engine_for
+from workbench.agent.engines import Engine, engine_for
 from workbench.agent.episode import Episode, collate
 from workbench.agent.wording import WORDINGS
 from workbench.agent.worlds import Question, Retrieved, World
