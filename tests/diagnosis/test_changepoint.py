@@ -1,4 +1,4 @@
-"""A curve has departed when its own past does not explain it; the past of a point ends before it."""
+"""A curve has departed, or success has slumped, when its own past does not explain it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.diagnosis.changepoint import FEWEST, WINDOW, first, past
+from docs.render import ROOT
+from studies.early_warning import corpus
+from studies.early_warning.page import CORPUS
+from tests.diagnosis.logs import healthy, log
+from workbench.diagnosis.changepoint import FEWEST, WINDOW, Slump, first, past, slumped
+from workbench.diagnosis.diagnose import as_dict, diagnose, markdown, text
 
 
 def test_median_and_spread_are_those_of_the_points_before() -> None:
@@ -56,3 +61,34 @@ def test_a_steady_climb_is_no_departure() -> None:
 @pytest.mark.parametrize("values", [[], [1.0] * 3, [float("nan")] * 20, [1.0] * 20])
 def test_short_empty_and_flat_curves_say_nothing(values: list[float]) -> None:
     assert first(pd.Series(values, dtype=float)) is None
+
+
+def curve(*values: float) -> pd.Series:
+    return pd.Series(values, index=np.arange(10, 10 + len(values)), dtype=float)
+
+
+def test_a_slump_has_its_step_and_its_size() -> None:
+    assert slumped(curve(0.5, 0.6, 0.6, 0.6, 0.1, 0.2, 0.1)) == Slump(15, pytest.approx(2 / 3))
+    assert slumped(curve(0.5, 0.6, 0.6, 0.6, 0.1, 0.6, 0.5)) is None  # one point is no slump
+    assert slumped(curve()) is None
+
+
+def test_a_run_that_slumps_is_said_to_until_its_collapse_is_called() -> None:
+    tables = healthy()
+    rows = tables["step"]
+    rows.loc[rows["step"] >= 21, "success"] = 0.02
+    early = diagnose(log(tables))
+    assert "Early warning: by step 22 success has lost" in text(early)
+    assert "Early warning" in markdown(early)
+    assert as_dict(early)["slump"]["step"] == 22
+    called = diagnose(log(tables, collapse_step=20))
+    assert "Early warning" not in text(called)
+    assert "Early warning" not in text(diagnose(log(healthy())))
+
+
+def test_the_shares_of_runs_that_slump_are_the_ones_that_are_named() -> None:
+    runs = corpus.distinct(corpus.read(ROOT / CORPUS))
+    slumps = [run for run in runs if slumped(pd.Series(run.curves["success"][0], index=run.steps)) is not None]
+    assert 0.02 <= sum(run.healthy for run in slumps) / sum(run.healthy for run in runs) <= 0.1
+    assert 0.15 <= sum(run.lasting for run in slumps) / sum(run.lasting for run in runs) <= 0.25
+    assert sum(run.collapsed for run in slumps) >= 0.97 * sum(run.collapsed for run in runs)

@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,34 +26,30 @@ def fire(alarm, values, name="x"):
     return [e.step for step, value in enumerate(values) for e in watch.step(step, {name: value}) if e.kind == "alarm"]
 
 
-def test_an_alarm_needs_its_points_in_a_row():
-    alarm = Alarm("above", 1.0, "test", points=3)
-    assert fire(alarm, [2, 2, 0, 2, 2, 2, 2]) == [5]
-    assert fire(alarm, [2, 2, 1.0, 2, 2]) == []
+RELATIVE = {"relative": "baseline"}
 
 
-def test_below_means_below():
-    assert fire(Alarm("below", 0.0, "test"), [0.1, 0.0, -0.1]) == [2]
-
-
-def test_a_relative_alarm_waits_for_its_baseline_and_compares_with_the_median():
-    alarm = Alarm("above", 10.0, "test", relative="baseline", warmup=3)
-    assert fire(alarm, [1.0, 500.0, 2.0, 19.0, 21.0]) == [4]
-
-
-def test_a_baseline_of_zero_arms_nothing():
-    assert fire(Alarm("above", 10.0, "test", relative="baseline", warmup=2), [0.0, 0.0, 5.0]) == []
-
-
-def test_an_alarm_fires_once_until_the_value_has_come_back_and_time_has_passed():
-    alarm = Alarm("above", 1.0, "test")
-    assert fire(alarm, [2.0] * 30) == [0]
-    assert fire(alarm, [2.0, 0.0] * 15) == [0, COOLDOWN, 2 * COOLDOWN]
-    assert fire(alarm, [2.0] + [0.0] * COOLDOWN + [2.0]) == [0, COOLDOWN + 1]
-
-
-def test_what_was_not_measured_neither_counts_nor_clears():
-    assert fire(Alarm("above", 1.0, "test", points=2), [2.0, None, 2.0]) == [2]
+@pytest.mark.parametrize(
+    ("alarm", "values", "steps"),
+    [
+        # it needs its points in a row; what was not measured neither counts nor clears
+        (Alarm("above", 1.0, "test", points=3), [2, 2, 0, 2, 2, 2, 2], [5]),
+        (Alarm("above", 1.0, "test", points=3), [2, 2, 1.0, 2, 2], []),
+        (Alarm("above", 1.0, "test", points=2), [2.0, None, 2.0], [2]),
+        # below means below
+        (Alarm("below", 0.0, "test"), [0.1, 0.0, -0.1], [2]),
+        # a relative one waits for its baseline and compares with the median; a baseline of zero arms nothing
+        (Alarm("above", 10.0, "test", warmup=3, **RELATIVE), [1.0, 500.0, 2.0, 19.0, 21.0], [4]),
+        (Alarm("above", 10.0, "test", warmup=2, **RELATIVE), [0.0, 0.0, 5.0], []),
+        # it fires once until the value has come back and time has passed
+        (Alarm("above", 1.0, "test"), [2.0] * 30, [0]),
+        (Alarm("above", 1.0, "test"), [2.0, 0.0] * 15, [0, COOLDOWN, 2 * COOLDOWN]),
+        (Alarm("above", 1.0, "test"), [2.0] + [0.0] * COOLDOWN + [2.0], [0, COOLDOWN + 1]),
+        (Alarm("above", 1.0, "test"), [math.inf], [0]),
+    ],
+)
+def test_an_alarm_fires_at(alarm, values, steps):
+    assert fire(alarm, values) == steps
 
 
 def test_a_nan_is_an_event_of_its_own_until_the_value_is_finite_again():
@@ -63,10 +60,6 @@ def test_a_nan_is_an_event_of_its_own_until_the_value_is_finite_again():
         for e in watch.step(step, {"kl_ref": value})
     ]
     assert seen == [("non_finite", "kl_ref", 1), ("non_finite", "kl_ref", 4)]
-
-
-def test_an_infinite_value_sets_off_its_alarm_too():
-    assert fire(Alarm("above", 1.0, "test"), [math.inf]) == [0]
 
 
 def test_the_marks_of_verl_are_given_as_its_own_only_where_its_ratio_is_measured():

@@ -48,7 +48,7 @@ class Culprit:
     value: float  # the quantity at its most deviating token of the span: nats
     score: float
     expected: float  # stretches of a healthy batch of this size that would score as high
-    text: str = ""  # of the span; whoever shows it escapes it
+    text: str = ""  # of the span; escape it before it is shown
 
     @property
     def stands_out(self) -> bool:

@@ -1,4 +1,4 @@
-"""The diagnosis of one log: look for every cause, rank what is found, name what cannot be told, and put it in words."""
+"""The diagnosis of one log: look for every cause, rank the findings, list what cannot be told, write it as text."""
 
 from __future__ import annotations
 
@@ -129,9 +129,9 @@ def early_warning(d: Diagnosis) -> str:
 
 
 def first_signals(d: Diagnosis) -> str:
-    """Which diagnostics left their own past first."""
+    """Which diagnostics left their usual range first."""
     if not d.moved:
-        return "No diagnostic left its own past" + ("." if d.onset is None else " before the onset.")
+        return "No diagnostic left its usual range" + ("." if d.onset is None else " before the onset.")
     parts = [_moved(m, d.onset) for m in d.moved[:FIRST]]
     more = f"; {len(d.moved) - FIRST} more later" if len(d.moved) > FIRST else ""
     return "Moved first: " + "; ".join(parts) + more + "."
@@ -191,7 +191,7 @@ def ranking(name: str, step: int, found: Sequence[Culprit], top: int) -> str:
     """For a terminal: the turns of a stored batch that its other tokens do not explain."""
     here = [one for one in found if one.stands_out]
     if not found:
-        return f"{visible(name)}, step {step}: every token of the batch is as usual."
+        return f"{visible(name)}, step {step}: no token of the batch is unusual."
     title = (
         f"{len(here)} of its turns stand{'s' * (len(here) == 1)} out"
         if here

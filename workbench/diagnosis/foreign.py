@@ -75,7 +75,7 @@ def _json(file: BufferedReader, path: Path) -> pd.DataFrame:
 def _table(file: BufferedReader, path: Path) -> pd.DataFrame:
     """A table of text, whose cells are parted by whichever of comma, semicolon and tab its first line has most of.
 
-    Beside semicolons `0,5` is a number, as spreadsheets of many languages write it.
+    With semicolons `0,5` is a number, as spreadsheets of many languages write it.
     """
     text = io.TextIOWrapper(file, encoding_of(file.peek(2)))
     first = text.readline(LINE)
@@ -181,7 +181,7 @@ def _states(found: Any, path: Path) -> list[dict[str, Any]]:
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """Metrics that are nested one level (`{"data": {...}, "step": 3}`) beside the others."""
+    """One flat row: metrics that are nested one level (`{"data": {...}, "step": 3}`) join the others."""
     nested = {k: v for value in row.values() if isinstance(value, dict) for k, v in value.items()}
     return {**nested, **{k: v for k, v in row.items() if not isinstance(v, (dict, list))}}
 

@@ -49,13 +49,13 @@ def advantage_positive_frac(t: Tokens, by: Segments) -> np.ndarray:
 
 @diagnostic(UPDATE, Unit.FRACTION, "<1[A < 0]>_m", "arXiv 2510.18927 (BAPO)")
 def advantage_negative_frac(t: Tokens, by: Segments) -> np.ndarray:
-    """Share of tokens with a negative advantage; what is missing to 1 with the positive ones is exactly 0."""
+    """Share of tokens with a negative advantage; the tokens that are neither positive nor negative have exactly 0."""
     return by.mean(t.advantage < 0)
 
 
 @diagnostic(UPDATE, Unit.FRACTION, "<1[|A| < 0.01]>_m", "arXiv 2502.01600 (LOOP drops these)")
 def advantage_zero_frac(t: Tokens, by: Segments) -> np.ndarray:
-    """Share of tokens that teach nothing."""
+    """Share of tokens with almost no advantage: they teach nothing."""
     return by.mean(np.abs(t.advantage) < 0.01)
 
 
@@ -133,7 +133,7 @@ def value_mae_out_of_range(t: Tokens, by: Segments) -> np.ndarray | None:
 
 @diagnostic(UPDATE, Unit.REWARD, "<V_old - G> over the tokens with a target", "this project")
 def value_bias(t: Tokens, by: Segments) -> np.ndarray | None:
-    """Mean error of the values behind the advantages; above 0 = the critic hopes for too much. NULL without one."""
+    """Mean error of the values behind the advantages; above 0 = the critic is too optimistic. NULL without one."""
     if (judged := _judged(t, by, t.value_old, t.returns)) is None:
         return None
     at, (old, returns) = judged
@@ -161,13 +161,13 @@ def vf_clip_frac(t: Tokens, by: Segments) -> np.ndarray | None:
     TURN, Unit.REWARD, "V_old(s_k), at the first token of the turn", "arXiv 2512.17008 (turn states)", roll="turns"
 )
 def value(t: Tokens, by: Segments) -> np.ndarray | None:
-    """What the critic expected when the turn began; NULL without a critic."""
+    """Value that the critic gave when the turn began; NULL without a critic."""
     return None if t.value_old is None else by.first(t.value_old)
 
 
 @diagnostic(TURN, Unit.REWARD, "V_old(s_k) - G, at the first token of the turn", "this project", roll="turns")
 def value_error(t: Tokens, by: Segments) -> np.ndarray | None:
-    """How wrong that was; its mean over turns of one index is the critic's bias there. NULL without a critic."""
+    """Error of that value; its mean over turns of one index is the critic's bias there. NULL without a critic."""
     return None if t.value_old is None or t.returns is None else by.first(t.value_old - t.returns)
 
 

@@ -22,12 +22,12 @@ ROLL_WORDS: dict[Roll, str] = {
 
 # Why a diagnostic has no alarm; the reasons that only columns of the step have stand in step.py.
 FINER = (
-    "alarms watch table step alone: in one update, turn or trajectory any value turns up by chance, and what lasts "
-    "shows in a column of the step"
+    "alarms watch table step alone: a single update, turn or trajectory can have any value by chance, and what "
+    "lasts shows in a column of the step"
 )
 NO_MARK = "no source gives a mark that carries from one model or task to another"
 OTHER = "another column of the same quantity has it: `grad_norm_max`, `ess_frac_min`, `chi2`, `kl_k3`"
-MEANT = "a clip that acts is meant to; how often it does is a setting's doing"
+MEANT = "a clip is meant to act; how often it does follows from the settings"
 
 # The notation of the formulas.
 SYMBOLS: tuple[tuple[str, str], ...] = (

@@ -214,7 +214,7 @@ def _sampler_surprise(t: Tokens) -> np.ndarray:
     "verl rollout_corr_helper.py (log_ppl_diff)",
 )
 def mismatch_log_ppl(t: Tokens, by: Segments) -> np.ndarray:
-    """How much more the trainer is surprised by a trajectory, per token, than the sampler was that wrote it."""
+    """How much higher the trainer's log-perplexity of a trajectory is than that of the sampler that wrote it."""
     return t.sequences_by_update.mean(_sampler_surprise(t))
 
 

@@ -105,7 +105,7 @@ def clamp_hits(t: Tokens, by: Segments) -> np.ndarray:
 
 @diagnostic(UPDATE, Unit.RATIO, "max over turns of exp(mean delta of the turn)", "arXiv 2511.20718 Lemma 4.1")
 def turn_ratio_geo_max(t: Tokens, by: Segments) -> np.ndarray:
-    """Largest geometric turn ratio; averaging inside the turn hides outliers, so read it beside ratio_max."""
+    """Largest geometric turn ratio; averaging inside the turn hides outliers, so read it together with ratio_max."""
     return t.turns_by_update.maximum(np.exp(t.by_turn.mean(t.clamped)))
 
 
@@ -303,7 +303,7 @@ def clip_bias_proxy(t: Tokens, by: Segments) -> np.ndarray:
 
 @diagnostic(UPDATE, Unit.NONE, "<(r A)^2 1[out of range]>_m", PAPER_CODE)
 def clip_bias_proxy_range(t: Tokens, by: Segments) -> np.ndarray:
-    """By token ratios over all tokens out of range, as S-PPO and ST-PPO look at them; not comparable with the other."""
+    """The same by token ratios over all tokens out of range, as S-PPO and ST-PPO judge; not clip_bias_proxy's scale."""
     return by.mean(np.where(t.out_of_range, (t.ratio * t.advantage) ** 2, 0.0))
 
 
@@ -328,7 +328,7 @@ def stabiliser_factor_mean(t: Tokens, by: Segments) -> np.ndarray:
 
 RMS = (
     reported("clipped_rms", Unit.NONE, "c = RMS of r A over tokens out of range", "arXiv 2511.20718",
-             "Of the whole minibatch and whatever the stabiliser; with one unit the numerator of stabiliser_ratio."),
+             "Over the whole minibatch, also without a stabiliser; with one unit the numerator of stabiliser_ratio."),
     reported("unclipped_rms", Unit.NONE, "n = RMS of r A over tokens in range", "arXiv 2511.20718",
-             "Of the whole minibatch and whatever the stabiliser; with one unit the denominator of stabiliser_ratio."),
+             "Over the whole minibatch, also without a stabiliser; with one unit the denominator of stabiliser_ratio."),
 )  # fmt: skip

@@ -209,7 +209,7 @@ HARD = (
         "best, because protocols differ in difficulty", points=5, relative="peak", severity="critical",
     )),
     _hard("retriever_down", "retrieval_failed_frac", Alarm(
-        "above", 0.5, "when most searches fail the policy learns to do without them; console.log says why they do",
+        "above", 0.5, "when most searches fail the policy learns to do without them; console.log says why they fail",
         severity="critical",
     )),
     _hard("signal_collapse", "zero_advantage_frac", Alarm(
@@ -291,7 +291,7 @@ COMBINED = (
         "reward_drift", "info",
         f"the trailing median of {SMOOTH} points of `step.reward` has not turned for {DRIFT_POINTS} points and has "
         f"moved by more than {DRIFT:g}",
-        "rlwatch tells of a monotone reward: learning, or a reward that is being gamed; read the transcripts",
+        "rlwatch reports a monotone reward: learning, or a reward that is being gamed; read the transcripts",
         RewardDrift,
     ),
 )  # fmt: skip

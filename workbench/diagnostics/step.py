@@ -18,12 +18,12 @@ STEP = Level.STEP
 OURS = "this project"
 
 # Declarations of columns without an alarm, by the reason.
-judged = partial(diagnostic, STEP, alarm="the collapse rule judges the score, and says when")
-hard = partial(diagnostic, STEP, alarm="a hard event has it, and ends or marks the run")
-guarded = partial(diagnostic, STEP, alarm="the fair-comparison guard flags it by its own event")
-describing = partial(diagnostic, STEP, alarm="it describes the data or the settings, and no value of it is wrong")
+judged = partial(diagnostic, STEP, alarm="the collapse rule judges the score")
+hard = partial(diagnostic, STEP, alarm="a hard event watches it")
+guarded = partial(diagnostic, STEP, alarm="the fair-comparison guard has an event for it")
+describing = partial(diagnostic, STEP, alarm="it describes the data or the settings; no value of it is wrong")
 cost = partial(diagnostic, STEP, alarm="it says where the time or the memory goes, not how training fares")
-curve = partial(diagnostic, STEP, alarm=f"{NO_MARK}; read it as a curve, beside `valid_action_frac`")
+curve = partial(diagnostic, STEP, alarm=f"{NO_MARK}; read it as a curve, next to `valid_action_frac`")
 two_curves = partial(
     diagnostic, STEP, alarm=f"{NO_MARK}; a fall while entropy stays is the sign, which takes two curves"
 )
@@ -230,7 +230,7 @@ def duplicate_turn_frac(v: StepView) -> float | None:
 def episodes_sampled(v: StepView) -> int | None:
     """Fresh rollouts, those of further draws included: above learn.episodes under dynamic sampling.
 
-    Every other column of the fresh rollouts speaks of the first draw, which nobody has picked by its reward.
+    All other columns of the fresh rollouts describe the first draw, before any selection by reward.
     """
     return v.evidence.episodes_sampled or len(v.evidence.rollouts)
 
@@ -450,7 +450,7 @@ RAGEN_2 = "RAGEN-2 arXiv 2604.06268, by a proxy of ours"
 
 @two_curves(Unit.FRACTION, "mean over prompt groups of #{distinct rollouts} / #{rollouts}", RAGEN_2)
 def distinct_rollout_frac(v: StepView) -> float | None:
-    """Variety for one prompt, H(Z | X); NULL when every prompt is sampled once."""
+    """Variety of the rollouts of one prompt, H(Z | X); NULL when every prompt is sampled once."""
     written = v.evidence.rollouts.written
     shares = [len({tuple(map(tuple, written[i])) for i in part}) / len(part) for part in v.groups]
     return float(np.mean(shares)) if shares else None
@@ -462,7 +462,7 @@ def distinct_rollout_frac(v: StepView) -> float | None:
     RAGEN_2,
 )
 def prompt_retrieval_frac(v: StepView) -> float | None:
-    """Whether the prompt can be told from what was written, a stand-in for the mutual information I(X; Z).
+    """Whether a rollout identifies its prompt, a stand-in for the mutual information I(X; Z).
 
     At 1 / prompts every answer could belong to any prompt: a template. NULL with fewer than two prompt groups.
     """

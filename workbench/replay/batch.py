@@ -1,4 +1,4 @@
-"""A stored batch as tensors, with the advantages that an algorithm would have made of it, or why nobody can say."""
+"""A stored batch as tensors, with the advantages that an algorithm would have made of it, or why that is unknown."""
 
 from __future__ import annotations
 

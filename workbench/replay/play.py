@@ -192,7 +192,7 @@ APART = 1e-3  # nats between a log-prob that was stored and the one that the wei
 
 
 class Network(Protocol):
-    """The policy of the step, with the weights of its start; whoever holds it may change them."""
+    """The policy of the step, with the weights of its start, which the replay changes."""
 
     parameters: Sequence[Tensor]
 

@@ -44,7 +44,7 @@ _ROWS = 400  # transcripts that are looked at
     test="--set learn.staleness=0",
 )
 def staleness(log: Log) -> Clue | None:
-    """Data are older than was asked for."""
+    """Data are older than configured."""
     told = log.settings.get("learn.staleness")
     age = log.series("step", "staleness")
     if age.empty:
@@ -69,7 +69,7 @@ def staleness(log: Log) -> Clue | None:
     test=sql("SELECT batch_hash, list(step) FROM step WHERE run_id = '{run}' GROUP BY 1 HAVING count(*) > 1"),
 )
 def batch_reused(log: Log) -> Clue | None:
-    """A batch is trained on again."""
+    """A batch is trained on twice."""
     hashes = log.table("step")[["step", "batch_hash"]].dropna()
     again = hashes[hashes["batch_hash"].duplicated()]
     if again.empty:
@@ -78,7 +78,7 @@ def batch_reused(log: Log) -> Clue | None:
     source = int(hashes.loc[hashes["batch_hash"] == again["batch_hash"].iloc[0], "step"].iloc[0])
     return Clue(
         "proof", 0.97, step,
-        f"step {step} trains on the very tokens of step {source}; {len(again)} steps of {log.steps} repeat a batch",
+        f"step {step} trains on exactly the tokens of step {source}; {len(again)} steps of {log.steps} repeat a batch",
         (Evidence("step.batch_hash", step, None, None),),
     )  # fmt: skip
 
@@ -102,7 +102,7 @@ _BUILD = "Build the loss mask from the sampler's own stretches, not from text; s
     ),
 )
 def observation_leak(log: Log) -> Clue | None:
-    """What the world wrote is trained on."""
+    """Observations are trained on."""
     return _trained(
         log, "observation", "the loss mask covers the text inside <information>: the agent imitates its retriever"
     )
@@ -148,14 +148,14 @@ def turn_shift(log: Log) -> Clue | None:
 
 @cause(
     needs=(*_NEEDS, "minibatch.tokens", "trajectory.n_tokens"),
-    change="Keep the sampler's token ids from end to end; text that is decoded and encoded again has other tokens.",
+    change="Keep the sampler's token ids from end to end; text that is decoded and re-encoded has other tokens.",
     test=sql(
         "SELECT trajectory, turn_index, token, trained FROM token WHERE run_id = '{run}' AND step = {step}", form="json"
     ),
 )
 def retokenised(log: Log) -> Clue | None:
     """The trained tokens are not the sampled ones."""
-    return _trained(log, "tokens", "the mask fits, but tokens of the trajectories are others than were sampled")
+    return _trained(log, "tokens", "the mask fits, but tokens of the trajectories differ from the sampled ones")
 
 
 @cause(
@@ -166,7 +166,7 @@ def retokenised(log: Log) -> Clue | None:
     ),
 )
 def not_sampled(log: Log) -> Clue | None:
-    """What is trained is not what was sampled."""
+    """Trained tokens or turns are not the sampled ones."""
     return _trained(log, "unknown", "trained tokens or turns are not the sampled ones")
 
 
@@ -180,7 +180,7 @@ def _trained(log: Log, wanted: Kind, says: str) -> Clue | None:
     place = f", first in trajectory {trajectory}, turn {turn}" if turn is not None else ""
     return Clue(
         "proof", 0.97 if wanted != "unknown" else 0.9, step,
-        f"from step {step} on {says}; {count:.0f} trajectories of that step are trained on otherwise than sampled"
+        f"from step {step} on {says}; {count:.0f} trajectories of that step are not trained as they were sampled"
         f"{place}",
         (Evidence("step.token_mismatches", step, count, 0.0),), trajectory, turn,
     )  # fmt: skip
@@ -222,7 +222,7 @@ def _look(tokens: list[str], trained: np.ndarray) -> set[Kind]:
 
 
 def _counted(log: Log, steps: pd.Index) -> Kind:
-    """Padding or other tokens: padding is trained on beside all that was written."""
+    """Padding or other tokens: with padding, more tokens are trained on than were written."""
     written = log.table("trajectory").groupby("step")["n_tokens"].sum()
     trained = log.table("minibatch").groupby(["step", "epoch"])["tokens"].sum().groupby("step").max()
     both = pd.concat([written, trained], axis=1, keys=["written", "trained"]).dropna()
@@ -252,7 +252,7 @@ def _where(log: Log, step: int) -> tuple[int | None, int | None]:
     ),
 )
 def corrupt_log_prob(log: Log) -> Clue | None:
-    """One token carries a log-ratio that it cannot have."""
+    """One token has an impossible log-ratio."""
     frame = log.table("minibatch")
     frame = frame[~frame["step"].isin(log.rescored)]
     total = frame["mismatch"] * frame["tokens"]
@@ -300,7 +300,7 @@ def one_token(log: Log) -> bool:
     ),
 )
 def wrong_groups(log: Log) -> Clue | None:
-    """Advantages are taken across the wrong groups."""
+    """Advantages are computed across the wrong groups."""
     if log.measured("minibatch", "value_loss"):
         return None  # a critic gives equal rewards different advantages
     frame = log.table("trajectory")

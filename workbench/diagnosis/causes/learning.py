@@ -149,7 +149,7 @@ def entropy_bonus(log: Log) -> Clue | None:
         return None
     return Clue(
         "sign", 0.75, start.step,
-        f"entropy climbs from step {start.step} on without a halt, from {start.usual:.3g} to "
+        f"entropy climbs steadily from step {start.step} on, from {start.usual:.3g} to "
         f"{float(since.max()):.3g} nats a token: the policy is paid for noise",
         (Evidence("step.entropy", start.step, start.value, start.usual),),
     )  # fmt: skip
@@ -180,7 +180,7 @@ def not_finite(log: Log) -> Clue | None:
     test="--set learn.staleness=0 --set learn.epochs=1",
 )
 def off_policy(log: Log) -> Clue | None:
-    """Updates rest on data that the policy has left behind."""
+    """Updates use data that are too far off-policy."""
     window = _window(log)
     age, epochs = reuse(log)
     if window is None or (age == 0 and epochs == 1):

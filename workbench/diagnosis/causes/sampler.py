@@ -101,9 +101,9 @@ def stale_weights(log: Log) -> Clue | None:
         return None
     return Clue(
         "sign", 0.9 if found.growth >= GROWTH else 0.6, found.step,
-        f"from step {found.step} on the sampler disagrees with the policy that was to sample, by {found.level:.3g} "
-        f"nats a token on average, and the gap has grown {found.growth:.1f} times since: it falls behind as the "
-        "policy moves",
+        f"from step {found.step} on the sampler disagrees with the policy that should have sampled, by "
+        f"{found.level:.3g} nats a token on average, and the gap has grown {found.growth:.1f} times since: it falls "
+        "behind as the policy moves",
         _evidence(found),
     )  # fmt: skip
 
@@ -116,7 +116,7 @@ def stale_weights(log: Log) -> Clue | None:
     test="--set engine.temperature=1.0",
 )
 def temperature(log: Log) -> Clue | None:
-    """Sampling temperature is not the one that log-probs are taken at."""
+    """Sampling and log-probs use different temperatures."""
     found = gap(log)
     if found is None or found.sharper is None:
         return None
@@ -139,7 +139,7 @@ def temperature(log: Log) -> Clue | None:
     test="--set engine.temperature=1.0",
 )
 def temperature_hidden(log: Log) -> Clue | None:
-    """Tokens are drawn at another temperature than their log-probs are reported at.
+    """Tokens are sampled at another temperature than their log-probs report.
 
     Under the policy itself the mean of -log p over its own samples is its entropy; drawn hotter, it is more.
     """

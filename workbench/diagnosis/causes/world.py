@@ -62,7 +62,7 @@ def reward_format(log: Log) -> Clue | None:
     test=_PAID,
 )
 def reward_inverted(log: Log) -> Clue | None:
-    """The reward is paid the wrong way round."""
+    """The reward has the wrong sign."""
     found = _wrong(log)
     if found is None:
         return None
@@ -81,7 +81,7 @@ def reward_inverted(log: Log) -> Clue | None:
 
 @cause(
     needs=_NEEDS,
-    change="Keep an id beside each reward from scoring to training; look for a sort, a filter or a shuffle in between.",
+    change="Keep an id with each reward from scoring to training; look for a sort, a filter or a shuffle in between.",
     test=sql("SELECT trajectory, success, reward FROM trajectory WHERE run_id = '{run}' AND step = {step} ORDER BY 1"),
 )
 def reward_shifted(log: Log) -> Clue | None:
@@ -116,7 +116,7 @@ def reward_shifted(log: Log) -> Clue | None:
     test=_PAID,
 )
 def reward_noise(log: Log) -> Clue | None:
-    """Rewards are given to trajectories that did not earn them."""
+    """Rewards go to trajectories that did not earn them."""
     found = _wrong(log)
     if found is None or any(c.look(log) is not None for c in (reward_format, reward_inverted, reward_shifted)):
         return None
@@ -204,7 +204,7 @@ def retriever_empty(log: Log) -> Clue | None:
     return Clue(
         "sign", 0.9, gone.step,
         f"from step {gone.step} on a search is answered with {gone.value:.1f} tokens, where {gone.usual:.1f} were "
-        "usual: the retriever has next to nothing to say",
+        "usual: the retriever returns next to nothing",
         (Evidence("trajectory.n_observation_tokens", gone.step, gone.value, gone.usual),),
     )  # fmt: skip
 
@@ -280,7 +280,7 @@ def _before(series: pd.Series, step: int) -> float | None:
     test=sql("SELECT token FROM token WHERE run_id = '{run}' AND step = {step}", form="json"),
 )
 def retriever_junk(log: Log) -> Clue | None:
-    """The retriever answers something else than was asked."""
+    """The retriever answers another question."""
     named = _on_topic(log.transcripts("token"))
     if len(named) < 8:
         return None
@@ -290,7 +290,7 @@ def retriever_junk(log: Log) -> Clue | None:
     return Clue(
         "sign", 0.9, drop.step,
         f"from step {drop.step} on {100 * drop.value:.0f} % of the words that searches ask for come back in the "
-        f"passages, where {100 * drop.usual:.0f} % were usual: the retriever answers something else",
+        f"passages, where {100 * drop.usual:.0f} % were usual: the retriever answers another question",
         (Evidence("token.token", drop.step, drop.value, drop.usual),),
     )  # fmt: skip
 

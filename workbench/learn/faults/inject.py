@@ -9,43 +9,23 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from workbench.learn.faults import sampling, training
-from workbench.learn.faults.declared import check, kind
+from workbench.learn.faults.declared import KINDS, Kind, check, kind
 from workbench.learn.faults.hooks import Lab
 from workbench.learn.faults.sampling import Fault
 from workbench.objective import Algorithm
 from workbench.spec import RunSettings
 
-FAULTS: Mapping[str, type[Fault]] = MappingProxyType(
-    {
-        "stale_weights": sampling.StaleWeights,
-        "low_precision": sampling.LowPrecision,
-        "temperature": sampling.Temperature,
-        "temperature_hidden": sampling.TemperatureHidden,
-        "retriever_empty": sampling.RetrieverEmpty,
-        "retriever_slow": sampling.RetrieverSlow,
-        "retriever_junk": sampling.RetrieverJunk,
-        "truncated": sampling.Truncated,
-        "turn_cut": sampling.TurnCut,
-        "reward_format": sampling.RewardFormat,
-        "reward_noise": sampling.RewardNoise,
-        "reward_inverted": sampling.RewardInverted,
-        "reward_shifted": sampling.RewardShifted,
-        "retokenised": training.Retokenised,
-        "batch_reused": training.BatchReused,
-        "staleness": training.Staleness,
-        "observation_leak": training.ObservationLeak,
-        "prompt_leak": training.PromptLeak,
-        "padding_leak": training.PaddingLeak,
-        "turn_shift": training.TurnShift,
-        "corrupt_log_prob": training.CorruptLogProb,
-        "wrong_groups": training.WrongGroups,
-        "learning_rate": training.LearningRate,
-        "clipping_off": training.ClippingOff,
-        "critic_diverges": training.CriticDiverges,
-        "entropy_bonus": training.EntropyBonus,
-        "reference_wrong": training.ReferenceWrong,
-    }
-)
+FAMILIES = (sampling, training)
+
+
+def _class_of(kind: Kind) -> type[Fault]:
+    """The class of a kind, in the module of its family: that of stale_weights is StaleWeights."""
+    name = kind.name.title().replace("_", "")
+    found: type[Fault] = next(getattr(family, name) for family in FAMILIES if hasattr(family, name))
+    return found
+
+
+FAULTS: Mapping[str, type[Fault]] = MappingProxyType({kind.name: _class_of(kind) for kind in KINDS})
 
 
 def inject(run: RunSettings, algorithm: Algorithm, policy: PreTrainedModel, tokenizer: Any) -> Lab:

@@ -1,19 +1,21 @@
-"""Columns of the rollout correction, of template collapse, and of what is compared between trainer and sampler."""
+"""Columns of the guard, the rollout correction and template collapse, and the trainer compared with its sampler."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from tests.diagnostics.shared_batch import random_evidence, rollouts_of
 from tests.objective.worked_example import DELTA, MASK, OLD, R
 from tests.objective.worked_example import batch as example
-from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
-from workbench.diagnostics.measure import measure_updates
+from workbench.diagnostics.evidence import Evidence, StepEvidence, fingerprint
+from workbench.diagnostics.measure import measure, measure_updates
 from workbench.diagnostics.step import StepView, distinct_rollout_frac, prompt_retrieval_frac
 from workbench.objective.rollout_correction import IcePop, Tis
+from workbench.spec import GUARD, check
 
 SAMPLER = OLD - torch.tensor([[0, 0.1, -0.2, 50, 50, 1, 0.05, 0], [0, 0.3, 50, -0.1, 0, 0.9, -0.4, 0]]).double()
 
@@ -67,31 +69,10 @@ def test_likelihood_of_good_trajectories_and_value_error_where_the_data_is_stale
     assert float(columns["value_mae_out_of_range"][0]) == pytest.approx(float(stale.mean()))
 
 
-@dataclass
-class Told:
-    """An episode of which only what was written matters here."""
-
-    tokens: list[int]
-    group: int
-    written: list[bool] = field(default_factory=list)
-    prompt_length: int = 0
-    question: str = ""
-    gold: str = ""
-    answer: str | None = None
-    reward: float = 0.0
-    success: bool = False
-    ended: str = "answer"
-    turns: int = 1
-    searches: int = 0
-    valid_turns: int = 1
-    turn_status: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.written = [True] * len(self.tokens)
-
-
 def view(*rollouts: tuple[int, list[int]]) -> StepView:
-    return StepView(0, StepEvidence(Rollouts.of([Told(tokens, group) for group, tokens in rollouts], 0)), None)
+    """A step of rollouts that wrote these tokens, each with its prompt group."""
+    made = rollouts_of([0.0] * len(rollouts), group=[g for g, _ in rollouts], written=[[w] for _, w in rollouts])
+    return StepView(0, StepEvidence(made), None)
 
 
 def test_an_answer_that_depends_on_its_prompt_is_found_again():
@@ -115,3 +96,47 @@ def test_one_rollout_a_prompt_or_one_prompt_says_nothing():
     assert distinct_rollout_frac(view((0, [1]), (1, [2]))) is None
     assert prompt_retrieval_frac(view((0, [1]), (1, [2]))) is None
     assert prompt_retrieval_frac(view((0, [1]), (0, [2]))) is None
+
+
+def test_the_guard_measures_every_step_and_leaves_null_what_it_cannot_know():
+    one = random_evidence(3, 4, 2)
+    updates = Evidence.stack([one, replace(one, log_prob=one.log_prob + 1.0, epoch=torch.tensor([1]))])
+    moved = float(torch.where(one.mask, one.log_prob - one.log_prob_old, 0).abs().max())
+    evidence = StepEvidence(rollouts_of([1.0] * 4), updates, fresh=True, batch_hash=2**48 - 1, mismatches=[(0, 1)])
+    row = measure(0, evidence).step
+    assert row["first_log_ratio_abs_max"] == pytest.approx(moved), "of the first update, not of the second"
+    assert row["batch_hash"] == 2**48 - 1 == int(float(2**48 - 1))
+    assert row["token_mismatches"] == 1
+    unknown = measure(0, StepEvidence(rollouts_of([1.0] * 4), updates)).step
+    assert [unknown[k] for k in ("first_log_ratio_abs_max", "batch_hash", "token_mismatches")] == [None] * 3
+    assert measure(0, replace(evidence, fresh=False)).step["first_log_ratio_abs_max"] is None
+
+
+def test_the_fingerprint_of_the_questions_is_that_of_what_was_trained_on_in_its_order():
+    def asked(*questions, group=(0, 0), gold=("g", "g")):
+        r = replace(rollouts_of([0.0, 1.0], group=list(group)), question=list(questions), gold=list(gold))
+        return measure(0, StepEvidence(r)).step["questions_hash"]
+
+    base = asked("a", "b")
+    assert base == asked("a", "b")
+    assert len({base, asked("b", "a"), asked("a", "c"), asked("a", "b", group=(0, 1)), asked("a", "b", gold="hg")}) == 5
+    fresh, stale = rollouts_of([1.0]), replace(rollouts_of([1.0]), question=["an older one"])
+    assert (
+        measure(0, StepEvidence(fresh, trained=stale)).step["questions_hash"]
+        == measure(0, StepEvidence(stale)).step["questions_hash"]
+    )
+
+
+def test_a_fingerprint_tells_where_a_part_ends():
+    assert fingerprint(b"ab", b"c") != fingerprint(b"a", b"bc")
+    assert np.float64(fingerprint(b"x")) == fingerprint(b"x") < 2**48
+
+
+def test_every_check_of_the_guard_says_what_it_flags_or_notes_and_why():
+    assert len({c.name for c in GUARD}) == len(GUARD)
+    for c in GUARD:
+        assert c.reason, c.name
+        assert c.flags or c.notes, c.name
+        assert (c.severity == "info") == (not c.flags), c.name
+        assert check(c.name) is c
+        assert c.kind == f"guard_{c.name}"
