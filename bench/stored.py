@@ -14,13 +14,13 @@ import typer
 from bench.measure import Comparison, Side, Target, Work, alternate, timed
 from bench.training import Scene, sampled
 from workbench.algorithms import resolve
-from workbench.cli.variants import CORE
+from workbench.cli.replay import CORE
 from workbench.diagnostics import CATALOGUE, measure_turns
 from workbench.diagnostics.evidence import Evidence
 from workbench.learn.update import Learner
 from workbench.record.recorder import Recorder
 from workbench.spec import WorldSettings
-from workbench.store.stored import StoredBatch, StoredUpdate
+from workbench.store.batches import StoredBatch, StoredUpdate
 from workbench.store.sync import sync
 
 RUNS = 6

@@ -333,7 +333,7 @@ def batch_settings() -> str:
 
 def batch_arrays() -> str:
     """Return one row per array of a stored batch."""
-    from workbench.store.stored import ARRAYS
+    from workbench.store.batches import ARRAYS
 
     axes = {"B": "B", "BT": "B x T", "R": "R", "RT": "R x T", "U": "U"}
     rows = (

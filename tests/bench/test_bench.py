@@ -18,7 +18,7 @@ from bench.training import Scene, defaults, scene
 from workbench.algorithms import resolve
 from workbench.cli.bench import ON_REQUEST, PARTS
 from workbench.cli.main import app
-from workbench.cli.variants import CORE
+from workbench.cli.replay import CORE
 from workbench.learn.loop import Trainer
 from workbench.record.recorder import Recorder
 from workbench.replay import play

@@ -15,7 +15,7 @@ from tests.store.stored_batch import write_batch
 from workbench.diagnosis.attribution import FLOOR, Culprit, attribute
 from workbench.diagnosis.diagnose import as_dict, diagnose, markdown, ranking, spot, text
 from workbench.store import batches
-from workbench.store.stored import StoredBatch
+from workbench.store.batches import StoredBatch
 
 
 @pytest.fixture(scope="module")

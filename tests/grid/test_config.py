@@ -267,8 +267,8 @@ def test_unknown_algorithms_are_refused_with_the_arm_that_names_them(tmp_path: P
 
 @pytest.mark.parametrize("path", sorted(Path(__file__).parents[2].glob("experiments/*.toml")), ids=lambda p: p.stem)
 def test_every_experiment_plans(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from workbench.cli.cells import grid_of
     from workbench.cli.plan import describe
+    from workbench.cli.shared import grid_of
 
     found = grid_of(path, [])
     describe(found, tmp_path)

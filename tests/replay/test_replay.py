@@ -13,11 +13,11 @@ import torch
 from tests.learn.tiny import merged, rows, train
 from tests.store.stored_batch import write_batch
 from workbench.algorithms import ALGORITHMS, resolve
-from workbench.cli.network import Policy
+from workbench.cli.replay import Policy
 from workbench.replay import Replay, gradients, play, tables
 from workbench.spec import InputError
 from workbench.store import batches
-from workbench.store.stored import StoredBatch
+from workbench.store.batches import StoredBatch
 
 MakeRun = Callable[..., Path]
 STEP = 2  # with a staleness of 1 and a large step the ratios have left 1 by then

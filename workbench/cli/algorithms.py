@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from workbench.cli.shared import echo
 from workbench.cli.tables import check_format, show
-from workbench.cli.text import echo
 from workbench.spec import InputError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from workbench.cli.text import echo
+from workbench.cli.shared import echo
 
 if TYPE_CHECKING:
     from workbench.diagnosis.finding import Diagnosis
@@ -80,7 +80,7 @@ def carriers(runs: str, run: str, step: int, form: str) -> str:
 def logs(runs: Path, what: str) -> Iterator[Log]:
     """The logs that the word names: a file, the runs of an experiment or folder, or one run."""
     from workbench.analysis.runs import runs as runs_in
-    from workbench.cli.database import current
+    from workbench.cli.shared import current
     from workbench.cli.show import find
     from workbench.diagnosis import foreign
     from workbench.diagnosis.log import of_run

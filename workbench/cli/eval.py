@@ -53,10 +53,10 @@ def eval(
     The result is printed and written to table `evaluation`.
     """
     from workbench.agent.data import load
-    from workbench.cli.database import current, note
     from workbench.cli.replay import folder_of
+    from workbench.cli.shared import current, note
     from workbench.cli.show import find
-    from workbench.cli.text import print_table
+    from workbench.cli.tables import print_table
     from workbench.learn import evaluate
     from workbench.record.segments import append
 

@@ -30,9 +30,9 @@ def rescan(
 ) -> None:  # fmt: skip
     """Judge the runs that are over again by the present collapse rule and alarms, and append the new verdicts."""
     from workbench.analysis.rescan import recorded
-    from workbench.cli.database import current, note
     from workbench.cli.replay import folder_of
-    from workbench.cli.text import print_table
+    from workbench.cli.shared import current, note
+    from workbench.cli.tables import print_table
     from workbench.diagnostics import CATALOGUE
     from workbench.spec import InputError, Level, nearest
     from workbench.store.sync import sync
@@ -74,8 +74,8 @@ def _rescan_file(file: Path, dry: bool) -> None:
     """Judge the runs of a results file; times and events of survival follow from the new verdicts."""
     from workbench.analysis import results
     from workbench.analysis.rescan import Recorded, changed
-    from workbench.cli.database import note
-    from workbench.cli.text import print_table
+    from workbench.cli.shared import note
+    from workbench.cli.tables import print_table
 
     found = results.read(file)
     changes, rows = [], found.table.to_pylist()

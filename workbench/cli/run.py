@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from workbench.cli.cells import Arms, Changes, grid_of, runs_of
-from workbench.cli.text import echo, print_table
+from workbench.cli.shared import Arms, Changes, echo, grid_of, runs_of
+from workbench.cli.tables import print_table
 from workbench.spec import InputError
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ def train(
     """The command without the parsing of its options; return the exit code."""
     import duckdb
 
-    from workbench.cli import fairness
-    from workbench.cli.database import current
+    from workbench.cli.results import settle, warn
+    from workbench.cli.shared import current
     from workbench.grid import progress
     from workbench.grid.folder import now
     from workbench.grid.history import History
@@ -89,7 +89,7 @@ def train(
     place = executor_of(executor)
     began: datetime | None = now() if fresh else None  # a fresh search knows only the runs that end from now on
     history = History(runs, since=began)
-    fairness.warn(grid_of(file, changes, history, arms).cells)
+    warn(grid_of(file, changes, history, arms).cells)
 
     def begin(grid: Grid) -> None:
         if grid.region is not None:
@@ -108,7 +108,7 @@ def train(
         sync(runs)
     reader = current(runs)
     mine = [result.cell for result in results if result.status != "elsewhere"]
-    _report(grid, reader, results, fairness.settle(runs, reader, grid.experiment, mine) if mine else [])
+    _report(grid, reader, results, settle(runs, reader, grid.experiment, mine) if mine else [])
     for line in grid.waiting:
         echo(str(line), err=True)
     stuck = grid.region is not None and grid.region.unjudged > 0
@@ -122,10 +122,10 @@ def train(
 def _report(grid: Grid, reader: Reader, results: Sequence[Result], findings: Sequence[Finding]) -> None:
     """Print the table, the answer and the cells that ended badly on stdout; where to look on stderr."""
     from workbench.analysis.compare import answer, readable, summary
-    from workbench.cli import fairness
-    from workbench.cli.region import report
+    from workbench.cli.compare import report
+    from workbench.cli.results import tell
     from workbench.cli.tables import show
-    from workbench.store.console import tail
+    from workbench.store.text import tail
 
     if grid.region is not None:
         report(grid, reader)
@@ -136,7 +136,7 @@ def _report(grid: Grid, reader: Reader, results: Sequence[Result], findings: Seq
         frame = frame.sort_values("arm", key=lambda arms: arms.map(order), kind="stable")
         show(readable(frame))
         echo(f"\n{grid.question}\n{answer(frame)}")
-    fairness.tell(findings)
+    tell(findings)
     if bad := [result for result in results if result.cause]:
         echo("\nEnded badly")
         print_table(("arm", "seed", "cause", "reason"), [(r.cell.arm, r.cell.seed, r.cause, r.reason) for r in bad])

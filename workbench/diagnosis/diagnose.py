@@ -13,7 +13,7 @@ from workbench.diagnosis.causes import CAUSES
 from workbench.diagnosis.changepoint import first, slumped
 from workbench.diagnosis.finding import Cause, Diagnosis, Finding, Moved
 from workbench.diagnosis.log import Log
-from workbench.store.console import visible
+from workbench.store.text import visible
 
 GRADES = ("proof", "sign", "pattern")
 # No signals of training: clocks, fingerprints, counters.

@@ -20,7 +20,7 @@ import tomli_w
 from workbench.grid.cell import Cell
 from workbench.spec import InputError, table
 from workbench.spec.files import MIB, from_json, lock_file, open_file, read_text
-from workbench.store.console import plain, tail
+from workbench.store.text import plain, tail
 
 _ARROW = {
     "VARCHAR": pa.string(),

@@ -26,7 +26,7 @@ from workbench.grid.cell import Cell, of_generation
 from workbench.grid.config import Grid
 from workbench.grid.folder import Follower, cause, last_line, one_line, where
 from workbench.spec import InputError
-from workbench.store.console import tail
+from workbench.store.text import tail
 
 POLL_SECONDS = 0.1
 SYNC_SECONDS = 2.0

@@ -13,7 +13,7 @@ from torch import Tensor
 from workbench.batch import Batch, turn_ids
 from workbench.objective import Algorithm, prepare
 from workbench.objective.schedule import Together
-from workbench.store.stored import StoredBatch, StoredUpdate
+from workbench.store.batches import StoredBatch, StoredUpdate
 
 
 @dataclass

@@ -20,7 +20,7 @@ from workbench.objective.ratio import LOG_LIMIT
 from workbench.replay.batch import Loaded, unanswerable
 from workbench.replay.tables import folded
 from workbench.spec import InputError
-from workbench.store.stored import StoredBatch, StoredUpdate
+from workbench.store.batches import StoredBatch, StoredUpdate
 
 
 @dataclass(frozen=True)
