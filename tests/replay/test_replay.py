@@ -84,8 +84,8 @@ def test_the_algorithm_that_ran_gets_the_numbers_that_the_trainer_logged(
     told = rows(folder, "turn").query("step == @STEP and epoch == 1").set_index(["trajectory", "turn_index"])
     late = [p.cells for p in replay.played if replay.stored.updates[p.update].epoch == 1]
     for cells in late:
-        (whole,) = tables.folded(cells).to_dict("records")
-        for cell in cells.to_dict("records"):
+        (whole,) = tables.rows_of(tables.folded(cells))
+        for cell in tables.rows_of(cells):
             key = cell["trajectory"], cell["turn_index"]
             made, share = tables.measures(cell, whole), told.loc[key, "gradient_share"]
             assert made["gradient_share"] == (None if pd.isna(share) else pytest.approx(share, rel=1e-5, abs=1e-6))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import pandas as pd
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +18,7 @@ from workbench.batch import Batch
 from workbench.objective import Algorithm, LossTerms, Normaliser, clipped_loss, policy_loss, statistics
 from workbench.objective.ratio import LOG_LIMIT
 from workbench.replay.batch import Loaded, unanswerable
-from workbench.replay.tables import folded
+from workbench.replay.tables import Columns, folded
 from workbench.spec import InputError
 from workbench.store.batches import StoredBatch, StoredUpdate
 
@@ -31,7 +31,7 @@ class Played:
     own: bool  # it is the one that ran
     update: int
     scalars: Mapping[str, float | None]
-    cells: pd.DataFrame  # trajectory, turn_index and the columns of `tables.folded`
+    cells: Columns  # trajectory, turn_index, and what `tables.folded` keeps
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Replay:
     played: tuple[Played, ...]
     reasons: Mapping[str, str]
     advantage_gap: float | None  # max |A re-estimated - A trained on| of the algorithm that ran
-    tokens: Mapping[tuple[str, int], pd.DataFrame]  # of the trajectory that was asked for, by label and update
+    tokens: Mapping[tuple[str, int], Columns]  # of the trajectory that was asked for, by label and update
 
 
 @torch.no_grad()
@@ -67,7 +67,7 @@ def play(
     loaded = Loaded(stored, algorithms[own], dtype)
     reasons = {label: unanswerable(a, loaded.own, loaded.batch) for label, a in algorithms.items() if label != own}
     played: list[Played] = []
-    kept: dict[tuple[str, int], pd.DataFrame] = {}
+    kept: dict[tuple[str, int], Columns] = {}
     for update in chosen:
         for label, algorithm in algorithms.items():
             if reasons.get(label):
@@ -77,7 +77,8 @@ def play(
             cells = folded(tokens, ("trajectory", "turn_index"))
             played.append(Played(label, label == own, update.index, _scalars(weighed.terms), cells))
             if trajectory is not None and trajectory in stored.trajectory[update.rows]:
-                kept[label, update.index] = tokens[tokens["trajectory"] == trajectory]
+                here = tokens["trajectory"] == trajectory
+                kept[label, update.index] = {name: x[here] for name, x in tokens.items()}
     gap = None if any(u.mask is not None for u in stored.updates) else loaded.gap()
     return Replay(stored, own, tuple(played), {k: v for k, v in reasons.items() if v}, gap, kept)
 
@@ -158,34 +159,34 @@ def _by_pass(
     return torch.cat(weights)
 
 
-def _tokens(weighed: Weighed, loaded: Loaded, update: StoredUpdate) -> pd.DataFrame:
-    """The trained tokens of an update, one row each, in order of sequence and position."""
+def _tokens(weighed: Weighed, loaded: Loaded, update: StoredUpdate) -> Columns:
+    """Columns (M,) of the trained tokens of an update, in order of sequence and position."""
     batch, terms = weighed.batch, weighed.terms
     assert batch.advantages is not None
-    row, position = (x.numpy() for x in batch.mask.nonzero(as_tuple=True))
+    index = batch.mask.reshape(-1).nonzero().squeeze(1)
+    row, position = np.divmod(index.numpy(), batch.mask.shape[1])
 
     def at(x: Tensor) -> Tensor:
-        return x.expand_as(batch.mask)[batch.mask].double()
+        return x.expand_as(batch.mask).reshape(-1).index_select(0, index)
+
+    def flag(x: Tensor) -> Tensor:
+        return at(x).to(loaded.dtype)
 
     log_ratio = at(loaded.number(update.log_prob)) - at(batch.log_prob_old)
     ratio, unit, weight = log_ratio.clamp(-LOG_LIMIT, LOG_LIMIT).exp(), at(terms.ratio), at(weighed.weight)
     columns = {
-        "log_ratio": log_ratio, "ratio": ratio, "ratio_squared": ratio.square(), "unit": unit,
-        "unit_squared": unit.square(), "low": at(terms.active_low), "high": at(terms.active_high),
-        "out": at(terms.out_of_range), "dual": at(terms.dual), "factor": at(terms.factor),
+        "n_tokens": torch.ones_like(ratio), "log_ratio": log_ratio, "ratio": ratio, "ratio_squared": ratio.square(),
+        "unit": unit, "unit_squared": unit.square(), "low": flag(terms.active_low), "high": flag(terms.active_high),
+        "out": flag(terms.out_of_range), "dual": flag(terms.dual), "factor": at(terms.factor),
         "advantage": at(batch.advantages), "weight": weight, "weight_abs": weight.abs(), "ratio_high": ratio,
-        "ratio_low": ratio, "unit_high": unit, "unit_low": unit,
+        "ratio_low": ratio, "unit_high": unit, "unit_low": unit, "turn_index": at(batch.turn),
     }  # fmt: skip
-    return pd.DataFrame(
-        {
-            "trajectory": loaded.stored.trajectory[update.rows][row],
-            "turn_index": batch.turn[batch.mask].numpy(),
-            "position": position,
-            "token_id": loaded.stored.tokens[update.rows][row, position],
-            "n_tokens": 1.0,
-            **{name: x.numpy() for name, x in columns.items()},
-        }
-    )
+    return {
+        "trajectory": loaded.stored.trajectory[update.rows][row],
+        "position": position,
+        "token_id": loaded.stored.tokens[update.rows].reshape(-1)[index.numpy()],
+        **{name: x.numpy() for name, x in columns.items()},
+    }
 
 
 APART = 1e-3  # nats between a log-prob that was stored and the one that the weights give

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from workbench.spec import Column
 
@@ -109,18 +108,36 @@ SUMS = (
 HIGHEST, LOWEST = ("ratio_high", "unit_high"), ("ratio_low", "unit_low")
 
 
-def folded(frame: pd.DataFrame, keys: Sequence[str] = ()) -> pd.DataFrame:
+Columns = Mapping[str, np.ndarray]  # of one length
+
+
+def folded(columns: Columns, keys: Sequence[str] = ()) -> Columns:
     """One row for each value of `keys` (all rows: without any), sorted: sums and extremes, NaN where one is NaN."""
-    if frame.empty:
-        return frame
-    frame = frame.iloc[np.lexsort([frame[key] for key in reversed(keys)])] if keys else frame
-    known = frame[list(keys)].to_numpy()
-    starts = np.flatnonzero(np.r_[True, (known[1:] != known[:-1]).any(axis=1)])
-    columns = {key: frame[key].to_numpy()[starts] for key in keys}
+    runs = _runs(columns, keys)  # tokens of a turn stand together: what is left to sort is short
+    if not keys:
+        return runs
+    order = np.lexsort([runs[key] for key in reversed(keys)])
+    return _runs({name: x[order] for name, x in runs.items()}, keys)
+
+
+def _runs(columns: Columns, keys: Sequence[str]) -> Columns:
+    """Consecutive rows with equal keys as one row."""
+    begins = np.zeros(len(columns["ratio"]), bool)
+    begins[:1] = True
+    for key in keys:
+        begins[1:] |= columns[key][1:] != columns[key][:-1]
+    starts = np.flatnonzero(begins)
+    found = {key: columns[key][starts] for key in keys}
     for names, reduce in ((SUMS, np.add), (HIGHEST, np.maximum), (LOWEST, np.minimum)):
-        values = reduce.reduceat(frame[list(names)].to_numpy(float), starts)
-        columns |= dict(zip(names, values.T, strict=True))
-    return pd.DataFrame(columns)
+        for name in names:
+            found[name] = (reduce.reduceat(columns[name], starts) if len(starts) else columns[name]).astype(float)
+    return found
+
+
+def rows_of(columns: Columns) -> list[dict[str, Any]]:
+    """The rows as mappings of plain numbers."""
+    values = zip(*(x.tolist() for x in columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in values]
 
 
 @dataclass(frozen=True)
@@ -184,9 +201,9 @@ def _by_label(replay: Replay) -> dict[str, list[Played]]:
 
 def _measured(parts: Sequence[Played], *keys: str) -> Iterator[dict[str, Any]]:
     """The measured columns of several updates together, one row for each value of `keys`; none without a token."""
-    cells = pd.concat([part.cells for part in parts])
-    for whole in folded(cells).to_dict("records"):
-        for cell in folded(cells, keys).to_dict("records"):
+    joined = {name: np.concatenate([part.cells[name] for part in parts]) for name in parts[0].cells}
+    for whole in rows_of(folded(joined)):
+        for cell in rows_of(folded(joined, keys)):
             yield {**{key: cell[key] for key in keys}, **measures(cell, whole)}
 
 
@@ -263,7 +280,8 @@ def tokens(replay: Replay, trajectory: int) -> Table:
             "algorithm": label, "own": label == replay.own, "update": update, **row, "unit_ratio": row["unit"],
             "token": texts.get(row["token_id"]), "clipped": bool(row["low"] or row["high"]),
         }
-        for (label, update), frame in replay.tokens.items()
-        for row in frame[frame["trajectory"] == trajectory].to_dict("records")
+        for (label, update), columns in replay.tokens.items()
+        for row in rows_of(columns)
+        if row["trajectory"] == trajectory
     ]  # fmt: skip
     return Table.of(TOKENS, rows)
