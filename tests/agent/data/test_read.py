@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from workbench.agent import data
 from workbench.agent.data import BENCHMARKS, Item, load, read
 from workbench.spec import InputError
 
