@@ -9,12 +9,17 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from tests.app.conftest import Visit, html
 from tests.diagnostics.shared_batch import random_evidence
+from tests.store.fixture import Shape, write_run
+from workbench.agent.episode import Episode
 from workbench.diagnosis import foreign
 from workbench.diagnosis.diagnose import diagnose
 from workbench.diagnosis.log import Log
 from workbench.diagnostics.tokens import Tokens
-from workbench.spec import Level
+from workbench.learn.faults import declared, hooks
+from workbench.spec import FaultSettings, Level, RunSettings
+from workbench.store.sync import sync
 
 TEXT = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
 
@@ -63,3 +68,30 @@ def test_a_new_cause_is_found_where_its_trace_is(level: float, found: bool) -> N
     assert [f.cause.name for f in said.findings] == ["length_drift"] * found
     bare = diagnose(Log("a", lambda table, step: rows.drop(columns="success")), [cause])
     assert bare.unanswered == {"length_drift": ["step.success"]}
+
+
+def test_a_new_fault_overrides_a_hook_and_leaves_its_trace(monkeypatch: Any) -> None:
+    made = run("Add a fault")
+    kind, fault = made["KIND"], made["RewardLost"]
+    assert kind.hook in vars(fault)
+    assert callable(getattr(hooks.Hooks, kind.hook))
+    monkeypatch.setattr(declared, "KINDS", (*declared.KINDS, kind))
+    settings = FaultSettings(kind=kind.name, at_step=0)
+    one = Episode(0, 0, [1], [True], [0.0], 0, "?", "a", "a", 1.0, True, "answer", 1, 0, 1)
+    bug = fault(RunSettings(fault=settings), settings, None, None)
+    paid = [e.reward for e in bug.episodes([one] * 10, 3)]
+    assert sorted(paid) == [0.0] * 3 + [1.0] * 7
+    assert paid == [e.reward for e in bug.episodes([one] * 10, 3)]
+
+
+def test_a_new_screen_draws_the_runs_of_an_experiment(tmp_path: Path, monkeypatch: Any) -> None:
+    runs = tmp_path / "runs"
+    write_run(runs, "demo", "ppo-s0", shape=Shape(steps=12, trajectories=2, turns=2, epochs=1))
+    sync(runs)
+    monkeypatch.setenv("SORL_RUNS", str(runs))
+    file = tmp_path / "app.py"
+    file.write_text(f"{examples('Add a screen')[0]}\n\nlength()\n")
+    app = Visit(str(file), default_timeout=60).run()
+    assert not app.exception
+    assert "Mean number of steps" in html(app)
+    assert "<td>12</td>" in html(app)
