@@ -12,7 +12,7 @@ from workbench.grid import guard
 from workbench.grid.cell import differing
 from workbench.grid.config import load
 from workbench.grid.guard import Finding, Range, rollouts, updates
-from workbench.learn.synthetic import gradient_at_one
+from workbench.learn.checks import gradient_at_one
 from workbench.spec import RunSettings
 
 EXPERIMENTS = sorted((Path(__file__).parents[2] / "experiments").glob("*.toml"))

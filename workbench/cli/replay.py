@@ -351,7 +351,7 @@ class Policy:
         """Log-probs and entropies of tokens (b, t), with gradient, as the trainer takes them."""
         import torch
 
-        from workbench.learn.policy import autocast, log_probs
+        from workbench.learn.networks import autocast, log_probs
 
         with autocast(torch.device("cpu"), self.compute):
             return log_probs(self.model, tokens, self.temperature, True, mask)

@@ -197,7 +197,7 @@ def _same_updates(arms: Mapping[str, RunSettings], algorithms: Mapping[str, Any]
         return False
     if any(getattr(a, slot) != getattr(b, slot) for slot in (*NORMALISER, "kl", "select")):
         return False
-    from workbench.learn.synthetic import gradient_at_one
+    from workbench.learn.checks import gradient_at_one
 
     return bool((gradient_at_one(a, size) - gradient_at_one(b, size)).abs().max() < 1e-9)
 

@@ -26,7 +26,7 @@ EXECUTORS = ("local", "ray")
 TRAINER = "workbench.learn.__main__:main"  # module:function(arguments) -> exit code; tests put a scripted one here
 PRELOAD = (  # imported once, by the process from which trainers are forked; every fork imports the command's module
     "workbench.cli.main", "workbench.grid.process", "workbench.learn.__main__", "workbench.learn.loop",
-    "workbench.learn.warmstart", "workbench.learn.heartbeat", "workbench.record.recorder", "pandas",
+    "workbench.learn.warmstart", "workbench.learn.run", "workbench.record.recorder", "pandas",
 )  # fmt: skip
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "RAYON_NUM_THREADS")
 _GPUS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))

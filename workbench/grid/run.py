@@ -95,7 +95,7 @@ def workers_for(cells: Sequence[Cell], asked: int | None = None, slots: int | No
 
     Never more than there are cells.
     """
-    threads = max((cell.settings.threads * cell.settings.compute.processes for cell in cells), default=1)
+    threads = max((cell.settings.threads for cell in cells), default=1)
     return max(1, min(len(cells), asked or (slots or process.cores()) // threads))
 
 

@@ -18,9 +18,8 @@ from workbench.diagnostics.declare import dictionary
 from workbench.diagnostics.evidence import StepEvidence
 from workbench.diagnostics.rules import GUARD_RULES, Event, RuleWatch, alarms
 from workbench.record.blackbox import BlackBox
-from workbench.record.schema import schema_of
+from workbench.record.schema import Decode, sample, schema_of, token_rows
 from workbench.record.segments import SegmentWriter, chosen
-from workbench.record.token_rows import Decode, sample, token_rows
 from workbench.spec import RunSettings
 
 # Wall times and memory differ from session to session, so no watch may see them.

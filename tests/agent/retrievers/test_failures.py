@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from tests.agent.retrievers.test_http import answering, as_search_r1
-from workbench.agent.data.items import Item
-from workbench.agent.engines.scripted import ScriptedEngine
+from tests.agent.scripted import ScriptedEngine
+from workbench.agent.data import Item
 from workbench.agent.episode import Episode
 from workbench.agent.retrievers import Passage
+from workbench.agent.retrievers.build import Lookups
 from workbench.agent.retrievers.http import HTTPRetriever
-from workbench.agent.retrievers.lookup import Lookups
 from workbench.agent.tokenizer import Codec, build_tokenizer
 from workbench.agent.worlds.dataset import Dataset
 from workbench.diagnostics import measure

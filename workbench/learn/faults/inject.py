@@ -8,14 +8,14 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from workbench.learn.faults import data, masks, rewards, samplers, training, worlds
+from workbench.learn.faults import sampling, training
 from workbench.learn.faults.declared import KINDS, Kind, check, kind
-from workbench.learn.faults.fault import Fault
 from workbench.learn.faults.hooks import Lab
+from workbench.learn.faults.sampling import Fault
 from workbench.objective import Algorithm
 from workbench.spec import RunSettings
 
-FAMILIES = (samplers, worlds, rewards, data, masks, training)
+FAMILIES = (sampling, training)
 
 
 def _class_of(kind: Kind) -> type[Fault]:
