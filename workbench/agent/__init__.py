@@ -1,1 +1,1 @@
-"""How text is made: worlds that ask, retrievers that answer, engines that sample, episodes that training reads."""
+"""Rollouts: worlds that ask questions, retrievers, engines that sample, and episodes as batches."""

@@ -1,0 +1,1 @@
+"""The web app: reads the database and draws it, follows live runs."""

@@ -1,1 +1,1 @@
-"""Diagnosis: from what a run logged to the probable cause, the first signal, the culprit, and what to try."""
+"""From the log of a run to the probable cause, the first signal, the culprit and a remedy."""

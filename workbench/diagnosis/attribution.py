@@ -1,4 +1,4 @@
-"""From a spike to who carries it: the turns of a stored batch that its other tokens do not explain, and their spans.
+"""The trajectories and turns behind a spike: those that the other tokens do not explain.
 
 Two quantities of each trained token are looked at: the mismatch of sampler and trainer, log p_old - log p_mu, and the
 log-ratio of every update, log p - log p_old. A token's deviation z is its size in units of what is usual in this batch

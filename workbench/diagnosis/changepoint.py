@@ -1,4 +1,4 @@
-"""Where a curve leaves its own past: a robust score of each point against the points before it."""
+"""Change points: a robust score of each point of a curve against the points before it."""
 
 from __future__ import annotations
 

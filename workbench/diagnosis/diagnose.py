@@ -1,4 +1,4 @@
-"""The diagnosis of one log: look for every cause, rank the findings, list what cannot be told, write it as text."""
+"""The diagnosis of one log: run every cause, rank the findings, write the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a diagnosis is made of: a cause to look for, the clue that a look gives, the finding that is reported."""
+"""The parts of a diagnosis: a cause, the clue that its check returns, the reported finding."""
 
 from __future__ import annotations
 

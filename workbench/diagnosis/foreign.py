@@ -1,4 +1,4 @@
-"""The log of another trainer as a Log: scalars a step, from JSON lines, tables of text, Parquet and JSON."""
+"""Reader of other trainers' logs: scalars per step from JSON lines, CSV, Parquet and JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log as the diagnosis sees it: the tables of one run, read when they are asked for, and its settings."""
+"""A log as the diagnosis reads it: the tables of one run, loaded on demand, and its settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declared measurements: every name is a column, every docstring a tooltip. Importable without torch."""
+"""Declared measurements: the name is the column, the docstring the tooltip. Importable without torch."""
 
 from workbench.diagnostics.measure import (
     Measurements,

@@ -1,0 +1,1 @@
+"""Training: one run in one process."""

@@ -1,4 +1,4 @@
-"""What the black box gets of a step: its batch, what every update saw of it, and the weights that it began with."""
+"""The batch of a step for the black box, with the log-probs of every update and the weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints: everything that an exact resume needs, as safetensors and JSON, renamed into place when whole."""
+"""Checkpoints: everything that an exact resume needs, as safetensors and JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of what a run trains on: the mask self-test on synthetic trajectories, and token identity of each batch."""
+"""Checks of the trained tokens: the mask self-test at the start, token identity of each batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Success on questions that are not trained on: held-out ones during training, and data sets for a checkpoint."""
+"""Evaluation: held-out questions during training, data sets for a checkpoint."""
 
 from __future__ import annotations
 

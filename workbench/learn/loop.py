@@ -1,4 +1,4 @@
-"""The training loop of one run: roll out, old log-probs, values, advantages, epochs of updates, log."""
+"""The training loop: roll out, old log-probs, values, advantages, epochs of updates, log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The networks: policy and critic, their log-probs and values, over large vocabularies and large batches in parts."""
+"""Policy and critic, their log-probs and values in chunks of bounded memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The probe: what a minibatch's gradient is made of, measured beside the update and without touching it.
+"""The gradient probe: measures a minibatch's gradient noise without changing the update.
 
 Every `learn.probe_every` updates the minibatch is split into four parts, each with a forward and a backward of its own.
 """

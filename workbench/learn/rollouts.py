@@ -1,4 +1,4 @@
-"""Rollouts and the staleness queue: what the policy sampled n iterations ago is what is trained on now."""
+"""Rollouts and the staleness queue: train on what the policy sampled n iterations ago."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run from its folder: lock, resume, train, record how it ended in table `run`."""
+"""One run from its folder: lock, resume, train, record the outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stop rules: whether training ends before its last iteration, and the sentence that says why."""
+"""Stop rules: end training before its last iteration, with the reason."""
 
 from __future__ import annotations
 

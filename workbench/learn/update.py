@@ -1,4 +1,4 @@
-"""One optimizer update: policy and critic, the true clipping bias, gradient norms, and the evidence of it all."""
+"""One optimizer update of policy and critic: gradients, norms, clipping bias, evidence."""
 
 from __future__ import annotations
 

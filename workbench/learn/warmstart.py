@@ -1,4 +1,4 @@
-"""The weights that a run starts from: a model by its name, or a small policy that imitates demonstrations."""
+"""Initial weights: a model by its name, or a small policy that imitates demonstrations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pure maths: from log-probs, rewards and values to losses. Knows no algorithm by name, only slots and their kinds."""
+"""Pure maths: from log-probs, rewards and values to losses. No algorithm by name, only slots and their kinds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counterfactual replay: what other algorithms would have done with a stored training batch."""
+"""Counterfactual replay: what other algorithms would have done with a stored batch."""
 
 from workbench.replay.play import Gradients, Network, Played, Replay, gradients, play
 

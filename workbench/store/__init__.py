@@ -1,0 +1,1 @@
+"""The DuckDB index of the run folders: sync, queries, stored batches."""

@@ -1,4 +1,4 @@
-"""Stored training batches: which steps a run's folder holds, and one of them read as NumPy arrays, without torch.
+"""Stored training batches of a run: which steps there are, and one step as NumPy arrays.
 
 Axes: B sequences, T token positions (prompt, observations and padding included), U optimizer updates of the step.
 """

@@ -1,4 +1,4 @@
-"""Opening the database: one writer or many readers at a time, and the message when another program holds it."""
+"""Opening the database: one writer or many readers, and the error while it is locked."""
 
 from __future__ import annotations
 

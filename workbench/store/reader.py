@@ -1,4 +1,4 @@
-"""Queries of the database: one SELECT at a time, read-only, without access to anything but the tables."""
+"""Hardened read-only queries, one SELECT at a time; saved queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the declarations to SQL: tables, measured columns, comments and views of the index database."""
+"""The database schema from the declarations: tables, measured columns, comments, views."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files that the database is an index of: which segments lie in the run folders, and which runs still live."""
+"""The segment files in the run folders, and which runs are alive."""
 
 from __future__ import annotations
 

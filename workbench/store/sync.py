@@ -1,4 +1,4 @@
-"""From run folders to the database: every segment exactly once, in one short transaction."""
+"""From run folders to the database: every segment exactly once, in one transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text in and out: what anybody may have written made harmless for a terminal, the console log, CSV and JSON."""
+"""Untrusted text made safe for a terminal; the console log; CSV and JSON."""
 
 from __future__ import annotations
 

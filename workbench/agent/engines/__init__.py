@@ -1,4 +1,4 @@
-"""Engines: what samples episodes, from the weights that are trained (hf) or from a copy that is synced (vllm)."""
+"""Engines that sample episodes: hf in the trainer's process, vllm from a synced copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What answers a query: ranked passages of a corpus, or ranked facts of a generated world."""
+"""Retrievers: ranked passages of a corpus, or ranked facts of a generated world."""
 
 from __future__ import annotations
 

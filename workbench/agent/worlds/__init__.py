@@ -1,4 +1,4 @@
-"""What a world is: it asks questions, answers queries and judges answers, all in text; tokens are not its business."""
+"""Worlds: ask questions, answer queries and judge answers, all as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that is looked for, one family a file. The order is that of the docs, not of rank."""
+"""The causes that a diagnosis looks for, one family a file."""
 
 from __future__ import annotations
 

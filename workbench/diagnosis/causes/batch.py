@@ -1,4 +1,4 @@
-"""What is trained on is not what was sampled: data, tokens, log-probs, groups."""
+"""The trained batch differs from the sampled one: data, tokens, log-probs, groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The update: its settings, the critic, the reference, and steps that no defect explains but that were too much."""
+"""Faults of the update: its settings, the critic, the reference, and steps that are too large."""
 
 from __future__ import annotations
 

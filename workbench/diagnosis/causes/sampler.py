@@ -1,4 +1,4 @@
-"""The sampler is not the policy that the trainer takes it for: its log-probs differ, or what it drew does."""
+"""The sampler differs from the policy: in its log-probs, or in what it draws."""
 
 from __future__ import annotations
 

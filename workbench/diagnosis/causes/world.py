@@ -1,4 +1,4 @@
-"""What comes back from the world: rewards, retrieved passages, episodes that are cut short."""
+"""Faults of the environment: rewards, retrieved passages, truncated episodes."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""The fault lab: bugs of real trainers, injected into ours from `[fault]`; `declared` names them, docs/faults.md lists
+"""The fault lab: bugs of real trainers, injected by `[fault]` in a grid file.
 them.
 """

@@ -1,4 +1,4 @@
-"""The kinds of fault, declared once: which bug each stands for, what its strength is, and whom it can concern.
+"""The kinds of fault, declared once: the bug, its strength, and the runs that it can affect.
 
 Nothing heavy is imported here: `sorl plan` checks a grid's faults with it.
 """

@@ -1,4 +1,4 @@
-"""Where a bug can sit: the hooks that the trainer calls, each of which hands back what it is given."""
+"""The hooks that the trainer calls; a fault overrides one of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the settings of a run to the hooks of its fault."""
+"""The class of each fault, and its construction from the settings of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bugs of what samples: weights, temperature, the world, the rewards."""
+"""Faults of the rollouts: weights, temperature, world, rewards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bugs of what trains: tokens, masks, groups, learning rates, critic, reference."""
+"""Faults of the training: tokens, masks, groups, learning rates, critic, reference."""
 
 from __future__ import annotations
 
