@@ -40,7 +40,7 @@ def show(
     """One run: how it stands, its events, its configuration, and the end of its log if it ended badly."""
     from workbench.cli.database import current
     from workbench.cli.text import cell, print_table
-    from workbench.grid.folder import cause
+    from workbench.spec.outcomes import cause
     from workbench.store.console import log_of, tail
 
     reader = current(ctx.obj)

@@ -25,9 +25,10 @@ from workbench.grid import generations, process
 from workbench.grid.cell import Cell, of_generation
 from workbench.grid.edits import edits
 from workbench.grid.file import Grid
-from workbench.grid.folder import Follower, cause, last_line, one_line, where
+from workbench.grid.folder import Follower, last_line, one_line, where
 from workbench.grid.history import History
 from workbench.spec import InputError
+from workbench.spec.outcomes import cause
 from workbench.store.console import tail
 
 POLL_SECONDS = 0.1
