@@ -13,8 +13,6 @@ from workbench.spec.files import MIB, from_toml, read_text
 if TYPE_CHECKING:
     from workbench.objective import Algorithm
 
-CORE = ("ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo")
-
 
 def algorithms_of(
     meta: Mapping[str, Any], names: Sequence[str], file: Path | None, changes: Sequence[str]
@@ -25,7 +23,7 @@ def algorithms_of(
     `file` the six of the core, or with changes only the one that ran, changed. `file`: a table a variant, {base = ...,
     slot = ...}. Raises InputError for what cannot be read.
     """
-    from workbench.algorithms import resolve
+    from workbench.algorithms import CORE, resolve
     from workbench.grid.cell import algorithm_label
     from workbench.grid.keys import merge
 
