@@ -26,7 +26,7 @@ import pandas as pd
 from scipy.special import xlogy
 
 from workbench.analysis import results
-from workbench.analysis.statistics import clopper_pearson
+from workbench.analysis.stats import clopper_pearson
 from workbench.diagnostics import collapse
 
 RESULTS = Path(__file__).parents[1] / "experiments" / "results"

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from workbench.diagnostics import CATALOGUE
 from workbench.spec import Diagnostic, InputError, RunSettings, Unit
 from workbench.store.connect import database, writer
-from workbench.store.quoting import quoted
 from workbench.store.reader import Reader
-from workbench.store.schema import create
+from workbench.store.schema import create, quoted
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

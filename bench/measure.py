@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import typer
 
-from workbench.cli.text import print_table
+from workbench.cli.tables import print_table
 from workbench.spec import RunSettings
 
 Work = Callable[[], float]  # does the work and returns how much it was, in the comparison's unit

@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import AutoTokenizer
 
 from workbench.learn.loop import Trainer
-from workbench.learn.policy import log_probs
+from workbench.learn.networks import log_probs
 from workbench.learn.warmstart import ensure
 from workbench.record.recorder import NullRecorder
 from workbench.spec import RunSettings
@@ -38,8 +38,7 @@ def main(run: Path) -> None:
     start = ensure(settings, run.parents[1] / ".cache")
     tokenizer = AutoTokenizer.from_pretrained(start)
     trainer = Trainer(settings, start, NullRecorder(settings), tokenizer)
-    trainer._sample()
-    batch = trainer._estimate(trainer.queue.popleft())
+    batch = trainer._advantages(trainer._values(trainer._old_log_probs(trainer._roll_out()[1])))
     rows = len(batch.tokens) // settings.learn.minibatches
     batch = batch.rows(torch.arange(rows)).trimmed()
     policy, critic = trainer.learner.policy, trainer.learner.critic

@@ -19,7 +19,7 @@ from workbench.diagnostics.evidence import Evidence
 from workbench.learn.update import Learner
 from workbench.record.recorder import Recorder
 from workbench.spec import WorldSettings
-from workbench.store.stored import StoredBatch, StoredUpdate
+from workbench.store.batches import StoredBatch, StoredUpdate
 from workbench.store.sync import sync
 
 RUNS = 6

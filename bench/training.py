@@ -22,10 +22,10 @@ from workbench.algorithms import resolve
 from workbench.batch import Batch
 from workbench.diagnostics import measure as measure_step
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
-from workbench.grid.keys import merge
-from workbench.learn import policy
-from workbench.learn.critic import Critic
+from workbench.grid.cell import merge
+from workbench.learn import networks
 from workbench.learn.loop import Trainer
+from workbench.learn.networks import Critic
 from workbench.learn.rollouts import ORDER, ROLLOUT, Rollout, Sampler, batch_of, generator, trainer_log_probs
 from workbench.learn.update import Learner
 from workbench.learn.warmstart import ensure
@@ -80,7 +80,7 @@ def scene(settings: RunSettings, cache: Path) -> Iterator[Scene]:
 
 def rollout(scene: Scene, rounds: int) -> list[Comparison]:
     """Episodes/s of both engines on the same questions; each samples its own episodes from the same distribution."""
-    settings, model = scene.settings, policy.load(scene.start)
+    settings, model = scene.settings, networks.load(scene.start)
     world, n = Facts(settings.world), settings.learn.episodes
     ours = HFEngine(model, scene.tokenizer, settings.engine)
     baseline = GenerateEngine(model, scene.tokenizer, settings.engine)
@@ -136,7 +136,7 @@ class Step:
 def sampled(scene: Scene, algorithm: str) -> Step:
     """A fresh rollout of the warm start, with old log-probs, values and advantages."""
     settings, chosen = scene.variant(algorithm), resolve(algorithm)
-    model = policy.load(scene.start)
+    model = networks.load(scene.start)
     critic, learn = Critic(model), settings.learn
     engine = HFEngine(model, scene.tokenizer, settings.engine)
     sampler = Sampler(settings, Facts(settings.world), engine, learn.group_size or chosen.group_size, chosen.select)

@@ -42,7 +42,7 @@ def _rank(stem: str) -> int:
 
 def _of_grid(found: Results) -> Iterable[tuple[str, str]]:
     """(algorithm, line) of each arm that is an algorithm as declared, or with the options that the line names."""
-    from workbench.analysis.statistics import clopper_pearson
+    from workbench.analysis.stats import clopper_pearson
     from workbench.spec import COLLAPSED
 
     runs = _judged(found.runs)

@@ -152,7 +152,8 @@ def _slot(slot: str) -> str:
 def diagnostics() -> str:
     """Return the symbols, the columns of each table, what costs a pass of its own, the alarms, the collapse rule."""
     from workbench.diagnostics import CATALOGUE
-    from workbench.diagnostics.notation import SYMBOLS, collapse_rule
+    from workbench.diagnostics.collapse import collapse_rule
+    from workbench.diagnostics.declare import SYMBOLS
 
     symbols = markdown(("symbol", "meaning"), ([f"`{s}`", meaning] for s, meaning in SYMBOLS))
     tables = [
@@ -171,8 +172,7 @@ def _columns(name: str, diagnostics: Sequence[Diagnostic]) -> str:
 
 
 def _passes() -> str:
-    from workbench.diagnostics import CATALOGUE, probe
-    from workbench.diagnostics.declare import declared
+    from workbench.diagnostics import CATALOGUE, update
     from workbench.spec import LearnSettings
 
     every = LearnSettings()
@@ -185,7 +185,7 @@ def _passes() -> str:
             ("setting", "default", "columns", "costs"),
             (
                 (
-                    "`learn.probe_every`", f"{every.probe_every} (never)", code(m.name for m in declared(probe)),
+                    "`learn.probe_every`", f"{every.probe_every} (never)", code(m.name for m in update.PROBE),
                     "two forward passes and a backward",
                 ),
                 (
@@ -199,15 +199,13 @@ def _passes() -> str:
 
 def _alarms() -> str:
     from workbench.diagnostics import CATALOGUE
-    from workbench.diagnostics.alarms import COOLDOWN
-    from workbench.diagnostics.combined import COMBINED
-    from workbench.diagnostics.declare import in_words
-    from workbench.diagnostics.unalarmed import FINER, why_no_alarm
+    from workbench.diagnostics.declare import FINER, in_words
+    from workbench.diagnostics.rules import COMBINED, COOLDOWN
 
     silent: dict[str, list[str]] = {}  # reason -> columns of table step without an alarm
     for d in CATALOGUE:
         if d.level is Level.STEP and not d.alarm:
-            silent.setdefault(why_no_alarm(d), []).append(d.name)
+            silent.setdefault(d.no_alarm, []).append(d.name)
     rows = ([f"`{d.table}.{d.name}`", in_words(d.alarm), d.alarm.reason] for d in CATALOGUE if d.alarm)
     return (
         "## Alarms\n\nAn alarm is an event of kind `alarm`. It fires once, is armed again when the value has come"
@@ -238,7 +236,7 @@ def causes() -> str:
 
 def metric_names() -> str:
     """Return one row per column of ours, with the metrics of other trainers that are read as it."""
-    from workbench.diagnosis.names import NAMES, SCORES, STEP
+    from workbench.diagnosis.foreign import NAMES, SCORES, STEP
 
     ours = sorted(NAMES, key=lambda name: NAMES[name])
     rows = [("`step`", code(STEP)), ("`step.success`", f"the first of {code(SCORES)}")]
@@ -334,7 +332,7 @@ def batch_settings() -> str:
 
 def batch_arrays() -> str:
     """Return one row per array of a stored batch."""
-    from workbench.store.stored import ARRAYS
+    from workbench.store.batches import ARRAYS
 
     axes = {"B": "B", "BT": "B x T", "R": "R", "RT": "R x T", "U": "U"}
     rows = (
@@ -346,7 +344,7 @@ def batch_arrays() -> str:
 
 def replay_columns() -> str:
     """Return one row per column of a replay, with the tables that have it."""
-    from workbench.replay.columns import CULPRITS, SUMMARY, TOKENS, TURNS
+    from workbench.replay.tables import CULPRITS, SUMMARY, TOKENS, TURNS
 
     tables = {"summary": SUMMARY, "turns": TURNS, "culprits": CULPRITS, "tokens": TOKENS}
     known = {column.name: column for table in tables.values() for column in table}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.analysis.statistics import clopper_pearson
+from workbench.analysis.stats import clopper_pearson
 from workbench.spec import InputError
 
 

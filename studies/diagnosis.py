@@ -136,7 +136,7 @@ def main(runs: Path, files: Sequence[Path] = (), output: Path | None = None) -> 
 
     A run that is in several files counts once, as the last of them has it.
     """
-    from workbench.cli.database import current
+    from workbench.cli.shared import current
 
     found = [case for file in files for case in read(file)] if files else list(cases(current(runs), LABELLED))
     found = list({(case.experiment, case.run_id): case for case in found}.values())

@@ -6,8 +6,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import pytest
+
+from tests.diagnostics.shared_batch import random_evidence
 from workbench.diagnosis import foreign
 from workbench.diagnosis.diagnose import diagnose
+from workbench.diagnosis.log import Log
+from workbench.diagnostics.tokens import Tokens
+from workbench.spec import Level
 
 TEXT = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
 
@@ -35,3 +42,24 @@ def test_a_new_log_format_is_read_and_diagnosed(tmp_path: Path, monkeypatch: Any
     assert log.table("step")["entropy"].tolist() == [1.2] * 30
     assert log.table("step")["success"].tolist()[8:10] == [0.5, 0.0]
     assert diagnose(log).onset == 8
+
+
+def test_a_new_diagnostic_is_a_column_with_an_alarm_and_a_number() -> None:
+    made = run("Add a diagnostic")["entropy_high_frac"]
+    update, step = made.diagnostics()
+    assert (update.level, step.level, update.alarm) == (Level.UPDATE, Level.STEP, None)
+    assert step.alarm.points == 3
+    tokens = Tokens(random_evidence(3, 4, 2))
+    (found,) = made(tokens, tokens.by_update)
+    assert found == pytest.approx((tokens.entropy > 2).mean())
+
+
+@pytest.mark.parametrize(("level", "found"), [(0.3, True), (0.6, False)])
+def test_a_new_cause_is_found_where_its_trace_is(level: float, found: bool) -> None:
+    cause = run("Add a cause")["length_drift"]
+    success = [0.3] * 12 + [level] * 12
+    rows = pd.DataFrame({"step": range(24), "success": success, "response_tokens": [40.0] * 12 + [90.0] * 12})
+    said = diagnose(Log("a", lambda table, step: rows if table == "step" else pd.DataFrame()), [cause])
+    assert [f.cause.name for f in said.findings] == ["length_drift"] * found
+    bare = diagnose(Log("a", lambda table, step: rows.drop(columns="success")), [cause])
+    assert bare.unanswered == {"length_drift": ["step.success"]}

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from workbench.diagnosis.departure import SCALE, past, smoothed
+from workbench.diagnosis.changepoint import SCALE, past, smoothed
 
 Side = Literal["above", "below"]
 _BOTH: tuple[Side, ...] = ("above", "below")

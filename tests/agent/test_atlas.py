@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from workbench.agent.demonstrations import travels
 from workbench.agent.protocol import exact_match
 from workbench.agent.tokenizer import UNKNOWN, Codec
-from workbench.agent.travels import travels
-from workbench.agent.worlds.atlas import CHAINS, Atlas, spaced
+from workbench.agent.worlds.atlas import CHAINS, SENTENCES, Atlas, gazetteer, spaced
 from workbench.agent.worlds.build import build, tokenizer_of
-from workbench.agent.worlds.gazetteer import SENTENCES, gazetteer
 from workbench.spec import WorldSettings
 
 SETTINGS = WorldSettings(kind="atlas", max_turn_tokens=20)

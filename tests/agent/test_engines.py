@@ -11,11 +11,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2ForCausa
 from bench.generate import GenerateEngine
 from tests.agent.tiny_policy import SMALL, build, training_log_prob
 from tests.vllm_here import NEEDS_VLLM
-from workbench.agent.engines import Engine, hf
-from workbench.agent.engines.choose import engine_for
+from workbench.agent.engines import Engine, NonFinite, engine_for, hf
 from workbench.agent.engines.hf import HFEngine
 from workbench.agent.episode import Episode, collate
-from workbench.agent.errors import NonFinite
 from workbench.agent.tokenizer import Codec
 from workbench.agent.worlds import Question, Retrieved
 from workbench.agent.worlds.facts import Facts

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from workbench.agent.retrievers.memory import ranked
-from workbench.agent.worlds.knowledge import Knowledge
+from workbench.agent.worlds.facts import Knowledge, ranked
 
 KNOWLEDGE = Knowledge(seed=5, entities=40, relations=10)
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from workbench.agent.engines.scripted import ScriptedEngine
+from tests.agent.scripted import ScriptedEngine
 from workbench.agent.episode import Episode
 from workbench.agent.protocol import Action, exact_match, f1, parse
 from workbench.agent.tokenizer import Codec

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from workbench.agent.draws import Stream, draw, uniform
+from workbench.agent.engines import NonFinite
 from workbench.agent.engines.sampling import sample
-from workbench.agent.errors import NonFinite
 
 DRAWN = 7702586659592502839
 

@@ -9,8 +9,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from tests.agent.tiny_policy import build
 from tests.vllm_here import NEEDS_VLLM
-from workbench.agent.engines.choose import engine_for
-from workbench.agent.errors import StaleWeights
+from workbench.agent.engines import StaleWeights, engine_for
 from workbench.agent.worlds.facts import Facts
 from workbench.spec import EngineSettings, PolicySettings
 

@@ -22,7 +22,7 @@ from workbench.objective.stabilise import NoStabiliser, RmsBatch, RmsSeq
 
 def test_the_declarations_are_read_without_torch():
     code = (
-        "import sys, workbench.algorithms, workbench.objective, workbench.diagnostics.notation\n"
+        "import sys, workbench.algorithms, workbench.objective, workbench.diagnostics.collapse\n"
         "assert workbench.algorithms.resolve({'base': 'st-ppo', 'ratio': 'turn'}).stabilise.tau == 3\n"
         "assert 'torch' not in sys.modules\nimport torch\n"
         "from workbench.tensors import torch as ours\nassert ours.float64 is torch.float64"
@@ -119,7 +119,7 @@ def test_every_algorithm_names_its_paper_and_formula(algorithm):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_is_a_file_of_declarations_without_maths(family):
     tree = ast.parse((Path(workbench.algorithms.__file__).parent / f"{family}.py").read_text())
-    title, *rest = tree.body
+    _, *rest = tree.body
     declarations = [node for node in rest if isinstance(node, ast.Assign)]
     assert all(isinstance(node, ast.ImportFrom | ast.Assign) for node in rest)
     assert len(declarations) == sum(a.family == family for a in ALGORITHMS.values()), "each is found by itself"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.analysis.claims.frames import arm, down, frame, up
+from tests.analysis.frames import arm, down, frame, up
 from workbench.analysis.region import from_runs, region_of
 from workbench.analysis.region_claims import Shift, shifts, verdicts
 from workbench.analysis.results import results

@@ -9,10 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.analysis.claims.frames import arm, down, frame, up
-from workbench.analysis.claims.designs import pooled
-from workbench.analysis.claims.paper import verdicts
-from workbench.analysis.claims.table import hypotheses, summary
+from tests.analysis.frames import arm, down, frame, up
+from workbench.analysis.claims import hypotheses, summary, verdicts
+from workbench.analysis.evidence import pooled
 from workbench.analysis.results import KEY, SIGNALS, Results, read, results, write
 from workbench.spec import InputError
 

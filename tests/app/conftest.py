@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,12 @@ HOSTILE = (
     "$x^2$ and $$\\frac{1}{2}$$", ":material/home: :red[red] :smile:", "%{x} %{customdata} {y}",
     "<b>bold</b><br><a href='javascript:alert(1)'>x</a>", "\x1b[31mred\x1b[0m \u202etxet", "&lt;b&gt; &#60;",
 )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def main_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put `__main__` back: AppTest leaves the app there, and processes that a later test starts would import it."""
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
 
 @pytest.fixture(scope="session", autouse=True)

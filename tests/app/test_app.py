@@ -72,7 +72,7 @@ def test_a_screen_is_a_short_file() -> None:
 def test_no_screen_imports_torch() -> None:
     code = (
         "import sys\nfrom workbench.app.navigation import function, screens\nimport workbench.app.main\n"
-        "[function(name) for name in screens()]\nfrom workbench.analysis import table\n"
+        "[function(name) for name in screens()]\nfrom workbench.analysis import compare\n"
         "print([name for name in ('torch', 'transformers', 'vllm') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.app.question import LONGEST, read, written
-from workbench.store.saved import saved
+from workbench.store.reader import saved
 
 DEFAULT = "SELECT 1"
 

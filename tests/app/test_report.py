@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.analysis.claims.frames import arm, down, frame, on_policy, up
+from tests.analysis.frames import arm, down, frame, on_policy, up
 from tests.app.conftest import HOSTILE
 from tests.app.hostile_figures import assert_literal
-from workbench.analysis.claims.paper import verdicts
+from workbench.analysis.claims import verdicts
 from workbench.analysis.results import CURVES, Results, results
 from workbench.app.report import figures
 from workbench.app.report.content import design, report

@@ -20,7 +20,7 @@ from workbench.app.answer import csv_of, parquet_of
 from workbench.app.page import store_of
 from workbench.app.question import written
 from workbench.app.safe import html_text
-from workbench.store.saved import saved, saved_query
+from workbench.store.reader import saved, saved_query
 from workbench.store.sync import sync
 
 SMALL = Shape(steps=12, trajectories=2, turns=2, epochs=1, steps_per_segment=12)

@@ -18,7 +18,7 @@ from bench.training import Scene, defaults, scene
 from workbench.algorithms import resolve
 from workbench.cli.bench import ON_REQUEST, PARTS
 from workbench.cli.main import app
-from workbench.cli.variants import CORE
+from workbench.cli.replay import CORE
 from workbench.learn.loop import Trainer
 from workbench.record.recorder import Recorder
 from workbench.replay import play
@@ -374,4 +374,4 @@ def test_both_sides_of_the_replay_do_one_and_every_algorithm_answers() -> None:
     assert stored.replayed(batch)() == stored.bare_losses(batch)() == 1.0
     done = play(batch, {name: resolve(name) for name in CORE}, "ppo")
     assert not done.reasons
-    assert {one.cells["turn"].max() for one in done.played} == {4}
+    assert {one.cells["turn_index"].max() for one in done.played} == {4}

@@ -12,14 +12,14 @@ import torch
 from scipy.stats import beta
 
 from tests.agent.data.test_read import FLASHRAG, MEDQA, jsonl
+from tests.agent.scripted import ScriptedEngine
 from tests.cli.conftest import Sorl
-from workbench.agent.data.items import Item
-from workbench.agent.engines.scripted import ScriptedEngine
+from workbench.agent.data import Item
 from workbench.agent.tokenizer import build_tokenizer
 from workbench.agent.worlds.dataset import Dataset
-from workbench.learn import policy
-from workbench.learn.examine import summary
-from workbench.record.append import append
+from workbench.learn import networks
+from workbench.learn.evaluate import summary
+from workbench.record.segments import append
 from workbench.spec import PolicySettings, RetrieverSettings, RunSettings, WorldSettings
 
 SETTINGS = RunSettings(
@@ -36,7 +36,7 @@ def run(runs: Path) -> Path:
     tokenizer = build_tokenizer()
     for step in (0, 20):
         made = folder / "checkpoints" / f"{step:06d}"
-        policy.create(SETTINGS.policy, tokenizer, seed=step).save_pretrained(made / "policy", safe_serialization=True)
+        networks.create(SETTINGS.policy, tokenizer, seed=step).save_pretrained(made / "policy", safe_serialization=True)
         tokenizer.save_pretrained(made / "policy")
         (made / "progress.json").write_text(json.dumps({"step": step}))
     (folder / "config.toml").write_text(tomli_w.dumps(SETTINGS.model_dump(mode="json", exclude_none=True)))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.cli.latex import escape, tabular
+from workbench.cli.tables import escape, tabular
 
 # What may stand outside a command: no character that LaTeX gives a meaning to, and nothing beyond ASCII.
 HARMLESS = re.compile(

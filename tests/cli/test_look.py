@@ -19,7 +19,7 @@ import pytest
 from tests.store.fixture import START, Shape, run_row, write_run, write_segment, write_status
 from tests.store.processes import HOLD, ROOT, python
 from workbench.spec import TABLES
-from workbench.store.saved import saved
+from workbench.store.reader import saved
 from workbench.store.sync import sync
 
 

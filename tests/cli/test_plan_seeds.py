@@ -11,7 +11,7 @@ import pytest
 
 from tests.store.fixture import write_experiment, write_status
 from workbench.diagnostics import CATALOGUE
-from workbench.grid.file import load
+from workbench.grid.config import load
 from workbench.store.sync import sync
 
 Sorl = Callable[..., Any]
@@ -47,11 +47,11 @@ def test_without_recorded_runs_the_assumption_is_printed(sorl: Sorl, runs: Path,
     result = sorl("plan", file, runs=runs)
     assert result.exit_code == 0, result.output
     assert (
-        "To tell a hazard ratio of 0.2 from 1 at 80 % power, alpha .05: 12 collapses, about 12 seeds per arm "
-        "(14 to show it in each of 2 comparisons), if 80 % of the reference arm's runs collapse "
+        "To detect a hazard ratio of 0.2 with 80 % power at alpha .05: 12 collapses, about 12 seeds per arm "
+        "(14 to detect it in each of 2 comparisons), if 80 % of the reference arm's runs collapse "
         "(assumed: none is recorded)."
     ) in result.stdout
-    assert "The planned 5 seeds per arm show it with 46 % power" in result.stdout
+    assert "The planned 5 seeds per arm detect it with 46 % power" in result.stdout
 
 
 def test_recorded_runs_of_the_same_arms_replace_the_assumption(sorl: Sorl, runs: Path, file: Path) -> None:
@@ -86,8 +86,8 @@ def test_effect_power_and_incidence_can_be_given(sorl: Sorl, runs: Path, file: P
 
 def test_too_few_seeds_for_any_test_are_told(sorl: Sorl, runs: Path, file: Path) -> None:
     text = sorl("plan", file, "--set", "seeds=[0, 1, 2]", runs=runs).stdout
-    assert "No test of 3 seeds against as many can give a p-value below 0.1." in text
-    assert "No test of" not in sorl("plan", file, runs=runs).stdout
+    assert "With 3 seeds per arm the smallest possible p-value is 0.1." in text
+    assert "smallest possible" not in sorl("plan", file, runs=runs).stdout
 
 
 def test_a_grid_of_one_arm_compares_nothing(sorl: Sorl, runs: Path, file: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.conftest import Sorl
 from tests.store.stored_batch import write_batch
-from workbench.replay.columns import CULPRITS, SUMMARY, TOKENS, TURNS
+from workbench.replay.tables import CULPRITS, SUMMARY, TOKENS, TURNS
 
 
 @pytest.fixture

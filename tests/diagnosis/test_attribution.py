@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from tests.diagnosis.logs import AT, healthy, log
 from tests.store.stored_batch import write_batch
-from workbench.diagnosis import words
 from workbench.diagnosis.attribution import FLOOR, Culprit, attribute
-from workbench.diagnosis.diagnose import diagnose
+from workbench.diagnosis.diagnose import as_dict, diagnose, markdown, ranking, spot, text
 from workbench.store import batches
-from workbench.store.stored import StoredBatch
+from workbench.store.batches import StoredBatch
 
 
 @pytest.fixture(scope="module")
@@ -109,15 +108,15 @@ def test_a_finding_says_who_carries_its_step_where_the_batch_is_stored(run: Path
     here.batch = lambda step: spoiled(quiet, 3, [at], 8.0)  # type: ignore[method-assign]
     found = diagnose(here)
     assert found.carriers[AT][0].trajectory == 3
-    assert f"carried: in step {AT} by turn 2 of trajectory 3, token {at}" in words.text(found)
-    assert words.as_dict(found)["findings"][0]["carried_by"][0]["turn"] == 2
-    assert "turn 2 of trajectory 3" in words.markdown(found)
+    assert f"carried: in step {AT} by turn 2 of trajectory 3, token {at}" in text(found)
+    assert as_dict(found)["findings"][0]["carried_by"][0]["turn"] == 2
+    assert "turn 2 of trajectory 3" in markdown(found)
 
 
 def test_the_text_of_a_span_is_made_harmless() -> None:
     hostile = Culprit(0, 1, 4, 5, "log_ratio", 3.0, 30.0, 1e-9, "\x1b[2J<b>")
-    assert "\x1b" not in words.spot(hostile)
-    assert "\x1b" not in words.ranking("run", 0, [hostile], 5)
+    assert "\x1b" not in spot(hostile)
+    assert "\x1b" not in ranking("run", 0, [hostile], 5)
 
 
 def test_a_log_without_a_folder_has_no_batches() -> None:

@@ -63,24 +63,12 @@ def other_group(tables: Tables) -> None:
     tables["trajectory"].loc[late, "advantage"] = rows[:, shuffled].ravel()
 
 
-def pays_form(tables: Tables) -> None:
-    since(tables, "trajectory", "reward", lambda rows: rows["answer"].notna().astype(float))
-
-
-def pays_failure(tables: Tables) -> None:
-    since(tables, "trajectory", "reward", lambda rows: 1.0 - rows["success"])
-
-
 def pays_by_lot(tables: Tables) -> None:
     draw = np.random.default_rng(5)
     since(
         tables, "trajectory", "reward",
         lambda rows: np.where(draw.uniform(size=len(rows)) < 0.3, 1.0 - rows["success"], rows["success"]),
     )  # fmt: skip
-
-
-def silent_retriever(tables: Tables) -> None:
-    since(tables, "trajectory", "n_observation_tokens", lambda rows: 2 * rows["n_searches"])
 
 
 def cut_at_two_turns(tables: Tables) -> None:
@@ -94,14 +82,6 @@ def cut_at_two_turns(tables: Tables) -> None:
 def worse_critic(tables: Tables) -> None:
     since(tables, "minibatch", "value_loss", lambda rows: 3.0 + 0 * rows["step"])
     since(tables, "step", "explained_variance", -4.0)
-
-
-def noisier(tables: Tables) -> None:
-    since(tables, "step", "entropy", lambda rows: 0.2 + 0.1 * (rows["step"] - AT + 1))
-
-
-def other_reference(tables: Tables) -> None:
-    since(tables, "step", "kl_ref", lambda rows: 0.4 + 0.001 * rows["step"])
 
 
 def rewritten(tables: Tables, change: Callable[[dict[str, list[object]]], None]) -> None:
@@ -199,18 +179,18 @@ PLANTED: dict[str, Callable[[Tables], None]] = {
     "batch_reused": repeated,
     "corrupt_log_prob": one_token,
     "wrong_groups": other_group,
-    "reward_format": pays_form,
-    "reward_inverted": pays_failure,
+    "reward_format": lambda t: since(t, "trajectory", "reward", lambda rows: rows["answer"].notna().astype(float)),
+    "reward_inverted": lambda t: since(t, "trajectory", "reward", lambda rows: 1.0 - rows["success"]),
     "reward_noise": pays_by_lot,
-    "retriever_empty": silent_retriever,
+    "retriever_empty": lambda t: since(t, "trajectory", "n_observation_tokens", lambda rows: 2 * rows["n_searches"]),
     "retriever_failing": lambda tables: since(tables, "step", "retrieval_failed_frac", 0.5),
     "retriever_slow": lambda tables: since(tables, "step", "seconds_retrieval", 2.0),
     "truncated": cut_at_two_turns,
     "learning_rate": lambda tables: since(tables, "minibatch", "lr", 1.0),
     "clipping_off": lambda tables: since(tables, "minibatch", "grad_norm_after", 3.0),
     "critic_diverges": worse_critic,
-    "reference_wrong": other_reference,
-    "entropy_bonus": noisier,
+    "reference_wrong": lambda t: since(t, "step", "kl_ref", lambda rows: 0.4 + 0.001 * rows["step"]),
+    "entropy_bonus": lambda t: since(t, "step", "entropy", lambda rows: 0.2 + 0.1 * (rows["step"] - AT + 1)),
     "not_finite": lambda tables: since(tables, "minibatch", "non_finite", 1.0),
 }
 DYNAMICS = {"off_policy", "step_size"}  # they explain a collapse: test_collapse.py
@@ -284,7 +264,7 @@ def test_a_graded_reward_is_no_wrong_reward() -> None:
 def test_a_bf16_sampler_that_never_agreed_is_not_called_stale_and_not_blamed_where_it_was_asked_for() -> None:
     tables = healthy()
     tokens(tables, lambda t, old, draw: old + draw.normal(0, 0.01, 40))
-    assert [f.cause.name for f in diagnose(log(tables)).findings] == ["low_precision"]
+    assert names(tables) == ["low_precision"]
     assert not diagnose(log(tables, {"engine.dtype": "bfloat16"})).findings
 
 
@@ -304,7 +284,7 @@ def test_a_question_that_a_batch_has_twice_has_two_groups_of_its_own() -> None:
     again = late & rows["prompt_group"].isin(range(1, 12, 2))  # the question of the group before, drawn once more
     rows.loc[again, "question"] = "q" + rows["step"].astype(str) + "-" + (rows["prompt_group"] - 1).astype(str)
     assert rows[late].groupby(["step", "question"]).size().max() == 4
-    assert "wrong_groups" not in [f.cause.name for f in diagnose(log(tables)).findings]
+    assert "wrong_groups" not in names(tables)
 
 
 def test_updates_that_leave_their_data_behind_are_no_hidden_temperature() -> None:
@@ -312,12 +292,9 @@ def test_updates_that_leave_their_data_behind_are_no_hidden_temperature() -> Non
     updates = tables["minibatch"]
     moved = np.where(updates["step"] >= AT, -0.5, 0.0)
     updates["log_prob_positive"] = -0.15 + moved
-    assert "temperature_hidden" not in [
-        f.cause.name
-        for f in diagnose(log(tables | {"minibatch": updates.assign(displacement_positive=moved)})).findings
-    ]
-    unmoved = tables | {"minibatch": updates.assign(displacement_positive=0.0)}
-    assert "temperature_hidden" in [f.cause.name for f in diagnose(log(unmoved)).findings]
+    for displaced, found in ((moved, False), (0.0, True)):
+        tables["minibatch"] = updates.assign(displacement_positive=displaced)
+        assert ("temperature_hidden" in names(tables)) is found
 
 
 def test_entropy_of_a_policy_that_updates_carried_away_says_nothing_of_what_was_drawn() -> None:

@@ -8,9 +8,8 @@ import pandas as pd
 import pytest
 
 from tests.diagnosis.logs import healthy, log
-from workbench.diagnosis.diagnose import diagnose
+from workbench.diagnosis.diagnose import diagnose, text
 from workbench.diagnosis.finding import Diagnosis
-from workbench.diagnosis.words import text
 
 ONSET, DETECTED, SPIKE = 14, 19, 13
 FELL = {

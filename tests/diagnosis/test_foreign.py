@@ -12,8 +12,7 @@ import pytest
 from workbench.cli.diagnose import judge
 from workbench.diagnosis import foreign
 from workbench.diagnosis.diagnose import diagnose
-from workbench.diagnosis.foreign import read
-from workbench.diagnosis.names import NAMES
+from workbench.diagnosis.foreign import NAMES, read
 from workbench.spec import TABLES, InputError
 
 STEPS = 60

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
 from workbench.diagnostics.collapse import RAMPS, Watch, judge, onset
-from workbench.diagnostics.hard import HARD_RULES
+from workbench.diagnostics.rules import HARD
 from workbench.spec import COLLAPSED, MEANINGS, OUTCOMES, UNDECIDED, CollapseSettings
 
 # Successes of 64 episodes a step, as recorded: ppo, seed 1 of `sorl run experiments/quickstart.toml`. It ends at
@@ -325,21 +325,23 @@ def test_a_run_with_a_critical_event_is_never_healthy():
     assert watch.verdict.outcome == "mild"
 
 
-def test_format_collapse_is_half_of_the_best_for_five_points():
-    good, bad = [0.9, 0.95], [0.47] * 5
-    assert fire(good + bad, "valid_action_frac")[0] == [("format_collapse", 6)]
-    assert fire([*good, *bad[:4], 0.5, *bad[:4]], "valid_action_frac")[0] == []
+GOOD, BAD = [0.9, 0.95], [0.47] * 5
 
 
-def test_signal_collapse_is_nine_dead_groups_in_ten_for_five_points():
-    assert fire([0.5, 0.9, 1, 1, 1, 0.9, 1], "zero_advantage_frac")[0] == [("signal_collapse", 5)]
-    assert fire([0.89] * 20, "zero_advantage_frac")[0] == []
-
-
-def test_entropy_is_compared_with_the_first_five_points():
-    assert fire([1.0] * 5 + [0.11, 0.09], "entropy")[0] == [("entropy_collapse", 6)]
-    assert fire([1.0] * 5 + [2.9, 3.1, 3.2], "entropy")[0] == [("entropy_explosion", 6)]
-    assert fire([1.0] * 4 + [0.0], "entropy")[0] == []
+@pytest.mark.parametrize(
+    ("diagnostic", "values", "events"),
+    [
+        ("valid_action_frac", GOOD + BAD, [("format_collapse", 6)]),  # half of the best for five points
+        ("valid_action_frac", [*GOOD, *BAD[:4], 0.5, *BAD[:4]], []),
+        ("zero_advantage_frac", [0.5, 0.9, 1, 1, 1, 0.9, 1], [("signal_collapse", 5)]),  # nine in ten for five points
+        ("zero_advantage_frac", [0.89] * 20, []),
+        ("entropy", [1.0] * 5 + [0.11, 0.09], [("entropy_collapse", 6)]),  # against the first five points
+        ("entropy", [1.0] * 5 + [2.9, 3.1, 3.2], [("entropy_explosion", 6)]),
+        ("entropy", [1.0] * 4 + [0.0], []),
+    ],
+)
+def test_a_hard_event_comes_once_where_its_mark_is_crossed(diagnostic, values, events):
+    assert fire(values, diagnostic)[0] == events
 
 
 def test_a_crash_is_a_divergence_whatever_the_score():
@@ -350,4 +352,4 @@ def test_a_crash_is_a_divergence_whatever_the_score():
 
 
 def test_every_hard_rule_has_a_reason():
-    assert all(len(rule.reason) > 20 for rule in HARD_RULES)
+    assert all(len(rule.reason) > 20 for rule in HARD)

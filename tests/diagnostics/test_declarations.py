@@ -7,10 +7,9 @@ import pytest
 
 from docs.render import diagnostics as page
 from workbench.diagnostics import CATALOGUE
+from workbench.diagnostics.collapse import COLLAPSE_REASONS
 from workbench.diagnostics.declare import diagnostic, dictionary
-from workbench.diagnostics.hard import HARD_RULES
-from workbench.diagnostics.notation import COLLAPSE_REASONS
-from workbench.diagnostics.unalarmed import STEP_REASONS, why_no_alarm
+from workbench.diagnostics.rules import HARD
 from workbench.spec import CollapseSettings, Level, Unit, table
 
 PROMISED = {
@@ -42,13 +41,10 @@ def test_every_diagnostic_says_what_it_is():
 
 
 def test_what_has_no_alarm_says_why_and_what_has_one_does_not():
-    steps = {d.name: d.alarm for d in CATALOGUE if d.level is Level.STEP}
-    assert set(STEP_REASONS) == {name for name, alarm in steps.items() if alarm is None}
     for d in CATALOGUE:
-        if d.alarm is None:
-            assert why_no_alarm(d) in page(), d.name
-        else:
-            assert d.level is Level.STEP, d.name  # only rows of table step are watched
+        assert (d.alarm is None) == bool(d.no_alarm), d.name
+        assert d.no_alarm in page(), d.name
+        assert d.alarm is None or d.level is Level.STEP, d.name  # only rows of table step are watched
 
 
 def test_fractions_are_named_so_and_nothing_else_is():
@@ -57,9 +53,16 @@ def test_fractions_are_named_so_and_nothing_else_is():
             assert d.unit is Unit.FRACTION, d.name
 
 
-def test_a_diagnostic_without_a_docstring_is_refused():
+def test_a_diagnostic_without_a_docstring_or_a_word_about_its_alarm_is_refused():
     with pytest.raises(TypeError, match="docstring"):
-        diagnostic(Level.STEP, Unit.NONE, "x", "test")(lambda v: None)
+        diagnostic(Level.UPDATE, Unit.NONE, "x", "test")(lambda v: None)
+
+    def described(v):
+        """It is described."""
+
+    with pytest.raises(TypeError, match="alarm"):
+        diagnostic(Level.STEP, Unit.NONE, "x", "test")(described)
+    assert diagnostic(Level.STEP, Unit.NONE, "x", "test", alarm="no mark")(described).diagnostics()[0].no_alarm
 
 
 def test_the_catalogue_and_the_page_need_no_torch():
@@ -74,7 +77,7 @@ def test_the_page_names_every_column_setting_and_hard_event():
     text = page()
     for d in CATALOGUE:
         assert f"| `{d.name}` |" in text
-    for rule in HARD_RULES:
+    for rule in HARD:
         assert f"`{rule.kind}`" in text
     assert set(COLLAPSE_REASONS) == set(CollapseSettings.model_fields)
     rows = [line for line in text.splitlines() if line.startswith("|")]

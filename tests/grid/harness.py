@@ -13,7 +13,7 @@ import pytest
 
 from workbench.grid import folder as run_folder
 from workbench.grid.cell import Cell
-from workbench.grid.file import Grid, load
+from workbench.grid.config import Grid, load
 from workbench.grid.run import Result, Watch
 from workbench.learn.warmstart import key
 
@@ -129,7 +129,7 @@ def program(folder: Path, workers: int = 2) -> str:
     """A second grid process over the same file; it prints the status of every cell."""
     return (
         f"{PATCH}from pathlib import Path\n"
-        "from workbench.grid.file import load\nfrom workbench.grid.run import Watch, run\n"
+        "from workbench.grid.config import load\nfrom workbench.grid.run import Watch, run\n"
         f"results = run(load(Path({str(folder / 'demo.toml')!r})), Path({str(folder / 'runs')!r}), Watch(), "
         f"workers={workers})\nprint(*(f'{{r.cell.run_id}}={{r.status}}' for r in results))\n"
     )

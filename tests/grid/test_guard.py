@@ -9,11 +9,10 @@ import pytest
 
 from workbench.algorithms import ALGORITHMS, resolve
 from workbench.grid import guard
-from workbench.grid.differences import differing
-from workbench.grid.file import load
-from workbench.grid.guard import Finding, amounts
-from workbench.grid.guard.amounts import Range
-from workbench.learn.synthetic import gradient_at_one
+from workbench.grid.cell import differing
+from workbench.grid.config import load
+from workbench.grid.guard import Finding, Range, rollouts, updates
+from workbench.learn.checks import gradient_at_one
 from workbench.spec import RunSettings
 
 EXPERIMENTS = sorted((Path(__file__).parents[2] / "experiments").glob("*.toml"))
@@ -97,7 +96,7 @@ def test_idle_arms_are_one_arm_only_where_nothing_that_acts_sets_them_apart() ->
 
 def test_a_single_idle_arm_is_told_and_not_flagged() -> None:
     (note, *_) = planned(reused=settings(), strict=settings(learn=ONCE))
-    assert (note.check, note.severity, note.arms) == ("idle_ratio", "info", ("strict",))
+    assert (note.check, note.flagged, note.arms) == ("idle_ratio", False, ("strict",))
     assert planned(free=settings(learn=ONCE, slots={"clip": "none"})) == [], "nothing that a ratio of 1 could idle"
 
 
@@ -190,10 +189,9 @@ def test_a_budget_of_updates_is_reached_in_fewer_iterations_by_whoever_makes_mor
     budget = {"learn": {"group_size": 8}, "stop": {"updates": 40}}
     plain, turns = (settings(algorithm=name, **budget) for name in ("grpo", "seeupo"))
     grpo, seeupo = resolve("grpo"), resolve("seeupo")
-    assert (amounts.iterations(plain, grpo), amounts.updates(plain, grpo)) == (Range(10, 10), Range(40, 40))
-    assert amounts.iterations(turns, seeupo) == Range(2, 10)  # 24 or 4 updates a step
-    assert amounts.updates(turns, seeupo) == Range(40, 63)  # the step that crosses the budget is completed
-    assert amounts.rollouts(turns, seeupo) == Range(128, 640)
+    assert (rollouts(plain, grpo), updates(plain, grpo)) == (Range(640, 640), Range(40, 40))
+    assert rollouts(turns, seeupo) == Range(128, 640)  # 2 to 10 iterations, of 24 or 4 updates a step
+    assert updates(turns, seeupo) == Range(40, 63)  # the step that crosses the budget is completed
 
 
 def test_a_budget_of_updates_makes_unequal_arms_equal_and_one_of_seconds_is_told() -> None:

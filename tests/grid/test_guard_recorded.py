@@ -15,8 +15,8 @@ from workbench.agent.tokenizer import build_tokenizer
 from workbench.algorithms import resolve
 from workbench.diagnostics import CATALOGUE
 from workbench.grid import guard
-from workbench.grid.guard import Finding, Run
-from workbench.grid.guard.amounts import Range, sampled, updates
+from workbench.grid.cell import Cell
+from workbench.grid.guard import Finding, Range, Run, sampled, updates, write_events
 from workbench.learn.loop import Trainer
 from workbench.learn.warmstart import ensure
 from workbench.record.recorder import Recorder
@@ -205,3 +205,43 @@ def test_trained_runs_share_their_questions_and_one_with_another_seed_is_found(r
     sync(runs, CATALOGUE)
     assert flagged(guard.recorded(Reader(runs), honest)) == []
     assert flagged(guard.recorded(Reader(runs), [*honest, lost])) == [("questions", ("fresh", "lost"))]
+
+
+# Findings as events
+
+
+def cell(arm: str, seed: int = 0) -> Cell:
+    return Cell("demo", arm, "ppo", seed, RunSettings(seed=seed), "0", f"{arm}-s{seed}")
+
+
+def stored(runs: Path) -> list[tuple[Any, ...]]:
+    sync(runs, CATALOGUE)
+    return Reader(runs).rows("SELECT run_id, step, kind, severity, message FROM event ORDER BY run_id, kind").rows
+
+
+def test_flagged_findings_become_events_of_the_runs_of_their_arms_once_and_are_withdrawn(runs: Path) -> None:
+    cells = [cell("a"), cell("a", 1), cell("b"), cell("c")]
+    for one in cells[:3]:  # c never ran
+        write_run(runs, "demo", one.run_id, arm=one.arm, seed=one.seed)
+    findings = [
+        Finding("idle_ratio", "a and c are one arm", ("a", "c"), flagged=True),
+        Finding("compute", "b did more", ("b",)),
+    ]
+    assert write_events(runs, cells, findings) == 2
+    row = (None, "guard_idle_ratio", "warning", "a and c are one arm")
+    assert stored(runs) == [("a-s0", *row), ("a-s1", *row)]
+    assert write_events(runs, cells, findings) == 0
+    changed = [replace(findings[0], message="a and c are still one arm")]
+    assert write_events(runs, cells, changed) == 2
+    assert [r[4] for r in stored(runs)] == ["a and c are still one arm"] * 2
+    assert write_events(runs, cells, []) == 2
+    assert stored(runs) == []
+    assert write_events(runs, cells, []) == 0
+    assert write_events(runs, cells, changed) == 2
+    assert len(stored(runs)) == 2
+
+
+def test_what_a_trainer_sees_itself_is_left_to_it(runs: Path) -> None:
+    write_run(runs, "demo", "a-s0", arm="a")
+    told = [Finding("stuck_batch", "again", ("a",), flagged=True)]
+    assert write_events(runs, [cell("a")], told) == 0

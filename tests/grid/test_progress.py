@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from workbench.grid.file import load
+from workbench.grid.config import load
 from workbench.grid.progress import duration, sparkline, watch
 from workbench.grid.run import Result
 

@@ -23,7 +23,7 @@ from tests.learn.tiny import TINY, merged, rows
 from workbench.grid import folder as run_folder
 from workbench.grid import process
 from workbench.grid.cell import Cell
-from workbench.grid.file import load
+from workbench.grid.config import load
 from workbench.grid.process import Executor, executor_of
 from workbench.grid.run import Limits, run
 from workbench.spec import InputError

@@ -13,7 +13,7 @@ import pytest
 from tests.grid.harness import Tape, script, starts
 from workbench.algorithms import resolve
 from workbench.grid.cell import of_generation
-from workbench.grid.file import Grid, load
+from workbench.grid.config import Grid, load
 from workbench.grid.folder import append, now
 from workbench.grid.history import History
 from workbench.grid.run import Limits, Result, run_rounds
@@ -62,12 +62,10 @@ def file(folder: Path, text: str, **scripts: Any) -> Path:
 
 
 def rounds(path: Path, told: list[Grid] | None = None, **options: Any) -> tuple[Grid, list[Result]]:
-    runs, history = path.parent / "runs", History(path.parent / "runs")
-    if options.get("fresh"):
-        history.forget()
+    runs, history = path.parent / "runs", History(path.parent / "runs", now() if options.get("fresh") else None)
     begin = ([] if told is None else told).append
     options = {"workers": 2, **options}
-    return run_rounds(lambda: load(path, (), resolve, history), runs, Tape, history, begin, **options)
+    return run_rounds(lambda: load(path, (), resolve, history), runs, Tape, begin, **options)
 
 
 FALLS = {"grpo": {"0": 0.3, "8": 0.3}}
@@ -87,7 +85,7 @@ def test_a_region_is_searched_round_by_round_and_the_same_call_goes_on(tmp_path:
     grid, results = rounds(path, told)
     assert {r.status for r in results} == {"finished"}
     assert grid.region is not None
-    assert grid.region.progress.finished
+    assert not grid.region.progress.now
     probed = [(c.settings.learn.staleness, c.settings.learn.policy.lr, c.seed) for c in grid.cells]
     assert probed == [
         (0, 0.2, 0), (0, 0.4, 0), (0, 0.2, 1), (0, 0.4, 1), (8, 0.2, 0), (8, 0.4, 0), (8, 0.2, 1), (8, 0.4, 1),
@@ -108,7 +106,7 @@ def test_fresh_searches_again_from_nothing(tmp_path: Path) -> None:
     assert {r.cell.generation for r in results} >= {2}
     assert [c.settings.learn.policy.lr for c in grid.cells] != [c.settings.learn.policy.lr for c in before.cells]
     assert grid.region is not None
-    assert grid.region.progress.finished
+    assert not grid.region.progress.now
 
 
 def test_the_matched_arm_waits_for_its_source_and_takes_its_factor_seed_by_seed(tmp_path: Path) -> None:
@@ -128,10 +126,7 @@ def test_the_matched_arm_waits_for_its_source_and_takes_its_factor_seed_by_seed(
     history, cell = History(tmp_path / "runs"), known.cells[0]
     assert history.factor(cell) == 0.75
     assert history.past(of_generation(cell, 7)) == history.past(cell), "the newest start, whichever it is asked with"
-    history.forget()
-    assert history.past(cell) is None
-    history.know(cell)
-    assert history.past(cell) is not None
+    assert History(tmp_path / "runs", since=now()).past(cell) is None, "only those that ended since"
 
 
 def test_an_arm_of_another_experiment_is_followed_past_bad_folders_and_asked_for_where_it_is_missing(

@@ -20,7 +20,7 @@ from tests.grid.conftest import Begin
 from tests.grid.harness import TRAINER, Tape, by_arm, events, grid_of, kinds, program, row, script, starts, wait_for
 from workbench.grid import folder as run_folder
 from workbench.grid.cell import Cell
-from workbench.grid.file import load
+from workbench.grid.config import load
 from workbench.grid.process import Job, Local, Process
 from workbench.grid.run import Limits, run, workers_for
 from workbench.spec import InputError
@@ -454,3 +454,11 @@ def test_the_time_between_two_cells_is_short(tmp_path: Path) -> None:
     tape.started = lambda cell, resumed: began.append(time.monotonic())  # type: ignore[method-assign]
     run(grid, tmp_path / "runs", tape, workers=1)
     assert min(b - a for a, b in itertools.pairwise(began)) < 2
+
+
+def test_a_pipe_in_the_place_of_the_claim_is_named_and_not_waited_for(tmp_path: Path) -> None:
+    grid = grid_of(tmp_path, ("ppo",))
+    folder = run_folder.prepare(tmp_path / "runs", grid.cells[0])
+    os.mkfifo(folder / "claim")
+    with pytest.raises(InputError, match=r"claim' is a pipe.*remove it"):
+        run(grid, tmp_path / "runs", Tape())

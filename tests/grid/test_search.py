@@ -47,7 +47,7 @@ def test_a_search_that_is_cut_off_anywhere_goes_on_to_the_same_runs(drawn, seed)
     while True:
         found = search(arms, neighbours, rule, known.get)
         assert found.done == whole.done[: len(found.done)], "what is over is a beginning of the whole search"
-        if found.finished:
+        if not found.now:
             break
         left = [t for t in found.now if t not in known]
         known |= {t: truth[t] for t in left if stream.random() < 0.6 or t == left[0]}

@@ -12,9 +12,9 @@ import pytest
 from tests.learn.tiny import CLOCK, TINY, merged
 from workbench.agent.tokenizer import build_tokenizer
 from workbench.diagnostics import measure
-from workbench.diagnostics.events import Event
 from workbench.diagnostics.evidence import Evidence, StepEvidence
 from workbench.diagnostics.measure import Measurements
+from workbench.diagnostics.rules import Event
 from workbench.learn.faults.inject import inject
 from workbench.learn.loop import Trainer
 from workbench.learn.warmstart import ensure

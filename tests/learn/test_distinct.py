@@ -13,8 +13,8 @@ from tests.algorithms.ragged import ragged
 from workbench.agent.tokenizer import build_tokenizer
 from workbench.algorithms import ALGORITHMS
 from workbench.batch import Batch
-from workbench.learn import policy
-from workbench.learn.policy import log_probs
+from workbench.learn import networks
+from workbench.learn.networks import log_probs
 from workbench.learn.update import Learner
 from workbench.objective import Algorithm, prepare
 from workbench.objective.stabilise import RmsBatch
@@ -43,7 +43,7 @@ def data() -> Batch:
 
 def trained(algorithm: Algorithm) -> Tensor:
     """The parameters after five updates: the schedule's parts count as one, as in the loop."""
-    network = policy.create(PolicySettings(hidden=16, layers=1, heads=2, mlp=16), TOKENIZER, seed=0)
+    network = networks.create(PolicySettings(hidden=16, layers=1, heads=2, mlp=16), TOKENIZER, seed=0)
     learner = Learner(algorithm, SETTINGS, network, None)
 
     def now(part: Batch) -> Tensor:

@@ -9,11 +9,11 @@ import torch
 
 from tests.learn.tiny import TINY
 from workbench.agent.episode import Episode
-from workbench.agent.sentences import Sentences
+from workbench.agent.spans import Sentences
 from workbench.agent.tokenizer import build_tokenizer
 from workbench.agent.worlds.facts import Facts
+from workbench.learn.checks import synthetic
 from workbench.learn.rollouts import Sampler
-from workbench.learn.synthetic import synthetic
 from workbench.objective.select import DynamicSampling, KeepAll
 from workbench.spec import RunSettings
 

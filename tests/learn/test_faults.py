@@ -10,7 +10,7 @@ import torch
 from tests.learn.lab import AT, KL, Bench, Run
 from workbench.learn.faults.declared import KINDS, Kind
 from workbench.learn.faults.inject import FAULTS
-from workbench.learn.faults.samplers import rounded
+from workbench.learn.faults.sampling import rounded
 
 
 def setting(kind: Kind) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 
 from workbench.algorithms import resolve
 from workbench.grid.cell import config_hash
-from workbench.grid.file import load
+from workbench.grid.config import load
 from workbench.learn.faults.declared import KINDS, check, kind, strength
 from workbench.learn.faults.hooks import Hooks, Lab
 from workbench.spec import FaultSettings, InputError, RunSettings

@@ -14,9 +14,8 @@ from workbench.agent.spans import Spans
 from workbench.algorithms import ALGORITHMS
 from workbench.diagnostics import CATALOGUE, measure
 from workbench.diagnostics.evidence import Evidence, StepEvidence
-from workbench.learn import policy
-from workbench.learn.critic import Critic
-from workbench.learn.policy import log_probs
+from workbench.learn import networks
+from workbench.learn.networks import Critic, log_probs
 from workbench.learn.probe import controls
 from workbench.learn.update import Learner
 from workbench.objective import Algorithm, prepare
@@ -54,7 +53,7 @@ ELSEWHERE = {
 
 def null_columns(algorithm: Algorithm) -> set[tuple[str, str]]:
     """Columns without a number after two updates with a probe and the clipping bias at each."""
-    network = policy.create(PolicySettings(hidden=16, layers=1, heads=2, mlp=16), TOKENIZER, seed=0)
+    network = networks.create(PolicySettings(hidden=16, layers=1, heads=2, mlp=16), TOKENIZER, seed=0)
     learner = Learner(algorithm, SETTINGS, network, Critic(network) if algorithm.critic else None)
     learner.probe.control, learner.spans = controls(TOKENIZER), Spans(TOKENIZER)
     batch = data()

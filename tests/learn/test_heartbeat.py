@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from workbench.grid.folder import where
-from workbench.learn import heartbeat
-from workbench.learn.heartbeat import Heartbeat
+from workbench.learn import run as run_module
+from workbench.learn.run import Heartbeat
 
 MakeRun = Callable[..., Path]
 
@@ -31,7 +31,7 @@ def test_it_beats_at_every_pass_through_the_network_and_its_copies_but_at_most_o
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(heartbeat.time, "monotonic", lambda: now)
+    monkeypatch.setattr(run_module.time, "monotonic", lambda: now)
     network = torch.nn.Linear(2, 2)
     Heartbeat(tmp_path).follow(network)
     assert not beats(tmp_path), "nothing has moved yet"

@@ -12,7 +12,7 @@ from workbench.agent.demonstrations import demonstrations
 from workbench.agent.episode import Episode, collate
 from workbench.agent.worlds.facts import Facts
 from workbench.batch import Batch, turn_ids
-from workbench.learn.identity import fingerprint, mismatches
+from workbench.learn.checks import fingerprint, mismatches
 from workbench.spec import WorldSettings
 
 

@@ -24,7 +24,7 @@ from tests.learn.tiny import TINY, merged
 from workbench.agent.tokenizer import build_tokenizer
 from workbench.algorithms import ALGORITHMS
 from workbench.batch import Batch
-from workbench.learn import loop, policy
+from workbench.learn import loop, networks
 from workbench.learn.loop import Trainer
 from workbench.learn.rollouts import Rollout, batch_of
 from workbench.learn.warmstart import ensure
@@ -193,7 +193,7 @@ class Steps:
             trainer.given = self.batch(trainer, *move)
             trainer.sentences = Cut()  # type: ignore[assignment]
             before = weights(trainer)
-            trainer._optimise(trainer._estimate(self.rollout), 0)
+            trainer._optimise(trainer._advantages(trainer._values(trainer._old_log_probs(self.rollout))), 0)
             numbers = range(1, 4) if algorithm.select.kind == "dynamic_sampling" else ()
             return weights(trainer) - before, sum(trainer.sampler.rollout(number, 0).sampled for number in numbers)
 
@@ -227,9 +227,9 @@ def weights(trainer: Trainer) -> Tensor:
 def steps(cache: Path) -> Iterator[Steps]:
     settings = RunSettings.model_validate(merged(TINY, SETTINGS))
     start, tokenizer = ensure(settings, cache), build_tokenizer()
-    loaded = policy.load(start, settings.compute)
+    loaded = networks.load(start, settings.compute)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(policy, "load", lambda *_: copy.deepcopy(loaded))
+        patch.setattr(networks, "load", lambda *_: copy.deepcopy(loaded))
         first = Trainer(settings, start, NullRecorder(settings), tokenizer)
         yield Steps(start, first.sampler.rollout(0, 0), tokenizer)
 

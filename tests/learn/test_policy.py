@@ -1,20 +1,20 @@
 import torch
 
 from workbench.agent.tokenizer import build_tokenizer
-from workbench.learn import policy
-from workbench.learn.critic import Critic
+from workbench.learn import networks
+from workbench.learn.networks import Critic
 from workbench.spec import PolicySettings
 
 TOKENIZER = build_tokenizer()
 
 
 def network() -> torch.nn.Module:
-    return policy.create(PolicySettings(hidden=16, layers=2, heads=2, mlp=16), TOKENIZER, seed=0)
+    return networks.create(PolicySettings(hidden=16, layers=2, heads=2, mlp=16), TOKENIZER, seed=0)
 
 
 def test_log_probs_are_those_of_a_softmax_over_the_vocabulary_at_the_position_before() -> None:
     model, tokens = network(), torch.randint(3, len(TOKENIZER), (3, 7), generator=torch.Generator().manual_seed(0))
-    log_prob, entropy = policy.log_probs(model, tokens, temperature=0.7)
+    log_prob, entropy = networks.log_probs(model, tokens, temperature=0.7)
     p = torch.softmax(model(input_ids=tokens).logits.double() / 0.7, -1)
     for b in range(3):
         for t in range(1, 7):
@@ -30,7 +30,7 @@ def test_padding_on_the_right_changes_no_log_prob_and_no_value() -> None:
     torch.nn.init.normal_(critic.head.weight)
     tokens = torch.randint(3, len(TOKENIZER), (2, 6), generator=torch.Generator().manual_seed(1))
     padded = torch.nn.functional.pad(tokens, (0, 5), value=TOKENIZER.pad_token_id)
-    torch.testing.assert_close(policy.log_probs(model, padded)[0][:, :6], policy.log_probs(model, tokens)[0])
+    torch.testing.assert_close(networks.log_probs(model, padded)[0][:, :6], networks.log_probs(model, tokens)[0])
     torch.testing.assert_close(critic(padded)[:, :6], critic(tokens))
 
 

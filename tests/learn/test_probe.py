@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from workbench.agent.tokenizer import build_tokenizer
 from workbench.algorithms import ALGORITHMS, resolve
-from workbench.learn import checkpoint, policy
+from workbench.learn import checkpoint, networks
+from workbench.learn.checks import synthetic
 from workbench.learn.probe import controls, cosine, noise, power
-from workbench.learn.synthetic import synthetic
 from workbench.learn.update import Learner
 from workbench.objective import prepare
 from workbench.spec import ComputeSettings, LearnSettings, PolicySettings, RunSettings
@@ -23,7 +23,7 @@ GRPO = ALGORITHMS["grpo"]
 
 
 def learner(algorithm=GRPO, compute=ComputeSettings(), **chosen: object) -> Learner:
-    network = policy.create(PolicySettings(hidden=16, layers=1, heads=2, mlp=16), TOKENIZER, seed=0)
+    network = networks.create(PolicySettings(hidden=16, layers=1, heads=2, mlp=16), TOKENIZER, seed=0)
     made = Learner(algorithm, LearnSettings.model_validate(chosen), network, None, compute=compute)
     made.probe.control = controls(TOKENIZER)
     return made

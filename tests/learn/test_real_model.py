@@ -10,19 +10,18 @@ import torch
 from tests.learn import real_model
 from tests.learn.tiny import merged, rows
 from tests.vllm_here import NEEDS_VLLM
-from workbench.agent.engines.choose import engine_for
+from workbench.agent.engines import engine_for
 from workbench.agent.episode import Episode
 from workbench.agent.wording import SEARCH_R1
 from workbench.agent.worlds.facts import Facts
 from workbench.algorithms import resolve
-from workbench.learn import policy
-from workbench.learn.critic import Critic
-from workbench.learn.locate import locate, tokenizer_of
-from workbench.learn.microbatch import by_tokens
+from workbench.learn import networks
+from workbench.learn.networks import Critic, by_tokens
 from workbench.learn.rollouts import Rollout, batch_of, critic_values, trainer_log_probs
 from workbench.learn.run import FINISHED
 from workbench.learn.run import run as trained
 from workbench.learn.update import Learner
+from workbench.learn.warmstart import locate, tokenizer_of
 from workbench.objective.pipeline import prepare
 from workbench.spec import ComputeSettings, EngineSettings, InputError, LearnSettings, RunSettings, WorldSettings
 
@@ -41,14 +40,14 @@ def episodes(folder: Path) -> list[Episode]:
 
 def sampled(folder: Path, settings: EngineSettings) -> list[Episode]:
     world, tokenizer = Facts(WORLD), tokenizer_of(folder)
-    engine = engine_for(policy.load(folder), tokenizer, settings, SEARCH_R1)
+    engine = engine_for(networks.load(folder), tokenizer, settings, SEARCH_R1)
     return engine.rollout(world, world.questions("train", 0, 0, 6), [0] * 6, torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("kind", ["hf", pytest.param("vllm", marks=NEEDS_VLLM)])
 def test_prompt_and_answers_are_search_r1s_in_the_chat_template(folder: Path, kind: str) -> None:
     tokenizer, settings = tokenizer_of(folder), EngineSettings(kind=kind, cache_gib=1 / 32)
-    model = policy.load(folder)
+    model = networks.load(folder)
     for episode in sampled(folder, settings):
         text = tokenizer.decode(episode.tokens[: episode.prompt_length])
         assert text.startswith("<|im_start|>user\nAnswer the given question. You must conduct reasoning inside <think>")
@@ -57,7 +56,7 @@ def test_prompt_and_answers_are_search_r1s_in_the_chat_template(folder: Path, ki
         observed = tokenizer.decode(episode.stretches[2])
         assert observed.startswith("\nMy previous action is invalid. If I want to search,")
         assert [t for s in episode.stretches for t in s] == episode.tokens
-        ours = policy.log_probs(model, torch.tensor([episode.tokens]))[0][0].detach()
+        ours = networks.log_probs(model, torch.tensor([episode.tokens]))[0][0].detach()
         theirs = torch.tensor(episode.log_prob)
         assert (ours - theirs)[torch.tensor(episode.written)].abs().max() < 1e-4
 
@@ -87,18 +86,20 @@ def test_a_folder_of_a_published_model_trains_through_the_same_command(
 
 
 def test_dropout_is_off_and_padding_has_a_token(folder: Path) -> None:
-    model = policy.load(folder, ComputeSettings(gradient_checkpointing=True))
+    model = networks.load(folder, ComputeSettings(gradient_checkpointing=True))
     assert model.training
     assert model.is_gradient_checkpointing
     assert model.config.attention_dropout == 0.0
     tokens = torch.randint(3, 1000, (2, 20), generator=torch.Generator().manual_seed(0))
-    assert torch.equal(policy.log_probs(model, tokens)[0], policy.log_probs(model, tokens)[0])
-    torch.testing.assert_close(policy.log_probs(model, tokens)[0], policy.log_probs(policy.load(folder), tokens)[0])
+    assert torch.equal(networks.log_probs(model, tokens)[0], networks.log_probs(model, tokens)[0])
+    torch.testing.assert_close(
+        networks.log_probs(model, tokens)[0], networks.log_probs(networks.load(folder), tokens)[0]
+    )
 
 
 def gradients(folder: Path, episodes: list[Episode], compute: ComputeSettings) -> Iterator[torch.Tensor]:
     """What one update does to both networks, and the old log-probs that it starts from."""
-    model, algorithm = policy.load(folder, compute), resolve("st-ppo")
+    model, algorithm = networks.load(folder, compute), resolve("st-ppo")
     critic = Critic(model)
     torch.nn.init.constant_(critic.head.weight, 0.1)
     batch = batch_of(Rollout(0, 0, episodes), pad_id=0)
@@ -158,4 +159,4 @@ def test_a_model_that_is_nowhere_is_a_mistake_of_the_user(monkeypatch: pytest.Mo
         RunSettings.model_validate({"learn": {"micro_batch": 4}, "compute": {"micro_batch_tokens": 400}})
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InputError, match="torch sees no GPU"):
-        policy.device_of(ComputeSettings(device="cuda"))
+        networks.device_of(ComputeSettings(device="cuda"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -135,6 +136,7 @@ class Loop(Trainer):
 
     def __init__(self, learner: Learner, settings: RunSettings, step: int) -> None:
         self.learner, self.algorithm, self.settings, self.step = learner, learner.algorithm, settings, step
+        self.clock = defaultdict(float)
 
 
 def drawn(draw: random.Random, theta: list[list[float]]) -> tuple[list[Sequence_], bool]:

@@ -16,7 +16,7 @@ from workbench.agent.episode import collate
 from workbench.agent.tokenizer import build_tokenizer
 from workbench.algorithms import ALGORITHMS
 from workbench.batch import Batch
-from workbench.learn import policy, selftest, synthetic
+from workbench.learn import checks, networks
 from workbench.learn.run import run
 from workbench.objective import value
 from workbench.objective.aggregate import Normaliser, TokenMean
@@ -30,17 +30,17 @@ PPO = ALGORITHMS["ppo"]
 
 @pytest.fixture(scope="module")
 def network() -> Any:
-    return policy.create(PolicySettings(hidden=16, layers=2, heads=2, mlp=16), TOKENIZER, seed=0)
+    return networks.create(PolicySettings(hidden=16, layers=2, heads=2, mlp=16), TOKENIZER, seed=0)
 
 
 @pytest.mark.parametrize("group_size", [1, 2, 8])
 @pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_every_named_algorithm_passes_with_any_group_size(name: str, group_size: int, network: Any) -> None:
-    assert selftest.problem(ALGORITHMS[name].within(84), group_size, network, PAD) == ""
+    assert checks.problem(ALGORITHMS[name].within(84), group_size, network, PAD) == ""
 
 
 def test_the_synthetic_batch_has_every_kind_of_token_and_is_the_same_at_every_call() -> None:
-    made, again = synthetic.synthetic(2), synthetic.synthetic(2)
+    made, again = checks.synthetic(2), checks.synthetic(2)
     assert torch.equal(made.batch.tokens, again.batch.tokens)
     assert torch.equal(made.batch.log_prob_old, again.batch.log_prob_old)
     prompt = ~(made.written | made.padding | made.observed)
@@ -57,7 +57,7 @@ def test_the_self_test_neither_draws_from_the_global_stream_nor_changes_the_netw
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
-    selftest.problem(PPO, 1, network, PAD)
+    checks.problem(PPO, 1, network, PAD)
     assert torch.equal(torch.rand(3), expected)
     assert all(torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True))
     assert all(p.grad is None for p in network.parameters())
@@ -101,12 +101,12 @@ class Bidirectional(torch.nn.Module):
 
 def test_a_loss_on_observations_is_found(network: Any) -> None:
     leaky = replace(PPO, kl=KlOfTheResponse("k1", 0.1))
-    assert selftest.problem(leaky, 1, network, PAD) == "the loss of 'ppo' has a gradient at observations"
+    assert checks.problem(leaky, 1, network, PAD) == "the loss of 'ppo' has a gradient at observations"
 
 
 def test_a_loss_that_changes_with_tokens_of_the_world_is_found(network: Any) -> None:
     counting = replace(PPO, aggregate=CountsTokens())
-    assert "changes with tokens that the policy did not write" in selftest.problem(counting, 1, network, PAD)
+    assert "changes with tokens that the policy did not write" in checks.problem(counting, 1, network, PAD)
 
 
 def test_a_mask_of_the_whole_response_is_found(network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,8 +114,8 @@ def test_a_mask_of_the_whole_response_is_found(network: Any, monkeypatch: pytest
         batch = collate(*arguments)
         return replace(batch, mask=batch.response)
 
-    monkeypatch.setattr(synthetic, "collate", careless)
-    assert "the loss mask is not what the policy wrote: it has observations in it" in selftest.problem(
+    monkeypatch.setattr(checks, "collate", careless)
+    assert "the loss mask is not what the policy wrote: it has observations in it" in checks.problem(
         PPO, 1, network, PAD
     )
 
@@ -123,26 +123,26 @@ def test_a_mask_of_the_whole_response_is_found(network: Any, monkeypatch: pytest
 def test_a_critic_that_learns_from_prompts_and_padding_is_found(network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(value, "positions", lambda batch, mask: torch.ones_like(batch.mask))
     assert (
-        selftest.problem(PPO, 1, network, PAD)
+        checks.problem(PPO, 1, network, PAD)
         == "the critic's loss has a gradient at padding and observations and prompts"
     )
-    assert selftest.problem(ALGORITHMS["grpo"], 2, network, PAD) == "", "it has no critic"
+    assert checks.problem(ALGORITHMS["grpo"], 2, network, PAD) == "", "it has no critic"
 
 
 def test_a_network_that_reads_padding_is_found(network: Any) -> None:
-    assert "when only the padding after them changes" in selftest.problem(PPO, 1, Bidirectional(network), PAD)
+    assert "when only the padding after them changes" in checks.problem(PPO, 1, Bidirectional(network), PAD)
 
 
 def test_a_network_that_drops_units_at_random_is_not_blamed_for_it() -> None:
-    noisy = policy.create(PolicySettings(hidden=16, layers=2, heads=2, mlp=16), TOKENIZER, seed=0)
+    noisy = networks.create(PolicySettings(hidden=16, layers=2, heads=2, mlp=16), TOKENIZER, seed=0)
     noisy.config.attention_dropout = 0.5
     for module in noisy.modules():
         if hasattr(module, "attention_dropout"):
             module.attention_dropout = 0.5
     noisy.train()
-    tokens = synthetic.synthetic(1, len(TOKENIZER)).batch.tokens
-    assert not torch.equal(policy.log_probs(noisy, tokens)[0], policy.log_probs(noisy, tokens)[0])
-    assert selftest.problem(PPO, 1, noisy, PAD) == ""
+    tokens = checks.synthetic(1, len(TOKENIZER)).batch.tokens
+    assert not torch.equal(networks.log_probs(noisy, tokens)[0], networks.log_probs(noisy, tokens)[0])
+    assert checks.problem(PPO, 1, noisy, PAD) == ""
 
 
 @pytest.fixture

@@ -13,9 +13,8 @@ from tests.learn.test_distinct import TOKENIZER, data
 from workbench.algorithms import ALGORITHMS
 from workbench.batch import Batch
 from workbench.diagnostics import measure_updates
-from workbench.learn import policy
-from workbench.learn.critic import Critic
-from workbench.learn.policy import log_probs
+from workbench.learn import networks
+from workbench.learn.networks import Critic, log_probs
 from workbench.learn.update import Learner
 from workbench.objective import Algorithm, prepare
 from workbench.objective.advantage import TurnGae, first_tokens
@@ -39,7 +38,7 @@ def drifted(algorithm: Algorithm, network: Any, values: torch.Tensor | None = No
 
 def columns(algorithm: Algorithm, values: torch.Tensor | None = None, **chosen: Any) -> dict[str, Any]:
     """Table `minibatch` after one update."""
-    network = policy.create(PolicySettings(hidden=16, layers=1, heads=2, mlp=16), TOKENIZER, seed=0)
+    network = networks.create(PolicySettings(hidden=16, layers=1, heads=2, mlp=16), TOKENIZER, seed=0)
     settings = LearnSettings.model_validate({"policy": {"lr": 0.5}, "clip_bias_every": 1} | chosen)
     learner = Learner(algorithm, settings, network, Critic(network) if algorithm.critic else None)
     return measure_updates(learner.update(drifted(algorithm, network, values), 0, 0))
@@ -55,7 +54,7 @@ def bias_columns(algorithm: Algorithm, **chosen: Any) -> list[float]:
 
 
 def test_the_clipping_bias_is_compared_with_the_gradient_of_the_unclipped_surrogate():
-    network = policy.create(PolicySettings(hidden=16, layers=1, heads=2, mlp=16), TOKENIZER, seed=0)
+    network = networks.create(PolicySettings(hidden=16, layers=1, heads=2, mlp=16), TOKENIZER, seed=0)
     batch = drifted(GRPO, network)
     ratio = (torch.where(batch.mask, log_probs(network, batch.tokens)[0] - batch.log_prob_old, 0)).exp()
     a, n = batch.advantages, batch.mask.sum()
@@ -73,7 +72,7 @@ def test_the_clipping_bias_is_compared_with_the_gradient_of_the_unclipped_surrog
 
 
 def test_measuring_the_clipping_bias_changes_no_weight_of_a_token():
-    network = policy.create(PolicySettings(hidden=16, layers=1, heads=2, mlp=16), TOKENIZER, seed=0)
+    network = networks.create(PolicySettings(hidden=16, layers=1, heads=2, mlp=16), TOKENIZER, seed=0)
     weights = []
     for every in (0, 1):
         settings = LearnSettings.model_validate({"policy": {"lr": 1e-9}, "clip_bias_every": every, "entropy_coef": 0.1})

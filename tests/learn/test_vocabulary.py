@@ -3,8 +3,8 @@ import torch
 from transformers import CohereConfig, CohereForCausalLM, Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from workbench.agent.tokenizer import build_tokenizer
-from workbench.learn import policy
-from workbench.learn.vocabulary import linear_head, token_log_probs
+from workbench.learn import networks
+from workbench.learn.networks import linear_head, token_log_probs
 from workbench.spec import PolicySettings
 
 SIZE = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 8,
@@ -12,12 +12,12 @@ SIZE = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidde
 
 
 def network() -> torch.nn.Module:
-    return policy.create(PolicySettings(hidden=16, layers=2, heads=2, mlp=16), build_tokenizer(), seed=0)
+    return networks.create(PolicySettings(hidden=16, layers=2, heads=2, mlp=16), build_tokenizer(), seed=0)
 
 
 def both(model: torch.nn.Module, tokens: torch.Tensor, elements: int, **how: object) -> tuple[torch.Tensor, ...]:
     model.zero_grad()
-    log_prob, entropy = policy.log_probs(model, tokens, 0.7, grad_entropy=True, elements=elements, **how)
+    log_prob, entropy = networks.log_probs(model, tokens, 0.7, grad_entropy=True, elements=elements, **how)
     (log_prob.sin().sum() + entropy.cos().sum()).backward()
     return (log_prob.detach(), entropy.detach(), *[p.grad.clone() for p in model.parameters() if p.grad is not None])
 
@@ -32,13 +32,13 @@ def test_parts_of_any_size_give_the_log_probs_and_gradients_of_all_logits_at_onc
 def test_logits_are_made_only_where_they_are_wanted() -> None:
     model, tokens = network(), torch.randint(3, 71, (3, 7), generator=torch.Generator().manual_seed(0))
     where = torch.rand(3, 7, generator=torch.Generator().manual_seed(1)) < 0.4
-    log_prob, entropy = policy.log_probs(model, tokens, where=where, elements=1)
-    whole, spread = policy.log_probs(model, tokens)
+    log_prob, entropy = networks.log_probs(model, tokens, where=where, elements=1)
+    whole, spread = networks.log_probs(model, tokens)
     assert where[:, 1:].any()
     wanted = where & (torch.arange(7) > 0)
     torch.testing.assert_close(log_prob, torch.where(wanted, whole, 0))
     torch.testing.assert_close(entropy, torch.where(wanted, spread, 0))
-    none, _ = policy.log_probs(model, tokens, where=torch.zeros_like(where), elements=1)
+    none, _ = networks.log_probs(model, tokens, where=torch.zeros_like(where), elements=1)
     assert (none == 0).all()
     none.sum().backward()  # a batch without a trained token still has a graph
 
@@ -62,7 +62,7 @@ def test_a_head_with_more_to_it_than_a_linear_layer_keeps_all_its_logits() -> No
     tokens = torch.randint(50, (2, 6))
     for model in (capped, scaled):
         assert linear_head(model) is None
-        torch.testing.assert_close(policy.log_probs(model, tokens, elements=1), policy.log_probs(model, tokens))
+        torch.testing.assert_close(networks.log_probs(model, tokens, elements=1), networks.log_probs(model, tokens))
     plain = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2)).eval()
     assert linear_head(plain) is plain.lm_head
 
@@ -70,7 +70,7 @@ def test_a_head_with_more_to_it_than_a_linear_layer_keeps_all_its_logits() -> No
 def test_in_bfloat16_parts_are_what_autocast_makes_of_the_whole() -> None:
     model, tokens = network(), torch.randint(3, 71, (3, 7), generator=torch.Generator().manual_seed(0))
     with torch.autocast("cpu", torch.bfloat16):
-        part, whole = (policy.log_probs(model, tokens, elements=n)[0] for n in (71 * 5, 1 << 40))
+        part, whole = (networks.log_probs(model, tokens, elements=n)[0] for n in (71 * 5, 1 << 40))
     assert part.dtype == torch.float32
     torch.testing.assert_close(part, whole, rtol=0, atol=0.05)
-    assert not torch.allclose(part, policy.log_probs(model, tokens)[0], rtol=0, atol=1e-5)
+    assert not torch.allclose(part, networks.log_probs(model, tokens)[0], rtol=0, atol=1e-5)

@@ -5,7 +5,7 @@ import torch
 from transformers import AutoTokenizer
 
 from workbench.agent.tokenizer import build_tokenizer
-from workbench.learn import policy, warmstart
+from workbench.learn import networks, warmstart
 from workbench.spec import InputError, PolicySettings, RunSettings
 
 TINY = RunSettings(policy={"hidden": 16, "layers": 1, "heads": 2, "mlp": 16}, warmstart={"steps": 3, "batch": 8})
@@ -26,7 +26,7 @@ def test_the_warm_start_is_made_once_and_found_again(tmp_path: Path) -> None:
 
 
 def test_two_warm_starts_with_one_seed_are_bit_equal(tmp_path: Path) -> None:
-    first, second = (policy.load(warmstart.ensure(TINY, tmp_path / name)) for name in ("a", "b"))
+    first, second = (networks.load(warmstart.ensure(TINY, tmp_path / name)) for name in ("a", "b"))
     for a, b in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(a, b)
 
@@ -39,7 +39,7 @@ def test_the_cache_key_knows_what_shapes_the_weights_and_nothing_else() -> None:
 
 def test_a_missing_checkpoint_is_named_with_what_a_folder_must_hold(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no model at '.*nowhere'.*config\.json"):
-        policy.load(tmp_path / "nowhere")
+        networks.load(tmp_path / "nowhere")
 
 
 def test_weights_that_can_run_code_are_refused(tmp_path: Path) -> None:
@@ -47,4 +47,4 @@ def test_weights_that_can_run_code_are_refused(tmp_path: Path) -> None:
     (folder / "model.safetensors").unlink()
     torch.save({}, folder / "pytorch_model.bin")
     with pytest.raises(InputError, match="no safetensors weights"):
-        policy.load(folder)
+        networks.load(folder)

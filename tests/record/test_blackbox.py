@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.diagnostics.collapse import Watch
-from workbench.diagnostics.events import Event
+from workbench.diagnostics.rules import Event
 from workbench.record.blackbox import MB, BlackBox, doomed
 from workbench.spec import BatchesSettings, RunSettings
 

@@ -15,7 +15,7 @@ from tests.diagnostics.shared_batch import random_evidence, rollouts_of
 from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from workbench.record.recorder import NullRecorder, Recorder
-from workbench.record.token_rows import sample, token_rows
+from workbench.record.schema import sample, token_rows
 from workbench.spec import RunSettings, table
 
 

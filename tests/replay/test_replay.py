@@ -13,11 +13,11 @@ import torch
 from tests.learn.tiny import merged, rows, train
 from tests.store.stored_batch import write_batch
 from workbench.algorithms import ALGORITHMS, resolve
-from workbench.cli.network import Policy
+from workbench.cli.replay import Policy
 from workbench.replay import Replay, gradients, play, tables
 from workbench.spec import InputError
 from workbench.store import batches
-from workbench.store.stored import StoredBatch
+from workbench.store.batches import StoredBatch
 
 MakeRun = Callable[..., Path]
 STEP = 2  # with a staleness of 1 and a large step the ratios have left 1 by then
@@ -84,8 +84,9 @@ def test_the_algorithm_that_ran_gets_the_numbers_that_the_trainer_logged(
     told = rows(folder, "turn").query("step == @STEP and epoch == 1").set_index(["trajectory", "turn_index"])
     late = [p.cells for p in replay.played if replay.stored.updates[p.update].epoch == 1]
     for cells in late:
-        whole = tables.grouped([cells])[()]
-        for key, cell in tables.grouped([cells], "trajectory", "turn").items():
+        (whole,) = tables.rows_of(tables.folded(cells))
+        for cell in tables.rows_of(cells):
+            key = cell["trajectory"], cell["turn_index"]
             made, share = tables.measures(cell, whole), told.loc[key, "gradient_share"]
             assert made["gradient_share"] == (None if pd.isna(share) else pytest.approx(share, rel=1e-5, abs=1e-6))
             assert made["advantage"] == pytest.approx(told.loc[key, "advantage"], rel=1e-6, abs=1e-6)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.store.console import log_of, plain, tail, visible
+from workbench.store.text import log_of, plain, tail, visible
 
 
 def run(runs: Path, text: str = "hello\n") -> Path:

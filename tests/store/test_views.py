@@ -8,8 +8,7 @@ import pytest
 from tests.store.fixture import START, run_row, write_segment, write_status
 from workbench.diagnostics import CATALOGUE
 from workbench.spec import InputError
-from workbench.store.reader import Reader
-from workbench.store.saved import saved, saved_query
+from workbench.store.reader import Reader, saved, saved_query
 from workbench.store.schema import table_ddl, view_ddl, views
 from workbench.store.sync import sync
 

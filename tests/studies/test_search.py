@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.analysis.claims.frames import arm, down, frame, up
+from tests.analysis.frames import arm, down, frame, up
 from workbench.analysis.results import results, write
 from workbench.cli.main import app
 

@@ -1,4 +1,4 @@
-"""Spans of what the policy wrote: its thoughts, its searches, its answers, by the tags around them."""
+"""What a token belongs to: its sentence, and whether it thinks, searches or answers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from transformers import PreTrainedTokenizerBase
+
+from workbench.batch import Batch
 
 SPANS = ("think", "search", "answer")  # span i + 1
 
@@ -34,3 +36,23 @@ class Spans:
         place = torch.arange(tokens.shape[1], device=tokens.device)
         last = torch.where(changes, place, 0).cummax(1).values
         return torch.where(mask, kind, 0).gather(1, last) * mask
+
+
+_ENDS = (".", "?", "!", "\n", "Ċ", "。", "？", "！")  # Ċ: the line feed in byte-level vocabularies
+
+
+class Sentences:
+    """Splits turns after every token whose text ends with a full stop, a question or exclamation mark or a line feed.
+
+    A turn without one is one sentence, and no sentence reaches across an observation.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._ends = torch.tensor(sorted(i for word, i in tokenizer.get_vocab().items() if word.endswith(_ENDS)))
+
+    def of(self, batch: Batch) -> Tensor:
+        """Sentence of each token from 1, (B, T) int64; 0 where the policy wrote nothing."""
+        mask = batch.mask
+        before = pad(mask, (1, 0))[:, :-1]
+        ended = pad(torch.isin(batch.tokens, self._ends), (1, 0))[:, :-1] & before
+        return (mask & (~before | ended)).long().cumsum(1) * mask

@@ -12,13 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.claims.comparison import MIN_SEEDS
-from workbench.analysis.claims.designs import CREDIT, RATIO, STABILISER, Design, pairs, settings
-from workbench.analysis.claims.rule import NOT_SUPPORTED, SUPPORTED, TOO_FEW, UNDECIDED, together
-from workbench.analysis.comparison import ALPHA
+from workbench.analysis.claims import NOT_SUPPORTED, SUPPORTED, TOO_FEW, UNDECIDED, together
+from workbench.analysis.evidence import CREDIT, MIN_SEEDS, RATIO, STABILISER, Design, pairs, settings
 from workbench.analysis.region import Landscape, areas, heights, interval
 from workbench.analysis.runs import KEPT, NOT_DEAD
-from workbench.analysis.statistics import holm
+from workbench.analysis.stats import ALPHA, holm, p_value
 
 MATTERS = 0.5  # doublings: a method that bears a learning rate a factor 1.41 larger is worth naming
 SENTENCES = {
@@ -94,7 +92,7 @@ def readable(found: Sequence[Shift], kept: Sequence[Shift]) -> pd.DataFrame:
         row |= {"reading of the paper": one.reading or "-", "seeds": str(one.seeds)}
         for shift, survival in ((one, NOT_DEAD), (other, KEPT)):
             row[f"{survival}: further up by (doublings)"] = _doublings(shift)
-            row[f"{survival}: p (Holm)"] = "-" if shift.p is None else f"{_p(shift.p)} ({_p(shift.p_holm)})"
+            row[f"{survival}: p (Holm)"] = "-" if shift.p is None else f"{p_value(shift.p)} ({p_value(shift.p_holm)})"
             row["verdict" if survival == NOT_DEAD else f"verdict if {survival}"] = shift.verdict
         rows.append(row)
     return pd.DataFrame(rows)
@@ -105,12 +103,6 @@ def _doublings(one: Shift) -> str:
         return "-"
     sign = "~ " if one.bound else ""
     return f"{sign}{one.doublings:+.2f} [{one.low:+.2f}, {one.high:+.2f}], x {2**one.doublings:.2f}"
-
-
-def _p(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return "< 0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
 
 
 def _designs(landscape: Landscape, runs: pd.DataFrame) -> list[Design]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from workbench.app.data import State, Store
-    from workbench.store.excerpt import Excerpt
+    from workbench.store.reader import Excerpt
 
 ROWS, SIZE = 10_000, 16 * 2**20  # of a table on the screen, in bytes: what a browser takes without a pause
 FILE_ROWS, _FILE_SIZE = 1_000_000, 256 * 2**20  # of a file

@@ -7,7 +7,7 @@ import streamlit as st
 from workbench.app import question
 from workbench.app.address import arrive, leave
 from workbench.app.page import note
-from workbench.store.saved import Saved, saved, saved_query
+from workbench.store.reader import Saved, saved, saved_query
 
 FIRST = "ratio_by_turn"  # what the screen opens with: quick on a database of any size
 _CHART = ("chart_x", "chart_y", "chart_colour", "chart_mark")

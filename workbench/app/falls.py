@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workbench.analysis import compared
+from workbench.analysis import compare
 from workbench.app.series import origins
 
 if TYPE_CHECKING:
@@ -30,12 +30,12 @@ def happened(store: Store, drawn: pd.DataFrame) -> pd.DataFrame:
 def comparison(store: Store, runs: pd.DataFrame, experiment: str, reference: str) -> pd.DataFrame:
     """The figures of `sorl compare` for these arms, remembered: permutation tests take their time."""
     key = ("compared", experiment, reference, *dict.fromkeys(runs["arm"]))
-    return store.computed(key, lambda _: compared.figures(runs, reference))
+    return store.computed(key, lambda _: compare.figures(runs, reference))
 
 
 def readings(frame: pd.DataFrame) -> tuple[str, list[str]]:
     """The log-rank test of all arms in a sentence, and what else must be known of the survival figures."""
-    lines = [line for line in compared.reading(frame) if "IQM" not in line]
+    lines = [line for line in compare.reading(frame) if "IQM" not in line]
     test = next((line for line in lines if line.startswith("Log-rank")), NO_TEST)
     return test, [line for line in lines if line != test]
 

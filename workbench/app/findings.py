@@ -10,9 +10,8 @@ from workbench.app import episodes
 from workbench.app.links import anchor
 from workbench.app.safe import html_text
 from workbench.app.wording import number
-from workbench.diagnosis.diagnose import diagnose
+from workbench.diagnosis.diagnose import diagnose, fallen, none_found
 from workbench.diagnosis.log import of_run
-from workbench.diagnosis.words import fallen, none_found
 
 if TYPE_CHECKING:
     import pandas as pd

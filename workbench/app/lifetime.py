@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.app.panels import Chosen, panel
 from workbench.app.series import placed
-from workbench.store.console import log_of, tail
+from workbench.store.text import log_of, tail
 
 if TYPE_CHECKING:
     import pandas as pd

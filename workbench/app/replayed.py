@@ -16,7 +16,7 @@ from typing import Any
 import workbench
 from workbench.spec import InputError
 from workbench.store.batches import file_of
-from workbench.store.console import plain
+from workbench.store.text import plain
 
 SECONDS = 120.0  # that an answer may take; torch alone takes some to be imported
 KEPT = 64  # answers of a run; the oldest go

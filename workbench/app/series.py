@@ -73,7 +73,7 @@ def placed(series: pd.DataFrame, runs: pd.DataFrame, window: Window, clock: pd.D
 
 def banded(points: pd.DataFrame) -> pd.DataFrame:
     """One row per arm and bucket: interquartile mean over seeds, its interval, the extremes, and the mean x."""
-    from workbench.analysis.band import bands
+    from workbench.analysis.stats import bands
 
     where = points.groupby(["arm", "bucket"], as_index=False, sort=False)["x"].mean()
     return bands(points).merge(where, on=["arm", "bucket"], how="left").sort_values(["arm", "x"], ignore_index=True)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from workbench.cli.shared import echo
 from workbench.cli.tables import check_format, show
-from workbench.cli.text import echo
 from workbench.spec import InputError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _show_one(algorithm: Algorithm, form: str) -> None:
     import pandas as pd
 
     from workbench.algorithms import NOT_YET, measured
-    from workbench.cli.plan import choice
+    from workbench.grid.plan import choice
     from workbench.objective import KINDS
 
     if form != "json":
@@ -88,7 +88,7 @@ def _show_difference(a: Algorithm, b: Algorithm, form: str) -> None:
     import pandas as pd
 
     from workbench.algorithms import differences
-    from workbench.cli.plan import choices
+    from workbench.grid.plan import choices
 
     found = differences(a, b)
     if not found and form != "json":

@@ -11,8 +11,7 @@ from typing import Annotated
 
 import typer
 
-from workbench.cli.cells import runs_of
-from workbench.cli.text import echo
+from workbench.cli.shared import echo, runs_of
 from workbench.spec import InputError
 
 _EXTRA = ("streamlit", "plotly")

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from workbench.cli.cells import runs_of
-from workbench.cli.text import echo
+from workbench.cli.shared import echo, runs_of
 from workbench.spec import InputError, nearest
 
 CLONE = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from workbench.cli.text import echo
+from workbench.cli.shared import echo
 
 if TYPE_CHECKING:
     from workbench.diagnosis.finding import Diagnosis
@@ -66,21 +66,21 @@ def diagnose(
 def carriers(runs: str, run: str, step: int, form: str) -> str:
     """The turns of a stored step that its other tokens do not explain, as text (md the same) or JSON."""
     from workbench.cli.replay import run_folder
-    from workbench.diagnosis import words
     from workbench.diagnosis.attribution import attribute
+    from workbench.diagnosis.diagnose import culprit_as_dict, ranking
     from workbench.store import batches
 
     folder = run_folder(runs, run)
     found = attribute(batches.read(folder, step))
     if form == "json":
-        return json.dumps([words.culprit_as_dict(one) for one in found[:TOP]], indent=2)
-    return words.ranking(folder.name, step, found, TOP)
+        return json.dumps([culprit_as_dict(one) for one in found[:TOP]], indent=2)
+    return ranking(folder.name, step, found, TOP)
 
 
 def logs(runs: Path, what: str) -> Iterator[Log]:
     """The logs that the word names: a file, the runs of an experiment or folder, or one run."""
     from workbench.analysis.runs import runs as runs_in
-    from workbench.cli.database import current
+    from workbench.cli.shared import current
     from workbench.cli.show import find
     from workbench.diagnosis import foreign
     from workbench.diagnosis.log import of_run
@@ -128,9 +128,9 @@ def judge(scores: Sequence[float | None], steps: Sequence[int]) -> dict[str, Any
 
 def rendered(found: Sequence[Diagnosis], form: str) -> str:
     """The diagnoses in one of FORMATS."""
-    from workbench.diagnosis import words
+    from workbench.diagnosis.diagnose import as_dict, markdown, text
 
     if form == "json":
-        return json.dumps([words.as_dict(one) for one in found], indent=2)
-    write = words.text if form == "text" else words.markdown
+        return json.dumps([as_dict(one) for one in found], indent=2)
+    write = text if form == "text" else markdown
     return "\n\n".join(write(one) for one in found)

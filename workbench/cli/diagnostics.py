@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from workbench.cli.shared import echo
 from workbench.cli.tables import check_format, show
-from workbench.cli.text import echo
 from workbench.spec import InputError, nearest
 
 if TYPE_CHECKING:
@@ -63,11 +63,9 @@ def _first_sentence(diagnostic: Diagnostic) -> str:
 
 
 def _one(d: Diagnostic) -> str:
-    from workbench.diagnostics.unalarmed import why_no_alarm
-
     rows = {
         "column": f"{d.table}.{d.name} ({d.sql_type})", "unit": d.unit.value or "none", "formula": d.formula,
-        "source": d.source, "alarm": f"{alarm(d.alarm)}: {d.alarm.reason}" if d.alarm else f"none: {why_no_alarm(d)}",
+        "source": d.source, "alarm": f"{alarm(d.alarm)}: {d.alarm.reason}" if d.alarm else f"none: {d.no_alarm}",
     }  # fmt: skip
     lines = [f"  {key:8} {value}" for key, value in rows.items()]
     return "\n".join([f"{d.name} ({d.level})", textwrap.fill(d.description, 110), *lines])

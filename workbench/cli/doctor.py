@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from workbench.cli.text import echo
+from workbench.cli.shared import echo
 
 if TYPE_CHECKING:
     from workbench.store.reader import Reader

@@ -52,25 +52,25 @@ def eval(
 
     The result is printed and written to table `evaluation`.
     """
-    from workbench.agent.data.benchmarks import load
-    from workbench.cli.database import current, note
+    from workbench.agent.data import load
     from workbench.cli.replay import folder_of
+    from workbench.cli.shared import current, note
     from workbench.cli.show import find
-    from workbench.cli.text import print_table
-    from workbench.learn import examine
-    from workbench.record.append import append
+    from workbench.cli.tables import print_table
+    from workbench.learn import evaluate
+    from workbench.record.segments import append
 
     runs = Path(ctx.obj)
     run_id = find(current(runs), run)
     folder = folder_of(runs, run_id)
-    chosen = examine.examined(folder, step)
+    chosen = evaluate.examined(folder, step)
     questions = load(data, split, limit)
     if questions.left_out:
         note(f"{questions.left_out} rows of {data} have no gold answer and are skipped")
     settings = _world(chosen.settings, corpus, retriever, topk if search else 0, max_turns, max_turn_tokens)
-    world = examine.world_for(settings, questions.items)
+    world = evaluate.world_for(settings, questions.items)
     name = questions.name if search else f"{questions.name}-no-search"
-    row = examine.examine(
+    row = evaluate.examine(
         chosen, _tokenizer(chosen.folder, runs, chosen.settings), world, name, greedy=greedy, batch=batch,
         say=lambda done, of: note(f"{done:,} of {of:,} questions"),
     )  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from workbench.cli.text import echo
+from workbench.cli.shared import echo
 
 _EXPERIMENTS = """
     SELECT experiment, count(*) AS runs, count(*) FILTER (status = 'finished') AS finished,
@@ -34,8 +34,8 @@ def ls(
     ] = False,
 ) -> None:
     """Experiments and their runs; `sorl ls EXPERIMENT` for one of them."""
-    from workbench.cli.database import current, note
-    from workbench.cli.text import print_table
+    from workbench.cli.shared import current, note
+    from workbench.cli.tables import print_table
     from workbench.spec import COLLAPSED, InputError, nearest
 
     reader = current(ctx.obj)

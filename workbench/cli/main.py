@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from workbench.cli.text import echo, message, visible
+from workbench.cli.shared import echo, message, visible
 
 # In the order of the help page. Module and function have the verb's name; a group of verbs is a Typer called `app`.
 VERBS = (

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from workbench.cli.cells import Arms, Changes, grid_of, runs_of
+from workbench.cli.shared import Arms, Changes, echo, grid_of, runs_of
 from workbench.cli.tables import as_json, check_format, show
-from workbench.cli.text import echo
+from workbench.spec import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.cli.seeds import Seeds
-    from workbench.grid.cell import Cell
-    from workbench.grid.estimate import Estimate
-    from workbench.grid.file import Grid
-    from workbench.grid.guard import Finding
+    from workbench.grid.config import Grid
+    from workbench.grid.plan import Needs
     from workbench.spec import RunSettings
+
+
+ASSUMED = 0.8  # share of the reference arm's runs that collapse, if no run was recorded: few of them stay up
 
 
 def plan(
@@ -35,9 +35,9 @@ def plan(
     arms: Arms = None,
     form: Annotated[str, typer.Option("--format", help="table, md or json.")] = "table",
     hazard_ratio: Annotated[
-        float, typer.Option(help="Effect to be told from none: hazard of collapse over the reference arm's.")
+        float, typer.Option(help="Effect to detect: hazard of collapse relative to the reference arm.")
     ] = 0.2,
-    power: Annotated[float, typer.Option(help="Probability of showing that effect.")] = 0.8,
+    power: Annotated[float, typer.Option(help="Probability of detecting that effect.")] = 0.8,
     incidence: Annotated[
         float | None,
         typer.Option(
@@ -45,59 +45,62 @@ def plan(
         ),
     ] = None,
 ) -> None:
-    """Show the cells of a grid, what differs between them, what its seeds can show and the time; runs nothing."""
-    from workbench.cli.seeds import seeds_for
-
+    """Show the cells of a grid, their differences, which effects its seeds can detect, and the time; runs nothing."""
     check_format(form, ("table", "md", "json"))
+    from workbench.cli.compare import describe_region
     from workbench.grid.history import History
+    from workbench.grid.plan import time_of
 
     runs = runs_of(ctx)
     grid = grid_of(file, changes or [], History(runs), arms or [])
     if grid.region is not None:
-        _describe_region(grid, runs, workers, form)
-        return
-    describe(grid, runs, workers, form, seeds_for(grid, runs, hazard_ratio, power, incidence))
-
-
-def _describe_region(grid: Grid, runs: Path, workers: int | None, form: str) -> None:
-    from workbench.cli.region import describe_region
-
-    time = _estimate(grid.cells, runs, workers)
-    describe_region(grid, form, time.seconds * time.workers / len(grid.cells), time)
+        describe_region(grid, form, time_of(grid.cells, runs, needs, workers))
+    else:
+        describe(grid, runs, workers, form, seeds_for(grid, runs, hazard_ratio, power, incidence))
 
 
 def describe(
     grid: Grid, runs: Path, workers: int | None = None, form: str = "table", seeds: Seeds | None = None
 ) -> None:
     """Print the plan: arms with the settings that differ, the slots that differ, fairness, seeds needed, time."""
-    from workbench.cli import fairness
-    from workbench.grid.edits import edits
+    import pandas as pd
+
+    from workbench.cli import results
+    from workbench.grid import history
+    from workbench.grid.cell import differing
     from workbench.grid.folder import folder_of, held, last_row, status_of
-    from workbench.grid.generations import newest
+    from workbench.grid.plan import arm_rows, time_of
     from workbench.grid.progress import duration
 
-    grid = newest(grid, runs)
-    edited = edits(runs, [cell for cell in grid.cells if not folder_of(runs, cell).exists()])
-    status = {}
-    for cell in grid.cells:
-        folder = folder_of(runs, cell)
-        status[cell.run_id] = status_of(last_row(folder), alive=held(folder))
+    grid = history.newest(grid, runs)
+    folders = {cell.run_id: folder_of(runs, cell) for cell in grid.cells}
+    status = {name: status_of(last_row(folder), alive=held(folder)) for name, folder in folders.items()}
     left = [cell for cell in grid.cells if status[cell.run_id] != "finished"]
     arms = {cell.arm: cell.settings for cell in grid.cells}
-    time = _estimate(left, runs, workers)
-    findings = fairness.planned(grid.cells)
+    slots, time, findings = _slots(arms), time_of(left, runs, needs, workers), results.planned(grid.cells)
     if form == "json":
-        echo(_as_json(grid, status, arms, time, findings, seeds))
+        names = ("run_id", "arm", "algorithm", "seed", "control", "config_hash")
+        document = {
+            "experiment": grid.experiment,
+            "question": grid.question,
+            "cells": [{n: getattr(c, n) for n in names} | {"status": status[c.run_id]} for c in grid.cells],
+            "settings": differing(arms),
+            "slots": json.loads(as_json(slots)),
+            "guard": [finding.as_dict() for finding in findings],
+            "seeds": seeds.numbers() if seeds else None,
+            "estimate": {"seconds": round(time.seconds), "workers": time.workers, "basis": time.basis},
+        }
+        echo(json.dumps(document, indent=2, ensure_ascii=False))
         return
     echo(f"{grid.experiment}: {grid.question}\n")
-    show(_cells(grid, status), form)
-    if len(slots := _slots(arms)):
+    show(pd.DataFrame(arm_rows(grid, status)), form)
+    if len(slots):
         echo("\nSlots in which the algorithms differ\n")
         show(slots, form)
     echo()
-    for line in edited:
+    for line in history.edits(runs, [cell for cell in grid.cells if not folders[cell.run_id].exists()]):
         echo(f"Edited: {line}; these are new cells.")
-    fairness.tell(findings)
+    results.tell(findings)
     if seeds:
         echo(f"{seeds.sentences()}")
     done = len(grid.cells) - len(left)
@@ -110,36 +113,13 @@ def describe(
         echo(f"Later: {waiting}.")
 
 
-def _cells(grid: Grid, status: dict[str, str]) -> pd.DataFrame:
-    """One row per arm: its algorithm, seeds and finished runs, and every setting that not all arms share."""
-    import pandas as pd
-
-    from workbench.grid.differences import differing
-    from workbench.grid.keys import short
-
-    settings = differing({cell.arm: cell.settings for cell in grid.cells})
-    settings.pop("algorithm", None)  # the arm's label and the table of slots say it
-    rows = []
-    for arm in grid.arms:
-        cells = [cell for cell in grid.cells if cell.arm == arm]
-        done = sum(status[cell.run_id] == "finished" for cell in cells)
-        row = {
-            "arm": arm,
-            "kind": "control" if cells[0].control else "crossed",
-            "algorithm": cells[0].algorithm,
-            "seeds": " ".join(str(cell.seed) for cell in cells),
-            "finished": f"{done}/{len(cells)}",
-        }
-        rows.append(row | {short(key): _word(values[arm]) for key, values in settings.items()})
-    return pd.DataFrame(rows)
-
-
 def _slots(arms: dict[str, RunSettings]) -> pd.DataFrame:
     """One row per slot in which the algorithms differ, one column per distinct algorithm."""
     import pandas as pd
 
     from workbench.algorithms import differences, resolve
     from workbench.grid.cell import algorithm_label
+    from workbench.grid.plan import choices
 
     algorithms = {}
     for settings in arms.values():
@@ -151,112 +131,133 @@ def _slots(arms: dict[str, RunSettings]) -> pd.DataFrame:
     slots = dict.fromkeys(slot for other in algorithms.values() for slot in differences(first, other))
     rows = []
     for slot in slots:
-        told = choices([getattr(algorithm, slot) for algorithm in algorithms.values()])
-        rows.append({"slot": slot, **dict(zip(algorithms, told, strict=True))})
+        words = choices([getattr(algorithm, slot) for algorithm in algorithms.values()])
+        rows.append({"slot": slot, **dict(zip(algorithms, words, strict=True))})
     return pd.DataFrame(rows)
 
 
-def choices(slots: Sequence[Any]) -> list[str]:
-    """Each choice of one slot in a line: its kind and the options that are not the default or not the same in all."""
-    kinds: dict[str, list[Any]] = {}
-    for slot in slots:
-        kinds.setdefault(slot.kind, []).append(slot)
-    return [choice(slot, _varying(kinds[slot.kind])) for slot in slots]
-
-
-def _varying(slots: Sequence[Any]) -> set[str]:
-    return {f.name for f in fields(slots[0]) if len({repr(getattr(slot, f.name)) for slot in slots}) > 1}
-
-
-def choice(slot: Any, wanted: Collection[str] | None = None) -> str:
-    """A slot's choice in a line: its kind and its options (given `wanted`: these and those off their default)."""
-    told = [f for f in fields(slot) if wanted is None or f.name in wanted or getattr(slot, f.name) != f.default]
-    return " ".join([slot.kind, *(f"{f.name}={_word(getattr(slot, f.name))}" for f in told)])
-
-
-def _word(value: Any) -> str:
-    if value is None:
-        return "none"
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _estimate(cells: Sequence[Cell], runs: Path, workers: int | None) -> Estimate:
-    from workbench.grid.estimate import estimate
-    from workbench.learn.warmstart import key, made
-
-    settings = {key(cell.settings): cell.settings for cell in cells}
-    missing = [found for found in settings.values() if not made(found, runs / ".cache")]
-    return estimate(cells, needs, _recorded(runs), workers, missing)
-
-
-def needs(settings: RunSettings) -> tuple[bool, bool, float, float]:
-    """What an iteration takes: a critic, a second backward at every update, updates a minibatch, rounds of sampling.
-
-    Of what depends on the episodes, the middle between the least and the most.
-    """
+def needs(settings: RunSettings) -> Needs:
+    """What an iteration takes; the middle between the least and the most, where that depends on the episodes."""
     from workbench.algorithms import resolve
+    from workbench.grid.plan import Needs
 
     algorithm = resolve(settings.algorithm, settings.slots)
     passes = sum(algorithm.schedule.updates(settings.world.max_turns)) / 2
-    return algorithm.critic, algorithm.stabilise.needs_bias, passes, (1 + algorithm.select.rounds) / 2
+    return Needs(algorithm.critic, algorithm.stabilise.needs_bias, passes, (1 + algorithm.select.rounds) / 2)
 
 
-def _recorded(runs: Path) -> list[Any]:
-    """The pace of the finished runs that this kind of machine trained; none where there is no database yet."""
-    import platform
+@dataclass(frozen=True)
+class Incidence:
+    """The share of the reference arm's runs that collapse, and where that figure comes from."""
 
-    from workbench.grid.estimate import Recorded
-    from workbench.spec import InputError, RunSettings
+    share: float
+    basis: str
 
-    if not (runs / "sorl.duckdb").is_file():
-        return []
+
+@dataclass(frozen=True)
+class Seeds:
+    """The seeds per arm that detect a hazard ratio, and what the planned ones can detect."""
+
+    hazard_ratio: float
+    power: float
+    incidence: Incidence
+    planned: int
+    comparisons: int
+
+    def numbers(self) -> dict[str, Any]:
+        """Every figure, for a program; `alpha` is divided by the number of comparisons where all are to hold."""
+        from workbench.analysis.stats import (
+            ALPHA,
+            collapses_needed,
+            detectable,
+            power_of,
+            seeds_needed,
+            smallest_p,
+        )  # fmt: skip
+
+        ratio, share, power = self.hazard_ratio, self.incidence.share, self.power
+        return {
+            "hazard_ratio": ratio,
+            "power": power,
+            "alpha": ALPHA,
+            "incidence": share,
+            "incidence_basis": self.incidence.basis,
+            "collapses": collapses_needed(ratio, power),
+            "seeds": seeds_needed(ratio, share, power, ALPHA),
+            "comparisons": self.comparisons,
+            "seeds_for_all_comparisons": seeds_needed(ratio, share, power, ALPHA / self.comparisons),
+            "planned_seeds": self.planned,
+            "planned_power": power_of(self.planned, ratio, share),
+            "planned_detectable": detectable(self.planned, share, power),
+            "planned_smallest_p": smallest_p(self.planned, self.planned),
+        }
+
+    def sentences(self) -> str:
+        """The same in words, with what is assumed."""
+        n, planned = self.numbers(), "1 seed" if self.planned == 1 else f"{self.planned} seeds"
+        corrected = (
+            f" ({n['seeds_for_all_comparisons']} to detect it in each of {self.comparisons} comparisons)"
+            if self.comparisons > 1
+            else ""
+        )
+        too_few = (
+            f" With {planned} per arm the smallest possible p-value is {n['planned_smallest_p']:.2g}."
+            if n["planned_smallest_p"] > n["alpha"]
+            else ""
+        )
+        return (
+            f"To detect a hazard ratio of {self.hazard_ratio:g} with {100 * self.power:.0f} % power at alpha .05: "
+            f"{n['collapses']:.0f} collapses, about {n['seeds']} seeds per arm{corrected}, if "
+            f"{100 * self.incidence.share:.0f} % of the reference arm's runs collapse ({self.incidence.basis}).\n"
+            f"The planned {planned} per arm detect it with {100 * n['planned_power']:.0f} % power, and a hazard ratio "
+            f"of {n['planned_detectable']:.2g} or less with {100 * self.power:.0f} %.{too_few}"
+        )
+
+
+def seeds_for(grid: Grid, runs: Path, hazard_ratio: float, power: float, share: float | None = None) -> Seeds | None:
+    """What the seeds of `grid` can detect; None for a grid of one arm, which compares nothing.
+
+    `share` is the incidence to assume; None = that of recorded runs of the grid's arms. Raises InputError for numbers
+    out of range.
+    """
+    from workbench.analysis.stats import ALPHA
+
+    if hazard_ratio <= 0 or hazard_ratio == 1:
+        raise InputError(
+            f"--hazard-ratio {hazard_ratio:g} is no effect: it must be above 0 and not 1; type e.g. --hazard-ratio 0.2"
+        )
+    for name, value, low in (("power", power, ALPHA), ("incidence", share, 0)):
+        if value is not None and not low < value < 1:
+            raise InputError(f"--{name} {value:g} is not between {low:g} and 1; type e.g. --{name} 0.8")
+    if len(grid.arms) < 2:
+        return None
+    arms = {cell.arm: cell.settings for cell in grid.cells}
+    incidence = Incidence(share, "as given") if share is not None else recorded_incidence(arms, runs)
+    return Seeds(hazard_ratio, power, incidence, len(grid.seeds), len(arms) - 1)
+
+
+def recorded_incidence(arms: Mapping[str, RunSettings], runs: Path) -> Incidence:
+    """The Kaplan-Meier incidence, at the end of a run, of the arm that collapsed most often in the recorded runs.
+
+    Runs count for an arm if they share all its settings but the seed. If all or none of the runs have collapsed,
+    (k + 1/2) / (n + 1) keeps the figure off 1; without a recorded collapse it is ASSUMED.
+    """
+    from workbench.analysis.runs import every_run, replicate
+    from workbench.analysis.survival import observed, survival_at
     from workbench.store.reader import Reader
 
-    frame = Reader(runs).query(
-        "SELECT config, seconds / steps AS pace FROM run WHERE status = 'finished' AND steps > 0 AND seconds > 0"
-        " AND versions->>'$.machine' = ? ORDER BY ended_at DESC LIMIT 50",
-        [f"{platform.system()} {platform.machine()}"],
-    )
-    recorded = []
-    for config, pace in zip(frame["config"], frame["pace"], strict=True):
-        try:
-            settings = RunSettings.model_validate_json(config)
-            critic, second_backward, passes, draws = needs(settings)
-            recorded.append(Recorded(settings, critic, second_backward, float(pace), passes, draws))
-        except (ValueError, InputError):
-            continue  # a run of another version of sorl: its settings may no longer exist
-    return recorded
-
-
-def _as_json(
-    grid: Grid,
-    status: dict[str, str],
-    arms: dict[str, RunSettings],
-    time: Estimate,
-    findings: Sequence[Finding],
-    seeds: Seeds | None,
-) -> str:
-    import pandas as pd
-
-    from workbench.grid.differences import differing
-
-    cells = [
-        {"run_id": c.run_id, "arm": c.arm, "algorithm": c.algorithm, "seed": c.seed, "control": c.control,
-         "config_hash": c.config_hash, "status": status[c.run_id]}
-        for c in grid.cells
-    ]  # fmt: skip
-    slots = _slots(arms)
-    return json.dumps(
-        {
-            "experiment": grid.experiment,
-            "question": grid.question,
-            "cells": cells,
-            "settings": differing(arms),
-            "slots": json.loads(as_json(slots)) if isinstance(slots, pd.DataFrame) and len(slots) else [],
-            "guard": [finding.as_dict() for finding in findings],
-            "seeds": seeds.numbers() if seeds else None,
-            "estimate": {"seconds": round(time.seconds), "workers": time.workers, "basis": time.basis},
-        },
-        indent=2,
-        ensure_ascii=False,
-    )
+    collapsed, seen = {}, 0  # arm -> (incidence, collapses, runs)
+    rows: Any = every_run(Reader(runs)) if (runs / "sorl.duckdb").is_file() else []
+    settings = [replicate(config) for config in rows["config"]] if len(rows) else []
+    for arm, wanted in arms.items() if settings else ():
+        same = replicate(wanted.model_dump_json())
+        mine = observed(rows[[s == same for s in settings]])
+        seen += len(mine)
+        if len(mine) and (events := int(mine["event"].sum())):
+            share = 1 - survival_at(mine, wanted.iterations)
+            collapsed[arm] = (share if 0 < share < 1 else (events + 0.5) / (len(mine) + 1), events, len(mine))
+    if not collapsed:
+        return Incidence(ASSUMED, f"assumed: none of {seen} recorded runs did" if seen else "assumed: none is recorded")
+    arm = max(collapsed, key=lambda name: collapsed[name][0])
+    share, events, n = collapsed[arm]
+    return Incidence(share, f"{arm}: {events} of {n} recorded runs")

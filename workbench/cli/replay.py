@@ -1,22 +1,28 @@
-"""`sorl replay`: what every algorithm would have done on a stored batch."""
+"""`sorl replay`: run a stored batch through several algorithms."""
 
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from workbench.cli.text import echo
+from workbench.cli.shared import echo
+from workbench.spec import InputError, nearest
+from workbench.spec.files import MIB, from_toml, read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
 
     from workbench.objective import Algorithm
     from workbench.replay import Gradients, Replay
     from workbench.replay.tables import Table
-    from workbench.store.stored import StoredBatch
+    from workbench.spec import ComputeSettings
+    from workbench.store.batches import StoredBatch
 
 FORMATS = ("table", "csv", "json", "parquet")
 TABLES = ("summary", "turns", "culprits", "tokens")
@@ -86,7 +92,6 @@ def replay(
     Advantages are made again by each algorithm's own rule; what a batch cannot say is NULL, with the reason.
     """
     from workbench.cli.tables import check_format
-    from workbench.spec import InputError, nearest
     from workbench.store import batches
 
     check_format(form, FORMATS)
@@ -105,7 +110,6 @@ def replay(
     stored = batches.read(folder, step, weights=gradients)
     import torch
 
-    from workbench.cli.variants import algorithms_of
     from workbench.replay import play, tables
 
     torch.set_num_threads(threads)
@@ -130,13 +134,12 @@ def replay(
         found = {table: found[table]}
     _tell(folder.name, done, found, form, output)
     if taken is not None and taken.reason:
-        from workbench.cli.database import note
+        from workbench.cli.shared import note
 
         note(taken.reason)
 
 
 def _gradients(stored: StoredBatch, algorithms: Mapping[str, Algorithm], done: Replay) -> Gradients:
-    from workbench.cli.network import Policy
     from workbench.replay import gradients
 
     return gradients(stored, algorithms, done, Policy.of(stored))
@@ -146,7 +149,7 @@ def run_folder(runs: Path | str, run: str) -> Path:
     """The folder of a run that is named by its id, by the beginning of one, or by the folder itself."""
     if (Path(run) / "config.toml").is_file():
         return Path(run).resolve()
-    from workbench.cli.database import current
+    from workbench.cli.shared import current
     from workbench.cli.show import find
 
     return folder_of(Path(runs), find(current(Path(runs)), run))
@@ -154,7 +157,6 @@ def run_folder(runs: Path | str, run: str) -> Path:
 
 def folder_of(runs: Path, run_id: str) -> Path:
     """The folder of a run that the database knows. Raises InputError where there is none of its name any more."""
-    from workbench.spec import InputError
     from workbench.store.segments import run_folders
 
     found = next((folder.path for folder in run_folders(runs) if folder.run_id == run_id), None)
@@ -189,7 +191,7 @@ def _tell(run: str, done: Replay, found: dict[str, Table], form: str, output: Pa
 
 
 def _print(run: str, done: Replay, found: dict[str, Table]) -> None:
-    from workbench.cli.text import print_table
+    from workbench.cli.tables import print_table
 
     stored = done.stored
     n = len({u.epoch for u in stored.updates})
@@ -231,9 +233,8 @@ def _write_parquet(table: Table, output: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from workbench.cli.database import note
-    from workbench.replay.columns import CULPRITS, SUMMARY, TOKENS, TURNS
-    from workbench.spec import InputError
+    from workbench.cli.shared import note
+    from workbench.replay.tables import CULPRITS, SUMMARY, TOKENS, TURNS
 
     kinds = {"BIGINT": pa.int64(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(), "VARCHAR": pa.string()}
     types = {c.name: kinds[c.type] for c in (*SUMMARY, *TURNS, *CULPRITS, *TOKENS)}
@@ -243,3 +244,113 @@ def _write_parquet(table: Table, output: Path) -> None:
     except OSError as error:
         raise InputError(f"cannot write --output '{output}': {error.strerror or error}") from None
     note(f"wrote {output}: {len(table.rows):,} rows")
+
+
+def algorithms_of(
+    meta: Mapping[str, Any], names: Sequence[str], file: Path | None, changes: Sequence[str]
+) -> tuple[str, dict[str, Algorithm]]:
+    """The label of the algorithm that ran (`meta` of its batch), and all to replay by label, that one first.
+
+    `names`: known algorithms, each with the slots that `changes` (`clip.high=0.3`) set; without names and without
+    `file` the six of the core, or with changes only the one that ran, changed. `file`: a table a variant, {base = ...,
+    slot = ...}. Raises InputError for what cannot be read.
+    """
+    from workbench.algorithms import CORE, resolve
+    from workbench.grid.cell import algorithm_label, merge
+
+    ran = meta["algorithm"] if isinstance(meta["algorithm"], dict) else {"base": meta["algorithm"]}
+    ran = merge(ran, meta["slots"])
+    own = algorithm_label(ran if len(ran) > 1 else ran["base"])
+    found = {own: resolve(ran)}
+    slots = _slots(changes)
+    tables: list[dict[str, Any]] = [{"base": name} for name in names]
+    if not tables and file is None:
+        tables = [ran] if slots else [{"base": name} for name in CORE]
+    for table in tables:
+        whole = merge(table, slots)
+        found.setdefault(algorithm_label(whole if len(whole) > 1 else whole["base"]), resolve(whole))
+    for name, table in _variants(file).items():
+        if name in found:
+            raise InputError(f"variant [{name}] in {file} has the name of another algorithm of this replay; rename it")
+        try:
+            found[name] = resolve(table)
+        except InputError as error:
+            raise InputError(f"variant [{name}] in {file}: {error}") from None
+    return own, found
+
+
+def _slots(changes: Sequence[str]) -> dict[str, Any]:
+    from workbench.grid.cell import expand
+
+    flat: dict[str, Any] = {}
+    for change in changes:
+        key, equals, value = change.partition("=")
+        key = key.strip().removeprefix("slots.")
+        if not equals or not key or not value.strip():
+            raise InputError(f"--set '{change}' is not SLOT.OPTION=VALUE; write it like --set clip.high=0.3")
+        try:
+            flat[key] = from_toml(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            flat[key] = value.strip()  # a bare word is what people type at a shell
+        except ValueError as error:
+            raise InputError(f"--set {key}: the value cannot be: {error}") from None
+    return expand(flat, "--set")
+
+
+def _variants(file: Path | None) -> dict[str, dict[str, Any]]:
+    if file is None:
+        return {}
+    example = 'write it like [wide] base = "ppo" clip = { high = 0.5 }, a table a variant'
+    try:
+        found = from_toml(read_text(file, MIB))
+    except OSError as error:
+        raise InputError(f"cannot read --variants '{file}': {error.strerror}") from None
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(f"--variants '{file}' is not valid TOML: {error}; {example}") from None
+    if not found or not all(isinstance(table, dict) for table in found.values()):
+        raise InputError(f"--variants '{file}' has something else than tables at its top; {example}")
+    return found
+
+
+class Policy:
+    """Weights of the step's start on the CPU, at the temperature and precision that it was trained at."""
+
+    def __init__(self, model: Any, temperature: float, compute: ComputeSettings) -> None:
+        self.model, self.temperature, self.compute = model, temperature, compute
+        self.parameters: Sequence[Tensor] = [p for p in model.parameters() if p.requires_grad]
+
+    @classmethod
+    def of(cls, stored: StoredBatch) -> Policy:
+        """From a batch that was read with its weights. Raises InputError where it has none, or they do not fit."""
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        from workbench.spec import ComputeSettings, InputError
+
+        meta = stored.meta
+        if "model" not in meta or not stored.weights:
+            raise InputError(
+                "--gradients needs the weights of the step, and they are not stored: they take more than "
+                "record.batches.weights_mb; raise it and train again, or leave --gradients out"
+            )
+        config = AutoConfig.for_model(**meta["model"])
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        own = {n.removeprefix("policy."): torch.from_numpy(w) for n, w in stored.weights.items() if n[:7] == "policy."}
+        missing, unexpected = model.load_state_dict(own, strict=False)
+        lacking = set(missing) - set(getattr(model, "all_tied_weights_keys", None) or ())
+        if unexpected or lacking:
+            raise InputError(
+                f"the stored weights do not fit the stored architecture: {sorted({*unexpected, *lacking})[:4]}"
+            )
+        return cls(model, meta["temperature"], ComputeSettings.model_validate({**meta["compute"], "device": "cpu"}))
+
+    def log_probs(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropies of tokens (b, t), with gradient, as the trainer takes them."""
+        import torch
+
+        from workbench.learn.networks import autocast, log_probs
+
+        with autocast(torch.device("cpu"), self.compute):
+            return log_probs(self.model, tokens, self.temperature, True, mask)

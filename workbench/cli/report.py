@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from workbench.cli.cells import runs_of
+from workbench.cli.shared import echo, runs_of
 from workbench.cli.tables import check_format
-from workbench.cli.text import echo
 from workbench.spec import InputError
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ def _words() -> dict[str, tuple[str, str]]:
 
 def _export(found: Sequence[Results], file: Path) -> None:
     from workbench.analysis.results import merged, write
-    from workbench.cli.database import note
+    from workbench.cli.shared import note
 
     whole = merged(found)
     write(whole, file)
@@ -111,7 +110,7 @@ def _export(found: Sequence[Results], file: Path) -> None:
 
 
 def _write(file: Path, text: str) -> None:
-    from workbench.cli.database import note
+    from workbench.cli.shared import note
 
     try:
         file.write_text(text, encoding="utf-8")

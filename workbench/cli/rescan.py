@@ -13,7 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from workbench.analysis.rescan import Recorded
-    from workbench.diagnostics.events import Event
+    from workbench.diagnostics.rules import Event
 
 
 def rescan(
@@ -30,9 +30,9 @@ def rescan(
 ) -> None:  # fmt: skip
     """Judge the runs that are over again by the present collapse rule and alarms, and append the new verdicts."""
     from workbench.analysis.rescan import recorded
-    from workbench.cli.database import current, note
     from workbench.cli.replay import folder_of
-    from workbench.cli.text import print_table
+    from workbench.cli.shared import current, note
+    from workbench.cli.tables import print_table
     from workbench.diagnostics import CATALOGUE
     from workbench.spec import InputError, Level, nearest
     from workbench.store.sync import sync
@@ -74,8 +74,8 @@ def _rescan_file(file: Path, dry: bool) -> None:
     """Judge the runs of a results file; times and events of survival follow from the new verdicts."""
     from workbench.analysis import results
     from workbench.analysis.rescan import Recorded, changed
-    from workbench.cli.database import note
-    from workbench.cli.text import print_table
+    from workbench.cli.shared import note
+    from workbench.cli.tables import print_table
 
     found = results.read(file)
     changes, rows = [], found.table.to_pylist()
@@ -96,17 +96,17 @@ def _rescan_file(file: Path, dry: bool) -> None:
 def judged(run: Recorded) -> tuple[dict[str, Any], list[Event]]:
     """The verdict columns of table `run` and the events that the present rules see in a recorded run."""
     from workbench.diagnostics import CATALOGUE
-    from workbench.diagnostics.alarms import AlarmWatch
     from workbench.diagnostics.collapse import Watch
+    from workbench.diagnostics.rules import RuleWatch, alarms
     from workbench.record.recorder import TIMED
 
     group = run.group or _group_of(run.config)
-    watch, alarms = Watch(run.settings, run.episodes, group), AlarmWatch(CATALOGUE)
+    watch, rules = Watch(run.settings, run.episodes, group), RuleWatch(alarms(CATALOGUE))
     events: list[Event] = []
     for row in run.steps:
         seen = {k: v for k, v in row.items() if k != "step" and v is not None and not k.startswith(TIMED)}
         step = int(row["step"] or 0)
-        events += [*watch.step(step, seen), *alarms.step(step, seen)]
+        events += [*watch.step(step, seen), *rules.step(step, seen)]
     for event in run.events:
         if event["kind"] == "diverged":  # only the trainer saw this one: a loss that could not be used
             watch.crashed(event["step"], event["message"])

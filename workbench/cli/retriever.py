@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from workbench.cli.text import echo
+from workbench.cli.shared import echo
 from workbench.spec import InputError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)

@@ -1,27 +1,29 @@
-"""`sorl run FILE.toml`: train every cell of a grid; the same command goes on where it stopped."""
+"""`sorl run FILE.toml`: train every cell of a grid; the same command resumes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from workbench.cli.cells import Arms, Changes, grid_of, runs_of
-from workbench.cli.text import echo
+from workbench.cli.shared import Arms, Changes, echo, grid_of, runs_of
+from workbench.cli.tables import print_table
 from workbench.spec import InputError
 
 if TYPE_CHECKING:
-    from workbench.grid.file import Grid
+    from workbench.grid.config import Grid
     from workbench.grid.guard import Finding
     from workbench.grid.run import Limits, Result
     from workbench.store.reader import Reader
 
 _FAILED, _STOPPED = 1, 130  # exit codes; 130 is what a shell calls "ended by Ctrl-C"
 _GIB = 2**30
+_LAST_LINES = 5  # of the console log of a cell that ended badly
 
 
 def run(
@@ -29,19 +31,15 @@ def run(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="Grid file.", show_default=False)],
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Runs at a time; default: a core for each thread of each run.", show_default=False),
+        typer.Option(min=1, help="Runs at a time; default: one core for each thread of a run.", show_default=False),
     ] = None,
     changes: Changes = None,
     arms: Arms = None,
-    executor: Annotated[
-        str, typer.Option(help="Where the runs go: local processes, or actors of a Ray cluster (ray).")
-    ] = "local",
+    executor: Annotated[str, typer.Option(help="Where cells train: local, or on a Ray cluster (ray).")] = "local",
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start every cell from nothing, in new folders; nothing is deleted.")
     ] = False,
-    retries: Annotated[
-        int, typer.Option(min=0, help="More attempts for a cell that fails, each from its last checkpoint.")
-    ] = 1,
+    retries: Annotated[int, typer.Option(min=0, help="Retries of a failed cell, each from its last checkpoint.")] = 1,
     hang_seconds: Annotated[
         float,
         typer.Option(min=0, metavar="SECONDS", help="Kill a cell after so long without a sign of life; 0 = never."),
@@ -51,7 +49,7 @@ def run(
         typer.Option(metavar="GIB", help="Kill a cell whose processes hold more memory than this.", show_default=False),
     ] = None,
 ) -> None:
-    """Run a grid; the same command resumes: finished cells are skipped, the others go on from their checkpoints."""
+    """Run a grid. The same command resumes: it skips finished cells and continues the others from their checkpoints."""
     from workbench.grid.run import Limits
 
     if memory is not None and not 0 < memory < math.inf:
@@ -75,43 +73,42 @@ def train(
     fresh: bool = False,
     limits: Limits | None = None,
 ) -> int:
-    """The command without its options' parsing; returns the exit code."""
+    """The command without the parsing of its options; return the exit code."""
     import duckdb
 
-    from workbench.cli import fairness
-    from workbench.cli.database import current
+    from workbench.cli.results import settle, warn
+    from workbench.cli.shared import current
     from workbench.grid import progress
+    from workbench.grid.folder import now
     from workbench.grid.history import History
     from workbench.grid.process import executor_of
-    from workbench.grid.region import where
     from workbench.grid.run import run_rounds
     from workbench.store.connect import Busy
     from workbench.store.sync import sync
 
     place = executor_of(executor)
-    history = History(runs)
-    if fresh:
-        history.forget()
-    fairness.warn(grid_of(file, changes, history, arms).cells)
+    began: datetime | None = now() if fresh else None  # a fresh search knows only the runs that end from now on
+    history = History(runs, since=began)
+    warn(grid_of(file, changes, history, arms).cells)
 
-    def tell(grid: Grid) -> None:
+    def begin(grid: Grid) -> None:
         if grid.region is not None:
-            echo(where(grid.region), err=True)
+            echo(grid.region.where(), err=True)
 
     def sync_quietly() -> None:
-        # Whatever is wrong with the index, training goes on; the sync at the end says it aloud.
+        # Training continues whatever is wrong with the index; the sync at the end reports it.
         with suppress(InputError, duckdb.Error, OSError):
             sync(runs, seconds=0.0)
 
     grid, results = run_rounds(
-        lambda: grid_of(file, changes, history, arms), runs, progress.watch, history, tell,
+        lambda: grid_of(file, changes, history, arms), runs, progress.watch, begin,
         workers=workers, executor=place, limits=limits, fresh=fresh, sync=sync_quietly,
     )  # fmt: skip
     with suppress(Busy):  # another grid that ends now syncs the same rows: the table is worth the wait
         sync(runs)
     reader = current(runs)
     mine = [result.cell for result in results if result.status != "elsewhere"]
-    _report(grid, reader, results, fairness.settle(runs, reader, grid.experiment, mine) if mine else [])
+    _report(grid, reader, results, settle(runs, reader, grid.experiment, mine) if mine else [])
     for line in grid.waiting:
         echo(str(line), err=True)
     stuck = grid.region is not None and grid.region.unjudged > 0
@@ -123,12 +120,12 @@ def train(
 
 
 def _report(grid: Grid, reader: Reader, results: Sequence[Result], findings: Sequence[Finding]) -> None:
-    """The table, the answer and the cells that ended badly on stdout; where to look on stderr."""
-    from workbench.analysis.table import answer, readable, summary
-    from workbench.cli import fairness
-    from workbench.cli.region import report
+    """Print the table, the answer and the cells that ended badly on stdout; where to look on stderr."""
+    from workbench.analysis.compare import answer, readable, summary
+    from workbench.cli.compare import report
+    from workbench.cli.results import tell
     from workbench.cli.tables import show
-    from workbench.cli.text import print_table
+    from workbench.store.text import tail
 
     if grid.region is not None:
         report(grid, reader)
@@ -139,13 +136,16 @@ def _report(grid: Grid, reader: Reader, results: Sequence[Result], findings: Seq
         frame = frame.sort_values("arm", key=lambda arms: arms.map(order), kind="stable")
         show(readable(frame))
         echo(f"\n{grid.question}\n{answer(frame)}")
-    fairness.tell(findings)
+    tell(findings)
     if bad := [result for result in results if result.cause]:
         echo("\nEnded badly")
         print_table(("arm", "seed", "cause", "reason"), [(r.cell.arm, r.cell.seed, r.cause, r.reason) for r in bad])
         for result in bad:
-            echo(f"see {result.folder / 'console.log'}, or `sorl show {result.cell.run_id}`", err=True)
+            log = result.folder / "console.log"
+            echo(f"\nsee {log}, or `sorl show {result.cell.run_id}`; it ends:", err=True)
+            for line in tail(log)[-_LAST_LINES:]:
+                echo(f"    {line}", err=True)
     if elsewhere := sum(result.status == "elsewhere" for result in results):
         echo(f"{elsewhere} of {len(results)} cells are trained by another process", err=True)
     if left := sum(result.status in ("interrupted", "queued") for result in results):
-        echo(f"stopped with {left} of {len(results)} cells to go; the same command resumes", err=True)
+        echo(f"stopped with {left} of {len(results)} cells left; the same command resumes", err=True)

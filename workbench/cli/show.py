@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from workbench.cli.text import echo
+from workbench.cli.shared import echo
 from workbench.spec.files import from_json, leaves
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ def show(
     ] = None,
 ) -> None:
     """One run: how it stands, its events, its configuration, and the end of its log if it ended badly."""
-    from workbench.cli.database import current
-    from workbench.cli.text import cell, print_table
+    from workbench.cli.shared import cell, current
+    from workbench.cli.tables import print_table
     from workbench.spec.outcomes import cause
-    from workbench.store.console import log_of, tail
+    from workbench.store.text import log_of, tail
 
     reader = current(ctx.obj)
     run_id = find(reader, run)

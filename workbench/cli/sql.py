@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from workbench.cli.text import echo
+from workbench.cli.shared import echo
 from workbench.spec import TABLES
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ def sql(
     seconds: Annotated[float, typer.Option(min=0.001, help="Stop a question that runs longer.")] = 60.0,
 ) -> None:
     """Ask the database in SQL, read-only. Alone: the tables; with a table's name: its columns."""
-    from workbench.cli.database import current
+    from workbench.cli.shared import current
     from workbench.spec import InputError, nearest
-    from workbench.store.saved import saved_query
+    from workbench.store.reader import saved_query
 
     if form not in _FORMATS:
         raise InputError(f"--format '{form}' is unknown{nearest(form, _FORMATS)}; allowed: {', '.join(_FORMATS)}")
@@ -77,8 +77,8 @@ def sql(
 
 
 def _show(answer: Answer, form: str, output: Path | None) -> None:
-    from workbench.cli.database import note
-    from workbench.cli.text import print_table
+    from workbench.cli.shared import note
+    from workbench.cli.tables import print_table
 
     if form == "table" and output is None:
         print_table(answer.columns, answer.rows, null="NULL")
@@ -105,7 +105,7 @@ def _as_json(answer: Answer) -> str:
 
 def write(text: str, output: Path | None) -> None:
     """Put a result on stdout, or into the file that was named; InputError where it cannot be written."""
-    from workbench.cli.database import note
+    from workbench.cli.shared import note
     from workbench.spec import InputError
 
     if output is None:
@@ -121,7 +121,7 @@ def write(text: str, output: Path | None) -> None:
 def _write_parquet(reader: Reader, text: str, parameters: list[Any] | None, output: Path) -> None:
     import pyarrow.parquet as pq
 
-    from workbench.cli.database import note
+    from workbench.cli.shared import note
     from workbench.spec import InputError
 
     table = reader.arrow(text, parameters)
@@ -141,7 +141,7 @@ def _names(reader: Reader) -> list[str]:
 
 
 def _list_saved() -> None:
-    from workbench.store.saved import saved
+    from workbench.store.reader import saved
 
     echo("\nSaved queries (sorl sql --saved NAME)")
     width = max(len(query.name) for query in saved())

@@ -18,7 +18,7 @@ from typing import Literal
 
 import numpy as np
 
-from workbench.store.stored import StoredBatch
+from workbench.store.batches import StoredBatch
 
 Quantity = Literal["mismatch", "log_ratio"]
 CHANCE = 2.0  # surprise per token that a span must exceed on average; that of a token of a healthy batch is 1
@@ -48,7 +48,7 @@ class Culprit:
     value: float  # the quantity at its most deviating token of the span: nats
     score: float
     expected: float  # stretches of a healthy batch of this size that would score as high
-    text: str = ""  # of the span; whoever shows it escapes it
+    text: str = ""  # of the span; escape it before it is shown
 
     @property
     def stands_out(self) -> bool:

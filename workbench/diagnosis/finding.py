@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from workbench.diagnosis.attribution import Culprit
-from workbench.diagnosis.departure import Slump
+from workbench.diagnosis.changepoint import Slump
 from workbench.diagnosis.log import Log
 
 Severity = Literal["info", "warning", "critical"]
@@ -41,7 +41,7 @@ class Clue:
 
 @dataclass(frozen=True)
 class Cause:
-    """Something that goes wrong in training, and how a log shows it.
+    """Something that goes wrong in training, and how a log shows it; `cause` declares it at its look function.
 
     `needs` are table.column of the log without which the question cannot be answered; `change` says what to do about
     it; `test` is a command or option whose outcome would confirm or refute it. {run} and {step} in them are filled in.
@@ -63,6 +63,31 @@ class Cause:
         settings = [f"setting {key}" for key in self.needs_settings if key not in log.settings]
         apart = self.needs_one_policy and 2 * len(log.rescored) > log.steps
         return columns + settings + (["the trainer's log-probs of the policy that sampled"] if apart else [])
+
+
+def cause(
+    *,
+    needs: tuple[str, ...],
+    change: str,
+    test: str,
+    severity: Severity = "critical",
+    needs_settings: tuple[str, ...] = (),
+    needs_one_policy: bool = False,
+) -> Callable[[Callable[[Log], Clue | None]], Cause]:
+    """Declare a function as the look for the cause that has its name; the first line of its docstring is the title."""
+
+    def declare(look: Callable[[Log], Clue | None]) -> Cause:
+        name, title = look.__name__, (look.__doc__ or "").split("\n")[0].rstrip(".")
+        if not title:
+            raise TypeError(f"cause {name} has no docstring: its first line is the title")
+        return Cause(name, title, severity, needs, change, test, look, needs_settings, needs_one_policy)
+
+    return declare
+
+
+def sql(query: str, form: str = "") -> str:
+    """The command that asks the database, as the test of a cause."""
+    return f'sorl sql "{query}"' + (f" --format {form}" if form else "")
 
 
 @dataclass(frozen=True)

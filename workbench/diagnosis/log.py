@@ -13,7 +13,7 @@ import pandas as pd
 from workbench.analysis.runs import settings_of
 from workbench.spec import InputError
 from workbench.store import batches
-from workbench.store.stored import StoredBatch
+from workbench.store.batches import StoredBatch
 
 if TYPE_CHECKING:
     from workbench.store.reader import Reader

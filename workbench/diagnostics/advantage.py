@@ -1,4 +1,4 @@
-"""Advantages: their spread, their signs, and where the gradient they cause goes."""
+"""Advantages, the critic behind them, and the weights of the rollout correction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def advantage(t: Tokens, by: Segments) -> np.ndarray:
     return by.mean(t.advantage)
 
 
-@diagnostic((UPDATE,), Unit.REWARD, "<A>_m", "verl (critic/advantages/mean)")
+@diagnostic(UPDATE, Unit.REWARD, "<A>_m", "verl (critic/advantages/mean)")
 def advantage_mean(t: Tokens, by: Segments) -> np.ndarray:
     """Mean advantage of the tokens of the update."""
     return by.mean(t.advantage)
@@ -28,39 +28,39 @@ def advantage_mean(t: Tokens, by: Segments) -> np.ndarray:
     Unit.REWARD,
     "population std of A over tokens",
     "rlwatch (advantage variance)",
-    alarms={STEP: Alarm("above", 3.0, "rlwatch: advantage std above 3 times its baseline", relative="baseline")},
+    alarm=Alarm("above", 3.0, "rlwatch: advantage std above 3 times its baseline", relative="baseline"),
 )
 def advantage_std(t: Tokens, by: Segments) -> np.ndarray:
     """Spread of the advantages of the tokens."""
     return by.std(t.advantage)
 
 
-@diagnostic((UPDATE,), Unit.REWARD, "max |A|", "verl (critic/advantages/max, min)")
+@diagnostic(UPDATE, Unit.REWARD, "max |A|", "verl (critic/advantages/max, min)")
 def advantage_abs_max(t: Tokens, by: Segments) -> np.ndarray:
     """Largest advantage of one token."""
     return by.maximum(np.abs(t.advantage))
 
 
-@diagnostic((UPDATE,), Unit.FRACTION, "<1[A > 0]>_m", "arXiv 2510.18927 (BAPO)")
+@diagnostic(UPDATE, Unit.FRACTION, "<1[A > 0]>_m", "arXiv 2510.18927 (BAPO)")
 def advantage_positive_frac(t: Tokens, by: Segments) -> np.ndarray:
     """Share of tokens with a positive advantage."""
     return by.mean(t.advantage > 0)
 
 
-@diagnostic((UPDATE,), Unit.FRACTION, "<1[A < 0]>_m", "arXiv 2510.18927 (BAPO)")
+@diagnostic(UPDATE, Unit.FRACTION, "<1[A < 0]>_m", "arXiv 2510.18927 (BAPO)")
 def advantage_negative_frac(t: Tokens, by: Segments) -> np.ndarray:
-    """Share of tokens with a negative advantage; what is missing to 1 with the positive ones is exactly 0."""
+    """Share of tokens with a negative advantage; the tokens that are neither positive nor negative have exactly 0."""
     return by.mean(t.advantage < 0)
 
 
-@diagnostic((UPDATE,), Unit.FRACTION, "<1[|A| < 0.01]>_m", "arXiv 2502.01600 (LOOP drops these)")
+@diagnostic(UPDATE, Unit.FRACTION, "<1[|A| < 0.01]>_m", "arXiv 2502.01600 (LOOP drops these)")
 def advantage_zero_frac(t: Tokens, by: Segments) -> np.ndarray:
-    """Share of tokens that teach nothing."""
+    """Share of tokens with almost no advantage: they teach nothing."""
     return by.mean(np.abs(t.advantage) < 0.01)
 
 
 @diagnostic(
-    (UPDATE,),
+    UPDATE,
     Unit.FRACTION,
     "P / (P + Q), P = sum over A > 0 of min(r, 1.2) A, Q = sum over A < 0 of max(r, 0.8) |A|",
     "arXiv 2510.18927 (BAPO), at PPO's bounds",
@@ -73,8 +73,134 @@ def positive_advantage_frac(t: Tokens, by: Segments) -> np.ndarray:
 
 
 @diagnostic(
-    (TURN,), Unit.FRACTION, "sum |d loss / d log_prob| of the turn / that of its update", "this project", roll="share"
+    TURN, Unit.FRACTION, "sum |d loss / d log_prob| of the turn / that of its update", "this project", roll="share"
 )
 def gradient_share(t: Tokens, by: Segments) -> np.ndarray:
     """Share of the update's gradient signal that comes from the turn: finds the culprit."""
     return quotient(by.total(t.weight), t.by_update.total(t.weight)[by.first(t.update)])
+
+
+def _judged(t: Tokens, by: Segments, *columns: np.ndarray | None) -> tuple[Segments, list[np.ndarray]] | None:
+    """The partition and `columns` at the policy tokens where the critic has a target; None where a column is."""
+    known = [x for x in columns if x is not None]
+    if len(known) < len(columns):
+        return None
+    if t.target is None:
+        return by, known
+    return Segments(by.ids[t.target], by.size), [x[t.target] for x in known]
+
+
+@diagnostic(
+    (UPDATE, STEP),
+    Unit.NONE,
+    "1 - Var(G - V_old) / (Var(G) + 1e-5), unbiased variances over the tokens with a target",
+    "Search-R1 and verl (critic/vf_explained_var)",
+    alarm=Alarm(
+        "below", 0.0, "at 0 the critic is no better than a constant; five points because it is erratic", points=5
+    ),
+)
+def explained_variance(t: Tokens, by: Segments) -> np.ndarray | None:
+    """Share of the variance of the returns that the values behind the advantages explain; NULL without a critic.
+
+    Tokens with a target: all that the policy wrote, or the first of each turn where the critic values turns.
+    """
+    if (judged := _judged(t, by, t.value_old, t.returns)) is None:
+        return None
+    at, (old, returns) = judged
+    return 1.0 - at.variance(returns - old) / (at.variance(returns) + 1e-5)
+
+
+@diagnostic(UPDATE, Unit.REWARD, "<|V_old - G|> over the tokens with a target", "this project")
+def value_mae(t: Tokens, by: Segments) -> np.ndarray | None:
+    """Mean absolute error of the values behind the advantages; NULL without a critic."""
+    if (judged := _judged(t, by, t.value_old, t.returns)) is None:
+        return None
+    at, (old, returns) = judged
+    return at.mean(np.abs(old - returns))
+
+
+@diagnostic(UPDATE, Unit.REWARD, "<|V_old - G|> over the tokens out of range with a target", "this project")
+def value_mae_out_of_range(t: Tokens, by: Segments) -> np.ndarray | None:
+    """The same over tokens whose ratio left the clip's range: whether advantages are wrong where the data is stale.
+
+    NULL without a critic, and where no token left the range.
+    """
+    if (judged := _judged(t, by, t.value_old, t.returns, t.out_of_range)) is None:
+        return None
+    at, (old, returns, out_of_range) = judged
+    return at.mean(np.abs(old - returns), out_of_range)
+
+
+@diagnostic(UPDATE, Unit.REWARD, "<V_old - G> over the tokens with a target", "this project")
+def value_bias(t: Tokens, by: Segments) -> np.ndarray | None:
+    """Mean error of the values behind the advantages; above 0 = the critic is too optimistic. NULL without one."""
+    if (judged := _judged(t, by, t.value_old, t.returns)) is None:
+        return None
+    at, (old, returns) = judged
+    return at.mean(old - returns)
+
+
+@diagnostic(
+    UPDATE,
+    Unit.FRACTION,
+    "<1[(V^c - G)^2 > (V - G)^2]> over the tokens with a target, V^c = clamp(V, V_old +- eps_V)",
+    "verl core_algos.py (vf_clipfrac)",
+)
+def vf_clip_frac(t: Tokens, by: Segments) -> np.ndarray | None:
+    """Share of tokens where the value clip stopped the critic's gradient; NULL without a critic or a value clip."""
+    width = t.evidence.value_clip
+    if width is None or (judged := _judged(t, by, t.value, t.value_old, t.returns)) is None:
+        return None
+    at, (value, old, returns) = judged
+    # Not V_old + clip(V - V_old): its rounding would make every second value inside the range a clipped one.
+    clipped = np.clip(value, old - width, old + width)
+    return at.mean((clipped - returns) ** 2 > (value - returns) ** 2)
+
+
+@diagnostic(
+    TURN, Unit.REWARD, "V_old(s_k), at the first token of the turn", "arXiv 2512.17008 (turn states)", roll="turns"
+)
+def value(t: Tokens, by: Segments) -> np.ndarray | None:
+    """Value that the critic gave when the turn began; NULL without a critic."""
+    return None if t.value_old is None else by.first(t.value_old)
+
+
+@diagnostic(TURN, Unit.REWARD, "V_old(s_k) - G, at the first token of the turn", "this project", roll="turns")
+def value_error(t: Tokens, by: Segments) -> np.ndarray | None:
+    """Error of that value; its mean over turns of one index is the critic's bias there. NULL without a critic."""
+    return None if t.value_old is None or t.returns is None else by.first(t.value_old - t.returns)
+
+
+VERL = "verl rollout_corr_helper.py"
+
+
+@diagnostic(UPDATE, Unit.RATIO, "<omega>_m after the cap or the mask", f"{VERL} (rollout_is_mean)")
+def correction_mean(t: Tokens, by: Segments) -> np.ndarray | None:
+    """Mean weight that the rollout correction gave a token loss; NULL without one."""
+    return None if t.correction is None else by.mean(t.correction)
+
+
+@diagnostic(
+    (UPDATE, STEP),
+    Unit.FRACTION,
+    "<1[omega capped, or set to 0]>_m",
+    f"{VERL} (rollout_is_ratio_fraction_high, masked_fraction)",
+    alarm=Alarm(
+        "above", 0.1, "beyond a tenth of the tokens the correction does the training; the mark is ours", points=3
+    ),
+)
+def corrected_frac(t: Tokens, by: Segments) -> np.ndarray | None:
+    """Share of tokens whose weight the rollout correction capped or set to 0; NULL without one."""
+    return None if t.corrected is None else by.mean(t.corrected)
+
+
+@diagnostic(UPDATE, Unit.FRACTION, "<1[A > 0] 1[omega capped, or set to 0]>_m", "this project")
+def corrected_positive_frac(t: Tokens, by: Segments) -> np.ndarray | None:
+    """The part of corrected_frac with a positive advantage; NULL without a rollout correction."""
+    return None if t.corrected is None else by.mean(t.corrected & (t.advantage > 0))
+
+
+@diagnostic(UPDATE, Unit.FRACTION, "<1[A < 0] 1[omega capped, or set to 0]>_m", "this project")
+def corrected_negative_frac(t: Tokens, by: Segments) -> np.ndarray | None:
+    """The part of corrected_frac with a negative advantage; NULL without a rollout correction."""
+    return None if t.corrected is None else by.mean(t.corrected & (t.advantage < 0))

@@ -1,26 +1,13 @@
 """The collapse rule: by the counts behind success, has a run lost what it had, since when, and did it come back.
 
-A step's success s is a share of n episodes; phi says how much more it varies than n independent episodes would, so a
-step weighs n / phi episodes. phi is the mean of (s_t - s_{t-1})^2 / (2 p (1 - p) / n) over the steps so far, at least
-1, with PRIOR steps at (1 + g) / 2 for g rollouts a prompt. A score of unknown n (the reward in another trainer's log)
-is normal, and phi its variance, half the mean squared difference of neighbours.
-
-Best: the stretch of 5, 10, 20, ... steps whose lower bound B is highest, at z = sqrt(2 log(1 + t / 5)), the size of the
-largest of so many errors; of a run that has not risen above its start the highest bound (90 %) of a stretch that begins
-with the run, or of the held-out success before training. `best` is the mean there.
-Evidence of a fall: a CUSUM of log-likelihood ratios, C_t = max(C_{t-1}, log w_t) + (n / phi) log(f(s_t; q) / f(s_t;
-B)), for q = (1 - loss) B and q = B / 10, with w_t = 1 / (2 (t + 1)) the weight of a fall that begins at t. One step
-brings at most half of what is wanted, so no batch decides alone, and phi leaves out the steps of a fall under way.
-Event: C_t >= log(1 / false_collapse), and the mean since (the later half of the fall, at least five steps) is at most
-(1 - loss) best, within a standard error; of fewer than five steps the upper bound of the mean.
-Recovery: the same CUSUM with B against (1 - loss) B, and a mean since that is not below (1 - mild) best by more than
-one standard error. The rule is causal: a live run and its log get the same verdict. The onset looks both ways.
+`collapse_rule` says the rule in words: docs/diagnostics.md and the app's glossary show it. The rule is causal: a live
+run and its log get the same verdict. Only the onset looks both ways.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Literal, NamedTuple
@@ -28,9 +15,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from workbench.diagnostics.events import Event, Severity
-from workbench.diagnostics.hard import HARD_RULES, Hard
-from workbench.spec import CollapseSettings, Outcome
+from workbench.diagnostics.rules import HARD, Event, RuleWatch, Severity
+from workbench.spec import MEANINGS, CollapseSettings, Outcome
 
 WINDOW = 5  # steps of the shortest window that can be the best
 Z = 1.28  # of bounds: 90 %, one-sided
@@ -365,13 +351,13 @@ class Watch:
         self._curve = _Curve(episodes, group, -math.log(self.settings.false_ending))
         self._severe = _Falls(self._curve, self.settings, self.settings.severe)
         self._mild = _Falls(self._curve, self.settings, self.settings.mild)
-        self._hard = [Hard(rule) for rule in HARD_RULES]
+        self._hard = RuleWatch(HARD)
         self._critical = False
         self.diverged = False
 
     def step(self, step: int, measured: Mapping[str, float | None]) -> list[Event]:
         """The events of `step`, whose row of table `step` is `measured`; a missing or None score is no point."""
-        events = [event for hard in self._hard if (event := hard.advance(step, measured.get(hard.rule.diagnostic)))]
+        events = self._hard.step(step, measured)
         score = measured.get("success")
         share, asked = measured.get("heldout_success"), measured.get("heldout_episodes")
         if not self._curve.scores and share is not None and asked:
@@ -472,3 +458,76 @@ def judge(
     for step, score in zip(steps if steps is not None else range(len(success)), success, strict=True):
         watch.step(step, {"success": score})
     return watch.verdict
+
+
+# What each setting of the collapse rule is and why its default is what it is.
+COLLAPSE_REASONS: dict[str, tuple[str, str]] = {
+    "severe": ("share of the best that a collapse loses", "published collapses lose more than half; noise does not"),
+    "mild": ("share of the best that a mild fall loses", "the smallest loss that a user would act on"),
+    "false_collapse": (
+        "one run in 1 / this that lost nothing may be called collapsed",
+        "a table of a hundred runs has about one wrong word; the measured rates are below",
+    ),
+    "false_ending": (
+        "one run in 1 / this that lost nothing may be called falling; the same odds for recovered and for learned",
+        "said once, at the end of a run, so that no second look can take it back",
+    ),
+}
+
+
+def collapse_rule() -> str:
+    """Markdown: when a run has collapsed, since when, whether it came back, and the events that need no smoothing."""
+    defaults = CollapseSettings()
+    settings = (
+        [f"`collapse.{name}`", f"{getattr(defaults, name):g}", meaning, reason]
+        for name, (meaning, reason) in COLLAPSE_REASONS.items()
+    )
+    hard = ([f"`{rule.kind}`", rule.happens, rule.reason] for rule in HARD)
+    words = ([f"`{word}`", meaning] for word, meaning in MEANINGS.items())
+    return f"""\
+The rule judges the counts behind success, not its curve. A step's success is a share of `n` episodes
+(`learn.episodes`), of which `g` share a prompt.
+
+- **Noise.** A step weighs `n / phi` episodes. `phi` is the mean of `(s_t - s_(t-1))^2 / (2 p (1 - p) / n)` over the
+  steps so far (`p` the mean of the two), at least 1, with {PRIOR} steps at `(1 + g) / 2` as its prior. Steps of a fall
+  under way do not count. A score of unknown `n`, as the reward in another trainer's log, is taken as normal with half
+  the mean squared difference of neighbours as its variance.
+- **Best.** The stretch of {WINDOW}, {2 * WINDOW}, {4 * WINDOW}, ... steps whose lower bound `B` (Wilson, `z = sqrt(2
+  log(1 + t / {WINDOW}))`, the size of the largest of so many errors) is highest; `best` is the mean there. Of a run
+  that has not risen above its start: the highest 90 % bound of the stretches that begin with the run and of the
+  held-out success before training. The maximum of noisy means grows with the length of a run; `B` hardly does.
+- **Fall.** A CUSUM `C_t = max(C_(t-1), log w_t) + (n / phi) log(f(s_t; q) / f(s_t; B))` of binomial log-likelihood
+  ratios, for `q = (1 - loss) B` and `q = B / 10`, with `w_t = 1 / (2 (t + 1))` the weight of a fall that begins at step
+  t. A single step brings at most half of what is wanted, so no batch decides alone. The fall is called at the first
+  step with `C_t >= log(1 / collapse.false_collapse)` at which the mean since (of the later half of the fall, at least
+  {WINDOW} steps) is at most `(1 - loss) best` within a standard error, or the 90 % upper bound of a shorter one
+  is. That step is the *detection*. With `loss = collapse.severe` the event is `collapse`, with `collapse.mild` it is
+  `mild`.
+- **Onset.** The last step before the fall, and its 95 % interval (`onset_low`, `onset_high`): the likelihood of scores
+  that stay at one level up to a step, fall along a straight line and stay at a lower one, maximised over the length of
+  the line; the interval holds every step within 1.92 nats. It looks both ways; the detection never does.
+- **Recovery.** After the detection the same CUSUM with `B` against `(1 - loss) B`, and a mean since that is not below
+  `(1 - collapse.mild) best` by more than one standard error.
+- **Falling.** At its end a run has a last stretch of 1 to 10 steps whose mean is at most `(1 - collapse.severe) best`,
+  and the counts of both are at least `1 / collapse.false_ending` times likelier with two means than with one.
+- **Learned.** The best stretch lies above the start (held out, else the mean of the first {WINDOW} steps) with
+  `z^2 / 2 >= log(steps / {WINDOW}) + log(1 / collapse.false_ending)`.
+- **Undecided** (NULL): fewer than {WINDOW} steps and no fall.
+- `run.final_success` is the mean of the last {FINAL} steps.
+
+How a run ended. `diverged`, `collapsed`, `falling`, `recovered` and `mild` come before the other two, in this order:
+
+{_markdown(("outcome", "the run"), words)}
+
+Everything but the onset is causal: a live run and its log get the same verdict.
+
+{_markdown(("setting", "default", "meaning", "reason"), settings)}
+
+Hard events need no statistics and happen at most once in a run:
+
+{_markdown(("event", "happens when", "reason"), hard)}"""
+
+
+def _markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)

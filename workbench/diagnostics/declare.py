@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal
 
@@ -20,6 +20,32 @@ ROLL_WORDS: dict[Roll, str] = {
     "share": "sum over the turns with this index, as a share of the sum over all turns of the step, of",
 }
 
+# Why a diagnostic has no alarm; the reasons that only columns of the step have stand in step.py.
+FINER = (
+    "alarms watch table step alone: a single update, turn or trajectory can have any value by chance, and what "
+    "lasts shows in a column of the step"
+)
+NO_MARK = "no source gives a mark that carries from one model or task to another"
+OTHER = "another column of the same quantity has it: `grad_norm_max`, `ess_frac_min`, `chi2`, `kl_k3`"
+MEANT = "a clip is meant to act; how often it does follows from the settings"
+
+# The notation of the formulas.
+SYMBOLS: tuple[tuple[str, str], ...] = (
+    ("<x>_m", "mean of x over the tokens of the loss mask m, those that the policy wrote"),
+    ("m, a", "loss mask: 1 where the policy wrote the token; response mask: 1 on every token after the prompt"),
+    ("delta", "log_prob - log_prob_old of a token, in nats: the log of its importance ratio"),
+    ("r, w", "ratio of a token, exp(clamp(delta, +-20)); ratio that the algorithm pools"),
+    ("A, R, G", "advantage, outcome reward, return that the critic learns"),
+    ("V, V_old, V^c", "the critic's value, the one behind the advantages, the one clipped to V_old +- eps_V"),
+    ("H, z, p", "entropy of the policy at a token, its logits, its probabilities"),
+    ("g, C", "gradient of the policy's loss; clipping bias: what the clip took from the gradient of the surrogate"),
+    ("J", "the surrogate, to be made large: no KL term, no entropy bonus, before a stabiliser's factor"),
+    ("eps_low, eps_high", "how far a ratio may fall below 1, rise above 1, before the clip stops it"),
+    ("K, n_k, s_k", "turns of a trajectory, tokens of turn k, what the policy saw at its beginning"),
+    ("k1, k2, k3", "Schulman's three estimates of a KL divergence from samples"),
+    ("1[x], #{x}", "1 where x holds and 0 elsewhere; how many times x holds"),
+)
+
 
 @dataclass(frozen=True)
 class Measure:
@@ -32,33 +58,21 @@ class Measure:
     source: str
     description: str
     function: Callable[..., Any]
-    alarms: Mapping[Level, Alarm] = field(default_factory=dict)
+    alarm: Alarm | str = ""  # on the column of table step, or the reason why it has none
     sql_type: SqlType = "DOUBLE"
     roll: Roll | None = None
 
     def diagnostics(self) -> list[Diagnostic]:
         """One catalogue entry per level, and one for the roll-up of a turn column to its turn index."""
-        entries = [
-            Diagnostic(
-                self.name,
-                level,
-                self.unit,
-                self.formula,
-                self.source,
-                self.description,
-                self.alarms.get(level),
-                self.sql_type,
-            )
-            for level in self.at
-        ]
+        entries = [self._entry(level, self.formula, self.sql_type) for level in self.at]
         if self.roll is not None:
-            formula = f"{ROLL_WORDS[self.roll]} {self.formula}"
-            entries.append(
-                Diagnostic(
-                    self.name, Level.TURN_STEP, self.unit, formula, self.source, self.description, None, "DOUBLE"
-                )
-            )
+            entries.append(self._entry(Level.TURN_STEP, f"{ROLL_WORDS[self.roll]} {self.formula}", "DOUBLE"))
         return entries
+
+    def _entry(self, level: Level, formula: str, sql_type: SqlType) -> Diagnostic:
+        alarm = self.alarm if level is Level.STEP else FINER
+        found, reason = (alarm, "") if isinstance(alarm, Alarm) else (None, alarm)
+        return Diagnostic(self.name, level, self.unit, formula, self.source, self.description, found, sql_type, reason)
 
     def __call__(self, *args: Any) -> Any:
         """The measured values; None when the evidence lacks what they need."""
@@ -71,36 +85,58 @@ def diagnostic(
     formula: str,
     source: str,
     *,
-    alarms: Mapping[Level, Alarm] | None = None,
+    alarm: Alarm | str = "",
     sql_type: SqlType = "DOUBLE",
     roll: Roll | None = None,
 ) -> Callable[[Callable[..., Any]], Measure]:
-    """Declare a function as the measurement named like it; `roll` says how a turn column rolls up to its turn index."""
+    """Declare a function as the measurement that has its name.
+
+    A column of table step has an `alarm`, or in its place the reason why there is none. `roll` says how a turn column
+    rolls up to its turn index. Raises TypeError where the description, or one of these two, is missing.
+    """
 
     def declare(function: Callable[..., Any]) -> Measure:
-        description = " ".join((function.__doc__ or "").split())
-        if not description:
-            raise TypeError(f"diagnostic {function.__name__} has no docstring: it is the description")
+        name, description = function.__name__, " ".join((function.__doc__ or "").split())
         levels = at if isinstance(at, tuple) else (at,)
-        return Measure(
-            function.__name__, levels, unit, formula, source, description, function, alarms or {}, sql_type, roll
-        )
+        if not description:
+            raise TypeError(f"diagnostic {name} has no docstring: it is the description")
+        if (Level.STEP in levels) != bool(alarm):
+            raise TypeError(f"diagnostic {name}: `alarm`, or the reason why there is none, is for columns of the step")
+        return Measure(name, levels, unit, formula, source, description, function, alarm, sql_type, roll)
 
     return declare
 
 
+def reported(name: str, unit: Unit, formula: str, source: str, description: str) -> Measure:
+    """Declare a number that the learner reports once an update (`Evidence.scalars`) as a column of the update."""
+    return Measure(name, (Level.UPDATE,), unit, formula, source, description, lambda t, by: t.scalar(name))
+
+
 def declared(*modules: ModuleType) -> tuple[Measure, ...]:
-    """The measurements that `modules` declare, in order of declaration."""
-    return tuple(m for module in modules for m in vars(module).values() if isinstance(m, Measure))
+    """The measurements that `modules` declare, in order of declaration, those in tuples included."""
+    found = (x for module in modules for value in vars(module).values() for x in _each(value))
+    return tuple(x for x in found if isinstance(x, Measure))
+
+
+def _each(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def mark_words(alarm: Alarm) -> str:
+    """The mark as part of a sentence: above 10 x the median of the run's first 10 points."""
+    scale = {
+        "": "",
+        "baseline": f" x the median of the run's first {alarm.warmup} points",
+        "start": f" x the mean of its first {alarm.warmup} points",
+        "peak": " x its running maximum",
+    }[alarm.relative]
+    held = f" at {alarm.points} points in a row" if alarm.points > 1 else ""
+    return f"{alarm.when} {alarm.value:g}{scale}{held}"
 
 
 def in_words(alarm: Alarm) -> str:
     """The trip-wire as a sentence without its reason."""
-    mark = f"{alarm.value:g}"
-    if alarm.relative:
-        mark = f"{mark} x the median of the run's first {alarm.warmup} points"
-    held = f" at {alarm.points} points in a row" if alarm.points > 1 else ""
-    return f"{alarm.severity} when {alarm.when} {mark}{held}"
+    return f"{alarm.severity} when {mark_words(alarm)}"
 
 
 def dictionary(catalogue: Sequence[Diagnostic]) -> dict[str, list[Any]]:

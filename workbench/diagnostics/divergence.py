@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from workbench.diagnostics.declare import diagnostic
+from workbench.diagnostics.declare import NO_MARK, OTHER, diagnostic
 from workbench.diagnostics.tokens import CLAMP, Segments, Tokens, quotient
 from workbench.spec import Alarm, Level, Unit
 
@@ -18,14 +18,19 @@ def k3(log_ratio: np.ndarray) -> np.ndarray:
 
 
 @diagnostic(
-    (UPDATE, TURN, TRAJECTORY, STEP), Unit.NATS, "<-delta>_m (k1)", "Search-R1 and verl (ppo_kl)", roll="tokens"
+    (UPDATE, TURN, TRAJECTORY, STEP),
+    Unit.NATS,
+    "<-delta>_m (k1)",
+    "Search-R1 and verl (ppo_kl)",
+    roll="tokens",
+    alarm=OTHER,
 )
 def approx_kl(t: Tokens, by: Segments) -> np.ndarray:
     """KL of the new policy from the old one; unbiased on samples of the old policy, so it can be negative."""
     return by.mean(-t.log_ratio)
 
 
-@diagnostic((UPDATE,), Unit.NATS, "<delta^2 / 2>_m (k2)", "Schulman, Approximating KL Divergence (2020)")
+@diagnostic(UPDATE, Unit.NATS, "<delta^2 / 2>_m (k2)", "Schulman, Approximating KL Divergence (2020)")
 def kl_k2(t: Tokens, by: Segments) -> np.ndarray:
     """Second-order estimate of the same KL; low variance, biased for large moves."""
     return by.mean(t.log_ratio**2 / 2)
@@ -37,15 +42,13 @@ def kl_k2(t: Tokens, by: Segments) -> np.ndarray:
     "<exp(delta) - 1 - delta>_m (k3)",
     "Schulman, Approximating KL Divergence (2020)",
     roll="tokens",
-    alarms={
-        STEP: Alarm(
-            "above",
-            10.0,
-            "second-best precursor after the gradient norm in this project's small runs "
-            "(6 of 15 collapses); the factor 10 is ours, to be calibrated",
-            relative="baseline",
-        )
-    },
+    alarm=Alarm(
+        "above",
+        10.0,
+        "second-best precursor after the gradient norm in this project's small runs "
+        "(6 of 15 collapses); the factor 10 is ours, to be calibrated",
+        relative="baseline",
+    ),
 )
 def kl_k3(t: Tokens, by: Segments) -> np.ndarray:
     """Estimate of the same KL that is never negative; far above kl_k2 means that the upper tail dominates."""
@@ -57,6 +60,7 @@ def kl_k3(t: Tokens, by: Segments) -> np.ndarray:
     Unit.NATS,
     "<exp(-x) - 1 + x>_m, x = log_prob - log_prob_ref (k3)",
     "verl core_algos.py (low_var_kl, which ends at 10)",
+    alarm=f"rlwatch counts sigmas of a rolling window, which a steady growth never leaves; {NO_MARK}",
 )
 def kl_ref(t: Tokens, by: Segments) -> np.ndarray | None:
     """Distance from the frozen reference, 0 where the two agree; NULL without one.
@@ -72,23 +76,21 @@ def kl_ref(t: Tokens, by: Segments) -> np.ndarray | None:
     "<H_t>_m, H = logsumexp(z) - sum p z",
     "verl core_algos.py",
     roll="tokens",
-    alarms={
-        STEP: Alarm(
-            "below",
-            0.3,
-            "relative to the run's own start, because absolute floors (rlwatch: 1.0) "
-            "do not carry to small models; the factor is ours",
-            points=3,
-            relative="baseline",
-        )
-    },
+    alarm=Alarm(
+        "below",
+        0.3,
+        "relative to the run's own start, because absolute floors (rlwatch: 1.0) "
+        "do not carry to small models; the factor is ours",
+        points=3,
+        relative="baseline",
+    ),
 )
 def entropy(t: Tokens, by: Segments) -> np.ndarray:
     """Entropy of the policy at the tokens that it wrote. It can rise before a collapse as well as fall."""
     return by.mean(t.entropy)
 
 
-@diagnostic((UPDATE,), Unit.FRACTION, "<1[H_t < 0.01]>_m", "this project")
+@diagnostic(UPDATE, Unit.FRACTION, "<1[H_t < 0.01]>_m", "this project")
 def entropy_low_frac(t: Tokens, by: Segments) -> np.ndarray:
     """Share of tokens at which the policy no longer chooses."""
     return by.mean(t.entropy < 0.01)
@@ -98,19 +100,19 @@ def _entropy_of(t: Tokens, by: Segments, span: int) -> np.ndarray | None:
     return None if t.span is None else by.mean(t.entropy, t.span == span)
 
 
-@diagnostic((UPDATE,), Unit.NATS, "<H_t> over the tokens from <think> to </think>", "this project")
+@diagnostic(UPDATE, Unit.NATS, "<H_t> over the tokens from <think> to </think>", "this project")
 def entropy_think(t: Tokens, by: Segments) -> np.ndarray | None:
     """Entropy where the policy thinks; NULL where it did not, or the tags are not single tokens."""
     return _entropy_of(t, by, 1)
 
 
-@diagnostic((UPDATE,), Unit.NATS, "<H_t> over the tokens from <search> to </search>", "this project")
+@diagnostic(UPDATE, Unit.NATS, "<H_t> over the tokens from <search> to </search>", "this project")
 def entropy_search(t: Tokens, by: Segments) -> np.ndarray | None:
     """Entropy where the policy searches; NULL where it did not, or the tags are not single tokens."""
     return _entropy_of(t, by, 2)
 
 
-@diagnostic((UPDATE,), Unit.NATS, "<H_t> over the tokens from <answer> to </answer>", "this project")
+@diagnostic(UPDATE, Unit.NATS, "<H_t> over the tokens from <answer> to </answer>", "this project")
 def entropy_answer(t: Tokens, by: Segments) -> np.ndarray | None:
     """Entropy where the policy answers; NULL where it did not, or the tags are not single tokens."""
     return _entropy_of(t, by, 3)
@@ -122,28 +124,28 @@ def _displacement(t: Tokens, good: bool) -> tuple[np.ndarray, np.ndarray]:
     return t.by_sequence.mean(t.log_ratio), sign if good else ~sign
 
 
-@diagnostic((UPDATE,), Unit.NATS, "mean over sequences with A >= 0 of the mean delta", "arXiv 2512.04220 (LLDS)")
+@diagnostic(UPDATE, Unit.NATS, "mean over sequences with A >= 0 of the mean delta", "arXiv 2512.04220 (LLDS)")
 def displacement_positive(t: Tokens, by: Segments) -> np.ndarray:
     """How much likelier good trajectories have become per token; negative = lazy likelihood displacement."""
     shift, good = _displacement(t, True)
     return t.sequences_by_update.mean(shift, good)
 
 
-@diagnostic((UPDATE,), Unit.NATS, "mean over sequences with A < 0 of the mean delta", "arXiv 2512.04220 (LLDS)")
+@diagnostic(UPDATE, Unit.NATS, "mean over sequences with A < 0 of the mean delta", "arXiv 2512.04220 (LLDS)")
 def displacement_negative(t: Tokens, by: Segments) -> np.ndarray:
     """How much likelier bad trajectories have become per token."""
     shift, bad = _displacement(t, False)
     return t.sequences_by_update.mean(shift, bad)
 
 
-@diagnostic((UPDATE,), Unit.NATS, "mean over sequences with A >= 0 of the mean log_prob", "arXiv 2512.04220 (LLDS)")
+@diagnostic(UPDATE, Unit.NATS, "mean over sequences with A >= 0 of the mean log_prob", "arXiv 2512.04220 (LLDS)")
 def log_prob_positive(t: Tokens, by: Segments) -> np.ndarray:
     """How likely good trajectories are per token; a steady fall is the second phase of the LLD death spiral."""
     _, good = _displacement(t, True)
     return t.sequences_by_update.mean(t.by_sequence.mean(t.log_prob), good)
 
 
-@diagnostic((UPDATE,), Unit.FRACTION, "share of sequences with A >= 0 whose mean delta < 0", "arXiv 2512.04220 (LLDS)")
+@diagnostic(UPDATE, Unit.FRACTION, "share of sequences with A >= 0 whose mean delta < 0", "arXiv 2512.04220 (LLDS)")
 def displaced_positive_frac(t: Tokens, by: Segments) -> np.ndarray:
     """Share of good trajectories that the policy has made less likely."""
     shift, good = _displacement(t, True)
@@ -162,13 +164,13 @@ def mismatch(t: Tokens, by: Segments) -> np.ndarray:
     return by.mean(np.abs(t.mismatch))
 
 
-@diagnostic((UPDATE,), Unit.NATS, "max |log_prob_old - log_prob_behaviour|", "TRL (sampling_logp_difference/max)")
+@diagnostic(UPDATE, Unit.NATS, "max |log_prob_old - log_prob_behaviour|", "TRL (sampling_logp_difference/max)")
 def mismatch_max(t: Tokens, by: Segments) -> np.ndarray:
     """Largest disagreement of trainer and sampler about one token."""
     return by.maximum(np.abs(t.mismatch))
 
 
-@diagnostic((UPDATE,), Unit.NONE, "Pearson correlation of p_old and p_behaviour over tokens", "prime-rl, verl")
+@diagnostic(UPDATE, Unit.NONE, "Pearson correlation of p_old and p_behaviour over tokens", "prime-rl, verl")
 def mismatch_pearson(t: Tokens, by: Segments) -> np.ndarray:
     """Whether trainer and sampler order the tokens alike; NULL where one of them is constant."""
     old = np.exp(t.log_prob - t.log_ratio)
@@ -182,7 +184,7 @@ def mismatch_pearson(t: Tokens, by: Segments) -> np.ndarray:
     Unit.NATS,
     "<log_prob_behaviour - log_prob_old>_m (k1)",
     "verl rollout_corr_helper.py (kl)",
-    alarms={STEP: Alarm("above", 0.1, "verl docs/algo/rollout_corr.md, health check: |KL| above 0.1", points=2)},
+    alarm=Alarm("above", 0.1, "verl docs/algo/rollout_corr.md, health check: |KL| above 0.1", points=2),
 )
 def mismatch_kl(t: Tokens, by: Segments) -> np.ndarray:
     """KL of the trainer's old policy from the sampler."""
@@ -190,7 +192,7 @@ def mismatch_kl(t: Tokens, by: Segments) -> np.ndarray:
 
 
 @diagnostic(
-    (UPDATE,),
+    UPDATE,
     Unit.NATS,
     "<exp(x) - 1 - x>_m, x = log_prob_old - log_prob_behaviour",
     "verl rollout_corr_helper.py (k3_kl)",
@@ -206,18 +208,18 @@ def _sampler_surprise(t: Tokens) -> np.ndarray:
 
 
 @diagnostic(
-    (UPDATE,),
+    UPDATE,
     Unit.NATS,
     "mean over sequences of the mean of log_prob_behaviour - log_prob_old",
     "verl rollout_corr_helper.py (log_ppl_diff)",
 )
 def mismatch_log_ppl(t: Tokens, by: Segments) -> np.ndarray:
-    """How much more the trainer is surprised by a trajectory, per token, than the sampler was that wrote it."""
+    """How much higher the trainer's log-perplexity of a trajectory is than that of the sampler that wrote it."""
     return t.sequences_by_update.mean(_sampler_surprise(t))
 
 
 @diagnostic(
-    (UPDATE,),
+    UPDATE,
     Unit.RATIO,
     "mean over sequences of exp(mean of log_prob_behaviour - log_prob_old)",
     "verl rollout_corr_helper.py (ppl_ratio)",

@@ -9,37 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from workbench.diagnostics import (
-    advantage,
-    clip,
-    correction,
-    critic,
-    divergence,
-    diversity,
-    guard,
-    optimisation,
-    probe,
-    ratio,
-    step,
-    trajectory,
-    turn,
-    turn_step,
-)
+from workbench.diagnostics import advantage, divergence, ratio, step, trajectory, turn, update
 from workbench.diagnostics.declare import Measure, declared
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from workbench.diagnostics.step import StepView
 from workbench.diagnostics.tokens import Segments, Tokens, quotient
 from workbench.diagnostics.trajectory import Trajectories
-from workbench.diagnostics.turn_step import TurnRows
+from workbench.diagnostics.turn import TurnRows
 from workbench.spec import Diagnostic, Level
 
-TOKEN_MEASURES = declared(
-    optimisation, ratio, clip, divergence, advantage, critic, correction, probe
-)  # f(tokens, partition)
+# Functions of the trained tokens and a partition of them; the columns of the probe, mostly NULL, stand last.
+TOKEN_MEASURES = sorted(declared(update, ratio, divergence, advantage), key=lambda m: m in update.PROBE)
 TRAJECTORY_MEASURES = declared(trajectory)
-TURN_MEASURES = declared(turn)
-TURN_STEP_MEASURES = declared(turn_step)
-STEP_MEASURES = declared(step, guard, diversity)
+TURN_MEASURES = [m for m in declared(turn) if Level.TURN in m.at]
+TURN_STEP_MEASURES = [m for m in declared(turn) if Level.TURN_STEP in m.at]
+STEP_MEASURES = declared(step)
 
 Columns = dict[str, Any]
 

@@ -116,6 +116,19 @@ def quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.ma.array(np.ma.getdata(a) / np.where(undefined, 1.0, np.ma.getdata(b)), mask=mask)
 
 
+def _floats(name: str) -> cached_property[np.ndarray]:
+    """A tensor of the evidence at the tokens."""
+    return cached_property(lambda tokens: tokens._column(name))
+
+
+def _flags(name: str) -> cached_property[np.ndarray]:
+    return cached_property(lambda tokens: tokens._column(name, bool))
+
+
+def _optional(name: str) -> cached_property[np.ndarray | None]:
+    return cached_property(lambda tokens: None if getattr(tokens.evidence, name) is None else tokens._column(name))
+
+
 class Tokens:
     """The M trained tokens of a step's updates as columns (M,), in order of update, sequence and position."""
 
@@ -135,14 +148,8 @@ class Tokens:
         chosen = x.detach().reshape(-1).index_select(0, self._index)
         return np.asarray((chosen.double() if x.is_floating_point() else chosen).cpu().numpy())
 
-    def _column(self, name: str) -> np.ndarray:
-        return self._flat(getattr(self.evidence, name)).astype(np.float64, copy=False)
-
-    def _flag(self, name: str) -> np.ndarray:
-        return self._flat(getattr(self.evidence, name)).astype(bool, copy=False)
-
-    def _optional(self, name: str) -> np.ndarray | None:
-        return None if getattr(self.evidence, name) is None else self._column(name)
+    def _column(self, name: str, dtype: type = np.float64) -> np.ndarray:
+        return self._flat(getattr(self.evidence, name)).astype(dtype, copy=False)
 
     def scalar(self, name: str) -> np.ndarray | None:
         """A value per update as the learner reported it, masked where it is None; None when it was never reported."""
@@ -190,7 +197,22 @@ class Tokens:
         """The turns of `by_turn`, partitioned by update."""
         return Segments(self.by_turn.first(self.update), self.updates)
 
-    # Columns
+    # Columns (M,)
+
+    log_prob = _floats("log_prob")  # under the policy at the start of the update
+    unit_ratio = _floats("ratio")  # the ratio that the surrogate used (token, turn or sequence)
+    low = _flags("active_low")  # gradient stopped by the lower bound
+    high = _flags("active_high")  # gradient stopped by the upper bound
+    out_of_range = _flags("out_of_range")  # token ratio outside the bounds, whatever the sign of the advantage
+    dual = _flags("dual")  # the dual clip closed the gate
+    factor = _floats("factor")  # of the stabiliser
+    advantage = _floats("advantages")
+    entropy = _floats("entropy")  # of the policy
+    correction = _optional("correction")  # weight of the rollout correction; None without one
+    span = _optional("span")  # 1 in a thought, 2 in a search, 3 in an answer, else 0; None where the tags are not known
+    value = _optional("values")  # critic at the start of the update; None without a critic
+    value_old = _optional("values_old")  # critic that made the advantages; None without a critic
+    returns = _optional("returns")  # target of the critic; None without a critic
 
     @cached_property
     def log_ratio(self) -> np.ndarray:
@@ -208,11 +230,6 @@ class Tokens:
         return np.exp(self.clamped)
 
     @cached_property
-    def log_prob(self) -> np.ndarray:
-        """Log-prob under the policy at the start of the update."""
-        return self._column("log_prob")
-
-    @cached_property
     def mismatch(self) -> np.ndarray:
         """log_prob_old - log_prob_behaviour."""
         return self._column("log_prob_old") - self._column("log_prob_behaviour")
@@ -220,33 +237,12 @@ class Tokens:
     @cached_property
     def reference(self) -> np.ndarray | None:
         """log_prob - log_prob_ref; None without a reference."""
-        other = self._optional("log_prob_ref")
-        return None if other is None else self.log_prob - other
-
-    @cached_property
-    def correction(self) -> np.ndarray | None:
-        """Weight of the rollout correction; None without one."""
-        return self._optional("correction")
+        return None if self.evidence.log_prob_ref is None else self.log_prob - self._column("log_prob_ref")
 
     @cached_property
     def corrected(self) -> np.ndarray | None:
         """The correction capped the weight or set it to 0; None without one."""
-        return None if self.evidence.corrected is None else self._flag("corrected")
-
-    @cached_property
-    def unit_ratio(self) -> np.ndarray:
-        """The ratio that the surrogate used (token, turn or sequence)."""
-        return self._column("ratio")
-
-    @cached_property
-    def low(self) -> np.ndarray:
-        """Gradient stopped by the lower bound."""
-        return self._flag("active_low")
-
-    @cached_property
-    def high(self) -> np.ndarray:
-        """Gradient stopped by the upper bound."""
-        return self._flag("active_high")
+        return None if self.evidence.corrected is None else self._column("corrected", bool)
 
     @cached_property
     def active(self) -> np.ndarray:
@@ -254,59 +250,14 @@ class Tokens:
         return self.low | self.high
 
     @cached_property
-    def out_of_range(self) -> np.ndarray:
-        """Token ratio outside the bounds, whatever the sign of the advantage."""
-        return self._flag("out_of_range")
-
-    @cached_property
-    def dual(self) -> np.ndarray:
-        """Dual clip closed the gate."""
-        return self._flag("dual")
-
-    @cached_property
-    def factor(self) -> np.ndarray:
-        """Stabiliser factor."""
-        return self._column("factor")
-
-    @cached_property
-    def advantage(self) -> np.ndarray:
-        """Advantage."""
-        return self._column("advantages")
-
-    @cached_property
-    def entropy(self) -> np.ndarray:
-        """Entropy of the policy."""
-        return self._column("entropy")
-
-    @cached_property
-    def span(self) -> np.ndarray | None:
-        """1 in a thought, 2 in a search, 3 in an answer, else 0; None where the tags are not known."""
-        return self._optional("span")
-
-    @cached_property
     def weight(self) -> np.ndarray:
         """|d loss / d log_prob|."""
         return np.abs(self._column("gradient_weight"))
 
     @cached_property
-    def value(self) -> np.ndarray | None:
-        """Critic at the start of the update; None without a critic."""
-        return self._optional("values")
-
-    @cached_property
-    def value_old(self) -> np.ndarray | None:
-        """Critic that made the advantages; None without a critic."""
-        return self._optional("values_old")
-
-    @cached_property
-    def returns(self) -> np.ndarray | None:
-        """Target of the critic; None without a critic."""
-        return self._optional("returns")
-
-    @cached_property
     def target(self) -> np.ndarray | None:
         """The critic is trained there; None where it is at every token."""
-        return None if self.evidence.target is None else self._flag("target")
+        return None if self.evidence.target is None else self._column("target", bool)
 
     @cached_property
     def log_ratio_quantiles(self) -> list[np.ndarray]:

@@ -19,8 +19,8 @@ import tomli_w
 
 from workbench.grid.cell import Cell
 from workbench.spec import InputError, table
-from workbench.spec.files import MIB, from_json, open_file, read_text
-from workbench.store.console import plain, tail
+from workbench.spec.files import MIB, from_json, lock_file, open_file, read_text
+from workbench.store.text import plain, tail
 
 _ARROW = {
     "VARCHAR": pa.string(),
@@ -128,8 +128,9 @@ def claim(folder: Path) -> IO[str] | None:
     """Lock the cell for this grid until the handle is closed; None if another grid has it or a trainer still runs.
 
     The trainer takes a lock of its own, which outlives a grid that is killed: a cell is never trained twice at once.
+    Raises InputError if the claim is not a regular file.
     """
-    handle = (folder / "claim").open("a")
+    handle = lock_file(folder / "claim")
     if _lock(handle, fcntl.LOCK_EX) and not held(folder):
         return handle
     handle.close()

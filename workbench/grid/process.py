@@ -26,7 +26,7 @@ EXECUTORS = ("local", "ray")
 TRAINER = "workbench.learn.__main__:main"  # module:function(arguments) -> exit code; tests put a scripted one here
 PRELOAD = (  # imported once, by the process from which trainers are forked; every fork imports the command's module
     "workbench.cli.main", "workbench.grid.process", "workbench.learn.__main__", "workbench.learn.loop",
-    "workbench.learn.warmstart", "workbench.learn.heartbeat", "workbench.record.recorder", "pandas",
+    "workbench.learn.warmstart", "workbench.learn.run", "workbench.record.recorder", "pandas",
 )  # fmt: skip
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "RAYON_NUM_THREADS")
 _GPUS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
@@ -198,7 +198,10 @@ class _LocalProcess:
         return code
 
     def interrupt(self) -> None:
-        self._signal(os.kill, signal.SIGINT)
+        # Before it leads its session it may ignore SIGINT, as the fork server does; it has nothing to save yet.
+        with suppress(ProcessLookupError):
+            begun = os.getsid(self._pid) == self._pid
+            self._signal(os.kill, signal.SIGINT if begun else signal.SIGKILL)
 
     def kill(self) -> None:
         self._signal(os.kill, signal.SIGKILL)  # by its own id as well: it may not lead its session yet

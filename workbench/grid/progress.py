@@ -16,7 +16,7 @@ from rich.text import Text
 
 from workbench.grid.cell import Cell
 from workbench.grid.run import Result, Watch
-from workbench.store.console import visible
+from workbench.store.text import visible
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARK_POINTS = 24

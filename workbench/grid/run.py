@@ -21,15 +21,13 @@ from types import FrameType
 from typing import Any
 
 from workbench.grid import folder as run_folder
-from workbench.grid import generations, process
+from workbench.grid import history, process
 from workbench.grid.cell import Cell, of_generation
-from workbench.grid.edits import edits
-from workbench.grid.file import Grid
+from workbench.grid.config import Grid
 from workbench.grid.folder import Follower, last_line, one_line, where
-from workbench.grid.history import History
 from workbench.spec import InputError
 from workbench.spec.outcomes import cause
-from workbench.store.console import tail
+from workbench.store.text import tail
 
 POLL_SECONDS = 0.1
 SYNC_SECONDS = 2.0
@@ -98,7 +96,7 @@ def workers_for(cells: Sequence[Cell], asked: int | None = None, slots: int | No
 
     Never more than there are cells.
     """
-    threads = max((cell.settings.threads * cell.settings.compute.processes for cell in cells), default=1)
+    threads = max((cell.settings.threads for cell in cells), default=1)
     return max(1, min(len(cells), asked or (slots or process.cores()) // threads))
 
 
@@ -125,9 +123,9 @@ def run(
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise InputError(f"cannot make the runs folder '{runs}': {why}; name another with --runs") from None
-    grid = generations.fresh(grid, runs) if fresh else generations.newest(grid, runs)
+    grid = history.fresh(grid, runs) if fresh else history.newest(grid, runs)
     run_folder.write_experiment(runs, grid.experiment, grid.question, grid.toml)
-    edited = edits(runs, [cell for cell in grid.cells if not run_folder.folder_of(runs, cell).exists()])
+    edited = history.edits(runs, [cell for cell in grid.cells if not run_folder.folder_of(runs, cell).exists()])
     done: dict[str, Result] = {}
     todo: list[Cell] = []
     for cell in grid.cells:
@@ -175,14 +173,13 @@ def run_rounds(
     load: Callable[[], Grid],
     runs: Path,
     watch: Callable[[], Watch],
-    history: History,
     begin: Callable[[Grid], None] = lambda grid: None,
     **options: Any,
 ) -> tuple[Grid, list[Result]]:
     """Run the cells of `load()`, load again, and so on until it asks for nothing new; return the last grid and results.
 
-    `load` reads the grid with `history`: the cells of a search depend on the outcomes of earlier ones. `begin` receives
-    each grid before its new cells run; `options` are those of `run`. A round with an unfinished cell is the last.
+    The cells of a search depend on the outcomes of earlier ones, which `load` looks up. `begin` receives each grid
+    before its new cells run; `options` are those of `run`. A round with an unfinished cell is the last.
     """
     done: dict[str, Result] = {}
     while True:
@@ -192,8 +189,6 @@ def run_rounds(
             begin(grid)
             for result in run(replace(grid, cells=tuple(new)), runs, watch(), **options):
                 done[of_generation(result.cell, 1).run_id] = result
-                if result.status == "finished":
-                    history.know(result.cell)
         finished = all(result.status == "finished" for result in done.values())
         if not new or not finished or (grid.region is None and not grid.waiting):
             return grid, list(done.values())

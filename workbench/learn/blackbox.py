@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from workbench.batch import Batch
 from workbench.diagnostics.evidence import Evidence
-from workbench.learn.microbatch import by_tokens
+from workbench.learn.networks import by_tokens
 from workbench.learn.update import Learner
 from workbench.record.blackbox import MB
 from workbench.spec import RunSettings

@@ -1,15 +1,28 @@
-"""Held-out questions: success with its exact interval, with the retriever and without."""
+"""Success on questions that are not trained on: held-out ones during training, and data sets for a checkpoint."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from scipy.stats import beta
 
-from workbench.agent.engines import Engine
+from workbench.agent.data import Item, best
+from workbench.agent.draws import draw
+from workbench.agent.engines import Engine, engine_for
+from workbench.agent.episode import Episode
+from workbench.agent.protocol import f1
+from workbench.agent.wording import WORDINGS
 from workbench.agent.worlds.build import build
+from workbench.agent.worlds.dataset import Dataset
+from workbench.learn import checkpoint, networks
 from workbench.learn.rollouts import EVALUATION, generator
-from workbench.spec import EvaluationSettings, WorldSettings
+from workbench.spec import EvaluationSettings, InputError, RunSettings, WorldSettings
+from workbench.spec.files import MIB, from_toml, read_text
 
 
 def evaluate(
@@ -33,3 +46,79 @@ def evaluate(
         "success_high": float(beta.ppf(0.975, solved + 1, n - solved)) if solved < n else 1.0,
         "turns": sum(e.turns for e in episodes) / n,
     }
+
+
+_RESAMPLES = 2000
+_BOOTSTRAP = 41
+
+
+@dataclass(frozen=True)
+class Examined:
+    """The policy of a run as it was before training iteration `step`."""
+
+    settings: RunSettings
+    step: int
+    folder: Path
+
+
+def examined(run: Path, step: int | None = None) -> Examined:
+    """The newest checkpoint of the run folder, or that of `step`. Raises InputError when it does not exist."""
+    if not (run / "config.toml").is_file():
+        raise InputError(f"no config.toml in '{run}': a run folder is made by `sorl run FILE.toml`")
+    found = {int(folder.name): folder for folder in checkpoint.checkpoints(run / "checkpoints")}
+    if not found:
+        raise InputError(f"run '{run.name}' has no checkpoint yet; record.checkpoint_every says when it writes one")
+    chosen = max(found) if step is None else step
+    if chosen not in found:
+        raise InputError(f"run '{run.name}' has no checkpoint of step {step}; there is: {', '.join(map(str, found))}")
+    try:
+        settings = RunSettings.model_validate(from_toml(read_text(run / "config.toml", MIB)))
+    except ValueError as error:
+        why = str(error).splitlines()[0]
+        raise InputError(f"'{run}/config.toml' is no configuration of this version of sorl: {why}") from None
+    return Examined(settings, chosen, found[chosen])
+
+
+def examine(
+    run: Examined, tokenizer: Any, world: Dataset, name: str, *, greedy: bool, batch: int,
+    say: Callable[[int, int], None] = lambda done, of: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Ask every question of `world` once; the columns of a row of table `evaluation`. `say` hears of each batch."""
+    torch.set_num_threads(run.settings.threads)
+    model = networks.load(run.folder / "policy", run.settings.compute)
+    engine = engine_for(model, tokenizer, run.settings.engine, WORDINGS[run.settings.wording])
+    questions, stream = world.every(), generator(run.settings.seed, EVALUATION)
+    episodes: list[Episode] = []
+    for start in range(0, len(questions), batch):
+        part = questions[start : start + batch]
+        episodes += engine.rollout(world, part, [q.id for q in part], stream, greedy=greedy)
+        say(len(episodes), len(questions))
+    return {"step": run.step, "data": name, **summary(world, episodes)}
+
+
+def summary(world: Dataset, episodes: Sequence[Episode]) -> dict[str, Any]:
+    """Success with its Clopper-Pearson interval, mean F1 with its bootstrap interval (not for choices), mean turns."""
+    questions, n = world.every(), len(episodes)
+    solved = sum(episode.success for episode in episodes)
+    row: dict[str, Any] = {
+        "episodes": n,
+        "success": solved / n,
+        "success_low": float(beta.ppf(0.025, solved, n - solved + 1)) if solved else 0.0,
+        "success_high": float(beta.ppf(0.975, solved + 1, n - solved)) if solved < n else 1.0,
+        "turns": sum(episode.turns for episode in episodes) / n,
+        "metric": "choice accuracy" if questions[0].choices else "exact match",
+    }
+    if questions[0].choices:
+        return row
+    overlap = np.array(
+        [0.0 if e.answer is None else best(f1, e.answer, q.golds) for e, q in zip(episodes, questions, strict=True)]
+    )
+    random = np.random.default_rng(draw(_BOOTSTRAP, n))
+    means = [overlap[random.integers(0, n, n)].mean() for _ in range(_RESAMPLES)]
+    low, high = np.quantile(means, [0.025, 0.975])
+    return row | {"f1": float(overlap.mean()), "f1_low": float(low), "f1_high": float(high)}
+
+
+def world_for(settings: WorldSettings, items: Sequence[Item]) -> Dataset:
+    """The world of `items`, with the retriever that `settings` name."""
+    return Dataset(settings, items=items)

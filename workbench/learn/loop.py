@@ -1,49 +1,42 @@
-"""The training loop of one run: sample, wait in the queue, estimate advantages, update, write down."""
+"""The training loop of one run: roll out, old log-probs, values, advantages, epochs of updates, log."""
 
 from __future__ import annotations
 
+import functools
+import resource
+import sys
 import time
-from collections import deque
-from collections.abc import Iterator
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from transformers import PreTrainedModel
 
-from workbench.agent.engines.choose import engine_for
-from workbench.agent.errors import NonFinite, StaleWeights
-from workbench.agent.sentences import Sentences
-from workbench.agent.spans import Spans
+from workbench.agent.engines import NonFinite, StaleWeights, engine_for
+from workbench.agent.spans import Sentences, Spans
 from workbench.agent.wording import WORDINGS
 from workbench.agent.worlds.build import build
 from workbench.algorithms import resolve
 from workbench.batch import Batch
-from workbench.diagnostics.events import Event
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
-from workbench.learn import checkpoint, identity, memory, policy, selftest, stop
+from workbench.diagnostics.rules import Event
+from workbench.learn import checkpoint, checks, networks, stop
 from workbench.learn.blackbox import Packer
-from workbench.learn.crew import Crew
-from workbench.learn.critic import Critic
 from workbench.learn.evaluate import evaluate
-from workbench.learn.faults.hooks import Lab
 from workbench.learn.faults.inject import inject
+from workbench.learn.networks import Critic
 from workbench.learn.probe import controls
-from workbench.learn.rollouts import (
-    ORDER,
-    PLACEBO,
-    Rollout,
-    Sampler,
-    batch_of,
-    generator,
-    trainer_log_probs,
-)
+from workbench.learn.rollouts import ORDER, PLACEBO, Rollout, Sampler, batch_of, generator, trainer_log_probs
 from workbench.learn.update import Learner, non_finite
 from workbench.objective.pipeline import prepare
 from workbench.record.recorder import Recorder
 from workbench.spec import RunSettings, check
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Diverged(ArithmeticError):
@@ -54,103 +47,66 @@ class SelfTestFailed(RuntimeError):
     """The mask self-test failed: what this run would train on is not what it sampled."""
 
 
-def learner_of(settings: RunSettings, start: Path, crew: Crew) -> Learner:
-    """The networks of a run at its start, with the rule that updates them."""
-    algorithm = resolve(settings.algorithm, settings.slots).within(settings.world.completion_budget)
-    compute = settings.compute
-    model = policy.load(start, compute)
-    critic = Critic(model) if algorithm.critic else None
-    return Learner(algorithm, settings.learn, model, critic, settings.engine.temperature, compute=compute, crew=crew)
+def timed(part: str) -> Callable[[F], F]:
+    """Add the wall time of a method of Trainer to `clock[part]`, in seconds."""
 
+    def decorate(method: F) -> F:
+        @functools.wraps(method)
+        def measured(self: Trainer, *args: Any, **kwargs: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return method(self, *args, **kwargs)
+            finally:
+                self.clock[part] += time.perf_counter() - began
 
-def sampler_of(settings: RunSettings, learner: Learner, tokenizer: Any, lab: Lab) -> Sampler:
-    """What asks the questions of a run and has its policy answer them."""
-    engine = engine_for(learner.policy, tokenizer, settings.engine, WORDINGS[settings.wording])
-    algorithm = learner.algorithm
-    group_size = settings.learn.group_size or algorithm.group_size
-    return Sampler(settings, build(settings.world), engine, group_size, algorithm.select, lab, learner.crew)
+        return cast("F", measured)
+
+    return decorate
 
 
 class Trainer:
-    """One run. `steps()` yields after every iteration, so that whoever drives it can stop between two of them."""
+    """One run. `steps()` yields after every iteration, so that the caller can stop between two of them."""
 
-    def __init__(
-        self, settings: RunSettings, start: Path, recorder: Recorder, tokenizer: Any, crew: Crew | None = None
-    ) -> None:
+    def __init__(self, settings: RunSettings, start: Path, recorder: Recorder, tokenizer: Any) -> None:
         torch.set_num_threads(settings.threads)
         self.settings, self.recorder, self.tokenizer = settings, recorder, tokenizer
-        self.learner = learner_of(settings, start, crew or Crew())
-        self.algorithm, model = self.learner.algorithm, self.learner.policy
-        needed = self.algorithm.needs_reference
-        self.reference = policy.load(start, settings.compute).requires_grad_(False) if needed else None
-        self.lab = inject(settings, self.algorithm, model, tokenizer)
-        self.sampler = sampler_of(settings, self.learner, tokenizer, self.lab)
-        self.engine, self.group_size = self.sampler.engine, self.sampler.group_size
-        self.sentences = Sentences(tokenizer)
+        algorithm = resolve(settings.algorithm, settings.slots).within(settings.world.completion_budget)
+        compute, temperature = settings.compute, settings.engine.temperature
+        model = networks.load(start, compute)
+        critic = Critic(model) if algorithm.critic else None
+        self.algorithm = algorithm
+        self.learner = Learner(algorithm, settings.learn, model, critic, temperature, compute=compute)
         self.learner.probe.control = controls(tokenizer)
         self.learner.spans = Spans(tokenizer)
+        needed = algorithm.needs_reference
+        self.reference = networks.load(start, compute).requires_grad_(False) if needed else None
+        self.lab = inject(settings, algorithm, model, tokenizer)
+        self.engine = engine_for(model, tokenizer, settings.engine, WORDINGS[settings.wording])
+        self.group_size = settings.learn.group_size or algorithm.group_size
+        world = build(settings.world)
+        self.sampler = Sampler(settings, world, self.engine, self.group_size, algorithm.select, self.lab)
+        self.sentences = Sentences(tokenizer)
         self.packer = Packer(settings, self.learner)
         self.queue: deque[Rollout] = deque()
         self.step = 0
         self.tokens = 0  # trained on so far, each epoch counted
         self.seconds = 0.0
+        self.clock: dict[str, float] = defaultdict(float)  # seconds of this iteration by part
         self.stopped = ""  # why training ended before its last iteration
-
-    def self_test(self) -> None:
-        """Run the mask self-test; raises SelfTestFailed, and leaves the event, when it fails."""
-        pad, temperature = self.tokenizer.pad_token_id, self.settings.engine.temperature
-        problem = selftest.problem(self.algorithm, self.group_size, self.learner.policy, pad, temperature)
-        if problem:
-            failed = check("mask")
-            self.recorder.events([Event(self.step, failed.kind, failed.severity, problem)])
-            raise SelfTestFailed(f"mask self-test: {problem}")
 
     def steps(self) -> Iterator[dict[str, Any]]:
         """Train to the end; yields the measured row of each finished step.
 
         Raises Diverged after the step that broke has been recorded.
         """
-        settings = self.settings
-        while self.step < settings.iterations and not self._stop():
-            began = time.perf_counter()
-            evaluated = self._evaluate()
-            judged = time.perf_counter()
-            hooks = self.lab.at(self.step)
-            self.learner.follow(hooks.learn(settings.learn, self.step))
-            self._sample()
-            sampled = time.perf_counter()
-            fresh, stale = self.queue[-1], hooks.take(self.queue.popleft(), self.step)
-            batch = self._estimate(stale)
-            updates = self._optimise(batch, stale.policy_step)
-            ended = time.perf_counter()
-            self.seconds += ended - began
-            tokens = sum(int(u.mask.sum()) for u in updates)
-            self.tokens += tokens
-            self.recorder.batch(self.step, self.packer.close(batch, updates))
-            row = self.recorder.step(
-                self.step,
-                StepEvidence(
-                    rollouts=Rollouts.of(fresh.first, fresh.policy_step),
-                    trained=None if stale.episodes is fresh.first else Rollouts.of(stale.episodes, stale.policy_step),
-                    episodes_sampled=fresh.sampled,
-                    updates=Evidence.stack(updates),
-                    seconds={
-                        "evaluation": judged - began,
-                        "rollout": sampled - judged,
-                        "update": ended - sampled,
-                        "total": ended - began,
-                    },
-                    tokens_trained=tokens,
-                    heldout=(evaluated[0]["success"], evaluated[0]["episodes"]) if evaluated else None,
-                    sync_error=self._sync_error(),
-                    memory_peak=memory.peak(self.learner.policy.device),
-                    fresh=settings.starts_at_one(self.step - stale.policy_step),
-                    batch_hash=identity.fingerprint(batch),
-                    mismatches=identity.mismatches(batch, stale.episodes),
-                ),
-                evaluations=evaluated,
-            )
-            self.seconds += time.perf_counter() - ended
+        while self.step < self.settings.iterations and not self._stop():
+            heldout = self._evaluate()
+            sampled, rollout = self._roll_out()
+            batch = self._old_log_probs(rollout)
+            batch = self._values(batch)
+            batch = self._advantages(batch)
+            updates = self._optimise(batch, rollout.policy_step)
+            row = self._log(sampled, rollout, batch, updates, heldout)
             self.step += 1
             yield row
             for number, u in enumerate(updates):
@@ -158,15 +114,109 @@ class Trainer:
                     raise Diverged(f"{broken[0]} is not finite in update {number} of step {self.step - 1}")
         self.recorder.evaluations(self.step, self._evaluate(last=True))
 
-    def _stop(self) -> bool:
-        """Whether a stop rule ends the run here; `stopped` says which."""
-        rules = self.settings.stop
-        if self.step <= self.recorder.recorded:
-            # An earlier session came further within the same budget of seconds, and its rows stand.
-            rules = rules.model_copy(update={"seconds": None})
-        spent = stop.Spent(self.step, self.learner.updates, self.tokens, self.seconds, self.recorder.detection)
-        self.stopped = stop.reason(rules, spent)
-        return bool(self.stopped)
+    @timed("rollout")
+    def _roll_out(self) -> tuple[Rollout, Rollout]:
+        """Fill the queue and take one out: the rollout sampled last, and the one to train on, `staleness` older."""
+        hooks = self.lab.at(self.step)
+        self.learner.follow(hooks.learn(self.settings.learn, self.step))
+        self._sample()
+        sampled = self.queue[-1]
+        return sampled, hooks.take(self.queue.popleft(), self.step)
+
+    @timed("update")
+    def _old_log_probs(self, rollout: Rollout) -> Batch:
+        """The rollout as a batch, with log-probs under pi_old and the reference, (B, T)."""
+        batch = self._batch(rollout)
+        batch = replace(batch, sentence=self.sentences.of(batch))
+        if self.settings.learn.old_log_prob == "update":
+            batch = replace(batch, log_prob_old=self._log_probs(batch))
+        if self.reference is not None:
+            reference = self.lab.at(self.step).reference(self.reference, self.step)
+            batch = replace(batch, log_prob_ref=self._log_probs(batch, reference))
+        return batch
+
+    @timed("update")
+    def _values(self, batch: Batch) -> Batch:
+        """Values (B, T) by the critic as it is now, unless they were stored with the rollout."""
+        return batch if batch.values is not None else replace(batch, values=self.learner.values(batch))
+
+    @timed("update")
+    def _advantages(self, batch: Batch) -> Batch:
+        """Advantages and returns of the whole batch, (B, T)."""
+        stream = generator(self.settings.seed, PLACEBO, self.step)
+        estimated = self.lab.at(self.step).estimate(batch, self.step)
+        self.packer.open(replace(estimated, group=batch.group))
+        return replace(prepare(self.algorithm, estimated, stream), group=batch.group)
+
+    @timed("update")
+    def _optimise(self, batch: Batch, rollout_step: int) -> list[Evidence]:
+        """Make `epochs` passes over each part of the schedule, in `minibatches` that are shuffled for each pass."""
+        learn, early_stop = self.learner.settings, self.learner.early_stop
+        stream = generator(self.settings.seed, ORDER, self.step)
+        done: list[Evidence] = []
+        for part in self.algorithm.schedule.parts(batch, self._log_probs):
+            for epoch in range(learn.epochs):
+                order = torch.randperm(len(part.tokens), generator=stream)
+                moves: list[tuple[torch.Tensor, torch.Tensor]] = []
+                for rows in order.chunk(learn.minibatches):
+                    minibatch = part.rows(rows).trimmed()
+                    done.append(self.learner.update(minibatch, epoch, rollout_step))
+                    moves.append(((done[-1].log_prob - done[-1].log_prob_old)[0], minibatch.mask))
+                    if done[-1].scalars["non_finite"][0] or self.learner.skipped:
+                        return done
+                if early_stop.reached(moves):
+                    return done
+        return done
+
+    @timed("evaluation")
+    def _evaluate(self, last: bool = False) -> list[dict[str, Any]]:
+        """Held-out success of the policy before this step; first and last also without the retriever."""
+        settings, world = self.settings.evaluation, self.settings.world
+        edge = last or self.step == 0
+        if not edge and not (settings.every and self.step % settings.every == 0):
+            return []
+        with self._synced():
+            rows = [evaluate(self.engine, world, settings, self.settings.seed)]
+            if edge:
+                rows.append(evaluate(self.engine, world, settings, self.settings.seed, search=False))
+        return rows
+
+    def _log(
+        self, sampled: Rollout, rollout: Rollout, batch: Batch, updates: list[Evidence],
+        heldout: Sequence[dict[str, Any]],
+    ) -> dict[str, Any]:  # fmt: skip
+        """Record the step; returns its measured row."""
+        began = time.perf_counter()
+        seconds = {**self.clock, "total": sum(self.clock.values())}
+        self.clock.clear()
+        tokens = sum(int(u.mask.sum()) for u in updates)
+        self.tokens += tokens
+        self.recorder.batch(self.step, self.packer.close(batch, updates))
+        stale = rollout.episodes is not sampled.first
+        weights = getattr(self.engine, "weights", None)
+        row = self.recorder.step(
+            self.step,
+            StepEvidence(
+                rollouts=Rollouts.of(sampled.first, sampled.policy_step),
+                trained=Rollouts.of(rollout.episodes, rollout.policy_step) if stale else None,
+                episodes_sampled=sampled.sampled,
+                updates=Evidence.stack(updates),
+                seconds=seconds,
+                tokens_trained=tokens,
+                heldout=(heldout[0]["success"], heldout[0]["episodes"]) if heldout else None,
+                sync_error=None if weights is None else weights.error,
+                memory_peak=_memory_peak(self.learner.policy.device),
+                fresh=self.settings.starts_at_one(self.step - rollout.policy_step),
+                batch_hash=checks.fingerprint(batch),
+                mismatches=checks.mismatches(batch, rollout.episodes),
+            ),
+            evaluations=heldout,
+        )
+        self.seconds += seconds["total"] + time.perf_counter() - began
+        return row
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # What the methods above are made of
 
     def _sample(self) -> None:
         """Fill the queue: `staleness` rollouts wait in it, the newest is by the policy as it is now."""
@@ -185,45 +235,10 @@ class Trainer:
                 rollout.values = self.learner.values(batch)
             self.queue.append(rollout)
 
-    def _estimate(self, rollout: Rollout) -> Batch:
-        """Advantages and returns of the whole batch, by the critic as it is now unless its values were stored."""
-        batch, hooks = self._batch(rollout), self.lab.at(self.step)
-        batch = replace(batch, sentence=self.sentences.of(batch))
-        if self.settings.learn.old_log_prob == "update":
-            batch = replace(batch, log_prob_old=self._log_probs(batch))
-        if self.reference is not None:
-            reference = hooks.reference(self.reference, self.step)
-            batch = replace(batch, log_prob_ref=self._log_probs(batch, reference))
-        if batch.values is None:
-            batch = replace(batch, values=self.learner.values(batch))
-        stream = generator(self.settings.seed, PLACEBO, self.step)
-        estimated = hooks.estimate(batch, self.step)
-        self.packer.open(replace(estimated, group=batch.group))
-        return replace(prepare(self.algorithm, estimated, stream), group=batch.group)
-
     def _batch(self, rollout: Rollout) -> Batch:
         """The rollout as tensors."""
         batch = batch_of(rollout, self.tokenizer.pad_token_id)
         return self.lab.at(rollout.number).batch(batch, rollout.number)
-
-    def _optimise(self, batch: Batch, rollout_step: int) -> list[Evidence]:
-        """`epochs` passes over each part that the schedule makes, in `minibatches` shuffled anew each pass."""
-        learn, stop = self.learner.settings, self.learner.early_stop
-        stream = generator(self.settings.seed, ORDER, self.step)
-        done: list[Evidence] = []
-        for part in self.algorithm.schedule.parts(batch, self._log_probs):
-            for epoch in range(learn.epochs):
-                order = torch.randperm(len(part.tokens), generator=stream)
-                moves: list[tuple[torch.Tensor, torch.Tensor]] = []
-                for rows in order.chunk(learn.minibatches):
-                    minibatch = part.rows(rows).trimmed()
-                    done.append(self.learner.update(minibatch, epoch, rollout_step))
-                    moves.append(((done[-1].log_prob - done[-1].log_prob_old)[0], minibatch.mask))
-                    if done[-1].scalars["non_finite"][0] or self.learner.skipped:
-                        return done
-                if stop.reached(moves):
-                    return done
-        return done
 
     def _log_probs(self, batch: Batch, model: PreTrainedModel | None = None) -> torch.Tensor:
         """Log-probs of the batch under `model`, (B, T); without one, under the policy as it is now."""
@@ -231,17 +246,15 @@ class Trainer:
             return self.learner.log_probs(batch)
         return trainer_log_probs(model, batch, self.settings.engine.temperature, self.settings.compute)
 
-    def _evaluate(self, last: bool = False) -> list[dict[str, Any]]:
-        """Held-out success of the policy as it stands before this step; first and last also without the retriever."""
-        settings, world = self.settings.evaluation, self.settings.world
-        edge = last or self.step == 0
-        if not edge and not (settings.every and self.step % settings.every == 0):
-            return []
-        with self._synced():
-            rows = [evaluate(self.engine, world, settings, self.settings.seed)]
-            if edge:
-                rows.append(evaluate(self.engine, world, settings, self.settings.seed, search=False))
-        return rows
+    def _stop(self) -> bool:
+        """Return whether a stop rule ends the run here; `stopped` says which."""
+        rules = self.settings.stop
+        if self.step <= self.recorder.recorded:
+            # An earlier session came further within the same budget of seconds, and its rows stand.
+            rules = rules.model_copy(update={"seconds": None})
+        spent = stop.Spent(self.step, self.learner.updates, self.tokens, self.seconds, self.recorder.detection)
+        self.stopped = stop.reason(rules, spent)
+        return bool(self.stopped)
 
     @contextmanager
     def _synced(self) -> Iterator[None]:
@@ -253,9 +266,14 @@ class Trainer:
             self.recorder.events([said])
             raise
 
-    def _sync_error(self) -> float | None:
-        weights = getattr(self.engine, "weights", None)
-        return None if weights is None else weights.error
+    def self_test(self) -> None:
+        """Run the mask self-test; raises SelfTestFailed, and leaves the event, when it fails."""
+        pad, temperature = self.tokenizer.pad_token_id, self.settings.engine.temperature
+        problem = checks.problem(self.algorithm, self.group_size, self.learner.policy, pad, temperature)
+        if problem:
+            failed = check("mask")
+            self.recorder.events([Event(self.step, failed.kind, failed.severity, problem)])
+            raise SelfTestFailed(f"mask self-test: {problem}")
 
     def save(self, folder: Path) -> Path:
         """Checkpoint the run as it stands between two steps; its rows are on disk before it is."""
@@ -266,17 +284,24 @@ class Trainer:
         return checkpoint.save(folder, self.learner, progress)
 
     def resume(self, folder: Path) -> bool:
-        """Go on from the newest checkpoint in `folder`; False when there is none.
+        """Resume from the newest checkpoint in `folder`; False when there is none.
 
         A run with a fault starts again: what the fault remembers is in no checkpoint, and its rows come out the same.
         """
         found = checkpoint.checkpoints(folder)
         if not found or self.settings.fault is not None:
             return False
-        self.learner.crew.call("restore", str(found[-1]))
         progress = checkpoint.load(found[-1], self.learner)
         self.step, self.seconds = progress.step, progress.seconds
         self.tokens = sum(int(row.get("tokens_trained") or 0) for row in progress.history)
         self.queue = deque(progress.rollouts)
         self.recorder.replay(progress.history)
         return True
+
+
+def _memory_peak(device: torch.device) -> int:
+    """Bytes since the process started: on a GPU the most that torch allocated, on the CPU the largest resident set."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(most if sys.platform == "darwin" else most * 1024)

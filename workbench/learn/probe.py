@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from workbench.batch import Batch
-from workbench.learn.policy import widened
+from workbench.learn.networks import widened
 from workbench.objective.algorithm import Algorithm
 from workbench.objective.pipeline import policy_loss
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -12,14 +10,10 @@ from torch import Tensor
 from workbench.agent.draws import draw
 from workbench.agent.engines import Engine
 from workbench.agent.episode import Episode, collate
-from workbench.agent.errors import NonFinite
-from workbench.agent.worlds import Question, World
+from workbench.agent.worlds import World
 from workbench.batch import Batch
-from workbench.learn.crew import Crew
-from workbench.learn.critic import Critic
 from workbench.learn.faults.hooks import Lab
-from workbench.learn.microbatch import passes
-from workbench.learn.policy import autocast, device_of, log_probs, widened
+from workbench.learn.networks import Critic, autocast, device_of, log_probs, passes, widened
 from workbench.objective.select import Select
 from workbench.spec import ComputeSettings, RunSettings
 
@@ -61,7 +55,6 @@ class Sampler:
     group_size: int
     select: Select
     lab: Lab = field(default_factory=Lab)
-    crew: Crew = field(default_factory=Crew)
 
     def rollout(self, number: int, policy_step: int) -> Rollout:
         """Rollout `number`: its questions depend on the seed and the number alone, so arms and resumes see the same.
@@ -88,37 +81,15 @@ class Sampler:
     def _draw(self, number: int, again: int, step: int) -> list[Episode]:
         """Draw `again` of rollout `number`, each with questions of its own, in iteration `step`."""
         hooks = self.lab.at(step)
-        self.crew.call("draw", number, again)
-        episodes = self.draw(number, again, hooks.engine(self.engine, step), hooks.world(self.world, step))
-        return hooks.episodes(episodes, step)
-
-    def draw(self, number: int, again: int, engine: Engine, world: World) -> list[Episode]:
-        """The episodes of a draw, of which each process samples a share, with random numbers of its own.
-
-        Raises NonFinite in every process when the policy's output is not finite in one.
-        """
-        settings = self.settings
-        prompts = settings.learn.episodes // self.group_size
+        engine, world = hooks.engine(self.engine, step), hooks.world(self.world, step)
+        prompts = self.settings.learn.episodes // self.group_size
         start = number * prompts + again * FURTHER
-        questions = self.world.questions("train", settings.seed, start, prompts)
-        asked = [(question, i) for i, question in enumerate(questions) for _ in range(self.group_size)]
+        questions = self.world.questions("train", self.settings.seed, start, prompts)
+        asked = [question for question in questions for _ in range(self.group_size)]
+        groups = [i for i in range(len(questions)) for _ in range(self.group_size)]
         key = (number, again) if again else (number,)
-        if self.crew.size == 1:
-            return _answered(engine, world, asked, generator(settings.seed, ROLLOUT, *key))
-        size = math.ceil(len(asked) / self.crew.size)
-        mine: list[tuple[int, list[Episode] | NonFinite]] = []
-        for place, share in self.crew.share([asked[i : i + size] for i in range(0, len(asked), size)]):
-            stream = generator(settings.seed, ROLLOUT, number, again, place + 1)
-            try:
-                mine.append((place, _answered(engine, world, share, stream)))
-            except NonFinite as error:
-                mine.append((place, error))
-        found: list[Episode] = []
-        for part in self.crew.gather(mine):
-            if isinstance(part, NonFinite):
-                raise part
-            found += part
-        return found
+        stream = generator(self.settings.seed, ROLLOUT, *key)
+        return hooks.episodes(engine.rollout(world, asked, groups, stream), step)
 
     def _sorted(self, episodes: list[Episode]) -> tuple[list[list[Episode]], list[list[Episode]]]:
         """The prompt groups that the selection wants, and the others."""
@@ -129,12 +100,6 @@ class Sampler:
             found.setdefault(episode.group, []).append(episode)
         good = {e.group for e, kept in zip(episodes, keep, strict=True) if kept}
         return [g for i, g in found.items() if i in good], [g for i, g in found.items() if i not in good]
-
-
-def _answered(
-    engine: Engine, world: World, asked: Sequence[tuple[Question, int]], stream: torch.Generator
-) -> list[Episode]:
-    return engine.rollout(world, [question for question, _ in asked], [group for _, group in asked], stream)
 
 
 def batch_of(rollout: Rollout, pad_id: int) -> Batch:

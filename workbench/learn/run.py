@@ -1,10 +1,9 @@
-"""One run from its folder: lock, resume, train, say how it ended. Rows of table `run` tell the rest of the world."""
+"""One run from its folder: lock, resume, train, record how it ended in table `run`."""
 
 from __future__ import annotations
 
 import fcntl
 import json
-import os
 import platform
 import signal
 import sys
@@ -12,14 +11,18 @@ import time
 import tomllib
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from workbench.spec import InputError, RunSettings
+from workbench.spec.files import lock_file
+
+if TYPE_CHECKING:
+    from torch import nn
 
 FINISHED, FAILED, WRONG_INPUT, INTERRUPTED, HELD = 0, 1, 2, 3, 4  # exit codes
 
@@ -34,7 +37,7 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises Held when another process trains this run.
     """
-    with (folder / "lock").open("w") as handle:
+    with lock_file(folder / "lock") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -61,31 +64,19 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
     One JSON line per step goes to `out` for whoever watches. Raises InputError for a folder that is no run.
     """
     settings, identity = _read(folder)
-    if is_helper():
-        from workbench.learn.helper import help_out
-        from workbench.learn.warmstart import ensure
-
-        help_out(settings, ensure(settings, cache))
-        return FINISHED
     with locked(folder):
-        from workbench.agent.errors import StaleWeights
+        from workbench.agent.engines import StaleWeights
         from workbench.algorithms import resolve
-        from workbench.learn.crew import led
-        from workbench.learn.heartbeat import Heartbeat
-        from workbench.learn.locate import tokenizer_of
         from workbench.learn.loop import Diverged, SelfTestFailed, Trainer
-        from workbench.learn.warmstart import ensure
+        from workbench.learn.warmstart import ensure, tokenizer_of
         from workbench.record.recorder import Recorder
 
         start = ensure(settings, cache)
         interrupt = Interrupt()  # from here on Ctrl-C waits for the end of a step
         tokenizer = tokenizer_of(start)
         group = settings.learn.group_size or resolve(settings.algorithm, settings.slots).group_size
-        with (
-            led(folder, cache, settings.compute) as crew,
-            Recorder(folder, identity["run_id"], settings, tokenizer.convert_ids_to_tokens, group) as recorder,
-        ):
-            trainer = Trainer(settings, start, recorder, tokenizer, crew)
+        with Recorder(folder, identity["run_id"], settings, tokenizer.convert_ids_to_tokens, group) as recorder:
+            trainer = Trainer(settings, start, recorder, tokenizer)
             resumed = trainer.resume(folder / "checkpoints")
             Heartbeat(folder).follow(trainer.learner.policy)
             status = _Status(recorder, identity, settings, trainer, resumed)
@@ -116,11 +107,6 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
                 status.write("failed", f"{type(error).__name__}: {error}")
                 return FAILED
     return FINISHED
-
-
-def is_helper() -> bool:
-    """Whether this process was started beside a leader: by it, by torchrun or by `accelerate launch`."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and int(os.environ.get("RANK", "0")) > 0
 
 
 def _read(folder: Path) -> tuple[RunSettings, dict[str, Any]]:
@@ -178,3 +164,26 @@ def _progress(row: dict[str, Any], trainer: Any, settings: RunSettings) -> dict[
         "seconds": round(trainer.seconds, 3),
         "at": time.time(),
     }
+
+
+SECONDS = 1.0
+
+
+class Heartbeat:
+    """Touches `folder/heartbeat` at most once a second, whenever it is called."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "heartbeat"
+        self._next = 0.0
+
+    def __call__(self) -> None:
+        """The loop moves."""
+        if (now := time.monotonic()) >= self._next:
+            self._next = now + SECONDS
+            with suppress(OSError):  # a full disk is the recorder's to tell
+                self._file.touch()
+
+    def follow(self, network: nn.Module) -> None:
+        """Beat at every pass through `network`: each token that is sampled with it, each part of an update."""
+        # A plain function: a bound method would be copied together with a network that is copied.
+        network.register_forward_pre_hook(lambda *_: self())

@@ -3,28 +3,52 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from workbench.agent.spans import Spans
 from workbench.batch import Batch
 from workbench.diagnostics.evidence import Evidence
-from workbench.learn import optimizers
-from workbench.learn.crew import Crew
-from workbench.learn.critic import Critic
-from workbench.learn.microbatch import by_tokens
-from workbench.learn.policy import autocast, log_probs
+from workbench.learn.networks import Critic, autocast, by_tokens, log_probs
 from workbench.learn.probe import Probe
 from workbench.learn.rollouts import critic_values, trainer_log_probs
 from workbench.objective.algorithm import Algorithm
 from workbench.objective.early_stop import EarlyStop, MeanKL
 from workbench.objective.pipeline import LossTerms, Normaliser, clipped_loss, policy_loss, statistics
 from workbench.objective.value import positions, value_loss
-from workbench.spec import ComputeSettings, LearnSettings
+from workbench.spec import ComputeSettings, LearnSettings, OptimizerSettings
+
+
+def optimizer_of(parameters: Iterable[nn.Parameter], settings: OptimizerSettings) -> torch.optim.Optimizer:
+    """The optimizer that `settings` names, over `parameters`."""
+    if settings.kind == "sgd":
+        return torch.optim.SGD(
+            parameters, lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay, foreach=True
+        )
+    return torch.optim.AdamW(
+        parameters,
+        lr=settings.lr,
+        betas=(settings.beta1, settings.beta2),
+        weight_decay=settings.weight_decay,
+        fused=True,
+    )
+
+
+def norm(gradients: Sequence[Tensor]) -> float:
+    """Global L2 norm over all tensors; NaN or Inf when a gradient is not finite."""
+    return float(torch.nn.utils.get_total_norm(gradients, foreach=True))
+
+
+def clip(gradients: Sequence[Tensor], total: float, limit: float | None) -> float:
+    """Scale the gradients in place so that their norm is at most `limit`; returns the norm afterwards."""
+    if limit is None or not total > limit:
+        return total
+    torch._foreach_mul_(list(gradients), limit / total)
+    return limit
 
 
 @dataclass(frozen=True)
@@ -59,15 +83,14 @@ class Learner:
     updates: int = 0  # since the start of the run; decides when the true clipping bias is measured
     compute: ComputeSettings = field(default_factory=ComputeSettings)
     spans: Spans | None = None  # tells thoughts, searches and answers apart in the evidence
-    crew: Crew = field(default_factory=Crew)  # the processes that share the passes
     skipped: bool = False  # whether the early stop left out the policy's last step
 
     def __post_init__(self) -> None:
         self.probe = Probe(self.algorithm, self.temperature)
         self.policy_parameters = [p for p in self.policy.parameters() if p.requires_grad]
-        self.policy_optimizer = optimizers.build(self.policy_parameters, self.settings.policy)
+        self.policy_optimizer = optimizer_of(self.policy_parameters, self.settings.policy)
         self.critic_parameters = [] if self.critic is None else list(self.critic.parameters())
-        self.critic_optimizer = optimizers.build(self.critic_parameters, self.settings.critic) if self.critic else None
+        self.critic_optimizer = optimizer_of(self.critic_parameters, self.settings.critic) if self.critic else None
 
     @property
     def early_stop(self) -> EarlyStop:
@@ -91,8 +114,10 @@ class Learner:
         if self.compute.micro_batch_tokens is not None:
             # Rows of like length share a micro-batch; every row carries its trajectory, so their order says nothing.
             batch = batch.rows(batch.length.argsort(descending=True, stable=True))
-        self.crew.call("train", self.settings, batch)
-        scalars = probed | self.train(batch)
+        scalars = probed | self._update_policy(batch)
+        if self.critic is not None:
+            scalars |= self._update_critic(batch)
+        self.updates += 1
         terms, log_prob = self._seen.terms, self._seen.log_prob
         scalars["non_finite"] = float(len(non_finite(scalars)))
         assert batch.advantages is not None
@@ -130,36 +155,13 @@ class Learner:
             scalars={name: [value] for name, value in scalars.items()},
         )
 
-    def train(self, batch: Batch) -> dict[str, float | None]:
-        """One optimizer step of policy and critic, and the numbers of it."""
-        scalars = self._update_policy(batch)
-        if self.critic is not None:
-            scalars |= self._update_critic(batch)
-        self.updates += 1
-        return scalars
-
     def log_probs(self, batch: Batch) -> Tensor:
         """Log-probs of the batch under the policy as it is, (B, T), without a graph."""
-        self.crew.call("log_probs", batch)
-        return self._by_rows(batch, lambda part: trainer_log_probs(self.policy, part, self.temperature, self.compute))
+        return trainer_log_probs(self.policy, batch, self.temperature, self.compute)
 
     def values(self, batch: Batch) -> Tensor | None:
         """Values of the batch under the critic as it is, (B, T), without a graph; None without a critic."""
-        critic = self.critic
-        if critic is None:
-            return None
-        self.crew.call("values", batch)
-        return self._by_rows(batch, lambda part: critic_values(critic, part, self.compute))
-
-    def _by_rows(self, batch: Batch, measure: Callable[[Batch], Tensor]) -> Tensor:
-        """(B, T), each process its share of the rows; those of like length are dealt round."""
-        if self.crew.size == 1:
-            return measure(batch)
-        order = batch.length.argsort(descending=True, stable=True)
-        shares = [order[i :: self.crew.size] for i in range(min(self.crew.size, len(order)))]
-        found = self.crew.gather([(i, measure(batch.rows(rows))) for i, rows in self.crew.share(shares)])
-        measured = torch.cat(found)
-        return measured.new_zeros(batch.tokens.shape).index_copy(0, torch.cat(shares), measured)
+        return None if self.critic is None else critic_values(self.critic, batch, self.compute)
 
     def _update_policy(self, batch: Batch) -> dict[str, float | None]:
         settings, stabilise = self.settings, self.algorithm.stabilise
@@ -171,8 +173,8 @@ class Learner:
         sums = self._statistics(micros)
         # Gradients of what the clip took from the loss, and of all that the loss holds beside the clipped surrogate.
         bias, beside = ([torch.zeros_like(p) for p in self.policy_parameters if measure_bias] for _ in range(2))
-        seen: list[tuple[int, _Seen]] = []
-        for place, micro in self.crew.share(micros):
+        seen: list[_Seen] = []
+        for micro in micros:
             log_prob, entropy = self._log_probs(micro, bool(settings.entropy_coef))
             out = policy_loss(self.algorithm, micro, log_prob, normaliser=whole, statistics=sums)
             loss = out.loss
@@ -191,11 +193,10 @@ class Learner:
             log_prob.retain_grad()  # not before: the passes above would add theirs to the weight of the tokens
             loss.backward()
             assert log_prob.grad is not None
-            seen.append((place, _Seen(out.terms, log_prob.detach(), entropy.detach(), log_prob.grad)))
-        self._seen = _Seen.join(self.crew.gather(seen))
+            seen.append(_Seen(out.terms, log_prob.detach(), entropy.detach(), log_prob.grad))
+        self._seen = _Seen.join(seen)
         terms = self._seen.terms
-        gradients = self._summed(self.policy_parameters)
-        bias, beside = self.crew.sum(bias), self.crew.sum(beside)
+        gradients = [p.grad for p in self.policy_parameters if p.grad is not None]
         scalars: dict[str, float | None] = dict.fromkeys(("clip_bias_norm", "clip_bias_ratio", "clip_bias_cosine"))
         if measure_bias:
             scalars |= _bias_scalars(list(torch._foreach_sub(gradients, beside)), bias)
@@ -204,8 +205,8 @@ class Learner:
             gradients, factor = stabilise.on_gradient(gradients, bias)
             for parameter, gradient in zip(self.policy_parameters, gradients, strict=True):
                 parameter.grad = gradient
-        before = optimizers.norm(gradients)
-        after = optimizers.clip(gradients, before, settings.policy.max_grad_norm)
+        before = norm(gradients)
+        after = clip(gradients, before, settings.policy.max_grad_norm)
         self.skipped = self.early_stop.skips(terms.log_ratio, terms.mask)
         if math.isfinite(before) and not self.skipped:  # a step along NaN would destroy what a post-mortem needs
             self.policy_optimizer.step()
@@ -226,17 +227,8 @@ class Learner:
         if len(micros) == 1 or not self.algorithm.stabilise.needs_statistics:
             return None
         with torch.no_grad():
-            mine = self.crew.share(micros)
-            parts = [(place, statistics(self.algorithm, micro, self._log_probs(micro)[0])) for place, micro in mine]
-        return torch.stack([part for part in self.crew.gather(parts) if part is not None]).sum(0)
-
-    def _summed(self, parameters: list[torch.nn.Parameter]) -> list[Tensor]:
-        """The gradients of `parameters`, summed over the processes that share the batch."""
-        if self.crew.size > 1:
-            mine = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-            for parameter, gradient in zip(parameters, self.crew.sum(mine), strict=True):
-                parameter.grad = gradient
-        return [p.grad for p in parameters if p.grad is not None]
+            parts = [statistics(self.algorithm, micro, self._log_probs(micro)[0]) for micro in micros]
+        return torch.stack([part for part in parts if part is not None]).sum(0)
 
     def _update_critic(self, batch: Batch) -> dict[str, float | None]:
         assert self.critic is not None
@@ -244,18 +236,19 @@ class Learner:
         self.critic_optimizer.zero_grad()
         where = self.algorithm.advantage.critic_mask
         count = positions(batch, where).sum()
-        seen: list[tuple[int, tuple[Tensor, float]]] = []
-        for place, micro in self.crew.share(self._micro_batches(batch)):
+        values: list[Tensor] = []
+        losses: list[float] = []
+        for micro in self._micro_batches(batch):
             with autocast(self.policy.device, self.compute):
                 value = _padded(self.critic(_unpadded(micro)), micro)
             loss = value_loss(value, micro, self.settings.value_clip, where, count)
             loss.backward()
-            seen.append((place, (value.detach(), float(loss.detach()))))
-        values, losses = zip(*self.crew.gather(seen), strict=True)
+            values.append(value.detach())
+            losses.append(float(loss.detach()))
         self._values = torch.cat(values)
-        gradients = self._summed(self.critic_parameters)
-        before = optimizers.norm(gradients)
-        optimizers.clip(gradients, before, self.settings.critic.max_grad_norm)
+        gradients = [p.grad for p in self.critic_parameters if p.grad is not None]
+        before = norm(gradients)
+        clip(gradients, before, self.settings.critic.max_grad_norm)
         if math.isfinite(before):
             self.critic_optimizer.step()
         return {"value_loss": sum(losses), "critic_grad_norm": before}
@@ -271,7 +264,7 @@ class Learner:
     def _micro_batches(self, batch: Batch) -> list[Batch]:
         if self.compute.micro_batch_tokens is not None:
             return [batch.rows(rows) for rows in by_tokens(batch.length, self.compute.micro_batch_tokens)]
-        size = self.settings.micro_batch or math.ceil(len(batch.tokens) / self.crew.size)
+        size = self.settings.micro_batch or len(batch.tokens)
         if size >= len(batch.tokens):
             return [batch]
         return [batch.rows(rows) for rows in torch.arange(len(batch.tokens)).split(size)]
@@ -299,7 +292,7 @@ def _bias_scalars(clipped: list[Tensor], taken: list[Tensor]) -> dict[str, float
     J = -loss (2511.20718, lemma 4.2). NULL where a norm is 0.
     """
     unclipped = torch._foreach_add(clipped, taken)
-    bias, free = optimizers.norm(taken), optimizers.norm(unclipped)
+    bias, free = norm(taken), norm(unclipped)
     inner = float(sum((a * b).sum() for a, b in zip(taken, unclipped, strict=True)))
     return {
         "clip_bias_norm": bias,

@@ -1,4 +1,4 @@
-"""The warm start: imitation on noisy scripted episodes, cached by the hash of everything that shapes it."""
+"""The weights that a run starts from: a model by its name, or a small policy that imitates demonstrations."""
 
 from __future__ import annotations
 
@@ -6,16 +6,66 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from workbench.learn.locate import locate
-from workbench.spec import RunSettings
+from workbench.spec import InputError, RunSettings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]  # no pickles, no code
+
+
+def locate(model: str) -> Path:
+    """The folder of `model`: itself, or the hub's files of it in the Hugging Face cache, downloaded on first use.
+
+    Raises InputError when there is no such folder and the hub gives no such model (unknown, gated, or no network).
+    """
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder
+    if not _NAME.fullmatch(model):
+        raise InputError(f"no folder '{model}' for model; give a folder, or a name of the hub like 'Qwen/Qwen2.5-0.5B'")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(model, allow_patterns=_FILES))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"model '{model}' is no folder here, and the Hugging Face hub did not give it: {reason}. Download it where "
+            f"there is a network (`hf download {model}`) and set model to its folder"
+        ) from error
+
+
+def tokenizer_of(folder: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model's folder; one without a padding token pads with <eos>, which no mask lets through.
+
+    Raises InputError when the folder holds none that can be read without running its code.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        loaded: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(f"no tokenizer in '{folder}': {reason}; save it there: tokenizer.save_pretrained") from error
+    if loaded.pad_token_id is None:
+        loaded.pad_token = loaded.eos_token or loaded.convert_ids_to_tokens(0)
+    found: PreTrainedTokenizerBase = loaded
+    return found
+
 
 # The code that decides the demonstrated text, the network and the imitation: when it changes, so may the weights.
-_CODE = ("agent/*.py", "agent/worlds/*.py", "agent/retrievers/*.py", "learn/warmstart.py", "learn/policy.py")
+_CODE = ("agent/*.py", "agent/worlds/*.py", "agent/retrievers/*.py", "learn/warmstart.py", "learn/networks.py")
 
 
 def key(settings: RunSettings) -> str:
@@ -65,12 +115,12 @@ def _imitate(settings: RunSettings, folder: Path) -> None:
 
     from workbench.agent.episode import collate
     from workbench.agent.worlds.build import demonstrations_of, tokenizer_of
-    from workbench.learn import policy
+    from workbench.learn import networks
 
     warm = settings.warmstart
     torch.set_num_threads(settings.threads)
     tokenizer = tokenizer_of(settings.world)
-    model = policy.create(settings.policy, tokenizer, warm.seed)
+    model = networks.create(settings.policy, tokenizer, warm.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=warm.lr, betas=(0.9, 0.99), weight_decay=0.01, fused=True)
     # Constant, then down to zero over the last fifth: decaying all the way left 200 steps with nothing learned.
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -85,7 +135,7 @@ def _imitate(settings: RunSettings, folder: Path) -> None:
         # questions of one number of hops, and the third hop is then not learned.
         for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
             part = collate(half, tokenizer.pad_token_id)
-            log_prob, _ = policy.log_probs(model, part.tokens)
+            log_prob, _ = networks.log_probs(model, part.tokens)
             (-torch.where(part.mask, log_prob, 0).sum() / written).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -138,8 +138,8 @@ class NoStabiliser(Stabiliser):
 class _Scoped(Stabiliser):
     """A stabiliser with a batch statistic: of the micro-batch (the fork of 2511.20718) or of the whole minibatch.
 
-    With scope `micro` the update depends on how the minibatch is split: `learn.micro_batch`,
-    `compute.micro_batch_tokens`, and `compute.processes`, which without those gives each process a micro-batch.
+    With scope `micro` the update depends on how the minibatch is split: `learn.micro_batch`
+    and `compute.micro_batch_tokens`.
     """
 
     scope: Scope = "micro"
@@ -171,8 +171,8 @@ class RmsBatch(_Scoped, _Rms):
     """One factor for the (micro-)batch: S-PPO and ST-PPO in the fork of 2511.20718 (`variance_reduction`, tau 3).
 
     It scales the surrogate alone: where it fires, KL and entropy terms weigh more beside it. With scope `micro` the
-    factors depend on the split into micro-batches (`learn.micro_batch`, `compute.micro_batch_tokens` and
-    `compute.processes`); with `global` they do not.
+    factors depend on the split into micro-batches (`learn.micro_batch` and
+    `compute.micro_batch_tokens`); with `global` they do not.
     """
 
     kind: ClassVar[str] = "rms_batch"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from workbench.diagnostics.events import Event
+from workbench.diagnostics.rules import Event
 from workbench.spec import BATCH_FOLDER, BATCH_FORMAT, BatchesSettings
 
 MB = 10**6

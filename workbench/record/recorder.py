@@ -13,16 +13,13 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from workbench.diagnostics import CATALOGUE, measure
-from workbench.diagnostics.alarms import AlarmWatch
 from workbench.diagnostics.collapse import Watch
 from workbench.diagnostics.declare import dictionary
-from workbench.diagnostics.events import Event
 from workbench.diagnostics.evidence import StepEvidence
-from workbench.diagnostics.guard import GuardWatch
+from workbench.diagnostics.rules import GUARD_RULES, Event, RuleWatch, alarms
 from workbench.record.blackbox import BlackBox
-from workbench.record.schema import schema_of
+from workbench.record.schema import Decode, sample, schema_of, token_rows
 from workbench.record.segments import SegmentWriter, chosen
-from workbench.record.token_rows import Decode, sample, token_rows
 from workbench.spec import RunSettings
 
 # Wall times and memory differ from session to session, so no watch may see them.
@@ -44,7 +41,7 @@ class Recorder:
         self.history: list[dict[str, float | None]] = []  # what the watches saw, a row per step; JSON-able
         self._writer = SegmentWriter(folder, settings.record.flush_seconds)
         self._box: BlackBox | None = BlackBox(folder, settings.record.batches)
-        self._watch, self._alarms, self._guard = self._watches()
+        self._watch, self._rules = self._watches()
         self._seconds: float | None = None
         self._boxed = 0.0  # seconds that the batch of this step took
         if not self._writer.files("diagnostic"):
@@ -134,7 +131,7 @@ class Recorder:
     def replay(self, history: Sequence[Mapping[str, float | None]]) -> None:
         """Take up the watches of a checkpoint: show them its `history` again, without writing events twice."""
         self.history = []
-        self._watch, self._alarms, self._guard = self._watches()
+        self._watch, self._rules = self._watches()
         if self._box is not None:
             self._box.forget()
         for row in history:
@@ -170,20 +167,16 @@ class Recorder:
     ) -> None:
         self.close()
 
-    def _watches(self) -> tuple[Watch, AlarmWatch, GuardWatch]:
+    def _watches(self) -> tuple[Watch, RuleWatch]:
         watch = Watch(self.settings.collapse, self.settings.learn.episodes, self.group)
-        return watch, AlarmWatch(CATALOGUE), GuardWatch()
+        return watch, RuleWatch((*alarms(CATALOGUE), *GUARD_RULES))
 
     def _see(
         self, step: int, row: Mapping[str, float | None], mismatches: Sequence[tuple[int, int]] = ()
     ) -> list[Event]:
         seen = {k: v for k, v in row.items() if v is not None and not k.startswith(TIMED)}
         self.history.append({"step": step, **seen})
-        events = [
-            *self._watch.step(step, seen),
-            *self._alarms.step(step, seen),
-            *self._guard.step(step, seen, mismatches),
-        ]
+        events = [*self._watch.step(step, seen), *self._rules.step(step, seen, mismatches)]
         if self._box is not None:
             self._box.see(step, events, self._watch.brink)
         return events
@@ -196,7 +189,7 @@ class NullRecorder(Recorder):
         self.settings, self.run_id, self.decode, self.group = settings, "", None, 1
         self.history = []
         self._seconds, self._boxed, self._box = None, 0.0, None
-        self._watch, self._alarms, self._guard = self._watches()
+        self._watch, self._rules = self._watches()
 
     def rows(self, table: str, columns: Mapping[str, Any]) -> None:
         """Forget the rows."""

@@ -1,6 +1,5 @@
 """Counterfactual replay: what other algorithms would have done with a stored training batch."""
 
-from workbench.replay.gradients import Gradients, Network, gradients
-from workbench.replay.play import Played, Replay, play
+from workbench.replay.play import Gradients, Network, Played, Replay, gradients, play
 
 __all__ = ["Gradients", "Network", "Played", "Replay", "gradients", "play"]

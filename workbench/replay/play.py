@@ -1,30 +1,37 @@
-"""Every algorithm on every update of a stored step."""
+"""Every algorithm on every update of a stored step: the trainer's own loss, token weights, and true gradients.
+
+g = J' w, J the Jacobian of the log-probs and w = d loss / d log-prob: one forward pass serves every algorithm.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from workbench.objective import Algorithm
-from workbench.replay.advantages import Advantages, unanswerable
-from workbench.replay.cells import Cells, Stretches, of_algorithm, shared
-from workbench.replay.load import Loaded
-from workbench.replay.surrogate import Cut, Weighed, weigh
+from workbench.batch import Batch
+from workbench.objective import Algorithm, LossTerms, Normaliser, clipped_loss, policy_loss, statistics
+from workbench.objective.ratio import LOG_LIMIT
+from workbench.replay.batch import Loaded, unanswerable
+from workbench.replay.tables import Columns, folded
 from workbench.spec import InputError
-from workbench.store.stored import StoredBatch, StoredUpdate
+from workbench.store.batches import StoredBatch, StoredUpdate
 
 
 @dataclass(frozen=True)
 class Played:
-    """What one algorithm would have done in one update: scalars of the loss, cells by trajectory and turn."""
+    """What one algorithm would have done in one update: scalars of the loss, sums by trajectory and turn."""
 
     algorithm: str
     own: bool  # it is the one that ran
     update: int
     scalars: Mapping[str, float | None]
-    cells: Cells
+    cells: Columns  # trajectory, turn_index, and what `tables.folded` keeps
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,7 @@ class Replay:
     played: tuple[Played, ...]
     reasons: Mapping[str, str]
     advantage_gap: float | None  # max |A re-estimated - A trained on| of the algorithm that ran
-    tokens: Mapping[tuple[str, int], tuple[Cut, Weighed]]  # of the updates that hold the trajectory asked for
+    tokens: Mapping[tuple[str, int], Columns]  # of the trajectory that was asked for, by label and update
 
 
 @torch.no_grad()
@@ -57,30 +64,22 @@ def play(
     chosen = _chosen(stored, updates)
     if trajectory is not None and trajectory not in set(stored.trajectory.tolist()):
         raise InputError(f"step {stored.step} has no trajectory {trajectory}; there are 0 to {len(stored.tokens) - 1}")
-    loaded = Loaded(stored, dtype)
-    mine = algorithms[own]
-    reasons = {label: unanswerable(a, mine, loaded.batch) for label, a in algorithms.items() if label != own}
-    able = {label: a for label, a in algorithms.items() if not reasons.get(label)}
-    advantages = Advantages(loaded, mine)
+    loaded = Loaded(stored, algorithms[own], dtype)
+    reasons = {label: unanswerable(a, loaded.own, loaded.batch) for label, a in algorithms.items() if label != own}
     played: list[Played] = []
-    kept: dict[tuple[str, int], tuple[Cut, Weighed]] = {}
+    kept: dict[tuple[str, int], Columns] = {}
     for update in chosen:
-        cuts: dict[int, tuple[Cut, Stretches, Cells]] = {}
-        for label, algorithm in able.items():
-            whole = advantages.batch(algorithm)
-            key = whole.mask.data_ptr()  # algorithms that select alike share the very same mask
-            if key not in cuts:
-                cut = Cut.of(loaded, whole, update)
-                at = Stretches.of(cut)
-                cuts[key] = cut, at, shared(cut, at)
-            cut, at, common = cuts[key]
-            weighed = weigh(algorithm, cut, whole)
-            played.append(
-                Played(label, label == own, update.index, _scalars(weighed), of_algorithm(weighed, at, common))
-            )
+        for label, algorithm in algorithms.items():
+            if reasons.get(label):
+                continue
+            weighed = weigh(algorithm, loaded, update)
+            tokens = _tokens(weighed, loaded, update)
+            cells = folded(tokens, ("trajectory", "turn_index"))
+            played.append(Played(label, label == own, update.index, _scalars(weighed.terms), cells))
             if trajectory is not None and trajectory in stored.trajectory[update.rows]:
-                kept[label, update.index] = cut, weighed
-    gap = None if any(u.mask is not None for u in stored.updates) else advantages.gap()
+                here = tokens["trajectory"] == trajectory
+                kept[label, update.index] = {name: x[here] for name, x in tokens.items()}
+    gap = None if any(u.mask is not None for u in stored.updates) else loaded.gap()
     return Replay(stored, own, tuple(played), {k: v for k, v in reasons.items() if v}, gap, kept)
 
 
@@ -92,9 +91,8 @@ def _chosen(stored: StoredBatch, updates: Sequence[int] | None) -> list[StoredUp
     return [stored.updates[index] for index in (known if updates is None else sorted(set(updates)))]
 
 
-def _scalars(weighed: Weighed) -> dict[str, float | None]:
+def _scalars(terms: LossTerms) -> dict[str, float | None]:
     """What the trainer logs of the loss; a stabiliser that acts on the gradient has no factor here (NULL)."""
-    terms = weighed.terms
     return {
         "policy_loss": float(terms.policy_loss),
         "kl_loss": float(terms.kl_loss),
@@ -104,3 +102,214 @@ def _scalars(weighed: Weighed) -> dict[str, float | None]:
         "clipped_rms": terms.clipped_rms,
         "unclipped_rms": terms.unclipped_rms,
     }
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """The batch of an update, the terms of its loss, and d loss / d log-prob of every token, (b, T)."""
+
+    batch: Batch
+    terms: LossTerms
+    weight: Tensor
+
+
+def weigh(algorithm: Algorithm, loaded: Loaded, update: StoredUpdate) -> Weighed:
+    """Loss and token weights of the update, pass by pass as the trainer took them."""
+    terms: list[LossTerms] = []
+
+    def loss(algorithm: Algorithm, part: Batch, log_prob: Tensor, count: Normaliser, sums: Tensor | None) -> Tensor:
+        out = policy_loss(algorithm, part, log_prob, normaliser=count, statistics=sums)
+        terms.append(out.terms)
+        return out.loss
+
+    batch = loaded.minibatch(algorithm, update)
+    weight = _by_pass(loss, algorithm, batch, loaded, update)
+    return Weighed(batch, LossTerms.join(terms), weight)
+
+
+def clipped_weight(algorithm: Algorithm, loaded: Loaded, update: StoredUpdate) -> Tensor:
+    """d (what the clip took from the loss) / d log-prob of every token, (b, T): through the network it becomes -C."""
+
+    def lost(algorithm: Algorithm, part: Batch, log_prob: Tensor, count: Normaliser, sums: Tensor | None) -> Tensor:
+        return clipped_loss(algorithm, part, log_prob, normaliser=count, statistics=sums)
+
+    return _by_pass(lost, algorithm, loaded.minibatch(algorithm, update), loaded, update)
+
+
+def _by_pass(
+    loss: Callable[[Algorithm, Batch, Tensor, Normaliser, Tensor | None], Tensor],
+    algorithm: Algorithm, batch: Batch, loaded: Loaded, update: StoredUpdate,
+) -> Tensor:  # fmt: skip
+    """d loss / d log-prob of every token, (b, T), summed up over the micro-batches of the update."""
+    # Batches stored before the budget was were trained with the width of the minibatch in its place.
+    algorithm = algorithm.within(float(loaded.stored.meta.get("completion_budget") or batch.length.max()))
+    log_prob = loaded.number(update.log_prob)
+    rows = torch.arange(len(log_prob)).split(list(update.passes))
+    pieces = [(batch.rows(r), log_prob[r]) for r in rows] if len(rows) > 1 else [(batch, log_prob)]
+    sums = None
+    if len(pieces) > 1 and algorithm.stabilise.needs_statistics:
+        found = [statistics(algorithm, *piece) for piece in pieces]
+        sums = torch.stack([one for one in found if one is not None]).sum(0)
+    count = Normaliser.of(batch, len(pieces), algorithm.correction)
+    weights: list[Tensor] = []
+    for part, values in pieces:
+        leaf = values.detach().requires_grad_()
+        with torch.enable_grad():
+            weights += torch.autograd.grad(loss(algorithm, part, leaf, count, sums), leaf)
+    return torch.cat(weights)
+
+
+def _tokens(weighed: Weighed, loaded: Loaded, update: StoredUpdate) -> Columns:
+    """Columns (M,) of the trained tokens of an update, in order of sequence and position."""
+    batch, terms = weighed.batch, weighed.terms
+    assert batch.advantages is not None
+    index = batch.mask.reshape(-1).nonzero().squeeze(1)
+    row, position = np.divmod(index.numpy(), batch.mask.shape[1])
+
+    def at(x: Tensor) -> Tensor:
+        return x.expand_as(batch.mask).reshape(-1).index_select(0, index)
+
+    def flag(x: Tensor) -> Tensor:
+        return at(x).to(loaded.dtype)
+
+    log_ratio = at(loaded.number(update.log_prob)) - at(batch.log_prob_old)
+    ratio, unit, weight = log_ratio.clamp(-LOG_LIMIT, LOG_LIMIT).exp(), at(terms.ratio), at(weighed.weight)
+    columns = {
+        "n_tokens": torch.ones_like(ratio), "log_ratio": log_ratio, "ratio": ratio, "ratio_squared": ratio.square(),
+        "unit": unit, "unit_squared": unit.square(), "low": flag(terms.active_low), "high": flag(terms.active_high),
+        "out": flag(terms.out_of_range), "dual": flag(terms.dual), "factor": at(terms.factor),
+        "advantage": at(batch.advantages), "weight": weight, "weight_abs": weight.abs(), "ratio_high": ratio,
+        "ratio_low": ratio, "unit_high": unit, "unit_low": unit, "turn_index": at(batch.turn),
+    }  # fmt: skip
+    return {
+        "trajectory": loaded.stored.trajectory[update.rows][row],
+        "position": position,
+        "token_id": loaded.stored.tokens[update.rows].reshape(-1)[index.numpy()],
+        **{name: x.numpy() for name, x in columns.items()},
+    }
+
+
+APART = 1e-3  # nats between a log-prob that was stored and the one that the weights give
+
+
+class Network(Protocol):
+    """The policy of the step, with the weights of its start, which the replay changes."""
+
+    parameters: Sequence[Tensor]
+
+    def log_probs(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropies (b, t), both with gradient, of tokens (b, t); needed at `mask` only."""
+        ...
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """grad_norm, clip_bias_norm and gradient_cosine of (label, update); `reason`: why later updates have none."""
+
+    found: Mapping[tuple[str, int], Mapping[str, float | None]]
+    reason: str
+
+
+def gradients(stored: StoredBatch, algorithms: Mapping[str, Algorithm], replay: Replay, network: Network) -> Gradients:
+    """The gradients of the updates and algorithms that `replay` answers for.
+
+    The weights of an update are reached by taking the updates before it again, which needs SGD without momentum; they
+    are believed where their log-probs are the stored ones. Entropy bonus included, gradient clipping not (as logged).
+    """
+    loaded = Loaded(stored, algorithms[replay.own], torch.float32)
+    wanted = {(p.algorithm, p.update) for p in replay.played}
+    last = max(update for _, update in wanted)
+    found: dict[tuple[str, int], Mapping[str, float | None]] = {}
+    for update in stored.updates[: last + 1]:
+        labels = [label for label in algorithms if (label, update.index) in wanted]
+        on = update.index < last
+        taken, apart = _taken(loaded, algorithms, {replay.own, *labels}, update, network)
+        if not apart <= APART:
+            return Gradients(found, _unlike(update.index, apart))
+        mine = taken[replay.own][0]
+        for label in labels:
+            g, bias = taken[label]
+            found[label, update.index] = {
+                "grad_norm": _norm(g),
+                "clip_bias_norm": _norm(bias),
+                "gradient_cosine": _cosine(g, mine),
+            }
+        if on and (reason := _step(stored.meta["learn"]["policy"], update, network, mine)):
+            return Gradients(found, reason)
+    return Gradients(found, "")
+
+
+def _taken(
+    loaded: Loaded, algorithms: Mapping[str, Algorithm], labels: set[str], update: StoredUpdate, network: Network
+) -> tuple[dict[str, tuple[list[Tensor], list[Tensor]]], float]:  # fmt: skip
+    """Gradients of the loss and of what the clip took from it, by label; max |log-prob - the stored one|."""
+    stored, coefficient = loaded.stored, float(loaded.stored.meta["learn"]["entropy_coef"])
+    weights = {
+        label: (weigh(algorithms[label], loaded, update).weight, clipped_weight(algorithms[label], loaded, update))
+        for label in labels
+    }
+    trained = update.mask if update.mask is not None else stored.mask[update.rows]
+    count = max(1, int(trained.sum()))
+    sums = {label: (_zeros(network), _zeros(network)) for label in labels}
+    apart, start = 0.0, 0
+    for size in update.passes:
+        part = slice(start, start + size)
+        start += size
+        width = int(stored.length[update.rows[part]].max())
+        tokens = torch.from_numpy(stored.tokens[update.rows[part], :width]).long()
+        mask = torch.from_numpy(trained[part, :width])
+        with torch.enable_grad():
+            log_prob, entropy = network.log_probs(tokens, mask)
+        was = torch.from_numpy(update.log_prob[part, :width])
+        apart = max(apart, float(torch.where(mask, (log_prob.detach() - was).abs(), 0).max()))
+        for label, pair in weights.items():
+            for total, weight, bonus in zip(sums[label], pair, (coefficient, 0.0), strict=True):
+                outputs, weighs = [log_prob], [weight[part, :width]]
+                if bonus:
+                    outputs, weighs = [*outputs, entropy], [*weighs, -bonus * mask.to(entropy.dtype) / count]
+                made = torch.autograd.grad(outputs, network.parameters, weighs, retain_graph=True)
+                torch._foreach_add_(total, made)
+    final: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
+    for label, (g, bias) in sums.items():
+        stabilise = algorithms[label].stabilise
+        final[label] = (stabilise.on_gradient(g, bias)[0] if stabilise.needs_bias else g, bias)
+    return final, apart
+
+
+def _step(optimizer: Mapping[str, Any], update: StoredUpdate, network: Network, gradient: Sequence[Tensor]) -> str:
+    """Take the update that the trainer took; what stands in the way, empty where nothing does."""
+    if optimizer["kind"] != "sgd" or optimizer["momentum"]:
+        kind = "SGD with momentum" if optimizer["kind"] == "sgd" else "AdamW"
+        return (
+            f"true gradients after update {update.index} are NULL: weights are stored at the start of a step, and "
+            f"{kind} cannot be taken again without its state"
+        )
+    before, after, lr = (update.scalars.get(name) for name in ("grad_norm", "grad_norm_after", "lr"))
+    if before is None or after is None or lr is None or not math.isfinite(before):
+        return f"true gradients after update {update.index} are NULL: the trainer's step there is not known"
+    scale = after / before if before else 1.0
+    with torch.no_grad():
+        for parameter, g in zip(network.parameters, gradient, strict=True):
+            parameter.add_(g * scale + optimizer["weight_decay"] * parameter, alpha=-lr)
+    return ""
+
+
+def _unlike(update: int, apart: float) -> str:
+    return (
+        f"true gradients from update {update} on are NULL: with the stored weights its log-probs differ by "
+        f"{apart:.2g} nats from those of the run"
+    )
+
+
+def _zeros(network: Network) -> list[Tensor]:
+    return [torch.zeros_like(p) for p in network.parameters]
+
+
+def _norm(tensors: Sequence[Tensor]) -> float:
+    return float(torch.stack([torch.linalg.vector_norm(t.double()) for t in tensors]).norm())
+
+
+def _cosine(a: Sequence[Tensor], b: Sequence[Tensor]) -> float | None:
+    length = _norm(a) * _norm(b)
+    inner = sum(float((x.double() * y.double()).sum()) for x, y in zip(a, b, strict=True))
+    return inner / length if length else None

@@ -1,17 +1,143 @@
-"""The tables of a replay: by update, by turn index, by turn of a trajectory, by token. None = not measured."""
+"""The tables of a replay: by update, by turn index, by turn of a trajectory, by token. None = not measured.
+
+Their columns are declared once, for the answers, the docs and the app.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.replay.cells import HIGHEST, LOWEST, SUMS, Cells
-from workbench.replay.columns import CULPRITS, LOGGED, SUMMARY, TOKENS, TURNS
-from workbench.replay.play import Played, Replay
 from workbench.spec import Column
+
+if TYPE_CHECKING:
+    from workbench.replay.play import Played, Replay
+
+_WHO = (
+    Column("algorithm", "VARCHAR", "Name of the algorithm, or of the variant; the one that ran stands first."),
+    Column("own", "BOOLEAN", "True for the algorithm that ran."),
+)
+_UPDATE = Column("update", "BIGINT", "Optimizer update of the step, from 0; NULL: all updates that were asked for.")
+_TRAJECTORY = Column("trajectory", "BIGINT", "Index of the trajectory in the batch of its step.")
+_TURN = Column("turn_index", "BIGINT", "Turn of the trajectory, from 1.")
+_N = Column("n_tokens", "BIGINT", "Trained tokens.")
+_SHARES = (
+    Column("gradient_share", "DOUBLE", "sum |d loss / d log-prob| here, over that of the whole."),
+    Column("unit_ratio_mass_frac", "DOUBLE", "sum w here, over that of the whole; w as in unit_ratio_mean."),
+)
+_RATIOS = (
+    Column("ratio_max", "DOUBLE", "Largest token ratio r = exp(log pi - log pi_old)."),
+    Column("unit_ratio_mean", "DOUBLE", "<w>_m, w the ratio that entered the surrogate (token, turn or sequence)."),
+    Column("unit_ratio_max", "DOUBLE", "max w."),
+    Column("unit_ratio_min", "DOUBLE", "min w."),
+    Column("approx_kl", "DOUBLE", "<-(log pi - log pi_old)>_m, nats."),
+)
+_CLIPS = (
+    Column("clip_frac", "DOUBLE", "Share of tokens whose gradient the clip stopped, by either bound."),
+    Column("clip_low_frac", "DOUBLE", "Share stopped by the lower bound."),
+    Column("clip_high_frac", "DOUBLE", "Share stopped by the upper bound."),
+    Column("dual_clip_frac", "DOUBLE", "Share whose loss the dual clip bounded."),
+    Column(
+        "out_of_range_frac",
+        "DOUBLE",
+        "Share of tokens whose r lies outside the bounds, whatever the sign of A.",
+    ),
+)
+_LOSS = (
+    Column("policy_loss", "DOUBLE", "The surrogate, aggregated; over several updates the mean."),
+    Column("kl_loss", "DOUBLE", "What the KL term adds to the loss."),
+    Column("penalty", "DOUBLE", "What the stabiliser adds to the loss."),
+    Column("stabiliser_ratio", "DOUBLE", "Largest rho = c / n that an RMS stabiliser judged; NULL without one."),
+    Column("stabiliser_factor", "DOUBLE", "Mean factor on the loss; NULL where there is none."),
+    Column("clipped_rms", "DOUBLE", "c, RMS of r A over the tokens out of range."),
+    Column("unclipped_rms", "DOUBLE", "n, RMS of r A over the others."),
+)  # fmt: skip
+_GRADIENT = (
+    Column("grad_norm", "DOUBLE", "||g||, the true gradient of the policy's loss; NULL without --gradients."),
+    Column("clip_bias_norm", "DOUBLE", "||C||, the true clipping bias; likewise."),
+    Column("gradient_cosine", "DOUBLE", "Cosine of g with that of the algorithm that ran; likewise."),
+)
+SUMMARY = (
+    *_WHO, _UPDATE,
+    Column("source", "VARCHAR", "replayed, or logged: what the trainer itself wrote down then."),
+    *_LOSS, *_RATIOS,
+    Column("ess_frac", "DOUBLE", "(sum r)^2 / (n sum r^2): effective sample size of the token ratios, as a share."),
+    Column("unit_ess_frac", "DOUBLE", "The same of w."),
+    *_CLIPS,
+    Column("weight_abs", "DOUBLE", "sum |d loss / d log-prob|: how hard the loss pulls on the log-probs."),
+    *_GRADIENT,
+    Column("reason", "VARCHAR", "Why there is no answer; NULL where there is one."),
+)  # fmt: skip
+TURNS = (
+    *_WHO, _UPDATE, _TURN, _N,
+    Column("advantage", "DOUBLE", "Mean advantage."),
+    *_RATIOS, *_CLIPS,
+    Column("factor", "DOUBLE", "Mean factor of the stabiliser."),
+    *_SHARES,
+)  # fmt: skip
+CULPRITS = (
+    *_WHO,
+    Column("rank", "BIGINT", "Place by gradient_share, from 1."),
+    _TRAJECTORY, *TURNS[3:],
+)  # fmt: skip
+TOKENS = (
+    *_WHO, _UPDATE, _TRAJECTORY,
+    Column("position", "BIGINT", "Position in the trajectory's tokens, the prompt's included, from 0."),
+    _TURN,
+    Column("token_id", "BIGINT", "Vocabulary id."),
+    Column("token", "VARCHAR", "Its text; NULL where the batch was stored without."),
+    Column("log_ratio", "DOUBLE", "log pi - log pi_old, nats."),
+    Column("unit_ratio", "DOUBLE", "w of the token."),
+    Column("advantage", "DOUBLE", "A of the token."),
+    Column("factor", "DOUBLE", "Factor of the stabiliser on it."),
+    Column("clipped", "BOOLEAN", "The clip stopped its gradient."),
+    Column("weight", "DOUBLE", "d loss / d log-prob: below 0 the update makes the token likelier."),
+)  # fmt: skip
+LOGGED = frozenset(c.name for c in (*_LOSS, *_GRADIENT))
+"""Columns of the summary that a trainer logs of each update."""
+
+
+# What is kept of the tokens of a turn: sums, and extremes.
+SUMS = (
+    "n_tokens", "log_ratio", "ratio", "ratio_squared", "unit", "unit_squared", "low", "high", "out", "dual", "factor",
+    "advantage", "weight", "weight_abs",
+)  # fmt: skip
+HIGHEST, LOWEST = ("ratio_high", "unit_high"), ("ratio_low", "unit_low")
+
+
+Columns = Mapping[str, np.ndarray]  # of one length
+
+
+def folded(columns: Columns, keys: Sequence[str] = ()) -> Columns:
+    """One row for each value of `keys` (all rows: without any), sorted: sums and extremes, NaN where one is NaN."""
+    runs = _runs(columns, keys)  # tokens of a turn stand together: what is left to sort is short
+    if not keys:
+        return runs
+    order = np.lexsort([runs[key] for key in reversed(keys)])
+    return _runs({name: x[order] for name, x in runs.items()}, keys)
+
+
+def _runs(columns: Columns, keys: Sequence[str]) -> Columns:
+    """Consecutive rows with equal keys as one row."""
+    begins = np.zeros(len(columns["ratio"]), bool)
+    begins[:1] = True
+    for key in keys:
+        begins[1:] |= columns[key][1:] != columns[key][:-1]
+    starts = np.flatnonzero(begins)
+    found = {key: columns[key][starts] for key in keys}
+    for names, reduce in ((SUMS, np.add), (HIGHEST, np.maximum), (LOWEST, np.minimum)):
+        for name in names:
+            found[name] = (reduce.reduceat(columns[name], starts) if len(starts) else columns[name]).astype(float)
+    return found
+
+
+def rows_of(columns: Columns) -> list[dict[str, Any]]:
+    """The rows as mappings of plain numbers."""
+    values = zip(*(x.tolist() for x in columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in values]
 
 
 @dataclass(frozen=True)
@@ -22,7 +148,7 @@ class Table:
     rows: list[tuple[Any, ...]]
 
     @classmethod
-    def of(cls, columns: Sequence[Column], rows: Iterable[Mapping[str, Any]]) -> Table:
+    def of(cls, columns: Sequence[Column], rows: Iterable[Mapping[Any, Any]]) -> Table:
         """From rows by name; what a row does not say is None."""
         names = tuple(c.name for c in columns)
         return cls(names, [tuple(row.get(name) for name in names) for row in rows])
@@ -32,39 +158,8 @@ class Table:
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
-def grouped(parts: Sequence[Cells], *keys: str) -> dict[tuple[int, ...], dict[str, float]]:
-    """Cells of several updates, added up (extremes: the extreme) by `keys`; () is all of them. Sorted by key."""
-    known, columns = _added(parts, keys)
-    return dict(_chosen(known, columns, range(len(known))))
-
-
-def _added(parts: Sequence[Cells], keys: Sequence[str]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """The values of `keys` that occur, a row each, and the columns of their cells."""
-    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    size = len(joined["turn"])
-    known, place = np.zeros((min(size, 1), 0), np.int64), np.zeros(size, np.int64)
-    if keys:
-        known, place = np.unique(np.stack([joined[key] for key in keys], 1), axis=0, return_inverse=True)
-        place = place.reshape(-1)
-    columns = {name: np.bincount(place, joined[name], len(known)) for name in SUMS}
-    for names, worst, higher in ((HIGHEST, -np.inf, np.maximum), (LOWEST, np.inf, np.minimum)):
-        for name in names:
-            columns[name] = np.full(len(known), worst)
-            with np.errstate(invalid="ignore"):  # NaN stays NaN
-                higher.at(columns[name], place, joined[name])
-    return known, columns
-
-
-def _chosen(
-    known: np.ndarray, columns: Mapping[str, np.ndarray], rows: Sequence[int]
-) -> Iterator[tuple[tuple[int, ...], dict[str, float]]]:
-    """The groups of `rows`, each as its key and its cell."""
-    for row in rows:
-        yield tuple(int(k) for k in known[row]), {name: float(column[row]) for name, column in columns.items()}
-
-
-def measures(cell: Mapping[str, float], whole: Mapping[str, float]) -> dict[str, Any]:
-    """The measured columns of a group of cells; `whole` is what shares are taken of."""
+def measures(cell: Mapping[Any, Any], whole: Mapping[Any, Any]) -> dict[str, Any]:
+    """The measured columns of a row of `folded`; `whole` is what shares are taken of."""
     n = cell["n_tokens"]
     return {
         "ess_frac": _effective(n, cell["ratio"], cell["ratio_squared"]),
@@ -75,7 +170,7 @@ def measures(cell: Mapping[str, float], whole: Mapping[str, float]) -> dict[str,
         "unit_ratio_mean": cell["unit"] / n,
         "unit_ratio_max": cell["unit_high"],
         "unit_ratio_min": cell["unit_low"],
-        "approx_kl": cell["kl"] / n,
+        "approx_kl": -cell["log_ratio"] / n,
         "clip_frac": (cell["low"] + cell["high"]) / n,
         "clip_low_frac": cell["low"] / n,
         "clip_high_frac": cell["high"] / n,
@@ -104,6 +199,14 @@ def _by_label(replay: Replay) -> dict[str, list[Played]]:
     return found
 
 
+def _measured(parts: Sequence[Played], *keys: str) -> Iterator[dict[str, Any]]:
+    """The measured columns of several updates together, one row for each value of `keys`; none without a token."""
+    joined = {name: np.concatenate([part.cells[name] for part in parts]) for name in parts[0].cells}
+    for whole in rows_of(folded(joined)):
+        for cell in rows_of(folded(joined, keys)):
+            yield {**{key: cell[key] for key in keys}, **measures(cell, whole)}
+
+
 def summary(replay: Replay, gradients: Mapping[tuple[str, int], Mapping[str, float | None]] | None = None) -> Table:
     """Each algorithm in all updates together and in each; below the one that ran, what the trainer logged then.
 
@@ -112,23 +215,23 @@ def summary(replay: Replay, gradients: Mapping[tuple[str, int], Mapping[str, flo
     rows: list[dict[str, Any]] = []
     for label, parts in _by_label(replay).items():
         who = {"algorithm": label, "own": parts[0].own}
-        several = [("replayed", p.update, p.scalars, [p.cells]) for p in parts]
-        pooled = _mean([p.scalars for p in parts])
-        every = ("replayed", None, pooled, [p.cells for p in parts])
-        for source, update, scalars, cells in ([every] if len(parts) > 1 else []) + several:
-            whole = grouped(cells).get((), {})
-            found = measures(whole, whole) if whole else {}
-            all_taken = [(gradients or {}).get((label, p.update), {}) for p in parts if update in (None, p.update)]
-            taken = _mean(all_taken)
-            rows.append({**who, "update": update, "source": source, **scalars, **found, **taken})
+        for update, some in _together_and_each(parts):
+            taken = _mean([(gradients or {}).get((label, part.update), {}) for part in some])
+            found = next(_measured(some), {})
+            scalars = _mean([part.scalars for part in some])
+            rows.append({**who, "update": update, "source": "replayed", **scalars, **found, **taken})
         if parts[0].own:
-            told = [(p.update, replay.stored.updates[p.update].scalars) for p in parts]
-            mean = [(None, _mean([scalars for _, scalars in told]))] if len(parts) > 1 else []
-            for update, scalars in [*mean, *told]:
-                known = {name: value for name, value in scalars.items() if name in LOGGED}
+            for update, some in _together_and_each(parts):
+                told = _mean([replay.stored.updates[part.update].scalars for part in some])
+                known = {name: value for name, value in told.items() if name in LOGGED}
                 rows.append({**who, "update": update, "source": "logged", **known})
     rows += [{"algorithm": label, "own": False, "reason": reason} for label, reason in replay.reasons.items()]
     return Table.of(SUMMARY, rows)
+
+
+def _together_and_each(parts: list[Played]) -> list[tuple[int | None, list[Played]]]:
+    """All updates together (None), where there are several, and each by its index."""
+    return [*([(None, parts)] if len(parts) > 1 else []), *((part.update, [part]) for part in parts)]
 
 
 def _mean(parts: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
@@ -142,57 +245,43 @@ def _mean(parts: Sequence[Mapping[str, float | None]]) -> dict[str, float | None
 
 def turns(replay: Replay) -> Table:
     """Each algorithm and turn index, in all updates together and in each."""
-    rows: list[dict[str, Any]] = []
-    for label, parts in _by_label(replay).items():
-        every = [(None, parts)] if len(parts) > 1 else []
-        for update, some in [*every, *((p.update, [p]) for p in parts)]:
-            cells = [p.cells for p in some]
-            whole = grouped(cells).get((), {})
-            for (turn,), cell in grouped(cells, "turn").items():
-                own = {"algorithm": label, "own": some[0].own, "update": update, "turn_index": turn}
-                rows.append({**own, **measures(cell, whole)})
+    rows = [
+        {"algorithm": label, "own": some[0].own, "update": update, **row}
+        for label, parts in _by_label(replay).items()
+        for update, some in _together_and_each(parts)
+        for row in _measured(some, "turn_index")
+    ]
     return Table.of(TURNS, rows)
 
 
 def culprits(replay: Replay, most: int) -> Table:
-    """The turns of trajectories with the largest shares of the gradient, `most` of each algorithm."""
+    """The turns of trajectories with the largest shares of the gradient, `most` of each algorithm.
+
+    Before them those with a NaN: such a log-prob has no gradient.
+    """
+
+    def worst_first(row: dict[str, Any]) -> tuple[bool, float]:
+        broken = any(row[name] != row[name] for name in ("weight_abs", "unit_ratio_mean", "approx_kl"))
+        return not broken, -row["weight_abs"]
+
     rows: list[dict[str, Any]] = []
     for label, parts in _by_label(replay).items():
-        cells = [p.cells for p in parts]
-        whole = grouped(cells).get((), {})
-        known, columns = _added(cells, ("trajectory", "turn"))
-        worst = _chosen(known, columns, _worst_first(columns)[:most].tolist())
-        for rank, ((trajectory, turn), cell) in enumerate(worst, start=1):
-            own = {"algorithm": label, "own": parts[0].own, "rank": rank, "trajectory": trajectory, "turn_index": turn}
-            rows.append({**own, **measures(cell, whole)})
+        found = sorted(_measured(parts, "trajectory", "turn_index"), key=worst_first)
+        who = {"algorithm": label, "own": parts[0].own}
+        rows += [{**who, "rank": rank, **row} for rank, row in enumerate(found[:most], start=1)]
     return Table.of(CULPRITS, rows)
-
-
-def _worst_first(columns: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Groups by their share of the gradient, NaN before every number: such a log-prob has no gradient."""
-    known = ~np.isnan(columns["weight_abs"] + columns["ratio"] + columns["unit"])
-    return np.lexsort((-columns["weight_abs"], known))
 
 
 def tokens(replay: Replay, trajectory: int) -> Table:
     """Every trained token of one trajectory, for each algorithm and each update that trained on it."""
-    rows: list[dict[str, Any]] = []
     texts = replay.stored.texts
-    for (label, update), (cut, weighed) in replay.tokens.items():
-        row = int(np.flatnonzero(replay.stored.trajectory[cut.update.rows] == trajectory)[0])
-        n = int(cut.columns.inside[row].sum())
-        position = cut.columns.column[row, :n].tolist()
-        terms, batch = weighed.terms, weighed.batch
-        assert batch.advantages is not None
-        clipped = (terms.active_low | terms.active_high)[row, :n]
-        ids = replay.stored.tokens[int(cut.update.rows[row])][position].tolist()
-        columns = (
-            position, cut.turn[row, :n].tolist(), ids, [texts.get(i) for i in ids],
-            (cut.log_prob[row, :n] - batch.log_prob_old[row, :n]).tolist(), terms.ratio[row, :n].tolist(),
-            batch.advantages[row, :n].tolist(), terms.factor[row, :n].tolist(), clipped.tolist(),
-            weighed.weight[row, :n].tolist(),
-        )  # fmt: skip
-        who = (label, label == replay.own, update, trajectory)
-        names = tuple(c.name for c in TOKENS)
-        rows += [dict(zip(names, (*who, *values), strict=True)) for values in zip(*columns, strict=True)]
+    rows = [
+        {
+            "algorithm": label, "own": label == replay.own, "update": update, **row, "unit_ratio": row["unit"],
+            "token": texts.get(row["token_id"]), "clipped": bool(row["low"] or row["high"]),
+        }
+        for (label, update), columns in replay.tokens.items()
+        for row in rows_of(columns)
+        if row["trajectory"] == trajectory
+    ]  # fmt: skip
     return Table.of(TOKENS, rows)

@@ -41,17 +41,18 @@ class Unit(StrEnum):
 
 @dataclass(frozen=True)
 class Alarm:
-    """A trip-wire on one diagnostic: `value` is crossed in direction `when` at `points` consecutive points.
+    """A mark on one diagnostic: its value crosses `value` in direction `when` at `points` consecutive points.
 
-    With `relative = "baseline"` the threshold is `value` times the median of the run's own first `warmup` points,
-    because absolute thresholds do not carry from one model to another; `reason` says where the mark comes from.
+    A relative mark is `value` times the median ("baseline") or the mean ("start") of the run's own first `warmup`
+    points, or times its running maximum ("peak"), because absolute thresholds do not carry from one model to another.
+    `reason` says where the mark comes from.
     """
 
-    when: Literal["above", "below"]
+    when: Literal["above", "below", "at least"]
     value: float
     reason: str
     points: int = 1
-    relative: Literal["", "baseline"] = ""
+    relative: Literal["", "baseline", "start", "peak"] = ""
     warmup: int = 10
     severity: Literal["info", "warning", "critical"] = "warning"
 
@@ -68,6 +69,7 @@ class Diagnostic:
     description: str
     alarm: Alarm | None = None
     sql_type: Literal["DOUBLE", "BIGINT", "BOOLEAN", "VARCHAR"] = "DOUBLE"
+    no_alarm: str = ""  # why it has none; empty where it has one
 
     @property
     def table(self) -> str:

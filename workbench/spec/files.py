@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from workbench.spec.errors import InputError
 
@@ -37,6 +37,18 @@ def open_file(path: Path) -> BufferedReader:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
     raise OSError(errno.EINVAL, "it is a pipe, a socket or a device, not a file", str(path))
+
+
+def lock_file(path: Path) -> IO[str]:
+    """Open a file to lock it; create it if it does not exist. Raises InputError if it is not a regular file."""
+    flags = (
+        os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+    )  # a pipe opens at once instead of waiting for a reader
+    handle = open(path, "a", opener=lambda name, _: os.open(name, flags, 0o666))  # noqa: SIM115
+    if stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
+        return handle
+    handle.close()
+    raise InputError(f"'{path}' is a pipe, a socket or a device, where a lock file should be: remove it")
 
 
 def read_text(path: Path, most: int) -> str:

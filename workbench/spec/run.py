@@ -116,10 +116,6 @@ class RunSettings(Settings):
             raise ValueError(f"learn.group_size = {learn.group_size} does not divide learn.episodes = {learn.episodes}")
         if learn.micro_batch is not None and self.compute.micro_batch_tokens is not None:
             raise ValueError("learn.micro_batch and compute.micro_batch_tokens split the same minibatch; keep one")
-        if self.fault is not None and self.compute.processes > 1:
-            raise ValueError("a fault is put into one process; set compute.processes = 1")
-        if self.engine.kind == "vllm" and self.compute.processes > 1:
-            raise ValueError('compute.processes > 1 samples with engine.kind = "hf": vLLM would be one process of many')
         minibatch = learn.episodes // learn.minibatches
         if learn.micro_batch is not None and minibatch % learn.micro_batch:
             raise ValueError(

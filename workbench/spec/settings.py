@@ -169,12 +169,6 @@ class ComputeSettings(Settings):
     dtype: Literal["float32", "bfloat16"] = "float32"  # of matrix products; weights and optimizer are float32
     gradient_checkpointing: bool = False  # hold one layer's activations at a time, compute the others again
     micro_batch_tokens: Count | None = None  # tokens a pass, padding counted; None = by sequences, learn.micro_batch
-    processes: Few = 1  # that share the passes over each batch, a GPU each where there are some
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out how many processes where it is one: such a run is the same run as before there were several."""
-        return without_defaults(self, handler(self), "processes")
 
 
 class LearnSettings(Settings):

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from threading import Timer, local
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from workbench.spec import InputError
+from workbench.spec import InputError, nearest
 from workbench.store import connect
-from workbench.store.excerpt import BATCH, Excerpt, excerpt
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +35,8 @@ HARDENED: dict[str, Any] = {
     "memory_limit": "1GiB",  # a question must not take the memory of the training beside it; larger ones use the disk
     "lock_configuration": True,
 }
+QUERIES = Path(__file__).parent / "queries"
+BATCH = 2048  # rows read at once: as many as DuckDB makes at once
 _WAIT = 10.0  # seconds for a writer to finish; a sync takes far less
 _TIME_LIMIT = 60.0
 _QUERY_ONLY = "only one SELECT (WITH, FROM, VALUES, SHOW, DESCRIBE, SUMMARIZE, PIVOT ... IN, EXPLAIN) may be asked"
@@ -48,6 +50,14 @@ class Answer:
     types: list[str]
     rows: list[tuple[Any, ...]]
     cut: bool = False
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """The rows that were read; `cut` says that the answer goes on."""
+
+    table: pa.Table
+    cut: bool
 
 
 class _Few(local):
@@ -134,7 +144,7 @@ class Reader:
             except duckdb.Error:
                 connection.execute(asked, parameters)  # says the same with the line in question
                 raise
-            return excerpt(found.to_arrow_reader(BATCH), rows, size)
+            return first_rows(found.to_arrow_reader(BATCH), rows, size)
 
         return self._ask(sql, fetch)
 
@@ -202,3 +212,82 @@ def _words(error: Exception) -> str:
     """DuckDB's message, which names the nearest table or column, without what only its developers need."""
     lines = [line for line in str(error).strip().splitlines() if line.strip() and "duckdb.org" not in line]
     return "\n".join(lines)
+
+
+def first_rows(batches: pa.RecordBatchReader, rows: int, size: int) -> Excerpt:
+    """At most `rows` rows, and no further batch once `size` bytes are exceeded.
+
+    A column name that occurs again gets a number; structs, maps, intervals and other types that Parquet or a table on a
+    screen do not know become text.
+    """
+    import pyarrow as pa
+
+    parts: list[pa.RecordBatch] = []
+    seen = taken = 0
+    while seen <= rows and taken <= size and (batch := next(batches, None)) is not None:
+        parts.append(batch)
+        seen, taken = seen + batch.num_rows, taken + batch.nbytes
+    cut = seen > rows or next(batches, None) is not None
+    table = pa.Table.from_batches(parts, schema=batches.schema).slice(0, rows)
+    columns = [_plain(column) for column in table.columns]
+    return Excerpt(pa.Table.from_arrays(columns, names=list(_distinct(table.column_names))), cut)
+
+
+def _distinct(names: Iterable[str]) -> Iterable[str]:
+    taken: set[str] = set()
+    for name in names:
+        found = name
+        for number in count(2):
+            if found not in taken:
+                break
+            found = f"{name}_{number}"
+        taken.add(found)
+        yield found
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    import pyarrow as pa
+    import pyarrow.types as kinds
+
+    if kinds.is_dictionary(column.type):
+        return column.cast(column.type.value_type)
+    if _scalar(column.type) or (kinds.is_list(column.type) and _scalar(column.type.value_type)):
+        return column
+    texts: list[Any] = [None if value is None else str(value) for value in column.to_pylist()]
+    return pa.chunked_array([pa.array(texts, pa.string())])
+
+
+def _scalar(kind: pa.DataType) -> bool:
+    import pyarrow.types as kinds
+
+    known = (
+        kinds.is_boolean, kinds.is_integer, kinds.is_floating, kinds.is_decimal, kinds.is_string, kinds.is_timestamp,
+        kinds.is_date, kinds.is_time,
+    )  # fmt: skip
+    return any(is_kind(kind) for is_kind in known)
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A saved question."""
+
+    name: str
+    title: str
+    sql: str
+
+
+def saved() -> list[Saved]:
+    """All saved questions, by name."""
+    found = []
+    for file in sorted(QUERIES.glob("*.sql")):
+        first, _, body = file.read_text(encoding="utf-8").partition("\n")
+        found.append(Saved(file.stem, first.removeprefix("--").strip(), body.strip()))
+    return found
+
+
+def saved_query(name: str) -> Saved:
+    """The saved question `name`; InputError with the nearest name for an unknown one."""
+    known = {query.name: query for query in saved()}
+    if name not in known:
+        raise InputError(f"no saved query '{name}'{nearest(name, known)}; there is: {', '.join(known)}")
+    return known[name]

@@ -12,13 +12,22 @@ from typing import TYPE_CHECKING
 from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.declare import dictionary as rows_of
 from workbench.spec import TABLES, Diagnostic, Level
-from workbench.store.quoting import literal, quoted
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 VIEWS = Path(__file__).parent / "views"
 _SOURCES = re.compile(r"(?:FROM|JOIN)\s+(\w+)")
+
+
+def quoted(name: str) -> str:
+    """`name` as an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """`text` as an SQL string; DDL takes no parameters."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def comment(description: str | None, unit: str | None, formula: str | None) -> str:

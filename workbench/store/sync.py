@@ -13,8 +13,7 @@ from workbench.diagnostics import CATALOGUE
 from workbench.spec import TABLES, Diagnostic, InputError, Table
 from workbench.spec import table as spec_table
 from workbench.store import connect
-from workbench.store.quoting import quoted
-from workbench.store.schema import add_measured_columns, create, is_current, refuse_strange
+from workbench.store.schema import add_measured_columns, create, is_current, quoted, refuse_strange
 from workbench.store.segments import Folder, Segment, alive, run_folders, segments
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Values and rows of answers as text of files: CSV and JSON."""
+"""Text in and out: what anybody may have written made harmless for a terminal, the console log, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -6,8 +6,48 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
+
+LOG_NAME = "console.log"
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]+[0-~]|[@-Z\\-_])")
+# Besides the control characters, those that reorder or break the text around them (a log must not rewrite what stands
+# beside it), and halves of characters, which cannot be printed at all.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def plain(text: str) -> str:
+    """What a program printed, without its escape sequences and control characters (tab and newline stay)."""
+    return _CONTROLS.sub("", _ESCAPES.sub("", text))
+
+
+def visible(text: str) -> str:
+    """A name or text with its control characters shown as `\\u001b`, as JSON escapes them (tab and newline stay)."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def tail(log: Path, since: int = 0, size: int = 65536) -> list[str]:
+    """The last lines (at most `size` bytes) of what was logged after byte `since`; none where there is no log."""
+    if not log.is_file():
+        return []
+    with log.open("rb") as handle:
+        end = handle.seek(0, 2)
+        handle.seek(max(0, min(since, end), end - size))
+        return [plain(line) for line in handle.read().decode(errors="replace").splitlines()]
+
+
+def log_of(runs: Path, experiment: str, run_id: str) -> Path | None:
+    """The console log of a run; None where there is none inside the run's own folder.
+
+    Both names come from rows that anybody may have written: neither a path nor a link leads out of the folder.
+    """
+    if any(name != Path(name).name or name in ("", ".", "..") or "\0" in name for name in (experiment, run_id)):
+        return None
+    folder = (runs / experiment / run_id).resolve()
+    log = (folder / LOG_NAME).resolve()
+    return log if log.is_file() and log.parent == folder else None
 
 
 def as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.data.test_read import FLASHRAG, jsonl
-from workbench.agent.data.items import Item
+from workbench.agent.data import Item
 from workbench.agent.retrievers import Passage
 from workbench.agent.worlds.dataset import Dataset
 from workbench.spec import InputError, RetrieverSettings, WorldSettings

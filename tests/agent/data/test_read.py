@@ -10,10 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from workbench.agent.data import benchmarks
-from workbench.agent.data.benchmarks import BENCHMARKS, load
-from workbench.agent.data.items import Item
-from workbench.agent.data.read import read
+from workbench.agent.data import BENCHMARKS, Item, load, read
 from workbench.spec import InputError
 
 PREFIX = "Answer the given question. You can call a search engine by <search> query </search>."
@@ -196,4 +193,4 @@ def test_data_is_a_file_or_a_known_name(tmp_path: Path) -> None:
         load("hotpot")
     with pytest.raises(InputError, match="--split is for benchmarks"):
         load(str(file), "dev")
-    assert benchmarks.load(str(file), limit=1).items[0].id == "test_0"
+    assert load(str(file), limit=1).items[0].id == "test_0"

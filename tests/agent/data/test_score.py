@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.agent.data.score import best, choice, with_choices
+from workbench.agent.data import best, choice, with_choices
 from workbench.agent.protocol import exact_match, f1
 
 CASES = json.loads(Path(__file__).with_name("squad_cases.json").read_text())

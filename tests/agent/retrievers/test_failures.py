@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 
 from tests.agent.retrievers.test_http import answering, as_search_r1
-from workbench.agent.data.items import Item
-from workbench.agent.engines.scripted import ScriptedEngine
+from tests.agent.scripted import ScriptedEngine
+from workbench.agent.data import Item
 from workbench.agent.episode import Episode
 from workbench.agent.retrievers import Passage
+from workbench.agent.retrievers.build import Lookups
 from workbench.agent.retrievers.http import HTTPRetriever
-from workbench.agent.retrievers.lookup import Lookups
 from workbench.agent.tokenizer import Codec, build_tokenizer
 from workbench.agent.worlds.dataset import Dataset
 from workbench.diagnostics import measure
-from workbench.diagnostics.alarms import AlarmWatch
 from workbench.diagnostics.collapse import Watch
 from workbench.diagnostics.evidence import Rollouts, StepEvidence
 from workbench.diagnostics.measure import catalogue
+from workbench.diagnostics.rules import RuleWatch, alarms
 from workbench.diagnostics.turn import retrieval_empty_frac, retrieval_failed_frac, retrieval_seconds
 from workbench.spec import CollapseSettings, RetrieverSettings, WorldSettings
 
@@ -59,7 +59,7 @@ def test_no_episode_is_lost_and_every_failure_is_seen(requests: int) -> None:
     assert row["seconds_retrieval"] == pytest.approx(
         sum(s for e in episodes for s in e.retrieval_seconds if s is not None)
     )
-    (event,) = [e for e in AlarmWatch(catalogue()).step(0, row) if e.diagnostic == "retrieval_failed_frac"]
+    (event,) = [e for e in RuleWatch(alarms(catalogue())).step(0, row) if e.diagnostic == "retrieval_failed_frac"]
     assert (event.kind, event.value) == ("alarm", pytest.approx(0.05))
 
 

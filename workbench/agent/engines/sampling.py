@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from workbench.agent.errors import NonFinite
+from workbench.agent.engines import NonFinite
 
 
 def sample(

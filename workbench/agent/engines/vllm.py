@@ -16,9 +16,9 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from workbench.agent.draws import draw
+from workbench.agent.engines import NonFinite
 from workbench.agent.engines.vllm_weights import Weights
 from workbench.agent.episode import Episode
-from workbench.agent.errors import NonFinite
 from workbench.agent.protocol import Dialogue, begin, search_ahead, turn_length
 from workbench.agent.tokenizer import Codec
 from workbench.agent.wording import PLAIN, Wording

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from workbench.agent.errors import StaleWeights
+from workbench.agent.engines import StaleWeights
 from workbench.spec import EngineSettings
 
 _PROBES, _LENGTH = 4, 128  # probes, and tokens of each at most

@@ -44,7 +44,7 @@ def tokenizer_of(settings: WorldSettings) -> PreTrainedTokenizerFast:
 def demonstrations_of(settings: WorldSettings, n: int, noise: float, seed: int) -> list[Episode]:
     """The first `n` scripted episodes of the stream `seed`; the players' modules say what `noise` does."""
     if settings.kind == "atlas":
-        from workbench.agent.travels import travels
+        from workbench.agent.demonstrations import travels
         from workbench.agent.worlds.atlas import Atlas
 
         return travels(Atlas(settings), n, noise, seed)

@@ -8,14 +8,11 @@ from hashlib import sha256
 
 import numpy as np
 
-from workbench.agent.data.benchmarks import load
-from workbench.agent.data.items import Item
-from workbench.agent.data.score import best, choice, with_choices
+from workbench.agent.data import Item, best, choice, load, with_choices
 from workbench.agent.draws import draw
 from workbench.agent.protocol import exact_match, f1
 from workbench.agent.retrievers import Passage, Retriever
-from workbench.agent.retrievers.build import retriever_of
-from workbench.agent.retrievers.lookup import FAILED, Lookups
+from workbench.agent.retrievers.build import FAILED, Lookups, retriever_of
 from workbench.agent.worlds import Question, Retrieved, Split
 from workbench.spec import InputError, WorldSettings
 

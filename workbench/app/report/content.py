@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from workbench.analysis import compared, region, region_claims
-from workbench.analysis import table as verdict
-from workbench.analysis.claims import table as claims
-from workbench.analysis.claims.designs import pooled, settings
-from workbench.analysis.claims.paper import verdicts
+from workbench.analysis import claims, compare, region, region_claims
+from workbench.analysis.evidence import pooled, settings
 from workbench.analysis.region import Landscape, by_column, by_point, by_series, from_runs, region_of
 from workbench.analysis.results import Results
 from workbench.analysis.runs import KEPT
@@ -48,7 +45,7 @@ def report(experiments: Sequence[Results], words: figures.Words, commands: Seque
 
 def claimed(runs: pd.DataFrame, experiments: Sequence[Results]) -> Section:
     """The paper's claims, each with its verdict, and the figures and tables behind them."""
-    judged, kept = verdicts(runs), verdicts(runs, KEPT)
+    judged, kept = claims.verdicts(runs), claims.verdicts(runs, KEPT)
     parts: list[Part] = [
         Text(
             f"Claims of arXiv 2511.20718, judged on the runs of {' and '.join(f.experiment for f in experiments)}. The "
@@ -68,7 +65,7 @@ def claimed(runs: pd.DataFrame, experiments: Sequence[Results]) -> Section:
         if len(frame):
             parts += [Text(title), Table.of(frame, TONES)]
     if down := int((runs["outcome"] == "falling").sum()):
-        with_them = verdicts(runs.assign(outcome=runs["outcome"].replace("falling", "collapsed")))
+        with_them = claims.verdicts(runs.assign(outcome=runs["outcome"].replace("falling", "collapsed")))
         found, other = ({v.letter: v.verdict for v in each} for each in (judged, with_them))
         parts.append(Text(both_ways(down, found, other), "note"))
     parts.append(Text(claims.rule(), "note"))
@@ -79,7 +76,7 @@ def answer(found: Results) -> str:
     """What the experiment says, in a sentence or two."""
     if is_region(found):
         return headline(found)
-    return verdict.answer(verdict.summarise(found.runs))
+    return compare.answer(compare.summarise(found.runs))
 
 
 def of_experiment(found: Results, words: figures.Words, level: int) -> list[Section]:
@@ -91,20 +88,20 @@ def of_experiment(found: Results, words: figures.Words, level: int) -> list[Sect
     ]
     if is_region(found):
         return [*of_region(found, level), *last]
-    frame = compared.figures(runs)
-    lines = compared.reading(frame)
+    frame = compare.figures(runs)
+    lines = compare.reading(frame)
     test = next(
         (line for line in lines if line.startswith("Log-rank")), "No log-rank test: it needs two arms and a collapse."
     )
     tables: list[Part] = [
         Text("Finished runs: means with 95 % t-intervals, collapses with 95 % Clopper-Pearson intervals."),
-        Table.of(verdict.readable(frame)),
+        Table.of(compare.readable(frame)),
     ]
     for title, part in (
-        ("Time to collapse (Kaplan-Meier), runs without one censored at their end.", compared.time_to_collapse(frame)),
+        ("Time to collapse (Kaplan-Meier), runs without one censored at their end.", compare.time_to_collapse(frame)),
         (f"Against {runs['arm'].iloc[0]}; in parentheses p-values with Holm's correction over these comparisons.",
-         compared.against_reference(frame)),
-        ("Over the conditions that all algorithms share.", compared.over_conditions(frame)),
+         compare.against_reference(frame)),
+        ("Over the conditions that all algorithms share.", compare.over_conditions(frame)),
     ):  # fmt: skip
         if len(part):
             tables += [Text(title), Table.of(part)]

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.claims.comparison import COLLAPSE
-from workbench.analysis.claims.paper import Verdict
-from workbench.analysis.claims.rule import NOT_SUPPORTED, SUPPORTED
-from workbench.analysis.claims.table import effect, named
+from workbench.analysis.claims import NOT_SUPPORTED, SUPPORTED, Verdict, effect, named
+from workbench.analysis.evidence import COLLAPSE
 from workbench.analysis.results import SERIES
 from workbench.analysis.survival import curve, observed
 from workbench.app import theme

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from workbench.analysis import compared
+from workbench.analysis import compare
 from workbench.analysis.survival import curve, observed
 from workbench.app import episodes, export, falls, openings, regions, theme
 from workbench.app.controls import choose, choose_many
@@ -85,7 +85,7 @@ def _survival(store: Store, chosen: pd.DataFrame, styles: Styles, experiment: st
     )  # fmt: skip
     note("A step down is the onset of a collapse, a tick a run that was watched until there and was still up; curves "
          "of the same height are drawn a hair apart.")  # fmt: skip
-    for words in (compared.time_to_collapse(frame), compared.against_reference(frame)):
+    for words in (compare.time_to_collapse(frame), compare.against_reference(frame)):
         if len(words):
             table(list(words.columns), words.astype(str).to_numpy().tolist(), figures=True)
     for line in lines:

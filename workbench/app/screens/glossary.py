@@ -15,7 +15,8 @@ from workbench.app.diagnostics import dictionary
 from workbench.app.entries import Entry, entries, search
 from workbench.app.page import note, screen
 from workbench.app.search import search_box
-from workbench.diagnostics import notation
+from workbench.diagnostics.collapse import collapse_rule
+from workbench.diagnostics.declare import SYMBOLS as NOTATION
 from workbench.objective import KINDS
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def _diagnostics(found: list[Entry]) -> None:
         note("Each diagnostic with its unit and the tables that hold it as a column of its name.")
         st.html("".join(map(cards.diagnostic, found)))
     with narrow, st.container(key="notation"):
-        st.html(f'<p class="sorl-term"><b>Notation</b></p>{cards.notation(notation.SYMBOLS)}')
+        st.html(f'<p class="sorl-term"><b>Notation</b></p>{cards.notation(NOTATION)}')
         note("A column that was not measured is NULL, never 0; NaN and Inf are stored as themselves.")
 
 
@@ -100,4 +101,4 @@ def _slots(found: list[tuple[str, Slot]]) -> None:
 
 
 def _collapse(_: list[Any]) -> None:
-    st.markdown(notation.collapse_rule(), width=_LINE)
+    st.markdown(collapse_rule(), width=_LINE)

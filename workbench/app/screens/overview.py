@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from workbench.analysis import table as verdict
+from workbench.analysis import compare
 from workbench.analysis.region import readable_series
 from workbench.app import regions, theme
 from workbench.app.controls import choose
@@ -57,10 +57,10 @@ def overview(store: Store) -> None:
             return
     answer = st.container()
     _runs(store, experiment, each)  # before the answer, whose intervals of a thousand runs take longer
-    summary = store.computed(("summary", experiment), lambda _: verdict.summarise(updated(store, experiment)))
+    summary = store.computed(("summary", experiment), lambda _: compare.summarise(updated(store, experiment)))
     if shown is None:
-        answer.html(f'<p class="sorl-answer">{html_text(verdict.answer(summary))}</p>')
-    words = verdict.readable(summary)
+        answer.html(f'<p class="sorl-answer">{html_text(compare.answer(summary))}</p>')
+    words = compare.readable(summary)
     table(list(words.columns), words.astype(str).to_numpy().tolist(), figures=True)
 
 

@@ -1,17 +1,81 @@
-"""The update itself is at fault: critic, entropy bonus, reference, and steps too large for the data they rest on."""
+"""The update: its settings, the critic, the reference, and steps that no defect explains but that were too much."""
 
 from __future__ import annotations
 
 import pandas as pd
 
-from workbench.diagnosis.departure import first
-from workbench.diagnosis.finding import Cause, Clue, Evidence
+from workbench.diagnosis.causes.batch import culprit
+from workbench.diagnosis.changepoint import first
+from workbench.diagnosis.finding import Clue, Evidence, cause, sql
 from workbench.diagnosis.log import Log
+
+CLOSE = 1.01  # x, of two numbers that should be one
+
 
 RUNAWAY = 8.0  # x the usual loss of the critic, at its worst
 
 
-def _critic(log: Log) -> Clue | None:
+BEFORE = 4  # steps before the onset, in which its reason is looked for
+
+
+_TAIL = 3.0  # token ratio, from which a token with a negative advantage is far outside every clip range
+
+
+@cause(
+    needs=("minibatch.lr",),
+    change="Look at the schedule: warm-up, a resumed scheduler, a scale by world size or by accumulation steps.",
+    test=sql("SELECT step, max(lr) FROM minibatch WHERE run_id = '{run}' GROUP BY step ORDER BY step"),
+)
+def learning_rate(log: Log) -> Clue | None:
+    """The learning rate is not the one that was set."""
+    lr = log.series("minibatch", "lr", "max")
+    told = log.settings.get("learn.policy.lr")
+    usual = float(lr.iloc[: max(1, len(lr) // 5)].median()) if told is None else float(told)
+    above = lr[lr > 1.5 * usual]
+    if above.empty:
+        return None
+    step, value = int(above.index[0]), float(above.iloc[0])
+    meant = "the settings say" if told is not None else "it began with"
+    return Clue(
+        "proof" if told is not None else "sign", 0.97, step,
+        f"from step {step} on the optimizer's learning rate is {value:.3g}, where {meant} {usual:.3g}",
+        (Evidence("minibatch.lr", step, value, usual),),
+    )  # fmt: skip
+
+
+@cause(
+    needs=("minibatch.grad_norm_after",),
+    needs_settings=("learn.policy.max_grad_norm",),
+    change="Clip after the gradients are unscaled and gathered, before optimizer.step(); check that the parameters "
+    "clipped are those that are stepped.",
+    test="--set learn.policy.max_grad_norm=1.0",
+)
+def clipping_off(log: Log) -> Clue | None:
+    """Gradient clipping is configured but not applied."""
+    bound = log.settings.get("learn.policy.max_grad_norm")
+    if bound is None:
+        return None
+    after = log.series("minibatch", "grad_norm_after", "max")
+    beyond = after[after > CLOSE * float(bound)]
+    if beyond.empty:
+        return None
+    step, value = int(beyond.index[0]), float(beyond.iloc[0])
+    return Clue(
+        "proof", 0.97, step,
+        f"from step {step} on the optimizer steps along gradients with norms up to {float(beyond.max()):.3g}, though "
+        f"max_grad_norm = {bound:g}: clipping is configured and not applied",
+        (Evidence("minibatch.grad_norm_after", step, value, float(bound)),),
+    )  # fmt: skip
+
+
+@cause(
+    needs=("minibatch.value_loss",),
+    change="Lower learn.critic.lr, clip its gradient, check the targets; a method without a critic tells whether it "
+    "matters.",
+    test="--set algorithm=grpo",
+)
+def critic_diverges(log: Log) -> Clue | None:
+    """The critic diverges."""
     # Of a critic that catches itself again the loss stays high for some steps only.
     loss = log.series("minibatch", "value_loss", "max")
     rise = first(loss, "above", points=3, floor=0.2)
@@ -31,27 +95,13 @@ def _critic(log: Log) -> Clue | None:
     )  # fmt: skip
 
 
-def _entropy(log: Log) -> Clue | None:
-    """A bonus pushes on and on; after a collapse or one huge step the entropy jumps and stays where it is."""
-    entropy = log.series("step", "entropy")
-    start = first(entropy, "above", points=2, floor=0.1)
-    if start is None:
-        return None
-    since = entropy[entropy.index >= start.step]
-    climbs = since.corr(pd.Series(range(len(since)), index=since.index), method="spearman")
-    lost = first(log.series("step", "success"), "below", points=2, margin=3.0, floor=0.1)
-    fell_before = lost is not None and lost.step < start.step - 1
-    if len(since) < 5 or climbs < 0.9 or since.iloc[-1] < 2 * since.iloc[0] or fell_before:
-        return None
-    return Clue(
-        "sign", 0.75, start.step,
-        f"entropy climbs from step {start.step} on without a halt, from {start.usual:.3g} to "
-        f"{float(since.max()):.3g} nats a token: the policy is paid for noise",
-        (Evidence("step.entropy", start.step, start.value, start.usual),),
-    )  # fmt: skip
-
-
-def _reference(log: Log) -> Clue | None:
+@cause(
+    needs=("step.kl_ref",),
+    change="Load the reference from the checkpoint that training began with, and freeze it.",
+    test=sql("SELECT step, kl_ref, kl_k3 FROM step WHERE run_id = '{run}' ORDER BY step"),
+)
+def reference_wrong(log: Log) -> Clue | None:
+    """The KL reference is another model."""
     distance = log.series("step", "kl_ref")
     if len(distance) < 3:
         return None
@@ -76,30 +126,120 @@ def _reference(log: Log) -> Clue | None:
     )  # fmt: skip
 
 
-CRITIC = Cause(
-    "critic_diverges",
-    "The critic diverges",
-    "critical",
-    ("minibatch.value_loss",),
-    "Lower learn.critic.lr, clip its gradient, check the targets; a method without a critic tells whether it matters.",
-    "--set algorithm=grpo",
-    _critic,
+@cause(
+    severity="warning",
+    needs=("step.entropy", "step.success"),
+    change="Lower the entropy coefficient, or let it decay.",
+    test="--set learn.entropy_coef=0.0",
 )
-ENTROPY_BONUS = Cause(
-    "entropy_bonus",
-    "The policy is pushed into noise",
-    "warning",
-    ("step.entropy", "step.success"),
-    "Lower the entropy coefficient, or let it decay.",
-    "--set learn.entropy_coef=0.0",
-    _entropy,
+def entropy_bonus(log: Log) -> Clue | None:
+    """The policy is pushed into noise.
+
+    A bonus pushes on and on; after a collapse or one huge step the entropy jumps and stays where it is.
+    """
+    entropy = log.series("step", "entropy")
+    start = first(entropy, "above", points=2, floor=0.1)
+    if start is None:
+        return None
+    since = entropy[entropy.index >= start.step]
+    climbs = since.corr(pd.Series(range(len(since)), index=since.index), method="spearman")
+    lost = first(log.series("step", "success"), "below", points=2, margin=3.0, floor=0.1)
+    fell_before = lost is not None and lost.step < start.step - 1
+    if len(since) < 5 or climbs < 0.9 or since.iloc[-1] < 2 * since.iloc[0] or fell_before:
+        return None
+    return Clue(
+        "sign", 0.75, start.step,
+        f"entropy climbs steadily from step {start.step} on, from {start.usual:.3g} to "
+        f"{float(since.max()):.3g} nats a token: the policy is paid for noise",
+        (Evidence("step.entropy", start.step, start.value, start.usual),),
+    )  # fmt: skip
+
+
+@cause(
+    needs=("minibatch.non_finite",),
+    change="Open the batch of that step: ratios and log-ratios come before losses, losses before gradients.",
+    test="sorl replay {run} --step {step}",
 )
-REFERENCE = Cause(
-    "reference_wrong",
-    "The KL reference is another model",
-    "critical",
-    ("step.kl_ref",),
-    "Load the reference from the checkpoint that training began with, and freeze it.",
-    "sorl sql \"SELECT step, kl_ref, kl_k3 FROM step WHERE run_id = '{run}' ORDER BY step\"",
-    _reference,
+def not_finite(log: Log) -> Clue | None:
+    """A loss or gradient is not a number."""
+    counts = log.series("minibatch", "non_finite", "sum")
+    broken = counts[counts > 0]
+    if broken.empty:
+        return None
+    step = int(broken.index[0])
+    return Clue(
+        "proof", 0.6, step, f"loss or gradient is NaN or Inf in step {step}",
+        (Evidence("minibatch.non_finite", step, float(broken.iloc[0]), 0.0),),
+    )  # fmt: skip
+
+
+@cause(
+    needs=("minibatch.ratio_max", "step.success"),
+    change="Fewer epochs or fresher data; a dual clip or a turn ratio bounds the tokens that do it; a smaller learning "
+    "rate lowers both.",
+    test="--set learn.staleness=0 --set learn.epochs=1",
 )
+def off_policy(log: Log) -> Clue | None:
+    """Updates use data that are too far off-policy."""
+    window = _window(log)
+    age, epochs = reuse(log)
+    if window is None or (age == 0 and epochs == 1):
+        return None
+    ratio = log.series("minibatch", "ratio_max", "max")
+    near = ratio[(ratio.index >= window[0]) & (ratio.index <= window[1])]
+    if near.empty or float(near.max()) <= _TAIL:
+        return None
+    step = int(near.index[int((near > _TAIL).to_numpy().argmax())])
+    worst = int(near.index[int(near.to_numpy().argmax())])
+    trajectory, turn = culprit(log, worst, "gradient_share")
+    usual = ratio[ratio.index < window[0]]
+    return Clue(
+        "pattern", 0.6, step,
+        f"the data are {age:.1f} iterations old on average and used {epochs:.0f} times; around the onset (step "
+        f"{log.onset}) token ratios reach {float(near.max()):.3g} (step {worst}), beyond what a clip holds where the "
+        "advantage is negative",
+        (Evidence("minibatch.ratio_max", worst, float(near.max()), float(usual.median()) if len(usual) else None),),
+        trajectory, turn,
+    )  # fmt: skip
+
+
+@cause(
+    needs=("minibatch.grad_norm", "step.success"),
+    change="Bound the gradient norm, or lower the learning rate.",
+    test="--set learn.policy.max_grad_norm=1.0",
+)
+def step_size(log: Log) -> Clue | None:
+    """A single update was too large."""
+    window = _window(log)
+    if window is None or log.onset is None:
+        return None
+    norm = log.series("minibatch", "grad_norm", "max")
+    spike = first(norm[norm.index <= window[1]], "above", points=1, floor=0.5)
+    bound = log.settings.get("learn.policy.max_grad_norm")
+    if spike is None or spike.step < window[0] - BEFORE or (bound is not None and spike.value > float(bound)):
+        return None
+    trajectory, turn = culprit(log, spike.step, "gradient_share")
+    side = "before" if spike.step <= log.onset else "after"
+    unbounded = "no bound on the gradient norm is set, so " if "learn.policy.max_grad_norm" in log.settings else ""
+    return Clue(
+        "pattern", 0.5, spike.step,
+        f"the gradient norm leaps from {spike.usual:.3g} to {spike.value:.3g} in step {spike.step}, "
+        f"{abs(log.onset - spike.step)} steps {side} the onset; {unbounded}the whole step was taken",
+        (Evidence("minibatch.grad_norm", spike.step, spike.value, spike.usual),), trajectory, turn,
+    )  # fmt: skip
+
+
+def _window(log: Log) -> tuple[int, int] | None:
+    """First and last step of the stretch in which the reason of the collapse lies; None without a collapse."""
+    if log.onset is None:
+        return None
+    found = log.run.get("detection_step")
+    last = int(found) if isinstance(found, (int, float)) and found == found else log.onset + BEFORE
+    return max(0, log.onset - BEFORE), last
+
+
+def reuse(log: Log) -> tuple[float, float]:
+    """How off-policy training is: mean age of the data in iterations, and passes over a batch."""
+    age = log.series("step", "staleness")
+    epochs = log.series("minibatch", "epoch", "max")
+    return (float(age.mean()) if len(age) else 0.0), (float(epochs.max()) + 1 if len(epochs) else 1.0)

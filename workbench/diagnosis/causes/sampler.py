@@ -1,4 +1,4 @@
-"""The sampler is not the policy that the trainer takes it for: its log-probs of the sampled tokens differ."""
+"""The sampler is not the policy that the trainer takes it for: its log-probs differ, or what it drew does."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from workbench.diagnosis.causes.advantages import NOISE, RISE, one_token
-from workbench.diagnosis.finding import Cause, Clue, Evidence
+from workbench.diagnosis.causes.batch import NOISE, RISE, one_token
+from workbench.diagnosis.changepoint import first
+from workbench.diagnosis.finding import Clue, Evidence, cause, sql
 from workbench.diagnosis.log import Log
 
 GROWTH = 2.0  # of the disagreement from its first steps to its last ones, from which it is called growing
-_TOKENS = ("token.log_prob_behaviour", "token.log_prob_old")
+
+
+HIDDEN = 4.5  # standard errors, at the best of all places to cut the run in two
+FEWEST = 4  # steps on either side of that cut
+AGREE = 0.1  # nats a token; where the updates took the policy farther from its sampler, the excess may be theirs
+RIGHT = 0.5  # of the success that was usual: with less, what a critic finds better than expected need not be right
+
+
 _NEEDS = ("minibatch.mismatch",)
 
 
@@ -77,7 +85,38 @@ def _evidence(found: Gap) -> tuple[Evidence, ...]:
     return (Evidence("minibatch.mismatch", found.step, found.level, found.usual),)
 
 
-def _temperature(log: Log) -> Clue | None:
+@cause(
+    needs=_NEEDS,
+    needs_one_policy=True,
+    change="Check the weight sync: compare the sampler's log-probs of its own tokens with the trainer's after "
+    "every sync (column step.sync_error); look for tied embeddings, a cached copy, a sync that failed silently.",
+    test=sql("SELECT step, avg(mismatch), max(mismatch_max) FROM minibatch WHERE run_id = '{run}' GROUP BY step"),
+)
+def stale_weights(log: Log) -> Clue | None:
+    """The sampler runs on old weights."""
+    found = gap(log)
+    if found is None or temperature.look(log) is not None:
+        return None
+    if found.growth < GROWTH and found.level < 0.05:
+        return None
+    return Clue(
+        "sign", 0.9 if found.growth >= GROWTH else 0.6, found.step,
+        f"from step {found.step} on the sampler disagrees with the policy that should have sampled, by "
+        f"{found.level:.3g} nats a token on average, and the gap has grown {found.growth:.1f} times since: it falls "
+        "behind as the policy moves",
+        _evidence(found),
+    )  # fmt: skip
+
+
+@cause(
+    needs=(*_NEEDS, "token.log_prob_behaviour", "token.log_prob_old"),
+    needs_one_policy=True,
+    change="Divide the trainer's logits by the sampler's temperature (and apply its top-k or top-p to neither), or "
+    "sample at 1.",
+    test="--set engine.temperature=1.0",
+)
+def temperature(log: Log) -> Clue | None:
+    """Sampling and log-probs use different temperatures."""
     found = gap(log)
     if found is None or found.sharper is None:
         return None
@@ -93,24 +132,119 @@ def _temperature(log: Log) -> Clue | None:
     )  # fmt: skip
 
 
-def _stale(log: Log) -> Clue | None:
-    found = gap(log)
-    if found is None or _temperature(log) is not None:
+@cause(
+    needs=("token.log_prob_behaviour", "token.entropy"),
+    change="Have the sampler report log-probs after temperature, top-k and top-p (vLLM: logprobs_mode = "
+    "processed_logprobs), and let the trainer apply the same temperature.",
+    test="--set engine.temperature=1.0",
+)
+def temperature_hidden(log: Log) -> Clue | None:
+    """Tokens are sampled at another temperature than their log-probs report.
+
+    Under the policy itself the mean of -log p over its own samples is its entropy; drawn hotter, it is more.
+    """
+    if gap(log) is not None:
         return None
-    if found.growth < GROWTH and found.level < 0.05:
+    clue = _of_good_ones(log) or _of_transcripts(log)
+    # A policy that has collapsed is another one from step to step, and its data are of none of them.
+    return None if clue is None or (log.certain is not None and clue.step > log.certain) else clue
+
+
+def _of_good_ones(log: Log) -> Clue | None:
+    """The same of tokens with a positive advantage, while success lasts: a policy that is right is rarely surprised."""
+    # Updates that leave the data behind make its tokens rarer as well: what they were before is what was drawn.
+    before = log.series("minibatch", "log_prob_positive") - log.series("minibatch", "displacement_positive")
+    surprise = (-before - log.series("step", "entropy")).dropna()
+    surprise = surprise[~surprise.index.isin(log.rescored.union(_wrong(log)))]
+    rise = first(surprise, "above", points=3, margin=5.0, least=0.03)
+    if rise is None:
         return None
     return Clue(
-        "sign", 0.9 if found.growth >= GROWTH else 0.6, found.step,
-        f"from step {found.step} on the sampler disagrees with the policy that was to sample, by {found.level:.3g} "
-        f"nats a token on average, and the gap has grown {found.growth:.1f} times since: it falls behind as the "
-        "policy moves",
-        _evidence(found),
+        "sign", 0.8, rise.step,
+        f"from step {rise.step} on the tokens of rewarded trajectories are rarer than the policy's entropy allows: "
+        f"-log p exceeds it by {rise.value:.3g} nats a token, where {rise.usual:.3g} was usual; sampler and trainer "
+        "agree about them, so they were drawn from something else than they were scored by",
+        (Evidence("minibatch.log_prob_positive", rise.step, rise.value, rise.usual),),
     )  # fmt: skip
 
 
-def _precision(log: Log) -> Clue | None:
+def _wrong(log: Log) -> pd.Index:
+    """The steps in which tokens have a positive advantage without a reward: of a critic, when success has fallen."""
+    success = log.series("step", "success")
+    if not log.measured("minibatch", "value_loss"):
+        return success.index[:0]
+    return success.index[success < RIGHT * success.expanding().median().cummax()]
+
+
+def _of_transcripts(log: Log) -> Clue | None:
+    names = ("log_prob_behaviour", "entropy", "trained")
+    kept = log.transcripts(*names, "log_prob")
+    if kept.empty:
+        kept = log.transcripts(*names).assign(log_prob=None)
+    surprise = _surprise(kept[~kept["step"].isin(log.rescored)])
+    if surprise is None:
+        return None
+    steps = np.unique(surprise["step"])
+    best: tuple[float, int] | None = None
+    for at in steps[FEWEST:-FEWEST]:
+        before = surprise.loc[surprise["step"] < at, "excess"]
+        after = surprise.loc[surprise["step"] >= at, "excess"]
+        error = np.hypot(before.std() / np.sqrt(len(before)), after.std() / np.sqrt(len(after)))
+        score = float((after.mean() - before.mean()) / max(error, 1e-9))
+        if best is None or abs(score) > abs(best[0]):
+            best = (score, int(at))
+    if best is None or abs(best[0]) < HIDDEN:
+        return None
+    score, step = best
+    before = surprise.loc[surprise["step"] < step, "excess"]
+    after = surprise.loc[surprise["step"] >= step, "excess"]
+    way = "rarer (temperature above the trainer's)" if score > 0 else "likelier (temperature below it)"
+    return Clue(
+        "sign", 0.8, step,
+        f"from step {step} on the sampled tokens are {way} than the log-probs allow that come with them: -log p "
+        f"exceeds the entropy by {after.mean():.3g} nats a token, where {before.mean():.3g} was usual "
+        f"({abs(score):.1f} standard errors); both sides agree about the tokens, so no ratio shows it",
+        (Evidence("token.log_prob_behaviour", step, float(after.mean()), float(before.mean())),),
+    )  # fmt: skip
+
+
+def _surprise(frame: pd.DataFrame) -> pd.DataFrame | None:
+    """Of every transcript: its step, and the mean of -log p_mu - H over the tokens that the policy wrote.
+
+    H is the entropy of the policy that the updates made, so it tells what was drawn where that is still the sampler's.
+    """
+    rows = []
+    columns = (frame[name] for name in ("step", "log_prob_behaviour", "entropy", "trained", "log_prob"))
+    for step, drawn, entropy, trained, now in zip(*columns, strict=True):
+        mask = np.asarray(trained, bool)
+        log_prob = np.asarray(drawn, float)[mask]
+        excess = -log_prob - np.asarray(entropy, float)[mask]
+        if now is not None and not _mean(np.abs(np.asarray(now, float)[mask] - log_prob)) <= AGREE:
+            continue
+        if np.isfinite(excess).any():
+            rows.append((int(step), _mean(excess)))
+    found = pd.DataFrame(rows, columns=["step", "excess"])
+    return found if found["step"].nunique() > 2 * FEWEST else None
+
+
+def _mean(values: np.ndarray) -> float:
+    """Mean of the finite values; NaN without one."""
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if len(finite) else float("nan")
+
+
+@cause(
+    severity="warning",
+    needs=_NEEDS,
+    needs_one_policy=True,
+    change="Sample in the trainer's precision, or correct for it (rollout correction: tis, mis, icepop), or take old "
+    "log-probs from the sampler.",
+    test='--set engine.dtype="float32"',
+)
+def low_precision(log: Log) -> Clue | None:
+    """The sampler computes in lower precision than the trainer."""
     found = gap(log)
-    if found is None or found.growth >= GROWTH or found.level >= 0.05 or _temperature(log) is not None:
+    if found is None or found.growth >= GROWTH or found.level >= 0.05 or temperature.look(log) is not None:
         return None
     if found.usual is None and log.settings.get("engine.dtype") not in (None, "float32"):
         return None  # as configured, and as it was from the first step on
@@ -120,38 +254,3 @@ def _precision(log: Log) -> Clue | None:
         "no more with time: rounding, as of a sampler in lower precision",
         _evidence(found),
     )  # fmt: skip
-
-
-STALE_WEIGHTS = Cause(
-    "stale_weights",
-    "The sampler runs on old weights",
-    "critical",
-    _NEEDS,
-    "Check the weight sync: compare the sampler's log-probs of its own tokens with the trainer's after every sync "
-    "(column step.sync_error); look for tied embeddings, a cached copy, a sync that failed silently.",
-    "sorl sql \"SELECT step, avg(mismatch), max(mismatch_max) FROM minibatch WHERE run_id = '{run}' GROUP BY step\"",
-    _stale,
-    needs_one_policy=True,
-)
-TEMPERATURE = Cause(
-    "temperature",
-    "Sampling temperature is not the one that log-probs are taken at",
-    "critical",
-    (*_NEEDS, *_TOKENS),
-    "Divide the trainer's logits by the sampler's temperature (and apply its top-k or top-p to neither), or sample "
-    "at 1.",
-    "--set engine.temperature=1.0",
-    _temperature,
-    needs_one_policy=True,
-)
-PRECISION = Cause(
-    "low_precision",
-    "The sampler computes in lower precision than the trainer",
-    "warning",
-    _NEEDS,
-    "Sample in the trainer's precision, or correct for it (rollout correction: tis, mis, icepop), or take old "
-    "log-probs from the sampler.",
-    '--set engine.dtype="float32"',
-    _precision,
-    needs_one_policy=True,
-)

@@ -1,0 +1,142 @@
+"""Columns of the guard, the rollout correction and template collapse, and the trainer compared with its sampler."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.diagnostics.shared_batch import random_evidence, rollouts_of
+from tests.objective.worked_example import DELTA, MASK, OLD, R
+from tests.objective.worked_example import batch as example
+from workbench.diagnostics.evidence import Evidence, StepEvidence, fingerprint
+from workbench.diagnostics.measure import measure, measure_updates
+from workbench.diagnostics.step import StepView, distinct_rollout_frac, prompt_retrieval_frac
+from workbench.objective.rollout_correction import IcePop, Tis
+from workbench.spec import GUARD, check
+
+SAMPLER = OLD - torch.tensor([[0, 0.1, -0.2, 50, 50, 1, 0.05, 0], [0, 0.3, 50, -0.1, 0, 0.9, -0.4, 0]]).double()
+
+
+def evidence(correction=None, **changes) -> Evidence:
+    made, one = example(R, log_prob_behaviour=SAMPLER), torch.Tensor.unsqueeze
+    never, ones = torch.zeros_like(MASK), torch.ones_like(R)
+    weights = None if correction is None else one(correction.weights(made), 0)
+    acts = None if correction is None else one(correction.acts(made), 0)
+    fields = {
+        "mask": MASK, "turn": made.turn, "log_prob": OLD + DELTA, "log_prob_old": OLD, "log_prob_behaviour": SAMPLER,
+        "ratio": ones, "active_low": never, "active_high": never, "out_of_range": MASK & (DELTA.abs() > 0.2),
+        "dual": never, "factor": ones, "advantages": R, "entropy": ones, "gradient_weight": ones,
+        "trajectory": torch.arange(2), "score": torch.zeros(2), "group": torch.zeros(2),
+    } | changes  # fmt: skip
+    tensors = {name: one(x, 0) for name, x in fields.items()}
+    return Evidence(
+        epoch=torch.tensor([0]), rollout_step=torch.tensor([0]), correction=weights, corrected=acts, **tensors
+    )
+
+
+def test_the_worked_weights_of_tis_and_icepop():
+    tis = measure_updates(evidence(Tis(2.0)))
+    assert float(tis["correction_mean"][0]) == pytest.approx(1.172744, abs=1e-6)
+    for rule in (Tis(2.0), IcePop(0.5, 2.0)):
+        columns = measure_updates(evidence(rule))
+        assert float(columns["corrected_frac"][0]) == pytest.approx(2 / 11)
+        assert float(columns["corrected_positive_frac"][0]) == pytest.approx(1 / 11)
+        assert float(columns["corrected_negative_frac"][0]) == pytest.approx(1 / 11)
+
+
+def test_without_a_correction_its_columns_are_null():
+    columns = measure_updates(evidence())
+    for name in ("correction_mean", "corrected_frac", "corrected_positive_frac", "corrected_negative_frac"):
+        assert columns[name] is None
+    for name in ("gradient_cosine", "noise_scale", "proxy_power", "control_on_prob"):
+        assert columns[name] is None
+
+
+def test_correlation_of_trainer_and_sampler():
+    p, q = OLD[MASK].exp().numpy(), SAMPLER[MASK].exp().numpy()
+    found = float(measure_updates(evidence())["mismatch_pearson"][0])
+    assert found == pytest.approx(np.corrcoef(p, q)[0, 1])
+
+
+def test_likelihood_of_good_trajectories_and_value_error_where_the_data_is_stale():
+    values, returns = torch.full_like(R, 0.5), R
+    columns = measure_updates(evidence(values_old=values, returns=returns))
+    assert float(columns["log_prob_positive"][0]) == pytest.approx(float((OLD + DELTA)[0][MASK[0]].mean()))
+    stale = (R - 0.5).abs()[MASK & (DELTA.abs() > 0.2)]
+    assert float(columns["value_mae_out_of_range"][0]) == pytest.approx(float(stale.mean()))
+
+
+def view(*rollouts: tuple[int, list[int]]) -> StepView:
+    """A step of rollouts that wrote these tokens, each with its prompt group."""
+    made = rollouts_of([0.0] * len(rollouts), group=[g for g, _ in rollouts], written=[[w] for _, w in rollouts])
+    return StepView(0, StepEvidence(made), None)
+
+
+def test_an_answer_that_depends_on_its_prompt_is_found_again():
+    own = view((0, [1, 2]), (0, [1, 2, 2]), (1, [3, 4]), (1, [3, 3, 4]))
+    assert prompt_retrieval_frac(own) == 1
+    assert distinct_rollout_frac(own) == 1
+
+
+def test_a_template_could_belong_to_any_prompt():
+    template = view((0, [1, 2]), (0, [1, 2]), (1, [1, 2]), (1, [1, 2]), (2, [1, 2]), (2, [1, 2]))
+    assert prompt_retrieval_frac(template) == pytest.approx(1 / 3)
+    assert distinct_rollout_frac(template) == 0.5
+
+
+def test_a_rollout_does_not_vouch_for_itself():
+    crossed = view((0, [1]), (0, [2]), (1, [1]), (1, [2]))
+    assert prompt_retrieval_frac(crossed) == 0
+
+
+def test_one_rollout_a_prompt_or_one_prompt_says_nothing():
+    assert distinct_rollout_frac(view((0, [1]), (1, [2]))) is None
+    assert prompt_retrieval_frac(view((0, [1]), (1, [2]))) is None
+    assert prompt_retrieval_frac(view((0, [1]), (0, [2]))) is None
+
+
+def test_the_guard_measures_every_step_and_leaves_null_what_it_cannot_know():
+    one = random_evidence(3, 4, 2)
+    updates = Evidence.stack([one, replace(one, log_prob=one.log_prob + 1.0, epoch=torch.tensor([1]))])
+    moved = float(torch.where(one.mask, one.log_prob - one.log_prob_old, 0).abs().max())
+    evidence = StepEvidence(rollouts_of([1.0] * 4), updates, fresh=True, batch_hash=2**48 - 1, mismatches=[(0, 1)])
+    row = measure(0, evidence).step
+    assert row["first_log_ratio_abs_max"] == pytest.approx(moved), "of the first update, not of the second"
+    assert row["batch_hash"] == 2**48 - 1 == int(float(2**48 - 1))
+    assert row["token_mismatches"] == 1
+    unknown = measure(0, StepEvidence(rollouts_of([1.0] * 4), updates)).step
+    assert [unknown[k] for k in ("first_log_ratio_abs_max", "batch_hash", "token_mismatches")] == [None] * 3
+    assert measure(0, replace(evidence, fresh=False)).step["first_log_ratio_abs_max"] is None
+
+
+def test_the_fingerprint_of_the_questions_is_that_of_what_was_trained_on_in_its_order():
+    def asked(*questions, group=(0, 0), gold=("g", "g")):
+        r = replace(rollouts_of([0.0, 1.0], group=list(group)), question=list(questions), gold=list(gold))
+        return measure(0, StepEvidence(r)).step["questions_hash"]
+
+    base = asked("a", "b")
+    assert base == asked("a", "b")
+    assert len({base, asked("b", "a"), asked("a", "c"), asked("a", "b", group=(0, 1)), asked("a", "b", gold="hg")}) == 5
+    fresh, stale = rollouts_of([1.0]), replace(rollouts_of([1.0]), question=["an older one"])
+    assert (
+        measure(0, StepEvidence(fresh, trained=stale)).step["questions_hash"]
+        == measure(0, StepEvidence(stale)).step["questions_hash"]
+    )
+
+
+def test_a_fingerprint_tells_where_a_part_ends():
+    assert fingerprint(b"ab", b"c") != fingerprint(b"a", b"bc")
+    assert np.float64(fingerprint(b"x")) == fingerprint(b"x") < 2**48
+
+
+def test_every_check_of_the_guard_says_what_it_flags_or_notes_and_why():
+    assert len({c.name for c in GUARD}) == len(GUARD)
+    for c in GUARD:
+        assert c.reason, c.name
+        assert c.flags or c.notes, c.name
+        assert (c.severity == "info") == (not c.flags), c.name
+        assert check(c.name) is c
+        assert c.kind == f"guard_{c.name}"

@@ -1,0 +1,178 @@
+"""The rules that raise events: alarms, findings on several values, and the guard's checks along a run."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from docs.render import diagnostics as page
+from workbench.diagnostics import CATALOGUE
+from workbench.diagnostics.rules import (
+    COMBINED,
+    COOLDOWN,
+    DRIFT,
+    DRIFT_POINTS,
+    GUARD_RULES,
+    SMOOTH,
+    RuleWatch,
+    alarms,
+)
+from workbench.spec import RATIO_TOLERANCE, Alarm, Diagnostic, Level, Unit
+
+
+def fire(alarm, values, name="x"):
+    watch = RuleWatch(alarms([Diagnostic(name, Level.STEP, Unit.NONE, "x", "test", "x", alarm)]))
+    return [e.step for step, value in enumerate(values) for e in watch.step(step, {name: value}) if e.kind == "alarm"]
+
+
+RELATIVE = {"relative": "baseline"}
+
+
+@pytest.mark.parametrize(
+    ("alarm", "values", "steps"),
+    [
+        # it needs its points in a row; what was not measured neither counts nor clears
+        (Alarm("above", 1.0, "test", points=3), [2, 2, 0, 2, 2, 2, 2], [5]),
+        (Alarm("above", 1.0, "test", points=3), [2, 2, 1.0, 2, 2], []),
+        (Alarm("above", 1.0, "test", points=2), [2.0, None, 2.0], [2]),
+        # below means below
+        (Alarm("below", 0.0, "test"), [0.1, 0.0, -0.1], [2]),
+        # a relative one waits for its baseline and compares with the median; a baseline of zero arms nothing
+        (Alarm("above", 10.0, "test", warmup=3, **RELATIVE), [1.0, 500.0, 2.0, 19.0, 21.0], [4]),
+        (Alarm("above", 10.0, "test", warmup=2, **RELATIVE), [0.0, 0.0, 5.0], []),
+        # it fires once until the value has come back and time has passed
+        (Alarm("above", 1.0, "test"), [2.0] * 30, [0]),
+        (Alarm("above", 1.0, "test"), [2.0, 0.0] * 15, [0, COOLDOWN, 2 * COOLDOWN]),
+        (Alarm("above", 1.0, "test"), [2.0] + [0.0] * COOLDOWN + [2.0], [0, COOLDOWN + 1]),
+        (Alarm("above", 1.0, "test"), [math.inf], [0]),
+    ],
+)
+def test_an_alarm_fires_at(alarm, values, steps):
+    assert fire(alarm, values) == steps
+
+
+def test_a_nan_is_an_event_of_its_own_until_the_value_is_finite_again():
+    watch = RuleWatch(alarms(CATALOGUE))
+    seen = [
+        (e.kind, e.diagnostic, e.step)
+        for step, value in enumerate([1.0, math.nan, math.nan, 1.0, math.inf])
+        for e in watch.step(step, {"kl_ref": value})
+    ]
+    assert seen == [("non_finite", "kl_ref", 1), ("non_finite", "kl_ref", 4)]
+
+
+def test_the_marks_of_verl_are_given_as_its_own_only_where_its_ratio_is_measured():
+    """Its health check judges pi_old / mu: the columns of the mismatch, not those of pi_theta / pi_old."""
+    told = {d.name: d.alarm.reason for d in CATALOGUE if d.alarm and "verl" in d.alarm.reason}
+    assert {name for name, reason in told.items() if "ours" not in reason} == {"mismatch_kl"}
+    assert {"ratio_mean", "chi2", "ess_frac_min"} <= set(told)
+
+
+def test_every_declared_alarm_is_on_a_step_so_that_it_is_watched_and_has_a_reason():
+    alarmed = [d for d in CATALOGUE if d.alarm]
+    assert len(alarmed) >= 8
+    assert all(d.level is Level.STEP for d in alarmed)
+    assert all(len(d.alarm.reason) > 20 for d in alarmed)
+
+
+def found(rows, kind):
+    watch = RuleWatch(alarms(CATALOGUE))
+    return [e for step, row in enumerate(rows) for e in watch.step(step, row) if e.kind == kind]
+
+
+def rows(spread, entropy, **others):
+    start = [{"group_reward_std": 0.4, "entropy": 1.0, "grad_norm_max": 1.0, "repetition_frac": 0.1}] * 10
+    return start + [{"group_reward_std": spread, "entropy": entropy, **others}] * 15
+
+
+def test_an_echo_trap_is_equal_rewards_and_a_policy_that_no_longer_chooses():
+    (event,) = found(rows(0.01, 0.1), "echo_trap")
+    assert (event.step, event.severity, event.diagnostic) == (19, "warning", "group_reward_std")  # its ten points
+    assert "spikes" not in event.message
+    assert found(rows(0.01, 0.9), "echo_trap") == []
+    assert found(rows(0.4, 0.1), "echo_trap") == []
+
+
+def test_an_echo_trap_says_which_of_the_later_signs_are_there():
+    (event,) = found(rows(0.01, 0.1, grad_norm_max=50.0, repetition_frac=0.5), "echo_trap")
+    assert "gradient norm spikes" in event.message
+    assert "repeat themselves" in event.message
+
+
+def test_an_echo_trap_comes_once_until_it_is_over():
+    trapped = rows(0.01, 0.1)
+    assert len(found(trapped + trapped[10:], "echo_trap")) == 1
+    assert len(found(trapped + trapped[:1] * 3 + trapped[10:], "echo_trap")) == 2
+
+
+def test_what_was_not_measured_is_no_sign():
+    none = [{k: v for k, v in row.items() if k != "entropy"} for row in rows(0.01, 0.1)]
+    assert found(none, "echo_trap") == []
+
+
+def test_a_reward_that_never_turns_is_told_once():
+    steps = DRIFT_POINTS + SMOOTH
+    rising = [{"reward": 0.004 * t} for t in range(steps + 40)]
+    (event,) = found(rising, "reward_drift")
+    assert event.step == steps - 1
+    assert "only up" in event.message
+    assert found([{"reward": -row["reward"]} for row in rising], "reward_drift")[0].message.startswith(
+        "reward went only d"
+    )
+
+
+def test_a_reward_that_turns_or_hardly_moves_is_no_drift():
+    assert found([{"reward": 0.004 * abs(t - 40)} for t in range(80)], "reward_drift") == []
+    assert found([{"reward": 0.5 * DRIFT * t / 200} for t in range(200)], "reward_drift") == []
+
+
+@given(st.lists(st.floats(-1, 1), max_size=120))
+def test_a_drift_is_what_the_medians_say_whatever_came_before(rewards):
+    events = found([{"reward": r} for r in rewards], "reward_drift")
+    medians = [sorted(rewards[t - SMOOTH + 1 : t + 1])[SMOOTH // 2] for t in range(SMOOTH - 1, len(rewards))]
+    for event in events:
+        stretch = medians[event.step - SMOOTH + 1 - DRIFT_POINTS : event.step - SMOOTH + 2]
+        assert stretch in (sorted(stretch), sorted(stretch, reverse=True))
+
+
+def test_both_stand_in_the_documentation():
+    assert all(f"| `{c.kind}` | {c.severity} |" in page() for c in COMBINED)
+
+
+def kinds(watch, step, mismatches=(), **measured):
+    return [event.kind for event in watch.step(step, measured, mismatches)]
+
+
+def test_a_first_ratio_that_is_not_one_is_flagged_beyond_the_tolerance_and_once_while_it_lasts():
+    watch = RuleWatch(GUARD_RULES)
+    assert kinds(watch, 0, first_log_ratio_abs_max=3e-6) == []  # the largest that float32 rounding gave
+    assert kinds(watch, 1, first_log_ratio_abs_max=RATIO_TOLERANCE) == []
+    assert kinds(watch, 2) == []  # stale rollouts: not measured
+    (event,) = watch.step(3, {"first_log_ratio_abs_max": 0.02})
+    assert (event.kind, event.severity, event.step) == ("guard_first_ratio", "warning", 3)
+    assert (event.diagnostic, event.value, event.threshold) == ("first_log_ratio_abs_max", 0.02, RATIO_TOLERANCE)
+    assert "0.02 nats" in event.message
+    assert kinds(watch, 4, first_log_ratio_abs_max=0.03) == []
+    assert kinds(watch, 5, first_log_ratio_abs_max=0.0) == []
+    assert kinds(watch, 6, first_log_ratio_abs_max=float("inf")) == ["guard_first_ratio"]
+
+
+def test_a_batch_that_comes_back_is_flagged_with_the_step_that_trained_on_it_first():
+    watch = RuleWatch(GUARD_RULES)
+    assert [kinds(watch, step, batch_hash=h) for step, h in enumerate([11, 12, 13])] == [[], [], []]
+    (event,) = watch.step(3, {"batch_hash": 12})
+    assert (event.kind, event.diagnostic) == ("guard_stuck_batch", "batch_hash")
+    assert "the very tokens of step 1" in event.message
+    assert kinds(watch, 4, batch_hash=12) == [], "it is the same finding"
+    assert kinds(watch, 5, batch_hash=14) == []
+    assert kinds(watch, 6, batch_hash=14) == ["guard_stuck_batch"]
+
+
+def test_a_mismatch_of_tokens_is_flagged_with_its_place():
+    watch = RuleWatch(GUARD_RULES)
+    assert kinds(watch, 0, token_mismatches=0) == []
+    (event,) = watch.step(1, {"token_mismatches": 2}, [(5, 3), (9, 1)])
+    assert (event.kind, event.severity, event.value) == ("guard_token_identity", "critical", 2)
+    assert "2 trained trajectories" in event.message
+    assert "trajectory 5, turn 3" in event.message

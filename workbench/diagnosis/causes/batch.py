@@ -1,0 +1,329 @@
+"""What is trained on is not what was sampled: data, tokens, log-probs, groups."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from workbench.diagnosis.finding import Clue, Evidence, cause, sql
+from workbench.diagnosis.log import Log
+
+_SAME = 1e-4  # of two advantages of one group and one reward
+
+
+NOISE = 1e-4  # nats; float32 kernels differ by 1e-7 to 2e-5 on average
+
+
+RISE = 5.0  # x what was usual, where a sampler in another precision never agreed to begin with
+
+
+_NATS = 0.5  # of that token, from which it is no rounding
+
+
+Kind = Literal["prompt", "observation", "shift", "padding", "tokens", "unknown"]
+
+
+_BLOCK = re.compile(r"<information>(.*?)</information>", re.DOTALL)
+
+
+_MOST = 0.5
+
+
+_SHARE = 0.1  # of the transcripts: a sampled tag in the wrong place makes one of them look odd
+
+
+_ROWS = 400  # transcripts that are looked at
+
+
+@cause(
+    needs=("step.staleness",),
+    change="Bound the queue between sampler and trainer, drop what is older than learn.staleness, or correct for it.",
+    test="--set learn.staleness=0",
+)
+def staleness(log: Log) -> Clue | None:
+    """Data are older than configured."""
+    told = log.settings.get("learn.staleness")
+    age = log.series("step", "staleness")
+    if age.empty:
+        return None
+    usual = float(told) if told is not None else float(age.iloc[: max(1, len(age) // 5)].max())
+    older = age[age > usual + 0.5]
+    if older.empty:
+        return None
+    step = int(older.index[0])
+    return Clue(
+        "proof" if told is not None else "sign", 0.95, step,
+        f"from step {step} on the data are older than {usual:g} iterations, at last {float(older.max()):g}: "
+        "the queue between sampler and trainer grows",
+        (Evidence("step.staleness", step, float(older.iloc[0]), usual),),
+    )  # fmt: skip
+
+
+@cause(
+    needs=("step.batch_hash",),
+    change="Look at the queue and the data loader: an iterator that is not advanced, a buffer that is not "
+    "cleared after a step.",
+    test=sql("SELECT batch_hash, list(step) FROM step WHERE run_id = '{run}' GROUP BY 1 HAVING count(*) > 1"),
+)
+def batch_reused(log: Log) -> Clue | None:
+    """A batch is trained on twice."""
+    hashes = log.table("step")[["step", "batch_hash"]].dropna()
+    again = hashes[hashes["batch_hash"].duplicated()]
+    if again.empty:
+        return None
+    step = int(again["step"].iloc[0])
+    source = int(hashes.loc[hashes["batch_hash"] == again["batch_hash"].iloc[0], "step"].iloc[0])
+    return Clue(
+        "proof", 0.97, step,
+        f"step {step} trains on exactly the tokens of step {source}; {len(again)} steps of {log.steps} repeat a batch",
+        (Evidence("step.batch_hash", step, None, None),),
+    )  # fmt: skip
+
+
+_NEEDS = ("step.token_mismatches",)
+
+
+_TEST = sql(
+    "SELECT trajectory, turn_index, token, trained FROM token WHERE run_id = '{run}' AND step = {step}", form="json"
+)
+
+
+_BUILD = "Build the loss mask from the sampler's own stretches, not from text; sorl's mask self-test shows how."
+
+
+@cause(
+    needs=_NEEDS,
+    change=_BUILD,
+    test=sql(
+        "SELECT trajectory, turn_index, token, trained FROM token WHERE run_id = '{run}' AND step = {step}", form="json"
+    ),
+)
+def observation_leak(log: Log) -> Clue | None:
+    """Observations are trained on."""
+    return _trained(
+        log, "observation", "the loss mask covers the text inside <information>: the agent imitates its retriever"
+    )
+
+
+@cause(
+    needs=_NEEDS,
+    change=_BUILD,
+    test=sql(
+        "SELECT trajectory, turn_index, token, trained FROM token WHERE run_id = '{run}' AND step = {step}", form="json"
+    ),
+)
+def prompt_leak(log: Log) -> Clue | None:
+    """The prompt is trained on."""
+    return _trained(log, "prompt", "the loss mask covers tokens of the prompt")
+
+
+@cause(
+    needs=(*_NEEDS, "minibatch.tokens", "trajectory.n_tokens"),
+    change="Multiply the loss mask with the attention mask, and normalise by the tokens that remain.",
+    test=sql(
+        "SELECT trajectory, turn_index, token, trained FROM token WHERE run_id = '{run}' AND step = {step}", form="json"
+    ),
+)
+def padding_leak(log: Log) -> Clue | None:
+    """Padding is trained on."""
+    return _trained(
+        log, "padding", "updates train on more tokens than were written, and no transcript shows them: padding"
+    )
+
+
+@cause(
+    needs=_NEEDS,
+    change="Look for an off-by-one between tokens and the log-probs that predict them.",
+    test=sql(
+        "SELECT trajectory, turn_index, token, trained FROM token WHERE run_id = '{run}' AND step = {step}", form="json"
+    ),
+)
+def turn_shift(log: Log) -> Clue | None:
+    """The boundaries of the turns are shifted."""
+    return _trained(log, "shift", "turns lose their first token, and gain what follows their last")
+
+
+@cause(
+    needs=(*_NEEDS, "minibatch.tokens", "trajectory.n_tokens"),
+    change="Keep the sampler's token ids from end to end; text that is decoded and re-encoded has other tokens.",
+    test=sql(
+        "SELECT trajectory, turn_index, token, trained FROM token WHERE run_id = '{run}' AND step = {step}", form="json"
+    ),
+)
+def retokenised(log: Log) -> Clue | None:
+    """The trained tokens are not the sampled ones."""
+    return _trained(log, "tokens", "the mask fits, but tokens of the trajectories differ from the sampled ones")
+
+
+@cause(
+    needs=_NEEDS,
+    change="Keep transcripts (record.tokens) to learn which tokens; compare ids and mask with the sampler's.",
+    test=sql(
+        "SELECT trajectory, turn_index, token, trained FROM token WHERE run_id = '{run}' AND step = {step}", form="json"
+    ),
+)
+def not_sampled(log: Log) -> Clue | None:
+    """Trained tokens or turns are not the sampled ones."""
+    return _trained(log, "unknown", "trained tokens or turns are not the sampled ones")
+
+
+def _trained(log: Log, wanted: Kind, says: str) -> Clue | None:
+    found = kind(log)
+    if found is None or found[0] != wanted:
+        return None
+    step = found[1]
+    count = float(log.series("step", "token_mismatches").loc[step])
+    trajectory, turn = _where(log, step)
+    place = f", first in trajectory {trajectory}, turn {turn}" if turn is not None else ""
+    return Clue(
+        "proof", 0.97 if wanted != "unknown" else 0.9, step,
+        f"from step {step} on {says}; {count:.0f} trajectories of that step are not trained as they were sampled"
+        f"{place}",
+        (Evidence("step.token_mismatches", step, count, 0.0),), trajectory, turn,
+    )  # fmt: skip
+
+
+def kind(log: Log) -> tuple[Kind, int] | None:
+    """Which tokens are trained that should not be, or not, and since which step; None where all is as sampled."""
+    flagged = log.series("step", "token_mismatches")
+    flagged = flagged[flagged > 0]
+    if flagged.empty:
+        return None
+    step = int(flagged.index[0])
+    if not {"token", "trained"} <= set(log.table("token").columns):
+        return "unknown", step
+    frame = log.transcripts("token", "trained")
+    rows = frame[frame["step"].isin(flagged.index)].head(_ROWS)
+    seen = [_look(list(t), np.asarray(m, bool)) for t, m in zip(rows["token"], rows["trained"], strict=True)]
+    for name in ("shift", "prompt", "observation"):
+        if sum(name in one for one in seen) >= max(2, _SHARE * len(seen)):
+            return name, step
+    return _counted(log, flagged.index), step
+
+
+def _look(tokens: list[str], trained: np.ndarray) -> set[Kind]:
+    """What is wrong with the mask of one transcript, by the tags of the protocol."""
+    text = "".join(tokens)
+    flags = np.repeat(trained, [len(token) for token in tokens])
+    found: set[Kind] = set()
+    blocks = list(_BLOCK.finditer(text))
+    if any(flags[block.start(1) : block.end(1)].mean() > _MOST for block in blocks if block.end(1) > block.start(1)):
+        found.add("observation")
+    after = [block.end() for block in blocks if block.end() < len(text)]
+    if after and np.mean([not flags[at] for at in after]) > _MOST and any(flags[b.start()] for b in blocks):
+        found.add("shift")
+    # Nothing predicts the first token, so a mask that lets the prompt through begins at the second one.
+    if len(trained) > 2 and trained[1] and trained[2]:
+        found.add("prompt")
+    return found
+
+
+def _counted(log: Log, steps: pd.Index) -> Kind:
+    """Padding or other tokens: with padding, more tokens are trained on than were written."""
+    written = log.table("trajectory").groupby("step")["n_tokens"].sum()
+    trained = log.table("minibatch").groupby(["step", "epoch"])["tokens"].sum().groupby("step").max()
+    both = pd.concat([written, trained], axis=1, keys=["written", "trained"]).dropna()
+    both = both[both.index.isin(steps)]
+    if both.empty:
+        return "unknown"
+    return "padding" if (both["trained"] > both["written"]).mean() > _MOST else "tokens"
+
+
+def _where(log: Log, step: int) -> tuple[int | None, int | None]:
+    """The first trajectory and turn that the guard's event names."""
+    events = log.events("guard_token_identity")
+    for message in events.loc[events["step"] == step, "message"] if "message" in events else ():
+        if found := re.search(r"trajectory (\d+), turn (\d+)", str(message)):
+            return int(found[1]), int(found[2])
+    return None, None
+
+
+@cause(
+    needs=("minibatch.mismatch", "minibatch.mismatch_max", "minibatch.tokens"),
+    needs_one_policy=True,
+    change="Open the trajectory: an off-by-one in stored log-probs, a token that the sampler never scored, a truncated "
+    "float. Until it is found, mask tokens whose two log-probs disagree (rollout correction: mis).",
+    test=sql(
+        "SELECT trajectory, turn_index, mismatch, ratio_max FROM turn WHERE run_id = '{run}' AND step = {step} ORDER "
+        "BY mismatch DESC LIMIT 5"
+    ),
+)
+def corrupt_log_prob(log: Log) -> Clue | None:
+    """One token has an impossible log-ratio."""
+    frame = log.table("minibatch")
+    frame = frame[~frame["step"].isin(log.rescored)]
+    total = frame["mismatch"] * frame["tokens"]
+    rest = (total - frame["mismatch_max"]) / (frame["tokens"] - 1).clip(lower=1)
+    usual_rest = RISE * float(frame["mismatch"].iloc[: max(1, len(frame) // 5)].median())
+    alone = (frame["mismatch_max"] > _NATS) & (rest < max(NOISE, usual_rest))
+    if not alone.any():
+        return None
+    row = frame[alone].iloc[0]
+    step, value = int(row["step"]), float(row["mismatch_max"])
+    usual = float(frame.loc[frame["step"] < step, "mismatch_max"].median()) if (frame["step"] < step).any() else None
+    if usual is not None and usual > _NATS / 2:
+        return None
+    trajectory, turn = culprit(log, step)
+    where = f", in turn {turn} of trajectory {trajectory}" if turn is not None else ""
+    return Clue(
+        "proof", 0.95, step,
+        f"in step {step} the old log-prob of one token is {value:.3g} nats from the sampler's{where}; all others agree",
+        (Evidence("minibatch.mismatch_max", step, value, usual),), trajectory, turn,
+    )  # fmt: skip
+
+
+def culprit(log: Log, step: int, column: str = "mismatch") -> tuple[int | None, int | None]:
+    """Trajectory and turn with the largest value of a column of table `turn` in a step."""
+    frame = log.at("turn", step)
+    here = frame[frame[column].notna()] if column in frame else frame.iloc[:0]
+    if here.empty:
+        return None, None
+    worst = here.iloc[int(here[column].abs().to_numpy().argmax())]
+    return int(worst["trajectory"]), int(worst["turn_index"])
+
+
+def one_token(log: Log) -> bool:
+    """Whether the disagreement of sampler and trainer lies on single tokens."""
+    return log.measured("minibatch", "mismatch_max", "tokens") and corrupt_log_prob.look(log) is not None
+
+
+@cause(
+    needs=("trajectory.advantage", "trajectory.reward", "trajectory.prompt_group"),
+    change="Check that the rows of a prompt stay together between sampling, scoring and normalising (shuffles, padding "
+    "to a multiple of the world size, sorting by length).",
+    test=sql(
+        "SELECT prompt_group, question, reward, advantage FROM trajectory WHERE run_id = '{run}' AND step = {step} "
+        "ORDER BY ALL"
+    ),
+)
+def wrong_groups(log: Log) -> Clue | None:
+    """Advantages are computed across the wrong groups."""
+    if log.measured("minibatch", "value_loss"):
+        return None  # a critic gives equal rewards different advantages
+    frame = log.table("trajectory")
+    frame = frame[frame["advantage"].notna() & frame["reward"].notna()]
+    keys = ["step", "question" if log.measured("trajectory", "question") else "prompt_group"]
+    # A question that was drawn twice has two groups, each with a mean of its own.
+    rollouts = frame.groupby(keys)["reward"].transform("size")
+    frame = frame[rollouts == rollouts.groupby(frame["step"]).transform("median")]
+    group = frame.groupby([*keys, "reward"])["advantage"]
+    spread = (group.max() - group.min())[group.size() > 1]
+    if spread.empty:
+        return None
+    unequal = (spread > _SAME * (1 + group.mean().abs().reindex(spread.index))).groupby(level="step").mean()
+    wrong = unequal[unequal > 0.2]
+    right = unequal[unequal <= 0.02]
+    # Other estimators may do so from the first step on; only a change says something.
+    if wrong.empty or right.empty or int(right.index[0]) > int(wrong.index[0]):
+        return None
+    step = int(wrong.index[0])
+    return Clue(
+        "proof", 0.96, step,
+        f"from step {step} on rollouts of one question with one reward have different advantages, in "
+        f"{100 * float(wrong.mean()):.0f} % of the cases; before, they never had: rewards are compared across the "
+        "wrong group",
+        (Evidence("trajectory.advantage", step, float(wrong.iloc[0]), 0.0),),
+    )  # fmt: skip

@@ -1,0 +1,377 @@
+"""What comes back from the world: rewards, retrieved passages, episodes that are cut short."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+
+from workbench.diagnosis.changepoint import first
+from workbench.diagnosis.finding import Clue, Evidence, cause, sql
+from workbench.diagnosis.log import Log
+
+SHIFTS = 8  # rows by which rewards may be off
+
+
+FEW = 0.02  # of trajectories whose reward is not their success: below, F1 and rounding
+
+
+_NEEDS = ("trajectory.reward", "trajectory.success")
+
+
+_PAID = sql("SELECT question, gold, answer, reward FROM trajectory WHERE run_id = '{run}' AND step = {step}")
+_MOST = 0.9  # share of the searches
+_SEARCH = re.compile(
+    r"<\s*search\s*>(.*?)<\s*/\s*search\s*>\s*<\s*information\s*>(.*?)<\s*/\s*information\s*>", re.DOTALL
+)
+
+
+_WORD = re.compile(r"\w+")
+
+
+@cause(
+    needs=(*_NEEDS, "trajectory.answer"),
+    change="Pay the outcome; a format term must stay small against it, and success is to be measured apart from the "
+    "reward.",
+    test=_PAID,
+)
+def reward_format(log: Log) -> Clue | None:
+    """The reward pays for the form of an answer, not for its truth."""
+    found = _wrong(log)
+    if found is None:
+        return None
+    rows, step = found
+    agree, form = max((float((rows["paid"] == rows[name]).mean()), name) for name in ("answered", "formed"))
+    failed = rows[~rows["success"] & rows[form]]
+    if agree < 0.9 or failed.empty or failed["paid"].mean() < 0.9:
+        return None
+    what = "an answer" if form == "answered" else "an answer after valid turns"
+    return Clue(
+        "sign", 0.93, step,
+        f"from step {step} on the reward pays for giving {what}: that alone explains {100 * agree:.0f} % of the "
+        f"rewards, and {100 * float(failed['paid'].mean()):.0f} % of the wrong answers of that form are paid",
+        (Evidence("trajectory.reward", step, float(rows["paid"].mean()), float(rows["success"].mean())),),
+        trajectory=_example(failed[failed["paid"]], step),
+    )  # fmt: skip
+
+
+@cause(
+    needs=_NEEDS,
+    change="Check the sign of the reward and which row it is written to.",
+    test=_PAID,
+)
+def reward_inverted(log: Log) -> Clue | None:
+    """The reward has the wrong sign."""
+    found = _wrong(log)
+    if found is None:
+        return None
+    rows, step = found
+    won, lost = rows[rows["success"]]["reward"], rows[~rows["success"]]["reward"]
+    if won.empty or lost.empty or rows["reward"].corr(rows["success"].astype(float)) > -0.8:
+        return None
+    return Clue(
+        "proof", 0.96, step,
+        f"from step {step} on a failure is paid {float(lost.mean()):.2g} and a success {float(won.mean()):.2g} on "
+        "average: the reward has the wrong sign",
+        (Evidence("trajectory.reward", step, float(won.mean()), float(lost.mean())),),
+        trajectory=_example(rows[rows["paid"] != rows["success"]], step),
+    )  # fmt: skip
+
+
+@cause(
+    needs=_NEEDS,
+    change="Keep an id with each reward from scoring to training; look for a sort, a filter or a shuffle in between.",
+    test=sql("SELECT trajectory, success, reward FROM trajectory WHERE run_id = '{run}' AND step = {step} ORDER BY 1"),
+)
+def reward_shifted(log: Log) -> Clue | None:
+    """Rewards belong to other trajectories."""
+    found = _wrong(log)
+    if found is None or reward_format.look(log) is not None or reward_inverted.look(log) is not None:
+        return None
+    rows, step = found
+    agreement = {}
+    for rows_off in (k for k in range(-SHIFTS, SHIFTS + 1) if k):
+        fits = [
+            (np.roll(part["success"].to_numpy(), rows_off) == part["paid"].to_numpy()).mean()
+            for _, part in rows.groupby("step")
+        ]
+        agreement[rows_off] = float(np.mean(fits))
+    rows_off = max(agreement, key=lambda k: (agreement[k], -abs(k)))
+    if agreement[rows_off] < 0.98:
+        return None
+    return Clue(
+        "proof", 0.96, step,
+        f"from step {step} on the rewards are those of other trajectories, {abs(rows_off)} rows "
+        f"{'before' if rows_off > 0 else 'after'}: so read, {100 * agreement[rows_off]:.0f} % of them are right",
+        (Evidence("trajectory.reward", step, float((rows["paid"] == rows["success"]).mean()), 1.0),),
+        trajectory=_example(rows[rows["paid"] != rows["success"]], step),
+    )  # fmt: skip
+
+
+@cause(
+    needs=_NEEDS,
+    change="Check the order of rows between scoring and training, the normalisation of answers, and the judge if there "
+    "is one.",
+    test=_PAID,
+)
+def reward_noise(log: Log) -> Clue | None:
+    """Rewards go to trajectories that did not earn them."""
+    found = _wrong(log)
+    if found is None or any(c.look(log) is not None for c in (reward_format, reward_inverted, reward_shifted)):
+        return None
+    rows, step = found
+    off = float((rows["paid"] != rows["success"]).mean())
+    paid, unpaid = float(rows[~rows["success"]]["paid"].mean()), float((~rows[rows["success"]]["paid"]).mean())
+    return Clue(
+        "sign", 0.9, step,
+        f"from step {step} on the reward of {100 * off:.0f} % of the trajectories is not their success: "
+        f"{100 * paid:.0f} % of the failures are paid, {100 * unpaid:.0f} % of the successes are not",
+        (Evidence("trajectory.reward", step, 1 - off, 1.0),),
+        trajectory=_example(rows[rows["paid"] != rows["success"]], step),
+    )  # fmt: skip
+
+
+def _paid(log: Log) -> pd.DataFrame:
+    """Trajectories in the order of training: step, paid (reward above half of its range), success, answered, off."""
+    frame = log.table("trajectory")
+    rows = frame[frame["reward"].notna() & frame["success"].notna()]
+    low, high = rows["reward"].min(), rows["reward"].max()
+    return pd.DataFrame(
+        {
+            "step": rows["step"],
+            "trajectory": rows["trajectory"],
+            "reward": rows["reward"],
+            "paid": rows["reward"] > (low + high) / 2,
+            "success": rows["success"].astype(bool),
+            "answered": rows["answer"].notna() if "answer" in rows else False,
+            "formed": _formed(rows),
+        }
+    )
+
+
+def _formed(rows: pd.DataFrame) -> pd.Series:
+    """Whether a trajectory gives an answer and every turn of it keeps to the protocol."""
+    answered = rows["answer"].notna() if "answer" in rows else pd.Series(False, index=rows.index)
+    return answered & (rows["valid_turn_frac"] >= 1.0) if "valid_turn_frac" in rows else answered
+
+
+def _wrong(log: Log) -> tuple[pd.DataFrame, int] | None:
+    """The trajectories from the first step on where reward and success part, and that step."""
+    if log.settings.get("world.reward", "em") != "em":
+        return None  # a graded reward differs from exact match by design
+    rows = _paid(log)
+    share = (rows["paid"] != rows["success"]).groupby(rows["step"]).mean()
+    apart = share[share > FEW]
+    if apart.empty or (share > FEW).mean() < 0.05:
+        return None
+    return rows[rows["step"] >= apart.index[0]], int(apart.index[0])
+
+
+def _example(rows: pd.DataFrame, step: int) -> int | None:
+    here = rows[rows["step"] == step]
+    return None if here.empty else int(here["trajectory"].iloc[0])
+
+
+@cause(
+    needs=("trajectory.n_observation_tokens", "trajectory.n_searches"),
+    change="Ask the retriever by hand with a query of the log; look at its index, its port, its time limit.",
+    test=sql(
+        "SELECT step, sum(n_observation_tokens) / sum(n_searches) FROM trajectory WHERE run_id = '{run}' GROUP BY "
+        "step ORDER BY step"
+    ),
+)
+def retriever_empty(log: Log) -> Clue | None:
+    """The retriever returns nothing."""
+    share = log.series("step", "retrieval_empty_frac")
+    since = share[share > _MOST]
+    if len(since) >= 2 and (share > _MOST).iloc[-max(2, len(share) // 4) :].mean() > 0.5:
+        step = int(since.index[0])
+        return Clue(
+            "proof", 0.96, step,
+            f"from step {step} on the retriever answers {100 * float(since.mean()):.0f} % of the searches with no "
+            "passage",
+            (Evidence("step.retrieval_empty_frac", step, float(since.iloc[0]), _before(share, step)),),
+        )  # fmt: skip
+    told = _told(log)
+    gone = first(told, "below", points=2, margin=4.0, floor=0.1)
+    if (
+        gone is None
+        or gone.value > 0.5 * gone.usual
+        or float(told[told.index >= gone.step].median()) > 0.5 * gone.usual
+    ):
+        return None
+    return Clue(
+        "sign", 0.9, gone.step,
+        f"from step {gone.step} on a search is answered with {gone.value:.1f} tokens, where {gone.usual:.1f} were "
+        "usual: the retriever returns next to nothing",
+        (Evidence("trajectory.n_observation_tokens", gone.step, gone.value, gone.usual),),
+    )  # fmt: skip
+
+
+def _told(log: Log) -> pd.Series:
+    """Mean observation tokens of a search, by step."""
+    frame = log.table("trajectory")
+    if not {"n_observation_tokens", "n_searches"} <= set(frame.columns):
+        return pd.Series(dtype=float)
+    sums = frame.groupby("step")[["n_observation_tokens", "n_searches"]].sum()
+    asked = sums[sums["n_searches"] > 0]
+    return asked["n_observation_tokens"] / asked["n_searches"]
+
+
+@cause(
+    needs=("step.retrieval_failed_frac",),
+    change="Restart the retriever, raise world.retriever.retries or timeout, and leave failed episodes out of "
+    "the batch.",
+    test="sorl show {run}",
+)
+def retriever_failing(log: Log) -> Clue | None:
+    """The retriever does not answer."""
+    share = log.series("step", "retrieval_failed_frac")
+    failed = share[share > 0]
+    if failed.empty:
+        return None
+    step = int(failed.index[0])
+    return Clue(
+        "proof", 0.9, step,
+        f"from step {step} on the retriever did not answer up to {100 * float(failed.max()):.0f} % of the searches, "
+        "after all retries",
+        (Evidence("step.retrieval_failed_frac", step, float(failed.iloc[0]), _before(share, step)),),
+    )  # fmt: skip
+
+
+@cause(
+    severity="warning",
+    needs=("step.seconds_rollout", "step.seconds_update"),
+    change="Look at the load of the retriever's machine and at world.retriever.batch; training itself is not harmed.",
+    test=sql("SELECT step, seconds_retrieval, seconds_rollout FROM step WHERE run_id = '{run}' ORDER BY step"),
+)
+def retriever_slow(log: Log) -> Clue | None:
+    """The retriever has become slow."""
+    waited, column, told = log.series("step", "seconds_retrieval"), "seconds_retrieval", "waiting for the retriever"
+    if waited.empty:
+        waited, column, told = log.series("step", "seconds_rollout"), "seconds_rollout", "sampling"
+    # A machine that is busy with something else slows the updates as well.
+    relative = (waited / log.series("step", "seconds_update")).dropna()
+    rise = first(relative, "above", points=3, margin=4.0, floor=0.25)
+    if rise is None:
+        return None
+    before, since = relative[relative.index < rise.step], relative[relative.index >= rise.step]
+    if float(since.quantile(0.1)) < 2 * float(before.median()):
+        return None
+    now, usual = float(waited[since.index].median()), float(waited[before.index].median())
+    return Clue(
+        "sign", 0.9 if column == "seconds_retrieval" else 0.7, rise.step,
+        f"from step {rise.step} on a step spends {now:.2g} s {told}, where {usual:.2g} s were usual, while its updates "
+        "take as long as before",
+        (Evidence(f"step.{column}", rise.step, now, usual),),
+    )  # fmt: skip
+
+
+def _before(series: pd.Series, step: int) -> float | None:
+    past = series[series.index < step]
+    return None if past.empty else float(past.median())
+
+
+@cause(
+    needs=("token.token",),
+    change="Ask it by hand with a query of the log; look for answers out of step with their requests in a "
+    "batch, another index, another embedding model than the index was built with.",
+    test=sql("SELECT token FROM token WHERE run_id = '{run}' AND step = {step}", form="json"),
+)
+def retriever_junk(log: Log) -> Clue | None:
+    """The retriever answers another question."""
+    named = _on_topic(log.transcripts("token"))
+    if len(named) < 8:
+        return None
+    drop = first(named, "below", points=3, margin=4.0, floor=0.1, least=0.05)
+    if drop is None or float(named[named.index >= drop.step].median()) > 0.6 * drop.usual:
+        return None
+    return Clue(
+        "sign", 0.9, drop.step,
+        f"from step {drop.step} on {100 * drop.value:.0f} % of the words that searches ask for come back in the "
+        f"passages, where {100 * drop.usual:.0f} % were usual: the retriever answers another question",
+        (Evidence("token.token", drop.step, drop.value, drop.usual),),
+    )  # fmt: skip
+
+
+def _on_topic(frame: pd.DataFrame) -> pd.Series:
+    """Mean share of the words of a search that its passages hold, by step, over the transcripts."""
+    shares = []
+    for step, tokens in zip(frame["step"], frame["token"], strict=True):
+        for query, passages in _SEARCH.findall(" ".join(tokens)):
+            words, told = set(_WORD.findall(query.lower())), set(_WORD.findall(passages.lower()))
+            if words and len(told) > 1:  # one word is a refusal, not a passage
+                shares.append((int(step), len(words & told) / len(words)))
+    found = pd.DataFrame(shares, columns=["step", "share"])
+    return found.groupby("step")["share"].mean()
+
+
+@cause(
+    needs=("trajectory.ended", "trajectory.n_turns"),
+    change="Raise the budget of turns or tokens, or leave truncated episodes out of the loss: they are punished for "
+    "their length.",
+    test=sql("SELECT step, ended, count(*) FROM trajectory WHERE run_id = '{run}' GROUP BY ALL ORDER BY 1"),
+)
+def truncated(log: Log) -> Clue | None:
+    """Episodes are cut short."""
+    frame = log.table("trajectory")
+    if "ended" not in frame or turn_cut.look(log) is not None:
+        return None
+    unfinished = (frame["ended"] != "answer").groupby(frame["step"]).mean()
+    rise = first(unfinished, "above", points=2, margin=4.0, floor=0.3, least=0.03)
+    if rise is None or rise.value - rise.usual < 0.1:
+        return None
+    since = frame[frame["step"] >= rise.step]
+    for column, word in (("n_turns", "turns"), ("n_tokens", "tokens")):
+        if column not in frame:
+            continue
+        cut, free = since[since["ended"] != "answer"][column], frame[frame["step"] < rise.step][column]
+        bound = cut.quantile(0.9)
+        if len(cut) and (cut >= bound).mean() > 0.5 and (free > bound).mean() > 0.02 and since[column].max() <= bound:
+            return Clue(
+                "sign", 0.92, rise.step,
+                f"from step {rise.step} on {100 * float(unfinished[unfinished.index >= rise.step].mean()):.0f} % of "
+                f"the episodes end without an answer, and none has more than {bound:.0f} {word}, where before "
+                f"{100 * float((free > bound).mean()):.0f} % had more",
+                (Evidence("step.truncated_frac", rise.step, rise.value, rise.usual),),
+            )  # fmt: skip
+    return None
+
+
+@cause(
+    needs=("step.valid_action_frac", "token.trained"),
+    change="Raise the budget of tokens of a turn (world.max_turn_tokens), or look for a stop word that comes "
+    "too early.",
+    test=sql("SELECT step, valid_action_frac, response_tokens / turns FROM step WHERE run_id = '{run}' ORDER BY step"),
+)
+def turn_cut(log: Log) -> Clue | None:
+    """Turns are cut before they are complete."""
+    valid = log.series("step", "valid_action_frac")
+    drop = first(valid, "below", points=2, margin=4.0, least=0.02)
+    turns = _longest(log.transcripts("trained"))
+    if drop is None or drop.usual - drop.value < 0.2 or turns.empty:
+        return None
+    before, after = turns[turns["step"] < drop.step]["length"], turns[turns["step"] >= drop.step]["length"]
+    if before.empty or after.empty:
+        return None
+    bound = int(after.max())
+    longer = float((before > bound).mean())
+    if longer < 0.3 or (after == bound).mean() < 0.3:
+        return None
+    return Clue(
+        "sign", 0.92, drop.step,
+        f"from step {drop.step} on no turn has more than {bound} tokens, where before {100 * longer:.0f} % had more, "
+        f"and the share of valid actions falls from {drop.usual:.2f} to {drop.value:.2f}: turns end before their "
+        "closing tag",
+        (Evidence("step.valid_action_frac", drop.step, drop.value, drop.usual),),
+    )  # fmt: skip
+
+
+def _longest(frame: pd.DataFrame) -> pd.DataFrame:
+    """Of every transcript: its step and the length of each of its turns in tokens."""
+    rows = []
+    for step, trained in zip(frame["step"], frame["trained"], strict=True):
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], np.asarray(trained, int), [0]])))
+        rows += [(int(step), int(end - start)) for start, end in zip(edges[::2], edges[1::2], strict=True)]
+    return pd.DataFrame(rows, columns=["step", "length"])

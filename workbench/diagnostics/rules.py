@@ -1,0 +1,343 @@
+"""The rules that raise an event when something is off: alarms, hard events, findings on several values, the guard.
+
+A rule is declared once and evaluated one way. At each step its condition holds, does not hold, or cannot be judged
+(nothing was measured, so nothing changes); the event comes at the step at which it begins to hold. The collapse rule
+(collapse.py) raises events of the same type.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import median
+from typing import Literal, NamedTuple
+
+from workbench.diagnostics.declare import mark_words
+from workbench.spec import RATIO_TOLERANCE, Alarm, Diagnostic, Level, check
+
+Severity = Literal["info", "warning", "critical"]
+
+COOLDOWN = 10  # steps between two alarms of one diagnostic: a value that flickers around its mark is one finding
+SMOOTH = 5  # points of the trailing median of the reward
+DRIFT_POINTS, DRIFT = 50, 0.1  # so long one way, by more than so much
+SIGNS = ("group_reward_std", "entropy")  # of an echo trap, in this order; then come those of LATER
+LATER = {"grad_norm_max": "the gradient norm spikes", "repetition_frac": "the rollouts repeat themselves"}
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened at `step`, the diagnostic that showed it (empty without one), its value and the threshold."""
+
+    step: int
+    kind: str
+    severity: Severity
+    message: str
+    diagnostic: str = ""
+    value: float | None = None
+    threshold: float | None = None
+
+
+class Row(NamedTuple):
+    """A row of table `step` as a condition sees it; a column that was not measured is absent or None."""
+
+    step: int
+    measured: Mapping[str, float | None]
+    alarmed: Collection[str]  # diagnostics whose alarm holds at this step, whether it was raised now or before
+    mismatches: Sequence[tuple[int, int]]  # (trajectory, turn) of the trained rows that are not as sampled
+
+
+class Found(NamedTuple):
+    """A condition that holds: the words of the event, the diagnostic that shows it, its value and the threshold."""
+
+    message: str
+    diagnostic: str
+    value: float | None = None
+    threshold: float | None = None
+
+
+Condition = Callable[[Row], Found | Literal[False] | None]  # None: it cannot be judged
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What raises events of `kind`: when it happens in words, why that matters, and its condition, fresh for each run.
+
+    After an event the condition has to end before the next one, and `pause` steps have to pass; with `once` there is
+    no next one. `alarm` is the diagnostic of an alarm.
+    """
+
+    kind: str
+    severity: Severity
+    happens: str
+    reason: str
+    condition: Callable[[], Condition]
+    pause: int = 0
+    once: bool = False
+    alarm: str = ""
+
+
+class RuleWatch:
+    """Rules along a run: feed it the row of table `step` of every step once, in order; it returns the events."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self._states = [_State(rule) for rule in rules]
+        self._alarmed: set[str] = set()
+
+    def step(
+        self, step: int, measured: Mapping[str, float | None], mismatches: Sequence[tuple[int, int]] = ()
+    ) -> list[Event]:
+        """The events of `step`; `mismatches` are the places that column token_mismatches counts."""
+        row, events = Row(step, measured, self._alarmed, mismatches), []
+        for state in self._states:
+            event = state.advance(row)
+            if state.rule.alarm:
+                (self._alarmed.add if state.holds else self._alarmed.discard)(state.rule.alarm)
+            if event is not None:
+                events.append(event)
+        return events
+
+
+class _State:
+    """One rule along a run."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule, self.condition = rule, rule.condition()
+        self.holds, self.armed = False, True
+        self.last: int | None = None  # step of its last event
+
+    def advance(self, row: Row) -> Event | None:
+        rule = self.rule
+        found = None if rule.once and not self.armed else self.condition(row)
+        if found is None:
+            return None
+        self.holds = found is not False
+        if found is False:
+            self.armed = True
+            return None
+        if not self.armed or (self.last is not None and row.step - self.last < rule.pause):
+            return None
+        self.armed, self.last = False, row.step
+        return Event(row.step, rule.kind, rule.severity, *found)
+
+
+# One value against a mark
+
+
+class Crossing:
+    """The condition that a diagnostic lies beyond its mark at `points` consecutive points."""
+
+    def __init__(self, name: str, mark: Alarm) -> None:
+        self.name, self.mark = name, mark
+        self.first: list[float] = []
+        self.best = -math.inf
+        self.count = 0
+
+    def __call__(self, row: Row) -> Found | Literal[False] | None:
+        """Whether the mark is crossed; None for NaN, and while a relative mark has no scale."""
+        mark, value = self.mark, row.measured.get(self.name)
+        if value is None or math.isnan(value):
+            return None
+        scale = self._scale(value)
+        if scale is None:
+            return None
+        threshold = mark.value * scale
+        crossed = {"above": value > threshold, "below": value < threshold, "at least": value >= threshold}[mark.when]
+        self.count = self.count + 1 if crossed else 0
+        if self.count < mark.points:
+            return False
+        held = f" at {mark.points} points in a row" if mark.points > 1 else ""
+        message = f"{self.name} is {value:.4g}, {mark.when} {threshold:.4g}{held}: {mark.reason}"
+        return Found(message, self.name, value, threshold)
+
+    def _scale(self, value: float) -> float | None:
+        """What the mark is a multiple of; None while that is not known, or nothing can be a multiple of it."""
+        if not self.mark.relative:
+            return 1.0
+        self.best = max(self.best, value)
+        if self.mark.relative == "peak":
+            return self.best if self.best > 0 else None
+        if len(self.first) < self.mark.warmup:
+            if math.isfinite(value):
+                self.first.append(value)
+            return None
+        base = median(self.first) if self.mark.relative == "baseline" else sum(self.first) / len(self.first)
+        return base if base > 0 else None
+
+
+@dataclass(frozen=True)
+class NotFinite:
+    """The condition that a diagnostic is NaN or Inf."""
+
+    name: str
+
+    def __call__(self, row: Row) -> Found | Literal[False] | None:
+        """Whether the value is NaN or Inf."""
+        value = row.measured.get(self.name)
+        if value is None:
+            return None
+        return Found(f"{self.name} is {value}", self.name, value) if not math.isfinite(value) else False
+
+
+def alarms(catalogue: Sequence[Diagnostic]) -> Iterator[Rule]:
+    """Of each step diagnostic the rule that a value is NaN or Inf, and that of its alarm; then those on several."""
+    for d in (d for d in catalogue if d.level is Level.STEP):
+        reason = "a value that is NaN or Inf says nothing any more"
+        yield Rule("non_finite", "warning", f"`step.{d.name}` is NaN or Inf", reason, partial(NotFinite, d.name))
+        if d.alarm is not None:
+            yield replace(_crossing("alarm", d.name, d.alarm), pause=COOLDOWN, alarm=d.name)
+    yield from COMBINED
+
+
+def _crossing(kind: str, diagnostic: str, mark: Alarm) -> Rule:
+    happens = f"`step.{diagnostic}` {mark_words(mark)}"
+    return Rule(kind, mark.severity, happens, mark.reason, partial(Crossing, diagnostic, mark))
+
+
+def _hard(kind: str, diagnostic: str, mark: Alarm) -> Rule:
+    return replace(_crossing(kind, diagnostic, mark), once=True)
+
+
+HARD = (
+    _hard("non_finite", "non_finite", Alarm(
+        "above", 0.0, "a NaN in a loss or gradient cannot be trained away; the run is over", severity="critical",
+    )),
+    _hard("format_collapse", "valid_action_frac", Alarm(
+        "below", 0.5, "an agent that breaks the protocol in half of its turns no longer acts; relative to its own "
+        "best, because protocols differ in difficulty", points=5, relative="peak", severity="critical",
+    )),
+    _hard("retriever_down", "retrieval_failed_frac", Alarm(
+        "above", 0.5, "when most searches fail the policy learns to do without them; console.log says why they fail",
+        severity="critical",
+    )),
+    _hard("signal_collapse", "zero_advantage_frac", Alarm(
+        "at least", 0.9, "when nine groups in ten have equal rewards, a group-relative method has almost no gradient "
+        "left", points=5,
+    )),
+    _hard("entropy_collapse", "entropy", Alarm(
+        "below", 0.1, "a tenth of the starting entropy leaves nothing to explore with", relative="start", warmup=5,
+    )),
+    _hard("entropy_explosion", "entropy", Alarm(
+        "above", 3.0, "entropy that triples is a policy falling back to noise", relative="start", warmup=5,
+    )),
+)  # fmt: skip
+
+
+# Several values
+
+
+class EchoTrap:
+    """The condition that the rollouts of a prompt earn the same while the policy no longer chooses."""
+
+    def __init__(self) -> None:
+        self.first: list[float] = []  # repetition at the first points
+
+    def __call__(self, row: Row) -> Found | Literal[False]:
+        """Whether the alarms of SIGNS hold; the message names the signs of LATER that are there."""
+        repeated = row.measured.get("repetition_frac")
+        known = repeated if repeated is not None and math.isfinite(repeated) else None
+        if known is not None and len(self.first) < 10:
+            self.first.append(known)
+        if not all(name in row.alarmed for name in SIGNS):
+            return False
+        there = {
+            "grad_norm_max": "grad_norm_max" in row.alarmed,
+            "repetition_frac": known is not None and known > 2 * median(self.first),
+        }
+        message = "rollouts of a prompt earn the same and the policy no longer chooses: an echo trap"
+        also = [words for name, words in LATER.items() if there[name]]
+        return Found("; ".join([message, *also]), SIGNS[0], row.measured.get(SIGNS[0]))
+
+
+class RewardDrift:
+    """The condition that the trailing median of the reward moves one way for long."""
+
+    def __init__(self) -> None:
+        self.rewards: deque[float] = deque(maxlen=SMOOTH)
+        self.medians: list[float] = []  # since the last turn
+
+    def __call__(self, row: Row) -> Found | Literal[False] | None:
+        """Whether the medians have not turned for DRIFT_POINTS points and moved by more than DRIFT."""
+        reward = row.measured.get("reward")
+        if reward is None or not math.isfinite(reward):
+            return None
+        self.rewards.append(reward)
+        if len(self.rewards) < SMOOTH:
+            return None
+        level, since = median(self.rewards), self.medians
+        if since and (level - since[-1]) * (level - since[0]) < 0:  # it turned: a new stretch begins at the last level
+            del since[:-1]
+        since.append(level)
+        moved = since[-1] - since[0]
+        if len(since) <= DRIFT_POINTS or abs(moved) <= DRIFT:
+            return False
+        way = "up" if moved > 0 else "down"
+        message = f"reward went only {way} for {len(since) - 1} points, by {abs(moved):.3f}"
+        return Found(message, "reward", reward, DRIFT)
+
+
+COMBINED = (
+    Rule(
+        "echo_trap", "warning",
+        "the alarms of `step.group_reward_std` and of `step.entropy` stand at the same step; the message says whether "
+        "`step.grad_norm_max` stands too and whether `step.repetition_frac` has doubled",
+        "RAGEN's echo trap: rollouts of a prompt become alike, then certain, then the gradient spikes; two of three "
+        "leave time to act",
+        EchoTrap,
+    ),
+    Rule(
+        "reward_drift", "info",
+        f"the trailing median of {SMOOTH} points of `step.reward` has not turned for {DRIFT_POINTS} points and has "
+        f"moved by more than {DRIFT:g}",
+        "rlwatch reports a monotone reward: learning, or a reward that is being gamed; read the transcripts",
+        RewardDrift,
+    ),
+)  # fmt: skip
+
+
+# The fair-comparison guard
+
+
+def _first_ratio(row: Row) -> Found | Literal[False]:
+    moved = row.measured.get("first_log_ratio_abs_max")
+    if moved is None or not moved > RATIO_TOLERANCE:
+        return False
+    message = f"the first update saw a log-ratio of {moved:.3g} nats where it is 0 by construction"
+    return Found(message, "first_log_ratio_abs_max", moved, RATIO_TOLERANCE)
+
+
+def _token_identity(row: Row) -> Found | Literal[False]:
+    count = row.measured.get("token_mismatches")
+    if not count:
+        return False
+    where = ", first in trajectory {}, turn {}".format(*row.mismatches[0]) if row.mismatches else ""
+    message = f"{int(count)} trained trajectories are not the tokens and turns that were sampled{where}"
+    return Found(message, "token_mismatches", count, 0.0)
+
+
+class StuckBatch:
+    """The condition that a step trains on the batch of an earlier one."""
+
+    def __init__(self) -> None:
+        self.first: dict[float, int] = {}  # fingerprint -> the first step that trained on it
+
+    def __call__(self, row: Row) -> Found | Literal[False]:
+        """Whether the fingerprint of the batch is that of an earlier step."""
+        seen = row.measured.get("batch_hash")
+        if seen is None or (first := self.first.setdefault(seen, row.step)) == row.step:
+            return False
+        return Found(f"the step trained on the very tokens of step {first}", "batch_hash", seen)
+
+
+def _guard(name: str, condition: Callable[[], Condition]) -> Rule:
+    declared = check(name)
+    return Rule(declared.kind, declared.severity, declared.flags, declared.reason, condition)
+
+
+GUARD_RULES = (
+    _guard("first_ratio", lambda: _first_ratio),
+    _guard("stuck_batch", StuckBatch),
+    _guard("token_identity", lambda: _token_identity),
+)

@@ -1,0 +1,244 @@
+"""Checks of what a run trains on: the mask self-test on synthetic trajectories, and token identity of each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from workbench.agent.episode import Episode, collate
+from workbench.batch import Batch
+from workbench.diagnostics.evidence import fingerprint as fingerprint_of
+from workbench.learn.networks import log_probs
+from workbench.objective.algorithm import Algorithm
+from workbench.objective.pipeline import policy_loss, prepare
+from workbench.objective.value import positions, value_loss
+
+# Lengths of prompt, turn, observation, turn, ...: some end in a turn, some in an observation that nobody answered.
+SHAPES = ((3, 2, 4, 3), (2, 3, 2, 1, 3, 2), (4, 1, 2), (2, 4))
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """The batch before advantages, and where its tokens come from by construction, (B, T) bool each."""
+
+    batch: Batch
+    written: Tensor
+    padding: Tensor
+    observed: Tensor  # after the first turn, by the world
+
+
+def synthetic(group_size: int = 1, vocabulary: int = 32, pad_id: int = 0) -> Synthetic:
+    """Two prompt groups (four sequences at least), rewards 1 and 0 in each; the same numbers at every call."""
+    stream = torch.Generator().manual_seed(0)
+    rows = max(2 * group_size, len(SHAPES))
+    episodes = [_episode(i, group_size, vocabulary, stream) for i in range(rows)]
+    batch = collate(episodes, pad_id)
+    shape = batch.tokens.shape
+
+    def normal() -> Tensor:
+        return torch.randn(shape, generator=stream, dtype=torch.float64)
+
+    old = torch.where(batch.mask, -normal().abs(), 0)
+    sizes = [SHAPES[i % len(SHAPES)] for i in range(len(episodes))]
+    kinds = torch.nn.utils.rnn.pad_sequence([_kinds(s) for s in sizes], batch_first=True, padding_value=-1)
+    batch = replace(
+        batch,
+        log_prob_behaviour=torch.where(batch.mask, old + 0.1 * normal(), 0),
+        log_prob_old=old,
+        log_prob_ref=torch.where(batch.mask, old + 0.3 * normal(), 0),
+        values=normal(),
+        sentence=batch.turn,
+    )
+    return Synthetic(batch, written=kinds == 1, padding=kinds == -1, observed=kinds == 2)
+
+
+def _episode(i: int, group_size: int, vocabulary: int, stream: torch.Generator) -> Episode:
+    sizes = SHAPES[i % len(SHAPES)]
+    stretches = [torch.randint(0, vocabulary, (n,), generator=stream).tolist() for n in sizes]
+    kinds = _kinds(sizes).tolist()
+    reward = float(i % 2)
+    return Episode(
+        question_id=i // group_size, group=i // group_size, tokens=list(chain.from_iterable(stretches)),
+        written=[k == 1 for k in kinds],
+        log_prob=[0.0] * len(kinds), prompt_length=sizes[0], question="", gold="", answer=None, reward=reward,
+        success=reward == 1, ended="max_turns", turns=len(sizes) // 2, searches=0, valid_turns=0, stretches=stretches,
+    )  # fmt: skip
+
+
+def _kinds(sizes: tuple[int, ...]) -> Tensor:
+    """Of each token: 0 prompt, 1 written by the policy, 2 observation."""
+    return torch.tensor([0 if i == 0 else 2 - i % 2 for i, n in enumerate(sizes) for _ in range(n)])
+
+
+def gradient_at_one(algorithm: Algorithm, group_size: int) -> Tensor:
+    """d loss / d log-prob on the synthetic batch where policy and old policy are the same, (B, T)."""
+    batch = prepare(algorithm, synthetic(group_size).batch)
+    log_prob = batch.log_prob_old.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(policy_loss(algorithm, batch, log_prob).loss, log_prob)
+    if algorithm.stabilise.needs_bias:  # the ratio is 1 everywhere, so nothing is clipped and the bias is 0
+        (gradient,), _ = algorithm.stabilise.on_gradient([gradient], [torch.zeros_like(gradient)])
+    return gradient.detach()
+
+
+_NETWORK = 1e-4  # nats; kernels may order a sum differently for another batch content, padding that is read moves more
+
+
+def problem(
+    algorithm: Algorithm, group_size: int, model: PreTrainedModel, pad_id: int, temperature: float = 1.0
+) -> str:
+    """What is wrong with the masks of this algorithm and this network, in a sentence; empty when nothing is."""
+    table: Any = model.get_input_embeddings()
+    made = synthetic(group_size, table.num_embeddings, pad_id)
+    return _mask(made) or _policy(algorithm, made) or _critic(algorithm, made) or _network(model, made, temperature)
+
+
+def _mask(made: Synthetic) -> str:
+    if torch.equal(made.batch.mask, made.written):
+        return ""
+    return f"the loss mask is not what the policy wrote: it has {_where(made.batch.mask & ~made.written, made)} in it"
+
+
+def _policy(algorithm: Algorithm, made: Synthetic) -> str:
+    batch, log_prob = made.batch, made.batch.log_prob_old + _drift(made)
+    loss, gradient = _loss(algorithm, batch, log_prob)
+    leaking = (gradient != 0) & ~made.written
+    if bool(leaking.any()):
+        return f"the loss of '{algorithm.name}' has a gradient at {_where(leaking, made)}"
+    other, changed = _elsewhere(batch, made), torch.where(made.written, log_prob, log_prob - 2.0)
+    if not torch.equal(loss, _loss(algorithm, other, changed)[0]):
+        return (
+            f"the loss of '{algorithm.name}' changes with tokens that the policy did not write "
+            "although the log-probs of the written ones stay"
+        )
+    return ""
+
+
+def _critic(algorithm: Algorithm, made: Synthetic) -> str:
+    if not algorithm.critic:
+        return ""
+    batch = prepare(algorithm, made.batch)
+    assert batch.values is not None
+    where = algorithm.advantage.critic_mask
+    values = batch.values.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(value_loss(values, batch, mask=where), values)
+    allowed = made.written | (made.observed if where == "a" else positions(batch, where) & made.written)
+    leaking = (gradient != 0) & ~allowed
+    return f"the critic's loss has a gradient at {_where(leaking, made)}" if bool(leaking.any()) else ""
+
+
+@torch.no_grad()
+def _network(model: PreTrainedModel, made: Synthetic, temperature: float) -> str:
+    tokens = made.batch.tokens
+    other = torch.where(made.padding, (tokens + 1) % int(tokens.max() + 1), tokens)
+    with torch.random.fork_rng(devices=[]):  # a model that draws (dropout) draws the same twice, and nobody else's
+        seen = []
+        for ids in (tokens, other):
+            torch.manual_seed(0)
+            seen.append(log_probs(model, ids, temperature)[0])
+    moved = float(torch.where(made.written, seen[0] - seen[1], 0).abs().max())
+    if moved <= _NETWORK:
+        return ""
+    return f"the log-probs of written tokens move by {moved:.3g} nats when only the padding after them changes"
+
+
+def _loss(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> tuple[Tensor, Tensor]:
+    leaf = log_prob.clone().requires_grad_()
+    loss = policy_loss(algorithm, prepare(algorithm, batch), leaf).loss
+    (gradient,) = torch.autograd.grad(loss, leaf)
+    return loss.detach(), gradient
+
+
+def _drift(made: Synthetic) -> Tensor:
+    """Log-ratios on both sides of any clip range, the same at every call, (B, T)."""
+    return torch.linspace(-0.6, 0.6, made.written.numel(), dtype=torch.float64).view(made.written.shape)
+
+
+def _elsewhere(batch: Batch, made: Synthetic) -> Batch:
+    """The batch with other tokens and log-probs wherever the policy did not write, and other values in the padding."""
+
+    def moved(x: Tensor | None) -> Tensor | None:
+        return None if x is None else torch.where(made.written, x, x + 1.5)
+
+    assert batch.values is not None
+    return replace(
+        batch,
+        tokens=torch.where(made.written, batch.tokens, batch.tokens.flip(1)),
+        log_prob_behaviour=torch.where(made.written, batch.log_prob_behaviour, batch.log_prob_behaviour + 1.5),
+        log_prob_old=torch.where(made.written, batch.log_prob_old, batch.log_prob_old + 1.5),
+        log_prob_ref=moved(batch.log_prob_ref),
+        values=torch.where(made.padding, batch.values + 7.0, batch.values),
+    )
+
+
+def _where(tokens: Tensor, made: Synthetic) -> str:
+    """Which kinds of token are among `tokens`, in words."""
+    kinds = {
+        "padding": tokens & made.padding,
+        "observations": tokens & made.observed,
+        "prompts": tokens & ~(made.padding | made.observed | made.written),
+        "written tokens": tokens & made.written,
+    }
+    found = [name for name, where in kinds.items() if bool(where.any())]
+    return " and ".join(found) or "too few tokens"
+
+
+def fingerprint(batch: Batch) -> int:
+    """A hash of the tokens of the batch and its loss mask, padding left out."""
+    inside = np.arange(batch.tokens.shape[1]) < batch.length.numpy()[:, None]
+    return fingerprint_of(batch.tokens.numpy()[inside].tobytes(), batch.mask.numpy()[inside].tobytes())
+
+
+def mismatches(batch: Batch, episodes: Sequence[Episode]) -> list[tuple[int, int]] | None:
+    """(trajectory, turn) where row i of the batch first departs from episode i in a token or a turn id.
+
+    Turn 0 is the prompt, and an observation belongs to the turn before it. A sequence that the selection dropped has
+    no turn ids to compare. None when an episode came without its stretches.
+    """
+    if not all(episode.stretches for episode in episodes):
+        return None
+    tokens, turn, length = batch.tokens.numpy(), batch.turn.numpy(), batch.length.numpy()
+    sizes = [[len(stretch) for stretch in episode.stretches] for episode in episodes]
+    rows = np.array([sum(size) for size in sizes])
+    made = np.fromiter(chain.from_iterable(chain.from_iterable(e.stretches for e in episodes)), np.int64, rows.sum())
+    turns = np.concatenate([_turns(size) for size in sizes])
+    dropped = ~batch.mask.any(1).numpy()
+    inside = np.arange(tokens.shape[1]) < rows[:, None]
+    if np.array_equal(rows, length) and np.array_equal(tokens[inside], made):
+        seen = turn[inside]
+        if np.array_equal(seen, np.where(np.repeat(dropped, rows), 0, turns)) and not turn[~inside].any():
+            return []
+    starts = np.concatenate([[0], rows.cumsum()])
+    found = []
+    for i, size in enumerate(sizes):
+        part = slice(starts[i], starts[i + 1])
+        where = _first(tokens[i], turn[i], int(length[i]), made[part], turns[part] * (not dropped[i]))
+        if where is not None:
+            found.append((i, (_stretch(size, where) + 1) // 2))
+    return found
+
+
+def _turns(sizes: Sequence[int]) -> np.ndarray:
+    """Turn id of each token of an episode with stretches of these sizes, 0 off the turns."""
+    return np.repeat([(i + 1) // 2 if i % 2 else 0 for i in range(len(sizes))], sizes)
+
+
+def _first(tokens: np.ndarray, turn: np.ndarray, length: int, made: np.ndarray, turns: np.ndarray) -> int | None:
+    """The first position at which a row (T,) is not what was made; None where it is."""
+    n = min(length, len(made))
+    differ = np.flatnonzero((tokens[:n] != made[:n]) | (turn[:n] != turns[:n]))
+    if len(differ):
+        return int(differ[0])
+    beyond = np.flatnonzero(turn[n:])
+    return None if length == len(made) and not len(beyond) else n
+
+
+def _stretch(sizes: Sequence[int], position: int) -> int:
+    """The stretch that holds `position`; the last one for a position beyond them."""
+    return min(int(np.searchsorted(np.cumsum(sizes), position, side="right")), len(sizes) - 1)
