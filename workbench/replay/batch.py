@@ -81,7 +81,9 @@ class Loaded:
     def minibatch(self, algorithm: Algorithm, update: StoredUpdate) -> Batch:
         """The sequences (b, T) of an update, as `algorithm` would train on them."""
         rows = torch.from_numpy(update.rows).long()
-        batch = self.for_algorithm(algorithm).rows(rows)
+        batch = replace(self.for_algorithm(algorithm), values=None, returns=None).rows(
+            rows
+        )  # no policy loss needs them
         if update.mask is not None:  # the update trained on a part of each row, whose turns keep their numbers
             mask = batch.mask & torch.from_numpy(update.mask)
             batch = replace(batch, mask=mask, turn_id=torch.where(mask, turn_ids(self.batch.mask[rows]), 0))
