@@ -21,7 +21,13 @@ _BY_FAMILY = {
 CORE = ("ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo")
 """The six algorithms of the core grid."""
 ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
-    {a.name: a for a in sorted((a for family in _BY_FAMILY.values() for a in family), key=lambda a: a.name not in CORE)}
+    {
+        a.name: a
+        for a in sorted(
+            (a for family in _BY_FAMILY.values() for a in family),
+            key=lambda a: CORE.index(a.name) if a.name in CORE else len(CORE),
+        )
+    }
 )
 ALIASES: Mapping[str, str] = MappingProxyType({"so-ppo": "st-ppo"})
 
