@@ -40,7 +40,7 @@ def show(
     """One run: how it stands, its events, its configuration, and the end of its log if it ended badly."""
     from workbench.cli.shared import cell, current
     from workbench.cli.tables import print_table
-    from workbench.grid.folder import cause
+    from workbench.spec.outcomes import cause
     from workbench.store.text import log_of, tail
 
     reader = current(ctx.obj)
