@@ -13,8 +13,7 @@ import typer
 
 from bench.measure import Comparison, Side, Target, Work, alternate, timed
 from bench.training import Scene, sampled
-from workbench.algorithms import resolve
-from workbench.cli.replay import CORE
+from workbench.algorithms import CORE, resolve
 from workbench.diagnostics import CATALOGUE, measure_turns
 from workbench.diagnostics.evidence import Evidence
 from workbench.learn.update import Learner

@@ -123,10 +123,9 @@ def _contents() -> str:
 
 
 def _algorithm(algorithm: Any, measured: str) -> str:
-    from workbench.algorithms import summary
     from workbench.objective import KINDS
 
-    lines = [f"## {algorithm.title}", "", summary(algorithm), "", f"$${algorithm.formula}$$", ""]
+    lines = [f"## {algorithm.title}", "", algorithm.summary, "", f"$${algorithm.formula}$$", ""]
     lines += ["| slot | choice |", "|---|---|"]
     lines += [f"| {slot} | {_choice(getattr(algorithm, slot))} |" for slot in KINDS]
     lines += ["", f"- Source: <{algorithm.paper}>", f"- Claimed: {algorithm.claim}."]

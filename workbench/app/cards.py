@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from urllib.parse import urlencode
 
-from workbench.algorithms import ALGORITHMS, ALIASES, differences, summary
+from workbench.algorithms import ALGORITHMS, ALIASES, differences
 from workbench.app.entries import LEVELS, Entry
 from workbench.app.formula import formula_html
 from workbench.app.safe import html_text
@@ -68,7 +68,7 @@ def about(one: Algorithm) -> str:
     return (
         f'<div class="sorl-entry"><p class="sorl-term"><a href="{html_text(address(one.name, "algorithms"))}">'
         f"{html_text(one.title)}</a><span>{html_text(names)}</span><span>{critic}</span><span>{rollouts}</span></p>"
-        f'<p>{html_text(summary(one))} {html_text(where)}</p><p class="sorl-note">{paper}</p></div>'
+        f'<p>{html_text(one.summary)} {html_text(where)}</p><p class="sorl-note">{paper}</p></div>'
     )
 
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from workbench.spec import ComputeSettings
     from workbench.store.batches import StoredBatch
 
-CORE = ("ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo")
 FORMATS = ("table", "csv", "json", "parquet")
 TABLES = ("summary", "turns", "culprits", "tokens")
 _SHOWN = {
@@ -271,7 +270,7 @@ def algorithms_of(
     `file` the six of the core, or with changes only the one that ran, changed. `file`: a table a variant, {base = ...,
     slot = ...}. Raises InputError for what cannot be read.
     """
-    from workbench.algorithms import resolve
+    from workbench.algorithms import CORE, resolve
     from workbench.grid.cell import algorithm_label, merge
 
     ran = meta["algorithm"] if isinstance(meta["algorithm"], dict) else {"base": meta["algorithm"]}

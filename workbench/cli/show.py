@@ -40,7 +40,7 @@ def show(
     """Show one run: status, outcome, events, changed settings, and the end of its log if it failed."""
     from workbench.cli.shared import cell, current
     from workbench.cli.tables import print_table
-    from workbench.grid.folder import cause
+    from workbench.spec.outcomes import cause
     from workbench.store.text import log_of, tail
 
     reader = current(ctx.obj)

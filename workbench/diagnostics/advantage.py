@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from workbench.diagnostics.declare import diagnostic
+from workbench.diagnostics.declare import OURS, VERL, diagnostic
 from workbench.diagnostics.tokens import Segments, Tokens, quotient
 from workbench.spec import Alarm, Level, Unit
 
 STEP, TRAJECTORY, TURN, UPDATE = Level.STEP, Level.TRAJECTORY, Level.TURN, Level.UPDATE
 
 
-@diagnostic((TURN, TRAJECTORY), Unit.REWARD, "<A>_m", "this project", roll="tokens")
+@diagnostic((TURN, TRAJECTORY), Unit.REWARD, "<A>_m", OURS, roll="tokens")
 def advantage(t: Tokens, by: Segments) -> np.ndarray:
     """Mean advantage of the tokens, as trained on (after whitening, if any)."""
     return by.mean(t.advantage)
@@ -72,9 +72,7 @@ def positive_advantage_frac(t: Tokens, by: Segments) -> np.ndarray:
     return quotient(good, good + bad)
 
 
-@diagnostic(
-    TURN, Unit.FRACTION, "sum |d loss / d log_prob| of the turn / that of its update", "this project", roll="share"
-)
+@diagnostic(TURN, Unit.FRACTION, "sum |d loss / d log_prob| of the turn / that of its update", OURS, roll="share")
 def gradient_share(t: Tokens, by: Segments) -> np.ndarray:
     """Share of the update's gradient signal that comes from the turn: finds the culprit."""
     return quotient(by.total(t.weight), t.by_update.total(t.weight)[by.first(t.update)])
@@ -110,7 +108,7 @@ def explained_variance(t: Tokens, by: Segments) -> np.ndarray | None:
     return 1.0 - at.variance(returns - old) / (at.variance(returns) + 1e-5)
 
 
-@diagnostic(UPDATE, Unit.REWARD, "<|V_old - G|> over the tokens with a target", "this project")
+@diagnostic(UPDATE, Unit.REWARD, "<|V_old - G|> over the tokens with a target", OURS)
 def value_mae(t: Tokens, by: Segments) -> np.ndarray | None:
     """Mean absolute error of the values behind the advantages; NULL without a critic."""
     if (judged := _judged(t, by, t.value_old, t.returns)) is None:
@@ -119,7 +117,7 @@ def value_mae(t: Tokens, by: Segments) -> np.ndarray | None:
     return at.mean(np.abs(old - returns))
 
 
-@diagnostic(UPDATE, Unit.REWARD, "<|V_old - G|> over the tokens out of range with a target", "this project")
+@diagnostic(UPDATE, Unit.REWARD, "<|V_old - G|> over the tokens out of range with a target", OURS)
 def value_mae_out_of_range(t: Tokens, by: Segments) -> np.ndarray | None:
     """The same over tokens whose ratio left the clip's range: whether advantages are wrong where the data is stale.
 
@@ -131,7 +129,7 @@ def value_mae_out_of_range(t: Tokens, by: Segments) -> np.ndarray | None:
     return at.mean(np.abs(old - returns), out_of_range)
 
 
-@diagnostic(UPDATE, Unit.REWARD, "<V_old - G> over the tokens with a target", "this project")
+@diagnostic(UPDATE, Unit.REWARD, "<V_old - G> over the tokens with a target", OURS)
 def value_bias(t: Tokens, by: Segments) -> np.ndarray | None:
     """Mean error of the values behind the advantages; above 0 = the critic is too optimistic. NULL without one."""
     if (judged := _judged(t, by, t.value_old, t.returns)) is None:
@@ -165,13 +163,10 @@ def value(t: Tokens, by: Segments) -> np.ndarray | None:
     return None if t.value_old is None else by.first(t.value_old)
 
 
-@diagnostic(TURN, Unit.REWARD, "V_old(s_k) - G, at the first token of the turn", "this project", roll="turns")
+@diagnostic(TURN, Unit.REWARD, "V_old(s_k) - G, at the first token of the turn", OURS, roll="turns")
 def value_error(t: Tokens, by: Segments) -> np.ndarray | None:
     """Error of that value; its mean over turns of one index is the critic's bias there. NULL without a critic."""
     return None if t.value_old is None or t.returns is None else by.first(t.value_old - t.returns)
-
-
-VERL = "verl rollout_corr_helper.py"
 
 
 @diagnostic(UPDATE, Unit.RATIO, "<omega>_m after the cap or the mask", f"{VERL} (rollout_is_mean)")
@@ -194,13 +189,13 @@ def corrected_frac(t: Tokens, by: Segments) -> np.ndarray | None:
     return None if t.corrected is None else by.mean(t.corrected)
 
 
-@diagnostic(UPDATE, Unit.FRACTION, "<1[A > 0] 1[omega capped, or set to 0]>_m", "this project")
+@diagnostic(UPDATE, Unit.FRACTION, "<1[A > 0] 1[omega capped, or set to 0]>_m", OURS)
 def corrected_positive_frac(t: Tokens, by: Segments) -> np.ndarray | None:
     """The part of corrected_frac with a positive advantage; NULL without a rollout correction."""
     return None if t.corrected is None else by.mean(t.corrected & (t.advantage > 0))
 
 
-@diagnostic(UPDATE, Unit.FRACTION, "<1[A < 0] 1[omega capped, or set to 0]>_m", "this project")
+@diagnostic(UPDATE, Unit.FRACTION, "<1[A < 0] 1[omega capped, or set to 0]>_m", OURS)
 def corrected_negative_frac(t: Tokens, by: Segments) -> np.ndarray | None:
     """The part of corrected_frac with a negative advantage; NULL without a rollout correction."""
     return None if t.corrected is None else by.mean(t.corrected & (t.advantage < 0))

@@ -199,7 +199,7 @@ class _Curve:
         return gain**2 / (error**2 + self.spread(self.top.mean, last - first) ** 2) / 2
 
 
-class _Sum:
+class _Cusum:
     """A CUSUM: the evidence for a change, in nats, and the index at which it most likely began."""
 
     def __init__(self) -> None:
@@ -212,15 +212,15 @@ class _Sum:
         self.value += min(gain, self.most)
 
 
-class _Falls:
+class _FallRule:
     """The event rule at one loss: at most one open fall, and those before it."""
 
     def __init__(self, curve: _Curve, settings: CollapseSettings, loss: float) -> None:
         self.curve, self.settings, self.loss = curve, settings, loss
         self.wanted, self.enough = -math.log(settings.false_collapse), -math.log(settings.false_ending)
-        self.down, self.up = (_Sum(), _Sum()), _Sum()
+        self.down, self.up = (_Cusum(), _Cusum()), _Cusum()
         self.closed: list[Drop] = []
-        self.open: Drop | None = None  # as it was told when it was detected
+        self.open: Drop | None = None  # as it was when it was detected
         self.since = 0  # index at which the open fall's evidence begins
         self.up_since = 0  # index at which the run was last back near its best
 
@@ -236,14 +236,14 @@ class _Falls:
             if self.up.value < self.wanted or not self._back():
                 return ""
             self.closed.append(replace(self._dated(self.open, self.since), recovered=curve.steps[-1]))
-            self.open, self.down, self.up_since = None, (_Sum(), _Sum()), self.up.since
+            self.open, self.down, self.up_since = None, (_Cusum(), _Cusum()), self.up.since
             return "recovered"
         for cusum, level in zip(self.down, (low, curve.at(0.9, bound)), strict=True):
             cusum.add(at, float(curve.gain(score, level, bound)), self._floor, self.wanted)
         found = max(self.down, key=lambda cusum: cusum.value)
         if found.value < self.wanted or not self._lost(found.since):
             return ""
-        self.since, self.up = found.since, _Sum()
+        self.since, self.up = found.since, _Cusum()
         self.open = self._drop(found.since)
         return "fell"
 
@@ -349,8 +349,8 @@ class Watch:
     def __init__(self, settings: CollapseSettings | None = None, episodes: int | None = None, group: int = 1) -> None:
         self.settings = settings or CollapseSettings()
         self._curve = _Curve(episodes, group, -math.log(self.settings.false_ending))
-        self._severe = _Falls(self._curve, self.settings, self.settings.severe)
-        self._mild = _Falls(self._curve, self.settings, self.settings.mild)
+        self._severe = _FallRule(self._curve, self.settings, self.settings.severe)
+        self._mild = _FallRule(self._curve, self.settings, self.settings.mild)
         self._hard = RuleWatch(HARD)
         self._critical = False
         self.diverged = False

@@ -20,6 +20,11 @@ ROLL_WORDS: dict[Roll, str] = {
     "share": "sum over the turns with this index, as a share of the sum over all turns of the step, of",
 }
 
+# Sources that many declarations share.
+OURS = "this project"
+TRAINERS = "every trainer"
+VERL = "verl rollout_corr_helper.py"
+
 # Why a diagnostic has no alarm; the reasons that only columns of the step have stand in step.py.
 FINER = (
     "alarms watch table step alone: a single update, turn or trajectory can have any value by chance, and what "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from workbench.diagnostics.declare import NO_MARK, OTHER, diagnostic
+from workbench.diagnostics.declare import NO_MARK, OTHER, OURS, VERL, diagnostic
 from workbench.diagnostics.tokens import CLAMP, Segments, Tokens, quotient
 from workbench.spec import Alarm, Level, Unit
 
@@ -90,7 +90,7 @@ def entropy(t: Tokens, by: Segments) -> np.ndarray:
     return by.mean(t.entropy)
 
 
-@diagnostic(UPDATE, Unit.FRACTION, "<1[H_t < 0.01]>_m", "this project")
+@diagnostic(UPDATE, Unit.FRACTION, "<1[H_t < 0.01]>_m", OURS)
 def entropy_low_frac(t: Tokens, by: Segments) -> np.ndarray:
     """Share of tokens at which the policy no longer chooses."""
     return by.mean(t.entropy < 0.01)
@@ -100,19 +100,19 @@ def _entropy_of(t: Tokens, by: Segments, span: int) -> np.ndarray | None:
     return None if t.span is None else by.mean(t.entropy, t.span == span)
 
 
-@diagnostic(UPDATE, Unit.NATS, "<H_t> over the tokens from <think> to </think>", "this project")
+@diagnostic(UPDATE, Unit.NATS, "<H_t> over the tokens from <think> to </think>", OURS)
 def entropy_think(t: Tokens, by: Segments) -> np.ndarray | None:
     """Entropy where the policy thinks; NULL where it did not, or the tags are not single tokens."""
     return _entropy_of(t, by, 1)
 
 
-@diagnostic(UPDATE, Unit.NATS, "<H_t> over the tokens from <search> to </search>", "this project")
+@diagnostic(UPDATE, Unit.NATS, "<H_t> over the tokens from <search> to </search>", OURS)
 def entropy_search(t: Tokens, by: Segments) -> np.ndarray | None:
     """Entropy where the policy searches; NULL where it did not, or the tags are not single tokens."""
     return _entropy_of(t, by, 2)
 
 
-@diagnostic(UPDATE, Unit.NATS, "<H_t> over the tokens from <answer> to </answer>", "this project")
+@diagnostic(UPDATE, Unit.NATS, "<H_t> over the tokens from <answer> to </answer>", OURS)
 def entropy_answer(t: Tokens, by: Segments) -> np.ndarray | None:
     """Entropy where the policy answers; NULL where it did not, or the tags are not single tokens."""
     return _entropy_of(t, by, 3)
@@ -183,7 +183,7 @@ def mismatch_pearson(t: Tokens, by: Segments) -> np.ndarray:
     (UPDATE, STEP),
     Unit.NATS,
     "<log_prob_behaviour - log_prob_old>_m (k1)",
-    "verl rollout_corr_helper.py (kl)",
+    f"{VERL} (kl)",
     alarm=Alarm("above", 0.1, "verl docs/algo/rollout_corr.md, health check: |KL| above 0.1", points=2),
 )
 def mismatch_kl(t: Tokens, by: Segments) -> np.ndarray:
@@ -191,12 +191,7 @@ def mismatch_kl(t: Tokens, by: Segments) -> np.ndarray:
     return by.mean(-t.mismatch)
 
 
-@diagnostic(
-    UPDATE,
-    Unit.NATS,
-    "<exp(x) - 1 - x>_m, x = log_prob_old - log_prob_behaviour",
-    "verl rollout_corr_helper.py (k3_kl)",
-)
+@diagnostic(UPDATE, Unit.NATS, "<exp(x) - 1 - x>_m, x = log_prob_old - log_prob_behaviour", f"{VERL} (k3_kl)")
 def mismatch_k3(t: Tokens, by: Segments) -> np.ndarray:
     """The same KL by the estimator that is never negative."""
     return by.mean(k3(t.mismatch))
@@ -208,10 +203,7 @@ def _sampler_surprise(t: Tokens) -> np.ndarray:
 
 
 @diagnostic(
-    UPDATE,
-    Unit.NATS,
-    "mean over sequences of the mean of log_prob_behaviour - log_prob_old",
-    "verl rollout_corr_helper.py (log_ppl_diff)",
+    UPDATE, Unit.NATS, "mean over sequences of the mean of log_prob_behaviour - log_prob_old", f"{VERL} (log_ppl_diff)"
 )
 def mismatch_log_ppl(t: Tokens, by: Segments) -> np.ndarray:
     """How much higher the trainer's log-perplexity of a trajectory is than that of the sampler that wrote it."""
@@ -219,10 +211,7 @@ def mismatch_log_ppl(t: Tokens, by: Segments) -> np.ndarray:
 
 
 @diagnostic(
-    UPDATE,
-    Unit.RATIO,
-    "mean over sequences of exp(mean of log_prob_behaviour - log_prob_old)",
-    "verl rollout_corr_helper.py (ppl_ratio)",
+    UPDATE, Unit.RATIO, "mean over sequences of exp(mean of log_prob_behaviour - log_prob_old)", f"{VERL} (ppl_ratio)"
 )
 def mismatch_ppl_ratio(t: Tokens, by: Segments) -> np.ndarray:
     """The trainer's perplexity of a trajectory over the sampler's; 1 where they agree."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from workbench.diagnostics.declare import MEANT, OTHER, Measure, diagnostic, reported
+from workbench.diagnostics.declare import MEANT, OTHER, OURS, VERL, Measure, diagnostic, reported
 from workbench.diagnostics.tokens import CLAMP, Segments, Tokens, quotient
 from workbench.spec import Alarm, Level, Unit
 
 OUR_MARK = "verl has the mark for another ratio, pi_old / mu; on pi_theta / pi_old it is ours, to be calibrated"
-VERL = "verl rollout_corr_helper.py"
 OUR_BIAS = "this project, C of arXiv 2511.20718"
 PAPER_CODE = "development code of arXiv 2511.20718 (clip_grad_norm)"
 STEP, TRAJECTORY, TURN, UPDATE = Level.STEP, Level.TRAJECTORY, Level.TURN, Level.UPDATE
@@ -45,19 +44,19 @@ def ratio_min(t: Tokens, by: Segments) -> np.ndarray:
     return by.minimum(t.ratio)
 
 
-@diagnostic(UPDATE, Unit.RATIO, "<w>_m, w = the ratio that the algorithm pools", "this project")
+@diagnostic(UPDATE, Unit.RATIO, "<w>_m, w = the ratio that the algorithm pools", OURS)
 def unit_ratio_mean(t: Tokens, by: Segments) -> np.ndarray:
     """Mean of the ratio that entered the surrogate (token, turn or sequence)."""
     return by.mean(t.unit_ratio)
 
 
-@diagnostic(UPDATE, Unit.RATIO, "max w, w = the ratio that the algorithm pools", "this project")
+@diagnostic(UPDATE, Unit.RATIO, "max w, w = the ratio that the algorithm pools", OURS)
 def unit_ratio_max(t: Tokens, by: Segments) -> np.ndarray:
     """Largest ratio that entered the surrogate."""
     return by.maximum(t.unit_ratio)
 
 
-@diagnostic(UPDATE, Unit.RATIO, "min w, w = the ratio that the algorithm pools", "this project")
+@diagnostic(UPDATE, Unit.RATIO, "min w, w = the ratio that the algorithm pools", OURS)
 def unit_ratio_min(t: Tokens, by: Segments) -> np.ndarray:
     """Smallest ratio that entered the surrogate."""
     return by.minimum(t.unit_ratio)
@@ -78,7 +77,7 @@ QUANTILES = (
 )
 
 
-@diagnostic(UPDATE, Unit.NATS, "population std of delta", "this project")
+@diagnostic(UPDATE, Unit.NATS, "population std of delta", OURS)
 def log_ratio_std(t: Tokens, by: Segments) -> np.ndarray:
     """Spread of the token log-ratios; their mean is -approx_kl."""
     return by.std(t.log_ratio)
@@ -141,7 +140,7 @@ def ess_sequence_frac(t: Tokens, by: Segments) -> np.ndarray:
     (UPDATE, STEP),
     Unit.NONE,
     "<r^2>_m - 1",
-    "verl rollout_corr_helper.py (chi2_token)",
+    f"{VERL} (chi2_token)",
     alarm=Alarm("above", 1.0, f"as if half of the tokens weighed nothing; {OUR_MARK}", points=2),
 )
 def chi2(t: Tokens, by: Segments) -> np.ndarray:
@@ -156,7 +155,7 @@ def chi2(t: Tokens, by: Segments) -> np.ndarray:
     UPDATE,
     Unit.NONE,
     "mean over sequences of W^2 - 1, W = exp(clamp(sum delta of a sequence, +-20))",
-    "verl rollout_corr_helper.py (chi2_seq)",
+    f"{VERL} (chi2_seq)",
 )
 def chi2_sequence(t: Tokens, by: Segments) -> np.ndarray:
     """The same divergence by the product ratios of whole trajectories; far above chi2 where tokens drift one way."""
@@ -188,7 +187,7 @@ def log_ratio_sum(t: Tokens, by: Segments) -> np.ndarray:
     return by.total(t.clamped)
 
 
-@diagnostic(TURN, Unit.FRACTION, "sum r of the turn / sum r of its update", "this project", roll="share")
+@diagnostic(TURN, Unit.FRACTION, "sum r of the turn / sum r of its update", OURS, roll="share")
 def ratio_mass_frac(t: Tokens, by: Segments) -> np.ndarray:
     """Share of the update's importance weight that lies on the turn."""
     return quotient(by.total(t.ratio), t.by_update.total(t.ratio)[by.first(t.update)])
@@ -252,25 +251,25 @@ def dual_clip_frac(t: Tokens, by: Segments) -> np.ndarray:
     return by.mean(t.dual)
 
 
-@diagnostic(UPDATE, Unit.FRACTION, "share of turns with a clipped token", "this project")
+@diagnostic(UPDATE, Unit.FRACTION, "share of turns with a clipped token", OURS)
 def turn_clip_frac(t: Tokens, by: Segments) -> np.ndarray:
     """Share of turns in which the clip stopped at least one token."""
     return t.turns_by_update.mean(t.by_turn.maximum(t.active))
 
 
-@diagnostic(UPDATE, Unit.FRACTION, "share of tokens in turns with a clipped token", "this project")
+@diagnostic(UPDATE, Unit.FRACTION, "share of tokens in turns with a clipped token", OURS)
 def turn_clip_token_frac(t: Tokens, by: Segments) -> np.ndarray:
     """Share of tokens whose turn has a clipped token: what is lost where the clip acts on whole turns."""
     return by.mean(t.by_turn.spread(t.by_turn.maximum(t.active)))
 
 
-@diagnostic(UPDATE, Unit.FRACTION, "share of sequences with a clipped token", "this project")
+@diagnostic(UPDATE, Unit.FRACTION, "share of sequences with a clipped token", OURS)
 def sequence_clip_frac(t: Tokens, by: Segments) -> np.ndarray:
     """Share of trajectories in which the clip stopped at least one token."""
     return t.sequences_by_update.mean(t.by_sequence.maximum(t.active))
 
 
-@diagnostic(UPDATE, Unit.FRACTION, "share of tokens in sequences with a clipped token", "this project")
+@diagnostic(UPDATE, Unit.FRACTION, "share of tokens in sequences with a clipped token", OURS)
 def sequence_clip_token_frac(t: Tokens, by: Segments) -> np.ndarray:
     """Share of tokens whose trajectory has a clipped token: what is lost where the clip acts on whole trajectories."""
     return by.mean(t.by_sequence.spread(t.by_sequence.maximum(t.active)))

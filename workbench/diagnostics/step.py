@@ -9,13 +9,12 @@ from itertools import chain
 
 import numpy as np
 
-from workbench.diagnostics.declare import MEANT, NO_MARK, OTHER, Measure, diagnostic
+from workbench.diagnostics.declare import MEANT, NO_MARK, OTHER, OURS, TRAINERS, VERL, Measure, diagnostic
 from workbench.diagnostics.evidence import Rollouts, StepEvidence, fingerprint
 from workbench.diagnostics.ratio import OUR_MARK
 from workbench.spec import Alarm, Level, Unit
 
 STEP = Level.STEP
-OURS = "this project"
 
 # Declarations of columns without an alarm, by the reason.
 judged = partial(diagnostic, STEP, alarm="the collapse rule judges the score")
@@ -90,13 +89,13 @@ def heldout_episodes(v: StepView) -> float | None:
     return None if v.evidence.heldout is None else v.evidence.heldout[1]
 
 
-@judged(Unit.REWARD, "mean R of the fresh rollouts", "every trainer")
+@judged(Unit.REWARD, "mean R of the fresh rollouts", TRAINERS)
 def reward(v: StepView) -> float | None:
     """Mean outcome reward."""
     return _mean(v.evidence.rollouts.reward)
 
 
-@describing(Unit.REWARD, "population std of R over the fresh rollouts", "every trainer")
+@describing(Unit.REWARD, "population std of R over the fresh rollouts", TRAINERS)
 def reward_std(v: StepView) -> float | None:
     """Spread of the outcome reward over all fresh rollouts."""
     reward = v.evidence.rollouts.reward
@@ -258,15 +257,13 @@ def grad_norm_max(v: StepView) -> float | None:
     return None if norms is None else float(np.max(norms))
 
 
-@diagnostic(STEP, Unit.NORM, "mean ||g||_2 over updates, before gradient clipping", "every trainer", alarm=OTHER)
+@diagnostic(STEP, Unit.NORM, "mean ||g||_2 over updates, before gradient clipping", TRAINERS, alarm=OTHER)
 def grad_norm_mean(v: StepView) -> float | None:
     """Mean gradient norm of the step's updates."""
     return _mean(v.over_updates("grad_norm"))
 
 
-@diagnostic(
-    STEP, Unit.FRACTION, "share of updates with 0 < ||g||_2 after the clip < ||g||_2", "every trainer", alarm=MEANT
-)
+@diagnostic(STEP, Unit.FRACTION, "share of updates with 0 < ||g||_2 after the clip < ||g||_2", TRAINERS, alarm=MEANT)
 def grad_clipped_frac(v: StepView) -> float | None:
     """Share of the step's updates whose gradient the norm clip shortened, steps left out aside; 0 where it is off."""
     before, after = v.over_updates("grad_norm"), v.over_updates("grad_norm_after")
@@ -292,7 +289,7 @@ def clip_bias_norm_max(v: StepView) -> float | None:
     STEP,
     Unit.FRACTION,
     "min over updates of ess_frac",
-    "verl rollout_corr_helper.py",
+    VERL,
     alarm=Alarm("below", 0.3, f"as if seven of ten tokens weighed nothing; {OUR_MARK}", points=2),
 )
 def ess_frac_min(v: StepView) -> float | None:

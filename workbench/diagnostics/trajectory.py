@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from workbench.diagnostics.declare import diagnostic
+from workbench.diagnostics.declare import OURS, TRAINERS, diagnostic
 from workbench.diagnostics.evidence import Rollouts
 from workbench.diagnostics.tokens import Segments, Tokens, quotient
 from workbench.spec import Level, Unit
@@ -36,7 +36,7 @@ class Trajectories:
         return np.asarray(epoch == self.by.spread(self.by.maximum(epoch)))
 
 
-@diagnostic(TRAJECTORY, Unit.REWARD, "R", "every trainer")
+@diagnostic(TRAJECTORY, Unit.REWARD, "R", TRAINERS)
 def reward(v: Trajectories) -> np.ndarray:
     """Outcome reward."""
     return v.rollouts.reward
@@ -48,13 +48,13 @@ def success(v: Trajectories) -> np.ndarray:
     return v.rollouts.success
 
 
-@diagnostic(TRAJECTORY, Unit.COUNT, "K", "this project", sql_type="BIGINT")
+@diagnostic(TRAJECTORY, Unit.COUNT, "K", OURS, sql_type="BIGINT")
 def n_turns(v: Trajectories) -> np.ndarray:
     """Turns of the trajectory."""
     return v.rollouts.turns
 
 
-@diagnostic(TRAJECTORY, Unit.TOKENS, "sum m", "this project", sql_type="BIGINT")
+@diagnostic(TRAJECTORY, Unit.TOKENS, "sum m", OURS, sql_type="BIGINT")
 def n_tokens(v: Trajectories) -> np.ndarray:
     """Tokens that the policy wrote."""
     return v.rollouts.response_tokens
@@ -86,7 +86,7 @@ def repetition_frac(v: Trajectories) -> np.ndarray:
     return v.rollouts.repetition
 
 
-@diagnostic(TRAJECTORY, Unit.FRACTION, "turns equal to an earlier turn / turns", "this project")
+@diagnostic(TRAJECTORY, Unit.FRACTION, "turns equal to an earlier turn / turns", OURS)
 def duplicate_turn_frac(v: Trajectories) -> np.ndarray:
     """Share of turns that say exactly what an earlier turn of the trajectory said (the same query again)."""
     return quotient(v.rollouts.duplicates, np.array([len(turns) for turns in v.rollouts.written]))
@@ -106,7 +106,7 @@ def likelihood_displacement(v: Trajectories) -> np.ndarray | None:
     return None if v.trained is None or v.by is None else v.by.mean(v.trained.log_ratio, v.last)
 
 
-@diagnostic(TRAJECTORY, Unit.FRACTION, "sum |d loss / d log_prob| of the trajectory / that of the step", "this project")
+@diagnostic(TRAJECTORY, Unit.FRACTION, "sum |d loss / d log_prob| of the trajectory / that of the step", OURS)
 def gradient_share(v: Trajectories) -> np.ndarray | None:
     """Share of the step's gradient signal that comes from the trajectory: finds the culprit."""
     if v.trained is None or v.by is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.diagnostics.declare import diagnostic
+from workbench.diagnostics.declare import OURS, diagnostic
 from workbench.diagnostics.tokens import Segments, quotient
 from workbench.spec import Level, Unit
 
@@ -19,9 +19,7 @@ def status(trajectory: np.ndarray, turn_index: np.ndarray, labels: Sequence[Sequ
     return list(_by_turn(trajectory, turn_index, labels).tolist())
 
 
-@diagnostic(
-    Level.TURN, Unit.SECONDS, "wall time of the turn's search; of a batch its share", "this project", roll="turns"
-)
+@diagnostic(Level.TURN, Unit.SECONDS, "wall time of the turn's search; of a batch its share", OURS, roll="turns")
 def retrieval_seconds(
     trajectory: np.ndarray, turn_index: np.ndarray, seconds: Sequence[Sequence[float | None]]
 ) -> np.ndarray | None:
@@ -29,7 +27,7 @@ def retrieval_seconds(
     return _measured(_by_turn(trajectory, turn_index, seconds))
 
 
-@diagnostic(Level.TURN, Unit.FRACTION, "1[the search found no passage]", "this project", roll="turns")
+@diagnostic(Level.TURN, Unit.FRACTION, "1[the search found no passage]", OURS, roll="turns")
 def retrieval_empty_frac(
     trajectory: np.ndarray, turn_index: np.ndarray, outcomes: Sequence[Sequence[str | None]]
 ) -> np.ndarray | None:
@@ -37,7 +35,7 @@ def retrieval_empty_frac(
     return _turn_share(_by_turn(trajectory, turn_index, outcomes), "empty")
 
 
-@diagnostic(Level.TURN, Unit.FRACTION, "1[the search failed]", "this project", roll="turns")
+@diagnostic(Level.TURN, Unit.FRACTION, "1[the search failed]", OURS, roll="turns")
 def retrieval_failed_frac(
     trajectory: np.ndarray, turn_index: np.ndarray, outcomes: Sequence[Sequence[str | None]]
 ) -> np.ndarray | None:
@@ -85,7 +83,7 @@ class TurnRows:
         return None if column is None else np.ma.getdata(column)
 
 
-@diagnostic(TURN_STEP, Unit.COUNT, "trajectories with a turn of this index", "this project", sql_type="BIGINT")
+@diagnostic(TURN_STEP, Unit.COUNT, "trajectories with a turn of this index", OURS, sql_type="BIGINT")
 def n_turns(v: TurnRows) -> np.ndarray:
     """How many trajectories have a turn of this index; read the other columns with it in mind."""
     width = int(v.trajectory.max(initial=0)) + 1
@@ -97,19 +95,19 @@ def _turn_step_share(v: TurnRows, status: str) -> np.ndarray:
     return v.by.mean(v.status == status, v.status != None)  # noqa: E711 - elementwise
 
 
-@diagnostic(TURN_STEP, Unit.FRACTION, "share of turns with status search", "this project")
+@diagnostic(TURN_STEP, Unit.FRACTION, "share of turns with status search", OURS)
 def search_frac(v: TurnRows) -> np.ndarray:
     """Share of the turns of this index that search."""
     return _turn_step_share(v, "search")
 
 
-@diagnostic(TURN_STEP, Unit.FRACTION, "share of turns with status answer", "this project")
+@diagnostic(TURN_STEP, Unit.FRACTION, "share of turns with status answer", OURS)
 def answer_frac(v: TurnRows) -> np.ndarray:
     """Share of the turns of this index that answer."""
     return _turn_step_share(v, "answer")
 
 
-@diagnostic(TURN_STEP, Unit.FRACTION, "share of turns with status invalid", "this project")
+@diagnostic(TURN_STEP, Unit.FRACTION, "share of turns with status invalid", OURS)
 def invalid_frac(v: TurnRows) -> np.ndarray:
     """Share of the turns of this index that break the protocol."""
     return _turn_step_share(v, "invalid")
@@ -143,7 +141,7 @@ def explained_variance(v: TurnRows) -> np.ndarray | None:
     return 1.0 - v.by.variance(error) / (v.by.variance(value - error) + 1e-5)
 
 
-@diagnostic(TURN_STEP, Unit.REWARD, "mean |V_old(s_k) - G| over the turns with this index", "this project")
+@diagnostic(TURN_STEP, Unit.REWARD, "mean |V_old(s_k) - G| over the turns with this index", OURS)
 def value_mae(v: TurnRows) -> np.ndarray | None:
     """How wrong the critic is where turns of this index begin; value_error is its bias there. NULL without a critic."""
     error = v.of("value_error")

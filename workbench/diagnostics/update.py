@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from workbench.diagnostics.declare import diagnostic, reported
+from workbench.diagnostics.declare import OURS, TRAINERS, diagnostic, reported
 from workbench.diagnostics.tokens import Segments, Tokens
 from workbench.spec import Level, Unit
 
 MCCANDLISH = "McCandlish et al., arXiv 1812.06162, appendix A.1"
 VERL = "verl metric_utils.py (variance proxies)"
 TAGS = "arXiv 2606.26027"
-TRAINERS = "every trainer"
-OURS = "this project"
 
 UPDATE = (
     reported("grad_norm", Unit.NORM, "||g||_2 before gradient clipping", TRAINERS,

@@ -238,20 +238,6 @@ def status_of(row: Mapping[str, Any] | None, alive: bool) -> str:
     return "interrupted" if status == "running" and not alive else status
 
 
-def cause(row: Mapping[str, Any]) -> str:
-    """The cause of a bad end, from a row of table `run`: diverged, hang, out of memory, killed or failed; else empty.
-
-    A reason begins with its cause, so that the row alone tells it.
-    """
-    if row.get("outcome") == "diverged":
-        return "diverged"
-    if row.get("status") != "failed":
-        return ""
-    reason = str(row.get("reason") or "")
-    found = next((name for name in ("hang", "out of memory", "killed", "lost") if reason.startswith(name)), "failed")
-    return found.replace("lost", "killed")
-
-
 def one_line(text: str) -> str:
     """`text` in one line of at most 400 characters, without control characters."""
     line = " ".join(plain(text).split())

@@ -24,8 +24,9 @@ from workbench.grid import folder as run_folder
 from workbench.grid import history, process
 from workbench.grid.cell import Cell, of_generation
 from workbench.grid.config import Grid
-from workbench.grid.folder import Follower, cause, last_line, one_line, where
+from workbench.grid.folder import Follower, last_line, one_line, where
 from workbench.spec import InputError
+from workbench.spec.outcomes import cause
 from workbench.store.text import tail
 
 POLL_SECONDS = 0.1

@@ -38,8 +38,8 @@ FAMILIES: Mapping[str, str] = MappingProxyType(
 class Algorithm:
     """A named choice for every slot of the pipeline; holds no maths.
 
-    `experimental`: why the declaration may not be what its source does; empty = read in the source. `claim`: what the
-    source reports.
+    `summary`: what it does, in a sentence. `experimental`: why the declaration may not be what its source does; empty =
+    read in the source. `claim`: what the source reports.
     """
 
     name: str
@@ -58,13 +58,14 @@ class Algorithm:
     shaping: Shaping = field(default_factory=Outcome)
     schedule: Schedule = field(default_factory=Together)
     early_stop: EarlyStop = field(default_factory=NoStop)
+    summary: str = ""
     family: str = "critic"
     experimental: str = ""
     claim: str = ""
 
     def but(self, name: str, **changes: Any) -> Algorithm:
         """Another algorithm that differs from this one in `changes`; what was said of this one is not said of it."""
-        said = {"experimental": "", "claim": "", "differs_from": self.name}
+        said = {"summary": "", "experimental": "", "claim": "", "differs_from": self.name}
         return replace(self, name=name, **(said | changes))
 
     def within(self, budget: float) -> Algorithm:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
 
 Outcome = Literal["healthy", "mild", "no_learning", "recovered", "falling", "collapsed", "diverged"]
 
@@ -21,3 +22,17 @@ MEANINGS: dict[Outcome, str] = {
 COLLAPSED: tuple[Outcome, ...] = ("collapsed", "recovered", "diverged")
 # Neither an event nor a survivor: left out of incidence, censored where the fall may have begun.
 UNDECIDED: tuple[Outcome, ...] = ("falling",)
+
+
+def cause(row: Mapping[str, Any]) -> str:
+    """The cause of a bad end, from a row of table `run`: diverged, hang, out of memory, killed or failed; else empty.
+
+    A reason begins with its cause, so that the row alone tells it.
+    """
+    if row.get("outcome") == "diverged":
+        return "diverged"
+    if row.get("status") != "failed":
+        return ""
+    reason = str(row.get("reason") or "")
+    found = next((name for name in ("hang", "out of memory", "killed", "lost") if reason.startswith(name)), "failed")
+    return found.replace("lost", "killed")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from workbench.algorithms import ALGORITHMS, ALIASES, SYMBOLS, summary
+from workbench.algorithms import ALGORITHMS, ALIASES, SYMBOLS
 from workbench.app import cards
 from workbench.app.controls import choose
 from workbench.app.diagnostics import dictionary
@@ -62,7 +62,7 @@ def _about(one: Algorithm) -> str:
     """The text of an algorithm that the search looks through."""
     slots = (" ".join([slot, getattr(one, slot).kind, *getattr(one, slot).options()]) for slot in KINDS)
     aliases = [alias for alias, name in ALIASES.items() if name == one.name]
-    return " ".join([one.title, summary(one), *aliases, one.paper, *slots])
+    return " ".join([one.title, one.summary, *aliases, one.paper, *slots])
 
 
 def _told(kind: tuple[str, Slot]) -> str:

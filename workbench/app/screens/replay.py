@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import streamlit as st
 
-from workbench.algorithms import ALGORITHMS
+from workbench.algorithms import ALGORITHMS, CORE
 from workbench.app import episodes, export, replays
 from workbench.app.controls import choose, choose_many
 from workbench.app.diagnostics import dictionary
@@ -23,7 +23,6 @@ from workbench.store import batches
 if TYPE_CHECKING:
     from workbench.app.data import Store
 
-_CORE = ["ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo"]
 _GAP = 1e-3  # of an advantage; rounding stays far below
 
 
@@ -50,10 +49,10 @@ def replay(store: Store) -> None:
     before = [step for step in there if pd.isna(onset) or step <= onset] or there
     with right:
         step = int(choose("step", "Step", [str(s) for s in there], str(before[-1])))
-    algorithms = choose_many("algorithm", "Algorithms", list(ALGORITHMS), _CORE)
+    algorithms = choose_many("algorithm", "Algorithms", list(ALGORITHMS), list(CORE))
     trajectory = keep("trajectory", (run, step), _number, lambda t: [] if t is None else [str(t)])
     with st.spinner("Replaying the batch ..."):
-        told = replayed(folder, step, algorithms or _CORE, trajectory)
+        told = replayed(folder, step, algorithms or list(CORE), trajectory)
     _summary(told)
     _turns(told, step)
     here = {"experiment": experiment, "run": run, "step": str(step)}

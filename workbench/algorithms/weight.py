@@ -1,0 +1,83 @@
+"""Another weight than the clipped ratio."""
+
+from workbench.algorithms.group import GRPO
+from workbench.objective import Pool
+from workbench.objective.aggregate import SeqMeanTokenMean, SeqMeanTokenSum
+from workbench.objective.clip_adaptive import Bapo, SoftSigmoid
+from workbench.objective.clip_weighted import Gamma, PpoMask, SgClip, TvMask
+from workbench.objective.rollout_correction import Tis
+
+CISPO = GRPO.but(
+    name="cispo",
+    title="CISPO",
+    summary="CISPO: the ratio is clipped as a weight, so no token loses its gradient.",
+    paper="https://arxiv.org/abs/2506.13585",
+    formula=r"L_{it} = -\mathrm{sg}[\mathrm{clip}(r_{it})]\,A_{it}\,\log\pi_\theta",
+    clip=SgClip(low=0.2, high=0.2),  # both sides as verl; MiniMax has no lower bound and does not give the upper one
+    family="weight",
+    claim="reaches DAPO's accuracy on AIME 2024 in half of the steps (Qwen2.5-32B)",
+)
+
+MINIRL = GRPO.but(
+    name="minirl",
+    title="MiniRL",
+    summary="MiniRL: the raw importance weight against the sampler, masked by PPO's gate, summed over the sequence.",
+    paper="https://arxiv.org/abs/2512.01374",
+    formula=r"L = -\tfrac{1}{B}\sum_{i,t} M_{it}\,\mathrm{sg}\big[\tfrac{\pi_\theta}{\mu}\big]_{it} A_i \log\pi_\theta",
+    clip=PpoMask(low=0.2, high=0.2),
+    aggregate=SeqMeanTokenSum(),
+    correction=Tis(cap=None),
+    family="weight",
+    experimental="its clip widths were not read, nor whether its group normalisation divides by the std, as it does "
+    "here; the sum makes a step as many times larger as a response has tokens",
+    claim="on-policy the weight alone is the most stable, length normalisation hurts; off-policy the mask is needed",
+)
+
+DPPO = GRPO.but(
+    name="dppo",
+    title="DPPO",
+    summary="DPPO: a token is masked when its probability, not its ratio, has moved too far from the sampler's.",
+    paper="https://arxiv.org/abs/2602.04879",
+    formula=r"M_{it} = 0 \text{ if } \Delta = \mathrm{sgn}(A_{it})\,(p_\theta - p_\mu)_{it} > 0.2"
+    r",\quad w_{it} = (\pi_\theta / \mu)_{it}",
+    # mask and ratio against the sampler: sail-sg/Stable-RL, whose cap is 10 unless set; 20 as verl
+    clip=TvMask(low=0.2, high=0.2, cap=20.0, against="behaviour"),
+    family="weight",
+    claim="a ratio clip over-penalises rare tokens and under-penalises common ones",
+)
+
+VESPO = GRPO.but(
+    name="vespo",
+    title="VESPO",
+    summary="VESPO: each sequence weighs by a smooth function of its product ratio, which fades on both sides of 1.",
+    paper="https://arxiv.org/abs/2602.10693",
+    formula=r"L_{it} = -\mathrm{sg}[e^{\lambda} W_i^{k} e^{-\lambda W_i}]\,A_i\,\log\pi_\theta"
+    r",\quad W_i = \prod_t (\pi_\theta / \mu)_{it}",
+    ratio=Pool("sequence", mean="product"),
+    clip=Gamma(),
+    family="weight",
+    claim="stable up to a staleness of 64 and fully asynchronous, where GRPO and SAPO collapse at 4",
+)
+
+SAPO = GRPO.but(
+    name="sapo",
+    title="SAPO (soft adaptive)",
+    summary="SAPO of Qwen: a sigmoid gate in place of the clip, steeper for negative advantages.",
+    paper="https://arxiv.org/abs/2511.20347",
+    formula=r"L_{it} = -A_{it}\,\tfrac{4}{\tau}\,\sigma(\tau(r_{it} - 1)),\quad \tau = 1 \text{ or } 1.05",
+    clip=SoftSigmoid(tau_positive=1.0, tau_negative=1.05),
+    aggregate=SeqMeanTokenMean(),
+    family="weight",
+    claim="more stable than GSPO and GRPO on mixture-of-experts models",
+)
+
+BAPO = GRPO.but(
+    name="bapo",
+    title="BAPO",
+    summary="BAPO: the bounds of the clip follow the batch until positive advantages have half of the weight.",
+    paper="https://arxiv.org/abs/2510.18927",
+    formula=r"\mathrm{clip}(r, c_l, c_h) \text{ with } c_l, c_h \text{ raised until } P / (P + Q) \ge \tfrac12",
+    clip=Bapo(),
+    family="weight",
+    claim="keeps entropy up and negative samples from dominating under staleness",
+)
