@@ -44,12 +44,12 @@ class Batch:
         return turn_ids(self.mask) if self.turn_id is None else self.turn_id
 
     def rows(self, index: Tensor) -> Batch:
-        """The sequences `index` (any order), with every tensor indexed alike."""
+        """Return the sequences `index` (any order), with every tensor indexed alike."""
         changes = {f.name: getattr(self, f.name)[index] for f in fields(self) if getattr(self, f.name) is not None}
         return replace(self, **changes)
 
     def trimmed(self) -> Batch:
-        """The same sequences without the positions at which every one of them is padding."""
+        """Return the same sequences without the positions at which every one of them is padding."""
         width, full = int(self.length.max()), self.tokens.shape[1]
         if width == full:
             return self

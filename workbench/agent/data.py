@@ -32,7 +32,7 @@ class NotARow(ValueError):
 
 
 def item_of(row: Mapping[str, Any], number: int) -> Item | None:
-    """The item of one row, `number` being its id where it has none; None where it has no gold answer at all.
+    """Return the item of one row, `number` being its id where it has none; None where it has no gold answer at all.
 
     MedQA: `question`, `options`, `answer_idx`. FlashRAG: `question`, `golden_answers`. Search-R1's parquet: the same
     with `data_source`, `prompt` and `reward_model.ground_truth.target`, which is preferred because it is what is
@@ -113,7 +113,7 @@ _LETTERED = re.compile(r"\W*([A-Za-z])\s*[).:]\s*(.+)", re.DOTALL)  # "B. aspiri
 
 
 def best(metric: Callable[[str, str], float], answer: str, golds: Sequence[str]) -> float:
-    """The highest score of `answer` over the gold answers, as SQuAD and Search-R1 judge."""
+    """Return the highest score of `answer` over the gold answers, as SQuAD and Search-R1 judge."""
     return max(metric(answer, gold) for gold in golds)
 
 
@@ -131,7 +131,7 @@ def choice(answer: str, choices: Choices) -> str | None:
 
 
 def with_choices(question: str, choices: Choices) -> str:
-    """The question with its choices below it, a line each, answered by a letter."""
+    """Return the question with its choices below it, a line each, answered by a letter."""
     return "\n".join([question, *(f"{letter}. {text}" for letter, text in choices), "Answer with one letter."])
 
 
@@ -153,7 +153,7 @@ class Data:
 
 
 def read(path: Path, name: str, limit: int | None = None) -> Data:
-    """The first `limit` items of a `.parquet` file, or of JSON lines (or one JSON list) under any other name.
+    """Return the first `limit` items of a `.parquet` file, or of JSON lines (or one JSON list) under any other name.
 
     Raises InputError that names file, row and what is wrong with it.
     """

@@ -72,12 +72,12 @@ def _malformed_facts(at: str, relation: str | None, stream: Stream) -> str:
 
 
 def _other(words: tuple[str, ...], word: str, stream: Stream) -> str:
-    """A word of the list that is not `word`."""
+    """Return a word of the list that is not `word`."""
     return words[(words.index(word) + 1 + stream.below(len(words) - 1)) % len(words)]
 
 
 def _find(observation: str, query: tuple[str, str] | None) -> str | None:
-    """The object of the fact about `query` among the facts of an observation."""
+    """Return the object of the fact about `query` among the facts of an observation."""
     if query is None:
         return None
     words = observation.split()

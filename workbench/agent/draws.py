@@ -6,7 +6,7 @@ _MASK = (1 << 64) - 1
 
 
 def draw(*key: int) -> int:
-    """A 64-bit integer that looks random and depends on the integers of `key` alone.
+    """Return a 64-bit integer that looks random and depends on the integers of `key` alone.
 
     Each part is absorbed by the finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014, as in xoshiro's seeding).
     """
@@ -20,7 +20,7 @@ def draw(*key: int) -> int:
 
 
 def uniform(*key: int) -> float:
-    """A number in [0, 1) that depends on `key` alone."""
+    """Return a number in [0, 1) that depends on `key` alone."""
     return (draw(*key) >> 11) * 2.0**-53
 
 
@@ -32,16 +32,16 @@ class Stream:
         self._count = 0
 
     def uniform(self) -> float:
-        """The next number in [0, 1)."""
+        """Return the next number in [0, 1)."""
         self._count += 1
         return uniform(self._state, self._count)
 
     def below(self, n: int) -> int:
-        """The next integer in 0 .. n - 1."""
+        """Return the next integer in 0 .. n - 1."""
         return int(self.uniform() * n)
 
     def shuffled(self, n: int) -> list[int]:
-        """A permutation of 0 .. n - 1 (Fisher-Yates)."""
+        """Return a permutation of 0 .. n - 1 (Fisher-Yates)."""
         order = list(range(n))
         for i in range(n - 1, 0, -1):
             j = self.below(i + 1)

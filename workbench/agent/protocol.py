@@ -30,14 +30,14 @@ class Action(NamedTuple):
 
 
 def parse(turn: str) -> Action:
-    """The action of a turn: its first <search> ... </search> or <answer> ... </answer> that is not empty."""
+    """Return the action of a turn: its first <search> ... </search> or <answer> ... </answer> that is not empty."""
     match = _ACTION.search(turn)
     content = match.group(2).strip() if match else ""
     return Action(match.group(1), content) if match and content else Action("invalid", "")
 
 
 def closes(turn: str) -> bool:
-    """True once the text of a turn holds a closing tag that ends it."""
+    """Return True once the text of a turn holds a closing tag that ends it."""
     return "</search>" in turn or "</answer>" in turn
 
 
@@ -150,7 +150,7 @@ class Dialogue:
         return observation
 
     def decoded(self, tokens: Sequence[int]) -> str:
-        """The text of `tokens`."""
+        """Return the text of `tokens`."""
         return self._codec.decode(tokens)
 
     def world_ahead(self, texts: Sequence[str]) -> None:
@@ -167,7 +167,7 @@ class Dialogue:
         self.stretches.pop()
 
     def episode(self) -> Episode:
-        """The finished episode, judged."""
+        """Return the finished episode, judged."""
         answer, gold = self.answer, self._question.gold
         return Episode(
             question_id=self._question.id,

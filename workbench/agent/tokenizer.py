@@ -28,7 +28,7 @@ VOCABULARY = (PAD, EOS, UNKNOWN, *TAGS, *WORDS, *RELATIONS, *ENTITIES)
 
 
 def build_tokenizer(words: Sequence[str] = (*WORDS, *RELATIONS, *ENTITIES)) -> PreTrainedTokenizerFast:
-    """A word-level tokenizer: one id a word, ids in the order of `VOCABULARY`, words split at white space.
+    """Return a word-level tokenizer: one id a word, ids in the order of `VOCABULARY`, words split at white space.
 
     The tags are ordinary words: `decode(..., skip_special_tokens=True)` keeps them, only <pad>, <eos>, <unk> go.
     """

@@ -15,12 +15,12 @@ class Wording:
     chat: bool
 
     def asked(self, question: str) -> str:
-        """What the policy reads first, before a chat template."""
+        """Return what the policy reads first, before a chat template."""
         question = question.strip()
         return self.prompt.replace("{question}", question if question.endswith("?") else f"{question}?")
 
     def observed(self, found: str | None) -> str:
-        """What the policy reads after a turn; None is an action that could not be read."""
+        """Return what the policy reads after a turn; None is an action that could not be read."""
         return self.invalid if found is None else self.information.replace("{found}", found.strip())
 
 

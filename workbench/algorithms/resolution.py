@@ -94,6 +94,6 @@ def _typed(name: str, value: object, hint: Any) -> object:
 
 
 def differences(a: Algorithm, b: Algorithm) -> dict[str, tuple[Slot, Slot]]:
-    """The slots in which two algorithms differ, each with the choice of `a` and of `b`."""
+    """Return the slots in which two algorithms differ, each with the choice of `a` and of `b`."""
     pairs = {slot: (getattr(a, slot), getattr(b, slot)) for slot in KINDS}
     return {slot: pair for slot, pair in pairs.items() if pair[0] != pair[1]}

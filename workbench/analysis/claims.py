@@ -59,7 +59,7 @@ class Judged:
 
 
 def judge(found: Sequence[Comparison]) -> list[Judged]:
-    """The verdict of each comparison, its p-value corrected over all of them (Holm)."""
+    """Return the verdict of each comparison, its p-value corrected over all of them (Holm)."""
     ps = [c.p if c.seeds >= MIN_SEEDS else None for c in found]
     family = sum(p is not None for p in ps)
     corrected = holm(ps)
@@ -92,7 +92,7 @@ def _power(one: Comparison, alpha: float) -> tuple[float | None, int | None]:
 
 
 def together(verdicts: Sequence[str]) -> str:
-    """The verdict of a claim whose hypotheses must all hold."""
+    """Return the verdict of a claim whose hypotheses must all hold."""
     if not verdicts:
         return NOT_TESTED
     if NOT_SUPPORTED in verdicts:
@@ -255,7 +255,7 @@ CLAIMS = (
 
 
 def verdicts(runs: pd.DataFrame, survival: str = NOT_DEAD) -> list[Verdict]:
-    """The verdict of every claim from the rows of Results.runs; every p-value is corrected over all hypotheses.
+    """Return the verdict of every claim from the rows of Results.runs; every p-value is corrected over all hypotheses.
 
     A claim has a verdict for each reading of the paper that ran. `survival` is the reading of who
     survived.
@@ -277,7 +277,7 @@ def _once(found: Iterator[Comparison]) -> list[Comparison]:
 
 
 def as_well(row: Judged) -> list[str]:
-    """The controls that collapsed no more often than the arm that the claim favours."""
+    """Return the controls that collapsed no more often than the arm that the claim favours."""
     one = row.comparison
     if one.counts is None:
         return []
@@ -289,7 +289,7 @@ _LISTED = 3  # pairs with too few seeds that are named
 
 
 def summary(found: Sequence[Verdict], kept: Sequence[Verdict] = ()) -> pd.DataFrame:
-    """One row per claim and reading of the paper: sentence, verdict, on what it rests, and what decides it.
+    """Return one row per claim and reading of the paper: sentence, verdict, on what it rests, and what decides it.
 
     `kept` are the verdicts where only runs that learned and kept it survive.
     """
@@ -369,7 +369,7 @@ def _kept(row: Judged | None) -> dict[str, str]:
 
 
 def controls(found: Sequence[Verdict]) -> pd.DataFrame:
-    """One row per claim and what decides it, with the collapses of each control."""
+    """Return one row per claim and what decides it, with the collapses of each control."""
     return pd.DataFrame(
         [
             {
@@ -389,7 +389,7 @@ def controls(found: Sequence[Verdict]) -> pd.DataFrame:
 
 
 def named(one: Comparison) -> str:
-    """The two sides of a comparison."""
+    """Return the two sides of a comparison."""
     return f"{one.more} against {one.less}"
 
 
@@ -421,7 +421,7 @@ def _could(row: Judged) -> str:
 
 
 def rule() -> str:
-    """The rule in words."""
+    """Return the rule in words."""
     a, b = (f"{100 * share:.0f} %" for share in SHARES)
     return (
         "Supported: the effect goes the claim's way and p, after Holm's correction over all hypotheses here, is at "

@@ -39,7 +39,7 @@ _NAMED = 8  # arms of a sentence
 
 
 def summary(reader: Reader, experiment: str, run_ids: Sequence[str] | None = None) -> pd.DataFrame:
-    """One row per arm: success at its peak and at the end, collapses, onset, clip fraction, gradient norm.
+    """Return one row per arm: success at its peak and at the end, collapses, onset, clip fraction, gradient norm.
 
     `runs` counts the arm's runs, `n` those that finished: the figures are over those `n` seeds. `peak` and `final` are
     means over seeds with a 95 % Student-t interval (NULL for one seed), `peak_iqm` and `final_iqm` interquartile means
@@ -54,7 +54,7 @@ def summary(reader: Reader, experiment: str, run_ids: Sequence[str] | None = Non
 
 
 def summarise(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table of `summary` from one row per run; without columns of updates (`outcomes`) theirs are NULL."""
+    """Return the table of `summary` from one row per run; without columns of updates (`outcomes`) theirs are NULL."""
     return pd.DataFrame([_arm(str(arm), rows) for arm, rows in frame.groupby("arm", sort=False)])
 
 
@@ -96,7 +96,7 @@ def _or_none(value: Any) -> float | None:
 
 
 def answer(frame: pd.DataFrame) -> str:
-    """Which arms collapsed and which stayed up, in plain words, with what so few seeds cannot rule out."""
+    """Return which arms collapsed and which stayed up, in plain words, with what so few seeds cannot rule out."""
     rows = frame.to_dict(orient="records")
     judged = [row for row in rows if row["judged"]]
     fell = sorted((row for row in judged if row["collapsed"]), key=lambda r: r["collapsed"] / r["judged"], reverse=True)
@@ -160,12 +160,12 @@ def _onset(row: Mapping[Hashable, Any]) -> str:
 
 
 def _worst(row: Mapping[Hashable, Any]) -> str:
-    """What the incidence would be if the falling runs had collapsed."""
+    """Return what the incidence would be if the falling runs had collapsed."""
     return f" (with them {int(row['collapsed'] or 0) + row['falling']} of {row['judged'] + row['falling']} collapsed)"
 
 
 def readable(frame: pd.DataFrame) -> pd.DataFrame:
-    """The summary as text cells: `0.72 [0.65, 0.79]`, `2/3 [9 %, 99 %]`; a dash where nothing was measured."""
+    """Return the summary as text cells: `0.72 [0.65, 0.79]`, `2/3 [9 %, 99 %]`; a dash where nothing was measured."""
     return pd.DataFrame(
         [
             {
@@ -326,7 +326,7 @@ TESTS = ("fisher", "logrank", "permuted")
 
 
 def against(arms: pd.DataFrame, rows: pd.DataFrame, reference: str) -> pd.DataFrame:
-    """One row per other arm, compared with arm `reference`.
+    """Return one row per other arm, compared with arm `reference`.
 
     `arms` has the incidences (arm, collapsed, judged), `rows` the runs of survival.observed. fisher_p: of the
     incidences; logrank_chi2, logrank_p and permuted_p: of the curves; each p-value with Holm's correction over the

@@ -83,7 +83,7 @@ class Design:
         return any(self.reuse)
 
     def differs(self, other: Design) -> set[str]:
-        """The keys in which the two differ."""
+        """Return the keys in which the two differ."""
         mine, theirs = self.settings, other.settings
         return {key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key)}
 
@@ -94,7 +94,7 @@ class Design:
 
 
 def settings(config: str | None, slots: str | None) -> dict[str, Any]:
-    """The settings of a run as a Design has them; empty where the run does not say (logs of another trainer)."""
+    """Return the settings of a run as a Design has them; empty where the run does not say (logs of another trainer)."""
     try:
         flat = replicate(config)
         parts = json.loads(slots) if isinstance(slots, str) else {}
@@ -109,14 +109,14 @@ def settings(config: str | None, slots: str | None) -> dict[str, Any]:
 
 
 def designs(runs: pd.DataFrame) -> list[Design]:
-    """The arms whose settings are known, in the order of their names."""
+    """Return the arms whose settings are known, in the order of their names."""
     first = runs.sort_values(["arm", "run_id"]).drop_duplicates("arm")
     found = [Design(str(r["arm"]), settings(r["config"], r["slots"])) for r in first.to_dict(orient="records")]
     return [design for design in found if design.settings]
 
 
 def pairs(arms: Sequence[Design], keys: Sequence[str]) -> Iterator[tuple[Design, Design]]:
-    """Every ordered pair of arms that differ in nothing but `keys`."""
+    """Return every ordered pair of arms that differ in nothing but `keys`."""
     return ((a, b) for a in arms for b in arms if a.only_in(b, keys))
 
 
@@ -187,14 +187,14 @@ class Comparison:
 
 
 def finished(runs: pd.DataFrame) -> pd.DataFrame:
-    """The finished runs, one per arm and seed: of several the first that was judged."""
+    """Return the finished runs, one per arm and seed: of several the first that was judged."""
     over = runs[runs["status"] == "finished"]
     over = over.assign(undecided=over["outcome"].isna()).sort_values(["undecided", "run_id"])
     return over.drop_duplicates(["arm", "seed"]).drop(columns="undecided")
 
 
 def judged(runs: pd.DataFrame, survival: str = NOT_DEAD) -> pd.DataFrame:
-    """The finished runs that can be called survivors or not, with `dead`; one per arm and seed.
+    """Return the finished runs that can be called survivors or not, with `dead`; one per arm and seed.
 
     A run that never learned cannot fall: it is no evidence of either, nor is one that is too short for the rule or was
     falling at its end. With KEPT, a run that never learned or lost some of it is no survivor.
@@ -243,7 +243,7 @@ def of_factors(logs: Mapping[Any, float], more: str, less: str, told: str = "", 
 
 
 def control(over: pd.DataFrame, arm: str, seeds: Sequence[Any]) -> Control | None:
-    """The collapses of an arm on these seeds; None below MIN_SEEDS."""
+    """Return the collapses of an arm on these seeds; None below MIN_SEEDS."""
     mine = over[(over["arm"] == arm) & over["seed"].isin(list(seeds))]
     if len(mine) < MIN_SEEDS:
         return None

@@ -51,13 +51,13 @@ class Landscape:
     survival: str = NOT_DEAD
 
     def read_as(self, survival: str) -> Landscape:
-        """The same runs under a reading of survival: NOT_DEAD, or KEPT for runs that learned and kept it."""
+        """Return the same runs under a reading of survival: NOT_DEAD, or KEPT for runs that learned and kept it."""
         return replace(
             self, runs=self.runs.assign(collapsed=~survived(self.runs["outcome"], survival)), survival=survival
         )
 
     def with_fading(self) -> Landscape:
-        """The region if every run that was falling at its end had collapsed."""
+        """Return the region if every run that was falling at its end had collapsed."""
         down = self.fading.assign(collapsed=True)
         return replace(self, runs=pd.concat([self.runs, down], ignore_index=True), fading=self.fading.iloc[:0])
 
@@ -67,7 +67,7 @@ class Landscape:
         return list(dict.fromkeys(zip(self.runs["series"], self.runs["slice"], strict=True)))
 
     def part(self, series: str, piece: str) -> pd.DataFrame:
-        """The runs of one series in one slice."""
+        """Return the runs of one series in one slice."""
         return self.runs[(self.runs["series"] == series) & (self.runs["slice"] == piece)]
 
     def edges(self, series: str, piece: str) -> dict[float, Boundary]:
@@ -106,13 +106,13 @@ class Landscape:
 
 
 def region_file(reader: Reader, experiment: str) -> GridFile | None:
-    """The recorded grid file of an experiment of kind region; None for any other experiment."""
+    """Return the recorded grid file of an experiment of kind region; None for any other experiment."""
     found = reader.query("SELECT toml FROM experiment WHERE experiment = ?", [experiment])
     return region_of(None if found.empty else found["toml"].iloc[0])
 
 
 def region_of(text: object) -> GridFile | None:
-    """The grid file of this text if it is of kind region; None for any other text."""
+    """Return the grid file of this text if it is of kind region; None for any other text."""
     if not isinstance(text, str) or "region" not in text:
         return None
     try:
@@ -124,7 +124,7 @@ def region_of(text: object) -> GridFile | None:
 
 
 def landscape(reader: Reader, experiment: str) -> Landscape:
-    """The region of an experiment; InputError where it is none, or has no run that can be judged yet."""
+    """Return the region of an experiment; InputError where it is none, or has no run that can be judged yet."""
     file = region_file(reader, experiment)
     if file is None or file.region is None:
         raise InputError(f"'{experiment}' is no experiment of kind region")
@@ -132,7 +132,7 @@ def landscape(reader: Reader, experiment: str) -> Landscape:
 
 
 def from_runs(frame: pd.DataFrame, file: GridFile, experiment: str) -> Landscape:
-    """The region from a row a run in the order of their starts; InputError where no run can be judged yet."""
+    """Return the region from a row a run in the order of their starts; InputError where no run can be judged yet."""
     assert file.region is not None
     frame = frame[frame["config"].notna()]
     keys = [key for key, values in file.axes.items() if _numeric(values)]
@@ -181,7 +181,7 @@ def _slice(settings: Mapping[str, Any], keys: list[str]) -> str:
 
 
 def _same_settings(frame: pd.DataFrame, file: GridFile, keys: list[str]) -> tuple[pd.DataFrame, int]:
-    """The runs whose common settings are those of the newest run, and how many others there are."""
+    """Return the runs whose common settings are those of the newest run, and how many others there are."""
     if frame.empty:
         return frame, 0
     assert file.region is not None
@@ -226,7 +226,7 @@ class Boundary:
 
 
 def boundary(points: Mapping[float, Counts]) -> Boundary | None:
-    """The boundary of a column from log2 x -> counts; None without a judged run.
+    """Return the boundary of a column from log2 x -> counts; None without a judged run.
 
     Shares of collapsed runs are made to rise with x (isotonic regression, weighted by the runs) and the 1/2 is read off
     the straight lines between them. Where a stretch lies at exactly 1/2, its middle counts.
@@ -253,12 +253,12 @@ def boundary(points: Mapping[float, Counts]) -> Boundary | None:
 
 
 def _half(x: Sequence[float], shares: Sequence[float], i: int) -> float:
-    """Where the line from point i to the next crosses 1/2."""
+    """Return where the line from point i to the next crosses 1/2."""
     return x[i] + (x[i + 1] - x[i]) * (0.5 - shares[i]) / (shares[i + 1] - shares[i])
 
 
 def heights(conditions: Sequence[float]) -> list[float]:
-    """The conditions on the axis that the area is taken over: log2 y, or log2(1 + y) where one of them is 0."""
+    """Return the conditions on the axis that the area is taken over: log2 y, or log2(1 + y) where one of them is 0."""
     shift = 1.0 if min(conditions) <= 0 else 0.0
     return [math.log2(y + shift) for y in conditions]
 
@@ -276,7 +276,7 @@ def areas(drawn: Mapping[float, np.ndarray], settings: RegionSettings) -> np.nda
 
 
 def interval(values: np.ndarray, seeds: int) -> tuple[float | None, float | None]:
-    """The 95 % interval of draws; (None, None) for a single seed, whose spread is not known."""
+    """Return the 95 % interval of draws; (None, None) for a single seed, whose spread is not known."""
     if seeds < 2:
         return None, None
     low, high = np.quantile(values, (0.025, 0.975))
@@ -328,7 +328,7 @@ def by_series(landscape: Landscape, reference: str | None = None) -> pd.DataFram
 
 
 def by_column(landscape: Landscape) -> pd.DataFrame:
-    """One row per series, slice and condition y: the boundary with its 95 % interval, and what it rests on.
+    """Return one row per series, slice and condition y: the boundary with its 95 % interval, and what it rests on.
 
     boundary: value of the searched setting at which half of the runs collapse, the median of the fit; beyond: above or
     below, where it lies outside what was tried: `boundary` is then the last value tried, and the interval is open on
@@ -362,7 +362,7 @@ def by_column(landscape: Landscape) -> pd.DataFrame:
 
 
 def by_point(landscape: Landscape) -> pd.DataFrame:
-    """One row per series, slice, condition y and value x: runs, how many collapsed, mean final success."""
+    """Return one row per series, slice, condition y and value x: runs, how many collapsed, mean final success."""
     groups = landscape.runs.groupby(["series", "slice", "y", "x"], sort=False)
     return groups.agg(runs=("seed", "size"), collapsed=("collapsed", "sum"), final=("final", "mean")).reset_index()
 
@@ -417,7 +417,7 @@ def readable_columns(columns: pd.DataFrame) -> pd.DataFrame:
 
 
 def edge(row: dict[Any, Any]) -> str:
-    """The boundary of a row of by_column, `>` or `<` the last value tried where it lies beyond."""
+    """Return the boundary of a row of by_column, `>` or `<` the last value tried where it lies beyond."""
     sign = {"above": "> ", "below": "< "}.get(row["beyond"], "")
     ends = [row["boundary_low"], row["boundary_high"]]
     if all(map(_missing, ends)):
@@ -427,7 +427,7 @@ def edge(row: dict[Any, Any]) -> str:
 
 
 def answer(landscape: Landscape, series: pd.DataFrame, columns: pd.DataFrame) -> list[str]:
-    """What the areas say, what lies outside the searched range, and what the figures rest on."""
+    """Return what the areas say, what lies outside the searched range, and what the figures rest on."""
     lines = []
     survival = "" if landscape.survival == NOT_DEAD else f" ({landscape.survival})"
     for piece, rows in series[series["area"].notna()].groupby("slice", sort=False):
@@ -479,7 +479,7 @@ def _axis(landscape: Landscape) -> str:
 
 
 def _loose(landscape: Landscape, columns: pd.DataFrame) -> str:
-    """The columns whose boundary has a gap beside it, or too few runs there."""
+    """Return the columns whose boundary has a gap beside it, or too few runs there."""
     lattice = list(landscape.settings.lattice)
     found = []
     for row in columns.to_dict(orient="records"):

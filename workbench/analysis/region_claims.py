@@ -51,7 +51,7 @@ class Shift:
 
 
 def shifts(landscape: Landscape, runs: pd.DataFrame) -> list[Shift]:
-    """Every hypothesis of the claims that areas can judge, corrected over all of them (Holm).
+    """Return every hypothesis of the claims that areas can judge, corrected over all of them (Holm).
 
     `runs` are the rows of Results.runs, for the settings that tell what an arm is. Regions with further slices: [].
     """
@@ -73,7 +73,7 @@ def verdicts(found: Sequence[Shift]) -> dict[str, str]:
 
 
 def rule() -> str:
-    """The rule of these verdicts in words."""
+    """Return the rule of these verdicts in words."""
     return (
         "Supported: the boundary lies further up and the two-sided p of the fit, after Holm's correction over all "
         f"hypotheses here, is at most {ALPHA:g}. Not supported: it lies further down with such a p, or the 95 % "

@@ -59,7 +59,7 @@ class Trials:
     set_of_seed: np.ndarray
 
     def times(self, copies: int) -> Trials:
-        """The same data sets so often, one after the other."""
+        """Return the same data sets so often, one after the other."""
         units, columns, arms = len(self.seed_of_unit), len(self.arm_of_column), len(self.set_of_arm)
         sets, seeds = int(self.set_of_arm.max()) + 1, len(self.set_of_seed)
 
@@ -230,6 +230,6 @@ class _Sampler:
         return self._pick(product * _SHIFTS - square * _SHIFTS**2 / 2 + prior, _SHIFTS)
 
     def _pick(self, logs: np.ndarray, grid: np.ndarray) -> np.ndarray:
-        """A value of the grid for each row of log densities."""
+        """Return a value of the grid for each row of log densities."""
         mass = np.exp(logs - logs.max(1, keepdims=True)).cumsum(1)
         return np.asarray(grid[(mass < self.random.random((len(mass), 1)) * mass[:, -1:]).sum(1)])

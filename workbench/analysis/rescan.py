@@ -89,7 +89,7 @@ def _group(reader: Reader, run_id: str) -> int | None:
 
 
 def changed(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What the verdict says differently now, in words."""
+    """Return what the verdict says differently now, in words."""
     return [f"{n} {_word(old.get(n))} -> {_word(new[n])}" for n in JUDGED if not _same(old.get(n), new[n])]
 
 

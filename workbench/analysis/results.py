@@ -108,7 +108,7 @@ def collect(
 
 
 def results(frame: pd.DataFrame, about: dict[str, str], fairness: Sequence[str] = ()) -> Results:
-    """The rows of `collect` in the types of the file."""
+    """Return the rows of `collect` in the types of the file."""
     import pyarrow as pa
 
     named = frame.rename(columns={**_RENAMED, **{f"{name}_curve": name for name in CURVES}})
@@ -201,7 +201,7 @@ def read(file: Path) -> Results:
 
 
 def _read(opened: BufferedReader, file: Path) -> pa.Table:
-    """The table; its values are counted first, as a few bytes of a file can be more than memory holds."""
+    """Return the table; its values are counted first, as a few bytes of a file can be more than memory holds."""
     import pyarrow.parquet as pq
 
     found = pq.ParquetFile(opened)

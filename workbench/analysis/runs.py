@@ -36,7 +36,7 @@ _UPDATES = """
 
 
 def runs(reader: Reader, experiment: str, run_ids: Sequence[str] | None = None) -> pd.DataFrame:
-    """One row per run as `outcomes` has it, with what its optimizer updates looked like; raises as that does."""
+    """Return one row per run as `outcomes` has it, with what its optimizer updates looked like; raises as that does."""
     return with_updates(reader, experiment, outcomes(reader, experiment, run_ids))
 
 
@@ -49,7 +49,7 @@ def with_updates(reader: Reader, experiment: str, frame: pd.DataFrame) -> pd.Dat
 
 
 def outcomes(reader: Reader, experiment: str, run_ids: Sequence[str] | None = None) -> pd.DataFrame:
-    """One row per run of the experiment (of `run_ids` where given): settings, status, outcome, success.
+    """Return one row per run of the experiment (of `run_ids` where given): settings, status, outcome, success.
 
     Arms of the same name whose configurations differ are told apart by a suffix: they are not replicates. Of a cell
     that was started over, only the newest start counts: it is one seed. `steps` is how many steps are done, `planned`
@@ -67,7 +67,7 @@ def outcomes(reader: Reader, experiment: str, run_ids: Sequence[str] | None = No
 
 
 def every_run(reader: Reader) -> pd.DataFrame:
-    """The runs of all experiments, without what the optimizer updates looked like."""
+    """Return the runs of all experiments, without what the optimizer updates looked like."""
     return newest(reader.query(_RUNS.format(where=""))).drop(columns="seedless")
 
 

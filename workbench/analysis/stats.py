@@ -259,7 +259,7 @@ def power_of(seeds: int, hazard_ratio: float, incidence: float, alpha: float = A
 
 
 def detectable(seeds: int, incidence: float, power: float = 0.8, alpha: float = ALPHA) -> float:
-    """The hazard ratio nearest to 1, below it, that `seeds` per arm find with this power."""
+    """Return the hazard ratio nearest to 1, below it, that `seeds` per arm find with this power."""
     from scipy.optimize import brentq
 
     def missing(log_ratio: float) -> float:
@@ -335,7 +335,7 @@ def _resamples(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _weights(counts: np.ndarray) -> np.ndarray:
-    """The weight of each sorted value in the interquartile mean, when it occurs `counts` times; rows sum to 1.
+    """Return the weight of each sorted value in the interquartile mean, when it occurs `counts` times; rows sum to 1.
 
     A quarter of the values, rounded down, is left out at either end. The mean is linear in the sorted values, and a
     resample keeps their order.

@@ -38,7 +38,7 @@ class Estimate:
 
 
 def observed(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row per run that has begun: run_id, arm, seed, time (steps) and event (whether that is the collapse).
+    """Return one row per run that has begun: run_id, arm, seed, time (steps) and event (whether that is the collapse).
 
     `runs` has one row per run: run_id, arm, seed, outcome, collapse_step, onset_low, steps (done), and detected: the
     step at which a collapse was reported, which stands in for the onset while a run is in training and its row does not
@@ -108,7 +108,7 @@ def median_time(rows: pd.DataFrame) -> Estimate:
 
 
 def common_horizon(rows: pd.DataFrame) -> float | None:
-    """The longest time up to which every arm's curve is known: the shortest, over arms, of its longest run.
+    """Return the longest time up to which every arm's curve is known: the shortest, over arms, of its longest run.
 
     An arm whose last run collapsed has a curve that ends at 0 and is known for ever. None without a run.
     """
@@ -153,7 +153,7 @@ def restricted_mean_interval(rows: pd.DataFrame, horizon: float) -> Estimate:
 
 
 def survival_at(rows: pd.DataFrame, time: float) -> float:
-    """The Kaplan-Meier estimate S(time): the share of runs whose collapse has not begun by `time`."""
+    """Return the Kaplan-Meier estimate S(time): the share of runs whose collapse has not begun by `time`."""
     return float(_kaplan_meier(rows).predict(time))
 
 

@@ -72,7 +72,7 @@ def _one(d: Diagnostic) -> str:
 
 
 def alarm(trip: Alarm | None) -> str:
-    """A trip-wire in words: `above 10 x baseline, 3 points`."""
+    """Return a trip-wire in words: `above 10 x baseline, 3 points`."""
     if trip is None:
         return "-"
     mark = f"{trip.when} {trip.value:g}" + (" x baseline" if trip.relative else "")

@@ -35,11 +35,11 @@ class Verbs(TyperGroup):
         super().format_help(ctx, formatter)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The verbs that this installation has."""
+        """Return the verbs that this installation has."""
         return [verb for verb in VERBS if find_spec(f"workbench.cli.{verb}")]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of a verb; None for an unknown one, which is refused with the nearest name."""
+        """Return the command of a verb; None for an unknown one, which is refused with the nearest name."""
         if cmd_name not in self.list_commands(ctx):
             return None
         if self._listing:

@@ -115,7 +115,7 @@ def describe(
 
 
 def _slots(arms: dict[str, RunSettings]) -> pd.DataFrame:
-    """One row per slot in which the algorithms differ, one column per distinct algorithm."""
+    """Return one row per slot in which the algorithms differ, one column per distinct algorithm."""
     import pandas as pd
 
     from workbench.algorithms import differences, resolve

@@ -362,7 +362,7 @@ class Policy:
         return cls(model, meta["temperature"], ComputeSettings.model_validate({**meta["compute"], "device": "cpu"}))
 
     def log_probs(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probs and entropies of tokens (b, t), with gradient, as the trainer takes them."""
+        """Return log-probs and entropies of tokens (b, t), with gradient, as the trainer takes them."""
         import torch
 
         from workbench.learn.networks import autocast, log_probs

@@ -26,7 +26,7 @@ def report(
     experiments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="EXPERIMENT", help="Experiments; the claims are judged on all their runs together.", show_default=False
+            metavar="EXPERIMENT", help="Experiments; claims are judged on all their runs.", show_default=False
         ),
     ] = None,
     files: Annotated[
@@ -38,7 +38,7 @@ def report(
     form: Annotated[str, typer.Option("--format", help="html or md.")] = "html",
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Output file; default: report-EXPERIMENT.html, for md stdout.",
+        typer.Option("--output", "-o", metavar="FILE", help="Default: report-EXPERIMENT.html; md: stdout.",
                      show_default=False),
     ] = None,
     export: Annotated[

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 def rescan(
     ctx: typer.Context,
-    experiment: Annotated[str | None, typer.Argument(help="Only runs of this experiment; default: all runs.", show_default=False)] = None,
+    experiment: Annotated[str | None, typer.Argument(help="Only its runs; default: all.", show_default=False)] = None,
     files: Annotated[
         list[Path] | None,
         typer.Option(
-            "--from", metavar="FILE.parquet", help="Judge the runs of a results file of `sorl report --export` and update the file.",
+            "--from", metavar="FILE.parquet", help="Judge and update a file of `sorl report --export`.",
             show_default=False,
         ),
     ] = None,
@@ -94,7 +94,7 @@ def _rescan_file(file: Path, dry: bool) -> None:
 
 
 def judged(run: Recorded) -> tuple[dict[str, Any], list[Event]]:
-    """The verdict columns of table `run` and the events that the present rules see in a recorded run."""
+    """Return the verdict columns of table `run` and the events that the present rules see in a recorded run."""
     from workbench.diagnostics import CATALOGUE
     from workbench.diagnostics.collapse import Watch
     from workbench.diagnostics.rules import RuleWatch, alarms
@@ -136,7 +136,7 @@ def _changes(run: Recorded, verdict: dict[str, Any], events: Sequence[Event]) ->
 
 
 def _judged_again(kind: str) -> bool:
-    """Whether events of this kind come from a rule over columns, not from the trainer, the grid or the sync."""
+    """Return whether events of this kind come from a rule over columns, not from the trainer, the grid or the sync."""
     from workbench.grid.folder import KINDS
 
     return kind not in ("diverged", "segment_corrupt", *(k.name for k in KINDS)) and not kind.startswith("guard_")

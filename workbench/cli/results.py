@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def gather(runs: Path, experiments: Sequence[str], files: Sequence[Path]) -> list[Results]:
-    """Return the results of experiments in the runs folder, then those of files. Raises InputError if one is missing."""
+    """Return the results of experiments in the runs folder, then those of files; InputError if one is missing."""
     from workbench.analysis.results import read
 
     return [*recorded(runs, experiments), *(read(file) for file in files)]
@@ -76,7 +76,7 @@ def planned(cells: Sequence[Cell]) -> list[Finding]:
 
 
 def unfair(reader: Reader, frame: pd.DataFrame) -> list[Finding]:
-    """Return findings in the settings and rows of recorded runs; `frame` has run_id, arm, seed, status and config of each.
+    """Return findings in recorded runs; `frame` has run_id, arm, seed, status and config of each.
 
     Runs without settings (of another trainer, or not begun) are left out. Settings of another version of sorl cannot be
     checked, which is a finding itself.

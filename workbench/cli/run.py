@@ -73,7 +73,7 @@ def train(
     fresh: bool = False,
     limits: Limits | None = None,
 ) -> int:
-    """The command without the parsing of its options; return the exit code."""
+    """Return the command without the parsing of its options; return the exit code."""
     import duckdb
 
     from workbench.cli.results import settle, warn

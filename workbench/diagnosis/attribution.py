@@ -154,7 +154,7 @@ def _turns(turn: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
 
 
 def _span(scores: np.ndarray) -> tuple[float, int, int]:
-    """The stretch with the largest sum: sum, first, last; the shortest of equal ones."""
+    """Return the stretch with the largest sum: sum, first, last; the shortest of equal ones."""
     before = np.concatenate([[0.0], scores.cumsum()])
     gains = before[1:] - np.minimum.accumulate(before[:-1])
     last = int(gains.argmax())

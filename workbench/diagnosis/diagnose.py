@@ -72,7 +72,7 @@ def _number(value: float | None) -> str:
 
 
 def headline(d: Diagnosis) -> str:
-    """How the run stands, in a line."""
+    """Return how the run stands, in a line."""
     run = d.log.run
     outcome = run.get("outcome") or "undecided"
     fell = f", onset at step {d.onset}" if d.onset is not None else ""
@@ -110,7 +110,7 @@ def _one_in(d: Diagnosis, name: str, default: float) -> str:
 
 
 def none_found(d: Diagnosis) -> str:
-    """What to say where no cause was found: of a run that is down never that nothing was."""
+    """Return what to say where no cause was found: of a run that is down never that nothing was."""
     events = ", ".join(f"{visible(kind)} at step {step}" for step, kind in d.critical)
     said = f" Critical: {events}." if events else ""
     if d.onset is not None or d.slump is not None or events or d.log.run.get("outcome") in ("mild", "diverged"):
@@ -129,7 +129,7 @@ def early_warning(d: Diagnosis) -> str:
 
 
 def first_signals(d: Diagnosis) -> str:
-    """Which diagnostics left their usual range first."""
+    """Return which diagnostics left their usual range first."""
     if not d.moved:
         return "No diagnostic left its usual range" + ("." if d.onset is None else " before the onset.")
     parts = [_moved(m, d.onset) for m in d.moved[:FIRST]]
@@ -159,7 +159,7 @@ def _filled(template: str, d: Diagnosis, finding: Finding) -> str:
 
 
 def test_of(d: Diagnosis, finding: Finding) -> str:
-    """The command that would confirm or refute a finding; empty where there is none for this log."""
+    """Return the command that would confirm or refute a finding; empty where there is none for this log."""
     told = _filled(finding.cause.test, d, finding)
     experiment = d.log.run.get("experiment")
     if experiment is None:  # a log of another trainer: no command of ours reaches it
@@ -188,7 +188,7 @@ def carried_by(d: Diagnosis, finding: Finding) -> str:
 
 
 def ranking(name: str, step: int, found: Sequence[Culprit], top: int) -> str:
-    """For a terminal: the turns of a stored batch that its other tokens do not explain."""
+    """Return for a terminal: the turns of a stored batch that its other tokens do not explain."""
     here = [one for one in found if one.stands_out]
     if not found:
         return f"{visible(name)}, step {step}: no token of the batch is unusual."
@@ -208,7 +208,7 @@ def culprit_as_dict(culprit: Culprit) -> dict[str, Any]:
 
 
 def text(d: Diagnosis) -> str:
-    """For a terminal."""
+    """Return for a terminal."""
     lines = [headline(d), *filter(None, [fallen(d)])]
     if not d.findings:
         lines.append(none_found(d))
@@ -237,7 +237,7 @@ def text(d: Diagnosis) -> str:
 
 
 def markdown(d: Diagnosis) -> str:
-    """For an issue or a report."""
+    """Return for an issue or a report."""
     lines = [f"### {_escaped(headline(d))}", "", *([fallen(d), ""] if fallen(d) else [])]
     if not d.findings:
         lines.append(none_found(d))

@@ -58,7 +58,7 @@ class Cause:
     needs_one_policy: bool = False  # sampler and trainer must have scored the tokens by the same policy
 
     def missing(self, log: Log) -> list[str]:
-        """What the log lacks for an answer."""
+        """Return what the log lacks for an answer."""
         columns = [c for c in self.needs if not log.measured(*c.split("."))]
         settings = [f"setting {key}" for key in self.needs_settings if key not in log.settings]
         apart = self.needs_one_policy and 2 * len(log.rescored) > log.steps
@@ -86,7 +86,7 @@ def cause(
 
 
 def sql(query: str, form: str = "") -> str:
-    """The command that asks the database, as the test of a cause."""
+    """Return the command that asks the database, as the test of a cause."""
     return f'sorl sql "{query}"' + (f" --format {form}" if form else "")
 
 

@@ -27,7 +27,7 @@ Judge = Callable[[Sequence[float | None], Sequence[int]], dict[str, Any]]
 
 
 def read(path: Path, judge: Judge) -> Log:
-    """The log in a file. `judge` says of scores and steps what table `run` would: outcome, collapse_step, ...
+    """Return the log in a file. `judge` says of scores and steps what table `run` would: outcome, collapse_step, ...
 
     Columns of ours keep their names, those of other trainers are translated (`NAMES`), the rest is left out.
     Raises InputError for a file that cannot be read or holds nothing that is known.
@@ -47,7 +47,7 @@ def read(path: Path, judge: Judge) -> Log:
 
 
 def _rows(path: Path) -> pd.DataFrame:
-    """The columns that are known, of at most ROWS rows; the others cost nothing, however many a file has."""
+    """Return the columns that are known, of at most ROWS rows; the others cost nothing, however many a file has."""
     import pyarrow as pa
 
     if path.suffix not in FORMATS:
@@ -155,7 +155,7 @@ def _refuse_names(names: Sequence[str], path: Path, *, sure: bool = True) -> Non
 
 
 def _lines(file: TextIO, path: Path) -> Iterator[dict[str, Any]]:
-    """One object a line; a last line that was cut off is left out, any other broken one is an error."""
+    """Yield one object a line; a last line that was cut off is left out, any other broken one is an error."""
     number = 0
     while line := file.readline(LINE):
         number += 1
@@ -173,7 +173,7 @@ def _lines(file: TextIO, path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _states(found: Any, path: Path) -> list[dict[str, Any]]:
-    """The rows of a list, or of `log_history` in a trainer_state.json."""
+    """Return the rows of a list, or of `log_history` in a trainer_state.json."""
     rows = found.get("log_history") if isinstance(found, dict) else found
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise InputError(f"'{path}' is neither a list of objects nor a trainer_state.json with log_history")
@@ -181,7 +181,7 @@ def _states(found: Any, path: Path) -> list[dict[str, Any]]:
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """One flat row: metrics that are nested one level (`{"data": {...}, "step": 3}`) join the others."""
+    """Return one flat row: metrics that are nested one level (`{"data": {...}, "step": 3}`) join the others."""
     nested = {k: v for value in row.values() if isinstance(value, dict) for k, v in value.items()}
     return {**nested, **{k: v for k, v in row.items() if not isinstance(v, (dict, list))}}
 
@@ -201,7 +201,7 @@ def _column(name: str) -> str | None:
 
 
 def _translate(rows: pd.DataFrame, name: str) -> tuple[str, dict[str, pd.DataFrame]]:
-    """The tables of a log, and its name; of more than STEPS steps only every so many-th is looked at."""
+    """Return the tables of a log, and its name; of more than STEPS steps only every so many-th is looked at."""
     key = next((column for column in STEP if column in rows), None)
     steps = _numbers(rows[key]) if key else pd.Series(range(len(rows)), dtype=float)
     whole = steps.abs() < 2.0**53
@@ -228,7 +228,7 @@ def _translate(rows: pd.DataFrame, name: str) -> tuple[str, dict[str, pd.DataFra
 
 
 def _numbers(column: pd.Series) -> pd.Series:
-    """The column as floats: what is no number is NaN, and infinite what no sum of some thousands would hold."""
+    """Return the column as floats: what is no number is NaN, and infinite what no sum of some thousands would hold."""
     numbers = pd.to_numeric(column, errors="coerce").astype(float)
     return numbers.mask(numbers.abs() > LARGEST, np.sign(numbers) * np.inf)
 

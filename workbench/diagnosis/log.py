@@ -56,7 +56,7 @@ class Log:
         self.settings = {k: v for k, v in self.settings.items() if k.split(".")[0] != HIDDEN}
 
     def table(self, name: str) -> pd.DataFrame:
-        """The rows of a table in the order of its key."""
+        """Return the rows of a table in the order of its key."""
         if name not in self._tables:
             found = self.load(name, None)
             order = [key for key in ORDER.get(name, ("step",)) if key in found]
@@ -81,11 +81,11 @@ class Log:
         return age.index[:0] if kept else age.index[age > 0]
 
     def at(self, name: str, step: int) -> pd.DataFrame:
-        """The rows of one step of a table, of which the ledger of turns can have millions in all."""
+        """Return the rows of one step of a table, of which the ledger of turns can have millions in all."""
         return self.load(name, step)
 
     def batch(self, step: int) -> StoredBatch | None:
-        """The training batch of a step; None where it was not kept, or cannot be read."""
+        """Return the training batch of a step; None where it was not kept, or cannot be read."""
         if self.folder is None or step not in batches.steps(self.folder):
             return None
         try:
@@ -94,12 +94,12 @@ class Log:
             return None
 
     def measured(self, table: str, *columns: str) -> bool:
-        """Whether every one of the columns has a value somewhere."""
+        """Return whether every one of the columns has a value somewhere."""
         frame = self.table(table)
         return all(name in frame and bool(frame[name].notna().any()) for name in columns)
 
     def series(self, table: str, column: str, how: str = "mean") -> pd.Series:
-        """One value a step, indexed by the step, of several rows of a step by `how`; empty if not logged."""
+        """Return one value a step, indexed by the step, of several rows of a step by `how`; empty if not logged."""
         frame = self.table(table)
         if column not in frame or "step" not in frame:
             return pd.Series(dtype=float, name=column)
@@ -125,12 +125,12 @@ class Log:
         return self._first("detection_step", "onset_high", "collapse_step")
 
     def _first(self, *names: str) -> int | None:
-        """The first of these columns of table `run` that has a value."""
+        """Return the first of these columns of table `run` that has a value."""
         found = (self.run.get(name) for name in names)
         return next((int(value) for value in found if value is not None and not pd.isna(value)), None)
 
     def events(self, *kinds: str) -> pd.DataFrame:
-        """The events of these kinds (default: of all), in order."""
+        """Return the events of these kinds (default: of all), in order."""
         frame = self.table("event")
         return frame[frame["kind"].isin(kinds)] if kinds and "kind" in frame else frame
 

@@ -79,7 +79,7 @@ def gradient_share(t: Tokens, by: Segments) -> np.ndarray:
 
 
 def _judged(t: Tokens, by: Segments, *columns: np.ndarray | None) -> tuple[Segments, list[np.ndarray]] | None:
-    """The partition and `columns` at the policy tokens where the critic has a target; None where a column is."""
+    """Return the partition and `columns` at the policy tokens where the critic has a target; None where a column is."""
     known = [x for x in columns if x is not None]
     if len(known) < len(columns):
         return None

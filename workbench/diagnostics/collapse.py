@@ -63,7 +63,7 @@ class Verdict:
         return self.drops[0].detection if self.drops else None
 
     def columns(self) -> dict[str, float | int | str | None]:
-        """The verdict as columns of table `run`. A falling run has an onset interval and no collapse step."""
+        """Return the verdict as columns of table `run`. A falling run has an onset interval and no collapse step."""
         fall = self.drops[0] if self.drops else self.falling
         return {
             "outcome": self.outcome, "collapse_step": self.onset, "detection_step": self.detection,
@@ -276,7 +276,7 @@ class _FallRule:
         return self.up.value >= self.enough and self._back()
 
     def fading(self) -> Drop | None:
-        """The fall that the last steps show: a stretch at the loss or below, unlikely at the best's own rate."""
+        """Return the fall that the last steps show: a stretch at the loss or below, unlikely at the best's own rate."""
         curve, end = self.curve, len(self.curve.scores)
         for length in (n for n in LATEST if n <= end and curve.best.bound > -math.inf):
             level = curve.mean(end - length, end)
@@ -287,7 +287,7 @@ class _FallRule:
         return None
 
     def drops(self) -> tuple[Drop, ...]:
-        """Every fall so far, the open one by what is known now."""
+        """Return every fall so far, the open one by what is known now."""
         return (*self.closed, *((self._dated(self.open, self.since),) if self.open else ()))
 
     def _drop(self, since: int) -> Drop:
@@ -309,7 +309,7 @@ class _FallRule:
 
 
 def onset(curve: _Curve, first: int, at: int, end: int, best: float) -> tuple[int, int, int]:
-    """Where a fall begins: (low, estimate, high), indices of the last point before it; low to high is 95 %.
+    """Return where a fall begins: (low, estimate, high), indices of the last point before it; low to high is 95 %.
 
     Model: scores are at a level a up to point t, fall to b along a straight line of r points, and stay there. Every t
     in [first, at), before the detection, and r of RAMPS is tried on the scores up to `end`, with a the mean of what
@@ -356,7 +356,7 @@ class Watch:
         self.diverged = False
 
     def step(self, step: int, measured: Mapping[str, float | None]) -> list[Event]:
-        """The events of `step`, whose row of table `step` is `measured`; a missing or None score is no point."""
+        """Return the events of `step`, whose row of table `step` is `measured`; a missing or None score is no point."""
         events = self._hard.step(step, measured)
         score = measured.get("success")
         share, asked = measured.get("heldout_success"), measured.get("heldout_episodes")
@@ -397,7 +397,7 @@ class Watch:
         return Event(step, kind, severity, message, "success", fall.level, fall.best)
 
     def crashed(self, step: int, message: str) -> Event:
-        """The run cannot go on (engine crash, non-finite loss): the outcome is diverged from here on."""
+        """Return the run cannot go on (engine crash, non-finite loss): the outcome is diverged from here on."""
         self.diverged = True
         return Event(step, "diverged", "critical", message)
 
@@ -453,7 +453,7 @@ def judge(
     episodes: int | None = None,
     group: int = 1,
 ) -> Verdict:
-    """The verdict on a finished log of scores; `steps` numbers the points (0, 1, ... by default)."""
+    """Return the verdict on a finished log of scores; `steps` numbers the points (0, 1, ... by default)."""
     watch = Watch(settings, episodes, group)
     for step, score in zip(steps if steps is not None else range(len(success)), success, strict=True):
         watch.step(step, {"success": score})

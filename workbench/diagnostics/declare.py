@@ -68,7 +68,7 @@ class Measure:
     roll: Roll | None = None
 
     def diagnostics(self) -> list[Diagnostic]:
-        """One catalogue entry per level, and one for the roll-up of a turn column to its turn index."""
+        """Return one catalogue entry per level, and one for the roll-up of a turn column to its turn index."""
         entries = [self._entry(level, self.formula, self.sql_type) for level in self.at]
         if self.roll is not None:
             entries.append(self._entry(Level.TURN_STEP, f"{ROLL_WORDS[self.roll]} {self.formula}", "DOUBLE"))
@@ -80,7 +80,7 @@ class Measure:
         return Diagnostic(self.name, level, self.unit, formula, self.source, self.description, found, sql_type, reason)
 
     def __call__(self, *args: Any) -> Any:
-        """The measured values; None when the evidence lacks what they need."""
+        """Return the measured values; None when the evidence lacks what they need."""
         return self.function(*args)
 
 
@@ -118,7 +118,7 @@ def reported(name: str, unit: Unit, formula: str, source: str, description: str)
 
 
 def declared(*modules: ModuleType) -> tuple[Measure, ...]:
-    """The measurements that `modules` declare, in order of declaration, those in tuples included."""
+    """Return the measurements that `modules` declare, in order of declaration, those in tuples included."""
     found = (x for module in modules for value in vars(module).values() for x in _each(value))
     return tuple(x for x in found if isinstance(x, Measure))
 
@@ -128,7 +128,7 @@ def _each(value: Any) -> tuple[Any, ...]:
 
 
 def mark_words(alarm: Alarm) -> str:
-    """The mark as part of a sentence: above 10 x the median of the run's first 10 points."""
+    """Return the mark as part of a sentence: above 10 x the median of the run's first 10 points."""
     scale = {
         "": "",
         "baseline": f" x the median of the run's first {alarm.warmup} points",
@@ -140,12 +140,12 @@ def mark_words(alarm: Alarm) -> str:
 
 
 def in_words(alarm: Alarm) -> str:
-    """The trip-wire as a sentence without its reason."""
+    """Return the trip-wire as a sentence without its reason."""
     return f"{alarm.severity} when {mark_words(alarm)}"
 
 
 def dictionary(catalogue: Sequence[Diagnostic]) -> dict[str, list[Any]]:
-    """The catalogue as columns of table `diagnostic`."""
+    """Return the catalogue as columns of table `diagnostic`."""
     return {
         "name": [d.name for d in catalogue],
         "table_name": [d.table for d in catalogue],

@@ -143,7 +143,7 @@ class Rollouts:
 
     @classmethod
     def of(cls, episodes: Sequence[EpisodeLike], rollout_step: int | Sequence[int]) -> Rollouts:
-        """The columns of `episodes`, sampled by the policy of `rollout_step` (one for all, or one each)."""
+        """Return the columns of `episodes`, sampled by the policy of `rollout_step` (one for all, or one each)."""
 
         def column(name: str, dtype: type) -> np.ndarray:
             return np.array([getattr(e, name) for e in episodes], dtype=dtype)
@@ -223,12 +223,12 @@ class StepEvidence:
     mismatches: Sequence[tuple[int, int]] | None = None  # (trajectory, turn) where the batch is not what was sampled
 
     def timed(self, **seconds: float) -> StepEvidence:
-        """The same step with more timings."""
+        """Return the same step with more timings."""
         return replace(self, seconds={**self.seconds, **seconds})
 
 
 def fingerprint(*parts: bytes) -> int:
-    """A hash of 48 bits, which a DOUBLE holds exactly: a column with NULLs is read as one."""
+    """Return a hash of 48 bits, which a DOUBLE holds exactly: a column with NULLs is read as one."""
     digest = blake2b(digest_size=6)
     for part in parts:
         digest.update(len(part).to_bytes(8, "little"))

@@ -30,12 +30,12 @@ Columns = dict[str, Any]
 
 @cache
 def at(level: Level) -> list[Measure]:
-    """The measurements on tokens that have a column at `level`."""
+    """Return the measurements on tokens that have a column at `level`."""
     return [m for m in TOKEN_MEASURES if level in m.at]
 
 
 def catalogue() -> tuple[Diagnostic, ...]:
-    """Every declared diagnostic, grouped by table."""
+    """Return every declared diagnostic, grouped by table."""
     measures = (*STEP_MEASURES, *TOKEN_MEASURES, *TRAJECTORY_MEASURES, *TURN_MEASURES, *TURN_STEP_MEASURES)
     order = [Level.STEP, Level.UPDATE, Level.TRAJECTORY, Level.TURN, Level.TURN_STEP]
     return tuple(sorted((d for m in measures for d in m.diagnostics()), key=lambda d: order.index(d.level)))

@@ -89,7 +89,7 @@ class RuleWatch:
     def step(
         self, step: int, measured: Mapping[str, float | None], mismatches: Sequence[tuple[int, int]] = ()
     ) -> list[Event]:
-        """The events of `step`; `mismatches` are the places that column token_mismatches counts."""
+        """Return the events of `step`; `mismatches` are the places that column token_mismatches counts."""
         row, events = Row(step, measured, self._alarmed, mismatches), []
         for state in self._states:
             event = state.advance(row)
@@ -136,7 +136,7 @@ class Crossing:
         self.count = 0
 
     def __call__(self, row: Row) -> Found | Literal[False] | None:
-        """Whether the mark is crossed; None for NaN, and while a relative mark has no scale."""
+        """Return whether the mark is crossed; None for NaN, and while a relative mark has no scale."""
         mark, value = self.mark, row.measured.get(self.name)
         if value is None or math.isnan(value):
             return None
@@ -153,7 +153,7 @@ class Crossing:
         return Found(message, self.name, value, threshold)
 
     def _scale(self, value: float) -> float | None:
-        """What the mark is a multiple of; None while that is not known, or nothing can be a multiple of it."""
+        """Return what the mark is a multiple of; None while that is not known, or nothing can be a multiple of it."""
         if not self.mark.relative:
             return 1.0
         self.best = max(self.best, value)
@@ -174,7 +174,7 @@ class NotFinite:
     name: str
 
     def __call__(self, row: Row) -> Found | Literal[False] | None:
-        """Whether the value is NaN or Inf."""
+        """Return whether the value is NaN or Inf."""
         value = row.measured.get(self.name)
         if value is None:
             return None
@@ -235,7 +235,7 @@ class EchoTrap:
         self.first: list[float] = []  # repetition at the first points
 
     def __call__(self, row: Row) -> Found | Literal[False]:
-        """Whether the alarms of SIGNS hold; the message names the signs of LATER that are there."""
+        """Return whether the alarms of SIGNS hold; the message names the signs of LATER that are there."""
         repeated = row.measured.get("repetition_frac")
         known = repeated if repeated is not None and math.isfinite(repeated) else None
         if known is not None and len(self.first) < 10:
@@ -259,7 +259,7 @@ class RewardDrift:
         self.medians: list[float] = []  # since the last turn
 
     def __call__(self, row: Row) -> Found | Literal[False] | None:
-        """Whether the medians have not turned for DRIFT_POINTS points and moved by more than DRIFT."""
+        """Return whether the medians have not turned for DRIFT_POINTS points and moved by more than DRIFT."""
         reward = row.measured.get("reward")
         if reward is None or not math.isfinite(reward):
             return None
@@ -324,7 +324,7 @@ class StuckBatch:
         self.first: dict[float, int] = {}  # fingerprint -> the first step that trained on it
 
     def __call__(self, row: Row) -> Found | Literal[False]:
-        """Whether the fingerprint of the batch is that of an earlier step."""
+        """Return whether the fingerprint of the batch is that of an earlier step."""
         seen = row.measured.get("batch_hash")
         if seen is None or (first := self.first.setdefault(seen, row.step)) == row.step:
             return False

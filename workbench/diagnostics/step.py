@@ -37,7 +37,7 @@ class StepView:
     updates: Mapping[str, np.ndarray | None] | None
 
     def over_updates(self, name: str) -> np.ndarray | None:
-        """The measured values of `name` over the updates; None when no update has one."""
+        """Return the measured values of `name` over the updates; None when no update has one."""
         if self.updates is None:
             return None
         column = self.updates[name]
@@ -477,7 +477,7 @@ def prompt_retrieval_frac(v: StepView) -> float | None:
 
 
 def _counts(rollouts: Rollouts, rows: np.ndarray) -> np.ndarray:
-    """How often each token of the step's vocabulary was written, (N, V)."""
+    """Return how often each token of the step's vocabulary was written, (N, V)."""
     flat = [list(chain.from_iterable(rollouts.written[i])) for i in rows]
     seen, index = np.unique(np.fromiter(chain.from_iterable(flat), np.int64), return_inverse=True)
     row = np.repeat(np.arange(len(rows)), [len(tokens) for tokens in flat])

@@ -40,7 +40,7 @@ class Segments:
         return [(int(a), int(a + n)) for a, n in zip(self._starts, self.count[self.present], strict=True)]
 
     def full(self, values: np.ndarray) -> np.ndarray:
-        """One value per present segment -> (S,), masked where a segment is empty."""
+        """Return one value per present segment -> (S,), masked where a segment is empty."""
         if len(self.present) == self.size:
             return values
         out = np.ma.masked_all(self.size, dtype=values.dtype)
@@ -117,7 +117,7 @@ def quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _floats(name: str) -> cached_property[np.ndarray]:
-    """A tensor of the evidence at the tokens."""
+    """Return a tensor of the evidence at the tokens."""
     return cached_property(lambda tokens: tokens._column(name))
 
 
@@ -184,7 +184,7 @@ class Tokens:
         return _compact(self.sequence * (int(self.turn.max(initial=0)) + 1) + self.turn)
 
     def by_trajectory(self, size: int) -> Segments:
-        """A segment per trajectory of the step, (N,), over all updates that trained on it."""
+        """Return a segment per trajectory of the step, (N,), over all updates that trained on it."""
         return Segments(self.trajectory, size)
 
     @cached_property
@@ -266,7 +266,7 @@ class Tokens:
 
 
 def _compact(keys: np.ndarray) -> Segments:
-    """A segment per distinct key, in order of the keys."""
+    """Return a segment per distinct key, in order of the keys."""
     steps = np.diff(keys)
     if bool(np.all(steps >= 0)):
         ids = np.concatenate([np.zeros(min(len(keys), 1), dtype=np.int64), np.cumsum(steps > 0)])

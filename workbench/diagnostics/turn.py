@@ -44,7 +44,7 @@ def retrieval_failed_frac(
 
 
 def _by_turn(trajectory: np.ndarray, turn_index: np.ndarray, labels: Sequence[Sequence[object]]) -> np.ndarray:
-    """The label (P,) of each row of the ledger; None where the rollout does not say."""
+    """Return the label (P,) of each row of the ledger; None where the rollout does not say."""
     shape = (max(trajectory.max(initial=-1) + 1, len(labels)), turn_index.max(initial=0) + 1)
     known = np.full(shape, None, dtype=object)
     for i, turns in enumerate(labels):
@@ -78,7 +78,7 @@ class TurnRows:
     columns: Mapping[str, Any] = field(default_factory=dict)  # the measured ones, (P,), masked where not measured
 
     def of(self, name: str) -> np.ndarray | None:
-        """A column of the ledger as it is; None where no turn has it."""
+        """Return a column of the ledger as it is; None where no turn has it."""
         column = self.columns.get(name)
         return None if column is None else np.ma.getdata(column)
 

@@ -62,7 +62,7 @@ def config_hash(settings: RunSettings) -> str:
 
 
 def run_id(experiment: str, arm: str, seed: int, digest: str) -> str:
-    """The name of the run's folder: arm, seed and eight digits of configuration and experiment.
+    """Return the name of the run's folder: arm, seed and eight digits of configuration and experiment.
 
     The experiment is in the digits because a run belongs to one: two grids may share a control.
     """
@@ -70,7 +70,7 @@ def run_id(experiment: str, arm: str, seed: int, digest: str) -> str:
 
 
 def of_generation(cell: Cell, generation: int) -> Cell:
-    """The same cell at its n-th start from nothing, from 1; from the second on its run id ends in `-g2`, ..."""
+    """Return the same cell at its n-th start from nothing, from 1; from the second on its run id ends in `-g2`, ..."""
     first = re.sub(r"-g\d+$", "", cell.run_id)
     return replace(cell, generation=generation, run_id=first if generation == 1 else f"{first}-g{generation}")
 
@@ -82,7 +82,7 @@ def slug(text: str) -> str:
 
 
 def algorithm_label(algorithm: str | dict[str, Any]) -> str:
-    """An algorithm's name, or its base's with the changed options: `ppo (ratio turn arithmetic)`."""
+    """Return an algorithm's name, or its base's with the changed options: `ppo (ratio turn arithmetic)`."""
     if not isinstance(algorithm, dict):
         return str(algorithm)
     changes = [f"{slot} {_short_value(value)}" for slot, value in algorithm.items() if slot != "base"]
@@ -166,7 +166,7 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def settings_keys(model: type[BaseModel] = RunSettings, prefix: str = "") -> Iterator[str]:
-    """Every setting of a run as a dotted key, in the order of the declaration."""
+    """Yield every setting of a run as a dotted key, in the order of the declaration."""
     for name, declared in model.model_fields.items():
         types = (declared.annotation, *get_args(declared.annotation))
         inner = [a for a in types if isinstance(a, type) and issubclass(a, BaseModel)]
@@ -192,7 +192,7 @@ def suggestion(key: str) -> str:
 
 @cache
 def short(key: str) -> str:
-    """The shortest ending of a dotted key that no other setting shares: `learn.staleness` -> `staleness`."""
+    """Return the shortest ending of a dotted key that no other setting shares: `learn.staleness` -> `staleness`."""
     parts = key.split(".")
     if parts[0] == "slots":
         return ".".join(parts[1:]) or key

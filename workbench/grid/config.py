@@ -117,7 +117,7 @@ def load(
 def _listed_cells(
     grid: Grid, arms: Sequence[Arm], make: Callable[[Arm, int], Cell], history: History | None, only: Sequence[str]
 ) -> Grid:
-    """The grid with every cell of its arms, except those that wait for the factor of another run."""
+    """Return the grid with every cell of its arms, except those that wait for the factor of another run."""
     chosen = _chosen(arms, only, grid.path)
     sources = {arm.label: partial(make, arm) for arm in arms}
     cells: list[Cell] = []
@@ -203,7 +203,7 @@ def _refuse_seed(table: Mapping[str, Any], path: Path) -> None:
 
 
 def _chosen(arms: Sequence[Arm], only: Sequence[str], path: Path) -> list[Arm]:
-    """The arms of these names in the order of the file, all without names; InputError for an unknown one."""
+    """Return the arms of these names in the order of the file, all without names; InputError for an unknown one."""
     _refuse_same_name(arms, path)
     labels = [arm.label for arm in arms]
     for name in only:
@@ -270,7 +270,7 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
 
 
 def _override(document: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """The document changed by `key=value`: its base, or its seeds and axes."""
+    """Return the document changed by `key=value`: its base, or its seeds and axes."""
     changed = dict(document)
     for override in overrides:
         key, equals, value = override.partition("=")
@@ -334,7 +334,7 @@ def _resolved(given: Mapping[str, Any], where: str, arm: str | None = None) -> R
 
 
 def _mistakes(lines: Iterable[str]) -> str:
-    """The first mistakes, a line each: to find the nearest name for each of a thousand takes minutes."""
+    """Return the first mistakes, a line each: to find the nearest name for each of a thousand takes minutes."""
     first = list(itertools.islice(dict.fromkeys(itertools.islice(lines, 3 * _MISTAKES)), _MISTAKES + 1))
     more = ["and more; correct these first"] if len(first) > _MISTAKES else []
     return "\n".join(first[:_MISTAKES] + more)

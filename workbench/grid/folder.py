@@ -49,13 +49,13 @@ def prepare(runs: Path, cell: Cell) -> Path:
 
 
 def identity(cell: Cell) -> dict[str, Any]:
-    """The names under which a run's rows are filed; the trainer cannot know them from the settings."""
+    """Return the names under which a run's rows are filed; the trainer cannot know them from the settings."""
     names = ("run_id", "experiment", "algorithm", "arm", "seed", "config_hash", "generation")
     return {name: getattr(cell, name) for name in names}
 
 
 def read_identity(folder: Path) -> dict[str, Any]:
-    """The run's `run.json`; empty if it is missing or unreadable, and then the grid writes it again."""
+    """Return the run's `run.json`; empty if it is missing or unreadable, and then the grid writes it again."""
     try:
         found = from_json(read_text(folder / "run.json", MIB))
     except (OSError, ValueError):
@@ -115,7 +115,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def held(folder: Path, name: str = "lock") -> bool:
-    """True while a process holds the lock: `lock` is the trainer's, `claim` that of the grid that watches it."""
+    """Return True while a process holds the lock: `lock` is the trainer's, `claim` that of the grid that watches it."""
     try:
         handle = open_file(folder / name)
     except OSError:  # not there yet, or a pipe of that name
@@ -176,7 +176,7 @@ KINDS: tuple[Kind, ...] = (
 
 
 def now() -> datetime:
-    """The present in UTC without a time zone, like every timestamp of the store."""
+    """Return the present in UTC without a time zone, like every timestamp of the store."""
     return datetime.now(UTC).replace(tzinfo=None)
 
 
@@ -200,7 +200,7 @@ def append(folder: Path, name: str, row: Mapping[str, Any], schema: pa.Schema | 
 
 
 def last_row(folder: Path) -> dict[str, Any] | None:
-    """The row of table `run` with the latest `written_at`; None for a run that was never queued."""
+    """Return the row of table `run` with the latest `written_at`; None for a run that was never queued."""
     return _newest(folder)[1]
 
 
@@ -231,7 +231,7 @@ def read_segments(folder: Path, name: str, columns: list[str] | None = None) -> 
 
 
 def status_of(row: Mapping[str, Any] | None, alive: bool) -> str:
-    """The status to show: that of the last row, but a run whose trainer is dead is not running."""
+    """Return the status to show: that of the last row, but a run whose trainer is dead is not running."""
     if row is None or row.get("status") is None:
         return "queued"
     status = str(row["status"])
@@ -256,7 +256,7 @@ class Follower:
         self.began = self._offset = log.stat().st_size if log.exists() else 0
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """The progress lines since the last call; an unfinished line is left for the next one."""
+        """Yield the progress lines since the last call; an unfinished line is left for the next one."""
         if not self.log.exists():
             return
         with self.log.open("rb") as handle:
@@ -270,7 +270,7 @@ class Follower:
 
 
 def last_line(log: Path, since: int = 0) -> str:
-    """The last line of text that is neither progress nor a library's progress bar; empty if there is none."""
+    """Return the last line of text that is neither progress nor a library's progress bar; empty if there is none."""
     lines = (line.strip() for line in reversed(tail(log, since)))
     return next((line for line in lines if line and _progress(line) is None and not line.endswith("it/s]")), "")
 
@@ -294,7 +294,7 @@ def where(log: Path, since: int = 0) -> str:
 
 
 def _progress(line: str | bytes) -> dict[str, Any] | None:
-    """The row of a progress line; None for any other line."""
+    """Return the row of a progress line; None for any other line."""
     if line[:7] not in ('{"step"', b'{"step"'):
         return None
     with suppress(ValueError, TypeError):

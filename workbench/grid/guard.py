@@ -56,7 +56,7 @@ class Finding:
     flagged: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; the severity of a difference is info."""
+        """Return for JSON; the severity of a difference is info."""
         severity = check(self.check).severity if self.flagged else "info"
         return {"check": self.check, "severity": severity, "arms": list(self.arms), "message": self.message}
 
@@ -75,7 +75,7 @@ class Run:
 
 
 def lines(findings: Iterable[Finding]) -> list[str]:
-    """The findings as lines to print, violations first."""
+    """Return the findings as lines to print, violations first."""
     ordered = sorted(findings, key=lambda finding: not finding.flagged)
     return [f"{'Warning' if finding.flagged else 'Note'}: {finding.message}." for finding in ordered]
 
@@ -190,7 +190,7 @@ def _idle_ratio(arms: Mapping[str, RunSettings], algorithms: Mapping[str, Any]) 
 
 
 def _same_updates(arms: Mapping[str, RunSettings], algorithms: Mapping[str, Any], one: str, other: str) -> bool:
-    """Whether two arms with ratio 1 share all but slots that act through the ratio, and have equal gradients."""
+    """Return whether two arms with ratio 1 share all but slots that act through the ratio, and have equal gradients."""
     a, b = algorithms[one], algorithms[other]
     size = arms[one].learn.group_size or a.group_size
     if _settings(arms[one]) != _settings(arms[other]) or size != (arms[other].learn.group_size or b.group_size):
@@ -232,7 +232,7 @@ def _normaliser(arms: Mapping[str, RunSettings], algorithms: Mapping[str, Any], 
 
 
 def _declared(algorithms: Mapping[str, Any], declared: Mapping[str, Any]) -> list[Finding]:
-    """A note on each slot in which the named algorithms differ by declaration."""
+    """Return a note on each slot in which the named algorithms differ by declaration."""
     found = []
     for slot in NORMALISER:
         names: dict[str, tuple[str, dict[str, None]]] = {}
@@ -278,7 +278,7 @@ def _task(arms: Mapping[str, RunSettings]) -> list[Finding]:
 
 
 def _spread(check: str, title: str, values: Mapping[str, Any], unit: str) -> list[Finding]:
-    """A note on a number that not all arms share: the most frequent value, and the arms with another one."""
+    """Return a note on a number that not all arms share: the most frequent value, and the arms with another one."""
     groups: dict[Any, list[str]] = {}
     for arm, value in values.items():
         groups.setdefault(value, []).append(arm)
@@ -292,7 +292,7 @@ def _spread(check: str, title: str, values: Mapping[str, Any], unit: str) -> lis
 
 
 def _settings(settings: RunSettings) -> dict[str, Any]:
-    """Every setting that changes a number, but algorithm and seed, by dotted key."""
+    """Return every setting that changes a number, but algorithm and seed, by dotted key."""
     flat = flatten(settings.model_dump(mode="json", exclude={"algorithm", "slots", "seed"}))
     return {key: value for key, value in flat.items() if key not in COSMETIC}
 
@@ -311,7 +311,7 @@ def recorded(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
 
 
 def _flagged(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
-    """One finding for each check that trainers flagged: its first run, and the number of the others."""
+    """Return one finding for each check that trainers flagged: its first run, and the number of the others."""
     names = {c.kind: c.name for c in GUARD if c.seen in ("start", "step")}
     by_id = {run.run_id: run for run in runs}
     events = defaultdict(list)
@@ -329,7 +329,7 @@ def _flagged(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
 
 
 def _questions(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
-    """Whether seeds reached the arms: a seed gives every arm the same questions, another seed other ones.
+    """Return whether seeds reached the arms: a seed gives every arm the same questions, another seed other ones.
 
     Compared are runs that ask as many questions of the same world in a step. Algorithms that draw groups again train on
     other questions by design.
@@ -345,7 +345,7 @@ def _questions(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
     found = []
 
     def differences(a: Run, b: Run) -> tuple[list[int], list[int]]:
-        """The steps of both runs, and those in which their questions differ."""
+        """Return the steps of both runs, and those in which their questions differ."""
         steps = sorted(asked[a.run_id].keys() & asked[b.run_id].keys())
         return steps, [step for step in steps if asked[a.run_id][step] != asked[b.run_id][step]]
 
@@ -419,6 +419,6 @@ def write_events(runs: Path, cells: Sequence[Cell], findings: Iterable[Finding])
 
 
 def _known(folder: Path) -> dict[str, str | None]:
-    """The newest message of each kind in the run's folder."""
+    """Return the newest message of each kind in the run's folder."""
     rows = [row for part in read_segments(folder, "event") for row in part.to_pylist() if row["kind"] in EVENTS]
     return {row["kind"]: row["message"] for row in sorted(rows, key=lambda row: row["written_at"])}

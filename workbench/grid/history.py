@@ -48,7 +48,7 @@ class History:
         self._past: dict[str, Past] = {}
 
     def past(self, cell: Cell) -> Past | None:
-        """How the newest start of the cell ended; None if it is not finished."""
+        """Return how the newest start of the cell ended; None if it is not finished."""
         name = of_generation(cell, 1).run_id
         if name not in self._past:
             folder = folder_of(self._runs, of_generation(cell, max(1, last_generation(self._runs, cell))))
@@ -66,7 +66,7 @@ class History:
         return None if past is None else _mean_factor(past.folder)
 
     def elsewhere(self, experiment: str, arm: str, seed: int) -> float | None:
-        """The same for the newest finished run of an arm of another experiment; None without one."""
+        """Return the same for the newest finished run of an arm of another experiment; None without one."""
         found = []
         for folder in (self._runs / experiment).glob("*/"):
             names = read_identity(folder)
@@ -110,7 +110,7 @@ class Waiting:
 def matched(
     cell: Cell, sources: Mapping[str, Callable[[int], Cell]], history: History | None, where: str
 ) -> float | Waiting:
-    """The learning rate of a cell with `match`: its own times the factor of its source; or what it waits for.
+    """Return the learning rate of a cell with `match`: its own times the factor of its source; or what it waits for.
 
     `sources` makes the cell of each arm of the file for a seed. Raises InputError for a source that does not exist, is
     matched itself, or has recorded no factor.
@@ -142,7 +142,7 @@ def matched(
 
 
 def last_generation(runs: Path, cell: Cell) -> int:
-    """The number of the newest start of `cell` that has a folder; 0 without one."""
+    """Return the number of the newest start of `cell` that has a folder; 0 without one."""
     first = of_generation(cell, 1).run_id
     name = re.compile(rf"{re.escape(first)}(?:-g(\d+))?")
     found = (name.fullmatch(f.name) for f in (runs / cell.experiment).glob(f"{first}*") if f.is_dir())
@@ -150,12 +150,12 @@ def last_generation(runs: Path, cell: Cell) -> int:
 
 
 def newest(grid: Grid, runs: Path) -> Grid:
-    """The grid with the newest start of every cell in `runs`."""
+    """Return the grid with the newest start of every cell in `runs`."""
     return replace(grid, cells=tuple(of_generation(cell, max(1, last_generation(runs, cell))) for cell in grid.cells))
 
 
 def fresh(grid: Grid, runs: Path) -> Grid:
-    """The grid with a new start of every cell; InputError while one is being trained. Nothing is deleted."""
+    """Return the grid with a new start of every cell; InputError while one is being trained. Nothing is deleted."""
     cells = newest(grid, runs).cells
     folders = {cell.run_id: folder_of(runs, cell) for cell in cells}
     if busy := [name for name, folder in folders.items() if held(folder) or held(folder, "claim")]:
@@ -170,7 +170,7 @@ def fresh(grid: Grid, runs: Path) -> Grid:
 
 
 def edits(runs: Path, cells: Sequence[Cell]) -> list[str]:
-    """A line for every edit that makes cells new: the closest settings that ran under the same arm and seed.
+    """Return a line for every edit that makes cells new: the closest settings that ran under the same arm and seed.
 
     `cells` are those without a folder in `runs`.
     """

@@ -120,7 +120,7 @@ def time_of(cells: Sequence[Cell], runs: Path, needs: NeedsOf, workers: int | No
 
 
 def arm_rows(grid: Grid, status: dict[str, str]) -> list[dict[str, str]]:
-    """One row per arm: its algorithm, seeds and finished runs, and every setting that not all arms share."""
+    """Return one row per arm: its algorithm, seeds and finished runs, and every setting that not all arms share."""
     settings = differing({cell.arm: cell.settings for cell in grid.cells})
     settings.pop("algorithm", None)  # the arm's label and the table of slots say it
     rows = []

@@ -50,7 +50,7 @@ class Process(Protocol):
     """A started trainer. No call blocks."""
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal; None while it runs."""
         ...
 
     def interrupt(self) -> None:
@@ -83,7 +83,7 @@ def cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
 
 
 def executor_of(name: str) -> Executor:
-    """The executor of option --executor; InputError if it does not exist or is not installed."""
+    """Return the executor of option --executor; InputError if it does not exist or is not installed."""
     if name not in EXECUTORS:
         raise InputError(f"--executor '{name}' is unknown{nearest(name, EXECUTORS)}; allowed: {', '.join(EXECUTORS)}")
     return Local() if name == "local" else Ray()

@@ -26,13 +26,13 @@ _FIELDS = ("arm", "seed", "state", "spark", "detail")
 
 
 def watch(console: Console | None = None) -> Watch:
-    """The display for this terminal: live if there is one, plain lines if the output is piped or logged."""
+    """Return the display for this terminal: live if there is one, plain lines if the output is piped or logged."""
     console = console or Console(file=cast(TextIO, _Unbroken(sys.stderr)))
     return _Terminal(console) if console.is_terminal else _Plain(console)
 
 
 def sparkline(values: Sequence[float | None], points: int = _SPARK_POINTS) -> str:
-    """The last `points` fractions as bars from 0 to 1; a value that was not measured is a gap.
+    """Return the last `points` fractions as bars from 0 to 1; a value that was not measured is a gap.
 
     >>> sparkline([0.0, 0.5, None, 1.0])
     '▁▅ █'

@@ -223,7 +223,7 @@ class Ending:
 
 
 def ending(code: int, said: str) -> Ending:
-    """The ending of a process with this exit code; `said` is the reason that it gave, or its last words."""
+    """Return the ending of a process with this exit code; `said` is the reason that it gave, or its last words."""
     words = one_line(said)
     if code == FINISHED:
         return Ending("finished")

@@ -77,7 +77,7 @@ class Progress:
 
 
 def bracket(column: Column, points: int) -> tuple[int, int]:
-    """The tried points between which the boundary lies: the highest that stays up, the lowest that does not.
+    """Return the tried points between which the boundary lies: the highest that stays up, the lowest that does not.
 
     By the isotonic fit of the shares of collapsed runs, so that one odd run does not overrule its neighbours; -1 and
     `points` if no tried point is on that side. A share of exactly 1/2 does not stay up.
@@ -116,7 +116,7 @@ def wanted(column: Column, rule: Rule, start: tuple[int, int] | None = None) -> 
 
 
 def _between(low: int, high: int, tried: int, points: int, warm: bool) -> int:
-    """The point to try between two: halfway, or near the end that is known while the other is not."""
+    """Return the point to try between two: halfway, or near the end that is known while the other is not."""
     step = 2 ** max(0, tried - 2)
     if warm and low < 0:
         return max(0, high - step)
@@ -224,7 +224,7 @@ class Region:
 
 
 def _split(file: GridFile) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-    """The axes that tell arms apart (names and words), and those of the columns (numbers)."""
+    """Return the axes that tell arms apart (names and words), and those of the columns (numbers)."""
 
     def numeric(values: Sequence[Any]) -> bool:
         return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
@@ -234,7 +234,7 @@ def _split(file: GridFile) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
 
 
 def series_of(file: GridFile, algorithm: Any, controls: Sequence[Arm]) -> list[Arm]:
-    """The arms of a region file: its axes of words crossed, and its named controls."""
+    """Return the arms of a region file: its axes of words crossed, and its named controls."""
     axes, _ = _split(file)
     crossed = []
     if axes or not controls:
@@ -269,7 +269,7 @@ def grow(
     make: Callable[[Arm, int], Cell],
     history: History | None,
 ) -> tuple[Region, list[Cell]]:
-    """The search as far as the history allows, and its cells: the finished ones and those to run now."""
+    """Return the search as far as the history allows, and its cells: the finished ones and those to run now."""
     settings = file.region
     assert settings is not None
     _check(file, settings, series)

@@ -95,7 +95,7 @@ def weights(learner: Learner, mb: int) -> dict[str, np.ndarray]:
 
 
 def _of_updates(batch: Batch, updates: Sequence[Evidence]) -> dict[str, np.ndarray]:
-    """The rows of every update, one after another, and what it saw of them: (R,) and (R, T)."""
+    """Return the rows of every update, one after another, and what it saw of them: (R,) and (R, T)."""
     width = batch.mask.shape[1]
     rows = [update.trajectory[0] for update in updates]
     found = {

@@ -93,7 +93,7 @@ _NETWORK = 1e-4  # nats; kernels may order a sum differently for another batch c
 def problem(
     algorithm: Algorithm, group_size: int, model: PreTrainedModel, pad_id: int, temperature: float = 1.0
 ) -> str:
-    """What is wrong with the masks of this algorithm and this network, in a sentence; empty when nothing is."""
+    """Return what is wrong with the masks of this algorithm and this network, in a sentence; empty when nothing is."""
     table: Any = model.get_input_embeddings()
     made = synthetic(group_size, table.num_embeddings, pad_id)
     return _mask(made) or _policy(algorithm, made) or _critic(algorithm, made) or _network(model, made, temperature)
@@ -178,7 +178,7 @@ def _elsewhere(batch: Batch, made: Synthetic) -> Batch:
 
 
 def _where(tokens: Tensor, made: Synthetic) -> str:
-    """Which kinds of token are among `tokens`, in words."""
+    """Return which kinds of token are among `tokens`, in words."""
     kinds = {
         "padding": tokens & made.padding,
         "observations": tokens & made.observed,
@@ -190,7 +190,7 @@ def _where(tokens: Tensor, made: Synthetic) -> str:
 
 
 def fingerprint(batch: Batch) -> int:
-    """A hash of the tokens of the batch and its loss mask, padding left out."""
+    """Return a hash of the tokens of the batch and its loss mask, padding left out."""
     inside = np.arange(batch.tokens.shape[1]) < batch.length.numpy()[:, None]
     return fingerprint_of(batch.tokens.numpy()[inside].tobytes(), batch.mask.numpy()[inside].tobytes())
 
@@ -230,7 +230,7 @@ def _turns(sizes: Sequence[int]) -> np.ndarray:
 
 
 def _first(tokens: np.ndarray, turn: np.ndarray, length: int, made: np.ndarray, turns: np.ndarray) -> int | None:
-    """The first position at which a row (T,) is not what was made; None where it is."""
+    """Return the first position at which a row (T,) is not what was made; None where it is."""
     n = min(length, len(made))
     differ = np.flatnonzero((tokens[:n] != made[:n]) | (turn[:n] != turns[:n]))
     if len(differ):
@@ -240,5 +240,5 @@ def _first(tokens: np.ndarray, turn: np.ndarray, length: int, made: np.ndarray, 
 
 
 def _stretch(sizes: Sequence[int], position: int) -> int:
-    """The stretch that holds `position`; the last one for a position beyond them."""
+    """Return the stretch that holds `position`; the last one for a position beyond them."""
     return min(int(np.searchsorted(np.cumsum(sizes), position, side="right")), len(sizes) - 1)

@@ -62,7 +62,7 @@ class Examined:
 
 
 def examined(run: Path, step: int | None = None) -> Examined:
-    """The newest checkpoint of the run folder, or that of `step`. Raises InputError when it does not exist."""
+    """Return the newest checkpoint of the run folder, or that of `step`. Raises InputError when it does not exist."""
     if not (run / "config.toml").is_file():
         raise InputError(f"no config.toml in '{run}': a run folder is made by `sorl run FILE.toml`")
     found = {int(folder.name): folder for folder in checkpoint.checkpoints(run / "checkpoints")}
@@ -120,5 +120,5 @@ def summary(world: Dataset, episodes: Sequence[Episode]) -> dict[str, Any]:
 
 
 def world_for(settings: WorldSettings, items: Sequence[Item]) -> Dataset:
-    """The world of `items`, with the retriever that `settings` name."""
+    """Return the world of `items`, with the retriever that `settings` name."""
     return Dataset(settings, items=items)

@@ -236,12 +236,12 @@ class Trainer:
             self.queue.append(rollout)
 
     def _batch(self, rollout: Rollout) -> Batch:
-        """The rollout as tensors."""
+        """Return the rollout as tensors."""
         batch = batch_of(rollout, self.tokenizer.pad_token_id)
         return self.lab.at(rollout.number).batch(batch, rollout.number)
 
     def _log_probs(self, batch: Batch, model: PreTrainedModel | None = None) -> torch.Tensor:
-        """Log-probs of the batch under `model`, (B, T); without one, under the policy as it is now."""
+        """Return log-probs of the batch under `model`, (B, T); without one, under the policy as it is now."""
         if model is None:
             return self.learner.log_probs(batch)
         return trainer_log_probs(model, batch, self.settings.engine.temperature, self.settings.compute)

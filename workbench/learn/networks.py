@@ -134,7 +134,7 @@ disable_progress_bar()  # bars for a second of loading or saving are noise in a 
 
 
 def create(settings: PolicySettings, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
-    """A freshly initialised decoder of the size in `settings` for this tokenizer's vocabulary (float32)."""
+    """Return a freshly initialised decoder of the size in `settings` for this tokenizer's vocabulary (float32)."""
     config = AutoConfig.for_model(
         settings.family,
         vocab_size=len(tokenizer),
@@ -158,7 +158,7 @@ def create(settings: PolicySettings, tokenizer: PreTrainedTokenizerBase, seed: i
 
 
 def device_of(settings: ComputeSettings) -> torch.device:
-    """Where the networks are trained: "auto" is the first GPU that torch may use, else the CPU.
+    """Return where the networks are trained: "auto" is the first GPU that torch may use, else the CPU.
 
     Raises InputError for a GPU that was asked for and is not there.
     """
@@ -169,7 +169,7 @@ def device_of(settings: ComputeSettings) -> torch.device:
 
 
 def load(path: Path | str, compute: ComputeSettings = ComputeSettings()) -> PreTrainedModel:
-    """The checkpoint at `path`, weights in float32, on the device of `compute`, without dropout.
+    """Return the checkpoint at `path`, weights in float32, on the device of `compute`, without dropout.
 
     Safetensors only, because other weight formats can run code when read. Raises InputError when the folder is missing
     or holds no safetensors weights. Dropout is off because old and new log-probs must be of one policy; that is also

@@ -23,7 +23,7 @@ ROLLOUT, ORDER, EVALUATION, PLACEBO, FAULT = 1, 2, 3, 4, 5
 
 
 def generator(*key: int) -> torch.Generator:
-    """A random stream addressed by `key`: the same in a fresh run, a resumed one, and beside any other arm."""
+    """Return a random stream addressed by `key`: the same in a fresh run, a resumed one, and beside any other arm."""
     return torch.Generator().manual_seed(draw(*key) >> 1)
 
 
@@ -92,7 +92,7 @@ class Sampler:
         return hooks.episodes(engine.rollout(world, asked, groups, stream), step)
 
     def _sorted(self, episodes: list[Episode]) -> tuple[list[list[Episode]], list[list[Episode]]]:
-        """The prompt groups that the selection wants, and the others."""
+        """Return the prompt groups that the selection wants, and the others."""
         rewards = torch.tensor([e.reward for e in episodes])
         keep = self.select.wanted(rewards, torch.tensor([e.group for e in episodes])).tolist()
         found: dict[int, list[Episode]] = {}
@@ -103,7 +103,7 @@ class Sampler:
 
 
 def batch_of(rollout: Rollout, pad_id: int) -> Batch:
-    """The rollout as a batch, with the log-probs and values that were stored with it."""
+    """Return the rollout as a batch, with the log-probs and values that were stored with it."""
     batch = collate(rollout.episodes, pad_id)
     if rollout.log_prob_old is not None:
         batch = replace(batch, log_prob_old=rollout.log_prob_old)
@@ -114,7 +114,7 @@ def batch_of(rollout: Rollout, pad_id: int) -> Batch:
 def trainer_log_probs(
     model: torch.nn.Module, batch: Batch, temperature: float, compute: ComputeSettings = ComputeSettings()
 ) -> Tensor:
-    """Log-probs of the batch under `model` by the training forward, (B, T), 0 where the policy wrote nothing."""
+    """Return log-probs of the batch under `model` by the training forward, (B, T), 0 where the policy wrote nothing."""
     found = widened(torch.zeros(batch.tokens.shape, dtype=next(model.parameters()).dtype))
     with autocast(device_of(compute), compute):
         for rows, width in passes(batch, compute.micro_batch_tokens):

@@ -24,7 +24,7 @@ from workbench.spec import ComputeSettings, LearnSettings, OptimizerSettings
 
 
 def optimizer_of(parameters: Iterable[nn.Parameter], settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """The optimizer that `settings` names, over `parameters`."""
+    """Return the optimizer that `settings` names, over `parameters`."""
     if settings.kind == "sgd":
         return torch.optim.SGD(
             parameters, lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay, foreach=True
@@ -62,7 +62,7 @@ class _Seen:
 
     @classmethod
     def join(cls, parts: list[_Seen]) -> _Seen:
-        """The minibatch from its micro-batches."""
+        """Return the minibatch from its micro-batches."""
         return cls(
             LossTerms.join([part.terms for part in parts]),
             torch.cat([part.log_prob for part in parts]),
@@ -156,7 +156,7 @@ class Learner:
         )
 
     def log_probs(self, batch: Batch) -> Tensor:
-        """Log-probs of the batch under the policy as it is, (B, T), without a graph."""
+        """Return log-probs of the batch under the policy as it is, (B, T), without a graph."""
         return trainer_log_probs(self.policy, batch, self.temperature, self.compute)
 
     def values(self, batch: Batch) -> Tensor | None:
@@ -223,7 +223,7 @@ class Learner:
         }
 
     def _statistics(self, micros: list[Batch]) -> Tensor | None:
-        """The stabiliser's sums over the minibatch, by a pass without gradients when it is split."""
+        """Return the stabiliser's sums over the minibatch, by a pass without gradients when it is split."""
         if len(micros) == 1 or not self.algorithm.stabilise.needs_statistics:
             return None
         with torch.no_grad():
@@ -271,7 +271,7 @@ class Learner:
 
 
 def non_finite(scalars: Mapping[str, float | None]) -> list[str]:
-    """Which of an update's numbers are not finite, losses before the gradients that they cause."""
+    """Return which of an update's numbers are not finite, losses before the gradients that they cause."""
     numbers = ((name, scalars.get(name)) for name in ("policy_loss", "value_loss", "grad_norm"))
     return [name for name, x in numbers if x is not None and not math.isfinite(x)]
 

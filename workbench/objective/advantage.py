@@ -107,12 +107,12 @@ def _whitened(x: Tensor, batch: Batch, mode: Whiten) -> Tensor:
 
 
 def first_tokens(turn: Tensor) -> Tensor:
-    """True at the first token of each turn, (B, T)."""
+    """Return True at the first token of each turn, (B, T)."""
     return (turn > 0) & (turn != torch.nn.functional.pad(turn, (1, 0))[:, :-1])
 
 
 def last_tokens(turn: Tensor) -> Tensor:
-    """True at the last token of each turn, (B, T)."""
+    """Return True at the last token of each turn, (B, T)."""
     return (turn > 0) & (turn != torch.nn.functional.pad(turn, (0, 1))[:, 1:])
 
 

@@ -46,7 +46,7 @@ class Normaliser:
         )
 
     def within(self, batch: Batch, scope: Scope) -> Normaliser:
-        """The counts to use for micro-batch `batch`: these, or its own times the number of micro-batches."""
+        """Return the counts to use for micro-batch `batch`: these, or its own times the number of micro-batches."""
         if scope == "global":
             return self
         own, n = Normaliser.of(batch), self.micro_batches
@@ -60,7 +60,7 @@ def turns_of(batch: Batch) -> Tensor:
 
 
 def good(batch: Batch) -> Tensor:
-    """True for sequences whose mean advantage is at least 0, (B, 1)."""
+    """Return True for sequences whose mean advantage is at least 0, (B, 1)."""
     if batch.advantages is None:
         raise ValueError("this needs Batch.advantages; prepare() fills them")
     return torch.where(batch.mask, batch.advantages, 0).sum(1, keepdim=True) >= 0
@@ -73,7 +73,7 @@ class Aggregate(Slot):
     scope: Scope = "global"
 
     def within(self, budget: float) -> Aggregate:
-        """This aggregation in a run whose policy may write `budget` tokens an episode."""
+        """Return this aggregation in a run whose policy may write `budget` tokens an episode."""
         return self
 
     def weights(self, batch: Batch, counts: Normaliser) -> Tensor:

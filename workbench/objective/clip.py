@@ -31,7 +31,7 @@ class Ratios:
     advantages: Tensor
 
     def sign(self, gate: Gate) -> Tensor:
-        """The advantage whose sign decides which bound acts: the token's own, or the mean of its unit."""
+        """Return the advantage whose sign decides which bound acts: the token's own, or the mean of its unit."""
         return self.advantages if gate == "token" else self.units.mean(self.advantages)
 
 

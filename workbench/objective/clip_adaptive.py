@@ -80,7 +80,7 @@ class Bapo(Clip):
         return self.low, self.high
 
     def found(self, ratio: Tensor, advantages: Tensor) -> tuple[float, float]:
-        """The bounds of this batch, from detached ratios and advantages (B, T) that are 0 off the mask."""
+        """Return the bounds of this batch, from detached ratios and advantages (B, T) that are 0 off the mask."""
         good, bad = advantages > 0, advantages < 0
         up, gain = ratio[good], advantages[good]
         down, loss = ratio[bad], -advantages[bad]

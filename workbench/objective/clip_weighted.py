@@ -18,7 +18,7 @@ Against = Literal["old", "behaviour"]
 
 
 def weighted(seen: Ratios, weight: Tensor, plain: Tensor, low: Tensor, high: Tensor, capped: Tensor) -> Surrogate:
-    """The surrogate -sg[weight] A l beside -sg[plain] A l, with these flags; (B, T) each."""
+    """Return the surrogate -sg[weight] A l beside -sg[plain] A l, with these flags; (B, T) each."""
     step = -seen.advantages * seen.log_prob
     return Surrogate(weight.detach() * step, plain.detach() * step, seen.ratio, low, high, capped)
 

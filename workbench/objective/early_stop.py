@@ -18,7 +18,7 @@ class EarlyStop(Slot):
     acts: ClassVar[bool] = True
 
     def skips(self, d: Tensor, mask: Tensor) -> bool:
-        """Whether the policy's step on a minibatch is left out, and with it the rest of the iteration's updates.
+        """Return whether the policy's step on a minibatch is left out, and with it the rest of the iteration's updates.
 
         Asked before the step; d = log pi_theta - log pi_old and the loss mask, (B, T) each.
         """

@@ -45,7 +45,7 @@ class KL(Slot):
     needs_reference: ClassVar[bool] = True
 
     def in_reward(self, batch: Batch) -> Tensor | None:
-        """What is taken off the reward of each token, (B, T), 0 off the mask; None = nothing."""
+        """Return what is taken off the reward of each token, (B, T), 0 off the mask; None = nothing."""
         return None
 
     def in_loss(self, batch: Batch, log_prob: Tensor, counts: Normaliser) -> Tensor | None:
@@ -120,7 +120,7 @@ class Lld(KL):
         self._require(0 <= self.weight < math.inf, "weight", "a finite number of at least 0")
 
     def in_loss(self, batch: Batch, log_prob: Tensor, counts: Normaliser) -> Tensor:
-        """The penalty, a scalar."""
+        """Return the penalty, a scalar."""
         lost = torch.where(batch.mask, batch.log_prob_old - log_prob, 0)
         ids = batch.mask.long() if self.gate == "response" else batch.turn
         less_likely = spread(pool(lost.detach(), ids).total, ids) > 0
@@ -147,7 +147,7 @@ class PositiveLow(KL):
         self._require(0 < self.threshold < math.inf, "threshold", "a finite number above 0")
 
     def in_loss(self, batch: Batch, log_prob: Tensor, counts: Normaliser) -> Tensor:
-        """The term, a scalar."""
+        """Return the term, a scalar."""
         gap = torch.where(batch.mask, log_prob - batch.log_prob_old, 0).clamp(-LOG_LIMIT, LOG_LIMIT)
         assert counts.good is not None
         kept = (gap.detach() <= math.log(self.threshold)) & batch.mask & good(batch)

@@ -70,7 +70,7 @@ class LossTerms:
 
     @classmethod
     def join(cls, parts: Sequence[LossTerms]) -> LossTerms:
-        """The terms of a minibatch from those of its micro-batches: rows in order, everything else added up.
+        """Return the terms of a minibatch from those of its micro-batches: rows in order, everything else added up.
 
         The energies add up as well, so c and n are those of the minibatch, whichever scope the stabiliser has.
         """
@@ -97,7 +97,7 @@ class PolicyLoss:
 
 
 def _observe(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> tuple[Tensor, Seen]:
-    """The raw log-ratio (B, T), and what clip and stabiliser look at."""
+    """Return the raw log-ratio (B, T), and what clip and stabiliser look at."""
     if batch.advantages is None:
         raise ValueError("the policy loss needs Batch.advantages; prepare() fills them")
     mask = batch.mask
@@ -126,7 +126,7 @@ def policy_loss(
     normaliser: Normaliser | None = None,
     statistics: Tensor | None = None,
 ) -> PolicyLoss:
-    """The policy's loss on a (micro-)batch: aggregate(factor * correction * clip(ratio, A)) + KL term + penalty.
+    """Return the policy's loss on a (micro-)batch: aggregate(factor * correction * clip(ratio, A)) + KL term + penalty.
 
     `log_prob` (B, T) with gradient, nats. `normaliser`: counts of the whole minibatch, of which `batch` is a
     micro-batch (default: `batch` is all of it). `statistics`: the stabiliser's sums over the minibatch, used with scope
@@ -210,7 +210,7 @@ def clipped_loss(
 
 
 def statistics(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> Tensor | None:
-    """The stabiliser's sums over `batch`, (k,) float64; None when it needs none.
+    """Return the stabiliser's sums over `batch`, (k,) float64; None when it needs none.
 
     Added over the micro-batches of a minibatch they are what `policy_loss` takes, so that a statistic with scope
     `global` does not depend on the split.
@@ -247,6 +247,6 @@ def prepare(algorithm: Algorithm, batch: Batch, stream: torch.Generator | None =
 
 
 def _kept(batch: Batch, keep: Tensor | None) -> Batch:
-    """The batch with the loss mask of the sequences `keep` (B,) alone."""
+    """Return the batch with the loss mask of the sequences `keep` (B,) alone."""
     mask = batch.mask if keep is None else batch.mask & keep[:, None]
     return replace(batch, mask=mask, turn_id=turn_ids(mask))

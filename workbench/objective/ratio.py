@@ -57,7 +57,7 @@ class Pool(Slot):
         return replace(batch, placebo=placebo_turns(batch.mask, stream))
 
     def units(self, batch: Batch) -> Units:
-        """The segments of this level; InputError when sentences are asked for and the batch has none.
+        """Return the segments of this level; InputError when sentences are asked for and the batch has none.
 
         ValueError for placebo turns that nobody drew.
         """
@@ -80,7 +80,7 @@ class Pool(Slot):
         return Units(ids, int(ids.max()) + 1)
 
     def entering(self, log_ratio: Tensor, batch: Batch) -> Tensor:
-        """What is pooled, (B, T), from the clamped log-ratios: they themselves."""
+        """Return what is pooled, (B, T), from the clamped log-ratios: they themselves."""
         return log_ratio
 
     def ratio(self, log_ratio: Tensor, units: Units) -> Tensor:
@@ -123,7 +123,7 @@ class Guard(Pool):
         self._require(0 < self.floor < float("inf"), "floor", "a finite number above 0")
 
     def entering(self, log_ratio: Tensor, batch: Batch) -> Tensor:
-        """The normalised log-ratios, (B, T), 0 off the mask, within +-20."""
+        """Return the normalised log-ratios, (B, T), 0 off the mask, within +-20."""
         bins = self._bins(batch).reshape(1, -1)
         values = log_ratio.detach().reshape(1, -1)
         sums = pool(values, bins)

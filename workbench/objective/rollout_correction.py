@@ -28,7 +28,7 @@ class Correction(Slot):
         return None
 
     def acts(self, batch: Batch) -> Tensor | None:
-        """Where omega was capped or set to 0, (B, T) bool, False off the mask; None without weights."""
+        """Return where omega was capped or set to 0, (B, T) bool, False off the mask; None without weights."""
         return None
 
 
@@ -102,7 +102,7 @@ class Tis(_Weighted):
         return weight if self.cap is None else weight.clamp(max=self.cap)
 
     def acts(self, batch: Batch) -> Tensor:
-        """Where omega is above the cap, (B, T)."""
+        """Return where omega is above the cap, (B, T)."""
         return batch.mask & (self._omega(batch) > (math.inf if self.cap is None else self.cap))
 
     def _omega(self, batch: Batch) -> Tensor:
@@ -142,7 +142,7 @@ class _Masked(_Weighted):
         return torch.where((tested >= self.low) & (tested <= self.high), weight, 0)
 
     def acts(self, batch: Batch) -> Tensor:
-        """Where omega was set to 0, (B, T)."""
+        """Return where omega was set to 0, (B, T)."""
         return batch.mask & (self.raw(batch) == 0)
 
 

@@ -19,11 +19,11 @@ class Schedule(Slot):
     """Base of the schedules."""
 
     def updates(self, turns: int) -> tuple[int, int]:
-        """The least and the most parts that a batch of episodes of at most `turns` turns becomes."""
+        """Return the least and the most parts that a batch of episodes of at most `turns` turns becomes."""
         return 1, 1
 
     def parts(self, batch: Batch, now: LogProbs) -> Iterator[Batch]:
-        """What is trained on, all epochs and minibatches of one part before the caller asks for the next."""
+        """Return what is trained on, all epochs and minibatches of one part before the caller asks for the next."""
         raise NotImplementedError
 
 
@@ -34,7 +34,7 @@ class Together(Schedule):
     kind: ClassVar[str] = "together"
 
     def parts(self, batch: Batch, now: LogProbs) -> Iterator[Batch]:
-        """The batch."""
+        """Yield the batch."""
         yield batch
 
 
@@ -57,7 +57,7 @@ class ReverseTurns(Schedule):
         self._require(0 <= self.epsilon < math.inf, "epsilon", "a finite number of at least 0")
 
     def updates(self, turns: int) -> tuple[int, int]:
-        """One for each turn of the longest episode."""
+        """Return one for each turn of the longest episode."""
         return 1, turns
 
     def parts(self, batch: Batch, now: LogProbs) -> Iterator[Batch]:

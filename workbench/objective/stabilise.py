@@ -115,7 +115,7 @@ class Stabiliser(Slot):
         return None
 
     def advantages(self, seen: Seen, sums: Tensor | None) -> Tensor:
-        """The advantages that enter the surrogate, (B, T)."""
+        """Return the advantages that enter the surrogate, (B, T)."""
         return seen.ratios.advantages
 
     def damp(self, seen: Seen, sums: Tensor | None, counts: Normaliser) -> Damping:
@@ -178,11 +178,11 @@ class RmsBatch(_Scoped, _Rms):
     kind: ClassVar[str] = "rms_batch"
 
     def measure(self, seen: Seen) -> Tensor:
-        """The four sums of the batch."""
+        """Return the four sums of the batch."""
         return seen.energy
 
     def damp(self, seen: Seen, sums: Tensor | None, counts: Normaliser) -> Damping:
-        """A scalar factor."""
+        """Return a scalar factor."""
         imbalance = Imbalance.of(seen.energy if sums is None else sums)
         return Damping(self.factor(imbalance.rho), imbalance.rho, guarded=imbalance.guarded.sum())
 
@@ -213,7 +213,7 @@ class RmsTurn(_Scoped, _Rms):
         return torch.stack([factor.sum(), seen.batch.mask.sum().double()])
 
     def damp(self, seen: Seen, sums: Tensor | None, counts: Normaliser) -> Damping:
-        """A scalar factor, 1 for an empty batch."""
+        """Return a scalar factor, 1 for an empty batch."""
         factor, rho, guarded = self._per_token(seen)
         total, n = (factor.sum(), seen.batch.mask.sum()) if sums is None else (sums[0], sums[1])
         return Damping(torch.where(n > 0, total / n.clamp(min=1), 1.0), rho, guarded=guarded)
@@ -264,7 +264,7 @@ class KlClipFrac(_Scoped):
         return torch.stack([seen.out_of_range.sum(), seen.batch.mask.sum()]).double()
 
     def damp(self, seen: Seen, sums: Tensor | None, counts: Normaliser) -> Damping:
-        """A penalty."""
+        """Return a penalty."""
         counts, mask = counts.within(seen.batch, self.scope), seen.batch.mask
         log_ratio = seen.ratios.log_ratio
         if self.direction == "old_new":
@@ -305,7 +305,7 @@ class AdvNorm(_Scoped):
         return torch.stack([active, mask.sum().double(), a.sum(), a.square().sum()])
 
     def advantages(self, seen: Seen, sums: Tensor | None) -> Tensor:
-        """A or its z-score, (B, T)."""
+        """Return a or its z-score, (B, T)."""
         active, n, total, squares = (self.measure(seen) if sums is None else sums).unbind()
         mean = total / n.clamp(min=1)
         deviation = ((squares - n * mean.square()) / (n - 1).clamp(min=1)).clamp(min=0).sqrt()

@@ -120,7 +120,7 @@ class Recorder:
         return self._watch.detection
 
     def verdict(self, final: bool = True) -> dict[str, Any]:
-        """What the collapse rule says so far, as columns of table `run`.
+        """Return what the collapse rule says so far, as columns of table `run`.
 
         Before the end (`final` false) the outcome is NULL unless it has collapsed or diverged.
         """
@@ -197,7 +197,7 @@ class NullRecorder(Recorder):
     def step(
         self, step: int, evidence: StepEvidence, evaluations: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, float | None]:
-        """The success of the step, unrecorded."""
+        """Return the success of the step, unrecorded."""
         row: dict[str, float | None] = {"success": float(evidence.rollouts.success.mean())}
         self._see(step, row)
         return row
@@ -224,7 +224,7 @@ def _now() -> datetime:
 
 
 def _share(turns: dict[str, Any], share: float) -> dict[str, Any]:
-    """The turns of `share` of the trajectories, spread evenly over the batch."""
+    """Return the turns of `share` of the trajectories, spread evenly over the batch."""
     if not turns or share >= 1.0:
         return turns
     index = turns["trajectory"]

@@ -30,7 +30,7 @@ def arrow_type(sql: str) -> pa.DataType:
 
 @cache
 def schema_of(table: str) -> pa.Schema:
-    """Every column of `table` in order; KeyError for a table that does not exist."""
+    """Return every column of `table` in order; KeyError for a table that does not exist."""
     fields = [pa.field(c.name, arrow_type(c.type)) for c in declaration(table).columns]
     fields += [pa.field(d.name, arrow_type(d.sql_type)) for d in CATALOGUE if d.table == table]
     return pa.schema(fields)

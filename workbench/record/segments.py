@@ -145,7 +145,7 @@ class SegmentWriter:
         self._next[table] = number + 1
 
     def _number(self, table: str) -> int:
-        """The first number that no file of the table has ever had, one set aside as corrupt included."""
+        """Return the first number that no file of the table has ever had, one set aside as corrupt included."""
         if table not in self._next:
             names = [p.name for p in (self.folder / table).iterdir()]
             used = [int(m[0]) for name in names if not name.startswith(".") and (m := re.match(r"\d+", name))]
@@ -153,7 +153,7 @@ class SegmentWriter:
         return self._next[table]
 
     def last_step(self, table: str) -> int:
-        """The last step on the disk when this session began, -1 without one."""
+        """Return the last step on the disk when this session began, -1 without one."""
         if table not in self._done:
             self._done[table] = max((last_step(file) for file in self.files(table)), default=-1)
         return self._done[table]
@@ -169,7 +169,7 @@ def last_step(file: Path) -> int:
 
 
 def chosen(values: Any, keep: np.ndarray) -> Any:
-    """The entries of a column where `keep`; a scalar as it is."""
+    """Return the entries of a column where `keep`; a scalar as it is."""
     if isinstance(values, np.ndarray):
         return values[keep]
     if isinstance(values, (list, tuple)):

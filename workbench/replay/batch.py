@@ -55,11 +55,11 @@ class Loaded:
         return replace(self.batch, mask=mask, turn_id=turn_ids(mask), advantages=advantages, returns=returns)
 
     def for_algorithm(self, algorithm: Algorithm) -> Batch:
-        """The batch as `algorithm` would train on it; for the algorithm that ran, as it was trained on."""
+        """Return the batch as `algorithm` would train on it; for the algorithm that ran, as it was trained on."""
         return self.trained if algorithm == self.own else self.estimated(algorithm)
 
     def estimated(self, algorithm: Algorithm) -> Batch:
-        """The batch with the advantages that the algorithm's own slot makes of rewards, values and groups."""
+        """Return the batch with the advantages that the algorithm's own slot makes of rewards, values and groups."""
         recipe = (algorithm.advantage, algorithm.select, algorithm.kl, algorithm.shaping)
         if recipe not in self._known:
             made = prepare(algorithm, self.batch)
@@ -79,7 +79,7 @@ class Loaded:
         return float(torch.where(both, (made.advantages - seen.advantages).abs(), 0).max())
 
     def minibatch(self, algorithm: Algorithm, update: StoredUpdate) -> Batch:
-        """The sequences (b, T) of an update, as `algorithm` would train on them."""
+        """Return the sequences (b, T) of an update, as `algorithm` would train on them."""
         rows = torch.from_numpy(update.rows).long()
         batch = replace(self.for_algorithm(algorithm), values=None, returns=None).rows(
             rows
@@ -94,11 +94,11 @@ class Loaded:
         return batch
 
     def number(self, array: np.ndarray) -> Tensor:
-        """The array as a tensor of the chosen precision."""
+        """Return the array as a tensor of the chosen precision."""
         return torch.from_numpy(array).to(self.dtype)
 
     def maybe(self, array: np.ndarray | None) -> Tensor | None:
-        """The same of an array that may be missing."""
+        """Return the same of an array that may be missing."""
         return None if array is None else self.number(array)
 
 

@@ -55,7 +55,7 @@ def play(
     trajectory: int | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Replay:
-    """What each of `algorithms` (by label; `own` is the one that ran) would have done in each of `updates`.
+    """Return what each of `algorithms` (by label; `own` is the one that ran) would have done in each of `updates`.
 
     Its advantages are made by its own slot of the stored rewards, values and groups; those of `own` are the stored
     ones. Log-probs are those of the run's policy. `trajectory`: keep its tokens as well. Raises InputError for an
@@ -92,7 +92,7 @@ def _chosen(stored: StoredBatch, updates: Sequence[int] | None) -> list[StoredUp
 
 
 def _scalars(terms: LossTerms) -> dict[str, float | None]:
-    """What the trainer logs of the loss; a stabiliser that acts on the gradient has no factor here (NULL)."""
+    """Return what the trainer logs of the loss; a stabiliser that acts on the gradient has no factor here (NULL)."""
     return {
         "policy_loss": float(terms.policy_loss),
         "kl_loss": float(terms.kl_loss),
@@ -198,7 +198,7 @@ class Network(Protocol):
     parameters: Sequence[Tensor]
 
     def log_probs(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probs and entropies (b, t), both with gradient, of tokens (b, t); needed at `mask` only."""
+        """Return log-probs and entropies (b, t), both with gradient, of tokens (b, t); needed at `mask` only."""
         ...
 
 
@@ -211,7 +211,7 @@ class Gradients:
 
 
 def gradients(stored: StoredBatch, algorithms: Mapping[str, Algorithm], replay: Replay, network: Network) -> Gradients:
-    """The gradients of the updates and algorithms that `replay` answers for.
+    """Return the gradients of the updates and algorithms that `replay` answers for.
 
     The weights of an update are reached by taking the updates before it again, which needs SGD without momentum; they
     are believed where their log-probs are the stored ones. Entropy bonus included, gradient clipping not (as logged).

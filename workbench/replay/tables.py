@@ -135,7 +135,7 @@ def _runs(columns: Columns, keys: Sequence[str]) -> Columns:
 
 
 def rows_of(columns: Columns) -> list[dict[str, Any]]:
-    """The rows as mappings of plain numbers."""
+    """Return the rows as mappings of plain numbers."""
     values = zip(*(x.tolist() for x in columns.values()), strict=True)
     return [dict(zip(columns, row, strict=True)) for row in values]
 
@@ -154,12 +154,12 @@ class Table:
         return cls(names, [tuple(row.get(name) for name in names) for row in rows])
 
     def records(self) -> list[dict[str, Any]]:
-        """One mapping a row."""
+        """Return one mapping a row."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
 def measures(cell: Mapping[Any, Any], whole: Mapping[Any, Any]) -> dict[str, Any]:
-    """The measured columns of a row of `folded`; `whole` is what shares are taken of."""
+    """Return the measured columns of a row of `folded`; `whole` is what shares are taken of."""
     n = cell["n_tokens"]
     return {
         "ess_frac": _effective(n, cell["ratio"], cell["ratio_squared"]),
@@ -192,7 +192,7 @@ def _share(part: float, whole: float) -> float | None:
 
 
 def _by_label(replay: Replay) -> dict[str, list[Played]]:
-    """The updates of each algorithm that has an answer, the one that ran first."""
+    """Return the updates of each algorithm that has an answer, the one that ran first."""
     found: dict[str, list[Played]] = {}
     for one in sorted(replay.played, key=lambda played: not played.own):
         found.setdefault(one.algorithm, []).append(one)
@@ -208,7 +208,7 @@ def _measured(parts: Sequence[Played], *keys: str) -> Iterator[dict[str, Any]]:
 
 
 def summary(replay: Replay, gradients: Mapping[tuple[str, int], Mapping[str, float | None]] | None = None) -> Table:
-    """Each algorithm in all updates together and in each; below the one that ran, what the trainer logged then.
+    """Return each algorithm in all updates together and in each; below the one that ran, what the trainer logged then.
 
     `gradients`: norms and cosines of (label, update), where they were taken.
     """
@@ -230,7 +230,7 @@ def summary(replay: Replay, gradients: Mapping[tuple[str, int], Mapping[str, flo
 
 
 def _together_and_each(parts: list[Played]) -> list[tuple[int | None, list[Played]]]:
-    """All updates together (None), where there are several, and each by its index."""
+    """Return all updates together (None), where there are several, and each by its index."""
     return [*([(None, parts)] if len(parts) > 1 else []), *((part.update, [part]) for part in parts)]
 
 
@@ -244,7 +244,7 @@ def _mean(parts: Sequence[Mapping[str, float | None]]) -> dict[str, float | None
 
 
 def turns(replay: Replay) -> Table:
-    """Each algorithm and turn index, in all updates together and in each."""
+    """Return each algorithm and turn index, in all updates together and in each."""
     rows = [
         {"algorithm": label, "own": some[0].own, "update": update, **row}
         for label, parts in _by_label(replay).items()
@@ -255,7 +255,7 @@ def turns(replay: Replay) -> Table:
 
 
 def culprits(replay: Replay, most: int) -> Table:
-    """The turns of trajectories with the largest shares of the gradient, `most` of each algorithm.
+    """Return the turns of trajectories with the largest shares of the gradient, `most` of each algorithm.
 
     Before them those with a NaN: such a log-prob has no gradient.
     """
@@ -273,7 +273,7 @@ def culprits(replay: Replay, most: int) -> Table:
 
 
 def tokens(replay: Replay, trajectory: int) -> Table:
-    """Every trained token of one trajectory, for each algorithm and each update that trained on it."""
+    """Return every trained token of one trajectory, for each algorithm and each update that trained on it."""
     texts = replay.stored.texts
     rows = [
         {

@@ -52,7 +52,7 @@ def lock_file(path: Path) -> IO[str]:
 
 
 def read_text(path: Path, most: int) -> str:
-    """The text of a file of at most `most` bytes, UTF-8 or UTF-16.
+    """Return the text of a file of at most `most` bytes, UTF-8 or UTF-16.
 
     Raises OSError as `open_file`, InputError for a larger file and for other bytes.
     """
@@ -91,7 +91,7 @@ def from_json(text: str | bytes) -> Any:
 
 
 def from_toml(text: str) -> dict[str, Any]:
-    """The tables of a TOML text. Raises ValueError (tomllib.TOMLDecodeError with the line) for anything else.
+    """Return the tables of a TOML text. Raises ValueError (tomllib.TOMLDecodeError with the line) for anything else.
 
     Also for one that is nested deeper than DEPTH, and for whole numbers of more than 64 bits.
     """

@@ -115,5 +115,5 @@ GUARD: tuple[Check, ...] = (
 
 
 def check(name: str) -> Check:
-    """The check `name` of the guard; KeyError for one that does not exist."""
+    """Return the check `name` of the guard; KeyError for one that does not exist."""
     return {c.name: c for c in GUARD}[name]

@@ -84,7 +84,7 @@ class RunSettings(Settings):
         return min(self.iterations, math.ceil(self.stop.updates / (self.learn.epochs * self.learn.minibatches)))
 
     def starts_at_one(self, lag: int) -> bool:
-        """Whether the ratio of the first update on rollouts of `lag` iterations ago is 1 by construction.
+        """Return whether the ratio of the first update on rollouts of `lag` iterations ago is 1 by construction.
 
         Not in bfloat16, where the same pass over another split of the batch rounds to other log-probs.
         """

@@ -270,5 +270,5 @@ TABLES: tuple[Table, ...] = (
 
 
 def table(name: str) -> Table:
-    """The declaration of table `name`; KeyError for a table that does not exist."""
+    """Return the declaration of table `name`; KeyError for a table that does not exist."""
     return {t.name: t for t in TABLES}[name]

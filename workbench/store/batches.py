@@ -122,7 +122,7 @@ def steps(run_folder: Path) -> list[int]:
 
 
 def folder_of(runs: Path, experiment: str, run_id: str) -> Path | None:
-    """The folder of a run; None where there is none below `runs`.
+    """Return the folder of a run; None where there is none below `runs`.
 
     Both names come from rows that anybody may have written: neither a path nor a link leads out of the folder.
     """
@@ -133,7 +133,7 @@ def folder_of(runs: Path, experiment: str, run_id: str) -> Path | None:
 
 
 def file_of(run_folder: Path, step: int) -> Path:
-    """The file of a stored step. Raises InputError, with the steps that there are, where it is not stored."""
+    """Return the file of a stored step. Raises InputError, with the steps that there are, where it is not stored."""
     known = steps(run_folder)
     if step in known:
         return run_folder / BATCH_FOLDER / f"{step:06d}.safetensors"
@@ -150,7 +150,7 @@ def file_of(run_folder: Path, step: int) -> Path:
 
 
 def read(run_folder: Path, step: int, *, weights: bool = False) -> StoredBatch:
-    """The batch of a stored step; with `weights`, also those of the step's start where they were small enough.
+    """Return the batch of a stored step; with `weights`, also those of the step's start where they were small enough.
 
     Raises InputError for a step that is not stored, and for a file that is truncated, corrupt or of a newer version.
     """
@@ -208,7 +208,7 @@ def _meta(header: Mapping[str, str] | None, file: Path) -> dict[str, Any]:
 
 
 def _problem(arrays: Mapping[str, np.ndarray]) -> str:
-    """What is wrong with the arrays of a file; empty where nothing is."""
+    """Return what is wrong with the arrays of a file; empty where nothing is."""
     missing = [name for name, stored in ARRAYS.items() if stored.always and name not in arrays]
     if missing:
         return f"it lacks {', '.join(missing)}"
@@ -260,5 +260,5 @@ def _updates(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> tuple
 
 def _broken(file: Path, why: str) -> InputError:
     return InputError(
-        f"'{file}' cannot be read: {why}. It is damaged (a full disk, an incomplete copy); remove it, or choose another step"
+        f"'{file}' cannot be read: {why}. It is damaged (full disk, partial copy); remove it, or choose another step"
     )

@@ -32,7 +32,7 @@ class Busy(InputError):
 
 
 def database(runs: Path) -> Path:
-    """The index database of a runs folder."""
+    """Return the index database of a runs folder."""
     return runs / NAME
 
 

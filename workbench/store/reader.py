@@ -90,10 +90,10 @@ class Reader:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """From the first question of this thread in the block to its end the database stays open.
+        """Keep the database open from the first query of this thread in the block to its end.
 
-        Opening it takes tens of milliseconds, more than most questions. Writers wait until the block ends, so it holds a few
-        questions and none of the drawing.
+        Opening takes tens of milliseconds, more than most queries. Writers wait until the block ends, so it holds a few
+        queries and none of the drawing.
         """
         if self._few.open is not None:
             yield
@@ -115,7 +115,7 @@ class Reader:
         return self._ask(sql, lambda c, asked: _chunks(c.execute(asked, parameters), limit))
 
     def rows(self, sql: str, parameters: Parameters = None, *, limit: int | None = None) -> Answer:
-        """The answer as Python values, at most `limit` rows; raises as `query` does."""
+        """Return the answer as Python values, at most `limit` rows; raises as `query` does."""
 
         def fetch(connection: DuckDBPyConnection, asked: Statement) -> Answer:
             connection.execute(asked, parameters)
@@ -127,11 +127,11 @@ class Reader:
         return self._ask(sql, fetch)
 
     def arrow(self, sql: str, parameters: Parameters = None) -> pa.Table:
-        """The answer as an Arrow table, for Parquet files; raises as `query` does."""
+        """Return the answer as an Arrow table, for Parquet files; raises as `query` does."""
         return self._ask(sql, lambda c, asked: c.sql(asked, params=parameters).to_arrow_table())
 
     def excerpt(self, sql: str, parameters: Parameters = None, *, rows: int, size: int) -> Excerpt:
-        """The beginning of the answer as an Arrow table: about `size` bytes and `rows` rows at most.
+        """Return the beginning of the answer as an Arrow table: about `size` bytes and `rows` rows at most.
 
         Raises as `query` does.
         """
@@ -176,7 +176,7 @@ class Reader:
 
 
 def _one_select(connection: DuckDBPyConnection, sql: str) -> Statement:
-    """The only statement of `sql`; InputError when it is none, several, or one that does more than look."""
+    """Return the only statement of `sql`; InputError when it is none, several, or one that does more than look."""
     import duckdb
 
     try:
@@ -215,7 +215,7 @@ def _words(error: Exception) -> str:
 
 
 def first_rows(batches: pa.RecordBatchReader, rows: int, size: int) -> Excerpt:
-    """At most `rows` rows, and no further batch once `size` bytes are exceeded.
+    """Return at most `rows` rows, and no further batch once `size` bytes are exceeded.
 
     A column name that occurs again gets a number; structs, maps, intervals and other types that Parquet or a table on a
     screen do not know become text.

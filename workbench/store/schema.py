@@ -31,7 +31,7 @@ def literal(text: str) -> str:
 
 
 def comment(description: str | None, unit: str | None, formula: str | None) -> str:
-    """The comment of a measured column: what it tells, its unit and its definition."""
+    """Return the comment of a measured column: what it tells, its unit and its definition."""
     text = description or ""
     if unit:
         text += f" [{unit}]"
@@ -54,7 +54,7 @@ def views() -> dict[str, tuple[str, str]]:
 
 
 def table_ddl() -> list[str]:
-    """The statements that give any database, empty or older, our tables and columns; each may run again."""
+    """Return the statements that give any database, empty or older, our tables and columns; each may run again."""
     statements = []
     for table in TABLES:
         name = quoted(table.name)
@@ -68,7 +68,7 @@ def table_ddl() -> list[str]:
 
 
 def view_ddl() -> list[str]:
-    """The statements that make the views; they read measured columns, which have to be there."""
+    """Return the statements that make the views; they read measured columns, which have to be there."""
     statements = []
     for view, (grain, body) in views().items():
         statements.append(f"CREATE OR REPLACE VIEW {quoted(view)} AS {body}")
@@ -77,7 +77,7 @@ def view_ddl() -> list[str]:
 
 
 def is_current(connection: DuckDBPyConnection, dictionary: Sequence[Diagnostic] = CATALOGUE) -> bool:
-    """True where the database has this schema and every diagnostic of `dictionary`."""
+    """Return True where the database has this schema and every diagnostic of `dictionary`."""
     return _marked(connection) and not _missing(connection) and not _undeclared(connection, dictionary)
 
 
@@ -153,7 +153,7 @@ _TYPES = """
 
 
 def _objects() -> dict[str, str]:
-    """Every table and view of the database, and which of the two it is."""
+    """Return every table and view of the database, and which of the two it is."""
     return dict.fromkeys((t.name for t in TABLES), "table") | dict.fromkeys(views(), "view")
 
 
@@ -163,7 +163,7 @@ def _missing(connection: DuckDBPyConnection) -> list[str]:
 
 
 def _marked(connection: DuckDBPyConnection) -> bool:
-    """Whether a sorl with this very schema made the database, or brought it up to date."""
+    """Return whether a sorl with this very schema made the database, or brought it up to date."""
     known = connection.execute(
         "SELECT 1 FROM duckdb_functions() WHERE function_name = 'sorl_schema' AND macro_definition = $hash",
         {"hash": literal(_fingerprint())},

@@ -66,7 +66,7 @@ class Folder:
 
 
 def run_folders(runs: Path) -> Iterator[Folder]:
-    """Every run folder, `runs/<experiment>/<run_id>`; names that begin with a dot are scratch space of others."""
+    """Yield every run folder, `runs/<experiment>/<run_id>`; names that begin with a dot are scratch space of others."""
     for experiment in _folders(runs):
         for run in _folders(experiment):
             if run.name != "segments":
@@ -74,7 +74,7 @@ def run_folders(runs: Path) -> Iterator[Folder]:
 
 
 def segments(runs: Path, skipped: list[str] | None = None) -> Iterator[Segment]:
-    """Every segment file of the runs and of the experiments, unfinished ones (hidden names) left out.
+    """Yield every segment file of the runs and of the experiments, unfinished ones (hidden names) left out.
 
     What stands in the place of one and cannot be read (a pipe, a link to itself) is named in `skipped`.
     """
@@ -86,7 +86,7 @@ def segments(runs: Path, skipped: list[str] | None = None) -> Iterator[Segment]:
 
 
 def alive(folder: Path) -> bool:
-    """True while a process holds the folder's lock: the trainer holds it for as long as it lives."""
+    """Return True while a process holds the folder's lock: the trainer holds it for as long as it lives."""
     try:
         with open_file(folder / "lock") as handle:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -98,7 +98,7 @@ def alive(folder: Path) -> bool:
 
 
 def now() -> datetime:
-    """The present, UTC without a zone, as every timestamp of the store."""
+    """Return the present, UTC without a zone, as every timestamp of the store."""
     return datetime.now(UTC).replace(tzinfo=None)
 
 

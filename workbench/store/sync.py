@@ -213,7 +213,7 @@ def _readable(connection: DuckDBPyConnection, found: list[Segment]) -> tuple[lis
 
 
 def _culprits(connection: DuckDBPyConnection, good: list[Segment]) -> list[Segment]:
-    """The segments whose fault it is that `good` cannot be written: those that cannot be written alone.
+    """Return the segments whose fault it is that `good` cannot be written: those that cannot be written alone.
 
     Where each can (one declares a column as numbers, another fills it with text), those of the first run that cannot be
     written after the runs before it.

@@ -38,7 +38,7 @@ class Engine(Protocol):
         generator: torch.Generator,
         greedy: bool = False,
     ) -> list[Episode]:
-        """One episode for each question, in order; `groups` are their prompt groups."""
+        """Return one episode for each question, in order; `groups` are their prompt groups."""
 
 
 def engine_for(

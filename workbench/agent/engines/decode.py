@@ -32,7 +32,7 @@ class _Layer(NamedTuple):
 
 
 def supports(model: PreTrainedModel) -> bool:
-    """True for a plain Qwen2 or Llama: SiLU, full attention, a RoPE whose angles do not depend on the length."""
+    """Return True for a plain Qwen2 or Llama: SiLU, full attention, a RoPE whose angles do not depend on the length."""
     config: Any = model.config
     return (
         type(model) in (Qwen2ForCausalLM, LlamaForCausalLM)

@@ -83,7 +83,7 @@ class HFEngine:
         generator: torch.Generator,
         greedy: bool = False,
     ) -> list[Episode]:
-        """One episode for each question; the same generator state gives the same episodes."""
+        """Return one episode for each question; the same generator state gives the same episodes."""
         dialogues = begin(world, self._codec, questions, groups, self._limit)
         if not dialogues:
             return []
@@ -105,7 +105,7 @@ class HFEngine:
 
 
 def in_dtype(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
-    """The model itself when it already computes in `dtype`, else a copy that does."""
+    """Return the model itself when it already computes in `dtype`, else a copy that does."""
     if model.dtype == dtype:
         return model
     copied: Any = deepcopy(model)

@@ -30,7 +30,7 @@ def sample(
 
 
 def non_finite(logits: Tensor, position: int) -> NonFinite:
-    """The error for `logits` (B, V), of which some rows are not finite."""
+    """Return the error for `logits` (B, V), of which some rows are not finite."""
     broken = ~torch.isfinite(logits).all(dim=-1)
     return NonFinite(
         f"logits are not finite in {int(broken.sum())} of {len(broken)} rows at token {position}: the policy has "

@@ -62,7 +62,7 @@ class VLLMEngine:
         generator: torch.Generator,
         greedy: bool = False,
     ) -> list[Episode]:
-        """One episode for each question; the same generator state gives the same episodes."""
+        """Return one episode for each question; the same generator state gives the same episodes."""
         dialogues = begin(world, self._codec, questions, groups, self._limit)
         if not dialogues:
             return []

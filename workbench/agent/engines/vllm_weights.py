@@ -56,13 +56,13 @@ class Weights:
             )
 
     def stale(self) -> list[str]:
-        """The trainer's names of the weights that vLLM does not compute with."""
+        """Return the trainer's names of the weights that vLLM does not compute with."""
         trained = dict(self._model.state_dict())
         found: list[list[str]] = self._llm.apply_model(lambda engine: _stale(engine, trained, self._dtype))
         return found[0]
 
     def _weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Each weight once: a tied head goes in as the embedding that it is."""
+        """Return each weight once: a tied head goes in as the embedding that it is."""
         tied = set(getattr(self._model, "all_tied_weights_keys", None) or ())
         return ((name, tensor) for name, tensor in self._model.state_dict().items() if name not in tied)
 
@@ -136,7 +136,7 @@ def _split(present: Tensor, rows: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _computes(module: Any, rows: Sequence[Tensor], dtype: torch.dtype) -> list[bool]:
-    """Whether a linear layer, whose weight may be packed away, multiplies by these rows."""
+    """Return whether a linear layer, whose weight may be packed away, multiplies by these rows."""
     stream = torch.Generator().manual_seed(0)
     x = torch.randn(16, rows[0].shape[1], generator=stream).to(rows[0].device, dtype)
     out = module.quant_method.apply(module, x, None).float()

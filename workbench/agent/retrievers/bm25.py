@@ -21,7 +21,7 @@ _K1, _B = 1.5, 0.75
 
 
 def words(text: str) -> list[str]:
-    """The words that passages and queries are matched by: lower case, no punctuation, no stemming."""
+    """Return the words that passages and queries are matched by: lower case, no punctuation, no stemming."""
     return _WORD.findall(text.lower())
 
 
@@ -34,7 +34,7 @@ class BM25:
         self._index: Any = _load(_ensure(self.corpus, (cache or cache_folder()) / "bm25"))
 
     def retrieve(self, queries: Sequence[str], top_k: int) -> list[list[Passage]]:
-        """For each query at most `top_k` passages, best first, ties in the order of the corpus."""
+        """Return for each query at most `top_k` passages, best first, ties in the order of the corpus."""
         return [self._rank(query, top_k) for query in queries]
 
     def _rank(self, query: str, top_k: int) -> list[Passage]:

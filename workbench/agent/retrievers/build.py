@@ -30,7 +30,7 @@ class Lookups:
         self._ahead: dict[str, Lookup] = {}
 
     def __call__(self, query: str) -> Lookup:
-        """The answer to `query`, asked now unless it was asked ahead."""
+        """Return the answer to `query`, asked now unless it was asked ahead."""
         if query in self._ahead:
             return self._ahead[query]
         return self._ask([query])[0]
@@ -54,7 +54,7 @@ class Lookups:
 
 
 def retriever_of(settings: RetrieverSettings) -> Retriever:
-    """The retriever that `settings` name; a server is asked once, so that a run does not begin without it.
+    """Return the retriever that `settings` name; a server is asked once, so that a run does not begin without it.
 
     Raises InputError for one that cannot be had.
     """

@@ -43,7 +43,7 @@ class Dense:
         self._index = self._faiss.read_index(str(file), self._faiss.IO_FLAG_MMAP)
 
     def retrieve(self, queries: Sequence[str], top_k: int) -> list[list[Passage]]:
-        """For each query the `top_k` most similar passages, best first; an empty query finds nothing."""
+        """Return for each query the `top_k` most similar passages, best first; an empty query finds nothing."""
         asked = [i for i, query in enumerate(queries) if query.strip()]
         found: list[list[Passage]] = [[] for _ in queries]
         if asked and top_k > 0:

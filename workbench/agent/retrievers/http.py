@@ -33,7 +33,7 @@ class HTTPRetriever:
         self._pool = urllib3.PoolManager(maxsize=8, timeout=urllib3.Timeout(total=timeout))
 
     def retrieve(self, queries: Sequence[str], top_k: int) -> list[list[Passage]]:
-        """For each query at most `top_k` passages, best first. Raises RetrieverDown after the last retry."""
+        """Return for each query at most `top_k` passages, best first. Raises RetrieverDown after the last retry."""
         found: list[list[Passage]] = []
         for start in range(0, len(queries), self._batch):
             found += self._ask(list(queries[start : start + self._batch]), top_k)
@@ -73,7 +73,7 @@ class HTTPRetriever:
 
 
 def _passages(answer: bytes, n: int) -> list[list[Passage]]:
-    """The passages of an answer to `n` queries; RetrieverDown for anything that is not in the protocol."""
+    """Return the passages of an answer to `n` queries; RetrieverDown for anything that is not in the protocol."""
     try:
         results = json.loads(answer)["result"]
         found = [[_passage(entry, rank) for rank, entry in enumerate(result)] for result in results]

@@ -45,13 +45,13 @@ class World(Protocol):
         """Questions start .. start + n - 1 of the stream (split, seed)."""
 
     def prompt(self, question: Question) -> str:
-        """The text that the policy reads first."""
+        """Return the text that the policy reads first."""
 
     def search(self, question: Question, query: str, turn: int) -> str | Retrieved | None:
         """What the retriever returns for `query` in turn `turn` (from 1); None for a query that it cannot read."""
 
     def correct(self, question: Question, answer: str) -> bool:
-        """Whether `answer` is right."""
+        """Return whether `answer` is right."""
 
     def score(self, question: Question, answer: str) -> float:
         """Reward of `answer`."""

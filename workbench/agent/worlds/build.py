@@ -14,7 +14,7 @@ from workbench.spec import InputError, WorldSettings
 
 @lru_cache(maxsize=4)
 def build(settings: WorldSettings) -> World:
-    """The world that `settings` describe. Raises InputError for data, a corpus or a retriever that is not there.
+    """Return the world that `settings` describe. Raises InputError for data, a corpus or a retriever that is not there.
 
     Equal settings give the same world again, with its data and its index.
     """
@@ -30,7 +30,7 @@ def build(settings: WorldSettings) -> World:
 
 
 def tokenizer_of(settings: WorldSettings) -> PreTrainedTokenizerFast:
-    """The tokenizer of the world's own vocabulary. Raises InputError for a world that has none."""
+    """Return the tokenizer of the world's own vocabulary. Raises InputError for a world that has none."""
     if settings.kind == "atlas":
         from workbench.agent.worlds.atlas import Atlas
 
@@ -42,7 +42,7 @@ def tokenizer_of(settings: WorldSettings) -> PreTrainedTokenizerFast:
 
 
 def demonstrations_of(settings: WorldSettings, n: int, noise: float, seed: int) -> list[Episode]:
-    """The first `n` scripted episodes of the stream `seed`; the players' modules say what `noise` does."""
+    """Return the first `n` scripted episodes of the stream `seed`; the players' modules say what `noise` does."""
     if settings.kind == "atlas":
         from workbench.agent.demonstrations import travels
         from workbench.agent.worlds.atlas import Atlas

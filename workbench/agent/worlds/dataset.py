@@ -46,15 +46,15 @@ class Dataset:
         return found
 
     def every(self) -> list[Question]:
-        """Each held-out item once, in the order of the file."""
+        """Return each held-out item once, in the order of the file."""
         return [self._question(item, index) for index, item in enumerate(self._items["eval"])]
 
     def prompt(self, question: Question) -> str:
-        """The question, with its choices; the protocol is explained around it where the policy needs that."""
+        """Return the question, with its choices; the protocol is explained around it where the policy needs that."""
         return question.text
 
     def search(self, question: Question, query: str, turn: int) -> Retrieved:
-        """The passages as Search-R1 writes them: `Doc 1(Title: ...) text`, one a line."""
+        """Return the passages as Search-R1 writes them: `Doc 1(Title: ...) text`, one a line."""
         lookup = self._lookups(query)
         text = "\n".join(_document(i, passage) for i, passage in enumerate(lookup.passages, start=1))
         return Retrieved(FAILED if lookup.status == "failed" else text, lookup.status, lookup.seconds)
@@ -64,7 +64,7 @@ class Dataset:
         self._lookups.ahead(queries)
 
     def correct(self, question: Question, answer: str) -> bool:
-        """Whether `answer` matches a gold answer exactly, or is the right choice."""
+        """Return whether `answer` matches a gold answer exactly, or is the right choice."""
         if question.choices:
             return choice(answer, question.choices) == question.gold
         return best(exact_match, answer, question.golds) == 1.0
@@ -103,5 +103,5 @@ def _splits(settings: WorldSettings) -> dict[str, list[Item]]:
 
 @lru_cache(maxsize=4)
 def _order(seed: int, epoch: int, n: int) -> np.ndarray:
-    """The permutation of n items in which pass `epoch` of the stream `seed` asks them."""
+    """Return the permutation of n items in which pass `epoch` of the stream `seed` asks them."""
     return np.random.default_rng(draw(_ORDER, seed, epoch)).permutation(n)

@@ -22,7 +22,7 @@ class Knowledge:
     relations: int
 
     def target(self, entity: int, relation: int) -> int:
-        """The entity that `relation` leads to from `entity`; never `entity` itself."""
+        """Return the entity that `relation` leads to from `entity`; never `entity` itself."""
         return (entity + 1 + draw(self.seed, _FACT, entity, relation) % (self.entities - 1)) % self.entities
 
 
@@ -32,7 +32,7 @@ _RANK, _NOISE, _ORDER = 2, 3, 4
 def ranked(
     knowledge: Knowledge, entity: int, relation: int, turn: int, top_k: int, noise: float
 ) -> list[tuple[int, int]]:
-    """The `top_k` facts nearest to the query (entity, relation), best first, as (entity, relation) keys.
+    """Return the `top_k` facts nearest to the query (entity, relation), best first, as (entity, relation) keys.
 
     First the exact fact, then distractors that share the entity or the relation, alternately. With probability
     `noise` the list is shuffled. Everything depends on the knowledge base's seed, the query and `turn` alone, so the
@@ -109,7 +109,7 @@ class Facts:
         )
 
     def correct(self, question: Question, answer: str) -> bool:
-        """Whether `answer` is the gold answer after normalisation."""
+        """Return whether `answer` is the gold answer after normalisation."""
         return exact_match(answer, question.gold) == 1.0
 
     def score(self, question: Question, answer: str) -> float:
@@ -117,7 +117,7 @@ class Facts:
         return f1(answer, question.gold) if self.settings.reward == "f1" else exact_match(answer, question.gold)
 
     def knowledge(self, question: Question) -> Knowledge:
-        """The facts of the question's episode."""
+        """Return the facts of the question's episode."""
         return Knowledge(question.seed, len(self.entities), len(self.relations))
 
     def _question(self, split: Split, seed: int, index: int) -> Question:

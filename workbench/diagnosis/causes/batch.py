@@ -205,7 +205,7 @@ def kind(log: Log) -> tuple[Kind, int] | None:
 
 
 def _look(tokens: list[str], trained: np.ndarray) -> set[Kind]:
-    """What is wrong with the mask of one transcript, by the tags of the protocol."""
+    """Return what is wrong with the mask of one transcript, by the tags of the protocol."""
     text = "".join(tokens)
     flags = np.repeat(trained, [len(token) for token in tokens])
     found: set[Kind] = set()
@@ -233,7 +233,7 @@ def _counted(log: Log, steps: pd.Index) -> Kind:
 
 
 def _where(log: Log, step: int) -> tuple[int | None, int | None]:
-    """The first trajectory and turn that the guard's event names."""
+    """Return the first trajectory and turn that the guard's event names."""
     events = log.events("guard_token_identity")
     for message in events.loc[events["step"] == step, "message"] if "message" in events else ():
         if found := re.search(r"trajectory (\d+), turn (\d+)", str(message)):
@@ -286,7 +286,7 @@ def culprit(log: Log, step: int, column: str = "mismatch") -> tuple[int | None, 
 
 
 def one_token(log: Log) -> bool:
-    """Whether the disagreement of sampler and trainer lies on single tokens."""
+    """Return whether the disagreement of sampler and trainer lies on single tokens."""
     return log.measured("minibatch", "mismatch_max", "tokens") and corrupt_log_prob.look(log) is not None
 
 

@@ -239,7 +239,7 @@ def _window(log: Log) -> tuple[int, int] | None:
 
 
 def reuse(log: Log) -> tuple[float, float]:
-    """How off-policy training is: mean age of the data in iterations, and passes over a batch."""
+    """Return how off-policy training is: mean age of the data in iterations, and passes over a batch."""
     age = log.series("step", "staleness")
     epochs = log.series("minibatch", "epoch", "max")
     return (float(age.mean()) if len(age) else 0.0), (float(epochs.max()) + 1 if len(epochs) else 1.0)

@@ -36,7 +36,7 @@ class Gap:
 
 
 def gap(log: Log) -> Gap | None:
-    """The disagreement of sampler and trainer; None where they agree."""
+    """Return the disagreement of sampler and trainer; None where they agree."""
     series = log.series("minibatch", "mismatch")
     series = series[~series.index.isin(log.rescored)]
     if series.empty or one_token(log):

@@ -151,13 +151,13 @@ def _paid(log: Log) -> pd.DataFrame:
 
 
 def _formed(rows: pd.DataFrame) -> pd.Series:
-    """Whether a trajectory gives an answer and every turn of it keeps to the protocol."""
+    """Return whether a trajectory gives an answer and every turn of it keeps to the protocol."""
     answered = rows["answer"].notna() if "answer" in rows else pd.Series(False, index=rows.index)
     return answered & (rows["valid_turn_frac"] >= 1.0) if "valid_turn_frac" in rows else answered
 
 
 def _wrong(log: Log) -> tuple[pd.DataFrame, int] | None:
-    """The trajectories from the first step on where reward and success part, and that step."""
+    """Return the trajectories from the first step on where reward and success part, and that step."""
     if log.settings.get("world.reward", "em") != "em":
         return None  # a graded reward differs from exact match by design
     rows = _paid(log)

@@ -1,3 +1,1 @@
-"""The fault lab: bugs of real trainers, injected by `[fault]` in a grid file.
-them.
-"""
+"""The fault lab: bugs of real trainers, injected by `[fault]` in a grid file; docs/faults.md lists them."""

@@ -136,7 +136,7 @@ KINDS: tuple[Kind, ...] = (
 
 
 def kind(name: str) -> Kind:
-    """The kind `name`. Raises InputError for one that does not exist."""
+    """Return the kind `name`. Raises InputError for one that does not exist."""
     known = {k.name: k for k in KINDS}
     if name not in known:
         raise InputError(f"unknown fault.kind '{name}'{nearest(name, known)}; use one of: {', '.join(known)}")
@@ -170,7 +170,7 @@ def check(run: RunSettings, algorithm: Algorithm) -> None:
 
 
 def strength(fault: FaultSettings) -> float:
-    """The strength of the fault, its kind's default where the settings do not say."""
+    """Return the strength of the fault, its kind's default where the settings do not say."""
     return kind(fault.kind).default if fault.strength is None else fault.strength
 
 

@@ -19,23 +19,23 @@ class Hooks:
     """No bug. `step` is the iteration in which the hook is called; the batch's is that which trains on it."""
 
     def learn(self, settings: LearnSettings, step: int) -> LearnSettings:
-        """What the step is carried out with, whatever was configured."""
+        """Return what the step is carried out with, whatever was configured."""
         return settings
 
     def engine(self, engine: Engine, step: int) -> Engine:
-        """What samples the rollouts (held-out evaluation has the engine itself)."""
+        """Return what samples the rollouts (held-out evaluation has the engine itself)."""
         return engine
 
     def world(self, world: World, step: int) -> World:
-        """What the rollouts are sampled in (held-out evaluation has the world itself)."""
+        """Return what the rollouts are sampled in (held-out evaluation has the world itself)."""
         return world
 
     def episodes(self, episodes: list[Episode], step: int) -> list[Episode]:
-        """What the sampler hands over."""
+        """Return what the sampler hands over."""
         return episodes
 
     def take(self, rollout: Rollout, step: int) -> Rollout:
-        """What comes out of the queue."""
+        """Return what comes out of the queue."""
         return rollout
 
     def batch(self, batch: Batch, step: int) -> Batch:
@@ -43,11 +43,11 @@ class Hooks:
         return batch
 
     def estimate(self, batch: Batch, step: int) -> Batch:
-        """What advantages are estimated from, with the log-probs; the groups are only used for that."""
+        """Return what advantages are estimated from, with the log-probs; the groups are only used for that."""
         return batch
 
     def reference(self, model: PreTrainedModel, step: int) -> PreTrainedModel:
-        """The frozen reference of the KL term."""
+        """Return the frozen reference of the KL term."""
         return model
 
 
@@ -58,7 +58,7 @@ class Lab:
         self._none, self._fault, self._settings, self._lead = Hooks(), fault, settings, lead
 
     def at(self, step: int) -> Hooks:
-        """The hooks of iteration `step`."""
+        """Return the hooks of iteration `step`."""
         if self._fault is None or self._settings is None:
             return self._none
         begin, end = self._settings.at_step - self._lead, self._settings.until_step

@@ -19,7 +19,7 @@ FAMILIES = (sampling, training)
 
 
 def _class_of(kind: Kind) -> type[Fault]:
-    """The class of a kind, in the module of its family: that of stale_weights is StaleWeights."""
+    """Return the class of a kind, in the module of its family: that of stale_weights is StaleWeights."""
     name = kind.name.title().replace("_", "")
     found: type[Fault] = next(getattr(family, name) for family in FAMILIES if hasattr(family, name))
     return found
@@ -29,7 +29,7 @@ FAULTS: Mapping[str, type[Fault]] = MappingProxyType({kind.name: _class_of(kind)
 
 
 def inject(run: RunSettings, algorithm: Algorithm, policy: PreTrainedModel, tokenizer: Any) -> Lab:
-    """The lab of a run: empty without `[fault]`. Raises InputError for a fault that cannot happen to the run."""
+    """Return the lab of a run: empty without `[fault]`. Raises InputError for a fault that cannot happen to the run."""
     if run.fault is None:
         return Lab()
     check(run, algorithm)

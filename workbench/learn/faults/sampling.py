@@ -42,7 +42,7 @@ class Fault(Hooks):
         return generator(self.run.seed, FAULT, *key)
 
     def some(self, n: int, *key: int) -> Tensor:
-        """True at the share `strength` of `n` rows, drawn at random, at least one of them, (n,) bool."""
+        """Return True at the share `strength` of `n` rows, drawn at random, at least one of them, (n,) bool."""
         chosen = torch.zeros(n, dtype=torch.bool)
         if self.strength > 0:
             chosen[torch.randperm(n, generator=self.stream(*key))[: max(1, round(n * self.strength))]] = True
@@ -70,7 +70,7 @@ class StaleWeights(_Copy):
     _weights: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
     def engine(self, engine: Engine, step: int) -> Engine:
-        """The engine itself until the first sync is missed."""
+        """Return the engine itself until the first sync is missed."""
         first, age = max(self.settings.at_step - 1, 0), int(self.strength)
         if step not in self._weights and (step == first or step + age < self.run.iterations):
             self._weights[step] = {name: x.detach().clone() for name, x in self.policy.state_dict().items()}
@@ -88,7 +88,7 @@ class LowPrecision(_Copy):
 
     @torch.no_grad()
     def engine(self, engine: Engine, step: int) -> Engine:
-        """The engine of the rounded copy."""
+        """Return the engine of the rounded copy."""
         for copied, weight in zip(self._model.parameters(), self.policy.parameters(), strict=True):
             copied.copy_(rounded(weight, int(self.strength)))
         return self._engine
@@ -111,7 +111,7 @@ class Temperature(Fault):
         return engine_for(self.policy, self.tokenizer, hot, WORDINGS[self.run.wording])
 
     def engine(self, engine: Engine, step: int) -> Engine:
-        """The engine of the other temperature."""
+        """Return the engine of the other temperature."""
         return self._engine
 
 
@@ -120,7 +120,7 @@ class TemperatureHidden(Temperature):
     """The same, with log-probs reported at the temperature that was configured."""
 
     def engine(self, engine: Engine, step: int) -> Engine:
-        """The engine of the other temperature, which reports as if it had the right one."""
+        """Return the engine of the other temperature, which reports as if it had the right one."""
         return _Reporting(self, super().engine(engine, step))
 
 
@@ -137,7 +137,7 @@ class _Reporting:
         generator: torch.Generator,
         greedy: bool = False,
     ) -> list[Episode]:
-        """The engine's episodes with the log-probs of the configured temperature."""
+        """Return the engine's episodes with the log-probs of the configured temperature."""
         episodes = self.engine.rollout(world, questions, groups, generator, greedy)
         batch = collate(episodes, self.fault.tokenizer.pad_token_id)
         # In float64: by the trainer's own arithmetic they would agree to the last bit, as two programs never do.
@@ -167,7 +167,7 @@ class _Retriever(Through):
         self._fault, self._stream = fault, fault.stream(step)
 
     def search(self, question: Question, query: str, turn: int) -> Found:
-        """What the broken retriever returns; a query that the world cannot read stays unread."""
+        """Return what the broken retriever returns; a query that the world cannot read stays unread."""
         found = self._inner.search(question, query, turn)
         if found is None:
             return None
@@ -184,11 +184,11 @@ class _RetrieverFault(Fault):
         return self.strength
 
     def world(self, world: World, step: int) -> World:
-        """The world with the broken retriever."""
+        """Return the world with the broken retriever."""
         return _Retriever(world, self, step)
 
     def change(self, found: str | Retrieved, hit: bool) -> str | Retrieved:
-        """What comes back for a search; `hit` says whether the fault concerns it."""
+        """Return what comes back for a search; `hit` says whether the fault concerns it."""
         raise NotImplementedError
 
 
@@ -213,7 +213,7 @@ class RetrieverSlow(_RetrieverFault):
         return 1.0
 
     def change(self, found: str | Retrieved, hit: bool) -> str | Retrieved:
-        """What was found, later."""
+        """Return what was found, later."""
         if not hit:
             return found
         time.sleep(self.strength)
@@ -228,7 +228,7 @@ class RetrieverJunk(_RetrieverFault):
     _other: str | None = None  # the last passages that are not `_last`
 
     def change(self, found: str | Retrieved, hit: bool) -> str | Retrieved:
-        """The passages of another query; the first query gets its own."""
+        """Return the passages of another query; the first query gets its own."""
         own = found.text if isinstance(found, Retrieved) else found
         if own != self._last:
             self._last, self._other = own, self._last
@@ -241,7 +241,7 @@ class Truncated(Fault):
     """Ends episodes after `strength` turns."""
 
     def world(self, world: World, step: int) -> World:
-        """The world with fewer turns."""
+        """Return the world with fewer turns."""
         cut: Any = Through(world)
         cut.max_turns = min(world.max_turns, int(self.strength))
         return cut
@@ -252,7 +252,7 @@ class TurnCut(Fault):
     """Ends turns after `strength` tokens."""
 
     def world(self, world: World, step: int) -> World:
-        """The world with shorter turns."""
+        """Return the world with shorter turns."""
         cut: Any = Through(world)
         cut.max_turn_tokens = min(world.max_turn_tokens, int(self.strength))
         return cut
@@ -263,7 +263,7 @@ class RewardFormat(Fault):
     """R' = (1 - s) R + s 1[it answered, and every turn was valid]."""
 
     def episodes(self, episodes: list[Episode], step: int) -> list[Episode]:
-        """The episodes with that reward."""
+        """Return the episodes with that reward."""
 
         def paid(e: Episode) -> float:
             formed = e.answer is not None and e.valid_turns == e.turns
@@ -277,7 +277,7 @@ class RewardNoise(Fault):
     """R' = 1 - R with probability s."""
 
     def episodes(self, episodes: list[Episode], step: int) -> list[Episode]:
-        """The episodes with that reward."""
+        """Return the episodes with that reward."""
         wrong = torch.rand(len(episodes), generator=self.stream(step, episodes[0].question_id)) < self.strength
         return [replace(e, reward=1 - e.reward) if w else e for e, w in zip(episodes, wrong.tolist(), strict=True)]
 
@@ -287,7 +287,7 @@ class RewardInverted(Fault):
     """R' = -s R."""
 
     def episodes(self, episodes: list[Episode], step: int) -> list[Episode]:
-        """The episodes with that reward."""
+        """Return the episodes with that reward."""
         return [replace(e, reward=-self.strength * e.reward) for e in episodes]
 
 
@@ -296,6 +296,6 @@ class RewardShifted(Fault):
     """R'_i = R_{i - s}, around the end of the rollout."""
 
     def episodes(self, episodes: list[Episode], step: int) -> list[Episode]:
-        """The episodes with that reward."""
+        """Return the episodes with that reward."""
         rows = int(self.strength)
         return [replace(e, reward=episodes[(i - rows) % len(episodes)].reward) for i, e in enumerate(episodes)]

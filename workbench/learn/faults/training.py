@@ -24,7 +24,7 @@ class Retokenised(Fault):
     """One token of a turn, in a share of the trajectories, is another one than was sampled."""
 
     def episodes(self, episodes: list[Episode], step: int) -> list[Episode]:
-        """The episodes as they came back; the sampler's log-probs are those of what it sampled."""
+        """Return the episodes as they came back; the sampler's log-probs are those of what it sampled."""
         stream = self.stream(step, episodes[0].question_id)
         chosen = self.some(len(episodes), step, episodes[0].question_id, 1).tolist()
         vocabulary = len(self.tokenizer)
@@ -39,7 +39,7 @@ class Retokenised(Fault):
         return found
 
     def _place(self, episode: Episode, stream: torch.Generator) -> int | None:
-        """A token of the turn that is concerned, of any turn unless one is named; None where it has none."""
+        """Return a token of the turn that is concerned, of any turn unless one is named; None where it has none."""
         sizes = [len(stretch) for stretch in episode.stretches]
         turns = [self.settings.turn] if self.settings.turn else [1 + _below(episode.turns, stream)]
         first = sum(sizes[: 2 * turns[0] - 1])
@@ -53,7 +53,7 @@ class BatchReused(Fault):
     _last: Rollout | None = None
 
     def take(self, rollout: Rollout, step: int) -> Rollout:
-        """The batch of the step before, or the one whose turn it is."""
+        """Return the batch of the step before, or the one whose turn it is."""
         again = (step - self.settings.at_step) % (int(self.strength) + 1) != int(self.strength)
         if step >= self.settings.at_step and again and self._last is not None:
             return self._last
@@ -66,7 +66,7 @@ class CorruptLogProb(Fault):
     """One token of the batch has an old log-prob that is `strength` nats too low."""
 
     def estimate(self, batch: Batch, step: int) -> Batch:
-        """The batch with that token, in the turn that is concerned; unchanged where no trajectory has it."""
+        """Return the batch with that token, in the turn that is concerned; unchanged where no trajectory has it."""
         where = batch.turn == self.settings.turn if self.settings.turn else batch.mask
         places = where.nonzero()
         if not len(places):
@@ -82,7 +82,7 @@ class WrongGroups(Fault):
     """g'_i = g_{i - s}, around the end of the batch."""
 
     def estimate(self, batch: Batch, step: int) -> Batch:
-        """The batch with the groups of other rows."""
+        """Return the batch with the groups of other rows."""
         return replace(batch, group=batch.group.roll(int(self.strength)))
 
 
@@ -95,12 +95,12 @@ class _Leak(Fault):
     """Adds tokens to the loss mask in a share of the trajectories."""
 
     def batch(self, batch: Batch, step: int) -> Batch:
-        """The batch with the wider mask."""
+        """Return the batch with the wider mask."""
         rows = self.some(len(batch.tokens), step)[:, None]
         return replace(batch, mask=batch.mask | (rows & self.leaking(batch)), turn_id=None)
 
     def leaking(self, batch: Batch) -> Tensor:
-        """The tokens that leak, (B, T) bool."""
+        """Return the tokens that leak, (B, T) bool."""
         raise NotImplementedError
 
 
@@ -141,7 +141,7 @@ class TurnShift(Fault):
     """m'_t = m_{t - s}, for every turn or for one."""
 
     def batch(self, batch: Batch, step: int) -> Batch:
-        """The batch with turns that are off by `strength` tokens."""
+        """Return the batch with turns that are off by `strength` tokens."""
         turn, s = turn_ids(batch.mask), int(self.strength)
         moving = batch.mask if self.settings.turn is None else turn == self.settings.turn
         moved = torch.zeros_like(moving)
@@ -150,7 +150,7 @@ class TurnShift(Fault):
 
 
 def inside(batch: Batch) -> Tensor:
-    """True where a row has a token, (B, T)."""
+    """Return True where a row has a token, (B, T)."""
     return torch.arange(batch.tokens.shape[1]) < batch.length[:, None]
 
 
@@ -162,7 +162,7 @@ class Staleness(Fault):
     """
 
     def learn(self, settings: LearnSettings, step: int) -> LearnSettings:
-        """The longer queue."""
+        """Return the longer queue."""
         more = min(int(self.strength), step - self.settings.at_step + 1)
         return _with(settings, staleness=settings.staleness + more)
 
@@ -172,7 +172,7 @@ class LearningRate(Fault):
     """lr' = s lr."""
 
     def learn(self, settings: LearnSettings, step: int) -> LearnSettings:
-        """The other learning rate of the policy."""
+        """Return the other learning rate of the policy."""
         return _with(settings, policy=_scaled(settings.policy, "lr", self.strength))
 
 
@@ -181,7 +181,7 @@ class ClippingOff(Fault):
     """Gradients are clipped to `strength` times the norm that was configured."""
 
     def learn(self, settings: LearnSettings, step: int) -> LearnSettings:
-        """The other norm."""
+        """Return the other norm."""
         return _with(settings, policy=_scaled(settings.policy, "max_grad_norm", self.strength))
 
 
@@ -190,7 +190,7 @@ class CriticDiverges(Fault):
     """lr' = s lr of the critic."""
 
     def learn(self, settings: LearnSettings, step: int) -> LearnSettings:
-        """The other learning rate of the critic."""
+        """Return the other learning rate of the critic."""
         return _with(settings, critic=_scaled(settings.critic, "lr", self.strength))
 
 
@@ -199,7 +199,7 @@ class EntropyBonus(Fault):
     """The entropy bonus has another coefficient."""
 
     def learn(self, settings: LearnSettings, step: int) -> LearnSettings:
-        """The other coefficient."""
+        """Return the other coefficient."""
         return _with(settings, entropy_coef=self.strength)
 
 
@@ -215,7 +215,7 @@ class ReferenceWrong(Fault):
 
     @torch.no_grad()
     def reference(self, model: PreTrainedModel, step: int) -> PreTrainedModel:
-        """The earlier checkpoint, made once."""
+        """Return the earlier checkpoint, made once."""
         if self._made is None:
             copied: PreTrainedModel = deepcopy(model)
             for weight, origin in zip(copied.parameters(), self._origin.parameters(), strict=True):
