@@ -36,7 +36,7 @@ class Batch:
         None  # (B, T) int64, sentence of each token from 1, 0 = none; only sentence ratios need it
     )
     placebo: Tensor | None = None  # (B, T) int64, placebo turn of each token from 1; only placebo ratios need it
-    turn_id: Tensor | None = None  # (B, T) int64, `turn` computed once; whoever changes `mask` must drop it
+    turn_id: Tensor | None = None  # (B, T) int64, `turn` computed once; drop it when `mask` changes
 
     @property
     def turn(self) -> Tensor:

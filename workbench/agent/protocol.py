@@ -1,7 +1,8 @@
 """The protocol of Search-R1 (arXiv 2503.09516): search, information, answer; and the dialogue that keeps to it.
 
 A turn is what the policy writes up to </search> or </answer>. A search is answered by
-`<information> ... </information>`, an answer ends the episode, and anything else is invalid: it is told so and goes on.
+`<information> ... </information>`, an answer ends the episode, anything else is invalid, which
+the policy reads as `invalid` before it continues.
 """
 
 from __future__ import annotations
@@ -160,7 +161,7 @@ class Dialogue:
             ahead([action.text for action in map(parse, texts) if action.kind == "search"])
 
     def stop(self) -> None:
-        """End the episode for want of room: the observation after the last turn, which nobody read, is dropped."""
+        """End the episode because no room is left, and drop the unread observation after the last turn."""
         self.ended = "max_tokens"
         end = max((t for t, written in enumerate(self.written) if written), default=self.prompt_length - 1) + 1
         del self.tokens[end:], self.written[end:], self.log_prob[end:]

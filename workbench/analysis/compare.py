@@ -135,7 +135,7 @@ def answer(frame: pd.DataFrame) -> str:
     if stopped := [f"{row['arm']} {row['stopped']} of {row['n']} ({_stop(row)})" for row in rows if row["stopped"]]:
         sentences.append(
             f"Ended early, so that their final success is that of the step they ended at{_few(stopped, '; ')}. "
-            "How soon arms collapse is then told by the time to collapse, not by how many did."
+            "Then compare the arms by their time to collapse, not by how many collapsed."
         )
     return " ".join(sentences)
 

@@ -44,7 +44,7 @@ class Landscape:
     runs: pd.DataFrame
     settings: RegionSettings
     across: str | None  # setting of the conditions; None without one
-    planned: int  # seeds of a point beside the boundary
+    planned: int  # seeds of a point next to the boundary
     left_out: int = 0  # runs with other settings: the file was edited since
     unjudged: int = 0  # finished, but too short for the collapse rule
     fading: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -216,7 +216,7 @@ class Boundary:
     """The value at which half of the recorded runs collapse, in log2; `beyond`: it lies outside what was tried.
 
     beyond = above: even at the highest value tried fewer than half collapsed, `at` is that value; below: at the lowest
-    value tried half or more did. `low` and `high` are the tried values beside the boundary, None where there is none.
+    value tried half or more did. `low` and `high` are the tried values next to the boundary, None where there is none.
     """
 
     at: float
@@ -332,7 +332,7 @@ def by_column(landscape: Landscape) -> pd.DataFrame:
 
     boundary: value of the searched setting at which half of the runs collapse, the median of the fit; beyond: above or
     below, where it lies outside what was tried: `boundary` is then the last value tried, and the interval is open on
-    that side; low, high: the tried values beside it, with the runs there and how many of them collapsed.
+    that side; low, high: the tried values next to it, with the runs there and how many of them collapsed.
     """
     seeds = int(landscape.runs["seed"].nunique())
     rows: list[dict[str, Any]] = []
@@ -479,7 +479,7 @@ def _axis(landscape: Landscape) -> str:
 
 
 def _loose(landscape: Landscape, columns: pd.DataFrame) -> str:
-    """Return the columns whose boundary has a gap beside it, or too few runs there."""
+    """Return the columns whose boundary has a gap next to it, or too few runs there."""
     lattice = list(landscape.settings.lattice)
     found = []
     for row in columns.to_dict(orient="records"):

@@ -1,6 +1,6 @@
-"""The results of an experiment as one small Parquet file: a row a run, its curves as lists, the question beside them.
+"""The results of an experiment as one small Parquet file: a row a run, its curves as lists, with the question.
 
-A report, its figures and every verdict are computed from this alone, so whoever has the file needs no training. Of
+A report, its figures and every verdict are computed from this file alone; nothing has to be trained. Of
 `sorl compare --export FILE.csv` it holds the columns under the same names.
 """
 

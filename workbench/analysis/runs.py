@@ -51,7 +51,7 @@ def with_updates(reader: Reader, experiment: str, frame: pd.DataFrame) -> pd.Dat
 def outcomes(reader: Reader, experiment: str, run_ids: Sequence[str] | None = None) -> pd.DataFrame:
     """Return one row per run of the experiment (of `run_ids` where given): settings, status, outcome, success.
 
-    Arms of the same name whose configurations differ are told apart by a suffix: they are not replicates. Of a cell
+    Arms of the same name whose configurations differ get a suffix: they are not replicates. Of a cell
     that was started over, only the newest start counts: it is one seed. `steps` is how many steps are done, `planned`
     how many the configuration asks for, `detected` the step at which a collapse was first reported.
     Raises InputError for an experiment that the store does not know.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lifelines import KaplanMeierFitter
 
 Z95 = 1.959963984540054  # 97.5 % point of the normal distribution
-HALF = 0.5 + 1e-12  # a product of fractions that is 1/2 may be stored a hair above it
+HALF = 0.5 + 1e-12  # a product of fractions that is 1/2 may be stored slightly above it
 
 
 @dataclass(frozen=True)

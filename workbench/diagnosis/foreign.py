@@ -51,7 +51,7 @@ def _rows(path: Path) -> pd.DataFrame:
     import pyarrow as pa
 
     if path.suffix not in FORMATS:
-        raise InputError(f"'{path}' has none of the endings {', '.join(FORMATS)}: say what it is by its name")
+        raise InputError(f"'{path}' has none of the endings {', '.join(FORMATS)}: rename the file by its format")
     try:
         with open_file(path) as file:
             if os.fstat(file.fileno()).st_size > SIZE:

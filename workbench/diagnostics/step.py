@@ -362,7 +362,7 @@ seconds_rollout = _timing("rollout", "wall time of sampling", "Wall time of samp
 
 @cost(Unit.SECONDS, "sum of the searches' wall times", OURS)
 def seconds_retrieval(v: StepView) -> float | None:
-    """Wall time that the fresh rollouts waited for the retriever, a part of `seconds_rollout`; NULL without one."""
+    """Wall time that the fresh rollouts spent in the retriever, a part of `seconds_rollout`; NULL without one."""
     waited = [s for turns in v.evidence.rollouts.retrieval_seconds for s in turns if s is not None]
     return float(sum(waited)) if waited else None
 

@@ -225,7 +225,7 @@ def _normaliser(arms: Mapping[str, RunSettings], algorithms: Mapping[str, Any], 
         if undeclared and not separated and other not in found:
             message = (
                 f"{_listed([other])} differs from {_listed([one])} in {' and '.join(undeclared)} and in more besides, "
-                "and no arm differs in one of the two alone: what either of them does cannot be told"
+                "and no arm differs in only one of the two, so their effects cannot be separated"
             )
             found[other] = Finding("normaliser", message, (one, other), flagged=True)
     return [*_declared(algorithms, declared), *found.values()]

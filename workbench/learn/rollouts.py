@@ -23,7 +23,7 @@ ROLLOUT, ORDER, EVALUATION, PLACEBO, FAULT = 1, 2, 3, 4, 5
 
 
 def generator(*key: int) -> torch.Generator:
-    """Return a random stream addressed by `key`: the same in a fresh run, a resumed one, and beside any other arm."""
+    """Return a random stream addressed by `key`: the same in a fresh run, a resumed one, and next to any other arm."""
     return torch.Generator().manual_seed(draw(*key) >> 1)
 
 

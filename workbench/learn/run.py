@@ -33,7 +33,7 @@ class Held(InputError):
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the run's lock for as long as the process lives; the kernel lets go of it whatever kills the process.
+    """Hold the run's lock for as long as the process lives; the kernel releases it however the process dies.
 
     Raises Held when another process trains this run.
     """
@@ -59,9 +59,9 @@ class Interrupt:
 
 
 def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
-    """Train (or go on with) the run in `folder`; returns the exit code of the process.
+    """Train or resume the run in `folder`; returns the exit code of the process.
 
-    One JSON line per step goes to `out` for whoever watches. Raises InputError for a folder that is no run.
+    One JSON line per step goes to `out` for watchers. Raises InputError for a folder that is no run.
     """
     settings, identity = _read(folder)
     with locked(folder):

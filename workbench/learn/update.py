@@ -99,7 +99,7 @@ class Learner:
         return self.algorithm.early_stop if target is None else MeanKL(target)
 
     def follow(self, settings: LearnSettings) -> None:
-        """Go on with other learning rates, clipping or coefficients; the optimizers keep their kind and their state."""
+        """Take over learning rates, clipping and coefficients; the optimizers keep their kind and their state."""
         self.settings = settings
         for optimizer, own in ((self.policy_optimizer, settings.policy), (self.critic_optimizer, settings.critic)):
             for group in optimizer.param_groups if optimizer else ():

@@ -73,7 +73,7 @@ class TvMask(Clip):
     recompute, p is of the proximal policy, w still against the sampler (its `dppo_binary_tv_recompute`); old, both are
     against the proximal policy (verl's `dppo_tv`). A ratio of 5 at p = 0.001 moves little probability and stays, a
     ratio of 1.3 at p = 0.8 goes. The cap counts as dual clip. Against the sampler w carries staleness and mismatch, so
-    no rollout correction belongs beside it.
+    do not combine it with a rollout correction.
     """
 
     kind: ClassVar[str] = "tv_mask"
@@ -115,7 +115,7 @@ class Gamma(Clip):
     """-sg[phi(W)] A l, phi(W) = e^lam W^k e^(-lam W), W the product ratio of the sequence: VESPO, 2602.10693.
 
     phi(1) = 1, its peak is at W = k / lam; k and lam by the sign of A. log W is clamped to [log 1e-8, 20]. Against the
-    sampler (`behaviour`, as the paper), W carries staleness and mismatch, so no rollout correction belongs beside it.
+    sampler (`behaviour`, as the paper), W carries staleness and mismatch; do not combine it with a rollout correction.
     """
 
     kind: ClassVar[str] = "gamma"

@@ -1,4 +1,4 @@
-"""Terms beside the surrogate: KL to the reference in the reward or the loss, and guards of good responses.
+"""Terms besides the surrogate: KL to the reference in the reward or the loss, and guards of good responses.
 
 A guard looks at d = log pi_theta - log pi_old and needs no reference: it pushes back what has become less likely.
 """

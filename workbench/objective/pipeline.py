@@ -1,4 +1,4 @@
-"""The one pipeline: log-ratio -> ratio -> clip -> stabilise -> aggregate; select and advantages before, KL beside.
+"""The one pipeline: log-ratio -> ratio -> clip -> stabilise -> aggregate; select and advantages before, KL besides.
 
 An algorithm is a choice for each slot. Every loss is to be minimised and every reduction is masked before it is summed.
 """

@@ -35,7 +35,7 @@ class Pool(Slot):
     """The ratio that a token carries in the surrogate, pooled from d_t = clamp(log pi_theta - log pi_old, +-20).
 
     `level`: the unit u; `none` means ratio 1 with the gradient of the log-prob (REINFORCE); `placebo`, a control, is
-    random stretches of policy tokens with the lengths of the trajectory's turns, drawn anew for each step.
+    random stretches of policy tokens with the lengths of the trajectory's turns, redrawn for each step.
     `mean`: geometric exp(mean_u d), arithmetic mean_u exp(d), product exp(clamp(sum_u d, +-20)).
     `grad`: shared, the gradient flows through the mean (GSPO; d w_u / d l_s = w_u / n_u for the geometric mean);
     token, w_ut = sg[w_u] exp(l_t - sg[l_t]), so d w_ut / d l_t = w_u (GSPO-token, verl).

@@ -170,7 +170,7 @@ class _Rms(Stabiliser):
 class RmsBatch(_Scoped, _Rms):
     """One factor for the (micro-)batch: S-PPO and ST-PPO in the fork of 2511.20718 (`variance_reduction`, tau 3).
 
-    It scales the surrogate alone: where it fires, KL and entropy terms weigh more beside it. With scope `micro` the
+    It scales the surrogate alone: where it fires, KL and entropy terms weigh more in relation. With scope `micro` the
     factors depend on the split into micro-batches (`learn.micro_batch` and
     `compute.micro_batch_tokens`); with `global` they do not.
     """

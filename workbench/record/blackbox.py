@@ -59,7 +59,7 @@ class BlackBox:
             unfinished.write_bytes(data)
             os.replace(unfinished, self._file(step))
         except OSError as error:
-            self._say("disk", f"cannot keep batches, training goes on without: {error}")
+            self._say("disk", f"cannot store batches, training continues without them: {error}")
             with suppress(OSError):  # what refuses to be written may refuse to be removed
                 unfinished.unlink(missing_ok=True)
             return False

@@ -111,7 +111,7 @@ class Recorder:
             self.rows("event", {name: [getattr(e, name) for e in rows] for name in Event.__dataclass_fields__})
 
     def diverged(self, step: int, message: str) -> None:
-        """Write down that the run could not go on after `step`; its outcome is diverged."""
+        """Write down that the run could not continue after `step`; its outcome is diverged."""
         self.events([self._watch.crashed(step, message)])
 
     @property

@@ -1,4 +1,4 @@
-"""Files that anybody may have written: opened only where they are regular files, read only up to a size and a depth."""
+"""Untrusted files: opened only if regular, read only up to a size and a depth."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from workbench.spec.errors import InputError
 
-DEPTH = 64  # tables and lists inside each other; whoever reads them goes down by recursion
+DEPTH = 64  # tables and lists inside each other; readers descend by recursion
 MIB = 2**20
 _LARGE = "it has a whole number of more than 64 bits"
 _DIGITS = 300  # of a whole number in JSON; a float holds 308
@@ -25,7 +25,7 @@ _LONG_KEY = re.compile(rf"""(?:[\w"'-]{{1,80}}[ \t]*\.[ \t]*){{{DEPTH}}}""")
 
 
 def open_file(path: Path) -> BufferedReader:
-    """The file, open for reading. Raises OSError for what is no regular file: to open a pipe waits for its writer."""
+    """The file, open for reading. Raises OSError for anything but a regular file: opening a pipe would block."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError:  # what Python says of a NUL

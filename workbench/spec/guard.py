@@ -46,7 +46,7 @@ GUARD: tuple[Check, ...] = (
         "arms that differ in the advantage or the aggregation, though their algorithms declare the same one, and in "
         "something else as well, with no third arm that differs in one of the two only",
         "algorithms that declare different advantages or aggregations",
-        "both scale every gradient as a learning rate does, so the other difference cannot be told from theirs",
+        "both scale every gradient as a learning rate does, so the effects cannot be separated",
     ),
     Check(
         "compute",

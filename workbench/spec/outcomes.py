@@ -15,7 +15,7 @@ MEANINGS: dict[Outcome, str] = {
     "recovered": "collapsed, and was back near its best at the end",
     "falling": "was down by half in its last steps, too few of them for the collapse rule",
     "collapsed": "lost half of its best, and did not come back",
-    "diverged": "could not go on: NaN or Inf in a loss, a gradient or the score, or a crashed engine",
+    "diverged": "training could not continue: NaN or Inf in a loss, a gradient or the score, or a crashed engine",
 }
 # A collapse happened: the event of incidence, survival and regions. NaN counts too, or the arm that died of it would
 # look stable; and a run that came back had collapsed all the same (where training stops after a collapse, none can).

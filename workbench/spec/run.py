@@ -71,7 +71,7 @@ class RunSettings(Settings):
 
     @property
     def wording(self) -> Literal["plain", "search-r1"]:
-        """How questions and observations are put: an own policy has learned the plain way, others are told how."""
+        """How questions and observations are put: an own policy has learned the plain way, others read instructions."""
         if self.prompt == "auto":
             return "plain" if self.model is None else "search-r1"
         return self.prompt

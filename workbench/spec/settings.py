@@ -138,7 +138,7 @@ class WarmStartSettings(Settings):
 class EngineSettings(Settings):
     """How rollouts are sampled."""
 
-    kind: Literal["hf", "vllm"] = "hf"  # by transformers in the trainer's own process, or by vLLM beside it
+    kind: Literal["hf", "vllm"] = "hf"  # by transformers in the trainer's own process, or by vLLM next to it
     temperature: Positive = 1.0
     dtype: Literal["float32", "bfloat16"] = "float32"
     cache_gib: Positive = 1.0  # vLLM's key-value cache

@@ -35,7 +35,7 @@ class Kind:
 
     @property
     def concerns(self) -> str:
-        """Which runs it can concern, in words."""
+        """The runs that it can affect, in words."""
         words: dict[str, str] = {
             "": "every algorithm",
             "critic": "algorithms with a critic",
@@ -51,8 +51,8 @@ _EVERY = "share of the trajectories"
 KINDS: tuple[Kind, ...] = (
     # What samples
     Kind("stale_weights", "engine",
-         "The weight sync to the sampler stops unnoticed: it goes on with the weights that it has, and the books say "
-         "that its rollouts are fresh.",
+         "The weight sync to the sampler stops unnoticed: it keeps its old weights, and the log "
+         "says that its rollouts are fresh.",
          "age at which the sampler's weights stop falling behind", "iterations", 1000.0, low=1.0, whole=True, lead=1,
          caught="nothing in-process; vLLM's sync check where a sampler has a copy of its own"),
     Kind("low_precision", "engine",
@@ -86,7 +86,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("reward_noise", "episodes", "The reward is noisy: a judge that is wrong at random.",
          "probability that a reward R becomes 1 - R", "fraction", 0.3, high=1.0),
     Kind("reward_inverted", "episodes", "The reward has the wrong sign: a loss handed over as a score.",
-         "factor on the reward, beside its wrong sign", "times", 1.0),
+         "factor on the reward, besides the wrong sign", "times", 1.0),
     Kind("reward_shifted", "episodes",
          "The rewards come back in another order than the trajectories: each has that of a row before it.",
          "rows by which they are off", "rows", 1.0, low=1.0, whole=True),
