@@ -21,8 +21,8 @@ from tests.grid.harness import TRAINER, Tape, by_arm, events, grid_of, kinds, pr
 from workbench.grid import folder as run_folder
 from workbench.grid.cell import Cell
 from workbench.grid.config import load
-from workbench.grid.process import Job, Local, Process
-from workbench.grid.run import Limits, run, workers_for
+from workbench.grid.process import Job, Local, LocalProcess as Process, workers_for
+from workbench.grid.run import Limits, run
 from workbench.spec import InputError
 
 ONCE = Limits(retries=0)
@@ -86,7 +86,7 @@ def test_a_core_for_each_thread_unless_the_user_says_otherwise(tmp_path: Path) -
     two_threads, one_thread = load(path).cells, load(path, ["threads=1"]).cells
     assert [workers_for(one_thread, slots=cores) for cores in (1, 2, 4, 64)] == [1, 2, 4, 6]
     assert [workers_for(two_threads, slots=cores) for cores in (1, 2, 4, 64)] == [1, 1, 2, 6]
-    assert workers_for(two_threads, asked=3, slots=2) == 3
+    assert workers_for(two_threads, wanted=3, slots=2) == 3
     assert workers_for([], slots=4) == 1
 
 
