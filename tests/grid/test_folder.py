@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from workbench.grid.process import last_line, last_step, one_line, where
-from workbench.grid.process import cores
-from workbench.grid.process import ending
+from workbench.grid.process import cores, ending, last_line, last_step, one_line, where
 from workbench.spec.outcomes import cause
 
 STARVED = "out of memory"

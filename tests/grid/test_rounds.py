@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from workbench.grid.history import History
 
 from tests.grid.harness import Tape, script, starts
 from workbench.algorithms import resolve
 from workbench.grid.cell import of_generation
 from workbench.grid.config import Grid, load
 from workbench.grid.folder import append, now
-from workbench.grid.history import History
 from workbench.grid.run import Limits, Result, run_rounds
 from workbench.learn.warmstart import key
 from workbench.spec import InputError

@@ -21,7 +21,7 @@ from tests.grid.harness import TRAINER, Tape, by_arm, events, grid_of, kinds, pr
 from workbench.grid import folder as run_folder
 from workbench.grid.cell import Cell
 from workbench.grid.config import load
-from workbench.grid.process import Job, Local, LocalProcess as Process, workers_for
+from workbench.grid.process import Job, Local, LocalProcess, workers_for
 from workbench.grid.run import Limits, run
 from workbench.spec import InputError
 
@@ -204,7 +204,7 @@ def test_a_finished_run_whose_process_is_killed_is_finished_and_leaves_no_proces
 
 def test_a_cell_that_cannot_be_started_stops_no_other(tmp_path: Path) -> None:
     class Broken(Local):
-        def start(self, job: Job) -> Process:
+        def start(self, job: Job) -> LocalProcess:
             if "grpo" in job.folder.name:
                 raise OSError("Resource temporarily unavailable")
             return super().start(job)
@@ -349,7 +349,7 @@ def test_a_trainer_that_begins_between_the_claim_and_the_start_keeps_the_second_
     folder = run_folder.prepare(tmp_path / "runs", grid.cells[0])
 
     class Late(Local):
-        def start(self, job: Job) -> Process:
+        def start(self, job: Job) -> LocalProcess:
             if not starts(folder):
                 begin(sys.executable, str(TRAINER), str(folder))
                 wait_for(lambda: run_folder.checkpoint(folder) == 2)

@@ -32,7 +32,7 @@ from workbench.grid.cell import (
     suggestion,
 )
 from workbench.grid.folder import History
-from workbench.grid.search import Budget, Region, Rule, Trial, conditions, search
+from workbench.grid.search import Region, Rule, Trial, conditions, search
 from workbench.learn.faults.declared import check
 from workbench.objective import Algorithm
 from workbench.spec import GridFile, InputError, RunSettings, nearest
@@ -252,9 +252,9 @@ def _searched(
 
     for place in itertools.product(range(len(series)), range(len(columns))):
         cell(Trial(*place, 0, 0))  # a mistake in an arm is reported now, not when its column begins
-    rule = Rule(len(values), len(grid.seeds), settings.probes, settings.search == "full")
-    limit = None if settings.minutes is None else 60 * settings.minutes
-    progress = search(len(series), neighbours, rule, outcome, Budget(settings.runs, limit), seconds)
+    limit, full = None if settings.minutes is None else 60 * settings.minutes, settings.search == "full"
+    rule = Rule(len(values), len(grid.seeds), settings.probes, full, settings.runs, limit)
+    progress = search(len(series), neighbours, rule, outcome, seconds)
     unjudged = sum(1 for t in progress.now if history and (p := history.past(cell(t))) and p.collapsed is None)
     region = Region(settings, tuple(series), columns, neighbours, rule, progress, unjudged)
     found = [cell(trial) for trial in (*progress.done, *progress.now)]

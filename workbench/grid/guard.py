@@ -311,27 +311,30 @@ def _questions(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
 
 def _recorded_amounts(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
     """Notes on the tokens that finished runs trained on, and on amounts that differ from what the settings imply."""
+    import pandas as pd
+
     over = {run.run_id: run for run in runs if run.finished}
-    done: dict[str, list[tuple[float, ...]]] = defaultdict(list)
+    units = ["rollouts", "sampled episodes", "optimizer updates", "trained tokens"]
+    done = []
     as_planned = True
     for run_id, steps, trained, tokens, drawn in reader.rows(_TRAINED, {"runs": list(over)}).rows:
         run = over[run_id]
         rolled, plan = steps * run.settings.learn.episodes, amounts(run.settings, run.resolved)
-        counts = [plan[name] for name in ("rollouts", "sampled episodes", "optimizer updates")]
+        counts = [plan[unit] for unit in units[:3]]
         # Runs of older versions counted neither draws nor updates.
         seen = (rolled, rolled if drawn is None else drawn, counts[2].low if trained is None else trained)
         as_planned &= all(count == (n, n) for count, n in zip(counts, seen, strict=True))
-        done[run.arm].append((*seen, tokens or 0))
+        done.append((run.arm, *seen, tokens or 0))
+    if not done:
+        return []
+    means = pd.DataFrame(done, columns=["arm", *units]).groupby("arm", sort=False).mean()
     found = []
-    for i, unit in enumerate(("rollouts", "sampled episodes", "optimizer updates", "trained tokens")):
-        means = {arm: sum(row[i] for row in rows) / len(rows) for arm, rows in done.items()}
-        if (as_planned and unit != "trained tokens") or not means:
-            continue  # the settings say it already
-        least, most = min(means, key=lambda arm: means[arm]), max(means, key=lambda arm: means[arm])
-        if means[most] > (1 + ALIKE) * means[least]:
-            ends = f"{means[least]:,.0f} in {_listed([least])} to {means[most]:,.0f} in {_listed([most])}"
+    for unit in units[3:] if as_planned else units:  # the settings have told the rest
+        if (most := means[unit].max()) > (1 + ALIKE) * (least := means[unit].min()):
+            low, high = _listed([str(means[unit].idxmin())]), _listed([str(means[unit].idxmax())])
+            ends = f"{least:,.0f} in {low} to {most:,.0f} in {high}"
             message = f"the arms recorded different numbers of {unit} (mean of a finished run: {ends})"
-            found.append(Finding("compute", message, tuple(means)))
+            found.append(Finding("compute", message, tuple(means.index)))
     return found
 
 

@@ -332,33 +332,30 @@ def one_line(text: str) -> str:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a process ended: the status of its row, the kind of its event (empty for a good end), the reason."""
+    """How a process ended: the status of its row, the reason, the kind of its event (empty for a good end)."""
 
     status: str
-    kind: str = ""
     reason: str = ""
+    kind: str = ""
     again: bool = False  # another attempt may succeed
 
 
 def ending(code: int, said: str) -> Ending:
     """Return the ending of a process with this exit code; `said` is the reason that it gave, or its last words."""
-    words = one_line(said)
+    words, killed = one_line(said), f"killed by {signal.Signals(-code).name}" if code < 0 else ""
     if code == FINISHED:
         return Ending("finished")
     if code == INTERRUPTED:
-        return Ending("interrupted", "interrupted", words)
+        return Ending("interrupted", words, "interrupted")
     if code == WRONG_INPUT:
-        return Ending("failed", "failed", words.removeprefix("sorl: ") or "its settings were refused")
-    killed = f"killed by {signal.Signals(-code).name}" if code < 0 else ""
+        return Ending("failed", words.removeprefix("sorl: ") or "its settings were refused", "failed")
     if words.startswith("hang:"):
-        kind, reason = "hang", words
-    elif code == -signal.SIGKILL:
-        kind, reason = "killed", f"{killed}, often because memory ran out"
-    elif _STARVED.search(words):
-        kind, reason = "out_of_memory", words if words.startswith("out of memory") else f"out of memory: {words}"
-    elif killed:
-        kind, reason = "killed", f"{killed}: {words}" if words else killed
-    else:
-        kind = "killed" if words.startswith("lost") else "failed"
-        reason = words or f"exit code {code}, nothing in console.log"
-    return Ending("failed", kind, reason, again=True)
+        return Ending("failed", words, "hang", again=True)
+    if code == -signal.SIGKILL:
+        return Ending("failed", f"{killed}, often because memory ran out", "killed", again=True)
+    if _STARVED.search(words):
+        return Ending("failed", f"out of memory: {words.removeprefix('out of memory: ')}", "out_of_memory", again=True)
+    if killed:
+        return Ending("failed", f"{killed}: {words}" if words else killed, "killed", again=True)
+    kind = "killed" if words.startswith("lost") else "failed"
+    return Ending("failed", words or f"exit code {code}, nothing in console.log", kind, again=True)

@@ -20,7 +20,7 @@ from workbench.grid import folder as run_folder
 from workbench.grid import process
 from workbench.grid.cell import Cell
 from workbench.grid.config import Grid
-from workbench.grid.process import Ending, Follower, ending, last_line, last_step, one_line, where, workers_for
+from workbench.grid.process import Ending, Follower, Job, ending, last_line, last_step, one_line, where, workers_for
 from workbench.learn.run import HELD
 from workbench.spec import InputError
 from workbench.spec.outcomes import cause
@@ -197,11 +197,9 @@ class _Training:
     claim: IO[str]
     began: float = field(default_factory=time.monotonic)
     tries: int = 1
-    trainer: Any = None  # a LocalProcess or RayProcess
     signals: int = 0  # handed on to the trainer
-
-    def __post_init__(self) -> None:
-        self.follower = Follower(self.folder / LOG_NAME)
+    trainer: Any = None  # a LocalProcess or RayProcess
+    follower: Any = None  # a Follower
 
 
 @dataclass
@@ -299,15 +297,13 @@ class _Pool:
             message = f"attempt {attempt} starts {start}" + (f"; before it: {why}" if why else "")
             run_folder.write_event(folder, "retried" if why else "resumed", saved or 0, message, float(attempt))
         _write_row(cell, folder, status="queued", attempt=attempt, reason=None, ended_at=None)
-        limits, cache = self.limits, self.runs / ".cache"
-        job = process.Job(
-            folder, cache, cell.settings.threads, limits.hang_seconds, limits.memory, process.TRAINER
-        )  # fmt: skip
+        limits, threads = self.limits, cell.settings.threads
+        job = Job(folder, self.runs / ".cache", threads, limits.hang_seconds, limits.memory, process.TRAINER)
         one.follower = Follower(log)
         try:
             one.trainer = self.executor.start(job)
         except OSError as error:
-            self._ended(one, Ending("failed", "failed", one_line(f"could not be started: {error}")))
+            self._ended(one, Ending("failed", one_line(f"could not be started: {error}"), "failed"))
             return
         if one not in self.training:
             self.training.append(one)
@@ -335,10 +331,10 @@ class _Pool:
             return Ending("finished")
         said = row.get("reason") if row.get("status") in ("failed", "interrupted") else None
         if row.get("status") == "interrupted":
-            return Ending("interrupted", "interrupted", one_line(said or ""))
+            return Ending("interrupted", one_line(said or ""), "interrupted")
         if self.signals.count and said is None:
             how = "killed by a second Ctrl-C" if self.signals.count > 1 else "stopped before its first step"
-            return Ending("interrupted", "interrupted", how)
+            return Ending("interrupted", how, "interrupted")
         if any(_TIMEOUT.match(line) for line in tail(log, since)):
             place = where(log, since)
             said = f"hang: no sign of life for {self.limits.hang_seconds:g} s in step {last_step(log) or 0}"

@@ -36,32 +36,25 @@ Column = Mapping[int, Mapping[int, bool]]  # point -> seed -> whether the run co
 class Rule:
     """How a column is searched: its points, the seeds of a point next to the boundary, those of a first try.
 
-    full: no search, every point with every seed.
+    full: no search, every point with every seed. `runs` and `seconds` of training limit all columns together.
     """
 
     points: int
     seeds: int
     probes: int = 2
     full: bool = False
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Limits of all columns together; None = no limit."""
-
     runs: int | None = None
-    seconds: float | None = None  # of training, all runs added up
+    seconds: float | None = None
 
-    def cut(self, batch: Sequence[Trial], spent: Sequence[float]) -> list[Trial]:
-        """The part of `batch` within the budget, after runs that took `spent` seconds; a run counts as their mean.
+    def affordable(self, batch: Sequence[Trial], spent: Sequence[float]) -> list[Trial]:
+        """The part of `batch` within the limits, after runs that took `spent` seconds; a run counts as their mean.
 
         The first run is always allowed, and a run that was begun is not cut off.
         """
         room = len(batch) if self.runs is None else self.runs - len(spent)
-        if self.seconds is not None and spent:
+        if self.seconds is not None and sum(spent) > 0:
             left = self.seconds - sum(spent)
-            mean = sum(spent) / len(spent)
-            room = min(room, len(batch) if mean <= 0 else int(max(0.0, left) / mean))
+            room = min(room, int(max(0.0, left) * len(spent) / sum(spent)))
         return list(batch[: max(0, room)])
 
 
@@ -130,7 +123,6 @@ def search(
     neighbours: Sequence[int | None],
     rule: Rule,
     outcome: Callable[[Trial], bool | None],
-    budget: Budget | None = None,
     seconds: Callable[[Trial], float] = lambda _: 0.0,
 ) -> Progress:
     """Go through the rounds of a search as far as outcomes are known, and propose the runs of the next round.
@@ -139,7 +131,6 @@ def search(
     `neighbours` has a column's neighbour of lower index, from whose bracket its own search starts once that is known.
     `outcome` is None for an unfinished run.
     """
-    budget = budget or Budget()
     columns: dict[tuple[int, int], dict[int, dict[int, bool]]] = {
         (arm, number): {} for arm in range(arms) for number in range(len(neighbours))
     }
@@ -157,7 +148,7 @@ def search(
                     continue
                 starts[arm, number] = start
             proposed += [Trial(arm, number, *run) for run in wanted(column, rule, starts[arm, number])]
-        now = budget.cut(proposed, spent)
+        now = rule.affordable(proposed, spent)
         outcomes = [outcome(trial) for trial in now]
         if not now or None in outcomes:
             return Progress(tuple(done), tuple(now), rounds, exhausted=len(now) < len(proposed))
