@@ -204,7 +204,7 @@ def test_names_are_short_and_unique_and_slugs_are_plain_file_names() -> None:
         ("axis = {}", ["unknown key 'axis'", "did you mean 'axes'?"]),
         ("seeds = [0", ["not valid TOML", "line"]),
         ("[base]\niterations 3", ["line 3, column 12"]),
-        ("[base]\nalgorithm = 'grpo'\nlearn.episodes = 12", ["groups of 8 rollouts, which do not divide learn.episodes"]),
+        ("[base]\nalgorithm = 'grpo'\nlearn.episodes = 12", ["groups of 8 rollouts, which do not divide"]),
         ("[base]\nslots.kl.kind = 'loss'", ["the KL term of ppo needs a reference policy; set learn.reference = true"]),
         ("[base]\nalgorithm = 'grop'", ["arm 'grop': unknown algorithm 'grop' (did you mean 'grpo'?)"]),
     ],
