@@ -129,12 +129,12 @@ def load(path: Path, overrides: Sequence[str] = (), history: History | None = No
 
     default = base.get("algorithm", RunSettings.model_fields["algorithm"].default)
     grid = Grid(path.stem, path, file.question, text, tuple(file.seeds), ())
-    if file.region is not None:
-        words = {key: values for key, values in file.axes.items() if not _numeric(values)}
-        arms_of = [*(_crossed(words, default) if words or not controls else ()), *controls]
-        return _searched(grid, file, _chosen(arms_of, only, path), cell, history)
-    every = [*(_crossed(file.axes, default) if file.axes or not controls else ()), *controls]
+    # The numbers of a region are its columns, and tell no arms apart.
+    axes = {key: values for key, values in file.axes.items() if file.region is None or not _numeric(values)}
+    every = [*(_crossed(axes, default) if axes or not controls else ()), *controls]
     chosen = _chosen(every, only, path)
+    if file.region is not None:
+        return _searched(grid, file, chosen, cell, history)
     cells: list[Cell] = []
     waiting: list[Waiting] = []
     for seed, arm in itertools.product(grid.seeds, chosen):
