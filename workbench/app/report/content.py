@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from workbench.analysis import claims, compare, region, region_claims
-from workbench.analysis.evidence import pooled, settings
 from workbench.analysis.region import Landscape, by_column, by_point, by_series, from_runs, region_of
 from workbench.analysis.results import Results
-from workbench.analysis.runs import KEPT
+from workbench.analysis.runs import KEPT, pooled, settings
 from workbench.app.figures.region import region as drawn
 from workbench.app.report import figures
 from workbench.app.report.write import Code, Figure, Items, Part, Report, Section, Table, Text
