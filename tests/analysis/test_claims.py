@@ -9,19 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.analysis.frames import STEPS, arm, down, frame, on_policy, run, up
-from workbench.analysis.claims import (
-    NOT_SUPPORTED,
-    NOT_TESTED,
-    SUPPORTED,
-    TOO_FEW,
-    UNDECIDED,
-    Verdict,
-    as_well,
-    controls,
-    hypotheses,
-    summary,
-    verdicts,
-)
+from workbench.analysis.claims import Verdict, as_well, controls, hypotheses, summary, verdicts
+from workbench.analysis.evidence import NOT_SUPPORTED, NOT_TESTED, SUPPORTED, TOO_FEW, UNDECIDED
 
 N = 10
 
@@ -40,8 +29,8 @@ def cures(n: int, turn: list[Any], norm: list[Any], both: list[Any], plain: list
 def test_a_collapse_off_policy_that_is_absent_on_policy_is_supported() -> None:
     found = told(frame(arm("x", down(N)), on_policy("y", up(N))))
     assert found["a1"].verdict == SUPPORTED
-    row = found["a1"].rows[0].comparison
-    assert (row.more, row.less, row.seeds, row.told, row.effect) == ("x", "y", 10, "10/10 against 0/10", 1.0)
+    row = found["a1"].rows[0]
+    assert (row.more, row.less, row.seeds, row.detail, row.effect) == ("x", "y", 10, "10/10 against 0/10", 1.0)
     assert row.p == pytest.approx(2 / 184756)
     assert found["a2"].verdict == NOT_TESTED
     assert "needs an off-policy arm" in summary(verdicts(frame(arm("x", down(N))))).loc[1, "because"]
@@ -56,7 +45,7 @@ def test_a_collapse_on_policy_as_well_is_no_evidence_of_staleness() -> None:
 def test_four_seeds_say_nothing_and_five_cannot_decide_in_a_family() -> None:
     four = told(frame(arm("x", down(4)), on_policy("y", up(4))))["a1"]
     assert four.verdict == TOO_FEW
-    assert four.rows[0].comparison.effect is None
+    assert four.rows[0].effect is None
     assert hypotheses([four]).empty
     five = told(cures(5, up(5), up(5), up(5)))
     assert five["b"].verdict == SUPPORTED  # 5/5 against 0/5, p .008, of three tested hypotheses
@@ -71,14 +60,14 @@ def test_both_together_are_best_only_where_each_alone_leaves_collapses() -> None
     assert (found["b"].verdict, found["c"].verdict, found["d"].verdict) == (NOT_SUPPORTED, NOT_SUPPORTED, SUPPORTED)
     half = told(cures(N, up(N), down(N), up(N)))
     assert (half["b"].verdict, half["d"].verdict) == (SUPPORTED, UNDECIDED)
-    assert half["d"].rows[0].comparison.more == "green; blue"
-    assert half["d"].rows[0].comparison.told == "0/10 against 0/10; 10/10 against 0/10"
+    assert half["d"].rows[0].more == "green; blue"
+    assert half["d"].rows[0].detail == "0/10 against 0/10; 10/10 against 0/10"
 
 
 def test_a_cure_that_makes_it_worse_is_not_supported() -> None:
     found = told(frame(arm("red", up(N)), arm("green", down(N), "turn-ppo")))
     assert found["b"].verdict == NOT_SUPPORTED
-    assert found["b"].rows[0].comparison.effect == -1
+    assert found["b"].rows[0].effect == -1
 
 
 def test_controls_are_found_by_their_settings_and_told_with_their_own_figure() -> None:
@@ -96,7 +85,7 @@ def test_controls_are_found_by_their_settings_and_told_with_their_own_figure() -
         ignore_index=True,
     )  # fmt: skip
     found = told(runs)["b"]
-    assert {(c.arm, c.collapsed, c.n) for c in found.rows[0].comparison.controls} == {
+    assert {(c.arm, c.collapsed, c.n) for c in found.rows[0].controls} == {
         ("calm", 0, 10), ("slow", 10, 10), ("dual", 10, 10),
     }  # fmt: skip
     assert as_well(found.rows[0]) == ["calm"]
@@ -112,8 +101,8 @@ def test_staleness_and_reuse_apart_are_controls_of_the_first_claim() -> None:
         arm("stale", down(N), learn={"epochs": 1, "staleness": 16}),
     )  # fmt: skip
     rows = told(runs)["a1"].rows
-    assert [(r.comparison.more, r.comparison.less) for r in rows] == [("x", "y")]
-    assert {(c.arm, c.collapsed) for c in rows[0].comparison.controls} == {("reused", 0), ("stale", 10)}
+    assert [(r.more, r.less) for r in rows] == [("x", "y")]
+    assert {(c.arm, c.collapsed) for c in rows[0].controls} == {("reused", 0), ("stale", 10)}
 
 
 def clipped(rows: list[dict[str, Any]], level: float) -> list[dict[str, Any]]:
@@ -132,7 +121,7 @@ def test_clip_fractions_are_compared_while_both_runs_are_up(level: float, verdic
         row["clip_frac_curve"] = row["clip_frac_curve"] * wiggle
     found = told(frame(plain, clipped(arm("green", up(6), "turn-ppo"), level)))["e"]
     assert found.verdict == verdict
-    one = found.rows[0].comparison
+    one = found.rows[0]
     assert one.effect == pytest.approx(0.1 * 1.05 / level, rel=0.1)
     assert one.low is not None
     assert one.low < one.effect < one.high  # type: ignore[operator]
@@ -152,7 +141,7 @@ def grown(name: str, factor: float, also: float = 1.0, n: int = 6) -> pd.DataFra
 def test_growth_before_the_collapse_is_told_against_runs_that_stay_up() -> None:
     found = told(grown("clip_bias_norm", 3.0))["f"]
     assert found.verdict == SUPPORTED
-    assert found.rows[0].comparison.effect == pytest.approx(3.0, rel=0.01)
+    assert found.rows[0].effect == pytest.approx(3.0, rel=0.01)
     # The same growth at the same age in runs that stay up is no herald of anything.
     assert told(grown("clip_bias_norm", 3.0, also=3.0))["f"].verdict == NOT_SUPPORTED
     assert told(grown("value_mae", 2.0))["g1"].verdict == SUPPORTED
@@ -178,14 +167,14 @@ def test_a_run_that_never_learned_is_no_evidence_of_stability() -> None:
         row["outcome"] = "no_learning"
     found = told(frame(arm("red", down(6)), rows))["b"]
     assert found.verdict == TOO_FEW
-    assert (found.rows[0].comparison.seeds, found.rows[0].comparison.left_out) == (4, 2)
+    assert (found.rows[0].seeds, found.rows[0].left_out) == (4, 2)
 
 
 def test_only_seeds_that_both_arms_have_are_compared() -> None:
     runs = frame(arm("red", down(9)), arm("green", up(9), "turn-ppo"))
     runs = runs[~((runs["arm"] == "red") & (runs["seed"] > 6))]
-    row = told(runs)["b"].rows[0].comparison
-    assert (row.seeds, row.told, row.left_out) == (7, "7/7 against 0/7", 2)
+    row = told(runs)["b"].rows[0]
+    assert (row.seeds, row.detail, row.left_out) == (7, "7/7 against 0/7", 2)
 
 
 def test_arms_without_known_settings_are_compared_with_nothing() -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from tests.analysis.frames import arm, down, frame, up
 from workbench.analysis.claims import hypotheses, summary, verdicts
-from workbench.analysis.evidence import pooled
 from workbench.analysis.results import KEY, SIGNALS, Results, read, results, write
+from workbench.analysis.runs import pooled
 from workbench.spec import InputError
 
 RUNS = frame(arm("red", down(6)), arm("green", up(6), "turn-ppo"))

@@ -11,29 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from workbench.analysis import stats, survival
 from workbench.analysis.runs import replicate, runs
-from workbench.analysis.stats import (
-    ALPHA,
-    Estimate,
-    clopper_pearson,
-    fisher_exact,
-    holm,
-    interquartile_mean,
-    mean_interval,
-    missing,
-    p_value,
-    percent,
-    smallest_p,
-    spanned,
-)
-from workbench.analysis.survival import (
-    by_arm,
-    hazard_ratio,
-    logrank,
-    observed,
-    permuted_logrank,
-    restricted_mean_difference,
-)
+from workbench.analysis.stats import ALPHA, Estimate, holm, missing, p_value, percent, spanned
+from workbench.analysis.survival import by_arm, logrank, observed
 from workbench.spec import COLLAPSED, UNDECIDED
 
 if TYPE_CHECKING:
@@ -46,7 +27,12 @@ FEW = 8  # seeds from which on the interval of the IQM held the truth in 93 of 1
 
 
 def summary(reader: Reader, experiment: str, run_ids: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return one row per arm: success at its peak and at the end, collapses, onset, clip fraction, gradient norm.
+    """Return the table of `summarise` for an experiment of the store, or for some of its runs."""
+    return summarise(runs(reader, experiment, run_ids))
+
+
+def summarise(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per arm from one per run: success, collapses, onset, clip fraction, gradient norm.
 
     `runs` counts the arm's runs, `n` those that finished: the figures are over those `n` seeds. `peak` and `final` are
     means over seeds with a 95 % Student-t interval (NULL for one seed), `peak_iqm` and `final_iqm` interquartile means
@@ -55,13 +41,9 @@ def summary(reader: Reader, experiment: str, run_ids: Sequence[str] | None = Non
     Clopper-Pearson interval of the incidence: it counts runs that diverged or recovered as well; `judged` leaves out
     runs that are too short for the collapse rule or were falling at their end. `recovered`, `falling`, `mild` and
     `no_learning` count those outcomes; `onset` is the median step of the collapses. `clip_frac` and `grad_norm_median`
-    are means over seeds of each run's own, `grad_norm_max` is the largest of all updates.
+    are means over seeds of each run's own, `grad_norm_max` is the largest of all updates; all three are NULL for runs
+    without columns of updates (`outcomes`).
     """
-    return summarise(runs(reader, experiment, run_ids))
-
-
-def summarise(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the table of `summary` from one row per run; without columns of updates (`outcomes`) theirs are NULL."""
     return pd.DataFrame([_arm(str(arm), rows) for arm, rows in frame.groupby("arm", sort=False)])
 
 
@@ -70,7 +52,7 @@ def _arm(arm: str, rows: pd.DataFrame) -> dict[str, Any]:
     known = over[over["outcome"].notna()]
     judged = known[~known["outcome"].isin(UNDECIDED)]
     dead = judged[judged["outcome"].isin(COLLAPSED)]
-    collapsed = Estimate(len(dead), *clopper_pearson(len(dead), len(judged))) if len(judged) else Estimate(None)
+    collapsed = Estimate(len(dead), *stats.clopper_pearson(len(dead), len(judged))) if len(judged) else Estimate(None)
     stopped = over[over["steps"] < over["planned"]]
     updates = over.reindex(columns=["clip_frac", "grad_norm_median", "grad_norm_max"]).astype(float)
     peak, final = (over[name].dropna() for name in ("peak_success", "final_success"))
@@ -88,12 +70,12 @@ def _arm(arm: str, rows: pd.DataFrame) -> dict[str, Any]:
         "n": len(over),
         "judged": len(judged),
         **{word: int((known["outcome"] == word).sum()) for word in ("recovered", "falling", "mild", "no_learning")},
-        **mean_interval(peak).cut(0, 1).columns("peak"),
-        **mean_interval(final).cut(0, 1).columns("final"),
+        **stats.mean_interval(peak).cut(0, 1).columns("peak"),
+        **stats.mean_interval(final).cut(0, 1).columns("final"),
         **collapsed.columns("collapsed"),
         **{name: _or_none(value) for name, value in measured.items()},
-        **interquartile_mean([peak]).columns("peak_iqm"),
-        **interquartile_mean([final]).columns("final_iqm"),
+        **stats.interquartile_mean([peak]).columns("peak_iqm"),
+        **stats.interquartile_mean([final]).columns("final_iqm"),
         "stopped": len(stopped),
         "steps_min": _or_none(steps.min()),
         "steps_max": _or_none(steps.max()),
@@ -235,24 +217,24 @@ def _pair(mine: Row, theirs: Row, rows: pd.DataFrame) -> dict[str, Any]:
     arm, reference = mine["arm"], theirs["arm"]
     judged = (int(mine["judged"]), int(theirs["judged"]))
     watched = (int((rows["arm"] == arm).sum()), int((rows["arm"] == reference).sum()))
-    test, (ratio, reason) = logrank(rows), hazard_ratio(rows, reference)
-    difference, horizon = restricted_mean_difference(rows, reference)
+    test, (ratio, reason) = logrank(rows), survival.hazard_ratio(rows, reference)
+    difference, horizon = survival.restricted_mean_difference(rows, reference)
     fisher = None
     if all(judged):
-        fisher = fisher_exact(int(mine["collapsed"]), judged[0], int(theirs["collapsed"]), judged[1])
+        fisher = stats.fisher_exact(int(mine["collapsed"]), judged[0], int(theirs["collapsed"]), judged[1])
     return {
         "arm": arm,
         "reference": reference,
         "fisher_p": fisher,
         "logrank_chi2": test and test.chi2,
         "logrank_p": test and test.p,
-        "permuted_p": permuted_logrank(rows, reference),
+        "permuted_p": survival.permuted_logrank(rows, reference),
         **ratio.columns("hazard_ratio"),
         "hazard_ratio_reason": reason or None,
         **difference.columns("rmst_difference"),
         "pair_horizon": horizon,
         # Of the two kinds of n the larger: one test that could decide is enough.
-        "smallest_p": min((smallest_p(*n) for n in (judged, watched) if all(n)), default=None),
+        "smallest_p": min((stats.smallest_p(*n) for n in (judged, watched) if all(n)), default=None),
     }
 
 
@@ -279,7 +261,7 @@ def by_algorithm(runs: pd.DataFrame) -> pd.DataFrame:
             "arms": list(dict.fromkeys(rows["arm"])),
             "conditions": rows["condition"].nunique(),
             "pooled_runs": len(rows),
-            **interquartile_mean([one["final_success"] for _, one in rows.groupby("condition")]).columns(
+            **stats.interquartile_mean([one["final_success"] for _, one in rows.groupby("condition")]).columns(
                 "pooled_final_iqm"
             ),
         }

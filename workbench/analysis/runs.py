@@ -140,13 +140,6 @@ def settings(config: str | None, slots: str | None) -> dict[str, Any]:
     return {key: v for key, v in own.items() if key.split(".")[0] not in ("algorithm", "slots")} | chosen | parts
 
 
-# Which slots and settings a change may touch.
-OPTIMISER = ("learn.policy.", "slot.clip.")  # what an ordinary cure changes: step size, its norm, the clip itself
-CREDIT = ("slot.advantage.", "critic", "group_size", "learn.group_size")  # what tells a critic from group advantages
-OFF_POLICY = ("learn.epochs", "learn.staleness")
-RATIO, STABILISER = ("slot.ratio.",), ("slot.stabilise.",)
-
-
 @dataclass(frozen=True)
 class Design:
     """An arm with its settings by dotted key; those of its algorithm's slots as slot.SLOT.OPTION."""
@@ -248,7 +241,6 @@ def pooled(experiments: Sequence[Results]) -> pd.DataFrame:
 
 
 # Recorded runs, to judge them again
-
 
 JUDGED = ("outcome", "collapse_step", "onset_low", "onset_high", "detection_step", "peak_success", "final_success")
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-ALPHA = 0.05
+ALPHA, LEVEL = 0.05, 0.95
 RESAMPLES = 10_000  # the ends of the interval then move by less than a hundredth of its width from seed to seed
 MOST = 60  # seeds per arm up to which `seeds_for_fisher` looks
 EXACT, DRAWS = 7, 1000  # `bands` counts every resample of up to 7 seeds (1716 of them), and draws so many beyond
@@ -64,22 +64,16 @@ def p_value(value: float | None) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
 
 
-def clopper_pearson(count: int, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Exact interval of a proportion from `count` successes in `n` trials (Clopper and Pearson 1934), fractions.
-
-    Raises ValueError unless 0 <= count <= n and n >= 1.
-    """
+def clopper_pearson(count: int, n: int) -> tuple[float, float]:
+    """Exact interval of a proportion (Clopper and Pearson 1934); ValueError unless 0 <= count <= n and n >= 1."""
     from scipy.stats import binomtest
 
-    found = binomtest(count, n).proportion_ci(level, method="exact")
+    found = binomtest(count, n).proportion_ci(LEVEL, method="exact")
     return float(found.low), float(found.high)
 
 
 def fisher_exact(collapsed_a: int, n_a: int, collapsed_b: int, n_b: int) -> float:
-    """Two-sided p-value that two arms collapse equally often (Fisher's exact test on the 2 x 2 table of counts).
-
-    Raises ValueError unless each count lies between 0 and its n.
-    """
+    """Two-sided p-value of Fisher's exact test that two arms collapse equally often; ValueError for bad counts."""
     from scipy.stats import fisher_exact as exact
 
     return float(exact([[collapsed_a, n_a - collapsed_a], [collapsed_b, n_b - collapsed_b]]).pvalue)
@@ -107,7 +101,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
-def mean_interval(values: Sequence[float] | pd.Series, level: float = 0.95) -> Estimate:
+def mean_interval(values: Sequence[float] | pd.Series) -> Estimate:
     """Mean, its Student-t interval and the two-sided t-test of 0; of differences within seeds the paired t-test.
 
     None without a value; no interval for one, no p-value where the values do not vary.
@@ -119,12 +113,12 @@ def mean_interval(values: Sequence[float] | pd.Series, level: float = 0.95) -> E
     if mean is None or n < 2:
         return Estimate(mean)
     error = math.sqrt(sum((v - mean) ** 2 for v in values) / (n - 1) / n)
-    half = float(t.ppf(0.5 + level / 2, n - 1)) * error
+    half = float(t.ppf(0.5 + LEVEL / 2, n - 1)) * error
     p = 2 * float(t.sf(abs(mean) / error, n - 1)) if error > 1e-12 else None
     return Estimate(mean, mean - half, mean + half, p)
 
 
-def interquartile_mean(strata: Sequence[Sequence[float] | pd.Series], level: float = 0.95) -> Estimate:
+def interquartile_mean(strata: Sequence[Sequence[float] | pd.Series]) -> Estimate:
     """Mean of all values pooled without the lowest and the highest floor(n / 4), as in rliable, with its interval.
 
     The percentile interval of a bootstrap that resamples inside each stratum (a condition or a task with its seeds),
@@ -144,13 +138,13 @@ def interquartile_mean(strata: Sequence[Sequence[float] | pd.Series], level: flo
         return np.asarray(trim_mean(np.concatenate(samples, axis=axis), 0.25, axis=axis))
 
     stream = np.random.default_rng(0)
-    found = bootstrap(known, pooled, n_resamples=RESAMPLES, confidence_level=level, method="percentile", rng=stream)
+    found = bootstrap(known, pooled, n_resamples=RESAMPLES, confidence_level=LEVEL, method="percentile", rng=stream)
     # Interpolated between equal values, the lower end can come out one rounding above the upper.
     low, high = sorted(map(float, found.confidence_interval))
     return Estimate(middle, low, high)
 
 
-def paired_proportions(both: int, first: int, second: int, neither: int, level: float = 0.95) -> Estimate:
+def paired_proportions(both: int, first: int, second: int, neither: int) -> Estimate:
     """Difference of two proportions of the same n pairs, with Newcombe's score interval (1998, method 10).
 
     d = (first - second) / n, where `first` pairs have the event in the first arm only. Low = d - sqrt(a^2 - 2 phi a b
@@ -159,7 +153,7 @@ def paired_proportions(both: int, first: int, second: int, neither: int, level: 
     from scipy.stats import binomtest
 
     n, ones, twos = both + first + second + neither, both + first, both + second
-    one, two = (binomtest(k, n).proportion_ci(level, method="wilson") for k in (ones, twos))
+    one, two = (binomtest(k, n).proportion_ci(LEVEL, method="wilson") for k in (ones, twos))
     scale = math.sqrt(ones * (n - ones) * twos * (n - twos))
     cross = both * neither - first * second
     # Newcombe's continuity correction of a positive correlation.
@@ -259,7 +253,7 @@ def detectable(seeds: int, incidence: float, power: float = 0.8, alpha: float = 
 # Bands of curves: the interquartile mean at thousands of points, by weights of the sorted seeds
 
 
-def bands(values: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:
+def bands(values: pd.DataFrame) -> pd.DataFrame:
     """One row per `arm` and `bucket` of `values` (a row per seed with `mean`, `low`, `high`; further columns ignored).
 
     `middle` = interquartile mean of the seeds' `mean`; [`lower`, `upper`] = its percentile bootstrap interval over
@@ -273,7 +267,7 @@ def bands(values: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:
         first, found = np.cumsum(n) - n, np.full((3, len(n)), np.nan)
         for size in np.unique(n):
             at = np.flatnonzero(n == size)
-            found[:, at] = _intervals(rows["mean"].to_numpy()[first[at][:, None] + np.arange(size)], level)
+            found[:, at] = _intervals(rows["mean"].to_numpy()[first[at][:, None] + np.arange(size)])
         points[["middle", "lower", "upper"]] = found.T
         points.insert(0, "arm", arm)
         parts.append(points)
@@ -281,7 +275,7 @@ def bands(values: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=names)
 
 
-def _intervals(seeds: np.ndarray, level: float) -> np.ndarray:
+def _intervals(seeds: np.ndarray) -> np.ndarray:
     """Interquartile mean and its interval of each row of `seeds` (points, n), ascending; (3, points)."""
     n = seeds.shape[1]
     middle = seeds @ _weights(np.ones((1, n)))[0]
@@ -292,7 +286,7 @@ def _intervals(seeds: np.ndarray, level: float) -> np.ndarray:
     order = np.argsort(drawn, axis=1)
     below = np.cumsum(chance[order], axis=1)
     ends = []
-    for quantile in ((1 - level) / 2, 1 - (1 - level) / 2):
+    for quantile in ((1 - LEVEL) / 2, 1 - (1 - LEVEL) / 2):
         place = np.minimum((below < quantile - 1e-12).sum(axis=1), drawn.shape[1] - 1)
         ends.append(np.take_along_axis(drawn, np.take_along_axis(order, place[:, None], 1), 1)[:, 0])
     return np.stack([middle, *ends])

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.claims import COLLAPSE, NOT_SUPPORTED, SUPPORTED, Verdict, effect, named
+from workbench.analysis.claims import Verdict, effect, named
+from workbench.analysis.evidence import COLLAPSE, NOT_SUPPORTED, SUPPORTED
 from workbench.analysis.results import SERIES
 from workbench.analysis.survival import curve, observed
 from workbench.app import theme

@@ -1,0 +1,255 @@
+"""Two arms, seed by seed: how often they collapse, by what factor a measurement differs, and the rule of a verdict."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from workbench.analysis import stats
+from workbench.analysis.runs import KEPT, NOT_DEAD, Design, survived
+from workbench.analysis.stats import ALPHA, holm
+from workbench.spec import UNDECIDED as UNDECIDED_RUN
+
+SUPPORTED, NOT_SUPPORTED, UNDECIDED = "supported", "not supported", "undecided at this power"
+TOO_FEW, NOT_TESTED = "too few seeds", "not tested here"
+MIN_SEEDS = 5  # nothing is said of fewer
+
+COLLAPSE, FACTOR, SHIFT = "collapse", "factor", "shift"
+# What is measured -> no effect, and the least effect that matters: half of the runs are no more to collapse, a quarter
+# more of a measurement, half a doubling of the searched setting (a factor of 1.41).
+MEASURES = {COLLAPSE: (0.0, 0.5), FACTOR: (1.0, 1.25), SHIFT: (0.0, 0.5)}
+SHARES = (0.75, 0.25)  # a difference that matters, at which the power of Fisher's test is stated
+WINDOW = 5  # steps right before the onset, and as many before these
+LEAST = 2  # values that a window needs
+
+
+@dataclass(frozen=True)
+class Control:
+    """An arm that offers another explanation: its own collapses with their 95 % interval, of as many seeds."""
+
+    arm: str
+    collapsed: int
+    n: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One hypothesis about two arms with its verdict; effect, interval and test are None below MIN_SEEDS.
+
+    `more` is the arm in which the claim expects more: collapses, clipping, growth, a boundary further up. effect: by
+    `measure` collapses of `more` minus those of `less` as shares of runs, the factor of `more` over `less`, or the
+    doublings between their boundaries; in_favour: seeds on the claim's side of none; counts: collapses of `more` and of
+    `less`; smallest_p: what the test gives where `less` does all that the claim expects of it, None where no p-value
+    could rule an effect out; deviation: of the log factors, in nats; left_out: seeds that one arm has and no pair could
+    use; reading: of the paper, that ran. p_holm is corrected over all hypotheses of the report; power: probability that
+    so many seeds show an effect that matters, at alpha over the number of hypotheses; needed: seeds per arm with which
+    it is 80 %, for collapses.
+    """
+
+    measure: str
+    more: str
+    less: str
+    seeds: int
+    detail: str = ""
+    counts: tuple[int, int] | None = None
+    effect: float | None = None
+    low: float | None = None
+    high: float | None = None
+    in_favour: int = 0
+    p: float | None = None
+    smallest_p: float | None = None
+    deviation: float = 0.0
+    left_out: int = 0
+    controls: tuple[Control, ...] = ()
+    reading: str = ""
+    claim: str = ""
+    p_holm: float | None = None
+    decidable: bool = False
+    power: float | None = None
+    needed: int | None = None
+    verdict: str = TOO_FEW
+
+
+# Comparing two arms
+
+
+def finished(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the finished runs, one per arm and seed: of several the first that was judged."""
+    over = runs[runs["status"] == "finished"]
+    order = over.assign(undecided=over["outcome"].isna()).sort_values(["undecided", "run_id"]).index
+    return over.loc[order].drop_duplicates(["arm", "seed"])
+
+
+def judged(runs: pd.DataFrame, survival: str = NOT_DEAD) -> pd.DataFrame:
+    """Return the finished runs that can be called survivors or not, with `dead`; one per arm and seed.
+
+    A run that never learned cannot fall: it is no evidence of either, nor is one that is too short for the rule or was
+    falling at its end. With KEPT, a run that never learned or lost some of it is no survivor.
+    """
+    over = finished(runs)
+    neither = UNDECIDED_RUN if survival == KEPT else ("no_learning", *UNDECIDED_RUN)
+    over = over[over["outcome"].notna() & ~over["outcome"].isin(neither)]
+    return over.assign(dead=~survived(over["outcome"], survival))
+
+
+def collapses(over: pd.DataFrame, more: str, less: str) -> Comparison:
+    """Compare collapses on the seeds that both arms have; `over` as `judged` gives it.
+
+    The test is Fisher's, which ignores the pairing and is therefore conservative where seeds make runs alike; an exact
+    test within pairs could not reach 0.05 below six seeds whatever happens.
+    """
+    dead = over.pivot(index="seed", columns="arm", values="dead").reindex(columns=[more, less])
+    both = dead.dropna()
+    n, left_out = len(both), int(dead.notna().any(axis=1).sum()) - len(both)
+    if n < MIN_SEEDS:
+        return Comparison(COLLAPSE, more, less, n, left_out=left_out)
+    one, other = (both[arm].to_numpy(bool) for arm in (more, less))
+    first, a, b = int((one & ~other).sum()), int(one.sum()), int(other.sum())
+    found = stats.paired_proportions(
+        int((one & other).sum()), first, int((other & ~one).sum()), int((~one & ~other).sum())
+    )
+    return Comparison(
+        COLLAPSE, more, less, n, f"{a}/{n} against {b}/{n}", (a, b), found.value, found.low, found.high, first,
+        stats.fisher_exact(a, n, b, n), stats.fisher_exact(a, n, 0, n), left_out=left_out,
+    )  # fmt: skip
+
+
+def of_factors(logs: Mapping[Any, float], more: str, less: str, detail: str = "", left_out: int = 0) -> Comparison:
+    """Compare by the logarithms of the factors within seeds: geometric mean, t-interval and paired t-test on logs."""
+    values = [logs[seed] for seed in sorted(logs)]
+    n, found = len(values), stats.mean_interval(values)
+    if n < MIN_SEEDS:
+        return Comparison(FACTOR, more, less, n, left_out=left_out)
+    effect, low, high = (math.exp(max(-500.0, min(500.0, v or 0.0))) for v in (found.value, found.low, found.high))
+    return Comparison(
+        FACTOR, more, less, n, detail, None, effect, low, high, sum(v > 0 for v in values), found.p, 0.0,
+        float(np.std(values, ddof=1)), left_out,
+    )  # fmt: skip
+
+
+def control(over: pd.DataFrame, arm: str, seeds: Sequence[Any]) -> Control | None:
+    """Return the collapses of an arm on these seeds; None below MIN_SEEDS."""
+    mine = over[(over["arm"] == arm) & over["seed"].isin(list(seeds))]
+    return Control(arm, int(mine["dead"].sum()), len(mine)) if len(mine) >= MIN_SEEDS else None
+
+
+def mean_between(run: Mapping[Hashable, Any], name: str, first: float, last: float) -> float | None:
+    """Mean of the finite values of a curve in the steps [first, last); None with fewer than LEAST of them."""
+    step, values = (np.asarray(run.get(key), dtype=float) for key in ("step", f"{name}_curve"))
+    if values.ndim == 0 or step.shape != values.shape:
+        return None
+    inside = values[(step >= first) & (step < last) & np.isfinite(values)]
+    return float(inside.mean()) if len(inside) >= LEAST else None
+
+
+def log_factor(over: float | None, under: float | None) -> float | None:
+    """log(over / under); None unless both are measured and positive."""
+    return math.log(over / under) if over is not None and under is not None and over > 0 and under > 0 else None
+
+
+def growth(run: Mapping[Hashable, Any], name: str, onset: float) -> float | None:
+    """Log of the mean over the WINDOW steps before `onset` over that of the WINDOW steps before these."""
+    late = mean_between(run, name, onset - WINDOW, onset)
+    return log_factor(late, mean_between(run, name, onset - 2 * WINDOW, onset - WINDOW))
+
+
+def while_up(over: pd.DataFrame, name: str, more: str, less: str) -> Comparison:
+    """Factor of a curve's mean in arm `more` over `less`, within seeds, over the steps before either collapses."""
+    one, other = ({r["seed"]: r for r in over[over["arm"] == arm].to_dict("records")} for arm in (more, less))
+    logs, means = {}, []
+    for seed in set(one) & set(other):
+        end = min(float(one[seed]["time"]), float(other[seed]["time"]))
+        a, b = (mean_between(run[seed], name, 0, end) for run in (one, other))
+        if (value := log_factor(a, b)) is not None:
+            logs[seed] = value
+            means.append((a or 0.0, b or 0.0))
+    detail = "{} {:.3g} against {:.3g}".format(name, *np.mean(means, axis=0)) if means else ""
+    return of_factors(logs, more, less, detail, len(set(one) | set(other)) - len(logs))
+
+
+def before_collapse(over: pd.DataFrame, arms: Mapping[str, Design], name: str) -> Comparison | None:
+    """Growth of a curve before collapses of off-policy runs, over its growth at the same steps in runs that stay up.
+
+    The runs that stay up share seed, epochs, staleness and kind of advantage with the run that collapses; growths are
+    averaged within seeds, which are the replicates. None where no run collapsed with the curve measured.
+    """
+    rows = [r for r in over.to_dict("records") if r["arm"] in arms and arms[r["arm"]].off_policy]
+    fell = [r for r in rows if r["dead"] and not pd.isna(r["collapse_step"])]
+    grown: dict[Any, list[float]] = defaultdict(list)
+    measured, compared = False, []
+    for run in fell:
+        onset, seed = float(run["collapse_step"]), run["seed"]
+        up = [
+            growth(other, name, onset)
+            for other in rows
+            if other["seed"] == seed and not other["dead"] and float(other["time"]) >= onset
+            and _alike(arms[other["arm"]], arms[run["arm"]])
+        ]  # fmt: skip
+        mine, theirs = growth(run, name, onset), [value for value in up if value is not None]
+        measured = measured or mine is not None
+        if mine is not None and theirs:
+            usual = sum(theirs) / len(theirs)
+            grown[seed].append(mine - usual)
+            compared.append((mine, usual))
+    if not measured:
+        return None
+    detail = ""
+    if compared:
+        mine, usual = (math.exp(v) for v in np.mean(compared, axis=0))
+        detail = f"x {mine:.3g} in {len(compared)} runs, against x {usual:.3g}"
+    logs = {seed: sum(values) / len(values) for seed, values in grown.items()}
+    left_out = len({run["seed"] for run in fell} - set(grown))
+    return of_factors(logs, f"growth of {name} before a collapse", "its growth in runs that stay up", detail, left_out)
+
+
+def _alike(a: Design, b: Design) -> bool:
+    keys = ("learn.epochs", "learn.staleness", "critic", "slot.advantage.kind")
+    return all(a.settings.get(key) == b.settings.get(key) for key in keys)
+
+
+# The rule
+
+
+def judge(found: Sequence[Comparison]) -> list[Comparison]:
+    """Return each comparison with its verdict, its p-value corrected over all of them (Holm)."""
+    ps = [one.p for one in found]
+    family = sum(p is not None for p in ps)
+    rows = []
+    for i, (one, p) in enumerate(zip(found, holm(ps), strict=True)):
+        if one.effect is None or one.high is None:
+            rows.append(one)
+            continue
+        none, matters = MEASURES[one.measure]
+        best = holm([*ps[:i], one.smallest_p if one.p is not None else None, *ps[i + 1 :]])[i]
+        decidable = best is not None and best <= ALPHA
+        verdict = UNDECIDED
+        if p is not None and p <= ALPHA:
+            verdict = SUPPORTED if one.effect > none else NOT_SUPPORTED
+        elif decidable and one.high < matters:  # only a test that could have shown the effect says something here
+            verdict = NOT_SUPPORTED
+        power, needed = _power(one, ALPHA / max(family, 1))
+        rows.append(replace(one, p_holm=p, decidable=decidable, power=power, needed=needed, verdict=verdict))
+    return rows
+
+
+def _power(one: Comparison, alpha: float) -> tuple[float | None, int | None]:
+    if one.measure == COLLAPSE:
+        return stats.power_of_fisher(one.seeds, *SHARES, alpha), stats.seeds_for_fisher(*SHARES, alpha)
+    if one.measure == FACTOR:
+        return stats.power_of_t(one.seeds, one.deviation, math.log(MEASURES[FACTOR][1]), alpha), None
+    return None, None
+
+
+def together(verdicts: Sequence[str]) -> str:
+    """Return the verdict of a claim whose hypotheses must all hold."""
+    if not verdicts:
+        return NOT_TESTED
+    if NOT_SUPPORTED in verdicts:
+        return NOT_SUPPORTED
+    return verdicts[0] if len(set(verdicts)) == 1 else UNDECIDED
