@@ -15,26 +15,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.analysis import stats
-from workbench.analysis.evidence import (
-    COLLAPSE,
-    FACTOR,
-    MEASURES,
-    MIN_SEEDS,
-    NOT_TESTED,
-    SHARES,
-    SHIFT,
-    TOO_FEW,
-    Comparison,
-    before_collapse,
-    collapses,
-    control,
-    finished,
-    judge,
-    judged,
-    together,
-    while_up,
-)
+from workbench.analysis import evidence, stats
+from workbench.analysis.evidence import COLLAPSE, FACTOR, MEASURES, MIN_SEEDS, NOT_TESTED, SHIFT, TOO_FEW, Comparison
 from workbench.analysis.region import Landscape, areas, estimate, heights
 from workbench.analysis.runs import KEPT, NOT_DEAD, Design, designs, pairs, settings
 from workbench.analysis.stats import ALPHA, MOST, p_value, percent
@@ -58,9 +40,9 @@ class Arms:
 
     def collapses(self, more: Design, less: Design, controls: Sequence[Design] = ()) -> Comparison:
         """Compare two arms; each control counts on the seeds of the pair."""
-        found = collapses(self.counted, more.arm, less.arm)
+        found = evidence.collapses(self.counted, more.arm, less.arm)
         mine, theirs = (set(self.counted.loc[self.counted["arm"] == d.arm, "seed"]) for d in (more, less))
-        counted = (control(self.counted, d.arm, sorted(mine & theirs)) for d in controls)
+        counted = (evidence.control(self.counted, d.arm, sorted(mine & theirs)) for d in controls)
         return replace(found, controls=tuple(c for c in counted if c is not None), reading=less.reading)
 
     def controlled(self, more: Design, less: Design) -> Comparison:
@@ -69,7 +51,7 @@ class Arms:
 
     def clipping(self, more: Design, less: Design) -> Comparison:
         """Compare the clip fractions of two arms while both are up."""
-        return while_up(self.done, "clip_frac", more.arm, less.arm)
+        return evidence.while_up(self.done, "clip_frac", more.arm, less.arm)
 
     def ordinary(self, reference: Design) -> list[Design]:
         """Arms that change an ordinary thing of the reference: its optimizer, its clip, or turns into placebo turns."""
@@ -121,7 +103,7 @@ def both_cures(arms: Arms) -> Iterator[Comparison]:
 
 def grows(arms: Arms, name: str) -> Iterator[Comparison]:
     """A curve before collapses, against the same steps of runs that stay up."""
-    if found := before_collapse(arms.over, {d.arm: d for d in arms.designs}, name):
+    if found := evidence.before_collapse(arms.over, {d.arm: d for d in arms.designs}, name):
         yield found
 
 
@@ -192,18 +174,18 @@ def verdicts(runs: pd.DataFrame, survival: str = NOT_DEAD) -> list[Verdict]:
 
     A claim has a verdict for each reading of the paper that ran. `survival` is the reading of who survived.
     """
-    arms = Arms(designs(runs), finished(runs), judged(runs), judged(runs, survival))
+    arms = Arms(designs(runs), evidence.finished(runs), evidence.judged(runs), evidence.judged(runs, survival))
     hypotheses: list[Comparison] = []
     for claim in CLAIMS:
         once = {(c.measure, c.more, c.less): replace(c, claim=claim.letter) for c in claim.hypotheses(arms)}
         hypotheses += once.values()
-    rows = judge(hypotheses)
+    rows = evidence.judge(hypotheses)
     found = []
     for claim in CLAIMS:
         mine = [row for row in rows if row.claim == claim.letter]
         for reading in dict.fromkeys(row.reading for row in mine) or [""]:
             part = tuple(row for row in mine if row.reading == reading)
-            found.append(Verdict(claim, part, together([row.verdict for row in part]), reading))
+            found.append(Verdict(claim, part, evidence.together([row.verdict for row in part]), reading))
     return found
 
 
@@ -247,7 +229,7 @@ def _because(verdict: Verdict) -> str:
             also = f"; as rare with {'; '.join(equal)}" if equal else ""
             parts.append(f"{named(one)}: {effect(one)}, {one.seeds} seeds{also}")
         elif not many:
-            parts.append(f"{named(one)}: {one.seeds} of the {MIN_SEEDS} shared seeds that it takes{_left(one)}")
+            parts.append(f"{named(one)}: {one.seeds} of the {MIN_SEEDS} shared seeds that it takes{one.left}")
     return ". ".join(parts) + "."
 
 
@@ -260,7 +242,7 @@ def hypotheses(found: Sequence[Verdict], kept: Sequence[Verdict] = ()) -> pd.Dat
             "compared": named(one),
             "found": one.detail,
             "effect, 95 % interval": effect(one),
-            "seeds in favour": f"{one.in_favour} of {one.seeds}{_left(one)}",
+            "seeds in favour": f"{one.in_favour} of {one.seeds}{one.left}",
             "p (Holm)": tested(one),
             "so many seeds could show": _could(one),
             "verdict": one.verdict,
@@ -273,14 +255,10 @@ def hypotheses(found: Sequence[Verdict], kept: Sequence[Verdict] = ()) -> pd.Dat
 
 
 def _kept(one: Comparison | None) -> dict[str, str]:
-    cells = ["-", "-"]
+    cells = ["-", "-", "-" if one is None else one.verdict]
     if one is not None and one.measure == COLLAPSE:
-        cells = [f"{effect(one)}, {one.detail}" if one.detail else effect(one), tested(one)]
-    return {
-        f"{KEPT}: effect": cells[0],
-        f"{KEPT}: p (Holm)": cells[1],
-        f"verdict if {KEPT}": "-" if one is None else one.verdict,
-    }
+        cells[:2] = f"{effect(one)}, {one.detail}" if one.detail else effect(one), tested(one)
+    return dict(zip((f"{KEPT}: effect", f"{KEPT}: p (Holm)", f"verdict if {KEPT}"), cells, strict=True))
 
 
 def controls(found: Sequence[Verdict]) -> pd.DataFrame:
@@ -322,10 +300,6 @@ def tested(one: Comparison) -> str:
     return f"{p_value(one.p)} ({p_value(one.p_holm)})"
 
 
-def _left(one: Comparison) -> str:
-    return f" ({one.left_out} left out)" if one.left_out else ""
-
-
 def _could(one: Comparison) -> str:
     power = "power -" if one.power is None else f"power {percent(one.power)}"
     if one.measure != COLLAPSE:
@@ -336,7 +310,7 @@ def _could(one: Comparison) -> str:
 
 def rule() -> str:
     """Return the rule in words."""
-    a, b = map(percent, SHARES)
+    a, b = map(percent, evidence.SHARES)
     factor = MEASURES[FACTOR][1]
     return (
         "Supported: the effect goes the claim's way and p, after Holm's correction over all hypotheses here, is at "
@@ -376,7 +350,7 @@ def shifts(landscape: Landscape, runs: pd.DataFrame) -> list[Comparison]:
         own = settings(*known.loc[run]) if run in known.index else {}
         if own:
             designs.append(Design(str(name), {key: value for key, value in own.items() if key not in apart}))
-    return judge([_shift(landscape, *hypothesis) for hypothesis in _pairs_of_areas(designs)])
+    return evidence.judge([_shift(landscape, *hypothesis) for hypothesis in _pairs_of_areas(designs)])
 
 
 def _pairs_of_areas(designs: Sequence[Design]) -> Iterator[tuple[str, Design, Design]]:
@@ -429,7 +403,9 @@ def _mean(landscape: Landscape, drawn: dict[float, np.ndarray]) -> np.ndarray:
 
 def area_verdicts(found: Sequence[Comparison]) -> dict[str, str]:
     """Letter of a claim -> the verdict of all its hypotheses together."""
-    return {letter: together([one.verdict for one in found if one.claim == letter]) for letter in AREA_SENTENCES}
+    return {
+        letter: evidence.together([one.verdict for one in found if one.claim == letter]) for letter in AREA_SENTENCES
+    }
 
 
 def readable_shifts(found: Sequence[Comparison], kept: Sequence[Comparison]) -> pd.DataFrame:

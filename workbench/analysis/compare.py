@@ -44,10 +44,10 @@ def summarise(frame: pd.DataFrame) -> pd.DataFrame:
     are means over seeds of each run's own, `grad_norm_max` is the largest of all updates; all three are NULL for runs
     without columns of updates (`outcomes`).
     """
-    return pd.DataFrame([_arm(str(arm), rows) for arm, rows in frame.groupby("arm", sort=False)])
+    return pd.DataFrame([_summed(str(arm), rows) for arm, rows in frame.groupby("arm", sort=False)])
 
 
-def _arm(arm: str, rows: pd.DataFrame) -> dict[str, Any]:
+def _summed(arm: str, rows: pd.DataFrame) -> dict[str, Any]:
     over = rows[rows["status"] == "finished"]
     known = over[over["outcome"].notna()]
     judged = known[~known["outcome"].isin(UNDECIDED)]

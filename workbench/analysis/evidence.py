@@ -27,6 +27,7 @@ MEASURES = {COLLAPSE: (0.0, 0.5), FACTOR: (1.0, 1.25), SHIFT: (0.0, 0.5)}
 SHARES = (0.75, 0.25)  # a difference that matters, at which the power of Fisher's test is stated
 WINDOW = 5  # steps right before the onset, and as many before these
 LEAST = 2  # values that a window needs
+ALIKE = ("learn.epochs", "learn.staleness", "critic", "slot.advantage.kind")  # of runs whose curves are compared
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,11 @@ class Comparison:
     power: float | None = None
     needed: int | None = None
     verdict: str = TOO_FEW
+
+    @property
+    def left(self) -> str:
+        """The seeds left out, in words."""
+        return f" ({self.left_out} left out)" if self.left_out else ""
 
 
 # Comparing two arms
@@ -185,13 +191,10 @@ def before_collapse(over: pd.DataFrame, arms: Mapping[str, Design], name: str) -
     measured, compared = False, []
     for run in fell:
         onset, seed = float(run["collapse_step"]), run["seed"]
-        up = [
-            growth(other, name, onset)
-            for other in rows
-            if other["seed"] == seed and not other["dead"] and float(other["time"]) >= onset
-            and _alike(arms[other["arm"]], arms[run["arm"]])
-        ]  # fmt: skip
-        mine, theirs = growth(run, name, onset), [value for value in up if value is not None]
+        up = (r for r in rows if r["seed"] == seed and not r["dead"] and float(r["time"]) >= onset)
+        up = (r for r in up if arms[r["arm"]].agrees(arms[run["arm"]], ALIKE))
+        mine = growth(run, name, onset)
+        theirs = [value for r in up if (value := growth(r, name, onset)) is not None]
         measured = measured or mine is not None
         if mine is not None and theirs:
             usual = sum(theirs) / len(theirs)
@@ -206,11 +209,6 @@ def before_collapse(over: pd.DataFrame, arms: Mapping[str, Design], name: str) -
     logs = {seed: sum(values) / len(values) for seed, values in grown.items()}
     left_out = len({run["seed"] for run in fell} - set(grown))
     return of_factors(logs, f"growth of {name} before a collapse", "its growth in runs that stay up", detail, left_out)
-
-
-def _alike(a: Design, b: Design) -> bool:
-    keys = ("learn.epochs", "learn.staleness", "critic", "slot.advantage.kind")
-    return all(a.settings.get(key) == b.settings.get(key) for key in keys)
 
 
 # The rule

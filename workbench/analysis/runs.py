@@ -44,10 +44,7 @@ def runs(reader: Reader, experiment: str, run_ids: Sequence[str] | None = None) 
 
 
 def with_updates(reader: Reader, experiment: str, frame: pd.DataFrame) -> pd.DataFrame:
-    """`frame` (run_id) with clip_frac (mean over a run's updates), grad_norm_median and grad_norm_max.
-
-    Reads every update of the experiment: no roll-up holds a median.
-    """
+    """`frame` (run_id) with clip_frac (mean over a run's updates), grad_norm_median and grad_norm_max."""
     return frame.merge(reader.query(_UPDATES, [experiment]), on="run_id", how="left")
 
 
@@ -199,6 +196,10 @@ class Design:
     def fits(self, wanted: Mapping[str, Any]) -> bool:
         """Whether it has these properties: `{"ratio": "turn", "stabilised": False}`."""
         return all(getattr(self, name) == value for name, value in wanted.items())
+
+    def agrees(self, other: Design, keys: Sequence[str]) -> bool:
+        """Whether both have the same value of these keys."""
+        return all(self.settings.get(key) == other.settings.get(key) for key in keys)
 
     def only_in(self, other: Design, keys: Sequence[str]) -> bool:
         """Whether the two differ, and in nothing but `keys` (a key, or the beginning of one that ends in a dot)."""
