@@ -342,14 +342,12 @@ def shifts(landscape: Landscape, runs: pd.DataFrame) -> list[Comparison]:
     """
     if len({piece for _, piece in landscape.parts}) > 1:
         return []
-    first = landscape.runs.drop_duplicates("series").set_index("series")["run_id"]
-    known = runs.set_index("run_id")[["config", "slots"]]
+    known = landscape.runs[["series", "run_id"]].drop_duplicates("series").merge(runs, on="run_id")
     apart = (landscape.settings.along, landscape.across)  # searched and conditions: no part of what an arm is
     designs = []
-    for name, run in first.items():
-        own = settings(*known.loc[run]) if run in known.index else {}
-        if own:
-            designs.append(Design(str(name), {key: value for key, value in own.items() if key not in apart}))
+    for name, config, slots in zip(known["series"], known["config"], known["slots"], strict=True):
+        if own := settings(config, slots):
+            designs.append(Design(name, {key: value for key, value in own.items() if key not in apart}))
     return evidence.judge([_shift(landscape, *hypothesis) for hypothesis in _pairs_of_areas(designs)])
 
 

@@ -56,13 +56,6 @@ def _summed(arm: str, rows: pd.DataFrame) -> dict[str, Any]:
     stopped = over[over["steps"] < over["planned"]]
     updates = over.reindex(columns=["clip_frac", "grad_norm_median", "grad_norm_max"]).astype(float)
     peak, final = (over[name].dropna() for name in ("peak_success", "final_success"))
-    measured = {
-        "onset": dead["collapse_step"].dropna().median(),
-        "clip_frac": updates["clip_frac"].mean(),
-        "grad_norm_median": updates["grad_norm_median"].mean(),
-        "grad_norm_max": updates["grad_norm_max"].max(),
-    }
-    steps, planned = stopped["steps"], stopped["planned"].max()
     return {
         "arm": arm,
         "algorithm": rows["algorithm"].iloc[0],
@@ -73,13 +66,16 @@ def _summed(arm: str, rows: pd.DataFrame) -> dict[str, Any]:
         **stats.mean_interval(peak).cut(0, 1).columns("peak"),
         **stats.mean_interval(final).cut(0, 1).columns("final"),
         **collapsed.columns("collapsed"),
-        **{name: _or_none(value) for name, value in measured.items()},
+        "onset": _or_none(dead["collapse_step"].dropna().median()),
+        "clip_frac": _or_none(updates["clip_frac"].mean()),
+        "grad_norm_median": _or_none(updates["grad_norm_median"].mean()),
+        "grad_norm_max": _or_none(updates["grad_norm_max"].max()),
         **stats.interquartile_mean([peak]).columns("peak_iqm"),
         **stats.interquartile_mean([final]).columns("final_iqm"),
         "stopped": len(stopped),
-        "steps_min": _or_none(steps.min()),
-        "steps_max": _or_none(steps.max()),
-        "planned": _or_none(planned),
+        "steps_min": _or_none(stopped["steps"].min()),
+        "steps_max": _or_none(stopped["steps"].max()),
+        "planned": _or_none(stopped["planned"].max()),
     }
 
 
@@ -111,22 +107,19 @@ def answer(frame: pd.DataFrame) -> str:
             f"With {seeds}, an arm that never collapsed may still do so in up to {percent(fewest['collapsed_high'])} "
             "of runs (95 % Clopper-Pearson)."
         )
+    if falling := [f"{row['arm']} {row['falling']} of {row['n']}{_worst(row)}" for row in rows if row["falling"]]:
+        sentences.append(
+            f"Down at the end, too late for the collapse rule, and left out of these counts{_few(falling)}."
+        )
+    if never := _counted(rows, "no_learning"):
+        sentences.append(f"Did not rise above their start, which is not stability{_few(never)}.")
+    if mild := _counted(rows, "mild"):
+        sentences.append(f"Lost some success without collapsing{_few(mild)}.")
+    if unfinished := [f"{row['arm']} {row['n']} of {row['runs']}" for row in rows if row["n"] < row["runs"]]:
+        sentences.append(f"Not all runs are finished{_few(unfinished)}.")
     short = {row["arm"]: row["n"] - row["judged"] - row["falling"] for row in rows}
-    for title, named in (
-        (
-            "Down at the end, too late for the collapse rule, and left out of these counts",
-            [f"{row['arm']} {row['falling']} of {row['n']}{_worst(row)}" for row in rows if row["falling"]],
-        ),
-        ("Did not rise above their start, which is not stability", _counted(rows, "no_learning")),
-        ("Lost some success without collapsing", _counted(rows, "mild")),
-        (
-            "Not all runs are finished",
-            [f"{row['arm']} {row['n']} of {row['runs']}" for row in rows if row["n"] < row["runs"]],
-        ),
-        ("Finished, but too short for the collapse rule", [f"{arm} {n}" for arm, n in short.items() if n]),
-    ):
-        if named:
-            sentences.append(f"{title}{_few(named)}.")
+    if too_short := [f"{arm} {n}" for arm, n in short.items() if n]:
+        sentences.append(f"Finished, but too short for the collapse rule{_few(too_short)}.")
     if stopped := [f"{row['arm']} {row['stopped']} of {row['n']} ({_stop(row)})" for row in rows if row["stopped"]]:
         sentences.append(
             f"Ended early, so that their final success is that of the step they ended at{_few(stopped, '; ')}. "
@@ -199,43 +192,37 @@ def against(arms: pd.DataFrame, rows: pd.DataFrame, reference: str) -> pd.DataFr
     that even with it no corrected p-value could reach 0.05: no difference seen is then no evidence of none.
     """
     incidence = {row["arm"]: row for row in arms.to_dict(orient="records")}
-    found = [
-        _pair(row, incidence[reference], rows[rows["arm"].isin([arm, reference])])
-        for arm, row in incidence.items()
-        if arm != reference
-    ]
+    theirs, found = incidence.pop(reference), []
+    for arm, mine in incidence.items():
+        pair = rows[rows["arm"].isin([arm, reference])]
+        judged = (int(mine["judged"]), int(theirs["judged"]))
+        watched = (int((pair["arm"] == arm).sum()), int((pair["arm"] == reference).sum()))
+        test, (ratio, reason) = logrank(pair), survival.hazard_ratio(pair, reference)
+        difference, horizon = survival.restricted_mean_difference(pair, reference)
+        counts = [(int(row["collapsed"]), int(row["judged"])) for row in (mine, theirs)] if all(judged) else []
+        found.append(
+            {
+                "arm": arm,
+                "reference": reference,
+                "fisher_p": stats.fisher_exact(*counts[0], *counts[1]) if counts else None,
+                "logrank_chi2": test and test.chi2,
+                "logrank_p": test and test.p,
+                "permuted_p": survival.permuted_logrank(pair, reference),
+                **ratio.columns("hazard_ratio"),
+                "hazard_ratio_reason": reason or None,
+                **difference.columns("rmst_difference"),
+                "pair_horizon": horizon,
+                # Of the two kinds of n the larger: one test that could decide is enough.
+                "smallest_p": min((stats.smallest_p(*n) for n in (judged, watched) if all(n)), default=None),
+            }
+        )
     if not found:
         return pd.DataFrame()
-    frame = pd.DataFrame(found).astype({f"{test}_p": object for test in TESTS})
-    for test in TESTS:
-        frame[f"{test}_holm"] = pd.Series(holm([_or_none(p) for p in frame[f"{test}_p"]]), dtype=object)
+    frame = pd.DataFrame(found).astype({f"{name}_p": object for name in TESTS})
+    for name in TESTS:
+        frame[f"{name}_holm"] = pd.Series(holm([_or_none(p) for p in frame[f"{name}_p"]]), dtype=object)
     best = holm([_or_none(p) for p in frame["smallest_p"]])
     return frame.assign(undecidable=[p is not None and p > ALPHA for p in best])
-
-
-def _pair(mine: Row, theirs: Row, rows: pd.DataFrame) -> dict[str, Any]:
-    arm, reference = mine["arm"], theirs["arm"]
-    judged = (int(mine["judged"]), int(theirs["judged"]))
-    watched = (int((rows["arm"] == arm).sum()), int((rows["arm"] == reference).sum()))
-    test, (ratio, reason) = logrank(rows), survival.hazard_ratio(rows, reference)
-    difference, horizon = survival.restricted_mean_difference(rows, reference)
-    fisher = None
-    if all(judged):
-        fisher = stats.fisher_exact(int(mine["collapsed"]), judged[0], int(theirs["collapsed"]), judged[1])
-    return {
-        "arm": arm,
-        "reference": reference,
-        "fisher_p": fisher,
-        "logrank_chi2": test and test.chi2,
-        "logrank_p": test and test.p,
-        "permuted_p": survival.permuted_logrank(rows, reference),
-        **ratio.columns("hazard_ratio"),
-        "hazard_ratio_reason": reason or None,
-        **difference.columns("rmst_difference"),
-        "pair_horizon": horizon,
-        # Of the two kinds of n the larger: one test that could decide is enough.
-        "smallest_p": min((stats.smallest_p(*n) for n in (judged, watched) if all(n)), default=None),
-    }
 
 
 def by_algorithm(runs: pd.DataFrame) -> pd.DataFrame:

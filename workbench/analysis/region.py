@@ -90,8 +90,8 @@ class Landscape:
 
 def region_file(reader: Reader, experiment: str) -> GridFile | None:
     """Return the recorded grid file of an experiment of kind region; None for any other experiment."""
-    found = reader.query("SELECT toml FROM experiment WHERE experiment = ?", [experiment])
-    return region_of(None if found.empty else found["toml"].iloc[0])
+    found = reader.rows("SELECT toml FROM experiment WHERE experiment = ?", [experiment]).rows
+    return region_of(found[0][0]) if found else None
 
 
 def region_of(text: object) -> GridFile | None:
@@ -271,22 +271,12 @@ def by_series(landscape: Landscape, reference: str | None = None) -> pd.DataFram
         gap = mine - other if mine is not None and other is not None and series != reference else None
         beyond = {edge.beyond for edge in landscape.edges(series, piece).values()} - {""}
         found = estimate(mine, seeds)
-        rows.append(
-            {
-                "series": series,
-                "slice": piece,
-                "algorithm": runs["algorithm"].iloc[0],
-                **found.columns("area"),
-                "share": None if found.value is None else found.value / whole,
-                "beyond": " and ".join(sorted(beyond)),
-                "reference": reference,
-                **estimate(gap, seeds).columns("difference"),
-                **estimate(widths[series, piece], seeds).columns("width"),
-                "runs": len(runs),
-                "minutes": float(runs["seconds"].sum()) / 60,
-                "seeds": int(runs["seed"].nunique()),
-            }
-        )
+        row = {"series": series, "slice": piece, "algorithm": runs["algorithm"].iloc[0], **found.columns("area")}
+        row |= {"share": None if found.value is None else found.value / whole, "beyond": " and ".join(sorted(beyond))}
+        row |= {"reference": reference, **estimate(gap, seeds).columns("difference")}
+        row |= {**estimate(widths[series, piece], seeds).columns("width"), "runs": len(runs)}
+        row |= {"minutes": float(runs["seconds"].sum()) / 60, "seeds": int(runs["seed"].nunique())}
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -330,11 +320,10 @@ def by_point(landscape: Landscape) -> pd.DataFrame:
 
 def readable_series(series: pd.DataFrame) -> pd.DataFrame:
     """Area with interval, share of what was searched, difference to the reference, width: one row an arm."""
-    sliced = bool((series["slice"] != "").any())
     return pd.DataFrame(
         {
             "arm": row["series"],
-            **({"at": row["slice"]} if sliced else {}),
+            **_at(series, row),
             "area (doublings²)": ("~ " if row["beyond"] else "") + spanned(row, "area"),
             "of what was searched": "-" if missing(row["share"]) else percent(row["share"]),
             f"area less that of {row['reference']}": spanned(row, "difference", "+.2f"),
@@ -349,12 +338,16 @@ def readable_series(series: pd.DataFrame) -> pd.DataFrame:
 
 def readable_columns(columns: pd.DataFrame) -> pd.DataFrame:
     """One row an arm, one column a condition: `0.17 [0.15, 0.2]`, `> 1 [0.8, -]` and `< 0.03 [-, 0.04]` beyond."""
-    rows: dict[tuple[str, str], dict[str, Any]] = {}
-    sliced = bool((columns["slice"] != "").any())
+    rows: dict[Arm, dict[str, Any]] = {}
     for row in columns.to_dict(orient="records"):
-        line = {"arm": row["series"], **({"at": row["slice"]} if sliced else {})}
+        line = {"arm": row["series"], **_at(columns, row)}
         rows.setdefault((row["series"], row["slice"]), line)[f"{row['y']:g}"] = edge(row)
     return pd.DataFrame(rows.values()).fillna("-")
+
+
+def _at(frame: pd.DataFrame, row: Mapping[Hashable, Any]) -> dict[str, Any]:
+    """The slice of a row, where an experiment has several."""
+    return {"at": row["slice"]} if (frame["slice"] != "").any() else {}
 
 
 def edge(row: Mapping[Hashable, Any]) -> str:
