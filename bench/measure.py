@@ -70,7 +70,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Ours beside a baseline; sample i of one side ran next to sample i of the other."""
+    """Ours against a baseline; sample i of one side ran next to sample i of the other."""
 
     name: str
     unit: str  # of a rate: "episodes/s"
@@ -151,7 +151,7 @@ class Latency:
         return self.at(1.0 if self.of == "max" else 0.95, cpu=True) <= self.bar
 
 
-def asked(work: Callable[[], Any]) -> Sample:
+def answered(work: Callable[[], Any]) -> Sample:
     """One answer: seconds by the clock, and of CPU time over all threads of this process."""
     cpu, began = time.process_time(), time.perf_counter()
     work()

@@ -241,7 +241,7 @@ def conditions(bench: Bench) -> str:
 def peers(bench: Bench, peer: Peer) -> str:
     """rldoctor on the same runs; the combined alarm and its plainest part at exactly its share of healthy runs."""
     half = halves(bench.runs, SPLITS[0])
-    known = [run for run in bench.runs if run.run_id in peer.told]
+    known = [run for run in bench.runs if run.run_id in peer.records]
     ours = [crossed(make, bench.runs, half) for make in (bench.together(), bench.single(TOGETHER[0]))]
     looks = {"whole": "the whole log", "until_detection": "the log up to the detection",
              "along": "asked after every step"}  # fmt: skip
@@ -299,7 +299,7 @@ def main(runs: Path, experiments: Sequence[str], files: Sequence[Path], output: 
             f"an evaluation takes at least {FEWEST} collapsed and {FEWEST} healthy runs, not {counts['collapsed']} and "
             f"{counts['healthy']}; name experiments, or --from {CORPUS}"
         )
-    beside = [file.with_name(PEER) for file in files if file.with_name(PEER).is_file() and file.name != PEER]
+    records = [file.with_name(PEER) for file in files if file.with_name(PEER).is_file() and file.name != PEER]
     if output is not None:
         corpora.write(found, output)
-    return everything(Bench(found), read_peer(beside[0]) if beside else None)
+    return everything(Bench(found), read_peer(records[0]) if records else None)

@@ -217,4 +217,4 @@ def test_the_verb_says_what_it_cannot_evaluate(tmp_path: Path, monkeypatch: pyte
 def test_the_shipped_runs_are_small_and_the_peer_was_asked_about_each_of_them() -> None:
     file = ROOT / page.CORPUS
     assert file.stat().st_size < 4 * 2**20
-    assert {run.run_id for run in corpora.read(file)} == set(peers.read(file.with_name(page.PEER)).told)
+    assert {run.run_id for run in corpora.read(file)} == set(peers.read(file.with_name(page.PEER)).records)

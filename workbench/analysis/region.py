@@ -32,7 +32,7 @@ _RUNS = """
 """
 FALLS = {NOT_DEAD: "collapse", KEPT: "do not learn and keep it"}  # reading of survival -> what half of the runs do
 ARM = ["series", "slice"]
-MOVES = 0.1  # doublings: a smaller move of a boundary is not worth a word
+MOVES = 0.1  # doublings: a smaller move of a boundary is not reported
 
 
 @dataclass(frozen=True)

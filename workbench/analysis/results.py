@@ -74,7 +74,7 @@ class Results:
 def collect(
     reader: Reader, experiment: str, slots: Callable[[str], str | None], order: Callable[[pd.DataFrame], pd.DataFrame]
 ) -> tuple[pd.DataFrame, dict[str, str]]:
-    """The rows of runs.runs in `order`, with what the file holds besides, and the experiment's question and TOML.
+    """The rows of runs.runs in `order`, with the other columns of the file, and the experiment's question and TOML.
 
     `slots` gives the slots that a configuration (JSON) resolves to, as JSON. InputError for an unknown experiment.
     """
