@@ -14,7 +14,7 @@ from tests.algorithms.ragged import F64, ragged
 from workbench.algorithms import ALGORITHMS
 from workbench.batch import Batch
 from workbench.objective import Algorithm, Normaliser, PolicyLoss, clipped_loss, policy_loss, prepare
-from workbench.objective.clip_weighted import WEIGHTED
+from workbench.objective.clip import Gamma, PpoMask, SgClip, TvMask
 from workbench.objective.kl import NoKL
 from workbench.objective.stabilise import KlClipFrac, NoStabiliser
 
@@ -72,7 +72,7 @@ def test_on_policy_every_ratio_is_one_and_each_token_gets_its_advantage(algorith
         assert batch.advantages is not None
         credit = -algorithm.aggregate.weights(batch, Normaliser.of(batch)) * batch.advantages
         ratio = algorithm.ratio
-        shared = ratio.grad == "shared" and not isinstance(algorithm.clip, WEIGHTED)
+        shared = ratio.grad == "shared" and not isinstance(algorithm.clip, SgClip | PpoMask | TvMask | Gamma)
         units = ratio.units(batch)
         expected = (units.total if ratio.mean == "product" else units.mean)(credit) if shared else credit
         assert same(gradient, expected)

@@ -14,14 +14,12 @@ from workbench.algorithms import ALGORITHMS, resolve
 from workbench.objective import Algorithm, policy_loss, prepare
 from workbench.objective.advantage import MeanOnly
 from workbench.objective.aggregate import SeqMeanTokenMean, TokenMean
-from workbench.objective.clip_adaptive import Bapo, EntropyBand
-from workbench.objective.clip_weighted import Gamma, SgClip, TvMask
-from workbench.objective.early_stop import MeanKL, NoStop, TrajectoryKL
+from workbench.objective.clip import Bapo, EntropyBand, Gamma, SgClip, TvMask
 from workbench.objective.kl import Lld, PositiveLow
 from workbench.objective.ratio import Guard, Pool
 from workbench.objective.rollout_correction import IcePop, Tis
-from workbench.objective.select import DynamicSampling, KeepAll, LargeAdvantage, Uncertain
-from workbench.objective.shaping import Outcome, Overlong
+from workbench.objective.schedule import MeanKL, NoStop, TrajectoryKL
+from workbench.objective.select import DynamicSampling, KeepAll, LargeAdvantage, Outcome, Overlong, Uncertain
 
 BEHAVIOUR = OLD - torch.tensor([[0, 0.1, -0.2, 50, 50, 1, 0.05, 0], [0, 0.3, 50, -0.1, 0, 0.9, -0.4, 0]], dtype=F64)
 

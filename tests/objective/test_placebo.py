@@ -12,7 +12,7 @@ from tests.objective.random_batches import batches
 from tests.objective.worked_example import PPO
 from workbench.batch import Batch, pool, turn_ids
 from workbench.objective import Pool, policy_loss, prepare
-from workbench.objective.placebo import placebo_turns
+from workbench.objective.ratio import placebo_turns
 from workbench.objective.select import ZeroVariance
 
 SEEDS = st.integers(0, 2**31)

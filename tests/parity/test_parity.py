@@ -24,8 +24,7 @@ from workbench.diagnostics.divergence import k3
 from workbench.objective import Algorithm, policy_loss, prepare, value_loss
 from workbench.objective import aggregate as agg
 from workbench.objective.advantage import Gae, Grpo, MeanOnly, ReinforcePp, Rloo
-from workbench.objective.clip import LogClip, Ppo
-from workbench.objective.clip_weighted import Gamma, SgClip, TvMask
+from workbench.objective.clip import Gamma, LogClip, Ppo, SgClip, TvMask
 from workbench.objective.kl import estimate
 from workbench.objective.rollout_correction import Correction, IcePop, Mis, Tis
 

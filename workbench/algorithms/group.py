@@ -4,9 +4,8 @@ from workbench.algorithms.critic import PPO
 from workbench.objective.advantage import Grpo, MeanOnly, Rloo
 from workbench.objective.aggregate import SeqMeanTokenMean, SeqMeanTokenSumNorm
 from workbench.objective.clip import Ppo, Recip
-from workbench.objective.early_stop import TrajectoryKL
-from workbench.objective.select import DynamicSampling, LargeAdvantage
-from workbench.objective.shaping import Overlong
+from workbench.objective.schedule import TrajectoryKL
+from workbench.objective.select import DynamicSampling, LargeAdvantage, Overlong
 
 GRPO = PPO.but(
     name="grpo",

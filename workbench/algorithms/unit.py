@@ -4,8 +4,7 @@ from workbench.algorithms.group import GRPO
 from workbench.objective import Pool
 from workbench.objective.advantage import GroupBatchZ
 from workbench.objective.aggregate import SeqMeanTokenMean
-from workbench.objective.clip import LogClip, Ppo
-from workbench.objective.clip_adaptive import EntropyBand
+from workbench.objective.clip import EntropyBand, LogClip, Ppo
 from workbench.objective.schedule import ReverseTurns
 
 GSPO = GRPO.but(
