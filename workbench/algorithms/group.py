@@ -33,8 +33,7 @@ DR_GRPO = GRPO.but(
 DAPO = GRPO.but(
     name="dapo",
     title="DAPO",
-    summary="DAPO: GRPO with a wider upper clip, groups drawn again until they disagree, and a penalty for overlong "
-    "answers.",
+    summary="DAPO: GRPO with a wider upper clip, groups drawn until they disagree, and a penalty for overlong answers.",
     paper="https://arxiv.org/abs/2503.14476",
     formula=r"\mathrm{clip}(r, 0.8, 1.28),\ 0 < \#\{i \in g : R_i = 1\} < G,\ R_i \to R_i + \text{penalty}(|y_i|)",
     clip=Ppo(low=0.2, high=0.28),
