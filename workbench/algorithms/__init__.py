@@ -117,7 +117,8 @@ def _typed(name: str, value: object, hint: Any) -> object:
     if get_origin(hint) is Literal:
         allowed = get_args(hint)
         if not isinstance(value, str) or value not in allowed:
-            raise InputError(f"{name} = {value!r} is unknown{nearest(str(value), allowed)}; use one of: {', '.join(allowed)}")
+            near = nearest(str(value), allowed)
+            raise InputError(f"{name} = {value!r} is unknown{near}; use one of: {', '.join(allowed)}")
         return value
     if isinstance(value, bool) == (hint is bool) and isinstance(value, int | float if hint is float else hint):
         return float(value) if hint is float else value
