@@ -10,14 +10,8 @@ from workbench.diagnosis.finding import Clue, Evidence, cause, sql
 from workbench.diagnosis.log import Log
 
 CLOSE = 1.01  # x, of two numbers that should be one
-
-
 RUNAWAY = 8.0  # x the usual loss of the critic, at its worst
-
-
 BEFORE = 4  # steps before the onset, in which its reason is looked for
-
-
 _TAIL = 3.0  # token ratio, from which a token with a negative advantage is far outside every clip range
 
 

@@ -13,14 +13,10 @@ from workbench.diagnosis.finding import Clue, Evidence, cause, sql
 from workbench.diagnosis.log import Log
 
 GROWTH = 2.0  # of the disagreement from its first steps to its last ones, from which it is called growing
-
-
 HIDDEN = 4.5  # standard errors, at the best of all places to cut the run in two
 FEWEST = 4  # steps on either side of that cut
 AGREE = 0.1  # nats a token; where the updates took the policy farther from its sampler, the excess may be theirs
 RIGHT = 0.5  # of the success that was usual: with less, what a critic finds better than expected need not be right
-
-
 _NEEDS = ("minibatch.mismatch",)
 
 

@@ -12,21 +12,13 @@ from workbench.diagnosis.finding import Clue, Evidence, cause, sql
 from workbench.diagnosis.log import Log
 
 SHIFTS = 8  # rows by which rewards may be off
-
-
 FEW = 0.02  # of trajectories whose reward is not their success: below, F1 and rounding
-
-
 _NEEDS = ("trajectory.reward", "trajectory.success")
-
-
 _PAID = sql("SELECT question, gold, answer, reward FROM trajectory WHERE run_id = '{run}' AND step = {step}")
 _MOST = 0.9  # share of the searches
 _SEARCH = re.compile(
     r"<\s*search\s*>(.*?)<\s*/\s*search\s*>\s*<\s*information\s*>(.*?)<\s*/\s*information\s*>", re.DOTALL
 )
-
-
 _WORD = re.compile(r"\w+")
 
 
