@@ -176,15 +176,16 @@ def not_finite(log: Log) -> Clue | None:
 def off_policy(log: Log) -> Clue | None:
     """Updates use data that are too far off-policy."""
     window = _window(log)
-    age, epochs = reuse(log)
+    ages, passes = log.series("step", "staleness"), log.series("minibatch", "epoch", "max")
+    age = float(ages.mean()) if len(ages) else 0.0  # of the data, in iterations
+    epochs = float(passes.max()) + 1 if len(passes) else 1.0
     if window is None or (age == 0 and epochs == 1):
         return None
     ratio = log.series("minibatch", "ratio_max", "max")
     near = ratio[(ratio.index >= window[0]) & (ratio.index <= window[1])]
     if near.empty or float(near.max()) <= _TAIL:
         return None
-    step = int(near.index[int((near > _TAIL).to_numpy().argmax())])
-    worst = int(near.index[int(near.to_numpy().argmax())])
+    step, worst = int(near.index[(near > _TAIL).argmax()]), int(near.index[near.argmax()])
     trajectory, turn = culprit(log, worst, "gradient_share")
     usual = ratio[ratio.index < window[0]]
     return Clue(
@@ -230,10 +231,3 @@ def _window(log: Log) -> tuple[int, int] | None:
     found = log.run.get("detection_step")
     last = int(found) if isinstance(found, (int, float)) and found == found else log.onset + BEFORE
     return max(0, log.onset - BEFORE), last
-
-
-def reuse(log: Log) -> tuple[float, float]:
-    """Return how off-policy training is: mean age of the data in iterations, and passes over a batch."""
-    age = log.series("step", "staleness")
-    epochs = log.series("minibatch", "epoch", "max")
-    return (float(age.mean()) if len(age) else 0.0), (float(epochs.max()) + 1 if len(epochs) else 1.0)

@@ -180,27 +180,24 @@ def _of_transcripts(log: Log) -> Clue | None:
     surprise = _surprise(kept[~kept["step"].isin(log.rescored)])
     if surprise is None:
         return None
-    steps = np.unique(surprise["step"])
-    best: tuple[float, int] | None = None
-    for at in steps[FEWEST:-FEWEST]:
-        before = surprise.loc[surprise["step"] < at, "excess"]
-        after = surprise.loc[surprise["step"] >= at, "excess"]
+    best, cut = 0.0, None
+    for at in np.unique(surprise["step"])[FEWEST:-FEWEST]:
+        late = surprise["step"] >= at
+        before, after = surprise.loc[~late, "excess"], surprise.loc[late, "excess"]
         error = np.hypot(before.std() / np.sqrt(len(before)), after.std() / np.sqrt(len(after)))
         score = float((after.mean() - before.mean()) / max(error, 1e-9))
-        if best is None or abs(score) > abs(best[0]):
-            best = (score, int(at))
-    if best is None or abs(best[0]) < HIDDEN:
+        if cut is None or abs(score) > abs(best):
+            best, cut = score, (int(at), before.mean(), after.mean())
+    if cut is None or abs(best) < HIDDEN:
         return None
-    score, step = best
-    before = surprise.loc[surprise["step"] < step, "excess"]
-    after = surprise.loc[surprise["step"] >= step, "excess"]
-    way = "rarer (temperature above the trainer's)" if score > 0 else "likelier (temperature below it)"
+    step, usual, now = cut
+    way = "rarer (temperature above the trainer's)" if best > 0 else "likelier (temperature below it)"
     return Clue(
         "sign", 0.8, step,
         f"from step {step} on the sampled tokens are {way} than the log-probs allow that come with them: -log p "
-        f"exceeds the entropy by {after.mean():.3g} nats a token, where {before.mean():.3g} was usual "
-        f"({abs(score):.1f} standard errors); both sides agree about the tokens, so no ratio shows it",
-        (Evidence("token.log_prob_behaviour", step, float(after.mean()), float(before.mean())),),
+        f"exceeds the entropy by {now:.3g} nats a token, where {usual:.3g} was usual "
+        f"({abs(best):.1f} standard errors); both sides agree about the tokens, so no ratio shows it",
+        (Evidence("token.log_prob_behaviour", step, float(now), float(usual)),),
     )  # fmt: skip
 
 
