@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from workbench.diagnosis.changepoint import before
 from workbench.diagnosis.finding import Cause, Clue, Evidence, cause, sql
 from workbench.diagnosis.log import Log
 
@@ -34,15 +35,14 @@ def staleness(log: Log) -> Clue | None:
     if age.empty:
         return None
     usual = float(told) if told is not None else float(age.iloc[: max(1, len(age) // 5)].max())
-    older = age[age > usual + 0.5]
-    if older.empty:
+    older = log.first_above("step", "staleness", usual + 0.5)
+    if older is None:
         return None
-    step = int(older.index[0])
     return Clue(
-        "proof" if told is not None else "sign", 0.95, step,
-        f"from step {step} on the data are older than {usual:g} iterations, at last {float(older.max()):g}: "
+        "proof" if told is not None else "sign", 0.95, older.step,
+        f"from step {older.step} on the data are older than {usual:g} iterations, at last {float(age.max()):g}: "
         "the queue between sampler and trainer grows",
-        (Evidence("step.staleness", step, float(older.iloc[0]), usual),),
+        (Evidence("step.staleness", older.step, older.value, usual),),
     )  # fmt: skip
 
 
@@ -201,7 +201,7 @@ def corrupt_log_prob(log: Log) -> Clue | None:
         return None
     row = frame[alone].iloc[0]
     step, value = int(row["step"]), float(row["mismatch_max"])
-    usual = float(frame.loc[frame["step"] < step, "mismatch_max"].median()) if (frame["step"] < step).any() else None
+    usual = before(frame.set_index("step")["mismatch_max"], step)
     if usual is not None and usual > _NATS / 2:
         return None
     trajectory, turn = culprit(log, step)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.diagnosis.causes.batch import NOISE, RISE, one_token
-from workbench.diagnosis.changepoint import first
+from workbench.diagnosis.changepoint import before, first
 from workbench.diagnosis.finding import Clue, Evidence, cause, sql
 from workbench.diagnosis.log import Log
 
@@ -40,10 +40,9 @@ def gap(log: Log) -> Gap | None:
     start = _start(series)
     if start is None:
         return None
-    usual = float(series[series.index < start].median()) if (series.index < start).any() else None
     since = series[series.index >= start]
     head, tail = float(since.iloc[:2].mean()), float(since.iloc[-max(2, len(since) // 3) :].mean())
-    return Gap(start, usual, float(since.mean()), tail / max(head, 1e-12), _sharper(log, start))
+    return Gap(start, before(series, start), float(since.mean()), tail / max(head, 1e-12), _sharper(log, start))
 
 
 def _start(series: pd.Series) -> int | None:
@@ -149,8 +148,8 @@ def temperature_hidden(log: Log) -> Clue | None:
 def _of_good_ones(log: Log) -> Clue | None:
     """The same of tokens with a positive advantage, while success lasts: a policy that is right is rarely surprised."""
     # Updates that leave the data behind make its tokens rarer as well: what they were before is what was drawn.
-    before = log.series("minibatch", "log_prob_positive") - log.series("minibatch", "displacement_positive")
-    surprise = (-before - log.series("step", "entropy")).dropna()
+    drawn = log.series("minibatch", "log_prob_positive") - log.series("minibatch", "displacement_positive")
+    surprise = (-drawn - log.series("step", "entropy")).dropna()
     surprise = surprise[~surprise.index.isin(log.rescored.union(_wrong(log)))]
     rise = first(surprise, "above", points=3, margin=5.0, least=0.03)
     if rise is None:
@@ -183,11 +182,11 @@ def _of_transcripts(log: Log) -> Clue | None:
     best, cut = 0.0, None
     for at in np.unique(surprise["step"])[FEWEST:-FEWEST]:
         late = surprise["step"] >= at
-        before, after = surprise.loc[~late, "excess"], surprise.loc[late, "excess"]
-        error = np.hypot(before.std() / np.sqrt(len(before)), after.std() / np.sqrt(len(after)))
-        score = float((after.mean() - before.mean()) / max(error, 1e-9))
+        past, since = surprise.loc[~late, "excess"], surprise.loc[late, "excess"]
+        error = np.hypot(past.std() / np.sqrt(len(past)), since.std() / np.sqrt(len(since)))
+        score = float((since.mean() - past.mean()) / max(error, 1e-9))
         if cut is None or abs(score) > abs(best):
-            best, cut = score, (int(at), before.mean(), after.mean())
+            best, cut = score, (int(at), past.mean(), since.mean())
     if cut is None or abs(best) < HIDDEN:
         return None
     step, usual, now = cut

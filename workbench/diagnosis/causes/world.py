@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pandas as pd
 
-from workbench.diagnosis.changepoint import first
+from workbench.diagnosis.changepoint import before, first
 from workbench.diagnosis.finding import Clue, Evidence, cause, sql
 from workbench.diagnosis.log import Log
 
@@ -169,7 +169,7 @@ def retriever_empty(log: Log) -> Clue | None:
             "proof", 0.96, step,
             f"from step {step} on the retriever answers {100 * float(since.mean()):.0f} % of the searches with no "
             "passage",
-            (Evidence("step.retrieval_empty_frac", step, float(since.iloc[0]), _before(share, step)),),
+            (Evidence("step.retrieval_empty_frac", step, float(since.iloc[0]), before(share, step)),),
         )  # fmt: skip
     sums = log.table("trajectory").groupby("step")[["n_observation_tokens", "n_searches"]].sum()
     sums = sums[sums["n_searches"] > 0]
@@ -193,16 +193,14 @@ def retriever_empty(log: Log) -> Clue | None:
 )
 def retriever_failing(log: Log) -> Clue | None:
     """The retriever does not answer."""
-    share = log.series("step", "retrieval_failed_frac")
-    failed = share[share > 0]
-    if failed.empty:
+    share, failed = log.series("step", "retrieval_failed_frac"), log.first_above("step", "retrieval_failed_frac", 0.0)
+    if failed is None:
         return None
-    step = int(failed.index[0])
     return Clue(
-        "proof", 0.9, step,
-        f"from step {step} on the retriever did not answer up to {100 * float(failed.max()):.0f} % of the searches, "
-        "after all retries",
-        (Evidence("step.retrieval_failed_frac", step, float(failed.iloc[0]), _before(share, step)),),
+        "proof", 0.9, failed.step,
+        f"from step {failed.step} on the retriever did not answer up to {100 * float(share.max()):.0f} % of the "
+        "searches, after all retries",
+        (Evidence("step.retrieval_failed_frac", failed.step, failed.value, before(share, failed.step)),),
     )  # fmt: skip
 
 
@@ -222,21 +220,16 @@ def retriever_slow(log: Log) -> Clue | None:
     rise = first(relative, "above", points=3, margin=4.0, floor=0.25)
     if rise is None:
         return None
-    before, since = relative[relative.index < rise.step], relative[relative.index >= rise.step]
-    if float(since.quantile(0.1)) < 2 * float(before.median()):
+    past, since = relative[relative.index < rise.step], relative[relative.index >= rise.step]
+    if float(since.quantile(0.1)) < 2 * float(past.median()):
         return None
-    now, usual = float(waited[since.index].median()), float(waited[before.index].median())
+    now, usual = float(waited[since.index].median()), float(waited[past.index].median())
     return Clue(
         "sign", 0.9 if column == "seconds_retrieval" else 0.7, rise.step,
         f"from step {rise.step} on a step spends {now:.2g} s {told}, where {usual:.2g} s were usual, while its updates "
         "take as long as before",
         (Evidence(f"step.{column}", rise.step, now, usual),),
     )  # fmt: skip
-
-
-def _before(series: pd.Series, step: int) -> float | None:
-    past = series[series.index < step]
-    return None if past.empty else float(past.median())
 
 
 @cause(
@@ -313,16 +306,16 @@ def turn_cut(log: Log) -> Clue | None:
     if drop is None or drop.usual - drop.value < 0.2:
         return None
     frame = log.transcripts("trained")
-    before: list[int] = []  # lengths of turns, in tokens
-    after: list[int] = []
+    earlier: list[int] = []  # lengths of turns, in tokens
+    later: list[int] = []
     for step, trained in zip(frame["step"], frame["trained"], strict=True):
         edges = np.flatnonzero(np.diff(np.concatenate([[0], np.asarray(trained, int), [0]])))
-        (before if step < drop.step else after).extend((edges[1::2] - edges[::2]).tolist())
-    if not before or not after:
+        (earlier if step < drop.step else later).extend((edges[1::2] - edges[::2]).tolist())
+    if not earlier or not later:
         return None
-    bound = max(after)
-    longer = float((np.array(before) > bound).mean())
-    if longer < 0.3 or (np.array(after) == bound).mean() < 0.3:
+    bound = max(later)
+    longer = float((np.array(earlier) > bound).mean())
+    if longer < 0.3 or (np.array(later) == bound).mean() < 0.3:
         return None
     return Clue(
         "sign", 0.92, drop.step,
