@@ -174,9 +174,7 @@ PLANTED: dict[str, Callable[[Tables], None]] = {
     "turn_cut": short_turns,
     "reward_shifted": paid_by_the_row_before,
     "staleness": lambda tables: since(tables, "step", "staleness", lambda rows: rows["step"] - AT + 1.0),
-    "batch_reused": lambda tables: tables["step"].__setitem__(
-        "batch_hash", [1000 + t - (t == AT) for t in range(STEPS)]
-    ),
+    "batch_reused": repeated,
     "corrupt_log_prob": one_token,
     "wrong_groups": other_group,
     "reward_format": lambda t: since(t, "trajectory", "reward", lambda rows: rows["answer"].notna().astype(float)),
