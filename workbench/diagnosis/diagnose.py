@@ -36,18 +36,12 @@ def diagnose(log: Log, causes: Sequence[Cause] = CAUSES) -> Diagnosis:
     found.sort(key=lambda f: (list(GRADES).index(f.clue.grade), -f.clue.confidence, f.clue.step))
     names = [f.cause.name for f in found]
     ranked = tuple(Finding(f.cause, f.clue, tuple(n for n in names if n != f.cause.name)) for f in found)
-    slump = slumped(log.series("step", "success"))
-    return Diagnosis(log, ranked, moved(log), unanswered, slump, carriers(log, ranked))
-
-
-def carriers(log: Log, findings: Sequence[Finding]) -> dict[int, tuple[Culprit, ...]]:
-    """Of each step that a finding points at and whose batch is stored: the turns of it that stand out."""
-    found: dict[int, tuple[Culprit, ...]] = {}
-    for step in sorted({finding.clue.step for finding in findings}):
+    carriers: dict[int, tuple[Culprit, ...]] = {}
+    for step in sorted({finding.clue.step for finding in found}):
         batch = log.batch(step)
         if batch is not None and (here := tuple(one for one in attribute(batch) if one.stands_out)):
-            found[step] = here
-    return found
+            carriers[step] = here
+    return Diagnosis(log, ranked, moved(log), unanswered, slumped(log.series("step", "success")), carriers)
 
 
 def moved(log: Log) -> tuple[Moved, ...]:

@@ -64,12 +64,17 @@ def _rows(path: Path) -> pd.DataFrame:
         raise InputError(f"'{path}' cannot be read as {path.suffix[1:]}: {said}") from None
 
 
+def _json(file: BufferedReader, path: Path) -> pd.DataFrame:
+    """A list of rows, or `log_history` in a trainer_state.json."""
+    found = from_json(read_text(path, DOCUMENT))
+    rows = found.get("log_history") if isinstance(found, dict) else found
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise InputError(f"'{path}' is neither a list of objects nor a trainer_state.json with log_history")
+    return frame(map(_flat, rows), path)
+
+
 def _json_lines(file: BufferedReader, path: Path) -> pd.DataFrame:
     return frame(_lines(io.TextIOWrapper(file, encoding_of(file.peek(2))), path), path)
-
-
-def _json(file: BufferedReader, path: Path) -> pd.DataFrame:
-    return frame(map(_flat, _states(from_json(read_text(path, DOCUMENT)), path)), path)
 
 
 def _table(file: BufferedReader, path: Path) -> pd.DataFrame:
@@ -172,26 +177,18 @@ def _lines(file: TextIO, path: Path) -> Iterator[dict[str, Any]]:
         yield _flat(row)
 
 
-def _states(found: Any, path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a list, or of `log_history` in a trainer_state.json."""
-    rows = found.get("log_history") if isinstance(found, dict) else found
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise InputError(f"'{path}' is neither a list of objects nor a trainer_state.json with log_history")
-    return rows
-
-
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
     """Return one flat row: metrics that are nested one level (`{"data": {...}, "step": 3}`) join the others."""
     nested = {k: v for value in row.values() if isinstance(value, dict) for k, v in value.items()}
     return {**nested, **{k: v for k, v in row.items() if not isinstance(v, (dict, list))}}
 
 
-def _known(name: str) -> bool:
-    return name in STEP or _metric(name)
-
-
 def _metric(name: str) -> bool:
     return name in SCORES or _column(name) is not None
+
+
+def _known(name: str) -> bool:
+    return name in STEP or _metric(name)
 
 
 def _column(name: str) -> str | None:

@@ -81,10 +81,6 @@ class Log:
         kept = self.settings.get("learn.old_log_prob") in ("rollout", "behaviour")
         return age.index[:0] if kept else age.index[age > 0]
 
-    def at(self, name: str, step: int) -> pd.DataFrame:
-        """Return the rows of one step of a table, of which the ledger of turns can have millions in all."""
-        return self.load(name, step)
-
     def batch(self, step: int) -> StoredBatch | None:
         """Return the training batch of a step; None where it was not kept, or cannot be read."""
         if self.folder is None or step not in batches.steps(self.folder):

@@ -227,10 +227,6 @@ class AdvNorm(_Scoped, kind="adv_norm"):
         return torch.where(active > self.threshold * n, normalised, a)
 
 
-def _norm(tensors: Sequence[Tensor]) -> float:
-    return float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(t.double()) for t in tensors])))
-
-
 class CNorm(Stabiliser, kind="cnorm"):
     """g <- g / max(|C|, guard), C the clipping bias: equations 7 and 8 of 2511.20718.
 
@@ -243,7 +239,7 @@ class CNorm(Stabiliser, kind="cnorm"):
     guard: Positive = 1.0
 
     def on_gradient(self, gradients: Sequence[Tensor], bias: Sequence[Tensor]) -> tuple[list[Tensor], float | None]:
-        norm = _norm(bias)
+        norm = float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(b.double()) for b in bias])))
         factor = 1.0 / (norm if math.isnan(norm) else max(norm, self.guard))
         return [g * factor for g in gradients], factor
 

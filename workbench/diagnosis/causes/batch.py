@@ -215,7 +215,7 @@ def corrupt_log_prob(log: Log) -> Clue | None:
 
 def culprit(log: Log, step: int, column: str = "mismatch") -> tuple[int | None, int | None]:
     """Trajectory and turn with the largest value of a column of table `turn` in a step."""
-    frame = log.at("turn", step)
+    frame = log.load("turn", step)  # of one step: the ledger of turns can have millions in all
     here = frame[frame[column].notna()] if column in frame else frame.iloc[:0]
     if here.empty:
         return None, None
