@@ -85,7 +85,7 @@ def _judged(runs: pd.DataFrame) -> pd.DataFrame:
     """The runs with a verdict whose slots are those that their configuration stands for today."""
     import pandas as pd
 
-    from workbench.cli.results import slots
+    from workbench.cli.report import slots
 
     runs = runs[(runs["status"] == "finished") & runs["outcome"].notna() & runs["config"].notna()]
     today = [slots(str(config)) == told for config, told in zip(runs["config"], runs["slots"], strict=True)]

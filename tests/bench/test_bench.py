@@ -15,10 +15,9 @@ from typer.testing import CliRunner
 from bench import iteration, main, measure, processes, stored, training
 from bench.measure import Comparison, Results, Sample, Share, Side, Target
 from bench.training import Scene, defaults, scene
-from workbench.algorithms import resolve
+from workbench.algorithms import CORE, resolve
 from workbench.cli.bench import ON_REQUEST, PARTS
 from workbench.cli.main import app
-from workbench.cli.replay import CORE
 from workbench.learn.loop import Trainer
 from workbench.record.recorder import Recorder
 from workbench.replay import play
