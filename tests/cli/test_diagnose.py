@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from workbench.cli.diagnose import _named
+from workbench.cli.diagnose import _name_of
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_the_runs_of_an_experiment_are_diagnosed_one_after_the_other(sorl: Any, 
     assert len(names) == len(set(names)) == 8
     alone = json.loads(sorl("diagnose", grid / "demo" / names[0], "--format", "json", runs=grid).stdout)
     assert [one["log"] for one in alone] == names[:1]
-    assert _named((grid / "demo").resolve(), grid.resolve()) == "demo"
+    assert _name_of((grid / "demo").resolve(), grid.resolve()) == "demo"
 
 
 def test_a_foreign_log_is_diagnosed_without_a_runs_folder(sorl: Any, foreign: Path, tmp_path: Path) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from typer import Argument
 
 from workbench.algorithms import ALGORITHMS, NOT_YET, by_family, differences, measured, resolve
-from workbench.cli.shared import Listing
+from workbench.cli.shared import LISTING
 from workbench.cli.tables import echo, show
 from workbench.grid.plan import choice, choices
 from workbench.objective import KINDS
@@ -15,33 +13,31 @@ from workbench.spec import InputError
 
 
 def algorithms(
-    names: Annotated[
-        list[str] | None,
-        Argument(metavar="[NAME | diff A B]", help="An algorithm, or diff and two algorithms."),
-    ] = None,
-    form: Listing = "table",
+    names: list[str] | None = Argument(None, metavar="[NAME | diff A B]", help="One to show, or two to compare."),
+    form: str = LISTING,
 ) -> None:
     """List the algorithms, show the slots of one, or the slots in which two differ."""
     import pandas as pd
 
     if not names:
-        rows = [
-            {
-                "family": family,
-                "algorithm": a.name,
-                "title": a.title,
-                "differs from": "-" if a.differs_from is None else (
-                    f"{a.differs_from} in {', '.join(differences(ALGORITHMS[a.differs_from], a))}"
-                ),
-                "critic": "yes" if a.critic else "no",
-                "rollouts a prompt": a.group_size,
-                "experimental": "yes" if a.experimental else "",
-                "paper": a.paper,
-            }
-            for family, members in by_family()
-            for a in members
-        ]  # fmt: skip
-        show(pd.DataFrame(rows), form)
+        columns = (
+            "family",
+            "algorithm",
+            "title",
+            "differs from",
+            "critic",
+            "rollouts a prompt",
+            "experimental",
+            "paper",
+        )
+        rows = []
+        for family, members in by_family():
+            for a in members:
+                base = a.differs_from
+                difference = f"{base} in {', '.join(differences(ALGORITHMS[base], a))}" if base else "-"
+                marks = ("yes" if a.critic else "no", a.group_size, "yes" if a.experimental else "")
+                rows.append((family, a.name, a.title, difference, *marks, a.paper))
+        show(pd.DataFrame(rows, columns=columns), form)
     elif names[0] == "diff":
         if len(names) != 3:
             raise InputError("diff compares two algorithms: sorl algorithms diff ppo st-ppo")

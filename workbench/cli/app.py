@@ -7,7 +7,6 @@ import socket
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
 
 from typer import Context, Option
 
@@ -19,8 +18,8 @@ _EXTRA = ("streamlit", "plotly")
 
 def app(
     ctx: Context,
-    port: Annotated[int | None, Option(min=1, max=65535, help="Port; default: 8501 or the next free one.")] = None,
-    host: Annotated[str, Option(help="Address to listen on; 0.0.0.0 accepts other machines.")] = "127.0.0.1",
+    port: int | None = Option(None, min=1, max=65535, help="Port; default: 8501 or the next free one."),
+    host: str = Option("127.0.0.1", help="Address to listen on; 0.0.0.0 accepts other machines."),
 ) -> None:
     """Open the web app: arms next to each other, aligned on the collapse, down to the turn and the token."""
     if missing := [name for name in _EXTRA if find_spec(name) is None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
 
 from typer import Argument, Context, Option
 
@@ -17,39 +16,24 @@ STUDIES = ("diagnose", "attribution", "warning", "search")
 PARTS = ("rollout", "update", "logging", "ingest", "packing", "vocabulary", "retrieval", "replay", "shares", "live",
          "browse", "trl")  # fmt: skip
 ON_REQUEST = ("live", "browse")  # run only if named: minutes, a browser, tens of gigabytes
+_FROM = (
+    "Data of a study: scored cases (diagnose, attribution), results of `sorl report --export` (warning, search) or a "
+    "corpus (warning). Repeatable, except for attribution."
+)
 
 
 def bench(
     ctx: Context,
-    study: Annotated[
-        str | None, Argument(metavar="[diagnose|attribution|warning|search]", help="A study.")
-    ] = None,
-    experiments: Annotated[
-        list[str] | None,
-        Argument(metavar="[EXPERIMENT]...", help="warning, search: experiments to evaluate."),
-    ] = None,
-    only: Annotated[str | None, Option(metavar="PART,PART", help=f"Some of: {', '.join(PARTS)}.")] = None,
-    rounds: Annotated[int, Option(min=1, help="Repetitions of each side, alternating.")] = 7,
-    output: Annotated[
-        Path | None,
-        Option(metavar="FILE", help="Also write every sample to this file: JSON; Parquet for a study."),
-    ] = None,
-    files: Annotated[
-        list[Path] | None,
-        Option(
-            "--from", metavar="FILE.parquet",
-            help="Data of a study: scored cases (diagnose, attribution), results of `sorl report --export` (warning, "
-            "search) or a corpus (warning). Repeatable, except for attribution.",
-        ),
-    ] = None,
-    threads: Annotated[int, Option(min=1, help="Torch threads of both sides.")] = 1,
-    size: Annotated[
-        str, Option(metavar="RUNSxSTEPSxTURNS", help="browse: size of the synthetic database.")
-    ] = "1000x10000x8",
-    data: Annotated[
-        Path | None, Option(metavar="FOLDER", help="browse: keep the synthetic database here.")
-    ] = None,
-) -> None:  # fmt: skip
+    study: str | None = Argument(None, metavar="[diagnose|attribution|warning|search]", help="A study."),
+    experiments: list[str] | None = Argument(None, metavar="[EXPERIMENT]...", help="For warning and search."),
+    only: str | None = Option(None, metavar="PART,PART", help=f"Some of: {', '.join(PARTS)}."),
+    rounds: int = Option(7, min=1, help="Repetitions of each side, alternating."),
+    output: Path | None = Option(None, metavar="FILE", help="Also write the samples here: JSON; Parquet for a study."),
+    files: list[Path] | None = Option(None, "--from", metavar="FILE.parquet", help=_FROM),
+    threads: int = Option(1, min=1, help="Torch threads of both sides."),
+    size: str = Option("1000x10000x8", metavar="RUNSxSTEPSxTURNS", help="browse: size of the synthetic database."),
+    data: Path | None = Option(None, metavar="FOLDER", help="browse: keep the synthetic database here."),
+) -> None:
     """Measure speed against baselines, or rerun a study. Needs a clone of the repository.
 
     diagnose: how often `sorl diagnose` names the injected fault, on the finished runs of fault_lab and

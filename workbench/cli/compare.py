@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from typer import Argument, Context, Option
 
@@ -26,16 +26,10 @@ if TYPE_CHECKING:
 
 def compare(
     ctx: Context,
-    experiment: Annotated[str, Argument(help="An experiment or its grid file.")],
-    form: Annotated[
-        str,
-        one_of("--format", *FORMATS, text="table, csv, md, latex or json; csv and json hold unrounded numbers."),
-    ] = "table",
-    against: Annotated[str | None, Option(metavar="ARM", help="Reference arm; default: the first.")] = None,
-    export: Annotated[
-        Path | None,
-        Option(metavar="FILE.csv", help="Also write each run's time to collapse or censoring to this file."),
-    ] = None,
+    experiment: str = Argument(..., help="An experiment or its grid file."),
+    form: str = one_of("--format", *FORMATS, default="table", more="; csv and json hold unrounded numbers"),
+    against: str | None = Option(None, metavar="ARM", help="Reference arm; default: the first."),
+    export: Path | None = Option(None, metavar="FILE.csv", help="Also write each run's time to collapse or censoring."),
 ) -> None:
     """Compare the arms of an experiment: success, collapses and time to collapse, with intervals and tests."""
     from workbench.analysis import compare as arms
@@ -102,11 +96,6 @@ def in_file_order(each: pd.DataFrame, file: Path) -> pd.DataFrame:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The fair-comparison guard
-
-
-def planned(cells: Sequence[Cell]) -> list[guard.Finding]:
-    """Return findings in the settings of the cells."""
-    return guard.planned({cell.arm: cell.settings for cell in cells}, resolve)
 
 
 def unfair(reader: Reader, frame: pd.DataFrame) -> list[guard.Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from typer import Argument, Context, Exit, Option
 
@@ -18,26 +18,18 @@ if TYPE_CHECKING:
 
 LEVELS = ("info", "warning", "critical")
 TOP = 10  # turns of a step that are listed
+_WHAT = (
+    "A run id or a unique prefix, an experiment or its folder, or the log of another trainer (.jsonl, .csv, .parquet, "
+    "trainer_state.json)."
+)
 
 
 def diagnose(
     ctx: Context,
-    what: Annotated[
-        str,
-        Argument(
-            metavar="RUN|FOLDER|FILE",
-            help="A run id or a unique prefix, an experiment or its folder, or the log of another trainer "
-            "(.jsonl, .csv, .parquet, trainer_state.json).",
-        ),
-    ],
-    step: Annotated[
-        int | None, Option(min=0, help="For one run: rank the turns and tokens that dominate this step.")
-    ] = None,
-    form: Annotated[str, one_of("--format", "text", "md", "json")] = "text",
-    fail_on: Annotated[
-        str | None,
-        one_of("--fail-on", *LEVELS, text=f"Exit with code 1 on a finding this severe or worse: {', '.join(LEVELS)}."),
-    ] = None,
+    what: str = Argument(..., metavar="RUN|FOLDER|FILE", help=_WHAT),
+    step: int | None = Option(None, min=0, help="For one run: rank the turns and tokens that dominate this step."),
+    form: str = one_of("--format", "text", "md", "json", default="text"),
+    fail_on: str | None = one_of("--fail-on", *LEVELS, more=": exit with code 1 on a finding this severe or worse"),
 ) -> None:
     """Find the cause of a collapse, its first signal and its trajectory, with evidence. Live runs work too."""
     from workbench.diagnosis import diagnose as judge_log

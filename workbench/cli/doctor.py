@@ -22,13 +22,13 @@ _OPTIONAL = ("streamlit", "plotly", "vllm", "ray", "trl", "verl")
 _LOW_DISK, _NO_DISK = 5e9, 0.5e9  # bytes: a grid of the default size records well under 1 GB
 _COUNTS = "SELECT count(*), count(DISTINCT experiment) FROM run"
 _CORRUPT = "SELECT run_id, file FROM segment WHERE status = 'corrupt' ORDER BY ALL"
-Checks = Iterator[tuple[str, ...]]  # ok, warn or fail; what was found; the command that mends it
+Checks = Iterator[tuple[str, ...]]  # ok, warn or fail; what was found; the command that fixes it
 
 
 def doctor(ctx: Context) -> None:
     """Check versions, processor, disk, runs folder, database and segments. Exit code 1: something must be fixed."""
     failed = False
-    for checks in (versions(), machine(), accelerator(), disk(ctx.obj), folder(ctx.obj), database(ctx.obj)):
+    for checks in (packages(), machine(), accelerator(), folder(ctx.obj), database(ctx.obj)):
         for state, found, *command in checks:
             failed |= state == "fail"
             echo("\n      -> ".join([f"{state:<5} {found}", *command]))
@@ -36,20 +36,17 @@ def doctor(ctx: Context) -> None:
         raise Exit(1)
 
 
-def versions() -> Checks:
+def packages() -> Checks:
     """Check Python and the packages that training and the app need."""
     found = {}
     for name in ("sorl", *_NEEDED, *_OPTIONAL):
         try:
             found[name] = version(name)
         except PackageNotFoundError:
-            continue
+            if name in _NEEDED:
+                yield "fail", f"{name} is missing", f"pip install {name}"
     yield "ok", f"python {platform.python_version()}, sorl {found.get('sorl', 'not installed, run from a checkout')}"
-    for name in _NEEDED:
-        if name in found:
-            yield "ok", f"{name} {found[name]}"
-        else:
-            yield "fail", f"{name} is missing", f"pip install {name}"
+    yield "ok", ", ".join(f"{name} {found[name]}" for name in _NEEDED if name in found)
     yield "ok", f"optional: {', '.join(f'{name} {found[name]}' for name in _OPTIONAL if name in found) or 'none'}"
     if not {"streamlit", "plotly"} <= set(found):
         yield "warn", "the web app is not installed", "pip install 'sorl[app]'"
@@ -58,8 +55,7 @@ def versions() -> Checks:
 def machine() -> Checks:
     """Check the cores that this process may use, and the thread count that torch uses."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = os.environ.get("OMP_NUM_THREADS", "not set (each run sets its own threads)")
-    yield "ok", f"{cores} cores, OMP_NUM_THREADS {threads}"
+    yield "ok", f"{cores} cores, OMP_NUM_THREADS {os.environ.get('OMP_NUM_THREADS', 'not set (each run sets its own)')}"
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > 1.5 * cores:
         yield "warn", f"load {load:.1f} on {cores} cores: runs will be slow", "sorl run FILE.toml --workers 1"
@@ -77,8 +73,8 @@ def accelerator() -> Checks:
         yield "ok", "torch trains on the CPU (no CUDA device), which is enough for the default world"
 
 
-def disk(runs: Path) -> Checks:
-    """Check the free space where runs are written."""
+def folder(runs: Path) -> Checks:
+    """Check the free space where runs are written, and that the runs folder can be written."""
     place = next((p for p in (runs.absolute(), *runs.absolute().parents) if p.exists()), Path("/"))
     free = shutil.disk_usage(place).free
     words = f"{free / 1e9:.1f} GB free at '{place}'"
@@ -88,10 +84,6 @@ def disk(runs: Path) -> Checks:
         yield "warn", words, "sorl sql --saved storage shows what uses the space"
     else:
         yield "ok", words
-
-
-def folder(runs: Path) -> Checks:
-    """Check that the runs folder can be written."""
     if not runs.exists():
         yield "warn", f"no runs folder '{runs}' yet", "sorl run FILE.toml makes it"
     elif not runs.is_dir():
@@ -101,19 +93,17 @@ def folder(runs: Path) -> Checks:
         try:
             probe.touch()
             probe.unlink()
+            yield "ok", f"runs folder '{runs.absolute()}' can be written"
         except OSError as error:
             yield "fail", f"runs folder '{runs}' cannot be written: {error.strerror}", f"chmod u+rwx '{runs}'"
-        else:
-            yield "ok", f"runs folder '{runs.absolute()}' can be written"
 
 
 def database(runs: Path) -> Checks:
     """Check that the database opens, that segments are whole, and that no run stopped before its end."""
-    if not runs.is_dir():
-        return
     index = connect.database(runs)
     if not index.exists():
-        yield "ok", f"no database '{index}' yet; `sorl sync` builds it"
+        if runs.is_dir():
+            yield "ok", f"no database '{index}' yet; `sorl sync` builds it"
         return
     reader = Reader(runs, wait=1.0)
     try:
@@ -132,14 +122,13 @@ def database(runs: Path) -> Checks:
         yield "warn", f"corrupt segment of run '{run_id}': {file}", lost
     if not corrupt:
         yield "ok", "no corrupt segments"
-    dead = 0
-    for place in run_folders(runs):
-        status = states.get(place.run_id)
+    places = [(place, states.get(place.run_id)) for place in run_folders(runs)]
+    for place, status in places:
         if status is None:
             yield "warn", f"folder '{place.path}' has no rows in the database", "sorl sync"
-        elif status in ("running", "interrupted") and not alive(place.path):
-            dead += 1
-            words = f"run '{place.run_id}' of '{place.experiment}' stopped before its end"
-            yield "warn", words, f"resume: sorl run experiments/{place.experiment}.toml"
+    dead = [place for place, status in places if status in ("running", "interrupted") and not alive(place.path)]
+    for place in dead:
+        words = f"run '{place.run_id}' of '{place.experiment}' stopped before its end"
+        yield "warn", words, f"resume: sorl run experiments/{place.experiment}.toml"
     if not dead:
         yield "ok", "no stale runs"

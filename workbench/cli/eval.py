@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 from typer import Context, Option
 
-from workbench.cli.shared import RunName, current, find, folder_of
+from workbench.cli.shared import RUN, current, find, folder_of
 from workbench.cli.tables import note, print_table
 from workbench.record.segments import append
 from workbench.spec import InputError, RetrieverSettings, WorldSettings
@@ -15,28 +14,20 @@ from workbench.spec import InputError, RetrieverSettings, WorldSettings
 
 def eval(
     ctx: Context,
-    run: RunName,
-    data: Annotated[
-        str, Option(metavar="NAME|FILE", help="A benchmark name, or a .jsonl or .parquet file of questions.")
-    ],
-    split: Annotated[
-        str | None, Option(help="Split of the benchmark; default: the one that papers report.")
-    ] = None,
-    limit: Annotated[int | None, Option(min=1, help="Ask only the first N questions.")] = None,
-    corpus: Annotated[
-        Path | None, Option(metavar="FILE.jsonl", help="Search these passages with BM25.")
-    ] = None,
-    retriever: Annotated[str | None, Option(metavar="URL", help="Search with this retrieval server.")] = None,
-    search: Annotated[bool, Option(help="With --no-search the retriever returns nothing.")] = True,
-    topk: Annotated[int, Option(min=1, max=5, help="Passages per search.")] = 3,
-    max_turns: Annotated[int | None, Option(min=1, help="Turns per episode; default: as trained.")] = None,
-    max_turn_tokens: Annotated[int | None, Option(min=4, help="Tokens per turn; default: as trained.")] = None,
-    step: Annotated[
-        int | None, Option(min=0, help="Step of the checkpoint; default: the newest one.")
-    ] = None,
-    greedy: Annotated[bool, Option("--greedy", help="Take the most likely token instead of sampling.")] = False,
-    batch: Annotated[int, Option(min=1, help="Episodes per batch.")] = 64,
-) -> None:  # fmt: skip
+    run: str = RUN,
+    data: str = Option(..., metavar="NAME|FILE", help="A benchmark name, or a .jsonl or .parquet file of questions."),
+    split: str | None = Option(None, help="Split of the benchmark; default: the one that papers report."),
+    limit: int | None = Option(None, min=1, help="Ask only the first N questions."),
+    corpus: Path | None = Option(None, metavar="FILE.jsonl", help="Search these passages with BM25."),
+    retriever: str | None = Option(None, metavar="URL", help="Search with this retrieval server."),
+    search: bool = Option(True, help="With --no-search the retriever returns nothing."),
+    topk: int = Option(3, min=1, max=5, help="Passages per search."),
+    max_turns: int | None = Option(None, min=1, help="Turns per episode; default: as trained."),
+    max_turn_tokens: int | None = Option(None, min=4, help="Tokens per turn; default: as trained."),
+    step: int | None = Option(None, min=0, help="Step of the checkpoint; default: the newest one."),
+    greedy: bool = Option(False, "--greedy", help="Take the most likely token instead of sampling."),
+    batch: int = Option(64, min=1, help="Episodes per batch."),
+) -> None:
     """Evaluate a run's policy on a data set: exact match, F1 or choice accuracy with 95 % intervals.
 
     The result is printed and written to table `evaluation`.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from typer import Argument, Context, Option
 
 from workbench.cli.shared import current, experiments
@@ -30,8 +28,8 @@ _RUNS = """
 
 def ls(
     ctx: Context,
-    experiment: Annotated[str | None, Argument(help="List only this experiment.")] = None,
-    everything: Annotated[bool, Option("--all", help="Include runs that `sorl run --fresh` replaced.")] = False,
+    experiment: str | None = Argument(None, help="List only this experiment."),
+    everything: bool = Option(False, "--all", help="Include runs that `sorl run --fresh` replaced."),
 ) -> None:
     """List the experiments with their runs, or one experiment with `sorl ls EXPERIMENT`."""
     reader = current(ctx.obj)

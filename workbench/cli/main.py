@@ -8,7 +8,7 @@ import sys
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -22,7 +22,6 @@ VERBS = (
     "algorithms", "diagnostics", "sync", "rescan", "doctor", "bench",
 )  # fmt: skip
 WRONG_INPUT = 2
-RUNS = Path("runs")
 _USAGE: Any = typer.BadParameter.__mro__[1]  # click's UsageError, of which later versions of typer have their own
 
 
@@ -107,19 +106,16 @@ def summary(verb: str) -> str:
     return (ast.get_docstring(chosen) or "").split("\n")[0]
 
 
+_HELP = {"help_option_names": ["-h", "--help"]}
 app = typer.Typer(
-    cls=Verbs,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    cls=Verbs, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, context_settings=_HELP
 )
 
 
 @app.callback(epilog="Results go to stdout, the rest to stderr. Exit code 0: success, 1: a failure, 2: wrong input.")
 def sorl(
     ctx: typer.Context,
-    runs: Annotated[Path, typer.Option(metavar="DIR", envvar="SORL_RUNS", help="The runs folder.")] = RUNS,
+    runs: Path = typer.Option("runs", metavar="DIR", envvar="SORL_RUNS", help="The runs folder."),
 ) -> None:
     """Find out why off-policy RL training of multi-turn LLM agents collapses."""
     ctx.obj = runs

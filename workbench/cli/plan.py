@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from typer import Context, Option
 
 from workbench.algorithms import differences, resolve
-from workbench.cli.compare import describe_search, planned, tell
-from workbench.cli.shared import Arms, Changes, GridFile, Listing, grid_of
+from workbench.cli.compare import describe_search, tell
+from workbench.cli.shared import ARMS, CHANGES, GRID_FILE, LISTING, grid_of
 from workbench.cli.tables import document, echo, plain, records, show
-from workbench.grid import history
+from workbench.grid import guard, history
 from workbench.grid.cell import algorithm_label, differing
 from workbench.grid.config import Grid
 from workbench.grid.folder import folder_of, held, last_row, status_of
@@ -29,19 +29,16 @@ ASSUMED = 0.8  # share of the reference arm's runs that collapse, if no run was 
 
 def plan(
     ctx: Context,
-    file: GridFile,
-    workers: Annotated[int | None, Option(min=1, help="Runs at a time; default: one per core.")] = None,
-    changes: Changes = None,
-    arms: Arms = None,
-    form: Listing = "table",
-    hazard_ratio: Annotated[
-        float, Option(help="Effect to detect: hazard of collapse relative to the reference arm.")
-    ] = 0.2,
-    power: Annotated[float, Option(help="Probability of detecting that effect.")] = 0.8,
-    incidence: Annotated[
-        float | None,
-        Option(help="Share of the reference arm's runs that collapse; default: estimated from recorded runs."),
-    ] = None,
+    file: Path = GRID_FILE,
+    workers: int | None = Option(None, min=1, help="Runs at a time; default: one per core."),
+    changes: list[str] | None = CHANGES,
+    arms: list[str] | None = ARMS,
+    form: str = LISTING,
+    hazard_ratio: float = Option(0.2, help="Effect to detect: hazard of collapse relative to the reference arm."),
+    power: float = Option(0.8, help="Probability of detecting that effect."),
+    incidence: float | None = Option(
+        None, help="Share of the reference arm's runs that collapse; default: estimated from recorded runs."
+    ),
 ) -> None:
     """Show the cells of a grid, how they differ, the effects that its seeds can detect, and the time. Runs nothing."""
     grid = grid_of(file, changes or [], history.History(ctx.obj), arms or [])
@@ -62,7 +59,7 @@ def describe(
     status = {name: status_of(last_row(folder), alive=held(folder)) for name, folder in folders.items()}
     left = [cell for cell in grid.cells if status[cell.run_id] != "finished"]
     arms = {cell.arm: cell.settings for cell in grid.cells}
-    slots, time, findings = _slots(arms), time_of(left, runs, needs, workers), planned(grid.cells)
+    slots, time, findings = _slots(arms), time_of(left, runs, needs, workers), guard.planned(arms, resolve)
     if form == "json":
         names = ("run_id", "arm", "algorithm", "seed", "control", "config_hash")
         whole = {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from typer import Argument, Context, Option
 
 from workbench.algorithms import CORE, resolve
-from workbench.cli.shared import Output, one_of, run_folder
+from workbench.cli.shared import OUTPUT, one_of, run_folder
 from workbench.cli.tables import as_text, document, echo, note, print_table, save, save_parquet
 from workbench.grid.cell import algorithm_label, expand, merge
 from workbench.objective import Algorithm
@@ -49,46 +49,26 @@ _TRUE = ("grad_norm", "clip_bias_norm", "gradient_cosine")  # columns of --gradi
 
 def replay(
     ctx: Context,
-    run: Annotated[
-        str, Argument(metavar="RUN", help="A run id, a unique prefix of one, or the run's folder.")
-    ],
-    step: Annotated[
-        int | None, Option(min=0, help="Step of the stored batch; without it the stored steps are listed.")
-    ] = None,
-    algorithm: Annotated[
-        list[str] | None,
-        Option(metavar="NAME", help="Algorithm to replay; repeatable. Default: the six of the core grid."),
-    ] = None,
-    change: Annotated[
-        list[str] | None,
-        Option(
-            "--set", metavar="SLOT.OPTION=VALUE",
-            help="Change an option of every algorithm, e.g. clip.high=0.3. Repeatable.",
-        ),
-    ] = None,
-    variants: Annotated[
-        Path | None, Option(metavar="FILE.toml", help="Variants: one table each, with base and slots.")
-    ] = None,
-    update: Annotated[list[int] | None, Option(min=0, help="Only this optimizer update. Repeatable.")] = None,
-    trajectory: Annotated[int | None, Option(min=0, help="Also list every token of this trajectory.")] = None,
-    tokens: Annotated[
-        bool,
-        Option(
-            "--tokens", help="List every token of --trajectory, by default of the one with the largest gradient share."
-        ),
-    ] = False,
-    top: Annotated[int, Option(min=0, help="Turns to list per algorithm, by gradient share.")] = 3,
-    gradients: Annotated[
-        bool, Option("--gradients", help="Also compute true gradients; needs stored weights, slower.")
-    ] = False,
-    table: Annotated[
-        str | None, one_of("--table", *TABLES, text=f"Only one of: {', '.join(TABLES)}.")
-    ] = None,
-    form: Annotated[str, one_of("--format", "table", "csv", "json", "parquet")] = "table",
-    output: Output = None,
-    double: Annotated[bool, Option("--float64", help="Compute in float64 instead of float32.")] = False,
-    threads: Annotated[int, Option(min=1, help="Torch threads.")] = 1,
-) -> None:  # fmt: skip
+    run: str = Argument(..., metavar="RUN", help="A run id, a unique prefix of one, or the run's folder."),
+    step: int | None = Option(None, min=0, help="Step of the stored batch; without it the stored steps are listed."),
+    algorithm: list[str] | None = Option(None, metavar="NAME", help="Default: the six of the core grid. Repeatable."),
+    change: list[str] | None = Option(
+        None, "--set", metavar="SLOT.OPTION=VALUE", help="Change every algorithm, e.g. clip.high=0.3. Repeatable."
+    ),
+    variants: Path | None = Option(None, metavar="FILE.toml", help="Variants: one table each, with base and slots."),
+    update: list[int] | None = Option(None, min=0, help="Only this optimizer update. Repeatable."),
+    trajectory: int | None = Option(None, min=0, help="Also list every token of this trajectory."),
+    tokens: bool = Option(
+        False, "--tokens", help="List the tokens of --trajectory; default: the one with the largest gradient share."
+    ),
+    top: int = Option(3, min=0, help="Turns to list per algorithm, by gradient share."),
+    gradients: bool = Option(False, "--gradients", help="Also compute true gradients; needs stored weights, slower."),
+    table: str | None = one_of("--table", *TABLES, more=": only this table"),
+    form: str = one_of("--format", "table", "csv", "json", "parquet", default="table"),
+    output: Path | None = OUTPUT,
+    double: bool = Option(False, "--float64", help="Compute in float64 instead of float32."),
+    threads: int = Option(1, min=1, help="Torch threads."),
+) -> None:
     """Run a stored batch through several algorithms: losses, ratios, clips and gradient shares.
 
     Each algorithm recomputes its own advantages. A value that the batch does not determine is NULL, with the reason.

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from typer import Argument, Context, Option
 
@@ -28,26 +28,15 @@ if TYPE_CHECKING:
 
 def report(
     ctx: Context,
-    experiments: Annotated[
-        list[str] | None,
-        Argument(metavar="EXPERIMENT", help="Experiments; claims are judged on all their runs."),
-    ] = None,
-    files: Annotated[
-        list[Path] | None,
-        Option("--from", metavar="FILE.parquet", help="Read results that --export wrote. Repeatable."),
-    ] = None,
-    form: Annotated[str, one_of("--format", "html", "md")] = "html",
-    output: Annotated[
-        Path | None,
-        Option("--output", "-o", metavar="FILE", help="Default: report-EXPERIMENT.html; md: stdout."),
-    ] = None,
-    export: Annotated[
-        Path | None,
-        Option(
-            metavar="FILE.parquet",
-            help="Write only the run-level results, merged with those of --from, to this file.",
-        ),
-    ] = None,
+    experiments: list[str] | None = Argument(None, metavar="EXPERIMENT", help="Claims are judged on all their runs."),
+    files: list[Path] | None = Option(None, "--from", metavar="FILE.parquet", help="Results of --export. Repeatable."),
+    form: str = one_of("--format", "html", "md", default="html"),
+    output: Path | None = Option(
+        None, "--output", "-o", metavar="FILE", help="Default: report-EXPERIMENT.html; md: stdout."
+    ),
+    export: Path | None = Option(
+        None, metavar="FILE.parquet", help="Write no report but the results of every run, merged with those of --from."
+    ),
 ) -> None:
     """Write a report: question, verdicts on the paper's claims, design, figures, tables and settings."""
     names = [experiment_of(name) for name in experiments or []]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from typer import Argument, Context, Option
 
@@ -30,12 +30,11 @@ from workbench.store.sync import sync
 
 def rescan(
     ctx: Context,
-    experiment: Annotated[str | None, Argument(help="Only its runs; default: all.")] = None,
-    files: Annotated[
-        list[Path] | None,
-        Option("--from", metavar="FILE.parquet", help="Judge and update a file of `sorl report --export`."),
-    ] = None,
-    dry: Annotated[bool, Option("--dry-run", help="Print the changes without writing them.")] = False,
+    experiment: str | None = Argument(None, help="Only its runs; default: all."),
+    files: list[Path] | None = Option(
+        None, "--from", metavar="FILE.parquet", help="Judge and update a file of `sorl report --export`."
+    ),
+    dry: bool = Option(False, "--dry-run", help="Print the changes without writing them."),
 ) -> None:
     """Apply the current collapse rule and alarms to recorded runs and append the new verdicts."""
     for file in files or []:

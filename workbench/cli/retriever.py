@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from typer import Option
@@ -26,12 +26,12 @@ def group() -> None:
 
 @app.command()
 def serve(
-    corpus: Annotated[Path, Option(metavar="FILE.jsonl", help='One passage per line: {"id": ..., "contents": ...}.')],
-    port: Annotated[int, Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = 8000,
-    host: Annotated[str, Option(help="Address to listen on; the default serves this machine only.")] = "127.0.0.1",
-    kind: Annotated[str, one_of("--kind", "bm25", "dense")] = "bm25",
-    model: Annotated[str, Option(help="Embedding model of --kind dense: a name or a folder.")] = "intfloat/e5-base-v2",
-    topk: Annotated[int, Option(min=1, max=1000, help="Passages per query if the request does not say.")] = 3,
+    corpus: Path = Option(..., metavar="FILE.jsonl", help='One passage per line: {"id": ..., "contents": ...}.'),
+    port: int = Option(8000, min=0, max=65535, help="Port to listen on; 0: any free one."),
+    host: str = Option("127.0.0.1", help="Address to listen on; the default serves this machine only."),
+    kind: str = one_of("--kind", "bm25", "dense", default="bm25"),
+    model: str = Option("intfloat/e5-base-v2", help="Embedding model of --kind dense: a name or a folder."),
+    topk: int = Option(3, min=1, max=1000, help="Passages per query if the request does not say."),
 ) -> None:
     """Answer POST /retrieve as Search-R1's server does, until Ctrl-C."""
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated
+from pathlib import Path
 
 from typer import Context, Exit, Option
 
-from workbench.cli.compare import planned, settle, show_search, tell
-from workbench.cli.shared import Arms, Changes, GridFile, current, grid_of
+from workbench.algorithms import resolve
+from workbench.cli.compare import settle, show_search, tell
+from workbench.cli.shared import ARMS, CHANGES, GRID_FILE, current, grid_of
 from workbench.cli.tables import echo, note, print_table, show
-from workbench.grid import progress
+from workbench.grid import guard, progress
 from workbench.grid.config import Grid
 from workbench.grid.folder import now
 from workbench.grid.history import History
@@ -28,23 +29,15 @@ _FAILED, _STOPPED = 1, 130  # exit codes; 130 is what a shell calls "ended by Ct
 
 def run(
     ctx: Context,
-    file: GridFile,
-    workers: Annotated[
-        int | None, Option(min=1, help="Runs at a time; default: one core for each thread of a run.")
-    ] = None,
-    changes: Changes = None,
-    arms: Arms = None,
-    executor: Annotated[str, Option(help="Where cells train: local, or on a Ray cluster (ray).")] = "local",
-    fresh: Annotated[
-        bool, Option("--fresh", help="Train every cell from the start, in new folders; nothing is deleted.")
-    ] = False,
-    retries: Annotated[int, Option(min=0, help="Retries of a failed cell, each from its last checkpoint.")] = 1,
-    hang_seconds: Annotated[
-        float, Option(min=0, metavar="SECONDS", help="Kill a cell without progress for this long; 0 = never.")
-    ] = 600,
-    memory: Annotated[
-        float | None, Option(metavar="GIB", help="Kill a cell whose processes use more memory than this.")
-    ] = None,
+    file: Path = GRID_FILE,
+    workers: int | None = Option(None, min=1, help="Runs at a time; default: one core for each thread of a run."),
+    changes: list[str] | None = CHANGES,
+    arms: list[str] | None = ARMS,
+    executor: str = Option("local", help="Where cells train: local, or on a Ray cluster (ray)."),
+    fresh: bool = Option(False, "--fresh", help="Train every cell from the start, in new folders; nothing is deleted."),
+    retries: int = Option(1, min=0, help="Retries of a failed cell, each from its last checkpoint."),
+    hang_seconds: float = Option(600, min=0, metavar="SECONDS", help="Kill a cell that is stuck this long; 0 = never."),
+    memory: float | None = Option(None, metavar="GIB", help="Kill a cell whose processes use more memory than this."),
 ) -> None:
     """Run a grid. The same command resumes: it skips finished cells and continues the others from their checkpoints."""
     import duckdb
@@ -66,7 +59,8 @@ def run(
         with suppress(InputError, duckdb.Error, OSError):
             sync(runs, seconds=0.0)
 
-    tell([finding for finding in planned(load().cells) if finding.flagged], err=True)
+    findings = guard.planned({cell.arm: cell.settings for cell in load().cells}, resolve)
+    tell([finding for finding in findings if finding.flagged], err=True)
     grid, results = run_rounds(
         load, runs, progress.watch, begin, workers=workers, executor=place, fresh=fresh, sync=sync_quietly,
         limits=Limits(retries, hang_seconds, None if memory is None else int(memory * 2**30)),

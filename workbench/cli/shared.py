@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from typer import Argument, Option
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from workbench.grid.history import History
 
 
-def one_of(name: str, *allowed: str, text: str = "") -> Any:
+def one_of(name: str, *allowed: str, default: str | None = None, more: str = "") -> Any:
     """Return an option that takes one of the words `allowed`; another word is an error that names the nearest."""
 
     def check(value: str | None) -> str | None:
@@ -28,16 +28,16 @@ def one_of(name: str, *allowed: str, text: str = "") -> Any:
             raise InputError(f"{name} '{value}' is unknown{nearest(value, allowed)}; allowed: {', '.join(allowed)}")
         return value
 
-    return Option(name, help=text or f"{', '.join(allowed[:-1])} or {allowed[-1]}.", callback=check)
+    return Option(default, name, help=f"{', '.join(allowed[:-1])} or {allowed[-1]}{more}.", callback=check)
 
 
-RunName = Annotated[str, Argument(metavar="RUN", help="A run id or a unique prefix of one.")]
-GridFile = Annotated[Path, Argument(metavar="FILE.toml", help="Grid file.")]
+RUN = Argument(..., metavar="RUN", help="A run id or a unique prefix of one.")
+GRID_FILE = Argument(..., metavar="FILE.toml", help="Grid file.")
 _SET = "Change a setting of every cell, e.g. learn.staleness=0; also seeds=[0]. Repeatable."
-Changes = Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help=_SET)]
-Arms = Annotated[list[str] | None, Option("--arm", metavar="NAME", help="Only this arm of the file. Repeatable.")]
-Listing = Annotated[str, one_of("--format", "table", "md", "json")]
-Output = Annotated[Path | None, Option("--output", "-o", metavar="FILE", help="Write to this file.")]
+CHANGES = Option(None, "--set", metavar="KEY=VALUE", help=_SET)
+ARMS = Option(None, "--arm", metavar="NAME", help="Only this arm of the file. Repeatable.")
+LISTING = one_of("--format", "table", "md", "json", default="table")
+OUTPUT = Option(None, "--output", "-o", metavar="FILE", help="Write to this file.")
 
 
 def current(runs: Path, *, seconds: float = 60.0) -> Reader:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Any
 
 from typer import Context, Option
 
-from workbench.cli.shared import RunName, current, find
+from workbench.cli.shared import RUN, current, find
 from workbench.cli.tables import cell, echo, print_table
 from workbench.spec import RunSettings
 from workbench.spec.files import from_json, leaves
@@ -30,11 +30,9 @@ _ROWS = (
 
 def show(
     ctx: Context,
-    run: RunName,
-    config: Annotated[bool, Option("--config", help="Print every setting, not only the changed ones.")] = False,
-    log: Annotated[
-        int | None, Option(min=0, help="Lines of console.log to print; default: 20 if the run failed.")
-    ] = None,
+    run: str = RUN,
+    config: bool = Option(False, "--config", help="Print every setting, not only the changed ones."),
+    log: int | None = Option(None, min=0, help="Lines of console.log to print; default: 20 if the run failed."),
 ) -> None:
     """Show one run: status, outcome, events, changed settings, and the end of its log if it failed."""
     reader = current(ctx.obj)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Any
 
 from typer import Argument, Context, Option
 
-from workbench.cli.shared import Output, current, one_of
+from workbench.cli.shared import OUTPUT, current, one_of
 from workbench.cli.tables import as_text, echo, note, print_table, save, save_parquet
 from workbench.spec import TABLES, InputError, nearest
 from workbench.store.reader import saved as saved_queries
@@ -31,16 +32,14 @@ _COLUMNS = """
 
 def sql(
     ctx: Context,
-    query: Annotated[
-        str | None, Argument(metavar="[SELECT ... | TABLE]", help="One SELECT statement, or a table to describe.")
-    ] = None,
-    saved: Annotated[str | None, Option(metavar="NAME", help="Run a saved query.")] = None,
-    form: Annotated[str, one_of("--format", "table", "csv", "json", "parquet")] = "table",
-    output: Output = None,
-    limit: Annotated[
-        int | None, Option(min=1, help=f"Maximum number of rows; default: {_LIMIT} for a table, all for a file.")
-    ] = None,
-    seconds: Annotated[float, Option(min=0.001, help="Stop the query after this many seconds.")] = 60.0,
+    query: str | None = Argument(None, metavar="[SELECT ... | TABLE]", help="A statement, or a table to describe."),
+    saved: str | None = Option(None, metavar="NAME", help="Run a saved query."),
+    form: str = one_of("--format", "table", "csv", "json", "parquet", default="table"),
+    output: Path | None = OUTPUT,
+    limit: int | None = Option(
+        None, min=1, help=f"Most rows to return; default: {_LIMIT} for a table, all for a file."
+    ),
+    seconds: float = Option(60.0, min=0.001, help="Stop the query after this many seconds."),
 ) -> None:
     """Run a read-only SQL query. Without one, list the tables; with a table's name, list its columns."""
     if form == "parquet" and output is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from typer import Context, Option
 
@@ -20,20 +20,17 @@ from workbench.store.sync import sync as update
 if TYPE_CHECKING:
     from workbench.analysis.results import Results
 
+_FROM = (
+    "First restore run folders from a results file of `sorl report --export`: settings, verdict and curves, enough to "
+    "resume a search."
+)
 _UPDATES = ("clip_bias_norm", "value_mae")  # curves that are means over a step's updates
 
 
 def sync(
     ctx: Context,
-    results: Annotated[
-        list[Path] | None,
-        Option(
-            "--from", metavar="FILE.parquet",
-            help="First restore run folders from a results file of `sorl report --export`: settings, verdict and "
-            "curves, enough to resume a search.",
-        ),
-    ] = None,
-) -> None:  # fmt: skip
+    results: list[Path] | None = Option(None, "--from", metavar="FILE.parquet", help=_FROM),
+) -> None:
     """Update sorl.duckdb from the run folders; a deleted database is rebuilt row for row."""
     for file in results or []:
         from workbench.analysis.results import read
