@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from tests.e2e.browser import (
     ENDS,
+    NO_CHROMIUM,
     browser,
     chromium,
     click_cell,
@@ -37,9 +37,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1200),  # a minute where nothing else runs
     pytest.mark.skipif(find_spec("playwright") is None, reason="playwright is not installed: pip install 'sorl[test]'"),
-    pytest.mark.skipif(
-        chromium() is None, reason="no chromium on this machine: apt-get install chromium, or name one in SORL_CHROMIUM"
-    ),
+    pytest.mark.skipif(chromium() is None, reason=NO_CHROMIUM),
 ]
 
 
@@ -57,18 +55,11 @@ def query(page: Page) -> dict[str, list[str]]:
     return parse_qs(urlsplit(page.url).query)
 
 
-def stored(page: Page, name: str) -> None:
-    """A picture of the screen, where the variable SORL_SCREENSHOTS names a folder."""
-    if folder := os.environ.get("SORL_SCREENSHOTS"):
-        page.screenshot(path=Path(folder) / f"walk-{name}.png")
-
-
 def test_from_the_overview_to_the_culprit_token(address: str) -> None:
     with browser() as opened, window(opened) as page:
         errors = complaints(page)
         page.goto(address)
         settle(page, "overview")
-        stored(page, "overview")
 
         for kind in ("PNG", "SVG"):
             with page.expect_download() as saved:
@@ -81,11 +72,9 @@ def test_from_the_overview_to_the_culprit_token(address: str) -> None:
         settle(page, "run")
         assert query(page)["run"] == ["ppo-s0-aaaa0000"]
         assert "Collapsed: the fall began at step 17" in page.inner_text(".sorl-answer")
-        stored(page, "run")
 
         go(page, "Compare", "compare")
         assert page.get_by_text("Each line is one run").or_(page.get_by_text("interquartile mean")).is_visible()
-        stored(page, "compare")
 
         # A part of the curves, by dragging over it: a link to it can be sent.
         drag(page, "curves", 9.6, 20.3)
@@ -94,7 +83,6 @@ def test_from_the_overview_to_the_culprit_token(address: str) -> None:
 
         go(page, "Collapse", "collapse")
         assert page.get_by_text("How long the arms stay up").is_visible()
-        stored(page, "collapse")
 
         go(page, "Turns", "turns")
         drag(page, "turns", 10.6, 16.4)  # of 10..20
@@ -103,7 +91,6 @@ def test_from_the_overview_to_the_culprit_token(address: str) -> None:
         click_cell(page, "turns", [PPO, 12 - 11, 3], opens="**/turns?**cell=ppo&cell=12&cell=3")
         page.get_by_text("ppo, turn 3, step 12:").wait_for()
         link = page.locator(".sorl-listing tr", has_text="kept").first.get_by_role("link")
-        stored(page, "turns")
 
         link.click()
         page.wait_for_url("**/episode?**")
@@ -114,7 +101,6 @@ def test_from_the_overview_to_the_culprit_token(address: str) -> None:
         tip = token.evaluate("element => getComputedStyle(element, '::after').content")
         assert "log-ratio" in tip
         assert "gradient weight" in tip
-        stored(page, "episode")
 
         # Back is where one came from.
         page.go_back()
@@ -185,12 +171,11 @@ def test_every_screen_opens_by_its_name_without_a_complaint(address: str) -> Non
 
 def test_a_large_answer_is_saved_whole(address: str, tmp_path: Path) -> None:
     rows = 316_000
+    query = urlencode({"sql": f"SELECT range AS n, range / 7 AS share FROM range({rows})"})
     with browser() as opened, window(opened) as page:
         errors = complaints(page)
         with page.expect_websocket() as connection:
-            page.goto(
-                f"{address}/sql?{urlencode({'sql': f'SELECT range AS n, range / 7 AS share FROM range({rows})'})}"
-            )
+            page.goto(f"{address}/sql?{query}")
         settle(page, "sql")
         with page.expect_download() as waited:
             page.get_by_role("button", name="CSV", exact=True).first.click()
