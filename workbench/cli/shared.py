@@ -91,10 +91,7 @@ def find(reader: Reader, name: str) -> str:
 
 
 def run_folder(runs: Path, run: str) -> Path:
-    """Return the folder of a run, given its id, a unique prefix, or the folder itself.
-
-    Raises InputError for an unknown run, and for one whose folder was renamed or removed.
-    """
+    """Return the folder of a run, given its id, a unique prefix, or the folder itself."""
     if (Path(run) / "config.toml").is_file():
         return Path(run).resolve()
     return folder_of(runs, find(current(runs), run))
