@@ -1,7 +1,5 @@
 """The command `sorl` in this process, and runs for it to look at."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Bad and hostile input, some 300 kinds of it: what is put into a folder, what is typed, and how it must end."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

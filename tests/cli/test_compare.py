@@ -1,7 +1,5 @@
 """`sorl compare` over recorded runs: what it prints, what it exports, and that others compute the same from that."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

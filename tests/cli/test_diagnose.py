@@ -1,7 +1,5 @@
 """`sorl diagnose`: a run, an experiment, a folder, a foreign log; text, Markdown, JSON; exit codes."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`sorl eval` on a run that was never trained: its checkpoint is the untrained policy, its questions are ours."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

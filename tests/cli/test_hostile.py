@@ -1,7 +1,5 @@
 """Whatever is typed or lies in a folder, a command ends in bounded time with one clear message, and obeys no name."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The verbs that look: ls, show, sql, sync, algorithms, diagnostics."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """A mistake of the user is one message that names the nearest word or what to type, and exit code 2."""
 
-from __future__ import annotations
-
 import shlex
 import socket
 from pathlib import Path

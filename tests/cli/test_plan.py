@@ -1,7 +1,5 @@
 """`sorl plan`: what differs, how long it takes, and the seeds that an effect needs."""
 
-from __future__ import annotations
-
 import json
 import platform
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Results of experiments: the report, files of results, runs restored from them, verdicts judged again."""
 
-from __future__ import annotations
-
 import dataclasses
 import fcntl
 import math

@@ -1,7 +1,5 @@
 """`sorl run` over the scripted trainer: its table and answer, bad ends and their causes, edits, starting over."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.cli.command import FELL, ONE_FALLS, STOOD, done, grid_file, sorl, told

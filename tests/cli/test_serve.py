@@ -1,7 +1,5 @@
 """The verbs that serve: app and retriever."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

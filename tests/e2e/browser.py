@@ -152,6 +152,12 @@ def settle(page: Page, screen: str) -> None:
     page.wait_for_function(_SETTLED, arg=[paths, ENDS[screen]])
 
 
+def visit(page: Page, url: str, screen: str) -> None:
+    """Open an address, until the screen is drawn whole."""
+    page.goto(url)
+    settle(page, screen)
+
+
 def go(page: Page, words: str, screen: str) -> None:
     """Follow a link by its words, until the screen is drawn whole."""
     page.get_by_role("link", name=words, exact=True).first.click()

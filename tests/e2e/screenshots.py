@@ -27,7 +27,9 @@ _FITS = """
 
 
 def shoot(page: Page, screen: str, file: Path, width: int) -> None:
-    """A picture of the whole screen, however tall it is."""
+    """A picture of the whole screen, however tall it is; a large one keeps 256 colours."""
+    from PIL import Image
+
     page.set_viewport_size({"width": width, "height": 800})
     settle(page, screen)
     page.wait_for_function(_FITS)
@@ -35,26 +37,11 @@ def shoot(page: Page, screen: str, file: Path, width: int) -> None:
     settle(page, screen)
     page.wait_for_function(_FITS)
     page.screenshot(path=file)
-    _shrink(file)
-
-
-def _shrink(file: Path) -> None:
-    """A picture above `_LARGE` keeps 256 of its colours, no two alike; every other pixel takes the nearest of them."""
-    from PIL import Image
-
     with Image.open(file) as opened:
         picture = opened.convert("RGB")
     picture.save(file, optimize=True)
-    if file.stat().st_size <= _LARGE:
-        return
-    found: list[tuple[int, tuple[int, int, int]]] = picture.getcolors(1 << 24) or []
-    alike: dict[tuple[int, ...], tuple[int, tuple[int, int, int]]] = {}
-    for count, colour in sorted(found, reverse=True):
-        alike.setdefault(tuple(part // 16 for part in colour), (count, colour))
-    kept = [colour for _, colour in sorted(alike.values(), reverse=True)[:256]]
-    palette = Image.new("P", (1, 1))
-    palette.putpalette([part for colour in kept for part in colour])
-    picture.quantize(palette=palette, dither=Image.Dither.NONE).save(file, optimize=True)
+    if file.stat().st_size > _LARGE:
+        picture.quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(file, optimize=True)
 
 
 def main(runs: Path, folder: Path) -> None:

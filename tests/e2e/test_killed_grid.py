@@ -1,7 +1,5 @@
 """Runs and grids that are killed with kill -9 at random moments, or lose their terminal, and are typed again."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """`sorl algorithms`: list the algorithms, show one, compare two."""
 
-from __future__ import annotations
-
 from typer import Argument
 
 from workbench.algorithms import ALGORITHMS, NOT_YET, by_family, differences, measured, resolve
@@ -10,6 +8,8 @@ from workbench.cli.tables import echo, show
 from workbench.grid.plan import choice, choices
 from workbench.objective import KINDS
 from workbench.spec import InputError
+
+_LISTED = ("family", "algorithm", "title", "differs from", "critic", "rollouts a prompt", "experimental", "paper")
 
 
 def algorithms(
@@ -20,16 +20,6 @@ def algorithms(
     import pandas as pd
 
     if not names:
-        columns = (
-            "family",
-            "algorithm",
-            "title",
-            "differs from",
-            "critic",
-            "rollouts a prompt",
-            "experimental",
-            "paper",
-        )
         rows = []
         for family, members in by_family():
             for a in members:
@@ -37,7 +27,7 @@ def algorithms(
                 difference = f"{base} in {', '.join(differences(ALGORITHMS[base], a))}" if base else "-"
                 marks = ("yes" if a.critic else "no", a.group_size, "yes" if a.experimental else "")
                 rows.append((family, a.name, a.title, difference, *marks, a.paper))
-        show(pd.DataFrame(rows, columns=columns), form)
+        show(pd.DataFrame(rows, columns=_LISTED), form)
     elif names[0] == "diff":
         if len(names) != 3:
             raise InputError("diff compares two algorithms: sorl algorithms diff ppo st-ppo")

@@ -1,7 +1,5 @@
 """`sorl app`: the web app over the runs folder."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

@@ -1,7 +1,5 @@
 """`sorl bench`: start the benchmarks (bench/) and studies (studies/) of a clone; they are not installed."""
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from pathlib import Path

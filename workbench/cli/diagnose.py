@@ -31,7 +31,7 @@ def diagnose(
     form: str = one_of("--format", "text", "md", "json", default="text"),
     fail_on: str | None = one_of("--fail-on", *LEVELS, more=": exit with code 1 on a finding this severe or worse"),
 ) -> None:
-    """Find the cause of a collapse, its first signal and the trajectory behind it, with evidence. Works on live runs."""
+    """Find the cause of a collapse, its first signal and its trajectory, with evidence. Works on live runs too."""
     from workbench.diagnosis import diagnose as judge_log
     from workbench.diagnosis.attribution import attribute
 

@@ -1,7 +1,5 @@
 """`sorl diagnostics`: every measured column, or one of them with its formula, source and alarm."""
 
-from __future__ import annotations
-
 import textwrap
 from dataclasses import asdict
 

@@ -1,7 +1,5 @@
 """`sorl doctor`: check the installation and the runs folder; each problem comes with the command that fixes it."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

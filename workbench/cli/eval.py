@@ -1,7 +1,5 @@
 """`sorl eval`: evaluate a run's policy on a benchmark or a file of questions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from typer import Context, Option

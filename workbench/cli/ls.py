@@ -1,7 +1,5 @@
 """`sorl ls`: experiments and runs."""
 
-from __future__ import annotations
-
 from typer import Argument, Context, Option
 
 from workbench.cli.shared import current, experiments

@@ -1,7 +1,5 @@
 """The command `sorl`: one module a verb, imported when it is typed; wrong input is one message and exit code 2."""
 
-from __future__ import annotations
-
 import ast
 import os
 import sys
@@ -114,8 +112,7 @@ app = typer.Typer(
 
 @app.callback(epilog="Results go to stdout, the rest to stderr. Exit code 0: success, 1: a failure, 2: wrong input.")
 def sorl(
-    ctx: typer.Context,
-    runs: Path = typer.Option("runs", metavar="DIR", envvar="SORL_RUNS", help="The runs folder."),
+    ctx: typer.Context, runs: Path = typer.Option("runs", metavar="DIR", envvar="SORL_RUNS", help="The runs folder.")
 ) -> None:
     """Find out why off-policy RL training of multi-turn LLM agents collapses."""
     ctx.obj = runs

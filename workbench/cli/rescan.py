@@ -1,7 +1,5 @@
 """`sorl rescan`: apply the current collapse rule and alarms to recorded runs."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Sequence

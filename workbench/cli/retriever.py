@@ -1,7 +1,5 @@
 """`sorl retriever serve`: serve passages by Search-R1's retrieval protocol."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`sorl run FILE.toml`: train every cell of a grid; the same command resumes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """`sorl show RUN`: one run with its events."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`sorl sql`: query the database, or list its tables, columns and saved queries."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

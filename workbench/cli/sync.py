@@ -27,10 +27,7 @@ _FROM = (
 _UPDATES = ("clip_bias_norm", "value_mae")  # curves that are means over a step's updates
 
 
-def sync(
-    ctx: Context,
-    results: list[Path] | None = Option(None, "--from", metavar="FILE.parquet", help=_FROM),
-) -> None:
+def sync(ctx: Context, results: list[Path] | None = Option(None, "--from", metavar="FILE.parquet", help=_FROM)) -> None:
     """Update sorl.duckdb from the run folders; a deleted database is rebuilt row for row."""
     for file in results or []:
         from workbench.analysis.results import read
