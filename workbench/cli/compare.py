@@ -250,5 +250,5 @@ def describe_search(grid: Grid, form: str, time: Estimate) -> None:
         f"{len(progress.done)} are finished.{'' if progress.now else ' ' + _state(region)}"
     )
     if left:
-        saved = "less what runs save that stop at their collapse"
+        saved = "less where runs stop at their collapse"
         echo(f"About {duration(seconds)}, {time.workers} at a time, {saved} ({time.basis})")
