@@ -28,14 +28,16 @@ if TYPE_CHECKING:
 
 def report(
     ctx: Context,
-    experiments: list[str] | None = Argument(None, metavar="EXPERIMENT", help="Claims are judged on all their runs."),
+    experiments: list[str] | None = Argument(
+        None, metavar="EXPERIMENT", help="Experiments; claims use all their runs."
+    ),
     files: list[Path] | None = Option(None, "--from", metavar="FILE.parquet", help="Results of --export. Repeatable."),
     form: str = one_of("--format", "html", "md", default="html"),
     output: Path | None = Option(
         None, "--output", "-o", metavar="FILE", help="Default: report-EXPERIMENT.html; md: stdout."
     ),
     export: Path | None = Option(
-        None, metavar="FILE.parquet", help="Write no report but the results of every run, merged with those of --from."
+        None, metavar="FILE.parquet", help="Instead of a report, write the results of every run and those of --from."
     ),
 ) -> None:
     """Write a report: question, verdicts on the paper's claims, design, figures, tables and settings."""
