@@ -16,9 +16,9 @@ from tests.cli.command import done, record
 from tests.store.contents import contents, one
 from tests.store.fixture import START, Shape, write_experiment, write_run, write_segment, write_status
 from workbench.analysis import results
-from workbench.cli.shared import grid_of
 from workbench.diagnostics import CATALOGUE
-from workbench.grid.history import History
+from workbench.grid.config import load
+from workbench.grid.folder import History
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
 
@@ -107,7 +107,7 @@ def test_a_search_resumes_from_shipped_results(runs: Path, tmp_path: Path) -> No
     first = pc.and_(pc.match_substring(shipped["arm"], "staleness 0 · policy.lr 0.566"), pc.less(shipped["seed"], 2))
     pq.write_table(shipped.filter(first), tmp_path / "first_round.parquet")
     done("sync", "--from", tmp_path / "first_round.parquet", runs=runs)
-    region = grid_of(Path("experiments/region_sgd.toml"), [], History(runs)).region
+    region = load(Path("experiments/region_sgd.toml"), [], History(runs)).region
     assert region is not None
     assert (len(region.progress.done), region.progress.rounds) == (12, 1)
 

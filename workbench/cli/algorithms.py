@@ -5,7 +5,7 @@ from typer import Argument
 from workbench.algorithms import ALGORITHMS, NOT_YET, by_family, differences, measured, resolve
 from workbench.cli.shared import LISTING
 from workbench.cli.tables import echo, show
-from workbench.grid.plan import choice, choices
+from workbench.grid.cell import choice, choices
 from workbench.objective import KINDS
 from workbench.spec import InputError
 

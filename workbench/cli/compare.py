@@ -12,9 +12,8 @@ from workbench.algorithms import resolve
 from workbench.cli.shared import current, experiment_of, one_of
 from workbench.cli.tables import FORMATS, cell, document, echo, note, plain, records, show, writing
 from workbench.grid import guard
-from workbench.grid.cell import Cell, short
+from workbench.grid.cell import Cell, Estimate, short
 from workbench.grid.config import Grid, load
-from workbench.grid.plan import Estimate
 from workbench.grid.progress import duration
 from workbench.grid.search import Region, usual
 from workbench.spec import InputError, RunSettings, nearest
@@ -109,15 +108,12 @@ def unfair(reader: Reader, frame: pd.DataFrame) -> list[guard.Finding]:
         for row in frame[frame["config"].notna()].to_dict(orient="records"):
             settings = RunSettings.model_validate_json(row["config"])
             algorithm = resolve(settings.algorithm, settings.slots)
-            group, finished = settings.learn.group_size or algorithm.group_size, row["status"] == "finished"
-            arm, seed = str(row["arm"]), int(row["seed"])
-            runs.append(guard.Run(row["run_id"], arm, seed, settings, group, algorithm, finished))
+            arm, seed, finished = str(row["arm"]), int(row["seed"]), row["status"] == "finished"
+            runs.append(guard.Run(row["run_id"], arm, seed, settings, algorithm, finished))
     except (ValueError, InputError):
         message = "some runs have settings of another version of sorl, so the fairness of the comparison is not checked"
         return [guard.Finding("task", message)]
-    arms = {run.arm: run.settings for run in runs}
-    seeds = {arm: sum(run.arm == arm for run in runs) for arm in arms}
-    return [*guard.planned(arms, resolve, seeds), *guard.recorded(reader, runs)] if runs else []
+    return [*guard.planned(runs), *guard.recorded(reader, runs)] if runs else []
 
 
 def settle(runs: Path, reader: Reader, experiment: str, cells: Sequence[Cell]) -> list[guard.Finding]:

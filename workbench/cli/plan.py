@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from typer import Context, Option
 
-from workbench.algorithms import differences, resolve
+from workbench.algorithms import differences
 from workbench.cli.compare import describe_search, tell
-from workbench.cli.shared import ARMS, CHANGES, GRID_FILE, LISTING, grid_of
+from workbench.cli.shared import ARMS, CHANGES, GRID_FILE, LISTING
 from workbench.cli.tables import document, echo, plain, records, show
-from workbench.grid import guard, history
-from workbench.grid.cell import algorithm_label, differing
-from workbench.grid.config import Grid
-from workbench.grid.folder import folder_of, held, last_row, status_of
-from workbench.grid.plan import Needs, arm_rows, choices, time_of
+from workbench.grid import guard
+from workbench.grid.cell import algorithm_label, arm_rows, choices, differing, time_of
+from workbench.grid.config import Grid, load
+from workbench.grid.folder import History, edits, folder_of, held, last_row, newest, status_of
 from workbench.grid.progress import duration
 from workbench.spec import InputError, RunSettings
 
@@ -41,9 +40,9 @@ def plan(
     ),
 ) -> None:
     """Show the cells of a grid, how they differ, the effects that its seeds can detect, and the time. Runs nothing."""
-    grid = grid_of(file, changes or [], history.History(ctx.obj), arms or [])
+    grid = load(file, changes or [], History(ctx.obj), arms or [])
     if grid.region is not None:
-        describe_search(grid, form, time_of(grid.cells, ctx.obj, needs, workers))
+        describe_search(grid, form, time_of(grid.cells, ctx.obj, workers))
     else:
         describe(grid, ctx.obj, workers, form, seeds_for(grid, ctx.obj, hazard_ratio, power, incidence))
 
@@ -54,12 +53,12 @@ def describe(
     """Print the plan: arms with the settings that differ, the slots that differ, fairness, seeds needed, time."""
     import pandas as pd
 
-    grid = history.newest(grid, runs)
+    grid = newest(grid, runs)
     folders = {cell.run_id: folder_of(runs, cell) for cell in grid.cells}
     status = {name: status_of(last_row(folder), alive=held(folder)) for name, folder in folders.items()}
     left = [cell for cell in grid.cells if status[cell.run_id] != "finished"]
     arms = {cell.arm: cell.settings for cell in grid.cells}
-    slots, time, findings = _slots(arms), time_of(left, runs, needs, workers), guard.planned(arms, resolve)
+    slots, time, findings = _slots(grid), time_of(left, runs, workers), guard.planned(grid.cells)
     if form == "json":
         names = ("run_id", "arm", "algorithm", "seed", "control", "config_hash")
         whole = {
@@ -80,7 +79,7 @@ def describe(
         echo("\nSlots in which the algorithms differ\n")
         show(slots, form)
     echo()
-    for line in history.edits(runs, [cell for cell in grid.cells if not folders[cell.run_id].exists()]):
+    for line in edits(runs, [cell for cell in grid.cells if not folders[cell.run_id].exists()]):
         echo(f"Edited: {line}; these are new cells.")
     tell(findings)
     if seeds:
@@ -92,27 +91,20 @@ def describe(
         echo(f"Later: {waiting}.")
 
 
-def _slots(arms: dict[str, RunSettings]) -> pd.DataFrame:
+def _slots(grid: Grid) -> pd.DataFrame:
     """Return one row per slot in which the algorithms differ, one column per distinct algorithm."""
     import pandas as pd
 
     algorithms = {}
-    for settings in arms.values():
-        label = algorithm_label(settings.algorithm)
-        if settings.slots:
-            label += f" + slots {json.dumps(settings.slots)}"
-        algorithms[label] = resolve(settings.algorithm, settings.slots)
+    for cell in grid.cells:
+        label = algorithm_label(cell.settings.algorithm)
+        if cell.settings.slots:
+            label += f" + slots {json.dumps(cell.settings.slots)}"
+        algorithms[label] = cell.resolved
     first = next(iter(algorithms.values()))
     slots = dict.fromkeys(slot for other in algorithms.values() for slot in differences(first, other))
     words = {slot: choices([getattr(algorithm, slot) for algorithm in algorithms.values()]) for slot in slots}
     return pd.DataFrame([{"slot": slot, **dict(zip(algorithms, words[slot], strict=True))} for slot in slots])
-
-
-def needs(settings: RunSettings) -> Needs:
-    """Return the work of an iteration, the mean of least and most where it depends on the episodes."""
-    algorithm = resolve(settings.algorithm, settings.slots)
-    passes = sum(algorithm.schedule.updates(settings.world.max_turns)) / 2
-    return Needs(algorithm.critic, algorithm.stabilise.needs_bias, passes, (1 + algorithm.select.rounds) / 2)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

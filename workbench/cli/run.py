@@ -7,14 +7,12 @@ from pathlib import Path
 
 from typer import Context, Exit, Option
 
-from workbench.algorithms import resolve
 from workbench.cli.compare import settle, show_search, tell
-from workbench.cli.shared import ARMS, CHANGES, GRID_FILE, current, grid_of
+from workbench.cli.shared import ARMS, CHANGES, GRID_FILE, current
 from workbench.cli.tables import echo, note, print_table, show
-from workbench.grid import guard, progress
+from workbench.grid import config, guard, progress
 from workbench.grid.config import Grid
-from workbench.grid.folder import now
-from workbench.grid.history import History
+from workbench.grid.folder import History, now
 from workbench.grid.process import executor_of
 from workbench.grid.run import Limits, Result, run_rounds
 from workbench.spec import InputError
@@ -46,7 +44,7 @@ def run(
     history = History(runs, since=now() if fresh else None)  # a fresh search knows only the runs that end from now on
 
     def load() -> Grid:
-        return grid_of(file, changes or [], history, arms or [])
+        return config.load(file, changes or [], history, arms or [])
 
     def begin(grid: Grid) -> None:
         if grid.region is not None:
@@ -57,7 +55,7 @@ def run(
         with suppress(InputError, duckdb.Error, OSError):
             sync(runs, seconds=0.0)
 
-    findings = guard.planned({cell.arm: cell.settings for cell in load().cells}, resolve)
+    findings = guard.planned(load().cells)
     tell([finding for finding in findings if finding.flagged], err=True)
     grid, results = run_rounds(
         load, runs, progress.watch, begin, workers=workers, executor=place, fresh=fresh, sync=sync_quietly,

@@ -1,10 +1,7 @@
 """Shared by the verbs: options, the synced database, experiments and runs by name."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typer import Argument, Option
 
@@ -14,10 +11,6 @@ from workbench.store.connect import Busy, database
 from workbench.store.reader import Reader
 from workbench.store.segments import run_folders
 from workbench.store.sync import sync
-
-if TYPE_CHECKING:
-    from workbench.grid.config import Grid
-    from workbench.grid.history import History
 
 
 def one_of(name: str, *allowed: str, default: str | None = None, more: str = "") -> Any:
@@ -103,14 +96,3 @@ def folder_of(runs: Path, run_id: str) -> Path:
         if folder.run_id == run_id:
             return folder.path
     raise InputError(f"run '{run_id}' has no folder of that name in '{runs}': it was renamed or removed; restore it")
-
-
-def grid_of(file: Path, overrides: Sequence[str], history: History | None = None, only: Sequence[str] = ()) -> Grid:
-    """Return the cells of a grid file. Raises InputError for unknown algorithms and slots, and impossible group sizes.
-
-    `history` holds the recorded runs, for a grid whose cells depend on them; `only` names the arms, empty = all.
-    """
-    from workbench.algorithms import resolve
-    from workbench.grid.config import load
-
-    return load(file, overrides, resolve, history, only)
