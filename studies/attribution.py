@@ -298,7 +298,7 @@ def read(path: Path) -> list[Case]:
 
 def main(shipped: Path | None = None, output: Path | None = None) -> str:
     """Return how often the turn and the span of planted faults are named, or of the shipped cases; write the cases."""
-    from workbench.cli.shared import note
+    from workbench.cli.tables import note
 
     if shipped is not None:
         found = read(shipped)

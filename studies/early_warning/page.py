@@ -288,10 +288,10 @@ def _named(names: Sequence[str]) -> str:
 def main(runs: Path, experiments: Sequence[str], files: Sequence[Path], output: Path | None = None) -> str:
     """Return how well the detectors warn on the finished runs of experiments and files; write them as a corpus."""
     from studies.early_warning import corpus as corpora
-    from workbench.cli.results import recorded
+    from workbench.cli.report import gather
 
     parts = [corpora.read(file) for file in files]
-    parts += [corpora.of_results(one) for one in recorded(runs, experiments)]
+    parts += [corpora.of_results(one) for one in gather(runs, experiments)]
     found = corpora.unique([run for part in parts for run in part])
     counts = {kind: sum(getattr(run, kind) for run in found) for kind in ("collapsed", "healthy")}
     if min(counts.values()) < FEWEST:
