@@ -13,7 +13,7 @@ from tests.objective.worked_example import DELTA, MASK, OLD, R
 from tests.objective.worked_example import batch as example
 from workbench.diagnostics.evidence import Evidence, StepEvidence, fingerprint
 from workbench.diagnostics.measure import measure, measure_updates
-from workbench.diagnostics.step import StepView, distinct_rollout_frac, prompt_retrieval_frac
+from workbench.diagnostics.step import StepView
 from workbench.objective.rollout_correction import IcePop, Tis
 from workbench.spec import GUARD, check
 
@@ -77,25 +77,25 @@ def view(*rollouts: tuple[int, list[int]]) -> StepView:
 
 def test_an_answer_that_depends_on_its_prompt_is_found_again():
     own = view((0, [1, 2]), (0, [1, 2, 2]), (1, [3, 4]), (1, [3, 3, 4]))
-    assert prompt_retrieval_frac(own) == 1
-    assert distinct_rollout_frac(own) == 1
+    assert StepView.prompt_retrieval_frac(own) == 1
+    assert StepView.distinct_rollout_frac(own) == 1
 
 
 def test_a_template_could_belong_to_any_prompt():
     template = view((0, [1, 2]), (0, [1, 2]), (1, [1, 2]), (1, [1, 2]), (2, [1, 2]), (2, [1, 2]))
-    assert prompt_retrieval_frac(template) == pytest.approx(1 / 3)
-    assert distinct_rollout_frac(template) == 0.5
+    assert StepView.prompt_retrieval_frac(template) == pytest.approx(1 / 3)
+    assert StepView.distinct_rollout_frac(template) == 0.5
 
 
 def test_a_rollout_does_not_vouch_for_itself():
     crossed = view((0, [1]), (0, [2]), (1, [1]), (1, [2]))
-    assert prompt_retrieval_frac(crossed) == 0
+    assert StepView.prompt_retrieval_frac(crossed) == 0
 
 
 def test_one_rollout_a_prompt_or_one_prompt_says_nothing():
-    assert distinct_rollout_frac(view((0, [1]), (1, [2]))) is None
-    assert prompt_retrieval_frac(view((0, [1]), (1, [2]))) is None
-    assert prompt_retrieval_frac(view((0, [1]), (0, [2]))) is None
+    assert StepView.distinct_rollout_frac(view((0, [1]), (1, [2]))) is None
+    assert StepView.prompt_retrieval_frac(view((0, [1]), (1, [2]))) is None
+    assert StepView.prompt_retrieval_frac(view((0, [1]), (0, [2]))) is None
 
 
 def test_the_guard_measures_every_step_and_leaves_null_what_it_cannot_know():

@@ -55,14 +55,15 @@ def test_fractions_are_named_so_and_nothing_else_is():
 
 def test_a_diagnostic_without_a_docstring_or_a_word_about_its_alarm_is_refused():
     with pytest.raises(TypeError, match="docstring"):
-        diagnostic(Level.UPDATE, Unit.NONE, "x", "test")(lambda v: None)
+        list(diagnostic(Level.UPDATE, Unit.NONE, "x", "test")(lambda v: None).diagnostics())
 
     def described(v):
         """It is described."""
 
     with pytest.raises(TypeError, match="alarm"):
-        diagnostic(Level.STEP, Unit.NONE, "x", "test")(described)
-    assert diagnostic(Level.STEP, Unit.NONE, "x", "test", alarm="no mark")(described).diagnostics()[0].no_alarm
+        list(diagnostic(Level.STEP, Unit.NONE, "x", "test")(described).diagnostics())
+    (entry,) = diagnostic(Level.STEP, Unit.NONE, "x", "test", no_alarm="no mark")(described).diagnostics()
+    assert entry.no_alarm == "no mark"
 
 
 def test_the_catalogue_and_the_page_need_no_torch():

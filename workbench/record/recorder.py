@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -79,7 +80,7 @@ class Recorder:
         """
         began = time.perf_counter()
         if self._seconds is not None:
-            evidence = evidence.timed(record=self._seconds)
+            evidence = replace(evidence, seconds={**evidence.seconds, "record": self._seconds})
         measured = measure(step, evidence)
         self.rows("step", {"step": step, **measured.step})
         self.rows("trajectory", {"step": step, **measured.trajectory})
