@@ -54,7 +54,9 @@ class BlackBox:
         unfinished = self.folder / f".{step:06d}.writing"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            for old in doomed(self._sizes() | {step: len(data)}, step, *self._pins(), self.settings):
+            files = [file for file in self.folder.glob("[0-9]*.safetensors") if file.stem.isdigit()]
+            sizes = {int(file.stem): file.stat().st_size for file in files} | {step: len(data)}
+            for old in doomed(sizes, step, self._alarmed, self._fell | self._brink, self.settings):
                 self._file(old).unlink(missing_ok=True)
             unfinished.write_bytes(data)
             os.replace(unfinished, self._file(step))
@@ -75,13 +77,6 @@ class BlackBox:
             self._alarmed |= set(range(event.step - before, event.step + 1))
             if event.kind in FALLS:
                 self._fell |= self._brink | set(range(event.step - before, event.step + 1))
-
-    def _pins(self) -> tuple[set[int], set[int]]:
-        return self._alarmed, self._fell | self._brink
-
-    def _sizes(self) -> dict[int, int]:
-        files = self.folder.glob("[0-9]*.safetensors")
-        return {int(file.stem): file.stat().st_size for file in files if file.stem.isdigit()}
 
     def _file(self, step: int) -> Path:
         return self.folder / f"{step:06d}.safetensors"
