@@ -174,14 +174,13 @@ def test_a_row_limit_bounds_the_work_not_only_the_answer(grid: Path) -> None:
     answer = Reader(grid).rows("SELECT * FROM range(100000000000)", limit=5)
     assert [row[0] for row in answer.rows] == [0, 1, 2, 3, 4]
     assert answer.cut
-    assert len(Reader(grid).query("SELECT * FROM range(100000000000)", limit=3000)) == 3000
     assert time.monotonic() - began < 60
 
 
 def test_a_limit_that_is_not_reached_cuts_nothing(grid: Path) -> None:
     answer = Reader(grid).rows("SELECT * FROM range(5)", limit=5)
     assert (len(answer.rows), answer.cut) == (5, False)
-    empty = Reader(grid).query("SELECT run_id, step FROM step WHERE step < 0", limit=5)
+    empty = Reader(grid).query("SELECT run_id, step FROM step WHERE step < 0")
     assert list(empty.columns) == ["run_id", "step"]
     assert empty.empty
 

@@ -28,7 +28,7 @@ from workbench.diagnostics import CATALOGUE
 from workbench.spec import TABLES, InputError
 from workbench.store.connect import Busy, writer
 from workbench.store.reader import Reader
-from workbench.store.sync import DIED, forget, sync
+from workbench.store.sync import DIED, sync
 
 
 def measured_rows(run_id: str, steps: list[int], **columns: list[object]) -> dict[str, list[object]]:
@@ -220,17 +220,6 @@ def test_a_deleted_run_leaves_the_database_and_a_replaced_one_is_read_anew(runs:
     assert sync(runs).forgotten == ["a"]
     assert Reader(runs).rows(counts).rows == [("b", small.steps)]
     assert Reader(runs).rows("SELECT run_id FROM run").rows == [("b",)]
-
-
-def test_a_forgotten_run_is_rebuilt_by_the_next_sync(runs: Path, small: Shape) -> None:
-    write_run(runs, "demo", "a", shape=small)
-    write_run(runs, "demo", "b", shape=small)
-    sync(runs)
-    before = contents(runs)
-    assert forget(runs, "a") > 100
-    assert Reader(runs).rows("SELECT DISTINCT run_id FROM step").rows == [("b",)]
-    sync(runs)
-    assert contents(runs) == before
 
 
 def test_two_runs_of_one_name_in_two_experiments_do_not_mix(runs: Path, small: Shape) -> None:

@@ -46,7 +46,7 @@ def writer(runs: Path, seconds: float) -> Iterator[DuckDBPyConnection]:
 
     deadline = time.monotonic() + seconds
     if not _WRITING.acquire(timeout=max(seconds, 0)):
-        raise Busy(_busy(database(runs), _OURSELVES[0]))
+        raise _busy(database(runs), _OURSELVES[0])
     try:
         connection = _open(runs, deadline, read_only=False, config={})
         try:
@@ -90,25 +90,20 @@ def _open(runs: Path, deadline: float, *, read_only: bool, config: dict[str, Any
             if not any(words in str(error) for words in _BUSY):
                 raise unusable(runs, error) from None
             if time.monotonic() >= deadline:
-                raise Busy(_busy(path, str(error))) from None
+                raise _busy(path, str(error)) from None
         # Doubling with jitter: processes that met once do not meet again in step.
         time.sleep(min(pause * random.uniform(0.5, 1.5), max(0.0, deadline - time.monotonic())))
         pause = min(pause * 2, 0.25)
 
 
-def holder(error: str) -> str:
-    """`PID 123 (duckdb)` out of DuckDB's message, or a general phrase where it does not say who."""
+def _busy(path: Path, error: str) -> Busy:
+    """Return the error that names who holds the database, as far as DuckDB's message says."""
+    who = "another process"
     if any(words in error for words in _OURSELVES):
-        return "another thread of this process"
-    found = _HOLDER.search(error)
-    if found is None:
-        return "another process"
-    return f"PID {found['pid']} ({Path(found['program']).name})"
-
-
-def _busy(path: Path, error: str) -> str:
-    who = holder(error)
-    return f"database '{path}' is held open by {who}: close it, or wait and try again; your runs are not affected"
+        who = "another thread of this process"
+    elif found := _HOLDER.search(error):
+        who = f"PID {found['pid']} ({Path(found['program']).name})"
+    return Busy(f"database '{path}' is held open by {who}: close it, or wait and try again; your runs are not affected")
 
 
 def unusable(runs: Path, why: Exception | str) -> InputError:
