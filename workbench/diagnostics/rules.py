@@ -23,8 +23,6 @@ Severity = Literal["info", "warning", "critical"]
 COOLDOWN = 10  # steps between two alarms of one diagnostic: a value that flickers around its mark is one finding
 SMOOTH = 5  # points of the trailing median of the reward
 DRIFT_POINTS, DRIFT = 50, 0.1  # so long one way, by more than so much
-SIGNS = ("group_reward_std", "entropy")  # of an echo trap, in this order; then come those of LATER
-LATER = {"grad_norm_max": "the gradient norm spikes", "repetition_frac": "the rollouts repeat themselves"}
 
 
 @dataclass(frozen=True)
@@ -160,9 +158,7 @@ def crossing(name: str, mark: Alarm) -> Condition:
 def _not_finite(name: str) -> Condition:
     def condition(row: Row) -> Found | Literal[False] | None:
         value = row.measured.get(name)
-        if value is None:
-            return None
-        return Found(f"{name} is {value}", name, value) if not math.isfinite(value) else False
+        return None if value is None else not math.isfinite(value) and Found(f"{name} is {value}", name, value)
 
     return condition
 
@@ -208,7 +204,7 @@ HARD = (
 
 
 def echo_trap() -> Condition:
-    """Return the condition that the alarms of SIGNS hold; the message names the signs of LATER that are there."""
+    """Return the condition that the rollouts of a prompt earn the same while the policy no longer chooses."""
     first: list[float] = []  # repetition at the first points
 
     def condition(row: Row) -> Found | Literal[False]:
@@ -216,15 +212,14 @@ def echo_trap() -> Condition:
         known = repeated if repeated is not None and math.isfinite(repeated) else None
         if known is not None and len(first) < 10:
             first.append(known)
-        if not all(name in row.alarmed for name in SIGNS):
+        if "group_reward_std" not in row.alarmed or "entropy" not in row.alarmed:
             return False
-        there = {
-            "grad_norm_max": "grad_norm_max" in row.alarmed,
-            "repetition_frac": known is not None and known > 2 * median(first),
-        }
         message = "rollouts of a prompt earn the same and the policy no longer chooses: an echo trap"
-        also = [words for name, words in LATER.items() if there[name]]
-        return Found("; ".join([message, *also]), SIGNS[0], row.measured.get(SIGNS[0]))
+        if "grad_norm_max" in row.alarmed:
+            message += "; the gradient norm spikes"
+        if known is not None and known > 2 * median(first):
+            message += "; the rollouts repeat themselves"
+        return Found(message, "group_reward_std", row.measured.get("group_reward_std"))
 
     return condition
 
@@ -278,16 +273,13 @@ COMBINED = (
 
 
 def _first_ratio(row: Row) -> Found | Literal[False]:
-    moved = row.measured.get("first_log_ratio_abs_max")
-    if moved is None or not moved > RATIO_TOLERANCE:
-        return False
+    moved = row.measured.get("first_log_ratio_abs_max") or 0.0
     message = f"the first update saw a log-ratio of {moved:.3g} nats where it is 0 by construction"
-    return Found(message, "first_log_ratio_abs_max", moved, RATIO_TOLERANCE)
+    return moved > RATIO_TOLERANCE and Found(message, "first_log_ratio_abs_max", moved, RATIO_TOLERANCE)
 
 
 def _token_identity(row: Row) -> Found | Literal[False]:
-    count = row.measured.get("token_mismatches")
-    if not count:
+    if not (count := row.measured.get("token_mismatches")):
         return False
     where = ", first in trajectory {}, turn {}".format(*row.mismatches[0]) if row.mismatches else ""
     message = f"{int(count)} trained trajectories are not the tokens and turns that were sampled{where}"

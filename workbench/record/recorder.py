@@ -39,10 +39,9 @@ class Recorder:
         self, folder: Path | None, run_id: str, settings: RunSettings, decode: Decode | None = None, group: int = 1
     ) -> None:
         self.run_id, self.settings, self.decode, self.group = run_id, settings, decode, group
-        self.history: list[dict[str, float | None]] = []  # what the watches saw, a row per step; JSON-able
         self._writer = SegmentWriter(folder, settings.record.flush_seconds) if folder else _NullWriter()
         self._box = BlackBox(folder, settings.record.batches) if folder else None
-        self._watch, self._rules = self._watches()
+        self.replay([])
         self._seconds: float | None = None
         self._boxed = 0.0  # seconds that the batch of this step took
         if not self._writer.files("diagnostic"):
@@ -121,8 +120,9 @@ class Recorder:
 
     def replay(self, history: Sequence[Mapping[str, float | None]]) -> None:
         """Take up the watches of a checkpoint: show them its `history` again, without writing events twice."""
-        self.history = []
-        self._watch, self._rules = self._watches()
+        self.history: list[dict[str, float | None]] = []  # what the watches saw, a row per step; JSON-able
+        self._watch = Watch(self.settings.collapse, self.settings.learn.episodes, self.group)
+        self._rules = RuleWatch((*alarms(CATALOGUE), *GUARD_RULES))
         if self._box is not None:
             self._box.forget()
         for row in history:
@@ -154,10 +154,6 @@ class Recorder:
 
     def __exit__(self, *raised: object) -> None:
         self.close()
-
-    def _watches(self) -> tuple[Watch, RuleWatch]:
-        watch = Watch(self.settings.collapse, self.settings.learn.episodes, self.group)
-        return watch, RuleWatch((*alarms(CATALOGUE), *GUARD_RULES))
 
     def _see(
         self, step: int, row: Mapping[str, float | None], mismatches: Sequence[tuple[int, int]] = ()

@@ -6,7 +6,7 @@ import random
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -42,50 +42,35 @@ def writer(runs: Path, seconds: float) -> Iterator[DuckDBPyConnection]:
 
     Raises Busy, and InputError for an unusable file, also where that shows only in the block.
     """
-    import duckdb
-
     deadline = time.monotonic() + seconds
     if not _WRITING.acquire(timeout=max(seconds, 0)):
         raise _busy(database(runs), _OURSELVES[0])
     try:
-        connection = _open(runs, deadline, read_only=False, config={})
-        try:
+        with _opened(runs, deadline, read_only=False, config={}) as connection:
             yield connection
-        except duckdb.Error as error:
-            raise unusable(runs, error) from None
-        finally:
-            connection.close()
     finally:
         _WRITING.release()
 
 
-@contextmanager
-def reader(runs: Path, seconds: float, config: dict[str, Any]) -> Iterator[DuckDBPyConnection]:
+def reader(runs: Path, seconds: float, config: dict[str, Any]) -> AbstractContextManager[DuckDBPyConnection]:
     """Open a read-only connection within `seconds`; all readers of a process must pass the same `config`.
 
     Raises as `writer` does.
     """
+    return _opened(runs, time.monotonic() + seconds, read_only=True, config=config)
+
+
+@contextmanager
+def _opened(runs: Path, deadline: float, **options: Any) -> Iterator[DuckDBPyConnection]:
     import duckdb
 
-    connection = _open(runs, time.monotonic() + seconds, read_only=True, config=config)
-    try:
-        yield connection
-    except duckdb.Error as error:
-        raise unusable(runs, error) from None
-    finally:
-        connection.close()
-
-
-def _open(runs: Path, deadline: float, *, read_only: bool, config: dict[str, Any]) -> DuckDBPyConnection:
-    import duckdb
-
-    path = database(runs)
+    path, pause = database(runs), 0.005
     if path.exists() and not path.is_file():
         raise unusable(runs, "it is not a regular file")  # opening a pipe would block for ever
-    pause = 0.005
     while True:
         try:
-            return duckdb.connect(str(path), read_only=read_only, config=config)
+            connection = duckdb.connect(str(path), **options)
+            break
         except duckdb.Error as error:
             if not any(words in str(error) for words in _BUSY):
                 raise unusable(runs, error) from None
@@ -94,6 +79,12 @@ def _open(runs: Path, deadline: float, *, read_only: bool, config: dict[str, Any
         # Doubling with jitter: processes that met once do not meet again in step.
         time.sleep(min(pause * random.uniform(0.5, 1.5), max(0.0, deadline - time.monotonic())))
         pause = min(pause * 2, 0.25)
+    try:
+        yield connection
+    except duckdb.Error as error:
+        raise unusable(runs, error) from None
+    finally:
+        connection.close()
 
 
 def _busy(path: Path, error: str) -> Busy:

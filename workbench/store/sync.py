@@ -38,12 +38,6 @@ class SyncReport:
     forgotten: list[str] = field(default_factory=list)  # runs whose files went away or changed: rebuilt or gone
     skipped: list[str] = field(default_factory=list)  # run folders left out, each with the reason
 
-    def __str__(self) -> str:
-        words = [f"{self.rows:,} rows from {self.segments:,} segments"]
-        words += [f"{len(self.corrupt)} corrupt segments set aside"] if self.corrupt else []
-        words += [f"{len(self.forgotten)} runs re-read or removed"] if self.forgotten else []
-        return ", ".join([*words, *self.skipped])
-
 
 @dataclass(frozen=True)
 class _Disk:
