@@ -122,26 +122,20 @@ def crossing(name: str, mark: Alarm) -> Condition:
     first: list[float] = []  # points that a relative mark is a multiple of
     best, count = -math.inf, 0
 
-    def scale(value: float) -> float | None:
-        """Return what the mark is a multiple of; None while that is not known, or nothing can be a multiple of it."""
-        if not mark.relative:
-            return 1.0
-        if mark.relative == "peak":
-            return best if best > 0 else None
-        if len(first) < mark.warmup:
-            if math.isfinite(value):
-                first.append(value)
-            return None
-        base = median(first) if mark.relative == "baseline" else sum(first) / len(first)
-        return base if base > 0 else None
-
     def condition(row: Row) -> Found | Literal[False] | None:
         nonlocal best, count
         value = row.measured.get(name)
         if value is None or math.isnan(value):
             return None
-        best = max(best, value)
-        if (unit := scale(value)) is None:
+        best, unit = max(best, value), 1.0
+        if mark.relative == "peak":
+            unit = best
+        elif mark.relative and len(first) < mark.warmup:
+            first.extend([value] if math.isfinite(value) else [])
+            return None
+        elif mark.relative:
+            unit = median(first) if mark.relative == "baseline" else sum(first) / len(first)
+        if unit <= 0:  # nothing can be a multiple of it
             return None
         threshold = mark.value * unit
         crossed = {"above": value > threshold, "below": value < threshold, "at least": value >= threshold}[mark.when]

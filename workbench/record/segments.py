@@ -72,13 +72,11 @@ class SegmentWriter:
         chunk = dict(columns)
         rows = _rows_of(table, chunk)
         if "step" in chunk and not declaration(table).latest_wins:
-            last = self.last_step(table)
-            if np.ndim(chunk["step"]) == 0 and chunk["step"] <= last:
+            fresh = np.asarray(chunk["step"]) > self.last_step(table)
+            if not fresh.any():
                 return
-            if np.ndim(chunk["step"]) and rows and min(chunk["step"]) <= last:
-                keep = np.asarray(chunk["step"]) > last
-                chunk = {k: chosen(v, keep) for k, v in chunk.items()}
-                rows = int(keep.sum())
+            if not fresh.all():
+                chunk, rows = {k: chosen(v, fresh) for k, v in chunk.items()}, int(fresh.sum())
         if rows:
             with self._lock:
                 self._buffer.setdefault(table, []).append((rows, chunk))
