@@ -67,9 +67,9 @@ def write_segment(folder: Path, name: str, rows: Mapping[str, Sequence[Any]], fi
     return unfinished.rename(target / file)
 
 
-def write_dictionary(folder: Path) -> None:
+def write_dictionary(folder: Path, dictionary: Sequence[Diagnostic] = CATALOGUE) -> None:
     """The segment of table `diagnostic` that travels with each run."""
-    write_segment(folder, "diagnostic", declared_rows(CATALOGUE))
+    write_segment(folder, "diagnostic", declared_rows(dictionary))
 
 
 def run_row(folder: Path, **changes: Any) -> dict[str, Any]:
