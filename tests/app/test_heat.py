@@ -10,12 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.conftest import HOSTILE
-from tests.app.hostile_figures import assert_literal
-from tests.app.hostile_figures import checked
-from workbench.app.figures.heat import Heat, Measure, heat
+from tests.app.hostile_figures import assert_literal, checked
 from workbench.app.curve_data import Window
 from workbench.app.figures.common import AXES
-from workbench.app.figures.heat import ColourScale, colour_scale
+from workbench.app.figures.heat import ColourScale, Heat, Measure, colour_scale, heat
 from workbench.app.theme import DARK, LIGHT, styles
 
 MEASURE = Measure("ratio_geo", "ratio", "exp(mean delta of the turn)")
@@ -31,7 +29,7 @@ def cells(turns: int = 3, buckets: int = 10, **changes: Any) -> pd.DataFrame:
     return pd.DataFrame(rows).assign(**changes)
 
 
-def draw(*maps: Heat, shade: Shading | None = None, **more: Any) -> Any:
+def draw(*maps: Heat, shade: ColourScale | None = None, **more: Any) -> Any:
     arms = styles([(part.arm, part.arm) for part in maps], LIGHT)
     shade = shade or colour_scale("ratio", pd.concat([part.cells["value"] for part in maps]))
     return checked(heat(maps, MEASURE, shade, arms, LIGHT, WINDOW, AXES["step"], **more))

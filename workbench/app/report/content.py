@@ -344,8 +344,8 @@ def _maps(landscape: Landscape) -> Iterator[Figure]:
 
         caption = (
             f"{int(mine['runs'].sum())} runs, seeds {_seeds(landscape.runs['seed'])}. A cell: collapsed runs of runs "
-            f"at one {along} and {landscape.across}; empty where the search ran nothing. Dot and bar: where half of the "
-            "runs collapse, with its 95 % interval; a triangle points beyond what was tried."
+            f"at one {along} and {landscape.across}; empty where the search ran nothing. Dot and bar: where half of "
+            "the runs collapse, with its 95 % interval; a triangle points beyond what was tried."
         )
         yield Figure(draw, f"Collapsed runs by {along} and {landscape.across}{f', {piece}' if piece else ''}", caption)
 
