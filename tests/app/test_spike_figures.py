@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from tests.app.conftest import HOSTILE
-from tests.app.hostile_figures import assert_literal
+from tests.app.hostile_figures import assert_literal, checked
 from workbench.app.episodes import Watched, answered, missing, ranked, run_words, shown, worst_epoch
-from workbench.app.figures.episode import Signal, peaks, ranking
+from workbench.app.figures.run import Signal, peaks, ranking
 from workbench.app.theme import LIGHT
 
 
@@ -32,21 +32,21 @@ def row(trajectory: int, gradient: float | None = 0.1, mass: float | None = 0.1,
 
 
 def test_a_point_tells_its_step_and_whether_its_tokens_were_kept() -> None:
-    figure = peaks(signal([1.0, 2.0, 9.0], kept=[1]), "#cb3a04", LIGHT, chosen=2)
+    figure = checked(peaks(signal([1.0, 2.0, 9.0], kept=[1]), "#cb3a04", LIGHT, chosen=2))
     points = {t.marker.symbol: list(t.customdata) for t in figure.data if t.mode == "markers"}
     assert points["circle"] == [1]
     assert points["circle-open"] == [0, 2]
 
 
 def test_the_chosen_step_and_the_onset_have_lines_and_an_alarm_stands_on_its_point() -> None:
-    figure = peaks(signal([1.0, 2.0, 9.0], onset=1.0), "#cb3a04", LIGHT, chosen=2)
+    figure = checked(peaks(signal([1.0, 2.0, 9.0], onset=1.0), "#cb3a04", LIGHT, chosen=2))
     assert [(s.x0, s.line.dash) for s in figure.layout.shapes] == [(2, None), (1.0, "2px,3px")]
     alarm = next(t for t in figure.data if t.marker.symbol == "triangle-up-open")
     assert (list(alarm.x), list(alarm.y), list(alarm.customdata)) == ([2.0], [9.0], [2])
 
 
 def test_a_step_without_a_number_can_be_clicked_too() -> None:
-    figure = peaks(signal([1.0, None, 2.0], broken=(1,)), "#cb3a04", LIGHT, chosen=0)
+    figure = checked(peaks(signal([1.0, None, 2.0], broken=(1,)), "#cb3a04", LIGHT, chosen=0))
     cross = next(t for t in figure.data if t.marker.symbol == "x-thin")
     assert (list(cross.customdata), list(cross.y)) == ([1], [1.0])
 
@@ -101,7 +101,7 @@ def test_the_chosen_trajectory_is_always_drawn() -> None:
 
 
 def draw(*rows: dict[str, Any], chosen: int | None = 1) -> Any:
-    return ranking(rows, 0.05, LIGHT, 7, chosen)
+    return checked(ranking(rows, 0.05, LIGHT, 7, chosen))
 
 
 def test_two_bars_a_trajectory_have_the_recorded_shares() -> None:

@@ -26,8 +26,9 @@ NO_CHROMIUM = "no chromium on this machine: apt-get install chromium, or name on
 _EXPECTED = "/_stcore/"
 # What is said at the end of each screen, or in its stead. The app looks for new rows twice a second: it is never idle.
 ENDS = {
-    "overview": ("grad norm max", "More in Region"), "compare": ("What differs",), "turns": ("A cell is the",),
-    "region": ("of what was searched", "no experiment of kind region"), "collapse": ("is no warning",),
+    "overview": ("grad norm max", "More in Region"), "compare": ("What differs",), "turns": ("Each cell:",),
+    "region": ("of what was searched", "no experiment of kind region"),
+    "collapse": ("is no warning", "None of these runs collapsed", "None of these runs raised"),
     "episode": ("Point at a name",), "replay": ("in Episode", "no stored batch"), "run": ("What it wrote",),
     "sql": ("asks the same again",), "glossary": ("Source:",),
 }  # fmt: skip

@@ -75,7 +75,7 @@ def test_from_the_overview_to_the_culprit_token(address: str, page: Page) -> Non
     web.settle(page, "compare")
 
     web.go(page, "Collapse", "collapse")
-    assert page.get_by_text("How long the arms stay up").is_visible()
+    assert page.get_by_text("Survival: runs not yet collapsed").is_visible()
 
     web.go(page, "Turns", "turns")
     web.drag(page, "turns", 10.6, 16.4)  # of 10..20

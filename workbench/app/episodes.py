@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from workbench.app.figures.episode import Signal
+from workbench.app.figures.run import Signal
 from workbench.app.safe import html_text
 from workbench.app.wording import word
 

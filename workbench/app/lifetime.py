@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from workbench.app.panels import Chosen, panel
-from workbench.app.series import placed
+from workbench.app.curve_data import Chosen, panel
 from workbench.store.text import log_of, tail
 
 if TYPE_CHECKING:
@@ -42,11 +41,7 @@ def _so_far(store: Store, run: str) -> float:
 def success(store: Store, chosen: Chosen) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """Of the chosen steps: training success (x, mean, low, high), the held-out evaluations, and the events."""
     window, run = chosen.window, chosen.ids[0]
-    found = store.query(
-        "series", runs=chosen.ids, origins=[0], first=window.first, last=window.last, width=window.width,
-        column="success", table="step",
-    )  # fmt: skip
-    points = placed(found, chosen.runs, window).dropna(subset=["mean"])
+    points = chosen.points(store, "step", "success").dropna(subset=["mean"])
     events = store.query("happened", run=run)
     held_out = store.query("evaluation", run=run, first=window.first, last=window.last)
     return (

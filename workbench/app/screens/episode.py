@@ -11,7 +11,7 @@ from workbench.app import episodes, export, theme, transcript
 from workbench.app.controls import choose
 from workbench.app.diagnostics import Diagnostics, dictionary
 from workbench.app.experiments import choose_experiment, runs
-from workbench.app.figures.episode import peaks, ranking
+from workbench.app.figures.run import peaks, ranking
 from workbench.app.ledger import ledger
 from workbench.app.links import STYLE, address, anchor, run_links
 from workbench.app.page import curves_only, look, note, screen

@@ -9,8 +9,10 @@ import streamlit as st
 
 from workbench.app import episodes, export, lifetime, profile, theme, ways
 from workbench.app.controls import choose, choose_range
+from workbench.app.curve_data import Chosen, Window, drawn, onsets
 from workbench.app.diagnostics import Diagnostics, dictionary
 from workbench.app.experiments import choose_experiment, runs
+from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
 from workbench.app.figures.run import career, shares, spending
 from workbench.app.findings import findings, findings_html
@@ -18,9 +20,7 @@ from workbench.app.happenings import happenings
 from workbench.app.links import STYLE
 from workbench.app.navigation import open_screen
 from workbench.app.page import heading, look, note, screen
-from workbench.app.panels import Chosen, drawn, onsets
 from workbench.app.picks import zoom
-from workbench.app.series import AXES, Window
 from workbench.app.settings import settings
 
 if TYPE_CHECKING:
