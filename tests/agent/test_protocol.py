@@ -1,13 +1,11 @@
-from __future__ import annotations
-
 import pytest
 from transformers import PreTrainedTokenizerFast
 
 from tests.agent.scripted import ScriptedEngine
 from workbench.agent.episode import Episode
-from workbench.agent.protocol import Action, exact_match, f1, parse
+from workbench.agent.protocol import Action, parse
 from workbench.agent.tokenizer import Codec
-from workbench.agent.worlds import Question
+from workbench.agent.worlds import Question, exact_match, f1
 from workbench.agent.worlds.facts import Facts
 from workbench.spec import WorldSettings
 

@@ -12,7 +12,7 @@ import pytest
 from tests.diagnosis.logs import AT, ROWS, healthy, log, tokens
 from workbench.diagnosis.causes import CAUSES
 from workbench.diagnosis.diagnose import diagnose
-from workbench.learn.faults.declared import KINDS
+from workbench.learn.faults import FAULTS
 
 Tables = dict[str, pd.DataFrame]
 
@@ -202,7 +202,7 @@ def test_every_cause_is_planted_here_or_explains_a_collapse() -> None:
 
 
 def test_every_kind_of_the_fault_lab_is_a_cause_of_the_same_name() -> None:
-    assert {kind.name for kind in KINDS} <= {cause.name for cause in CAUSES}
+    assert set(FAULTS) <= {cause.name for cause in CAUSES}
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -15,7 +15,7 @@ from workbench.diagnostics import measure
 from workbench.diagnostics.evidence import Evidence, StepEvidence
 from workbench.diagnostics.measure import Measurements
 from workbench.diagnostics.rules import Event
-from workbench.learn.faults.inject import inject
+from workbench.learn.faults import inject
 from workbench.learn.loop import Trainer
 from workbench.learn.warmstart import ensure
 from workbench.record.recorder import NullRecorder
@@ -96,7 +96,7 @@ class Bench:
         trainer = deepcopy(begun)
         trainer.settings = begun.settings.model_copy(update={"iterations": CHANGES["iterations"], "fault": fault})
         policy = trainer.learner.policy
-        trainer.lab = trainer.sampler.lab = inject(trainer.settings, trainer.algorithm, policy, trainer.tokenizer)
+        trainer.fault = trainer.sampler.fault = inject(trainer.settings, trainer.algorithm, policy, trainer.tokenizer)
         for _ in trainer.steps():
             pass
         assert isinstance(trainer.recorder, Seen)

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.learn.lab import AT, KL, Bench, Run
-from workbench.learn.faults.declared import KINDS, Kind
-from workbench.learn.faults.inject import FAULTS
+from workbench.learn.faults import FAULTS, Kind
+from workbench.learn.faults.declare import HOOKS
 from workbench.learn.faults.sampling import rounded
 
 
@@ -37,11 +37,11 @@ def mismatch(run: Run, step: int) -> float:
     return float(run.column("turn", "mismatch", step).mean())
 
 
-def test_every_declared_kind_can_be_injected() -> None:
-    assert list(FAULTS) == [kind.name for kind in KINDS]
+def test_every_fault_sits_in_a_hook_of_the_trainer() -> None:
+    assert {kind.hook for kind in FAULTS.values()} == set(HOOKS)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
+@pytest.mark.parametrize("kind", FAULTS.values(), ids=lambda k: k.name)
 def test_until_its_step_a_run_with_a_fault_is_the_run_without_one(bench: Bench, kind: Kind) -> None:
     given = setting(kind)
     healthy = bench.healthy(given["algorithm"], **given["changes"])

@@ -9,8 +9,7 @@ import pytest
 from workbench.algorithms import resolve
 from workbench.grid.cell import config_hash
 from workbench.grid.config import load
-from workbench.learn.faults.declared import KINDS, check, kind, strength
-from workbench.learn.faults.hooks import Hooks, Lab
+from workbench.learn.faults import FAULTS, Fault, check, strength
 from workbench.spec import FaultSettings, InputError, RunSettings
 
 
@@ -35,7 +34,7 @@ def test_what_is_not_set_is_left_out_because_toml_has_no_null() -> None:
     assert settings(kind="turn_shift").model_dump(mode="json")["fault"] == {"kind": "turn_shift", "at_step": 3}
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
+@pytest.mark.parametrize("kind", FAULTS.values(), ids=lambda k: k.name)
 def test_every_kind_is_accepted_at_its_default_and_refused_beyond_its_range(kind: Any) -> None:
     algorithm = {"groups": "grpo"}.get(kind.needs, "ppo")
     run = settings(algorithm, kind=kind.name)
@@ -94,11 +93,12 @@ def test_a_fault_that_ends_before_it_begins_is_refused() -> None:
         settings(kind="turn_shift", until_step=3)
 
 
-def test_a_lab_gives_the_fault_from_its_lead_to_its_end() -> None:
-    fault = Hooks()
-    lab = Lab(fault, FaultSettings(kind="batch_reused", at_step=3, until_step=5), lead=1)
-    assert [lab.at(step) is fault for step in range(6)] == [False, False, True, True, True, False]
-    assert Lab().at(3) is not fault
+def test_a_fault_acts_from_its_lead_to_its_end_and_in_its_hook_only() -> None:
+    bug = Fault(settings(kind="batch_reused", until_step=5))
+    rollouts = ["a", "b", "c", "d", "e", "f"]
+    assert [bug("take", rollout, step) for step, rollout in enumerate(rollouts)] == ["a", "b", "c", "c", "e", "f"]
+    assert [bug("episodes", rollout, step) for step, rollout in enumerate(rollouts)] == rollouts
+    assert Fault(RunSettings())("take", "a", 3) == "a"
 
 
 GRID = 'question = "Which faults show?"\nseeds = [0]\n[base]\nalgorithm = "ppo"\n[base.fault]\nat_step = 12\n'
@@ -124,7 +124,6 @@ def test_a_grid_with_a_fault_that_does_not_exist_is_refused_by_file_and_arm(tmp_
 
 
 def test_every_kind_says_which_bug_it_stands_for() -> None:
-    assert len({k.name for k in KINDS}) == len(KINDS) >= 20
-    assert all(k.bug.endswith(".") and k.strength for k in KINDS)
-    assert sum(k.needs in ("", "clipping", "reference") for k in KINDS) >= 16  # concern PPO and GRPO
-    assert kind("turn_shift").turn
+    assert len(FAULTS) >= 20
+    assert all(k.bug.endswith(".") and k.strength for k in FAULTS.values())
+    assert sum(k.needs in ("", "clipping", "reference") for k in FAULTS.values()) >= 16  # concern PPO and GRPO

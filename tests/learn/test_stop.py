@@ -13,8 +13,7 @@ from pandas.testing import assert_frame_equal
 from tests.learn.tiny import TINY, merged, rows, train
 from workbench.agent.tokenizer import build_tokenizer
 from workbench.grid.cell import config_hash
-from workbench.learn.loop import Trainer
-from workbench.learn.stop import Spent, reason
+from workbench.learn.loop import Trainer, stop_reason
 from workbench.learn.warmstart import ensure
 from workbench.record.recorder import Recorder
 from workbench.spec import RunSettings, StopSettings
@@ -24,29 +23,26 @@ MakeRun = Callable[..., Path]
 NERVOUS = {"window": 1, "baseline": 1, "points": 1, "severe": 0.05, "mild": 0.05, "sigmas": 0.01}
 
 
-def spent(**changes: Any) -> Spent:
-    return Spent(**{"steps": 10, "updates": 40, "tokens": 900, "seconds": 7.5, "detection": None} | changes)
-
-
 @pytest.mark.parametrize(
-    ("rules", "done", "part"),
+    ("rules", "detection", "part"),
     [
-        ({}, {"detection": 2}, ""),
-        ({"after_collapse": 5}, {}, ""),
-        ({"after_collapse": 5}, {"detection": 5}, ""),  # steps 6 to 9: four after it
-        ({"after_collapse": 5}, {"detection": 4}, "stopped 5 iterations after the collapse detected at step 4"),
-        ({"after_collapse": 0}, {"detection": 9}, "stopped in the iteration of the collapse detected at step 9"),
-        ({"updates": 41}, {}, ""),
-        ({"updates": 40}, {}, "stopped by its budget of 40 optimizer updates (stop.updates)"),
-        ({"tokens": 901}, {}, ""),
-        ({"tokens": 850}, {}, "stopped by its budget of 850 trained tokens (stop.tokens)"),
-        ({"seconds": 8.0}, {}, ""),
-        ({"seconds": 7.5}, {}, "stopped by its budget of 7.5 s of training (stop.seconds)"),
-        ({"updates": 41, "tokens": 1}, {}, "(stop.tokens)"),
+        ({}, 2, ""),
+        ({"after_collapse": 5}, None, ""),
+        ({"after_collapse": 5}, 5, ""),  # steps 6 to 9: four after it
+        ({"after_collapse": 5}, 4, "stopped 5 iterations after the collapse detected at step 4"),
+        ({"after_collapse": 0}, 9, "stopped in the iteration of the collapse detected at step 9"),
+        ({"updates": 41}, None, ""),
+        ({"updates": 40}, None, "stopped by its budget of 40 optimizer updates (stop.updates)"),
+        ({"tokens": 901}, None, ""),
+        ({"tokens": 850}, None, "stopped by its budget of 850 trained tokens (stop.tokens)"),
+        ({"seconds": 8.0}, None, ""),
+        ({"seconds": 7.5}, None, "stopped by its budget of 7.5 s of training (stop.seconds)"),
+        ({"updates": 41, "tokens": 1}, None, "(stop.tokens)"),
     ],
 )
-def test_a_run_stops_when_a_rule_holds_and_says_which(rules: dict[str, Any], done: dict[str, Any], part: str) -> None:
-    told = reason(StopSettings(**rules), spent(**done))
+def test_a_run_stops_when_a_rule_holds_and_says_which(rules: dict[str, Any], detection: int | None, part: str) -> None:
+    spent = {"updates": 40, "tokens": 900, "seconds": 7.5}
+    told = stop_reason(StopSettings(**rules), 10, detection, spent)
     assert part in told
     assert bool(told) == bool(part)
 

@@ -56,6 +56,7 @@ def eval(
     The result is printed and written to table `evaluation`.
     """
     from workbench.agent.data import load
+    from workbench.agent.worlds.dataset import Dataset
     from workbench.cli.replay import folder_of
     from workbench.cli.shared import current, note
     from workbench.cli.show import find
@@ -71,7 +72,7 @@ def eval(
     if questions.left_out:
         note(f"{questions.left_out} rows of {data} have no gold answer and are skipped")
     settings = _world(chosen.settings, corpus, retriever, topk if search else 0, max_turns, max_turn_tokens)
-    world = evaluate.world_for(settings, questions.items)
+    world = Dataset(settings, items=questions.items)
     name = questions.name if search else f"{questions.name}-no-search"
     row = evaluate.examine(
         chosen, _tokenizer(chosen.folder, runs, chosen.settings), world, name, greedy=greedy, batch=batch,

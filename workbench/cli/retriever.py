@@ -41,7 +41,7 @@ def serve(
     topk: Annotated[int, typer.Option(min=1, max=1000, help="Passages per query if the request does not say.")] = 3,
 ) -> None:
     """Answer POST /retrieve as Search-R1's server does, until Ctrl-C."""
-    from workbench.agent.retrievers.build import retriever_of
+    from workbench.agent.retrievers import retriever_of
     from workbench.agent.retrievers.serve import RetrievalServer
     from workbench.spec import RetrieverSettings, nearest
 

@@ -1,7 +1,5 @@
 """Files in the true schemas of Search-R1, FlashRAG and MedQA, with the awkward rows that they have."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -72,7 +70,7 @@ def test_flashrag_rows(tmp_path: Path) -> None:
         ("test_2", "moon landing", ("1969", "July 1969")),
         ("test_5", "one string", ("東京",)),
     ]
-    assert (data.name, data.left_out, data.multiple_choice) == ("nq", 2, False)
+    assert (data.name, data.left_out) == ("nq", 2)
 
 
 def test_search_r1_rows(tmp_path: Path) -> None:
@@ -97,7 +95,6 @@ def test_what_is_trained_on_wins_over_the_column_beside_it(tmp_path: Path) -> No
 
 def test_medqa_rows(tmp_path: Path) -> None:
     data = read(jsonl(tmp_path / "medqa.jsonl", MEDQA), "medqa")
-    assert data.multiple_choice
     assert [(item.answers, item.choices) for item in data.items] == [
         (("B",), (("A", "Ampicillin"), ("B", "Nitrofurantoin"))),
         (("A",), (("A", "x"), ("B", "y"))),

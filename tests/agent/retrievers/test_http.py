@@ -4,8 +4,6 @@ Search-R1 (search_r1/search/retrieval_request.py, README): POST {"queries": [...
 to /retrieve; {"result": [[{"document": {"id", "contents"}, "score"}, ...], ...]}, documents alone without scores.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import threading
