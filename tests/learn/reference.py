@@ -126,11 +126,6 @@ def norm(g: np.ndarray) -> float:
     return float(np.linalg.norm(g))
 
 
-def clamped(xs: Iterator[float]) -> list[float]:
-    """Log-ratios within +-20."""
-    return [clamp(x, -20, 20) for x in xs]
-
-
 def k3(x: float) -> float:
     """exp(x) - 1 - x with x within +-20."""
     x = clamp(x, -20, 20)

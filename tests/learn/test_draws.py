@@ -1,7 +1,5 @@
 """Rollouts that are drawn again until their prompt groups disagree, and the sentences of what was written."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Any
 

@@ -1,6 +1,7 @@
 """Every kind of fault leaves the fingerprint of its bug from its step on, and nothing before."""
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from tests.learn.lab import AT, KL, Bench, Run
+from tests.learn.tiny import MakeRun, Session, assert_same_rows, train
 from workbench.learn.faults import FAULTS, Kind
 from workbench.learn.faults.declare import HOOKS
 from workbench.learn.faults.sampling import rounded
@@ -279,3 +281,17 @@ def test_a_wrong_reference_is_far_away_at_once(bench: Bench) -> None:
     run = bench.faulty("reference_wrong", changes=KL)
     assert run.row(AT)["kl_ref"] > 5 * run.row(AT - 1)["kl_ref"]
     assert run.row(AT)["success"] == bench.healthy("grpo", **KL).row(AT)["success"]
+
+
+def test_an_interrupted_run_with_a_fault_starts_again_and_ends_with_the_rows_of_one_that_was_not(
+    new_run: MakeRun, cache: Path
+) -> None:
+    changes: dict[str, Any] = {"iterations": 4, "algorithm": "grpo", "evaluation": {"every": 0, "episodes": 2}}
+    changes["fault"] = {"kind": "stale_weights", "at_step": 2}
+    whole, parts = (new_run(name, **changes) for name in ("whole", "parts"))
+    assert train(whole, cache) == 0
+    session = Session(parts, cache, **changes)
+    session.train(3, save=True)  # the frozen weights are in memory alone
+    session.recorder.close()
+    assert train(parts, cache) == 0
+    assert_same_rows(whole, parts, "step", "minibatch", "turn", "trajectory")

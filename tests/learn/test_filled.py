@@ -1,7 +1,5 @@
 """Every diagnostic is filled for every algorithm, or is NULL for a reason that its description gives."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

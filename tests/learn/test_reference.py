@@ -5,8 +5,6 @@ loop, micro-batches, the optimizer step, and the recorder, whose files are read 
 the same from the formulas. The policy is a table, so that it needs no autograd there.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections import defaultdict

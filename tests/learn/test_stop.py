@@ -1,24 +1,16 @@
 """Stop rules and budgets: when they end a run, what it says then, and that a resume changes nothing about it."""
 
-import signal
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pandas.testing import assert_frame_equal
 
-from tests.learn.tiny import TINY, merged, rows, train
-from workbench.agent.tokenizer import build_tokenizer
+from tests.learn.tiny import MakeRun, Session, assert_same_rows, interrupted, rows, train
 from workbench.grid.cell import config_hash
-from workbench.learn.loop import Trainer, stop_reason
-from workbench.learn.warmstart import ensure
-from workbench.record.recorder import Recorder
+from workbench.learn.loop import stop_reason
 from workbench.spec import RunSettings, StopSettings
 
-MakeRun = Callable[..., Path]
 # The collapse rule at its most nervous: any dip of a noisy curve is a collapse.
 NERVOUS = {"window": 1, "baseline": 1, "points": 1, "severe": 0.05, "mild": 0.05, "sigmas": 0.01}
 
@@ -80,19 +72,11 @@ def test_a_run_with_a_budget_that_was_interrupted_resumes_to_the_same_rows(
 ) -> None:
     whole, parts = new_run("whole", stop=budget), new_run("parts", stop=budget)
     assert train(whole, cache) == 0
-    command = [sys.executable, "-m", "workbench.learn", str(parts), "--cache", str(cache)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        process.stdout.read()
-        assert process.wait() == 3
+    assert interrupted(parts, cache, after=1) == 3
     assert train(parts, cache) == 0
-    for table in ("step", "minibatch", "turn", "evaluation"):
-        assert_frame_equal(rows(whole, table), rows(parts, table), check_exact=True, obj=table)
-    ends = [
-        rows(folder, "run").iloc[-1][["status", "reason", "steps", "outcome"]].tolist() for folder in (whole, parts)
-    ]
+    assert_same_rows(whole, parts)
+    told = ["status", "reason", "steps", "outcome"]
+    ends = [rows(folder, "run").iloc[-1][told].tolist() for folder in (whole, parts)]
     assert ends[0] == ends[1]
     assert "budget" in ends[0][1]
     assert 1 < ends[0][2] < 6
@@ -108,21 +92,6 @@ def test_a_run_stops_so_many_iterations_after_its_collapse_and_its_outcome_is_th
     assert last["steps"] == last["detection_step"] + 2 < 40
     assert "1 iterations after the collapse" in last["reason"]
     assert rows(folder, "evaluation")["step"].max() == last["steps"]
-
-
-class Session:
-    """A run in this process, as `workbench.learn` drives it, that ends when the test says so."""
-
-    def __init__(self, folder: Path, cache: Path, **changes: Any) -> None:
-        settings = RunSettings.model_validate(merged(TINY, {"evaluation": {"every": 0, "episodes": 2}, **changes}))
-        self.folder, self.recorder = folder, Recorder(folder, "r", settings)
-        self.trainer = Trainer(settings, ensure(settings, cache), self.recorder, build_tokenizer())
-        self.trainer.resume(folder / "checkpoints")
-
-    def train(self, steps: int) -> None:
-        for _ in self.trainer.steps():
-            if self.trainer.step == steps:
-                break
 
 
 def test_the_seconds_of_all_sessions_count(tmp_path: Path, cache: Path) -> None:

