@@ -131,13 +131,12 @@ def test_a_retriever_out_of_step_answers_another_query(bench: Bench) -> None:
     assert all(a[: len(w[0])] == b[: len(w[0])] for a, b, w in same)
 
 
-def test_a_cut_budget_of_turns_ends_episodes_without_an_answer(bench: Bench) -> None:
+def test_a_cut_budget_of_turns_leaves_no_answer_and_one_of_tokens_breaks_the_format(
+    bench: Bench,
+) -> None:
     run = bench.faulty("truncated", strength=1)
     assert max(run.seen.evidence[AT].rollouts.turns) == 1
     assert run.row(AT)["truncated_frac"] > 0.8 > run.row(AT - 1)["truncated_frac"]
-
-
-def test_a_cut_budget_of_tokens_breaks_the_format(bench: Bench) -> None:
     run = bench.faulty("turn_cut", strength=3)
     assert run.column("turn", "n_tokens", AT).max() == 3
     assert run.row(AT)["valid_action_frac"] < 0.5 * run.row(AT - 1)["valid_action_frac"]
@@ -158,13 +157,10 @@ def test_a_noisy_reward_is_wrong_as_often_as_asked(bench: Bench) -> None:
     assert bench.faulty("reward_noise", strength=0.0).row(AT) == bench.healthy().row(AT)
 
 
-def test_an_inverted_reward_is_minus_the_success(bench: Bench) -> None:
+def test_an_inverted_reward_is_minus_the_success_and_shifted_ones_are_those_of_the_row_before(bench: Bench) -> None:
     r = bench.faulty("reward_inverted").seen.evidence[AT].rollouts
     assert r.reward.tolist() == (-1.0 * r.success).tolist()
     assert r.success.any()
-
-
-def test_shifted_rewards_are_those_of_the_row_before(bench: Bench) -> None:
     r = bench.faulty("reward_shifted").seen.evidence[AT].rollouts
     assert r.reward[1:].tolist() == r.success[:-1].tolist()
     assert r.reward.tolist() != r.success.tolist()
@@ -252,12 +248,9 @@ def test_wrong_groups_leave_advantages_that_do_not_add_up_to_zero_in_the_right_o
     assert run.row(AT)["group_reward_std"] == bench.healthy().row(AT)["group_reward_std"]
 
 
-def test_the_learning_rate_in_effect_is_logged(bench: Bench) -> None:
+def test_the_learning_rate_and_the_clipping_in_effect_are_logged(bench: Bench) -> None:
     run = bench.faulty("learning_rate")
     assert [set(run.column("minibatch", "lr", step)) for step in (AT - 1, AT)] == [{0.05}, {0.5}]
-
-
-def test_clipping_that_is_off_leaves_the_norm_as_it_is(bench: Bench) -> None:
     run = bench.faulty("clipping_off")
     norm, after = (run.column("minibatch", name, AT) for name in ("grad_norm", "grad_norm_after"))
     assert norm.max() > 0.1

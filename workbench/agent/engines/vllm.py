@@ -131,9 +131,7 @@ class VLLMEngine:
         self._engine.add_request(f"{i}-{len(dialogue.status)}", tokens_input(list(dialogue.tokens)), params)
 
 
-def _start(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: EngineSettings, limit: int, text: bool
-) -> Any:
+def _start(model: Any, tokenizer: PreTrainedTokenizerBase, settings: EngineSettings, limit: int, text: bool) -> Any:
     """A vLLM with the architecture of `model` and weights that mean nothing: a weight that no push reaches shows.
 
     Raises InputError when vLLM is not installed, or refuses the architecture.
@@ -147,12 +145,20 @@ def _start(
             f"engine.kind = \"vllm\" needs vLLM, which cannot be imported here ({error}): pip install 'sorl[vllm]' "
             f'with a GPU, `make test-vllm` for its CPU build, or engine.kind = "hf"'
         ) from error
-    cpu = model.device.type == "cpu"
+    cpu, config = model.device.type == "cpu", model.config
     if cpu:
-        _check_heads(model.config)
+        from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        known = CPUAttentionBackend.get_supported_head_sizes()
+        if width not in known:
+            raise InputError(
+                f"vLLM on a CPU knows attention heads of width {', '.join(map(str, known))}; this policy's are {width} "
+                f'wide (policy.hidden / policy.heads): set policy.heads so that they fit, or engine.kind = "hf"'
+            )
     threads, set_threads = torch.get_num_threads(), torch.set_num_threads
     with tempfile.TemporaryDirectory(prefix="sorl-vllm-") as folder, torch.random.fork_rng():
-        model.config.save_pretrained(folder)
+        config.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         llm = LLM(
             model=folder,
@@ -173,19 +179,6 @@ def _start(
     torch.set_num_threads = set_threads  # its CPU worker puts a no-op there, for threads that it has bound
     torch.set_num_threads(threads)
     return llm
-
-
-def _check_heads(config: Any) -> None:
-    """Raise InputError for heads of a width that vLLM's attention on a CPU does not know."""
-    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
-
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    known = CPUAttentionBackend.get_supported_head_sizes()
-    if width not in known:
-        raise InputError(
-            f"vLLM on a CPU knows attention heads of width {', '.join(map(str, known))}; this policy's are {width} "
-            f'wide (policy.hidden / policy.heads): set policy.heads so that they fit, or engine.kind = "hf"'
-        )
 
 
 class Weights:
