@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.learn.tiny import MakeRun
-from workbench.grid.folder import where
+from workbench.grid.process import where
 from workbench.learn import run as run_module
 from workbench.learn.run import Heartbeat
 
