@@ -172,7 +172,7 @@ def _evidence(part: Batch, log_prob: torch.Tensor, terms: Any, weight: torch.Ten
 
 
 def judged(run: Path, reader: Reader, step: int, planted: Planted) -> Case:
-    """Compare what a user is told about the step with where the fault lies."""
+    """Compare what a user reads about the step with where the fault lies."""
     found = attribute(batches.read(run, step))
     plan, first = planted.plan, found[0] if found else None
     named = set() if first is None else set(range(first.first, first.last + 1))

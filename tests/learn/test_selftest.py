@@ -1,6 +1,6 @@
 """The mask self-test finds what it is there for, and passes what is sound."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -59,7 +59,6 @@ def test_the_self_test_neither_draws_from_the_global_stream_nor_changes_the_netw
     assert all(p.grad is None for p in network.parameters())
 
 
-@dataclass(frozen=True)
 class KlOfTheResponse(LossKL):
     """A KL term over the whole response, as one whose mask was built from the attention mask."""
 
@@ -69,7 +68,6 @@ class KlOfTheResponse(LossKL):
         return (torch.where(batch.response, log_prob, 0)).sum() / counts.tokens
 
 
-@dataclass(frozen=True)
 class CountsTokens(TokenMean):
     """A mean that divides by a number which tokens of the world and of nobody enter."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from workbench.analysis.rescan import Recorded
+    from workbench.analysis.runs import Recorded
     from workbench.diagnostics.rules import Event
 
 
@@ -29,7 +29,7 @@ def rescan(
     dry: Annotated[bool, typer.Option("--dry-run", help="Print the changes without writing them.")] = False,
 ) -> None:  # fmt: skip
     """Apply the current collapse rule and alarms to recorded runs and append the new verdicts."""
-    from workbench.analysis.rescan import recorded
+    from workbench.analysis.runs import recorded
     from workbench.cli.replay import folder_of
     from workbench.cli.shared import current, note
     from workbench.cli.tables import print_table
@@ -73,7 +73,7 @@ def rescan(
 def _rescan_file(file: Path, dry: bool) -> None:
     """Judge the runs of a results file; times and events of survival follow from the new verdicts."""
     from workbench.analysis import results
-    from workbench.analysis.rescan import Recorded, changed
+    from workbench.analysis.runs import Recorded, changed
     from workbench.cli.shared import note
     from workbench.cli.tables import print_table
 
@@ -125,7 +125,7 @@ def _group_of(config: dict[str, Any]) -> int:
 
 
 def _changes(run: Recorded, verdict: dict[str, Any], events: Sequence[Event]) -> list[str]:
-    from workbench.analysis.rescan import changed
+    from workbench.analysis.runs import changed
 
     words = changed(run.row, verdict)
     now, before = {_key(asdict(e)) for e in events}, {_key(e) for e in run.events if _judged_again(e["kind"])}

@@ -16,8 +16,8 @@ from workbench.agent.episode import Episode, collate
 from workbench.batch import Batch
 from workbench.diagnostics.evidence import fingerprint as fingerprint_of
 from workbench.learn.networks import log_probs
+from workbench.objective import policy_loss, prepare
 from workbench.objective.algorithm import Algorithm
-from workbench.objective.pipeline import policy_loss, prepare
 from workbench.objective.value import positions, value_loss
 
 # Lengths of prompt, turn, observation, turn, ...: some end in a turn, some in an observation that nobody answered.

@@ -32,7 +32,7 @@ from workbench.learn.networks import Critic
 from workbench.learn.probe import controls
 from workbench.learn.rollouts import Rollout, Sampler, batch_of, trainer_log_probs
 from workbench.learn.update import Learner, non_finite
-from workbench.objective.pipeline import prepare
+from workbench.objective import prepare
 from workbench.record.recorder import Recorder
 from workbench.spec import RunSettings, StopSettings, check
 

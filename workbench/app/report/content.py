@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from workbench.analysis import claims, compare, region, region_claims
-from workbench.analysis.evidence import pooled, settings
+from workbench.analysis import claims, compare, region
 from workbench.analysis.region import Landscape, by_column, by_point, by_series, from_runs, region_of
 from workbench.analysis.results import Results
-from workbench.analysis.runs import KEPT
+from workbench.analysis.runs import KEPT, pooled, settings
 from workbench.app.figures.region import region as drawn
 from workbench.app.report import figures
 from workbench.app.report.write import Code, Figure, Items, Part, Report, Section, Table, Text
@@ -286,23 +285,23 @@ def both_ways(down: int, found: Mapping[str, str], with_them: Mapping[str, str])
 
 
 def _claimed(landscape: Landscape, kept: Landscape, runs: pd.DataFrame, level: int) -> list[Section]:
-    found, other = region_claims.shifts(landscape, runs), region_claims.shifts(kept, runs)
+    found, other = claims.shifts(landscape, runs), claims.shifts(kept, runs)
     if not found:
         return []
-    by_kept = region_claims.verdicts(other)
+    by_kept = claims.area_verdicts(other)
     summary = pd.DataFrame(
         [
             {
-                "claim": f"({letter}) {region_claims.SENTENCES[letter]}",
+                "claim": f"({letter}) {claims.AREA_SENTENCES[letter]}",
                 "verdict": verdict,
                 f"verdict if {KEPT}": by_kept[letter],
             }
-            for letter, verdict in region_claims.verdicts(found).items()
+            for letter, verdict in claims.area_verdicts(found).items()
         ]
     )
-    parts: list[Part] = [Table.of(summary, TONES), Table.of(region_claims.readable(found, other), TONES)]
+    parts: list[Part] = [Table.of(summary, TONES), Table.of(claims.readable_shifts(found, other), TONES)]
     if len(landscape.fading):
-        fading = region_claims.verdicts(region_claims.shifts(landscape.with_fading(), runs))
-        parts.append(Text(both_ways(len(landscape.fading), region_claims.verdicts(found), fading), "note"))
-    parts.append(Text(region_claims.rule(), "note"))
+        fading = claims.area_verdicts(claims.shifts(landscape.with_fading(), runs))
+        parts.append(Text(both_ways(len(landscape.fading), claims.area_verdicts(found), fading), "note"))
+    parts.append(Text(claims.area_rule(), "note"))
     return [Section("The paper's claims, by stable areas", parts, level)]

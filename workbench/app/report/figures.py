@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.claims import NOT_SUPPORTED, SUPPORTED, Verdict, effect, named
-from workbench.analysis.evidence import COLLAPSE
+from workbench.analysis.claims import Verdict, effect, named
+from workbench.analysis.evidence import COLLAPSE, NOT_SUPPORTED, SUPPORTED
 from workbench.analysis.results import SERIES
 from workbench.analysis.survival import curve, observed
 from workbench.app import theme
@@ -59,11 +59,10 @@ def of_claims(found: Sequence[Verdict]) -> list[Figure]:
     effects = [
         Effect(
             f"({verdict.claim.letter}) {named(one)}", SHARE if one.measure == COLLAPSE else FACTOR, one.effect, one.low,
-            one.high, f"{effect(one)}; {one.told}; {one.seeds} seeds; {row.verdict}", TONES.get(row.verdict, ""),
+            one.high, f"{effect(one)}; {one.detail}; {one.seeds} seeds; {one.verdict}", TONES.get(one.verdict, ""),
         )
         for verdict in found
-        for row in verdict.rows
-        for one in [row.comparison]
+        for one in verdict.rows
         if one.effect is not None and one.low is not None and one.high is not None
     ]  # fmt: skip
     if not effects:
