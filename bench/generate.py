@@ -15,8 +15,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from workbench.agent.engines import NonFinite
 from workbench.agent.engines.hf import in_dtype
-from workbench.agent.engines.sampling import non_finite
 from workbench.agent.episode import Episode
 from workbench.agent.protocol import Dialogue, begin, search_ahead, turn_length
 from workbench.agent.tokenizer import Codec
@@ -109,5 +109,5 @@ class _Finite(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if not bool(torch.isfinite(scores).all()):
-            raise non_finite(scores, position=input_ids.shape[1])
+            raise NonFinite.of(scores, position=input_ids.shape[1])
         return scores

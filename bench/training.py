@@ -16,6 +16,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 from bench.generate import GenerateEngine
 from bench.measure import Comparison, Sample, Share, Side, Target, Work, alternate, timed
+from workbench.agent.draws import ORDER, ROLLOUT, generator
 from workbench.agent.engines.hf import HFEngine
 from workbench.agent.worlds.facts import Facts
 from workbench.algorithms import resolve
@@ -24,9 +25,10 @@ from workbench.diagnostics import measure as measure_step
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from workbench.grid.cell import merge
 from workbench.learn import networks
+from workbench.learn.faults import Fault
 from workbench.learn.loop import Trainer
 from workbench.learn.networks import Critic
-from workbench.learn.rollouts import ORDER, ROLLOUT, Rollout, Sampler, batch_of, generator, trainer_log_probs
+from workbench.learn.rollouts import Rollout, Sampler, batch_of, trainer_log_probs
 from workbench.learn.update import Learner
 from workbench.learn.warmstart import ensure
 from workbench.objective.algorithm import Algorithm
@@ -139,7 +141,8 @@ def sampled(scene: Scene, algorithm: str) -> Step:
     model = networks.load(scene.start)
     critic, learn = Critic(model), settings.learn
     engine = HFEngine(model, scene.tokenizer, settings.engine)
-    sampler = Sampler(settings, Facts(settings.world), engine, learn.group_size or chosen.group_size, chosen.select)
+    size = learn.group_size or chosen.group_size
+    sampler = Sampler(settings, Facts(settings.world), engine, size, chosen.select, Fault(settings))
     rollout = sampler.rollout(0, 0)
     batch = batch_of(rollout, scene.tokenizer.pad_token_id)
     with torch.no_grad():

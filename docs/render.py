@@ -280,7 +280,7 @@ def stop_rules() -> str:
 
 def faults() -> str:
     """Return one row per kind of fault."""
-    from workbench.learn.faults.declared import KINDS
+    from workbench.learn.faults import FAULTS
 
     def strength(kind: Any) -> str:
         return f"{kind.strength} ({kind.unit})" if kind.unit and kind.unit not in kind.strength else kind.strength
@@ -290,7 +290,7 @@ def faults() -> str:
             f"`{k.name}`", k.bug, strength(k), f"{k.default:,g}", "yes" if k.turn else "", k.concerns,
             f"`{k.caught}`" if k.caught.startswith("guard_") else k.caught,
         )
-        for k in KINDS
+        for k in FAULTS.values()
     )  # fmt: skip
     return markdown(("kind", "the bug", "strength", "default", "one turn", "concerns", "caught by"), rows)
 

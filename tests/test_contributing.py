@@ -15,7 +15,7 @@ from workbench.diagnosis import foreign
 from workbench.diagnosis.diagnose import diagnose
 from workbench.diagnosis.log import Log
 from workbench.diagnostics.tokens import Tokens
-from workbench.learn.faults import declared, hooks
+from workbench.learn.faults import declare
 from workbench.spec import FaultSettings, Level, RunSettings
 from workbench.store.sync import sync
 
@@ -68,18 +68,16 @@ def test_a_new_cause_is_found_where_its_trace_is(level: float, found: bool) -> N
     assert bare.unanswered == {"length_drift": ["step.success"]}
 
 
-def test_a_new_fault_overrides_a_hook_and_leaves_its_trace(monkeypatch: Any) -> None:
-    made = run("Add a fault")
-    kind, fault = made["KIND"], made["RewardLost"]
-    assert kind.hook in vars(fault)
-    assert callable(getattr(hooks.Hooks, kind.hook))
-    monkeypatch.setattr(declared, "KINDS", (*declared.KINDS, kind))
-    settings = FaultSettings(kind=kind.name, at_step=0)
+def test_a_new_fault_changes_what_its_hook_gets_and_leaves_its_trace(monkeypatch: Any) -> None:
+    monkeypatch.setattr(declare, "FAULTS", dict(declare.FAULTS))
+    run("Add a fault")
+    assert declare.FAULTS["reward_lost"].hook in declare.HOOKS
+    settings = RunSettings(fault=FaultSettings(kind="reward_lost", at_step=0))
     one = Episode(0, 0, [1], [True], [0.0], 0, "?", "a", "a", 1.0, True, "answer", 1, 0, 1)
-    bug = fault(RunSettings(fault=settings), settings, None, None)
-    paid = [e.reward for e in bug.episodes([one] * 10, 3)]
+    bug = declare.Fault(settings)
+    paid = [e.reward for e in bug("episodes", [one] * 10, 3)]
     assert sorted(paid) == [0.0] * 3 + [1.0] * 7
-    assert paid == [e.reward for e in bug.episodes([one] * 10, 3)]
+    assert paid == [e.reward for e in bug("episodes", [one] * 10, 3)]
 
 
 def test_a_new_screen_draws_the_runs_of_an_experiment(tmp_path: Path, monkeypatch: Any) -> None:

@@ -1,10 +1,8 @@
 """An engine that plays what it is given: the fake for tests and for looking at a protocol by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
+from typing import Any
 
-import torch
 from transformers import PreTrainedTokenizerBase
 
 from workbench.agent.episode import Episode
@@ -14,29 +12,18 @@ from workbench.agent.worlds import Question, World
 
 
 class ScriptedEngine:
-    """Plays `script(question)`, the text of each turn in order; every token has the log-prob `log_prob` (nats).
+    """Plays `script(question)`, the text of each turn in order; every token has log-prob -1.
 
     A turn longer than the world allows is cut there, as a sampler's would be. A script that runs out before the episode
     ends leaves it as "max_tokens".
     """
 
-    def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        script: Callable[[Question], Sequence[str]],
-        log_prob: float = -1.0,
-    ) -> None:
-        self._codec, self._script, self._log_prob = Codec(tokenizer), script, log_prob
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, script: Callable[[Question], Sequence[str]]) -> None:
+        self._codec, self._script = Codec(tokenizer), script
 
     def rollout(
-        self,
-        world: World,
-        questions: Sequence[Question],
-        groups: Sequence[int],
-        generator: torch.Generator | None = None,
-        greedy: bool = False,
+        self, world: World, questions: list[Question], groups: list[int], generator: Any = None, greedy: bool = False
     ) -> list[Episode]:
-        """One episode for each question; `generator` and `greedy` change nothing."""
         return [self._play(world, q, g) for q, g in zip(questions, groups, strict=True)]
 
     def _play(self, world: World, question: Question, group: int) -> Episode:
@@ -45,7 +32,7 @@ class ScriptedEngine:
             if dialogue.ended is not None:
                 break
             tokens = self._codec.encode(text)[: world.max_turn_tokens]
-            dialogue.turn(tokens, [self._log_prob] * len(tokens))
+            dialogue.turn(tokens, [-1.0] * len(tokens))
         if dialogue.ended is None:
             dialogue.stop()
         return dialogue.episode()

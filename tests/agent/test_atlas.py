@@ -1,16 +1,13 @@
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from workbench.agent.demonstrations import travels
-from workbench.agent.protocol import exact_match
+from workbench.agent.demonstrations import demonstrations
 from workbench.agent.tokenizer import UNKNOWN, Codec
+from workbench.agent.worlds import build, exact_match
 from workbench.agent.worlds.atlas import CHAINS, SENTENCES, Atlas, gazetteer, spaced
-from workbench.agent.worlds.build import build, tokenizer_of
 from workbench.spec import WorldSettings
 
 SETTINGS = WorldSettings(kind="atlas", max_turn_tokens=20)
@@ -95,10 +92,10 @@ def test_every_gold_answer_can_be_given_in_the_vocabulary(world: Atlas) -> None:
 
 
 def test_the_player_succeeds_without_noise_and_errs_with_it(world: Atlas) -> None:
-    clean, noisy = travels(world, 150, 0.0, seed=1), travels(world, 150, 0.3, seed=1)
+    clean, noisy = demonstrations(world, 150, 0.0, seed=1), demonstrations(world, 150, 0.3, seed=1)
     assert sum(e.success for e in clean) >= 145
     assert 20 <= sum(e.success for e in noisy) <= 110
-    assert travels(world, 3, 0.3, seed=1, start=7)[0].tokens == noisy[7].tokens
+    assert demonstrations(world, 3, 0.3, seed=1, start=7)[0].tokens == noisy[7].tokens
     statuses = Counter(status for e in noisy for status in e.turn_status)
     assert min(statuses["search"], statuses["answer"], statuses["invalid"]) > 10
     assert {s for e in clean for s in e.retrieval_status} == {"found", None}
@@ -113,9 +110,9 @@ def test_without_search_nothing_is_found(world: Atlas) -> None:
 
 @pytest.mark.slow
 def test_the_seed_words_the_same_facts_differently(world: Atlas, tmp_path: Path) -> None:
-    other = gazetteer(1, tmp_path)
-    assert {(f.subject, f.relation): f.object for f in other.facts} == world.facts
-    mine, theirs = (p.read_text(encoding="utf-8").splitlines() for p in (world.corpus, other.corpus))
+    facts, corpus = gazetteer(1, tmp_path)
+    assert {(f.subject, f.relation): f.object for f in facts} == world.facts
+    mine, theirs = (p.read_text(encoding="utf-8").splitlines() for p in (world.corpus, corpus))
     assert len(mine) == len(theirs)
     assert 0.4 < sum(a != b for a, b in zip(mine, theirs, strict=True)) / len(mine) < 0.6
 
@@ -124,4 +121,3 @@ def test_the_world_is_one_of_the_kinds_that_settings_name(world: Atlas) -> None:
     built = build(SETTINGS)
     assert isinstance(built, Atlas)
     assert build(SETTINGS) is built
-    assert len(tokenizer_of(SETTINGS)) == len(world.tokenizer())

@@ -1,8 +1,7 @@
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from typing import Any
 
 import pytest
 import torch
@@ -12,32 +11,42 @@ from bench.generate import GenerateEngine
 from tests.agent.tiny_policy import SMALL, build, training_log_prob
 from tests.vllm_here import NEEDS_VLLM
 from workbench.agent.engines import Engine, NonFinite, engine_for, hf
-from workbench.agent.engines.hf import HFEngine
+from workbench.agent.engines.hf import HFEngine, TransformersDecoder
 from workbench.agent.episode import Episode, collate
 from workbench.agent.tokenizer import Codec
 from workbench.agent.worlds import Question, Retrieved
 from workbench.agent.worlds.facts import Facts
 from workbench.spec import EngineSettings, InputError, WorldSettings
 
-Make = Callable[[PreTrainedModel, PreTrainedTokenizerFast, EngineSettings], Engine]
+Make = Callable[..., Engine]  # (model, tokenizer, **settings); by default the apprentice and the embedded tokenizer
+
+
+class Plain(HFEngine):
+    """Decodes through transformers whatever the size of the model."""
+
+    def _decoder(self) -> TransformersDecoder:
+        return TransformersDecoder(hf.in_dtype(self._model, getattr(torch, self._settings.dtype)))
 
 
 def vllm(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, settings: EngineSettings) -> Engine:
-    small = settings.model_copy(update={"kind": "vllm", "cache_gib": 1 / 32})
-    return engine_for(model, tokenizer, small)
+    return engine_for(model, tokenizer, settings.model_copy(update={"kind": "vllm", "cache_gib": 1 / 32}))
 
 
-ENGINES: dict[str, Make] = {
-    "fused": HFEngine,
-    "transformers": lambda m, t, s: HFEngine(m, t, s, decode="transformers"),
-    "generate": GenerateEngine,
-    "vllm": vllm,
-}
+ENGINES: dict[str, Any] = {"fused": HFEngine, "transformers": Plain, "generate": GenerateEngine, "vllm": vllm}
 
 
 @pytest.fixture(params=[name if name != "vllm" else pytest.param(name, marks=NEEDS_VLLM) for name in ENGINES])
-def make(request: pytest.FixtureRequest) -> Make:
-    return ENGINES[request.param]
+def make(request: pytest.FixtureRequest, apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast) -> Make:
+    def made(model: Any = apprentice, tokenizer: Any = tokenizer, **settings: Any) -> Engine:
+        return ENGINES[request.param](model, tokenizer, EngineSettings(**settings))
+
+    return made
+
+
+def mismatch(model: PreTrainedModel, episodes: list[Episode], temperature: float = 1.0) -> torch.Tensor:
+    """Nats between training's log-probs and the sampler's at each written token."""
+    batch = collate(episodes, pad_id=0)
+    return (training_log_prob(model, batch, temperature) - batch.log_prob_behaviour)[batch.mask].abs()
 
 
 def roll(engine: Engine, world: Facts, n: int = 24, seed: int = 0, greedy: bool = False) -> list[Episode]:
@@ -65,36 +74,31 @@ class Counted(Facts):
         return super().search(question, query, turn)
 
 
-def test_searches_that_fall_together_are_one_request(
-    make: Make, apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast
-) -> None:
+def test_searches_that_fall_together_are_one_request(make: Make) -> None:
     world = Counted(WorldSettings())
-    roll(make(apprentice, tokenizer, EngineSettings()), world)
+    engine = make()
+    assert roll(engine, world, 0) == []
+    roll(engine, world)
     assert 0 < world.requests < 0.8 * world.searches
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_sampled_log_probs_are_those_of_the_training_forward(
-    make: Make, apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, world: Facts, temperature: float
+    make: Make, apprentice: Qwen2ForCausalLM, world: Facts, temperature: float
 ) -> None:
-    episodes = roll(make(apprentice, tokenizer, EngineSettings(temperature=temperature)), world, 48)
+    episodes = roll(make(temperature=temperature), world, 48)
     assert len({len(e.tokens) for e in episodes}) > 10  # ragged, or the test shows nothing
     assert len({e.turns for e in episodes}) > 2
     batch = collate(episodes, pad_id=0)
-    difference = training_log_prob(apprentice, batch, temperature) - batch.log_prob_behaviour
-    assert difference[batch.mask].abs().max() < 1e-4
+    assert mismatch(apprentice, episodes, temperature).max() < 1e-4
     assert (batch.log_prob_behaviour[batch.mask] < 0).float().mean() > 0.9
     assert (batch.log_prob_behaviour[~batch.mask] == 0).all()
 
 
-def test_episodes_keep_to_the_protocol(
-    make: Make, apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, world: Facts
-) -> None:
+def test_episodes_keep_to_the_protocol(make: Make, tokenizer: PreTrainedTokenizerFast, world: Facts) -> None:
     codec = Codec(tokenizer)
     questions = world.questions("train", 0, 0, 48)
-    for question, episode in zip(
-        questions, roll(make(apprentice, tokenizer, EngineSettings()), world, 48), strict=True
-    ):
+    for question, episode in zip(questions, roll(make(), world, 48), strict=True):
         assert episode.question_id == question.id
         assert episode.group == question.id // 2
         assert episode.tokens[: episode.prompt_length] == codec.encode(question.text)
@@ -113,9 +117,9 @@ def test_episodes_keep_to_the_protocol(
 
 
 def test_the_generator_decides_the_episodes_and_nothing_else(
-    make: Make, apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, world: Facts
+    make: Make, apprentice: Qwen2ForCausalLM, world: Facts
 ) -> None:
-    engine = make(apprentice, tokenizer, EngineSettings())
+    engine = make()
     torch.manual_seed(1)
     first = roll(engine, world)
     after = torch.rand(1)
@@ -123,107 +127,79 @@ def test_the_generator_decides_the_episodes_and_nothing_else(
     assert torch.equal(torch.rand(1), after)  # the global generator was not touched
     assert roll(engine, world) == first
     assert roll(engine, world, seed=1) != first
+    group = engine.rollout(world, world.questions("train", 0, 0, 1) * 8, [0] * 8, torch.Generator().manual_seed(0))
+    assert len({tuple(e.tokens) for e in group}) > 1, "rollouts of one question differ"
 
 
-def test_greedy_episodes_do_not_depend_on_seed_or_company(
-    make: Make, apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, world: Facts
-) -> None:
-    engine = make(apprentice, tokenizer, EngineSettings())
+def test_greedy_episodes_do_not_depend_on_seed_or_company(make: Make, world: Facts) -> None:
+    engine = make()
     many = roll(engine, world, 24, seed=0, greedy=True)
     assert [e.tokens for e in roll(engine, world, 24, seed=9, greedy=True)] == [e.tokens for e in many]
     assert [e.tokens for e in roll(engine, world, 3, greedy=True)] == [e.tokens for e in many[:3]]
 
 
-def test_a_group_of_rollouts_of_one_question_differs(
-    make: Make, apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, world: Facts
-) -> None:
-    question = world.questions("train", 0, 0, 1)[0]
-    engine = make(apprentice, tokenizer, EngineSettings())
-    episodes = engine.rollout(world, [question] * 8, [0] * 8, torch.Generator().manual_seed(0))
-    assert len({tuple(e.tokens) for e in episodes}) > 1
-
-
 def test_a_policy_that_has_diverged_is_named_not_sampled(
-    make: Make, apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, world: Facts
+    make: Make, apprentice: Qwen2ForCausalLM, world: Facts
 ) -> None:
     broken = deepcopy(apprentice)
     with torch.no_grad():
         broken.lm_head.weight[3, 0] = float("nan")
     with pytest.raises(NonFinite, match="24 of 24 rows"):
-        roll(make(broken, tokenizer, EngineSettings()), world)
+        roll(make(broken), world)
     broken = deepcopy(apprentice)
     with torch.no_grad():
         broken.model.embed_tokens.weight[:] = float("inf")
     with pytest.raises(NonFinite, match="diverged"):
-        roll(make(broken, tokenizer, EngineSettings()), world)
+        roll(make(broken), world)
 
 
-def test_weights_are_read_at_every_rollout(
-    make: Make, apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, world: Facts
-) -> None:
+def test_weights_are_read_at_every_rollout(make: Make, apprentice: Qwen2ForCausalLM, world: Facts) -> None:
     model = deepcopy(apprentice)
-    engine = make(model, tokenizer, EngineSettings())
+    engine = make(model)
     before = roll(engine, world, 8, greedy=True)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(0.9)
-    batch = collate(roll(engine, world, 8), pad_id=0)
-    assert (training_log_prob(model, batch) - batch.log_prob_behaviour)[batch.mask].abs().max() < 1e-4
+    assert mismatch(model, roll(engine, world, 8)).max() < 1e-4
     assert before != roll(engine, world, 8, greedy=True)
 
 
-def test_the_model_stays_in_its_mode(
-    make: Make, apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, world: Facts
-) -> None:
+def test_the_model_stays_in_its_mode(make: Make, apprentice: Qwen2ForCausalLM, world: Facts) -> None:
     model = deepcopy(apprentice)
     for training in (True, False):
         model.train(training)
-        roll(make(model, tokenizer, EngineSettings()), world, 4)
+        roll(make(model), world, 4)
         assert model.training is training
     model.train()
     (model(torch.tensor([[3, 4]])).logits.sum()).backward()  # nothing of the rollout is left in the graph
     assert model.lm_head.weight.grad is not None
 
 
-def test_no_questions_give_no_episodes(
-    make: Make, apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, world: Facts
-) -> None:
-    assert roll(make(apprentice, tokenizer, EngineSettings()), world, 0) == []
-
-
 def test_half_precision_rollouts_differ_from_the_training_forward_but_little(
-    make: Make, apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, world: Facts
+    make: Make, apprentice: Qwen2ForCausalLM, world: Facts
 ) -> None:
-    batch = collate(roll(make(apprentice, tokenizer, EngineSettings(dtype="bfloat16")), world, 24), pad_id=0)
-    assert batch.log_prob_behaviour.dtype == torch.float32
-    difference = (training_log_prob(apprentice, batch) - batch.log_prob_behaviour)[batch.mask].abs()
+    difference = mismatch(apprentice, roll(make(dtype="bfloat16"), world, 24))
     assert 1e-3 < difference.max() < 0.5
     assert difference.mean() < 0.03
     assert apprentice.dtype == torch.float32
 
 
 @pytest.mark.parametrize("positions", [14, 30, 41])
-def test_an_episode_that_fills_the_context_ends_there(
-    make: Make, tokenizer: PreTrainedTokenizerFast, world: Facts, positions: int
-) -> None:
+def test_an_episode_that_fills_the_context_ends_there(make: Make, world: Facts, positions: int) -> None:
     model = build(SMALL, positions=positions)
-    episodes = roll(make(model, tokenizer, EngineSettings()), world, 16)
+    episodes = roll(make(model), world, 16)
     assert all(len(e.tokens) <= positions for e in episodes)
     full = [e for e in episodes if e.ended == "max_tokens"]
     assert len(full) > 8
     assert max(len(e.tokens) for e in full) == positions
     assert all(e.written[-1] for e in full if len(e.tokens) > e.prompt_length)
-    batch = collate(episodes, pad_id=0)
-    difference = (training_log_prob(model, batch) - batch.log_prob_behaviour)[batch.mask]
-    assert not len(difference) or difference.abs().max() < 1e-4
+    difference = mismatch(model, episodes)
+    assert not len(difference) or difference.max() < 1e-4
 
 
-def test_a_prompt_that_fills_the_context_is_a_mistake_of_the_user(
-    make: Make, tokenizer: PreTrainedTokenizerFast, world: Facts
-) -> None:
-    model = build(SMALL, positions=13)
+def test_a_prompt_that_fills_the_context_is_a_mistake_of_the_user(make: Make, world: Facts) -> None:
     with pytest.raises(InputError, match="13 tokens"):
-        roll(make(model, tokenizer, EngineSettings()), world)
+        roll(make(build(SMALL, positions=13)), world)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +213,7 @@ def test_tags_of_many_tokens_end_turns_too(make: Make, spelling: PreTrainedToken
     assert len(codec.encode(">.")) == 1  # the tag and what follows it are one token, which the turn keeps whole
     _recite(model, codec.encode(world.prompt(world.questions("train", 0, 0, 1)[0])), codec.encode(said))
     question = world.questions("train", 0, 0, 1)
-    episode = make(model, spelling, EngineSettings()).rollout(world, question, [0], torch.Generator(), greedy=True)[0]
+    episode = make(model, spelling).rollout(world, question, [0], torch.Generator(), greedy=True)[0]
     assert codec.decode(episode.tokens) == question[0].text + said
     assert (episode.ended, episode.answer, episode.turn_status) == ("answer", "a", ["answer"])
 
@@ -261,12 +237,12 @@ def test_both_ways_of_decoding_draw_the_same_episodes(
     assert [e.tokens for e in one] == [e.tokens for e in other]
 
 
-@pytest.mark.parametrize("decode", ["auto", "transformers"])
+@pytest.mark.parametrize("kind", [HFEngine, Plain])
 def test_dropping_finished_rows_changes_no_episode(
     apprentice: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, world: Facts, monkeypatch: pytest.MonkeyPatch,
-    decode: str,
+    kind: type[HFEngine],
 ) -> None:  # fmt: skip
-    engine = HFEngine(apprentice, tokenizer, EngineSettings(), decode=decode)  # type: ignore[arg-type]
+    engine = kind(apprentice, tokenizer, EngineSettings())
     seen = []
     for keep in (0.0, 0.5, 1.0):
         monkeypatch.setattr(hf, "_KEEP", keep)

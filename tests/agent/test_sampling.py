@@ -1,11 +1,9 @@
-from __future__ import annotations
-
 import pytest
 import torch
 
 from workbench.agent.draws import Stream, draw, uniform
 from workbench.agent.engines import NonFinite
-from workbench.agent.engines.sampling import sample
+from workbench.agent.engines.hf import sample
 
 DRAWN = 7702586659592502839
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Iterator
 from copy import deepcopy
 
@@ -84,7 +82,7 @@ def test_a_tied_head_that_was_not_packed_again_is_named(
 ) -> None:
     scene = Scene(True, tokenizer, world)
     scene.roll()
-    monkeypatch.setattr("workbench.agent.engines.vllm_weights._pack_embeddings", lambda engine: None)
+    monkeypatch.setattr("workbench.agent.engines.vllm._pack_embeddings", lambda engine: None)
     scene.train()
     with pytest.raises(StaleWeights, match=r"stale in vLLM: lm_head\.weight$"):
         scene.roll()

@@ -12,7 +12,7 @@ import pytest
 from tests.diagnosis.logs import AT, ROWS, healthy, log, tokens
 from workbench.diagnosis.causes import CAUSES
 from workbench.diagnosis.diagnose import diagnose
-from workbench.learn.faults.declared import KINDS
+from workbench.learn.faults import FAULTS
 
 Tables = dict[str, pd.DataFrame]
 
@@ -202,7 +202,7 @@ def names(tables: dict[str, pd.DataFrame], settings: dict[str, Any] | None = Non
 def test_every_cause_is_planted_here_or_explains_a_collapse_and_has_the_name_of_its_fault() -> None:
     known = {cause.name for cause in CAUSES}
     assert set(PLANTED) | DYNAMICS | FALLBACK == known
-    assert {kind.name for kind in KINDS} <= known
+    assert set(FAULTS) <= known
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -15,7 +15,7 @@ from workbench.diagnostics import measure
 from workbench.diagnostics.evidence import Evidence, StepEvidence
 from workbench.diagnostics.measure import Measurements
 from workbench.diagnostics.rules import Event
-from workbench.learn.faults.inject import inject
+from workbench.learn.faults import inject
 from workbench.learn.loop import Trainer
 from workbench.learn.warmstart import ensure
 from workbench.record.recorder import NullRecorder
@@ -75,7 +75,7 @@ class Bench:
     """Trains iterations 1 .. with a fault from `AT` on, or without one."""
 
     cache: Path
-    made: dict[str, Trainer] = field(default_factory=dict)
+    begun: dict[str, Trainer] = field(default_factory=dict)
     finished: dict[str, Run] = field(default_factory=dict)
 
     def healthy(self, algorithm: str = "grpo", **changes: Any) -> Run:
@@ -86,32 +86,22 @@ class Bench:
         return self._run(algorithm, settings, changes or {})
 
     def _run(self, algorithm: str, fault: FaultSettings | None, changes: Mapping[str, Any]) -> Run:
-        key = f"{algorithm} {fault} {changes}"
-        if key not in self.finished:
-            self.finished[key] = self._train(algorithm, fault, changes)
-        return self.finished[key]
-
-    def _train(self, algorithm: str, fault: FaultSettings | None, changes: Mapping[str, Any]) -> Run:
-        begun = self._begun(algorithm, changes)
-        trainer = deepcopy(begun)
-        trainer.settings = begun.settings.model_copy(update={"iterations": CHANGES["iterations"], "fault": fault})
-        policy = trainer.learner.policy
-        trainer.lab = trainer.sampler.lab = inject(trainer.settings, trainer.algorithm, policy, trainer.tokenizer)
-        for _ in trainer.steps():
-            pass
-        assert isinstance(trainer.recorder, Seen)
-        return Run(trainer.recorder)
-
-    def _begun(self, algorithm: str, changes: Mapping[str, Any]) -> Trainer:
-        key = f"{algorithm} {changes}"
-        if key not in self.made:
+        start, key = f"{algorithm} {changes}", f"{algorithm} {fault} {changes}"
+        if key in self.finished:
+            return self.finished[key]
+        if start not in self.begun:
             given = merged(merged(merged(TINY, CHANGES), dict(changes)), {"algorithm": algorithm, "iterations": 1})
             settings = RunSettings.model_validate(given)
-            start = ensure(settings, self.cache)
-            self.made[key] = trainer = Trainer(settings, start, Seen(settings), build_tokenizer())
-            for _ in trainer.steps():
-                pass
-        return self.made[key]
+            self.begun[start] = Trainer(settings, ensure(settings, self.cache), Seen(settings), build_tokenizer())
+            list(self.begun[start].steps())
+        trainer = deepcopy(self.begun[start])
+        trainer.settings = trainer.settings.model_copy(update={"iterations": CHANGES["iterations"], "fault": fault})
+        policy = trainer.learner.policy
+        trainer.fault = trainer.sampler.fault = inject(trainer.settings, trainer.algorithm, policy, trainer.tokenizer)
+        list(trainer.steps())
+        assert isinstance(trainer.recorder, Seen)
+        self.finished[key] = Run(trainer.recorder)
+        return self.finished[key]
 
 
 @pytest.fixture(scope="session")

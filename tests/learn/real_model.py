@@ -1,7 +1,5 @@
 """A real architecture with a real byte-level BPE tokenizer and random weights, as a folder of a published model is."""
 
-from __future__ import annotations
-
 import pydoc_data.topics
 from functools import cache
 from pathlib import Path

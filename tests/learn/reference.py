@@ -1,4 +1,4 @@
-"""The training step once more, as plain loops over Python floats: advantages, losses with gradients, SGD and columns.
+"""The training step once more, as plain loops over floats: advantages, losses with gradients, SGD and columns.
 
 Formulas are those of the papers and of docs/diagnostics.md; nothing of workbench is imported. The policy is a table of
 logits by the token before, theta[a][v], and the critic a table of values, phi[a]: d log p(b | a) / d theta[a][v] =
@@ -13,8 +13,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-INF = math.inf
-PPO, EVERYTHING = (0.8, 1.2), (0.0, INF)
+import numpy as np
+
+PPO, EVERYTHING = (0.8, 1.2), (0.0, math.inf)
+Columns = dict[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -96,16 +98,12 @@ def mean(xs: Sequence[float]) -> float | None:
 
 def spread(xs: Sequence[float]) -> float | None:
     """Population standard deviation."""
-    m = mean(xs)
-    return None if m is None else math.sqrt(math.fsum((x - m) ** 2 for x in xs) / len(xs))
+    return float(np.std(xs)) if xs else None
 
 
 def variance(xs: Sequence[float]) -> float | None:
     """Unbiased."""
-    if len(xs) < 2:
-        return None
-    m = math.fsum(xs) / len(xs)
-    return math.fsum((x - m) ** 2 for x in xs) / (len(xs) - 1)
+    return float(np.var(xs, ddof=1)) if len(xs) > 1 else None
 
 
 def spread_of_sample(xs: Sequence[float]) -> float:
@@ -113,12 +111,7 @@ def spread_of_sample(xs: Sequence[float]) -> float:
 
 
 def quantile(xs: Sequence[float], q: float) -> float | None:
-    if not xs:
-        return None
-    ordered, rank = sorted(xs), q * (len(xs) - 1)
-    low = math.floor(rank)
-    high = min(low + 1, len(xs) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (rank - low)
+    return float(np.quantile(xs, q)) if xs else None
 
 
 def ratio_of(a: float, b: float) -> float | None:
@@ -129,16 +122,8 @@ def clamp(x: float, low: float, high: float) -> float:
     return min(max(x, low), high)
 
 
-def norm(g: Sequence[Sequence[float]]) -> float:
-    return math.sqrt(math.fsum(x * x for row in g for x in row))
-
-
-def inner(g: Sequence[Sequence[float]], h: Sequence[Sequence[float]]) -> float:
-    return math.fsum(x * y for a, b in zip(g, h, strict=True) for x, y in zip(a, b, strict=True))
-
-
-def plus(g: Sequence[Sequence[float]], h: Sequence[Sequence[float]], c: float = 1.0) -> list[list[float]]:
-    return [[x + c * y for x, y in zip(a, b, strict=True)] for a, b in zip(g, h, strict=True)]
+def norm(g: np.ndarray) -> float:
+    return float(np.linalg.norm(g))
 
 
 def k3(x: float) -> float:
@@ -296,21 +281,21 @@ class Token:
 
 @dataclass
 class Counts:
+    """What a minibatch divides by: its tokens, sequences, turns, and tokens of sequences with a good advantage."""
+
     tokens: int
     sequences: int
     turns: int
     good: int
 
-
-def count(tokens: list[Token]) -> Counts:
-    sequences = {id(k.s): k.s for k in tokens}.values()
-    good = sum(len(s.written) for s in sequences if math.fsum(s.advantage[t] for t in s.written) >= 0)
-    return Counts(
-        max(1, len(tokens)), max(1, len(sequences)), max(1, sum(len(s.turns) for s in sequences)), max(1, good)
-    )
+    @classmethod
+    def of(cls, tokens: list[Token]) -> Counts:
+        seen = list({id(k.s): k.s for k in tokens}.values())
+        good = sum(len(s.written) for s in seen if math.fsum(s.advantage[t] for t in s.written) >= 0)
+        return cls(*(max(1, n) for n in (len(tokens), len(seen), sum(len(s.turns) for s in seen), good)))
 
 
-def look(batch: list[Sequence_], theta: list[list[float]], phi: list[float]) -> list[Token]:
+def look(batch: list[Sequence_], theta: np.ndarray, phi: np.ndarray) -> list[Token]:
     """The written tokens of `batch` under the policy and the critic as they are."""
     found = []
     for s in batch:
@@ -510,13 +495,13 @@ def _beside(rule: Rule, micro: list[Token], n: Counts) -> float:
     return total
 
 
-def pulled(tokens: list[Token], pull: Callable[[Token], float], size: int) -> list[list[float]]:
+def pulled(tokens: list[Token], pull: Callable[[Token], float], size: int) -> np.ndarray:
     """Sum of pull x d log-prob / d theta."""
-    g = [[0.0] * size for _ in range(size)]
+    g = np.zeros((size, size))
     for k in tokens:
-        before, written, x = k.s.tokens[k.t - 1], k.s.tokens[k.t], pull(k)
-        for v in range(size):
-            g[before][v] += x * ((v == written) - k.p[v])
+        before, x = k.s.tokens[k.t - 1], pull(k)
+        g[before] -= x * np.array(k.p)
+        g[before, k.s.tokens[k.t]] += x
     return g
 
 
@@ -540,7 +525,7 @@ class Update:
     """What one update saw and did."""
 
     tokens: list[Token]
-    scalars: dict[str, float | None]
+    scalars: Columns
     value_clip: float | None
 
 
@@ -548,10 +533,10 @@ class Trainer:
     """The tables and what they remember between updates."""
 
     def __init__(self, rule: Rule, theta: list[list[float]], phi: list[float], settings: Settings) -> None:
-        self.rule, self.theta, self.phi, self.settings = rule, theta, phi, settings
+        self.rule, self.theta, self.phi, self.settings = rule, np.array(theta), np.array(phi), settings
         self.updates = 0
         self.skipped = False  # whether the last step was left out
-        self.before: list[list[float]] | None = None  # gradient of the last probe
+        self.before: np.ndarray | None = None  # gradient of the last probe
 
     def update(self, batch: list[Sequence_]) -> Update:
         rule, settings, size = self.rule, self.settings, len(self.theta)
@@ -560,7 +545,7 @@ class Trainer:
                   for i in range(0, len(batch), settings.micro_batch or len(batch))]  # fmt: skip
         parts = [look(micro, self.theta, self.phi) for micro in micros]
         tokens = [k for part in parts for k in part]
-        whole = count(tokens)
+        whole = Counts.of(tokens)
         policy = kl = 0.0
         energy = [0.0] * 4
         for part in parts:
@@ -569,9 +554,8 @@ class Trainer:
             energy = [x + y for x, y in zip(energy, energies, strict=True)]
         g = pulled(tokens, lambda k: k.pull, size)
         for k in tokens:
-            for v in range(size):
-                slope = -k.p[v] * (k.log_p[v] + k.entropy)
-                g[k.s.tokens[k.t - 1]][v] -= settings.entropy_coef * slope / whole.tokens
+            slope = -np.array(k.p) * (np.array(k.log_p) + k.entropy)
+            g[k.s.tokens[k.t - 1]] -= settings.entropy_coef * slope / whole.tokens
         # Of J = -loss, to be made large.
         free = pulled(tokens, lambda k: -k.free, size)
         bias = pulled(tokens, lambda k: k.clipped - k.free, size)
@@ -580,9 +564,9 @@ class Trainer:
             factor = mean([k.factor for k in tokens]) if tokens else 1.0
         if rule.stabilise == "cnorm":
             factor = 1 / max(norm(bias), 1.0)
-            g = [[x * factor for x in row] for row in g]
+            g = g * factor
         if rule.stabilise == "subtract":
-            g = plus(g, bias, 1.0)  # -(grad J - C)
+            g = g + bias  # -(grad J - C)
         length = norm(g)
         after = length if settings.max_grad_norm is None else min(length, settings.max_grad_norm)
         told |= {
@@ -598,7 +582,7 @@ class Trainer:
             c = c if c > 1e-13 * all_of_it else 0.0  # nothing was clipped, and the two differ by rounding
             told |= {
                 "clip_bias_norm": c, "clip_bias_ratio": c / all_of_it if all_of_it else None,
-                "clip_bias_cosine": inner(bias, free) / (c * all_of_it) if c and all_of_it else None,
+                "clip_bias_cosine": float((bias * free).sum()) / (c * all_of_it) if c and all_of_it else None,
             }  # fmt: skip
         told |= self._critic(tokens)
         gone = math.fsum(k.delta for k in tokens) / max(1, len(sequences(tokens)))
@@ -606,7 +590,7 @@ class Trainer:
         if self.skipped:
             told["grad_norm_after"] = 0.0
         else:
-            self.theta = plus(self.theta, g, -settings.lr * (after / length if length else 1.0))
+            self.theta = self.theta - settings.lr * (after / length if length else 1.0) * g
         self.updates += 1
         return Update(tokens, told, settings.value_clip)
 
@@ -635,11 +619,11 @@ class Trainer:
                 moved = math.exp(math.fsum(clamp(k.delta, -10, 10) for k in own) / len(own))
                 m[own[0].s.index] = clamp(m[own[0].s.index] * clamp(moved, 0.8, 1.2), 0.8, 1.2)
 
-    def _critic(self, tokens: list[Token]) -> dict[str, float | None]:
+    def _critic(self, tokens: list[Token]) -> Columns:
         if self.rule.advantage not in ("gae", "turn_gae", "bilevel"):
             return {}
         where = targets(self.rule, tokens)
-        total, g = 0.0, [0.0] * len(self.phi)
+        total, g = 0.0, np.zeros(len(self.phi))
         for k in where:
             old, goal, width = k.s.values[k.t], k.s.returns[k.t], self.settings.value_clip
             error, slope = (k.value - goal) ** 2, k.value - goal
@@ -649,15 +633,15 @@ class Trainer:
                     error, slope = (near - goal) ** 2, 0.0
             total += 0.5 * error / len(where)
             g[k.s.tokens[k.t - 1]] += slope / len(where)
-        self.phi = [x - self.settings.critic_lr * y for x, y in zip(self.phi, g, strict=True)]
-        return {"value_loss": total, "critic_grad_norm": norm([g])}
+        self.phi = self.phi - self.settings.critic_lr * g
+        return {"value_loss": total, "critic_grad_norm": norm(g)}
 
-    def _probe(self, batch: list[Sequence_]) -> dict[str, float | None]:
+    def _probe(self, batch: list[Sequence_]) -> Columns:
         """Four parts of the minibatch, as one micro-batch and before anything is trained."""
         tokens = look(batch, self.theta, self.phi)
         if not tokens:
             return {}
-        losses(self.rule, tokens, count(tokens), 1)
+        losses(self.rule, tokens, Counts.of(tokens), 1)
         trained, size = sequences(tokens), len(self.theta)
         n = len(trained)
         sizes = [n // 4 + (i < n % 4) for i in range(4)]
@@ -665,7 +649,7 @@ class Trainer:
         made = [pulled([k for s in part for k in s], lambda k: k.pull, size) for part in parts]
         total = pulled(tokens, lambda k: k.pull, size)
         pairs = [cosine(made[i], made[j]) for i in range(len(made)) for j in range(i)]
-        told: dict[str, float | None] = {"gradient_cosine": mean([x for x in pairs if x is not None])}
+        told: Columns = {"gradient_cosine": mean([x for x in pairs if x is not None])}
         told["gradient_cosine_previous"] = None if self.before is None else cosine(total, self.before)
         self.before = total
         if len(parts) > 1:
@@ -688,9 +672,9 @@ class Trainer:
         return told
 
 
-def cosine(g: list[list[float]], h: list[list[float]]) -> float | None:
+def cosine(g: np.ndarray, h: np.ndarray) -> float | None:
     length = norm(g) * norm(h)
-    return inner(g, h) / length if length else None
+    return float((g * h).sum()) / length if length else None
 
 
 def targets(rule: Rule, tokens: list[Token]) -> list[Token]:
@@ -701,12 +685,12 @@ def targets(rule: Rule, tokens: list[Token]) -> list[Token]:
 # --- columns
 
 
-def of_tokens(rule: Rule, tokens: list[Token], value_clip: float | None) -> dict[str, float | None]:
+def of_tokens(rule: Rule, tokens: list[Token], value_clip: float | None) -> Columns:
     """The columns that tables minibatch, turn, trajectory and step share, over any set of tokens."""
     n = len(tokens)
     r = [k.r for k in tokens]
     moves = [k.delta for k in tokens]
-    told: dict[str, float | None] = {
+    told: Columns = {
         "ratio_mean": mean(r), "ratio_std": spread(r),
         "ratio_max": max(r, default=None), "ratio_min": min(r, default=None),
         "ess_frac": min(1.0, math.fsum(r) ** 2 / (n * math.fsum(x * x for x in r))) if n else None,
@@ -738,7 +722,7 @@ def of_tokens(rule: Rule, tokens: list[Token], value_clip: float | None) -> dict
     return told
 
 
-def of_update(rule: Rule, update: Update) -> dict[str, float | None]:
+def of_update(rule: Rule, update: Update) -> Columns:
     """Table minibatch."""
     tokens = update.tokens
     told = of_tokens(rule, tokens, update.value_clip) | update.scalars
@@ -757,8 +741,7 @@ def of_update(rule: Rule, update: Update) -> dict[str, float | None]:
              "advantage_positive_frac": mean([k.a > 0 for k in tokens]),
              "advantage_negative_frac": mean([k.a < 0 for k in tokens]),
              "advantage_zero_frac": mean([abs(k.a) < 0.01 for k in tokens])}  # fmt: skip
-    for name, q in (("q01", 0.01), ("q05", 0.05), ("q50", 0.5), ("q95", 0.95), ("q99", 0.99)):
-        told[f"log_ratio_{name}"] = quantile(moves, q)
+    told |= {f"log_ratio_q{q:02d}": quantile(moves, q / 100) for q in (1, 5, 50, 95, 99)}
     for place, name in enumerate(("think", "search", "answer"), 1):
         told[f"entropy_{name}"] = mean([k.entropy for k in tokens if k.s.tokens[k.t] % 4 == place])
     good = math.fsum(min(k.r, 1.2) * k.a for k in tokens if k.a > 0)
@@ -768,13 +751,10 @@ def of_update(rule: Rule, update: Update) -> dict[str, float | None]:
         told |= {"correction_mean": mean([k.omega or 0.0 for k in tokens]),
                  "corrected_positive_frac": mean([k.corrected and k.a > 0 for k in tokens]),
                  "corrected_negative_frac": mean([k.corrected and k.a < 0 for k in tokens])}  # fmt: skip
-    p, q = [math.exp(k.s.old[k.t]) for k in tokens], [math.exp(k.s.behaviour[k.t]) for k in tokens]
     if tokens:
-        mp, mq = math.fsum(p) / len(p), math.fsum(q) / len(q)
-        cross = math.fsum((x - mp) * (y - mq) for x, y in zip(p, q, strict=True))
-        told["mismatch_pearson"] = ratio_of(
-            cross, math.sqrt(math.fsum((x - mp) ** 2 for x in p) * math.fsum((y - mq) ** 2 for y in q))
-        )
+        p, q = (np.exp([getattr(k.s, side)[k.t] for k in tokens]) for side in ("old", "behaviour"))
+        p, q = p - p.mean(), q - q.mean()
+        told["mismatch_pearson"] = ratio_of(float((p * q).sum()), norm(p) * norm(q))
     of_turns, of_sequences = turns(tokens), sequences(tokens)
     means = [mean([clamp(k.delta, -20, 20) for k in turn]) or 0.0 for turn in of_turns]
     sums = [math.fsum(clamp(k.delta, -20, 20) for k in s) for s in of_sequences]
@@ -806,7 +786,7 @@ def of_update(rule: Rule, update: Update) -> dict[str, float | None]:
     return told
 
 
-def of_turn(rule: Rule, turn: list[Token], update: Update) -> dict[str, float | None]:
+def of_turn(rule: Rule, turn: list[Token], update: Update) -> Columns:
     """Table turn."""
     told = of_tokens(rule, turn, update.value_clip)
     total = math.fsum(k.e if not rule.guard else clamp(k.delta, -20, 20) for k in turn)
@@ -823,7 +803,7 @@ def of_turn(rule: Rule, turn: list[Token], update: Update) -> dict[str, float | 
     return told
 
 
-def of_trajectory(rule: Rule, index: int, updates: list[tuple[int, Update]]) -> dict[str, float | None]:
+def of_trajectory(rule: Rule, index: int, updates: list[tuple[int, Update]]) -> Columns:
     """Table trajectory; `updates` with their epochs."""
     mine = [(epoch, k) for epoch, u in updates for k in u.tokens if k.s.index == index]
     told = of_tokens(rule, [k for _, k in mine], None)
@@ -838,7 +818,7 @@ def of_trajectory(rule: Rule, index: int, updates: list[tuple[int, Update]]) -> 
     return told
 
 
-def of_step(rule: Rule, updates: list[Update]) -> dict[str, float | None]:
+def of_step(rule: Rule, updates: list[Update]) -> Columns:
     """The columns of table step that speak of the updates."""
     told = of_tokens(rule, [k for u in updates for k in u.tokens], None)
     rows = [of_update(rule, u) for u in updates]

@@ -1,15 +1,12 @@
 """What a real run leaves in its black box."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.learn.tiny import rows, train
+from tests.learn.tiny import MakeRun, rows, train
 from workbench.store import batches
-
-MakeRun = Callable[..., Path]
 
 
 def test_a_stored_batch_is_what_the_ledger_was_measured_on(new_run: MakeRun, cache: Path) -> None:
@@ -38,18 +35,14 @@ def test_a_stored_batch_is_what_the_ledger_was_measured_on(new_run: MakeRun, cac
     assert any((batch.weights[name] != again[name]).any() for name in again)
 
 
-def test_a_black_box_that_cannot_be_written_stops_no_run(new_run: MakeRun, cache: Path) -> None:
-    folder = new_run(iterations=2)
-    (folder / "batches").write_text("in the way")
-    assert train(folder, cache) == 0
-    assert len(rows(folder, "step")) == 2
-    assert batches.steps(folder) == []
-
-
-def test_it_can_be_switched_off(new_run: MakeRun, cache: Path) -> None:
-    folder = new_run(iterations=2, record={"batches": {"mb": 0}})
-    assert train(folder, cache) == 0
-    assert not (folder / "batches").exists()
+def test_a_black_box_that_is_off_or_cannot_be_written_stops_no_run(new_run: MakeRun, cache: Path) -> None:
+    blocked, off = new_run("blocked", iterations=2), new_run("off", iterations=2, record={"batches": {"mb": 0}})
+    (blocked / "batches").write_text("in the way")
+    for folder in (blocked, off):
+        assert train(folder, cache) == 0
+        assert len(rows(folder, "step")) == 2
+        assert batches.steps(folder) == []
+    assert not (off / "batches").exists()
 
 
 def test_weights_beyond_their_limit_and_dropped_sequences_are_told_apart(new_run: MakeRun, cache: Path) -> None:

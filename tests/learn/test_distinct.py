@@ -1,7 +1,5 @@
 """No algorithm is silently another one: after five updates on the same data their parameters differ."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations
 

@@ -1,7 +1,5 @@
 """Rollouts that are drawn again until their prompt groups disagree, and the sentences of what was written."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,10 +7,10 @@ import torch
 
 from tests.learn.tiny import TINY
 from workbench.agent.episode import Episode
-from workbench.agent.spans import Sentences
-from workbench.agent.tokenizer import build_tokenizer
+from workbench.agent.tokenizer import Sentences, build_tokenizer
 from workbench.agent.worlds.facts import Facts
 from workbench.learn.checks import synthetic
+from workbench.learn.faults import Fault
 from workbench.learn.rollouts import Sampler
 from workbench.objective.select import DynamicSampling, KeepAll
 from workbench.spec import RunSettings
@@ -44,7 +42,7 @@ class Scripted:
 
 
 def sampler(engine: Scripted, select: Any) -> Sampler:
-    return Sampler(SETTINGS, Facts(SETTINGS.world), engine, 4, select)  # type: ignore[arg-type]
+    return Sampler(SETTINGS, Facts(SETTINGS.world), engine, 4, select, Fault(SETTINGS))  # type: ignore[arg-type]
 
 
 def test_without_a_rule_a_rollout_is_one_draw():

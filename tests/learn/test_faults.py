@@ -1,6 +1,7 @@
 """Every kind of fault leaves the fingerprint of its bug from its step on, and nothing before."""
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,9 @@ import pytest
 import torch
 
 from tests.learn.lab import AT, KL, Bench, Run
-from workbench.learn.faults.declared import KINDS, Kind
-from workbench.learn.faults.inject import FAULTS
+from tests.learn.tiny import MakeRun, Session, assert_same_rows, train
+from workbench.learn.faults import FAULTS, Kind
+from workbench.learn.faults.declare import HOOKS
 from workbench.learn.faults.sampling import rounded
 
 
@@ -37,11 +39,11 @@ def mismatch(run: Run, step: int) -> float:
     return float(run.column("turn", "mismatch", step).mean())
 
 
-def test_every_declared_kind_can_be_injected() -> None:
-    assert list(FAULTS) == [kind.name for kind in KINDS]
+def test_every_fault_sits_in_a_hook_of_the_trainer() -> None:
+    assert {kind.hook for kind in FAULTS.values()} == set(HOOKS)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
+@pytest.mark.parametrize("kind", FAULTS.values(), ids=lambda k: k.name)
 def test_until_its_step_a_run_with_a_fault_is_the_run_without_one(bench: Bench, kind: Kind) -> None:
     given = setting(kind)
     healthy = bench.healthy(given["algorithm"], **given["changes"])
@@ -129,13 +131,12 @@ def test_a_retriever_out_of_step_answers_another_query(bench: Bench) -> None:
     assert all(a[: len(w[0])] == b[: len(w[0])] for a, b, w in same)
 
 
-def test_a_cut_budget_of_turns_ends_episodes_without_an_answer(bench: Bench) -> None:
+def test_a_cut_budget_of_turns_leaves_no_answer_and_one_of_tokens_breaks_the_format(
+    bench: Bench,
+) -> None:
     run = bench.faulty("truncated", strength=1)
     assert max(run.seen.evidence[AT].rollouts.turns) == 1
     assert run.row(AT)["truncated_frac"] > 0.8 > run.row(AT - 1)["truncated_frac"]
-
-
-def test_a_cut_budget_of_tokens_breaks_the_format(bench: Bench) -> None:
     run = bench.faulty("turn_cut", strength=3)
     assert run.column("turn", "n_tokens", AT).max() == 3
     assert run.row(AT)["valid_action_frac"] < 0.5 * run.row(AT - 1)["valid_action_frac"]
@@ -156,13 +157,10 @@ def test_a_noisy_reward_is_wrong_as_often_as_asked(bench: Bench) -> None:
     assert bench.faulty("reward_noise", strength=0.0).row(AT) == bench.healthy().row(AT)
 
 
-def test_an_inverted_reward_is_minus_the_success(bench: Bench) -> None:
+def test_an_inverted_reward_is_minus_the_success_and_shifted_ones_are_those_of_the_row_before(bench: Bench) -> None:
     r = bench.faulty("reward_inverted").seen.evidence[AT].rollouts
     assert r.reward.tolist() == (-1.0 * r.success).tolist()
     assert r.success.any()
-
-
-def test_shifted_rewards_are_those_of_the_row_before(bench: Bench) -> None:
     r = bench.faulty("reward_shifted").seen.evidence[AT].rollouts
     assert r.reward[1:].tolist() == r.success[:-1].tolist()
     assert r.reward.tolist() != r.success.tolist()
@@ -250,12 +248,9 @@ def test_wrong_groups_leave_advantages_that_do_not_add_up_to_zero_in_the_right_o
     assert run.row(AT)["group_reward_std"] == bench.healthy().row(AT)["group_reward_std"]
 
 
-def test_the_learning_rate_in_effect_is_logged(bench: Bench) -> None:
+def test_the_learning_rate_and_the_clipping_in_effect_are_logged(bench: Bench) -> None:
     run = bench.faulty("learning_rate")
     assert [set(run.column("minibatch", "lr", step)) for step in (AT - 1, AT)] == [{0.05}, {0.5}]
-
-
-def test_clipping_that_is_off_leaves_the_norm_as_it_is(bench: Bench) -> None:
     run = bench.faulty("clipping_off")
     norm, after = (run.column("minibatch", name, AT) for name in ("grad_norm", "grad_norm_after"))
     assert norm.max() > 0.1
@@ -279,3 +274,17 @@ def test_a_wrong_reference_is_far_away_at_once(bench: Bench) -> None:
     run = bench.faulty("reference_wrong", changes=KL)
     assert run.row(AT)["kl_ref"] > 5 * run.row(AT - 1)["kl_ref"]
     assert run.row(AT)["success"] == bench.healthy("grpo", **KL).row(AT)["success"]
+
+
+def test_an_interrupted_run_with_a_fault_starts_again_and_ends_with_the_rows_of_one_that_was_not(
+    new_run: MakeRun, cache: Path
+) -> None:
+    changes: dict[str, Any] = {"iterations": 4, "algorithm": "grpo", "evaluation": {"every": 0, "episodes": 2}}
+    changes["fault"] = {"kind": "stale_weights", "at_step": 2}
+    whole, parts = (new_run(name, **changes) for name in ("whole", "parts"))
+    assert train(whole, cache) == 0
+    session = Session(parts, cache, **changes)
+    session.train(3, save=True)  # the frozen weights are in memory alone
+    session.recorder.close()
+    assert train(parts, cache) == 0
+    assert_same_rows(whole, parts, "step", "minibatch", "turn", "trajectory")

@@ -9,8 +9,7 @@ import pytest
 from workbench.algorithms import resolve
 from workbench.grid.cell import config_hash
 from workbench.grid.config import load
-from workbench.learn.faults.declared import KINDS, check, kind, strength
-from workbench.learn.faults.hooks import Hooks, Lab
+from workbench.learn.faults import FAULTS, Fault, check, strength
 from workbench.spec import FaultSettings, InputError, RunSettings
 
 
@@ -35,7 +34,7 @@ def test_what_is_not_set_is_left_out_because_toml_has_no_null() -> None:
     assert settings(kind="turn_shift").model_dump(mode="json")["fault"] == {"kind": "turn_shift", "at_step": 3}
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
+@pytest.mark.parametrize("kind", FAULTS.values(), ids=lambda k: k.name)
 def test_every_kind_is_accepted_at_its_default_and_refused_beyond_its_range(kind: Any) -> None:
     algorithm = {"groups": "grpo"}.get(kind.needs, "ppo")
     run = settings(algorithm, kind=kind.name)
@@ -48,18 +47,6 @@ def test_every_kind_is_accepted_at_its_default_and_refused_beyond_its_range(kind
     assert f"fault.strength = {kind.low - 1:g} of '{kind.name}' must be" in refusal(beyond)
 
 
-def test_a_strength_between_two_whole_numbers_is_refused() -> None:
-    assert "must be a whole number from 1: tokens by which turns are shifted" in refusal(
-        settings(kind="turn_shift", strength=1.5)
-    )
-
-
-def test_an_unknown_kind_is_answered_with_the_nearest_one() -> None:
-    assert "unknown fault.kind 'observation_leek' (did you mean 'observation_leak'?); use one of:" in refusal(
-        settings(kind="observation_leek")
-    )
-
-
 @pytest.mark.parametrize(
     ("run", "said"),
     [
@@ -67,22 +54,14 @@ def test_an_unknown_kind_is_answered_with_the_nearest_one() -> None:
         (settings(kind="wrong_groups"), "ppo compares nothing inside prompt groups"),
         (settings("grpo", kind="critic_diverges"), "grpo has no critic"),
         (settings(kind="reference_wrong"), "set slots.kl"),
+        (RunSettings(fault={"kind": "clipping_off", "at_step": 1}), "learn.policy.max_grad_norm is not set"),
+        (RunSettings(fault={"kind": "stale_weights", "at_step": 1}, engine={"kind": "vllm"}), 'engine.kind = "hf"'),
         (
-            RunSettings(fault=FaultSettings(kind="clipping_off", at_step=1)),
-            "learn.policy.max_grad_norm is not set",
-        ),
-        (
-            RunSettings.model_validate(
-                {"fault": {"kind": "stale_weights", "at_step": 1}, "engine": {"kind": "vllm"}},
-            ),
-            'set engine.kind = "hf"',
-        ),
-        (
-            RunSettings.model_validate(
-                {"fault": {"kind": "padding_leak", "at_step": 1}, "learn": {"micro_batch": 4}},
-            ),
+            RunSettings(fault={"kind": "padding_leak", "at_step": 1}, learn={"micro_batch": 4}),
             "unset learn.micro_batch",
         ),
+        (settings(kind="turn_shift", strength=1.5), "a whole number from 1: tokens by which turns are shifted"),
+        (settings(kind="observation_leek"), "'observation_leek' (did you mean 'observation_leak'?); use one of:"),
     ],
 )
 def test_a_run_that_a_fault_cannot_concern_is_refused_with_the_reason(run: RunSettings, said: str) -> None:
@@ -94,11 +73,12 @@ def test_a_fault_that_ends_before_it_begins_is_refused() -> None:
         settings(kind="turn_shift", until_step=3)
 
 
-def test_a_lab_gives_the_fault_from_its_lead_to_its_end() -> None:
-    fault = Hooks()
-    lab = Lab(fault, FaultSettings(kind="batch_reused", at_step=3, until_step=5), lead=1)
-    assert [lab.at(step) is fault for step in range(6)] == [False, False, True, True, True, False]
-    assert Lab().at(3) is not fault
+def test_a_fault_acts_from_its_lead_to_its_end_and_in_its_hook_only() -> None:
+    bug = Fault(settings(kind="batch_reused", until_step=5))
+    rollouts = ["a", "b", "c", "d", "e", "f"]
+    assert [bug("take", rollout, step) for step, rollout in enumerate(rollouts)] == ["a", "b", "c", "c", "e", "f"]
+    assert [bug("episodes", rollout, step) for step, rollout in enumerate(rollouts)] == rollouts
+    assert Fault(RunSettings())("take", "a", 3) == "a"
 
 
 GRID = 'question = "Which faults show?"\nseeds = [0]\n[base]\nalgorithm = "ppo"\n[base.fault]\nat_step = 12\n'
@@ -124,7 +104,6 @@ def test_a_grid_with_a_fault_that_does_not_exist_is_refused_by_file_and_arm(tmp_
 
 
 def test_every_kind_says_which_bug_it_stands_for() -> None:
-    assert len({k.name for k in KINDS}) == len(KINDS) >= 20
-    assert all(k.bug.endswith(".") and k.strength for k in KINDS)
-    assert sum(k.needs in ("", "clipping", "reference") for k in KINDS) >= 16  # concern PPO and GRPO
-    assert kind("turn_shift").turn
+    assert len(FAULTS) >= 20
+    assert all(k.bug.endswith(".") and k.strength for k in FAULTS.values())
+    assert sum(k.needs in ("", "clipping", "reference") for k in FAULTS.values()) >= 16  # concern PPO and GRPO

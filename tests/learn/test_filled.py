@@ -1,7 +1,5 @@
 """Every diagnostic is filled for every algorithm, or is NULL for a reason that its description gives."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +8,7 @@ import torch
 
 from tests.diagnostics.shared_batch import rollouts_of
 from tests.learn.test_distinct import TOKENIZER, data
-from workbench.agent.spans import Spans
+from workbench.agent.tokenizer import Spans
 from workbench.algorithms import ALGORITHMS
 from workbench.diagnostics import CATALOGUE, measure
 from workbench.diagnostics.evidence import Evidence, StepEvidence

@@ -6,37 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from tests.learn.tiny import TINY, merged, rows
-from workbench.agent.tokenizer import build_tokenizer
+from tests.learn.tiny import Session, rows
 from workbench.learn.loop import Trainer
 from workbench.learn.rollouts import Rollout
-from workbench.learn.warmstart import ensure
-from workbench.record.recorder import Recorder
-from workbench.spec import RunSettings
 
 Watched = Callable[..., Any]
 
 
 @pytest.fixture
 def flagged(tmp_path: Path, cache: Path) -> Watched:
-    """Train a tiny run that `break_it` has broken; its events of the guard, as (kind, step, message)."""
+    """Train a tiny run that `break_it` has broken; its events of the guard."""
 
     def watched(break_it: Callable[[Trainer], None] = lambda _: None, **changes: Any) -> list[tuple[str, int, str]]:
-        changes = merged({"iterations": 4, "evaluation": {"every": 0, "episodes": 2}}, changes)
-        settings = RunSettings.model_validate(merged(TINY, changes))
-        with Recorder(tmp_path, "r", settings) as recorder:
-            trainer = Trainer(settings, ensure(settings, cache), recorder, build_tokenizer())
-            trainer.self_test()
-            break_it(trainer)
-            for _ in trainer.steps():
-                pass
-        if not (tmp_path / "segments" / "event").exists():
-            return []
-        events = rows(tmp_path, "event")
-        found = events[events["kind"].str.startswith("guard_")]
-        return list(zip(found["kind"], found["step"], found["message"], strict=True))
+        session = Session(tmp_path, cache, iterations=4, **changes)
+        session.trainer.self_test()
+        break_it(session.trainer)
+        session.train()
+        return session.guard()
 
     return watched
 
@@ -127,30 +114,15 @@ def test_a_policy_that_is_another_one_in_its_update_is_flagged_on_fresh_rollouts
 def test_a_resumed_run_repeats_no_event_and_remembers_the_batches_of_the_session_before(
     tmp_path: Path, cache: Path
 ) -> None:
-    settings = RunSettings.model_validate(merged(TINY, {"iterations": 4, "evaluation": {"every": 0, "episodes": 2}}))
-
-    def session() -> tuple[Recorder, Trainer]:
-        recorder = Recorder(tmp_path, "r", settings)
-        trainer = Trainer(settings, ensure(settings, cache), recorder, build_tokenizer())
-        trainer.resume(tmp_path / "checkpoints")
-        return recorder, trainer
-
-    recorder, trainer = session()
+    session = Session(tmp_path, cache, iterations=4)
     first: list[Rollout] = []
-    honest = trainer.sampler.rollout
-    trainer.sampler.rollout = lambda *a: first.append(honest(*a)) or first[-1]  # type: ignore[func-returns-value, method-assign]
-    for _ in trainer.steps():
-        if trainer.step == 2:
-            break
-    trainer.save(tmp_path / "checkpoints")
-    recorder.close()
-    recorder, trainer = session()
-    assert trainer.queue[0].episodes[0].stretches, "a checkpoint keeps the witness"
-    trainer.queue[0] = deepcopy(first[0])
-    for _ in trainer.steps():
-        pass
-    recorder.close()
-    events = rows(tmp_path, "event")
-    found = events[events["kind"].str.startswith("guard_")]
-    assert list(zip(found["kind"], found["step"], strict=True)) == [("guard_stuck_batch", 2)]
-    assert torch.tensor(rows(tmp_path, "step")["token_mismatches"].to_numpy()).sum() == 0
+    honest = session.trainer.sampler.rollout
+    session.trainer.sampler.rollout = lambda *a: first.append(honest(*a)) or first[-1]  # type: ignore[func-returns-value, method-assign]
+    session.train(2, save=True)
+    assert session.guard() == []
+    session = Session(tmp_path, cache, iterations=4)
+    assert session.trainer.queue[0].episodes[0].stretches, "a checkpoint keeps the witness"
+    session.trainer.queue[0] = deepcopy(first[0])
+    session.train()
+    assert [(kind, step) for kind, step, _ in session.guard()] == [("guard_stuck_batch", 2)]
+    assert rows(tmp_path, "step")["token_mismatches"].sum() == 0

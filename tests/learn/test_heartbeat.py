@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -12,11 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.learn.tiny import MakeRun
 from workbench.grid.process import where
 from workbench.learn import run as run_module
 from workbench.learn.run import Heartbeat
-
-MakeRun = Callable[..., Path]
 
 
 def beats(folder: Path) -> bool:
@@ -45,16 +42,19 @@ def test_it_beats_at_every_pass_through_the_network_and_its_copies_but_at_most_o
     assert beats(tmp_path), "a sampler may work on a copy in another precision"
 
 
-def test_it_changes_no_number_of_the_network(tmp_path: Path) -> None:
+def test_it_changes_no_number_of_the_network_and_a_folder_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     network = torch.nn.Linear(3, 3)
     before = network(torch.ones(3))
-    Heartbeat(tmp_path).follow(network)
+    Heartbeat(tmp_path / "none").follow(network)
     assert torch.equal(network(torch.ones(3)), before)
     assert set(network.state_dict()) == {"weight", "bias"}
 
 
-def test_a_folder_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
-    Heartbeat(tmp_path / "none")()
+def wait_for(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 200
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_a_run_beats_while_it_trains_and_says_where_it_stands_when_it_is_asked(new_run: MakeRun, cache: Path) -> None:
@@ -63,18 +63,11 @@ def test_a_run_beats_while_it_trains_and_says_where_it_stands_when_it_is_asked(n
     command = [sys.executable, "-m", "workbench.learn", str(folder), "--cache", str(cache)]
     with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
         try:
-            deadline = time.monotonic() + 200
-            while '"step": 2' not in log.read_text() and time.monotonic() < deadline:
-                time.sleep(0.1)
-            assert (folder / "heartbeat").exists()
+            wait_for(lambda: '"step": 2' in log.read_text())
             first = (folder / "heartbeat").stat().st_mtime_ns
-            while (folder / "heartbeat").stat().st_mtime_ns == first and time.monotonic() < deadline:
-                time.sleep(0.1)
-            assert (folder / "heartbeat").stat().st_mtime_ns > first
+            wait_for(lambda: (folder / "heartbeat").stat().st_mtime_ns > first)
             os.kill(process.pid, signal.SIGUSR1)
-            while not where(log) and time.monotonic() < deadline:
-                time.sleep(0.1)
-            assert ".py:" in where(log)
+            wait_for(lambda: ".py:" in where(log))
             assert process.poll() is None, "it trains on"
         finally:
             process.kill()

@@ -5,8 +5,6 @@ with log-probs, values, rewards and groups that leave no rule idle; an option is
 batches and one of a few values give another update (or, for what is drawn again, another number of sampled episodes).
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 from collections.abc import Callable, Iterable, Iterator

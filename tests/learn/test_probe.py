@@ -1,7 +1,5 @@
 """The probe: worked numbers of the noise scale, and that it changes nothing that it looks at."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -35,30 +33,24 @@ def batch(algorithm=GRPO):
     return prepare(algorithm, replace(made, **floats))
 
 
-def test_noise_scale_of_four_gradients():
-    samples = torch.tensor([[1, 0], [0.8, 0.2], [1.2, -0.4], [0.6, 0.6]], dtype=torch.float64)
-    told = noise([1, 1, 1, 1], samples / 4)  # a part's gradient carries the minibatch's divisor
-    assert told["noise_trace"] == pytest.approx(0.24)
-    assert told["noise_signal"] == pytest.approx(0.76)
-    assert told["noise_scale"] == pytest.approx(0.315789, abs=1e-6)
-    assert told["gradient_cosine"] == pytest.approx(0.795717, abs=1e-6)
-
-
-def test_parts_of_unequal_size_weigh_as_their_sequences_do():
-    # Three sequences (1, 0), (0, 1), (1, 1) in parts of 2 and 1: |g_b|^2 = 1/2 and 2, their mean 5/4; |g_B|^2 = 8/9.
-    told = noise([2, 1], torch.tensor([[1, 1], [1, 1]], dtype=torch.float64) / 3)
-    assert told["noise_trace"] == pytest.approx((5 / 4 - 8 / 9) / (3 / 4 - 1 / 3))
-    assert told["noise_signal"] == pytest.approx(8 / 9 - (5 / 4 - 8 / 9) / (3 / 4 - 1 / 3) / 3)
-    assert told["gradient_cosine"] == pytest.approx(1)
-
-
-def test_a_signal_that_is_not_positive_has_no_noise_scale():
-    samples = torch.tensor([[1, 0], [-1, 0], [0, 1], [0, -1]], dtype=torch.float64)
-    told = noise([1, 1, 1, 1], samples / 4)
-    assert told["noise_signal"] < 0
-    assert told["noise_scale"] is None
-    assert set(noise([3], samples[:1]).values()) == {None}
-    assert cosine(samples[0], torch.zeros(2, dtype=torch.float64)) is None
+@pytest.mark.parametrize(
+    ("sizes", "gradients", "expected"),  # a part's gradient carries the minibatch's divisor
+    [
+        ([1] * 4, [[0.25, 0], [0.2, 0.05], [0.3, -0.1], [0.15, 0.15]],
+         {"noise_trace": 0.24, "noise_signal": 0.76, "noise_scale": 0.315789, "gradient_cosine": 0.795717}),
+        # Sequences (1, 0), (0, 1), (1, 1) in parts of 2 and 1: |g_b|^2 = 1/2 and 2, their mean 5/4; |g_B|^2 = 8/9.
+        ([2, 1], [[1 / 3, 1 / 3], [1 / 3, 1 / 3]],
+         {"noise_trace": (5 / 4 - 8 / 9) / (3 / 4 - 1 / 3), "gradient_cosine": 1,
+          "noise_signal": 8 / 9 - (5 / 4 - 8 / 9) / (3 / 4 - 1 / 3) / 3}),
+        # A signal that is not positive has no noise scale, and one part nothing to compare.
+        ([1] * 4, [[0.25, 0], [-0.25, 0], [0, 0.25], [0, -0.25]], {"noise_signal": -1 / 3, "noise_scale": None}),
+        ([3], [[1, 0]], dict.fromkeys(("gradient_cosine", "noise_trace", "noise_signal", "noise_scale"))),
+    ],
+)  # fmt: skip
+def test_the_noise_scale_has_its_worked_numbers(sizes, gradients, expected):
+    told = noise(sizes, torch.tensor(gradients, dtype=torch.float64))
+    assert {name: told[name] for name in expected} == pytest.approx(expected, abs=1e-6)
+    assert cosine(torch.ones(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)) is None
 
 
 @settings(max_examples=50, deadline=None)
@@ -183,6 +175,9 @@ def test_tags_are_told_apart_from_other_tokens():
     assert tags["search_on_prob"] == pytest.approx(tags["control_on_prob"])
     assert tags["search_off_prob"] is None
     assert tags["answer_on_prob"] is None
+    one.probe.control = {}  # tags of several tokens are not measured
+    told = one.probe.measure(one.policy, one.policy_parameters, made)
+    assert {v for k, v in told.items() if k.endswith(("on_prob", "off_prob"))} == {None}
 
 
 def test_the_probability_of_a_tag_is_its_mean_where_it_was_written_and_where_it_was_not():
@@ -196,13 +191,6 @@ def test_the_probability_of_a_tag_is_its_mean_where_it_was_written_and_where_it_
     written, where = tokens[:, 1:] == tag, made.mask[:, 1:]
     assert told["answer_on_prob"] == pytest.approx(float(p[where & written].mean()), rel=1e-5)
     assert told["answer_off_prob"] == pytest.approx(float(p[where & ~written].mean()), rel=1e-5)
-
-
-def test_tags_of_several_tokens_are_not_measured():
-    made, one = batch(), learner()
-    one.probe.control = {}
-    told = one.probe.measure(one.policy, one.policy_parameters, made)
-    assert {v for k, v in told.items() if k.endswith(("on_prob", "off_prob"))} == {None}
 
 
 def test_a_probe_that_is_off_leaves_no_trace_in_the_settings():

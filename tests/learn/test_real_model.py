@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +10,6 @@ from tests.learn.tiny import merged, rows
 from tests.vllm_here import NEEDS_VLLM
 from workbench.agent.engines import engine_for
 from workbench.agent.episode import Episode
-from workbench.agent.wording import SEARCH_R1
 from workbench.agent.worlds.facts import Facts
 from workbench.algorithms import resolve
 from workbench.learn import networks
@@ -40,7 +37,7 @@ def episodes(folder: Path) -> list[Episode]:
 
 def sampled(folder: Path, settings: EngineSettings) -> list[Episode]:
     world, tokenizer = Facts(WORLD), tokenizer_of(folder)
-    engine = engine_for(networks.load(folder), tokenizer, settings, SEARCH_R1)
+    engine = engine_for(networks.load(folder), tokenizer, settings, "search-r1")
     return engine.rollout(world, world.questions("train", 0, 0, 6), [0] * 6, torch.Generator().manual_seed(0))
 
 

@@ -5,8 +5,6 @@ loop, micro-batches, the optimizer step, and the recorder, whose files are read 
 the same from the formulas. The policy is a table, so that it needs no autograd there.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections import defaultdict
@@ -15,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -38,26 +37,15 @@ TAGS = {"search": 1, "search_end": 2, "answer": 3, "answer_end": 4}
 CLOSE = 1e-9
 BUDGET = 20.0  # tokens that an episode may have
 CRITIC = {
-    "ppo",
-    "turn-ppo",
-    "s-ppo",
-    "st-ppo",
-    "turn-ppo-mdp",
-    "starpo",
-    "starpo-s",
-    "ppo, cnorm",
-    "ppo, subtract",
+    "ppo", "turn-ppo", "s-ppo", "st-ppo", "turn-ppo-mdp", "starpo", "starpo-s", "ppo, cnorm", "ppo, subtract",
     "so-ppo-note",
-}
-
-TURN_PPO = Rule("gae", level="turn")
-GRPO = Rule("grpo")
+}  # fmt: skip
 RULES = {
     "ppo": Rule("gae"),
-    "turn-ppo": TURN_PPO,
+    "turn-ppo": Rule("gae", level="turn"),
     "s-ppo": Rule("gae", stabilise="batch"),
     "st-ppo": Rule("gae", level="turn", stabilise="batch"),
-    "grpo": GRPO,
+    "grpo": Rule("grpo"),
     "so-grpo": Rule("grpo", level="turn", stabilise="sequence"),
     "so-ppo-note": Rule(
         "turn_gae", discounts=(1.0, 1.0), level="turn", arithmetic=True, unit_gate=True, aggregate="turn_mean",
@@ -386,16 +374,16 @@ def check(name: str, batches: int, folder: Path) -> None:
         expected["step"][step] = told
         for s, e in zip(sampled, made, strict=True):
             words = [[x for x, m in zip(s.tokens, e.written, strict=True) if m]]
-            stretches = [[s.tokens[t] for t in turn] for turn in _turns(e.written)]
+            stretches = [[s.tokens[t] for t in turn] for turn in replace(s, mask=e.written).turns]
             expected["trajectory"][step, s.index] = reference.of_trajectory(rule, s.index, taken) | {
                 "reward": e.reward, "success": e.success, "n_turns": e.turns, "n_tokens": len(words[0]),
                 "n_observation_tokens": len(s.tokens) - 1 - len(words[0]), "n_searches": e.searches,
                 "valid_turn_frac": reference.ratio_of(e.valid_turns, e.turns), "repetition_frac": repetition(words),
                 "duplicate_turn_frac": reference.ratio_of(duplicates(stretches), len(stretches)),
             }  # fmt: skip
-        for own_table, table in ((trainer.theta, policy.logits), ([trainer.phi], critic and critic.values[None])):
+        for own_table, table in ((trainer.theta, policy.logits), (trainer.phi, critic and critic.values)):
             if table is not None:
-                assert torch.allclose(torch.tensor(own_table, dtype=F64), table.detach(), rtol=CLOSE, atol=CLOSE)
+                assert np.allclose(own_table, table.detach(), rtol=CLOSE, atol=CLOSE)
     recorder.close()
     keys = {"step": ("step",), "minibatch": ("step", "update"), "trajectory": ("step", "trajectory"),
             "turn": ("step", "epoch", "trajectory", "turn_index")}  # fmt: skip
@@ -412,16 +400,6 @@ def check(name: str, batches: int, folder: Path) -> None:
     assert fired > 0 or batches < 10 or RULES[name].stabilise not in ("batch", "sequence", "cnorm")
     assert skipped > 0 or batches < 10 or not RULES[name].skip
     assert clipped > 0 or batches < 10 or RULES[name].clip in ("none", "sigmoid", "gamma", "weight")
-
-
-def _turns(mask: list[bool]) -> list[list[int]]:
-    found: list[list[int]] = []
-    for t, m in enumerate(mask):
-        if m and t and mask[t - 1]:
-            found[-1].append(t)
-        elif m:
-            found.append([t])
-    return found
 
 
 SIX = ("ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo")

@@ -1,24 +1,16 @@
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from pandas.testing import assert_frame_equal
 
-from tests.learn.tiny import process, rows, train
-
-MakeRun = Callable[..., Path]
-
-
-def assert_same_rows(a: Path, b: Path, *tables: str) -> None:
-    for table in tables or ("step", "minibatch", "turn", "trajectory", "turn_step", "evaluation"):
-        assert_frame_equal(rows(a, table), rows(b, table), check_exact=True, obj=table)
+from tests.learn.tiny import MakeRun, assert_same_rows, interrupted, process, rows, train
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "so-grpo"])
@@ -31,28 +23,19 @@ def test_two_runs_of_one_cell_write_identical_rows(new_run: MakeRun, cache: Path
     assert len(rows(folders[0], "minibatch")) == 6 * 2 * 2
 
 
-def test_another_seed_asks_other_questions(new_run: MakeRun, cache: Path) -> None:
-    a, b = new_run("a"), new_run("b", seed=1)
-    for folder in (a, b):
+def test_questions_depend_on_the_seed_and_not_on_the_staleness_of_an_arm(new_run: MakeRun, cache: Path) -> None:
+    fresh, stale = new_run("fresh", learn={"staleness": 0}), new_run("stale", learn={"staleness": 2})
+    other = new_run("other", seed=1, iterations=2)
+    for folder in (fresh, stale, other):
         train(folder, cache)
-    assert list(rows(a, "trajectory")["question"]) != list(rows(b, "trajectory")["question"])
-
-
-def test_arms_with_one_seed_train_on_the_same_questions_whatever_their_staleness(new_run: MakeRun, cache: Path) -> None:
-    fresh, stale = new_run("fresh", learn={"staleness": 0}), new_run("stale", learn={"staleness": 3})
-    for folder in (fresh, stale):
-        train(folder, cache)
-    assert list(rows(fresh, "trajectory")["question"]) == list(rows(stale, "trajectory")["question"])
+    questions = [list(rows(folder, "trajectory")["question"]) for folder in (fresh, stale, other)]
+    assert questions[0] == questions[1]
+    assert questions[2] != questions[0][: len(questions[2])]
     asked = rows(fresh, "trajectory").groupby("step")["question"].agg(tuple)
     assert asked.nunique() == len(asked), "every step asks new questions"
-
-
-def test_staleness_counts_the_iterations_between_sampling_and_training(new_run: MakeRun, cache: Path) -> None:
-    folder = new_run(learn={"staleness": 2})
-    train(folder, cache)
-    updates = rows(folder, "minibatch")
+    updates = rows(stale, "minibatch")
     lag = (updates["step"] - updates["rollout_step"]).groupby(updates["step"]).first()
-    assert list(lag) == [0, 1, 2, 2, 2, 2]
+    assert list(lag) == [0, 1, 2, 2, 2, 2], "iterations between sampling and training"
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adamw"])
@@ -62,13 +45,7 @@ def test_an_interrupted_run_resumes_to_the_same_rows_as_an_uninterrupted_one(
     changes = {"learn": {"policy": {"kind": kind, "lr": 0.01, **({"momentum": 0.5} if kind == "sgd" else {})}}}
     whole, parts = new_run("whole", **changes), new_run("parts", **changes)
     assert train(whole, cache) == 0
-    command = [sys.executable, "-m", "workbench.learn", str(parts), "--cache", str(cache)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cell:
-        assert cell.stdout is not None
-        cell.stdout.readline()
-        cell.send_signal(signal.SIGINT)
-        cell.stdout.read()
-        assert cell.wait() == 3
+    assert interrupted(parts, cache, after=1) == 3
     assert rows(parts, "run")["status"].iloc[-1] == "interrupted"
     assert len(rows(parts, "step")) < 6
     assert train(parts, cache) == 0
@@ -79,12 +56,7 @@ def test_an_interrupted_run_resumes_to_the_same_rows_as_an_uninterrupted_one(
 def test_a_killed_run_resumes_from_its_checkpoint_without_a_row_twice(new_run: MakeRun, cache: Path) -> None:
     whole, parts = new_run("whole"), new_run("parts")
     assert train(whole, cache) == 0
-    command = [sys.executable, "-m", "workbench.learn", str(parts), "--cache", str(cache)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cell:
-        assert cell.stdout is not None
-        for _ in range(4):
-            cell.stdout.readline()
-        cell.kill()
+    interrupted(parts, cache, after=4, by=signal.SIGKILL)
     assert train(parts, cache) == 0
     assert_same_rows(whole, parts, "step", "minibatch", "turn")
     left, right = ({f.name: f.read_bytes() for f in (run / "batches").iterdir()} for run in (whole, parts))
@@ -92,21 +64,14 @@ def test_a_killed_run_resumes_from_its_checkpoint_without_a_row_twice(new_run: M
     assert left == right, "a batch that is written again is the same file"
 
 
-def test_the_first_update_on_a_fresh_rollout_has_ratio_one(new_run: MakeRun, cache: Path) -> None:
-    folder = new_run(learn={"staleness": 0})
+def test_a_fresh_rollout_has_ratio_one_at_first_and_the_log_probs_of_the_engine(new_run: MakeRun, cache: Path) -> None:
+    folder = new_run(learn={"staleness": 0}, record={"tokens": 4})
     train(folder, cache)
     first = rows(folder, "minibatch").query("update == 0")
     assert (first["ratio_max"] - 1).abs().max() < 1e-4
     assert (first["clip_frac"] == 0).all()
-    later = rows(folder, "minibatch").query("update > 0")
-    assert (later["ratio_max"] - 1).abs().max() > 1e-3
-
-
-def test_the_engine_and_the_training_forward_agree_while_training(new_run: MakeRun, cache: Path) -> None:
-    folder = new_run(record={"tokens": 4})
-    train(folder, cache)
-    token = rows(folder, "token")
-    for _, row in token.iterrows():
+    assert (rows(folder, "minibatch").query("update > 0")["ratio_max"] - 1).abs().max() > 1e-3
+    for _, row in rows(folder, "token").iterrows():
         pairs = zip(row["trained"], row["log_prob_behaviour"], row["log_prob_old"], strict=True)
         assert max(abs(mu - old) for trained, mu, old in pairs if trained) < 1e-4
 
@@ -139,9 +104,7 @@ def test_the_frozen_start_is_kept_as_reference_only_where_a_kl_term_asks_for_it(
     assert rows(without, "minibatch")["kl_ref"].isna().all()
 
 
-def test_a_run_that_someone_else_trains_is_refused_with_an_exit_code_of_its_own(new_run: MakeRun, cache: Path) -> None:
-    import fcntl
-
+def test_a_folder_that_cannot_be_trained_is_refused_with_an_exit_code_of_its_own(new_run: MakeRun, cache: Path) -> None:
     folder = new_run()
     with (folder / "lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -149,10 +112,7 @@ def test_a_run_that_someone_else_trains_is_refused_with_an_exit_code_of_its_own(
     assert done.returncode == 4
     assert "being trained by another process" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_folder_that_is_no_run_is_refused_by_name(tmp_path: Path, cache: Path) -> None:
-    done = process(tmp_path, cache)
+    done = process(folder.parent, cache)
     assert done.returncode == 2
     assert "no config.toml" in done.stderr
     assert "sorl run" in done.stderr

@@ -1,8 +1,5 @@
 """The mask self-test finds what it is there for, and passes what is sound."""
 
-import io
-import signal
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,13 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.learn.tiny import rows
+from tests.learn.tiny import MakeRun, rows, train
 from workbench.agent.episode import collate
 from workbench.agent.tokenizer import build_tokenizer
 from workbench.algorithms import ALGORITHMS
 from workbench.batch import Batch
 from workbench.learn import checks, networks
-from workbench.learn.run import run
 from workbench.objective import value
 from workbench.objective.aggregate import Normaliser, TokenMean
 from workbench.objective.kl import LossKL
@@ -97,14 +93,15 @@ class Bidirectional(torch.nn.Module):
         return out
 
 
-def test_a_loss_on_observations_is_found(network: Any) -> None:
-    leaky = replace(PPO, kl=KlOfTheResponse("k1", 0.1))
-    assert checks.problem(leaky, 1, network, PAD) == "the loss of 'ppo' has a gradient at observations"
-
-
-def test_a_loss_that_changes_with_tokens_of_the_world_is_found(network: Any) -> None:
-    counting = replace(PPO, aggregate=CountsTokens())
-    assert "changes with tokens that the policy did not write" in checks.problem(counting, 1, network, PAD)
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"kl": KlOfTheResponse("k1", 0.1)}, "the loss of 'ppo' has a gradient at observations"),
+        ({"aggregate": CountsTokens()}, "changes with tokens that the policy did not write"),
+    ],
+)
+def test_a_loss_that_depends_on_tokens_of_the_world_is_found(network: Any, change: dict[str, Any], said: str) -> None:
+    assert said in checks.problem(replace(PPO, **change), 1, network, PAD)
 
 
 def test_a_mask_of_the_whole_response_is_found(network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,17 +110,14 @@ def test_a_mask_of_the_whole_response_is_found(network: Any, monkeypatch: pytest
         return replace(batch, mask=batch.response)
 
     monkeypatch.setattr(checks, "collate", careless)
-    assert "the loss mask is not what the policy wrote: it has observations in it" in checks.problem(
-        PPO, 1, network, PAD
-    )
+    said = "the loss mask is not what the policy wrote: it has observations in it"
+    assert said in checks.problem(PPO, 1, network, PAD)
 
 
 def test_a_critic_that_learns_from_prompts_and_padding_is_found(network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(value, "positions", lambda batch, mask: torch.ones_like(batch.mask))
-    assert (
-        checks.problem(PPO, 1, network, PAD)
-        == "the critic's loss has a gradient at padding and observations and prompts"
-    )
+    said = "the critic's loss has a gradient at padding and observations and prompts"
+    assert checks.problem(PPO, 1, network, PAD) == said
     assert checks.problem(ALGORITHMS["grpo"], 2, network, PAD) == "", "it has no critic"
 
 
@@ -143,21 +137,12 @@ def test_a_network_that_drops_units_at_random_is_not_blamed_for_it() -> None:
     assert checks.problem(PPO, 1, noisy, PAD) == ""
 
 
-@pytest.fixture
-def own_signals() -> Iterator[None]:
-    """A run takes SIGINT and SIGTERM for itself; here they are given back."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 def test_a_run_whose_self_test_fails_ends_before_its_first_step_with_an_event_and_a_reason(
-    new_run: Callable[..., Path], cache: Path, monkeypatch: pytest.MonkeyPatch, own_signals: None, capsys: Any
+    new_run: MakeRun, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     folder = new_run()
     monkeypatch.setattr(value, "positions", lambda batch, mask: torch.ones_like(batch.mask))
-    assert run(folder, cache, io.StringIO()) == 1
+    assert train(folder, cache) == 1
     last = rows(folder, "run").iloc[-1]
     assert (last["status"], last["steps"]) == ("failed", 0)
     assert last["reason"].startswith("mask self-test: the critic's loss has a gradient at padding")

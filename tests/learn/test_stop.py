@@ -1,52 +1,40 @@
 """Stop rules and budgets: when they end a run, what it says then, and that a resume changes nothing about it."""
 
-import signal
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pandas.testing import assert_frame_equal
 
-from tests.learn.tiny import TINY, merged, rows, train
-from workbench.agent.tokenizer import build_tokenizer
+from tests.learn.tiny import MakeRun, Session, assert_same_rows, interrupted, rows, train
 from workbench.grid.cell import config_hash
-from workbench.learn.loop import Trainer
-from workbench.learn.stop import Spent, reason
-from workbench.learn.warmstart import ensure
-from workbench.record.recorder import Recorder
+from workbench.learn.loop import stop_reason
 from workbench.spec import RunSettings, StopSettings
 
-MakeRun = Callable[..., Path]
 # The collapse rule at its most nervous: any dip of a noisy curve is a collapse.
 NERVOUS = {"window": 1, "baseline": 1, "points": 1, "severe": 0.05, "mild": 0.05, "sigmas": 0.01}
 
 
-def spent(**changes: Any) -> Spent:
-    return Spent(**{"steps": 10, "updates": 40, "tokens": 900, "seconds": 7.5, "detection": None} | changes)
-
-
 @pytest.mark.parametrize(
-    ("rules", "done", "part"),
+    ("rules", "detection", "part"),
     [
-        ({}, {"detection": 2}, ""),
-        ({"after_collapse": 5}, {}, ""),
-        ({"after_collapse": 5}, {"detection": 5}, ""),  # steps 6 to 9: four after it
-        ({"after_collapse": 5}, {"detection": 4}, "stopped 5 iterations after the collapse detected at step 4"),
-        ({"after_collapse": 0}, {"detection": 9}, "stopped in the iteration of the collapse detected at step 9"),
-        ({"updates": 41}, {}, ""),
-        ({"updates": 40}, {}, "stopped by its budget of 40 optimizer updates (stop.updates)"),
-        ({"tokens": 901}, {}, ""),
-        ({"tokens": 850}, {}, "stopped by its budget of 850 trained tokens (stop.tokens)"),
-        ({"seconds": 8.0}, {}, ""),
-        ({"seconds": 7.5}, {}, "stopped by its budget of 7.5 s of training (stop.seconds)"),
-        ({"updates": 41, "tokens": 1}, {}, "(stop.tokens)"),
+        ({}, 2, ""),
+        ({"after_collapse": 5}, None, ""),
+        ({"after_collapse": 5}, 5, ""),  # steps 6 to 9: four after it
+        ({"after_collapse": 5}, 4, "stopped 5 iterations after the collapse detected at step 4"),
+        ({"after_collapse": 0}, 9, "stopped in the iteration of the collapse detected at step 9"),
+        ({"updates": 41}, None, ""),
+        ({"updates": 40}, None, "stopped by its budget of 40 optimizer updates (stop.updates)"),
+        ({"tokens": 901}, None, ""),
+        ({"tokens": 850}, None, "stopped by its budget of 850 trained tokens (stop.tokens)"),
+        ({"seconds": 8.0}, None, ""),
+        ({"seconds": 7.5}, None, "stopped by its budget of 7.5 s of training (stop.seconds)"),
+        ({"updates": 41, "tokens": 1}, None, "(stop.tokens)"),
     ],
 )
-def test_a_run_stops_when_a_rule_holds_and_says_which(rules: dict[str, Any], done: dict[str, Any], part: str) -> None:
-    told = reason(StopSettings(**rules), spent(**done))
+def test_a_run_stops_when_a_rule_holds_and_says_which(rules: dict[str, Any], detection: int | None, part: str) -> None:
+    spent = {"updates": 40, "tokens": 900, "seconds": 7.5}
+    told = stop_reason(StopSettings(**rules), 10, detection, spent)
     assert part in told
     assert bool(told) == bool(part)
 
@@ -84,19 +72,11 @@ def test_a_run_with_a_budget_that_was_interrupted_resumes_to_the_same_rows(
 ) -> None:
     whole, parts = new_run("whole", stop=budget), new_run("parts", stop=budget)
     assert train(whole, cache) == 0
-    command = [sys.executable, "-m", "workbench.learn", str(parts), "--cache", str(cache)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        process.stdout.read()
-        assert process.wait() == 3
+    assert interrupted(parts, cache, after=1) == 3
     assert train(parts, cache) == 0
-    for table in ("step", "minibatch", "turn", "evaluation"):
-        assert_frame_equal(rows(whole, table), rows(parts, table), check_exact=True, obj=table)
-    ends = [
-        rows(folder, "run").iloc[-1][["status", "reason", "steps", "outcome"]].tolist() for folder in (whole, parts)
-    ]
+    assert_same_rows(whole, parts)
+    told = ["status", "reason", "steps", "outcome"]
+    ends = [rows(folder, "run").iloc[-1][told].tolist() for folder in (whole, parts)]
     assert ends[0] == ends[1]
     assert "budget" in ends[0][1]
     assert 1 < ends[0][2] < 6
@@ -112,21 +92,6 @@ def test_a_run_stops_so_many_iterations_after_its_collapse_and_its_outcome_is_th
     assert last["steps"] == last["detection_step"] + 2 < 40
     assert "1 iterations after the collapse" in last["reason"]
     assert rows(folder, "evaluation")["step"].max() == last["steps"]
-
-
-class Session:
-    """A run in this process, as `workbench.learn` drives it, that ends when the test says so."""
-
-    def __init__(self, folder: Path, cache: Path, **changes: Any) -> None:
-        settings = RunSettings.model_validate(merged(TINY, {"evaluation": {"every": 0, "episodes": 2}, **changes}))
-        self.folder, self.recorder = folder, Recorder(folder, "r", settings)
-        self.trainer = Trainer(settings, ensure(settings, cache), self.recorder, build_tokenizer())
-        self.trainer.resume(folder / "checkpoints")
-
-    def train(self, steps: int) -> None:
-        for _ in self.trainer.steps():
-            if self.trainer.step == steps:
-                break
 
 
 def test_the_seconds_of_all_sessions_count(tmp_path: Path, cache: Path) -> None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +7,7 @@ import pytest
 
 from tests.learn.tiny import merged, rows
 from tests.vllm_here import NEEDS_VLLM
-from workbench.agent.engines import vllm_weights
+from workbench.agent.engines import vllm
 from workbench.learn.run import FAILED, FINISHED, run
 
 pytestmark = NEEDS_VLLM
@@ -41,14 +39,14 @@ def test_a_sync_that_is_skipped_ends_the_run_within_one_step(
 ) -> None:
     folder = new_run("skipped", **merged(VLLM, {"learn": {"policy": {"lr": 0.5}}}))
     pushed = []
-    push = vllm_weights.Weights.push
+    push = vllm.Weights.push
 
-    def once(self: vllm_weights.Weights) -> None:
+    def once(self: vllm.Weights) -> None:
         pushed.append(1)
         if len(pushed) <= 3:  # two evaluations and the rollout of step 0
             push(self)
 
-    monkeypatch.setattr(vllm_weights.Weights, "push", once)
+    monkeypatch.setattr(vllm.Weights, "push", once)
     assert run(folder, cache) == FAILED
     event = rows(folder, "event").set_index("kind").loc["stale_weights"]
     assert (event.step, event.severity, event.diagnostic) == (1, "critical", "sync_error")

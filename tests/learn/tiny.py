@@ -13,9 +13,16 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import tomli_w
+from pandas.testing import assert_frame_equal
 
+from workbench.agent.tokenizer import build_tokenizer
+from workbench.learn.loop import Trainer
 from workbench.learn.run import run
+from workbench.learn.warmstart import ensure
+from workbench.record.recorder import Recorder
+from workbench.spec import RunSettings
 
+MakeRun = Callable[..., Path]
 TINY: dict[str, Any] = {
     "iterations": 6,
     # Eight people and one hop: easy enough that a tiny network sometimes succeeds, or there would be no gradient.
@@ -64,6 +71,49 @@ def process(folder: Path, cache: Path) -> "subprocess.CompletedProcess[str]":
     """The process of a cell, as the grid starts it."""
     command = [sys.executable, "-m", "workbench.learn", str(folder), "--cache", str(cache)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def interrupted(folder: Path, cache: Path, after: int, by: signal.Signals = signal.SIGINT) -> int:
+    """Start the process of a cell, send it a signal after so many iterations, and return its exit code."""
+    command = [sys.executable, "-m", "workbench.learn", str(folder), "--cache", str(cache)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cell:
+        assert cell.stdout is not None
+        for _ in range(after):
+            cell.stdout.readline()
+        cell.send_signal(by)
+        cell.stdout.read()
+        return cell.wait()
+
+
+class Session:
+    """A run in this process, as `workbench.learn` drives it, that ends when the test says so."""
+
+    def __init__(self, folder: Path, cache: Path, **changes: Any) -> None:
+        settings = RunSettings.model_validate(merged(TINY, {"evaluation": {"every": 0, "episodes": 2}, **changes}))
+        self.folder, self.recorder = folder, Recorder(folder, "r", settings)
+        self.trainer = Trainer(settings, ensure(settings, cache), self.recorder, build_tokenizer())
+        self.trainer.resume(folder / "checkpoints")
+
+    def train(self, steps: int = 1000, save: bool = False) -> None:
+        for _ in self.trainer.steps():
+            if self.trainer.step == steps:
+                break
+        if save:
+            self.trainer.save(self.folder / "checkpoints")
+
+    def guard(self) -> list[tuple[str, int, str]]:
+        """Close the run; its events of the guard, as (kind, step, message)."""
+        self.recorder.close()
+        if not (self.folder / "segments" / "event").exists():
+            return []
+        found = rows(self.folder, "event")
+        found = found[found["kind"].str.startswith("guard_")]
+        return list(zip(found["kind"], found["step"], found["message"], strict=True))
+
+
+def assert_same_rows(a: Path, b: Path, *tables: str) -> None:
+    for table in tables or ("step", "minibatch", "turn", "trajectory", "turn_step", "evaluation"):
+        assert_frame_equal(rows(a, table), rows(b, table), check_exact=True, obj=table)
 
 
 def train(folder: Path, cache: Path) -> int:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from workbench.tensors import torch
+
+# What a random stream of the trainer is for: the first part of its key, so that no two streams share their numbers.
+ROLLOUT, ORDER, EVALUATION, PLACEBO, FAULT = 1, 2, 3, 4, 5
 _MASK = (1 << 64) - 1
 
 
@@ -22,6 +26,11 @@ def draw(*key: int) -> int:
 def uniform(*key: int) -> float:
     """Return a number in [0, 1) that depends on `key` alone."""
     return (draw(*key) >> 11) * 2.0**-53
+
+
+def generator(*key: int) -> torch.Generator:
+    """Return torch's random stream of `key`: the same in a fresh run, a resumed one, and next to any other arm."""
+    return torch.Generator().manual_seed(draw(*key) >> 1)
 
 
 class Stream:

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-import torch
-
 from workbench.batch import Batch
+from workbench.tensors import torch
 
 
 @dataclass

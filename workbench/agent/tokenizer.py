@@ -1,16 +1,19 @@
-"""The vocabulary of the embedded world and its tokenizer, and the codec that engines speak through."""
+"""Text and tokens: the embedded vocabulary, the wording of prompts and observations, the codec, spans and sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
+from torch import Tensor
+from torch.nn.functional import pad
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from workbench.agent.wording import PLAIN, Wording
+from workbench.batch import Batch
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 TAGS = (
@@ -32,36 +35,69 @@ def build_tokenizer(words: Sequence[str] = (*WORDS, *RELATIONS, *ENTITIES)) -> P
 
     The tags are ordinary words: `decode(..., skip_special_tokens=True)` keeps them, only <pad>, <eos>, <unk> go.
     """
-    backend = Tokenizer(
-        WordLevel({word: i for i, word in enumerate((PAD, EOS, UNKNOWN, *TAGS, *words))}, unk_token=UNKNOWN)
-    )
+    ids = {word: i for i, word in enumerate((PAD, EOS, UNKNOWN, *TAGS, *words))}
+    backend = Tokenizer(WordLevel(ids, unk_token=UNKNOWN))
     backend.pre_tokenizer = WhitespaceSplit()
-    tokenizer: Any = PreTrainedTokenizerFast
-    built: PreTrainedTokenizerFast = tokenizer(
+    fast: Any = PreTrainedTokenizerFast
+    return fast(
         tokenizer_object=backend, pad_token=PAD, eos_token=EOS, unk_token=UNKNOWN, clean_up_tokenization_spaces=False
     )
-    return built
+
+
+class Wording(NamedTuple):
+    """The words around a question and an observation."""
+
+    prompt: str  # holds {question}
+    information: str  # holds {found}
+    invalid: str  # read after an action that could not be read
+    chat: bool  # put the prompt into the tokenizer's chat template
+
+
+WORDINGS = {
+    "plain": Wording(  # for a policy that has learned the protocol
+        "{question}", " <information> {found} </information> ", " <information> invalid </information> ", False
+    ),
+    # Word for word as PeterGriffinJin/Search-R1: make_prefix of scripts/data_process/nq_search.py, and
+    # execute_predictions of search_r1/llm_agent/generation.py.
+    "search-r1": Wording(
+        "Answer the given question. You must conduct reasoning inside <think> and </think> first every time you get "
+        "new information. After reasoning, if you find you lack some knowledge, you can call a search engine by "
+        "<search> query </search> and it will return the top searched results between <information> and "
+        "</information>. You can search as many times as your want. If you find no further external knowledge needed, "
+        "you can directly provide the answer inside <answer> and </answer>, without detailed illustrations. For "
+        "example, <answer> Beijing </answer>. Question: {question}\n",
+        "\n\n<information>{found}</information>\n\n",
+        "\nMy previous action is invalid. If I want to search, I should put the query between <search> and </search>. "
+        "If I want to give the final answer, I should put the answer between <answer> and </answer>. "
+        "Let me try again.\n",
+        True,
+    ),
+}
 
 
 class Codec:
-    """Text to ids and back for one tokenizer, and which ids may end a turn.
+    """Text to ids and back for one tokenizer, in one of the `WORDINGS`, and which ids may end a turn.
 
     For a word-level tokenizer both directions are a table, some twenty times faster than a call of the tokenizer;
     ids are the same. `closers` are the ids after which the text of a turn can have come to its end: the closing tags
-    where they are single tokens, otherwise every token with a ">" (the text then decides), and <eos>.
+    where they are single tokens (`exact`), otherwise every token with a ">" (the text then decides), and <eos>.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, wording: Wording = PLAIN) -> None:
-        self._tokenizer, self._wording = tokenizer, wording
-        backend = getattr(tokenizer, "backend_tokenizer", None)
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, wording: str = "plain") -> None:
+        self._tokenizer, self._wording = tokenizer, WORDINGS[wording]
+        vocabulary = tokenizer.get_vocab()
         self._words: list[str] | None = None
-        if backend is not None and _splits_words(backend):
-            vocabulary = tokenizer.get_vocab()
+        backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+        plain = backend is not None and backend.normalizer is None and backend.decoder is None
+        if plain and isinstance(backend.model, WordLevel) and isinstance(backend.pre_tokenizer, WhitespaceSplit):
             self._words = sorted(vocabulary, key=vocabulary.__getitem__)
-            self._ids: dict[str, int] = {word: i for i, word in enumerate(self._words)}
-        self.pad_id = int(_first(tokenizer.pad_token_id, tokenizer.eos_token_id, 0))
+            self._ids = {word: i for i, word in enumerate(self._words)}
         self.eos_id: int | None = tokenizer.eos_token_id
-        self.exact, self.closers = self._closing_ids()
+        self.pad_id = next(i for i in (tokenizer.pad_token_id, self.eos_id, 0) if i is not None)
+        tags = {vocabulary.get("</search>"), vocabulary.get("</answer>")}
+        self.exact = None not in tags
+        closers = tags if self.exact else {i for word, i in vocabulary.items() if ">" in word}
+        self.closers = frozenset(i for i in (*closers, self.eos_id) if i is not None)
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`, no special tokens added."""
@@ -72,7 +108,8 @@ class Codec:
 
     def asked(self, question: str) -> list[int]:
         """Ids of the prompt: the question as the wording puts it, in the tokenizer's chat template if it has one."""
-        text = self._wording.asked(question)
+        question = question.strip()
+        text = self._wording.prompt.replace("{question}", question if question.endswith("?") else f"{question}?")
         if self._wording.chat and self._tokenizer.chat_template:
             said = [{"role": "user", "content": text}]
             text = str(self._tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True))
@@ -80,7 +117,8 @@ class Codec:
 
     def observed(self, found: str | None) -> list[int]:
         """Ids of what the policy reads after a turn; None is an action that could not be read."""
-        return self.encode(self._wording.observed(found))
+        wording = self._wording
+        return self.encode(wording.invalid if found is None else wording.information.replace("{found}", found.strip()))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`, special tokens included."""
@@ -88,18 +126,51 @@ class Codec:
             return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
         return " ".join([self._words[i] for i in ids])
 
-    def _closing_ids(self) -> tuple[bool, frozenset[int]]:
-        vocabulary = self._tokenizer.get_vocab()
-        tags = {vocabulary.get("</search>"), vocabulary.get("</answer>")}
-        exact = None not in tags
-        ids = {i for i in tags if i is not None} if exact else {i for word, i in vocabulary.items() if ">" in word}
-        return exact, frozenset(ids if self.eos_id is None else ids | {self.eos_id})
+
+SPANS = ("think", "search", "answer")  # span i + 1
 
 
-def _splits_words(backend: Tokenizer) -> bool:
-    plain = backend.normalizer is None and backend.decoder is None
-    return plain and isinstance(backend.model, WordLevel) and isinstance(backend.pre_tokenizer, WhitespaceSplit)
+class Spans:
+    """Tells the spans of a turn apart where the tags are single tokens of the vocabulary.
+
+    A span begins with its opening tag and ends with the next closing tag, whichever, or with the turn.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        known = tokenizer.get_vocab()
+        self._opens = {known[f"<{name}>"]: i for i, name in enumerate(SPANS, 1) if f"<{name}>" in known}
+        self._closes = torch.tensor([known[f"</{name}>"] for name in SPANS if f"</{name}>" in known])
+
+    def of(self, tokens: Tensor, mask: Tensor) -> Tensor | None:
+        """Span of each token, (B, T) int64: 1 think, 2 search, 3 answer, 0 none of them; None without such tags."""
+        if not self._opens:
+            return None
+        kind = torch.zeros_like(tokens)
+        for token, span in self._opens.items():
+            kind[tokens == token] = span
+        before = pad(mask, (1, 0))[:, :-1]
+        closed = pad(torch.isin(tokens, self._closes.to(tokens.device)) & mask, (1, 0))[:, :-1]
+        changes = ((kind > 0) & mask) | (mask & ~before) | closed
+        place = torch.arange(tokens.shape[1], device=tokens.device)
+        last = torch.where(changes, place, 0).cummax(1).values
+        return torch.where(mask, kind, 0).gather(1, last) * mask
 
 
-def _first(*candidates: int | None) -> int:
-    return next(c for c in candidates if c is not None)
+_ENDS = (".", "?", "!", "\n", "Ċ", "。", "？", "！")  # Ċ: the line feed in byte-level vocabularies
+
+
+class Sentences:
+    """Splits turns after every token whose text ends with a full stop, a question or exclamation mark or a line feed.
+
+    A turn without one is one sentence, and no sentence reaches across an observation.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._ends = torch.tensor(sorted(i for word, i in tokenizer.get_vocab().items() if word.endswith(_ENDS)))
+
+    def of(self, batch: Batch) -> Tensor:
+        """Sentence of each token from 1, (B, T) int64; 0 where the policy wrote nothing."""
+        mask = batch.mask
+        before = pad(mask, (1, 0))[:, :-1]
+        ended = pad(torch.isin(batch.tokens, self._ends), (1, 0))[:, :-1] & before
+        return (mask & (~before | ended)).long().cumsum(1) * mask

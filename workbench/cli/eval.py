@@ -35,6 +35,7 @@ def eval(
     from transformers import AutoTokenizer
 
     from workbench.agent.data import load
+    from workbench.agent.worlds.dataset import Dataset
     from workbench.learn import evaluate
     from workbench.learn.warmstart import ensure
 
@@ -51,7 +52,7 @@ def eval(
     saved = chosen.folder / "policy"
     source = saved if (saved / "tokenizer.json").is_file() else ensure(chosen.settings, ctx.obj / ".cache")
     row = evaluate.examine(
-        chosen, AutoTokenizer.from_pretrained(source), evaluate.world_for(world, questions.items),
+        chosen, AutoTokenizer.from_pretrained(source), Dataset(world, items=questions.items),
         questions.name if search else f"{questions.name}-no-search", greedy=greedy, batch=batch,
         say=lambda done, of: note(f"{done:,} of {of:,} questions"),
     )  # fmt: skip

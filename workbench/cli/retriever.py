@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from typer import Option
 
-from workbench.agent.retrievers.build import retriever_of
+from workbench.agent.retrievers import retriever_of
 from workbench.agent.retrievers.serve import RetrievalServer
 from workbench.cli.shared import one_of
 from workbench.cli.tables import echo, note

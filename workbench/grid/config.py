@@ -33,7 +33,7 @@ from workbench.grid.cell import (
 )
 from workbench.grid.folder import History
 from workbench.grid.search import Region, Rule, Trial, conditions, search
-from workbench.learn.faults.declared import check
+from workbench.learn.faults import check
 from workbench.objective import Algorithm
 from workbench.spec import GridFile, InputError, RunSettings, nearest
 from workbench.spec.files import MIB, from_toml, read_text

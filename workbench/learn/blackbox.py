@@ -48,36 +48,32 @@ class Packer:
         if not torch.equal(self._mask, batch.mask):
             arrays["mask_sampled"] = _numpy(self._mask)
         arrays |= _of_updates(batch, updates) | self._weights
-        settings = self.settings
+        settings, learn = self.settings, self.settings.learn
+        budget = settings.compute.micro_batch_tokens
+        of_updates = []
+        for update in updates:
+            if budget is not None:
+                passes = [len(part) for part in by_tokens(batch.length[update.trajectory[0]], budget)]
+            else:
+                rows = torch.arange(len(update.trajectory[0]))
+                passes = [len(part) for part in rows.split(learn.micro_batch or len(rows))]
+            of_updates.append({
+                "epoch": int(update.epoch), "rollout_step": int(update.rollout_step), "passes": passes,
+                "scalars": {name: values[0] for name, values in update.scalars.items()},
+            })  # fmt: skip
         meta: dict[str, Any] = {
             "algorithm": settings.algorithm,
             "slots": settings.slots,
             "temperature": settings.engine.temperature,
-            "learn": settings.learn.model_dump(mode="json"),
+            "learn": learn.model_dump(mode="json"),
             "compute": settings.compute.model_dump(mode="json", exclude={"device"}),
             "completion_budget": settings.world.completion_budget,
-            "updates": [self._told(batch, update) for update in updates],
+            "updates": of_updates,  # `passes`: the rows of its micro-batches, in order
         }
         if self._weights:
             config = json.loads(self.learner.policy.config.to_json_string(use_diff=False))
             meta["model"] = {key: value for key, value in config.items() if key != "_name_or_path"}
         return arrays, meta
-
-    def _told(self, batch: Batch, update: Evidence) -> dict[str, Any]:
-        """JSON of one update; `passes` are the rows of its micro-batches, in order."""
-        rows, learn = len(update.trajectory[0]), self.settings.learn
-        budget = self.settings.compute.micro_batch_tokens
-        if budget is not None:
-            passes = [len(part) for part in by_tokens(batch.length[update.trajectory[0]], budget)]
-        else:
-            size = learn.micro_batch or rows
-            passes = [min(size, rows - start) for start in range(0, rows, size)]
-        return {
-            "epoch": int(update.epoch),
-            "rollout_step": int(update.rollout_step),
-            "passes": passes,
-            "scalars": {name: values[0] for name, values in update.scalars.items()},
-        }
 
 
 def weights(learner: Learner, mb: int) -> dict[str, np.ndarray]:
@@ -96,27 +92,22 @@ def weights(learner: Learner, mb: int) -> dict[str, np.ndarray]:
 
 def _of_updates(batch: Batch, updates: Sequence[Evidence]) -> dict[str, np.ndarray]:
     """Return the rows of every update, one after another, and what it saw of them: (R,) and (R, T)."""
-    width = batch.mask.shape[1]
-    rows = [update.trajectory[0] for update in updates]
-    found = {
-        "update.size": torch.tensor([len(row) for row in rows], dtype=torch.int32),
-        "update.rows": torch.cat(rows).int(),
-        "update.log_prob": _stacked([update.log_prob for update in updates], width),
-    }
+    rows, width = [update.trajectory[0] for update in updates], batch.mask.shape[1]
+
+    def stacked(name: str) -> Tensor:
+        """(1, b, w) each -> (R, T): what was cut off as padding is padding again."""
+        parts = [getattr(update, name)[0] for update in updates]
+        return torch.cat([nn.functional.pad(part, (0, width - part.shape[1])) for part in parts])
+
+    found = {"size": torch.tensor([len(row) for row in rows], dtype=torch.int32), "rows": torch.cat(rows).int()}
+    names = ["log_prob"]
     if all(update.values is not None for update in updates):
-        found["update.values"] = _stacked([u.values for u in updates if u.values is not None], width)
+        names.append("values")
     # A schedule may train on a part of each row only, with advantages and old log-probs of its own.
-    whole = (_stacked([update.mask for update in updates], width) == batch.mask[found["update.rows"].long()]).all()
-    if not whole:
-        found["update.mask"] = _stacked([update.mask for update in updates], width)
-        found["update.advantages"] = _stacked([update.advantages for update in updates], width)
-        found["update.log_prob_old"] = _stacked([update.log_prob_old for update in updates], width)
-    return {name: _numpy(tensor) for name, tensor in found.items()}
-
-
-def _stacked(parts: Sequence[Tensor], width: int) -> Tensor:
-    """(1, b, w) each -> (R, T): what was cut off as padding is padding again."""
-    return torch.cat([nn.functional.pad(part[0], (0, width - part.shape[2])) for part in parts])
+    if not (stacked("mask") == batch.mask[torch.cat(rows)]).all():
+        names += ["mask", "advantages", "log_prob_old"]
+    found |= {name: stacked(name) for name in names}
+    return {f"update.{name}": _numpy(tensor) for name, tensor in found.items()}
 
 
 def _numpy(tensor: Tensor) -> np.ndarray:

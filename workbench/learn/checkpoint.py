@@ -55,18 +55,12 @@ def save(folder: Path, learner: Learner, progress: Progress, keep: int = 2) -> P
         known = {"log_prob_old": rollout.log_prob_old, "values": rollout.values}
         tensors = {name: tensor for name, tensor in known.items() if tensor is not None}
         save_file(_contiguous(tensors), unfinished / f"rollout-{i}.safetensors")
-    state_json = {
-        "step": progress.step,
-        "updates": progress.updates,
-        "seconds": progress.seconds,
-        "history": progress.history,
-        "rollouts": [
-            # vars() and not asdict(): the copies of every token that the latter makes were most of the time of a save.
-            {"number": r.number, "policy_step": r.policy_step, "episodes": [vars(e) for e in r.episodes]}
-            for r in progress.rollouts
-        ],
-    }
-    (unfinished / "progress.json").write_text(json.dumps(state_json))
+    # vars() and not asdict(): the copies of every token that the latter makes were most of the time of a save.
+    rollouts = [
+        {"number": r.number, "policy_step": r.policy_step, "episodes": [vars(e) for e in r.episodes]}
+        for r in progress.rollouts
+    ]
+    (unfinished / "progress.json").write_text(json.dumps(vars(progress) | {"rollouts": rollouts}))
     target = folder / f"{progress.step:06d}"
     if target.exists():
         shutil.rmtree(target)
@@ -83,7 +77,11 @@ def checkpoints(folder: Path) -> list[Path]:
 
 def load(checkpoint: Path, learner: Learner) -> Progress:
     """Put the learner back to where `checkpoint` was written and return the progress."""
-    _fill(learner.policy, load_file(checkpoint / "policy" / "model.safetensors"))
+    weights = load_file(checkpoint / "policy" / "model.safetensors")
+    missing, unexpected = learner.policy.load_state_dict(weights, strict=False)
+    # Tied weights are stored once: a missing name that shares its tensor with a stored one is no loss.
+    if unexpected or set(missing) - set(getattr(learner.policy, "all_tied_weights_keys", None) or ()):
+        raise RuntimeError(f"checkpoint does not fit the model: missing {missing}, unexpected {unexpected}")
     if learner.critic is not None:
         learner.critic.load_state_dict(load_file(checkpoint / "critic.safetensors"))
     for name, optimizer in _optimizers(learner).items():
@@ -96,28 +94,17 @@ def load(checkpoint: Path, learner: Learner) -> Progress:
     if (checkpoint / PROBE).is_file():
         learner.probe.before = load_file(checkpoint / PROBE)["before"]
     stored = json.loads((checkpoint / "progress.json").read_text())
-    rollouts = []
     for i, entry in enumerate(stored["rollouts"]):
         tensors = load_file(checkpoint / f"rollout-{i}.safetensors")
-        episodes = [Episode(**e) for e in entry["episodes"]]
-        rollouts.append(
-            Rollout(entry["number"], entry["policy_step"], episodes, tensors.get("log_prob_old"), tensors.get("values"))
-        )
+        entry["episodes"] = [Episode(**e) for e in entry["episodes"]]
+        stored["rollouts"][i] = Rollout(**entry | tensors)
     learner.updates = stored["updates"]
-    return Progress(stored["step"], stored["updates"], stored["seconds"], stored["history"], rollouts)
+    return Progress(**stored)
 
 
 def _optimizers(learner: Learner) -> dict[str, torch.optim.Optimizer]:
     found = {"policy": learner.policy_optimizer}
     return found if learner.critic_optimizer is None else found | {"critic": learner.critic_optimizer}
-
-
-def _fill(model: torch.nn.Module, weights: dict[str, Tensor]) -> None:
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    # Tied weights are stored once: a missing name that shares its tensor with a stored one is no loss.
-    tied = set(getattr(model, "all_tied_weights_keys", None) or ())
-    if unexpected or set(missing) - tied:
-        raise RuntimeError(f"checkpoint does not fit the model: missing {missing}, unexpected {unexpected}")
 
 
 def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -16,8 +16,8 @@ from workbench.agent.episode import Episode, collate
 from workbench.batch import Batch
 from workbench.diagnostics.evidence import fingerprint as fingerprint_of
 from workbench.learn.networks import log_probs
+from workbench.objective import policy_loss, prepare
 from workbench.objective.algorithm import Algorithm
-from workbench.objective.pipeline import policy_loss, prepare
 from workbench.objective.value import positions, value_loss
 
 # Lengths of prompt, turn, observation, turn, ...: some end in a turn, some in an observation that nobody answered.
@@ -37,17 +37,25 @@ class Synthetic:
 def synthetic(group_size: int = 1, vocabulary: int = 32, pad_id: int = 0) -> Synthetic:
     """Two prompt groups (four sequences at least), rewards 1 and 0 in each; the same numbers at every call."""
     stream = torch.Generator().manual_seed(0)
-    rows = max(2 * group_size, len(SHAPES))
-    episodes = [_episode(i, group_size, vocabulary, stream) for i in range(rows)]
+    episodes, kinds = [], []  # a kind for each token: 0 prompt, 1 written by the policy, 2 observation
+    for i in range(max(2 * group_size, len(SHAPES))):
+        sizes = SHAPES[i % len(SHAPES)]
+        stretches = [torch.randint(0, vocabulary, (n,), generator=stream).tolist() for n in sizes]
+        kind = [0 if k == 0 else 2 - k % 2 for k, n in enumerate(sizes) for _ in range(n)]
+        kinds.append(torch.tensor(kind))
+        episodes.append(Episode(
+            question_id=i // group_size, group=i // group_size, tokens=list(chain.from_iterable(stretches)),
+            written=[k == 1 for k in kind], log_prob=[0.0] * len(kind), prompt_length=sizes[0], question="", gold="",
+            answer=None, reward=float(i % 2), success=i % 2 == 1, ended="max_turns", turns=len(sizes) // 2, searches=0,
+            valid_turns=0, stretches=stretches,
+        ))  # fmt: skip
     batch = collate(episodes, pad_id)
-    shape = batch.tokens.shape
 
     def normal() -> Tensor:
-        return torch.randn(shape, generator=stream, dtype=torch.float64)
+        return torch.randn(batch.tokens.shape, generator=stream, dtype=torch.float64)
 
     old = torch.where(batch.mask, -normal().abs(), 0)
-    sizes = [SHAPES[i % len(SHAPES)] for i in range(len(episodes))]
-    kinds = torch.nn.utils.rnn.pad_sequence([_kinds(s) for s in sizes], batch_first=True, padding_value=-1)
+    where = torch.nn.utils.rnn.pad_sequence(kinds, batch_first=True, padding_value=-1)
     batch = replace(
         batch,
         log_prob_behaviour=torch.where(batch.mask, old + 0.1 * normal(), 0),
@@ -56,25 +64,7 @@ def synthetic(group_size: int = 1, vocabulary: int = 32, pad_id: int = 0) -> Syn
         values=normal(),
         sentence=batch.turn,
     )
-    return Synthetic(batch, written=kinds == 1, padding=kinds == -1, observed=kinds == 2)
-
-
-def _episode(i: int, group_size: int, vocabulary: int, stream: torch.Generator) -> Episode:
-    sizes = SHAPES[i % len(SHAPES)]
-    stretches = [torch.randint(0, vocabulary, (n,), generator=stream).tolist() for n in sizes]
-    kinds = _kinds(sizes).tolist()
-    reward = float(i % 2)
-    return Episode(
-        question_id=i // group_size, group=i // group_size, tokens=list(chain.from_iterable(stretches)),
-        written=[k == 1 for k in kinds],
-        log_prob=[0.0] * len(kinds), prompt_length=sizes[0], question="", gold="", answer=None, reward=reward,
-        success=reward == 1, ended="max_turns", turns=len(sizes) // 2, searches=0, valid_turns=0, stretches=stretches,
-    )  # fmt: skip
-
-
-def _kinds(sizes: tuple[int, ...]) -> Tensor:
-    """Of each token: 0 prompt, 1 written by the policy, 2 observation."""
-    return torch.tensor([0 if i == 0 else 2 - i % 2 for i, n in enumerate(sizes) for _ in range(n)])
+    return Synthetic(batch, written=where == 1, padding=where == -1, observed=where == 2)
 
 
 def gradient_at_one(algorithm: Algorithm, group_size: int) -> Tensor:
@@ -96,28 +86,42 @@ def problem(
     """Return what is wrong with the masks of this algorithm and this network, in a sentence; empty when nothing is."""
     table: Any = model.get_input_embeddings()
     made = synthetic(group_size, table.num_embeddings, pad_id)
-    return _mask(made) or _policy(algorithm, made) or _critic(algorithm, made) or _network(model, made, temperature)
-
-
-def _mask(made: Synthetic) -> str:
-    if torch.equal(made.batch.mask, made.written):
-        return ""
-    return f"the loss mask is not what the policy wrote: it has {_where(made.batch.mask & ~made.written, made)} in it"
-
-
-def _policy(algorithm: Algorithm, made: Synthetic) -> str:
-    batch, log_prob = made.batch, made.batch.log_prob_old + _drift(made)
+    batch, written = made.batch, made.written
+    if not torch.equal(batch.mask, written):
+        return f"the loss mask is not what the policy wrote: it has {_where(batch.mask & ~written, made)} in it"
+    # Log-ratios on both sides of any clip range.
+    log_prob = batch.log_prob_old + torch.linspace(-0.6, 0.6, written.numel(), dtype=torch.float64).view(written.shape)
     loss, gradient = _loss(algorithm, batch, log_prob)
-    leaking = (gradient != 0) & ~made.written
+    leaking = (gradient != 0) & ~written
     if bool(leaking.any()):
         return f"the loss of '{algorithm.name}' has a gradient at {_where(leaking, made)}"
-    other, changed = _elsewhere(batch, made), torch.where(made.written, log_prob, log_prob - 2.0)
-    if not torch.equal(loss, _loss(algorithm, other, changed)[0]):
+    if not torch.equal(loss, _loss(algorithm, _elsewhere(made), torch.where(written, log_prob, log_prob - 2.0))[0]):
         return (
             f"the loss of '{algorithm.name}' changes with tokens that the policy did not write "
             "although the log-probs of the written ones stay"
         )
-    return ""
+    return _critic(algorithm, made) or _network(model, made, temperature)
+
+
+def _loss(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> tuple[Tensor, Tensor]:
+    leaf = log_prob.clone().requires_grad_()
+    loss = policy_loss(algorithm, prepare(algorithm, batch), leaf).loss
+    (gradient,) = torch.autograd.grad(loss, leaf)
+    return loss.detach(), gradient
+
+
+def _elsewhere(made: Synthetic) -> Batch:
+    """The batch with other tokens and log-probs wherever the policy did not write, and other values in the padding."""
+    batch, written = made.batch, made.written
+    assert batch.values is not None
+    names = ("log_prob_behaviour", "log_prob_old", "log_prob_ref")
+    moved: dict[str, Any] = {x: torch.where(written, getattr(batch, x), getattr(batch, x) + 1.5) for x in names}
+    return replace(
+        batch,
+        tokens=torch.where(written, batch.tokens, batch.tokens.flip(1)),
+        values=torch.where(made.padding, batch.values + 7.0, batch.values),
+        **moved,
+    )
 
 
 def _critic(algorithm: Algorithm, made: Synthetic) -> str:
@@ -135,10 +139,9 @@ def _critic(algorithm: Algorithm, made: Synthetic) -> str:
 
 @torch.no_grad()
 def _network(model: PreTrainedModel, made: Synthetic, temperature: float) -> str:
-    tokens = made.batch.tokens
+    tokens, seen = made.batch.tokens, []
     other = torch.where(made.padding, (tokens + 1) % int(tokens.max() + 1), tokens)
-    with torch.random.fork_rng(devices=[]):  # a model that draws (dropout) draws the same twice, and nobody else's
-        seen = []
+    with torch.random.fork_rng(devices=[]):  # dropout draws the same twice, from its own stream
         for ids in (tokens, other):
             torch.manual_seed(0)
             seen.append(log_probs(model, ids, temperature)[0])
@@ -146,35 +149,6 @@ def _network(model: PreTrainedModel, made: Synthetic, temperature: float) -> str
     if moved <= _NETWORK:
         return ""
     return f"the log-probs of written tokens move by {moved:.3g} nats when only the padding after them changes"
-
-
-def _loss(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> tuple[Tensor, Tensor]:
-    leaf = log_prob.clone().requires_grad_()
-    loss = policy_loss(algorithm, prepare(algorithm, batch), leaf).loss
-    (gradient,) = torch.autograd.grad(loss, leaf)
-    return loss.detach(), gradient
-
-
-def _drift(made: Synthetic) -> Tensor:
-    """Log-ratios on both sides of any clip range, the same at every call, (B, T)."""
-    return torch.linspace(-0.6, 0.6, made.written.numel(), dtype=torch.float64).view(made.written.shape)
-
-
-def _elsewhere(batch: Batch, made: Synthetic) -> Batch:
-    """The batch with other tokens and log-probs wherever the policy did not write, and other values in the padding."""
-
-    def moved(x: Tensor | None) -> Tensor | None:
-        return None if x is None else torch.where(made.written, x, x + 1.5)
-
-    assert batch.values is not None
-    return replace(
-        batch,
-        tokens=torch.where(made.written, batch.tokens, batch.tokens.flip(1)),
-        log_prob_behaviour=torch.where(made.written, batch.log_prob_behaviour, batch.log_prob_behaviour + 1.5),
-        log_prob_old=torch.where(made.written, batch.log_prob_old, batch.log_prob_old + 1.5),
-        log_prob_ref=moved(batch.log_prob_ref),
-        values=torch.where(made.padding, batch.values + 7.0, batch.values),
-    )
 
 
 def _where(tokens: Tensor, made: Synthetic) -> str:
@@ -185,8 +159,7 @@ def _where(tokens: Tensor, made: Synthetic) -> str:
         "prompts": tokens & ~(made.padding | made.observed | made.written),
         "written tokens": tokens & made.written,
     }
-    found = [name for name, where in kinds.items() if bool(where.any())]
-    return " and ".join(found) or "too few tokens"
+    return " and ".join(name for name, where in kinds.items() if bool(where.any())) or "too few tokens"
 
 
 def fingerprint(batch: Batch) -> int:
@@ -203,42 +176,17 @@ def mismatches(batch: Batch, episodes: Sequence[Episode]) -> list[tuple[int, int
     """
     if not all(episode.stretches for episode in episodes):
         return None
-    tokens, turn, length = batch.tokens.numpy(), batch.turn.numpy(), batch.length.numpy()
-    sizes = [[len(stretch) for stretch in episode.stretches] for episode in episodes]
-    rows = np.array([sum(size) for size in sizes])
-    made = np.fromiter(chain.from_iterable(chain.from_iterable(e.stretches for e in episodes)), np.int64, rows.sum())
-    turns = np.concatenate([_turns(size) for size in sizes])
-    dropped = ~batch.mask.any(1).numpy()
-    inside = np.arange(tokens.shape[1]) < rows[:, None]
-    if np.array_equal(rows, length) and np.array_equal(tokens[inside], made):
-        seen = turn[inside]
-        if np.array_equal(seen, np.where(np.repeat(dropped, rows), 0, turns)) and not turn[~inside].any():
-            return []
-    starts = np.concatenate([[0], rows.cumsum()])
     found = []
-    for i, size in enumerate(sizes):
-        part = slice(starts[i], starts[i + 1])
-        where = _first(tokens[i], turn[i], int(length[i]), made[part], turns[part] * (not dropped[i]))
-        if where is not None:
-            found.append((i, (_stretch(size, where) + 1) // 2))
+    for i, episode in enumerate(episodes):
+        tokens, turn, length = batch.tokens[i].numpy(), batch.turn[i].numpy(), int(batch.length[i])
+        sizes = [len(stretch) for stretch in episode.stretches]
+        made = np.fromiter(chain.from_iterable(episode.stretches), np.int64)
+        turns = np.repeat([(k + 1) // 2 if k % 2 else 0 for k in range(len(sizes))], sizes)
+        turns = turns if bool(batch.mask[i].any()) else np.zeros_like(turns)
+        n = min(length, len(made))
+        differ = np.flatnonzero((tokens[:n] != made[:n]) | (turn[:n] != turns[:n]))
+        if len(differ) or length != len(made) or turn[n:].any():
+            first = int(differ[0]) if len(differ) else n
+            stretch = min(int(np.searchsorted(np.cumsum(sizes), first, side="right")), len(sizes) - 1)
+            found.append((i, (stretch + 1) // 2))
     return found
-
-
-def _turns(sizes: Sequence[int]) -> np.ndarray:
-    """Turn id of each token of an episode with stretches of these sizes, 0 off the turns."""
-    return np.repeat([(i + 1) // 2 if i % 2 else 0 for i in range(len(sizes))], sizes)
-
-
-def _first(tokens: np.ndarray, turn: np.ndarray, length: int, made: np.ndarray, turns: np.ndarray) -> int | None:
-    """Return the first position at which a row (T,) is not what was made; None where it is."""
-    n = min(length, len(made))
-    differ = np.flatnonzero((tokens[:n] != made[:n]) | (turn[:n] != turns[:n]))
-    if len(differ):
-        return int(differ[0])
-    beyond = np.flatnonzero(turn[n:])
-    return None if length == len(made) and not len(beyond) else n
-
-
-def _stretch(sizes: Sequence[int], position: int) -> int:
-    """Return the stretch that holds `position`; the last one for a position beyond them."""
-    return min(int(np.searchsorted(np.cumsum(sizes), position, side="right")), len(sizes) - 1)

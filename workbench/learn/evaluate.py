@@ -11,16 +11,12 @@ import numpy as np
 import torch
 from scipy.stats import beta
 
-from workbench.agent.data import Item, best
-from workbench.agent.draws import draw
+from workbench.agent.draws import EVALUATION, draw, generator
 from workbench.agent.engines import Engine, engine_for
 from workbench.agent.episode import Episode
-from workbench.agent.protocol import f1
-from workbench.agent.wording import WORDINGS
-from workbench.agent.worlds.build import build
+from workbench.agent.worlds import best, build, f1
 from workbench.agent.worlds.dataset import Dataset
 from workbench.learn import checkpoint, networks
-from workbench.learn.rollouts import EVALUATION, generator
 from workbench.spec import EvaluationSettings, InputError, RunSettings, WorldSettings
 from workbench.spec.files import MIB, from_toml, read_text
 
@@ -37,19 +33,22 @@ def evaluate(
     episodes = engine.rollout(
         asked, asked.questions("eval", 0, 0, n), list(range(n)), generator(seed, EVALUATION), greedy=settings.greedy
     )
-    solved = sum(e.success for e in episodes)
+    return {"data": world.kind if search else f"{world.kind}-no-search", **_solved(episodes)}
+
+
+def _solved(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """Success with its 95 % Clopper-Pearson interval, and mean turns."""
+    n, solved = len(episodes), sum(episode.success for episode in episodes)
     return {
-        "data": world.kind if search else f"{world.kind}-no-search",
         "episodes": n,
         "success": solved / n,
         "success_low": float(beta.ppf(0.025, solved, n - solved + 1)) if solved else 0.0,
         "success_high": float(beta.ppf(0.975, solved + 1, n - solved)) if solved < n else 1.0,
-        "turns": sum(e.turns for e in episodes) / n,
+        "turns": sum(episode.turns for episode in episodes) / n,
     }
 
 
-_RESAMPLES = 2000
-_BOOTSTRAP = 41
+_BOOTSTRAP = 41  # key of its draws
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ def examine(
     """Ask every question of `world` once; the columns of a row of table `evaluation`. `say` hears of each batch."""
     torch.set_num_threads(run.settings.threads)
     model = networks.load(run.folder / "policy", run.settings.compute)
-    engine = engine_for(model, tokenizer, run.settings.engine, WORDINGS[run.settings.wording])
+    engine = engine_for(model, tokenizer, run.settings.engine, run.settings.wording)
     questions, stream = world.every(), generator(run.settings.seed, EVALUATION)
     episodes: list[Episode] = []
     for start in range(0, len(questions), batch):
@@ -99,26 +98,13 @@ def examine(
 def summary(world: Dataset, episodes: Sequence[Episode]) -> dict[str, Any]:
     """Success with its Clopper-Pearson interval, mean F1 with its bootstrap interval (not for choices), mean turns."""
     questions, n = world.every(), len(episodes)
-    solved = sum(episode.success for episode in episodes)
-    row: dict[str, Any] = {
-        "episodes": n,
-        "success": solved / n,
-        "success_low": float(beta.ppf(0.025, solved, n - solved + 1)) if solved else 0.0,
-        "success_high": float(beta.ppf(0.975, solved + 1, n - solved)) if solved < n else 1.0,
-        "turns": sum(episode.turns for episode in episodes) / n,
-        "metric": "choice accuracy" if questions[0].choices else "exact match",
-    }
+    row = _solved(episodes) | {"metric": "choice accuracy" if questions[0].choices else "exact match"}
     if questions[0].choices:
         return row
     overlap = np.array(
         [0.0 if e.answer is None else best(f1, e.answer, q.golds) for e, q in zip(episodes, questions, strict=True)]
     )
     random = np.random.default_rng(draw(_BOOTSTRAP, n))
-    means = [overlap[random.integers(0, n, n)].mean() for _ in range(_RESAMPLES)]
+    means = [overlap[random.integers(0, n, n)].mean() for _ in range(2000)]
     low, high = np.quantile(means, [0.025, 0.975])
     return row | {"f1": float(overlap.mean()), "f1_low": float(low), "f1_high": float(high)}
-
-
-def world_for(settings: WorldSettings, items: Sequence[Item]) -> Dataset:
-    """Return the world of `items`, with the retriever that `settings` name."""
-    return Dataset(settings, items=items)

@@ -16,25 +16,25 @@ from typing import Any, TypeVar, cast
 import torch
 from transformers import PreTrainedModel
 
+from workbench.agent.draws import ORDER, PLACEBO, generator
 from workbench.agent.engines import NonFinite, StaleWeights, engine_for
-from workbench.agent.spans import Sentences, Spans
-from workbench.agent.wording import WORDINGS
-from workbench.agent.worlds.build import build
+from workbench.agent.tokenizer import Sentences, Spans
+from workbench.agent.worlds import build
 from workbench.algorithms import resolve
 from workbench.batch import Batch
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from workbench.diagnostics.rules import Event
-from workbench.learn import checkpoint, checks, networks, stop
+from workbench.learn import checkpoint, checks, networks
 from workbench.learn.blackbox import Packer
 from workbench.learn.evaluate import evaluate
-from workbench.learn.faults.inject import inject
+from workbench.learn.faults import inject
 from workbench.learn.networks import Critic
 from workbench.learn.probe import controls
-from workbench.learn.rollouts import ORDER, PLACEBO, Rollout, Sampler, batch_of, generator, trainer_log_probs
+from workbench.learn.rollouts import Rollout, Sampler, batch_of, trainer_log_probs
 from workbench.learn.update import Learner, non_finite
-from workbench.objective.pipeline import prepare
+from workbench.objective import prepare
 from workbench.record.recorder import Recorder
-from workbench.spec import RunSettings, check
+from workbench.spec import RunSettings, StopSettings, check
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -70,21 +70,22 @@ class Trainer:
     def __init__(self, settings: RunSettings, start: Path, recorder: Recorder, tokenizer: Any) -> None:
         torch.set_num_threads(settings.threads)
         self.settings, self.recorder, self.tokenizer = settings, recorder, tokenizer
-        algorithm = resolve(settings.algorithm, settings.slots).within(settings.world.completion_budget)
-        compute, temperature = settings.compute, settings.engine.temperature
+        self.algorithm = algorithm = resolve(settings.algorithm, settings.slots).within(
+            settings.world.completion_budget
+        )
+        compute = settings.compute
         model = networks.load(start, compute)
         critic = Critic(model) if algorithm.critic else None
-        self.algorithm = algorithm
-        self.learner = Learner(algorithm, settings.learn, model, critic, temperature, compute=compute)
+        self.learner = Learner(algorithm, settings.learn, model, critic, settings.engine.temperature, compute=compute)
         self.learner.probe.control = controls(tokenizer)
         self.learner.spans = Spans(tokenizer)
         needed = algorithm.needs_reference
         self.reference = networks.load(start, compute).requires_grad_(False) if needed else None
-        self.lab = inject(settings, algorithm, model, tokenizer)
-        self.engine = engine_for(model, tokenizer, settings.engine, WORDINGS[settings.wording])
+        self.fault = inject(settings, algorithm, model, tokenizer)
+        self.engine = engine_for(model, tokenizer, settings.engine, settings.wording)
         self.group_size = settings.learn.group_size or algorithm.group_size
         world = build(settings.world)
-        self.sampler = Sampler(settings, world, self.engine, self.group_size, algorithm.select, self.lab)
+        self.sampler = Sampler(settings, world, self.engine, self.group_size, algorithm.select, self.fault)
         self.sentences = Sentences(tokenizer)
         self.packer = Packer(settings, self.learner)
         self.queue: deque[Rollout] = deque()
@@ -117,11 +118,19 @@ class Trainer:
     @timed("rollout")
     def _roll_out(self) -> tuple[Rollout, Rollout]:
         """Fill the queue and take one out: the rollout sampled last, and the one to train on, `staleness` older."""
-        hooks = self.lab.at(self.step)
-        self.learner.follow(hooks.learn(self.settings.learn, self.step))
-        self._sample()
+        learn = self.fault("learn", self.settings.learn, self.step)
+        self.learner.follow(learn)
+        for _ in range(max(1, learn.staleness + 1 - len(self.queue))):
+            # Step t trains on rollout t whatever the staleness, so that every arm trains on the same questions.
+            rollout = self._sampled(self.step + len(self.queue))
+            batch = self._batch(rollout)
+            if learn.old_log_prob == "rollout":
+                rollout.log_prob_old = self._log_probs(batch)
+            if learn.old_values == "rollout":
+                rollout.values = self.learner.values(batch)
+            self.queue.append(rollout)
         sampled = self.queue[-1]
-        return sampled, hooks.take(self.queue.popleft(), self.step)
+        return sampled, self.fault("take", self.queue.popleft(), self.step)
 
     @timed("update")
     def _old_log_probs(self, rollout: Rollout) -> Batch:
@@ -131,7 +140,7 @@ class Trainer:
         if self.settings.learn.old_log_prob == "update":
             batch = replace(batch, log_prob_old=self._log_probs(batch))
         if self.reference is not None:
-            reference = self.lab.at(self.step).reference(self.reference, self.step)
+            reference = self.fault("reference", self.reference, self.step)
             batch = replace(batch, log_prob_ref=self._log_probs(batch, reference))
         return batch
 
@@ -143,9 +152,9 @@ class Trainer:
     @timed("update")
     def _advantages(self, batch: Batch) -> Batch:
         """Advantages and returns of the whole batch, (B, T)."""
+        self.packer.open(batch)
+        estimated = self.fault("estimate", batch, self.step)
         stream = generator(self.settings.seed, PLACEBO, self.step)
-        estimated = self.lab.at(self.step).estimate(batch, self.step)
-        self.packer.open(replace(estimated, group=batch.group))
         return replace(prepare(self.algorithm, estimated, stream), group=batch.group)
 
     @timed("update")
@@ -171,15 +180,13 @@ class Trainer:
     @timed("evaluation")
     def _evaluate(self, last: bool = False) -> list[dict[str, Any]]:
         """Held-out success of the policy before this step; first and last also without the retriever."""
-        settings, world = self.settings.evaluation, self.settings.world
+        settings, world, seed = self.settings.evaluation, self.settings.world, self.settings.seed
         edge = last or self.step == 0
         if not edge and not (settings.every and self.step % settings.every == 0):
             return []
         with self._synced():
-            rows = [evaluate(self.engine, world, settings, self.settings.seed)]
-            if edge:
-                rows.append(evaluate(self.engine, world, settings, self.settings.seed, search=False))
-        return rows
+            searching = (True, False) if edge else (True,)
+            return [evaluate(self.engine, world, settings, seed, search=search) for search in searching]
 
     def _log(
         self, sampled: Rollout, rollout: Rollout, batch: Batch, updates: list[Evidence],
@@ -218,33 +225,22 @@ class Trainer:
     # -----------------------------------------------------------------------------------------------------------------
     # What the methods above are made of
 
-    def _sample(self) -> None:
-        """Fill the queue: `staleness` rollouts wait in it, the newest is by the policy as it is now."""
-        learn = self.learner.settings
-        for _ in range(max(1, learn.staleness + 1 - len(self.queue))):
-            try:
-                # Step t trains on rollout t whatever the staleness, so that every arm trains on the same questions.
-                with self._synced():
-                    rollout = self.sampler.rollout(self.step + len(self.queue), self.step)
-            except NonFinite as error:
-                raise Diverged(f"sampling failed in step {self.step}: {error}") from error
-            batch = self._batch(rollout)
-            if learn.old_log_prob == "rollout":
-                rollout.log_prob_old = self._log_probs(batch)
-            if learn.old_values == "rollout":
-                rollout.values = self.learner.values(batch)
-            self.queue.append(rollout)
+    def _sampled(self, number: int) -> Rollout:
+        """Rollout `number` by the policy as it is now."""
+        try:
+            with self._synced():
+                return self.sampler.rollout(number, self.step)
+        except NonFinite as error:
+            raise Diverged(f"sampling failed in step {self.step}: {error}") from error
 
     def _batch(self, rollout: Rollout) -> Batch:
         """Return the rollout as tensors."""
-        batch = batch_of(rollout, self.tokenizer.pad_token_id)
-        return self.lab.at(rollout.number).batch(batch, rollout.number)
+        return self.fault("batch", batch_of(rollout, self.tokenizer.pad_token_id), rollout.number)
 
     def _log_probs(self, batch: Batch, model: PreTrainedModel | None = None) -> torch.Tensor:
         """Return log-probs of the batch under `model`, (B, T); without one, under the policy as it is now."""
-        if model is None:
-            return self.learner.log_probs(batch)
-        return trainer_log_probs(model, batch, self.settings.engine.temperature, self.settings.compute)
+        model = self.learner.policy if model is None else model
+        return trainer_log_probs(model, batch, self.learner.temperature, self.learner.compute)
 
     def _stop(self) -> bool:
         """Return whether a stop rule ends the run here; `stopped` says which."""
@@ -252,8 +248,8 @@ class Trainer:
         if self.step <= self.recorder.recorded:
             # An earlier session came further within the same budget of seconds, and its rows stand.
             rules = rules.model_copy(update={"seconds": None})
-        spent = stop.Spent(self.step, self.learner.updates, self.tokens, self.seconds, self.recorder.detection)
-        self.stopped = stop.reason(rules, spent)
+        spent = {"updates": self.learner.updates, "tokens": self.tokens, "seconds": self.seconds}
+        self.stopped = stop_reason(rules, self.step, self.recorder.detection, spent)
         return bool(self.stopped)
 
     @contextmanager
@@ -278,10 +274,8 @@ class Trainer:
     def save(self, folder: Path) -> Path:
         """Checkpoint the run as it stands between two steps; its rows are on disk before it is."""
         self.recorder.flush()
-        progress = checkpoint.Progress(
-            self.step, self.learner.updates, self.seconds, self.recorder.history, list(self.queue)
-        )
-        return checkpoint.save(folder, self.learner, progress)
+        state = self.step, self.learner.updates, self.seconds, self.recorder.history, list(self.queue)
+        return checkpoint.save(folder, self.learner, checkpoint.Progress(*state))
 
     def resume(self, folder: Path) -> bool:
         """Resume from the newest checkpoint in `folder`; False when there is none.
@@ -297,6 +291,25 @@ class Trainer:
         self.queue = deque(progress.rollouts)
         self.recorder.replay(progress.history)
         return True
+
+
+def stop_reason(stop: StopSettings, steps: int, detection: int | None, spent: dict[str, float]) -> str:
+    """Why training ends before iteration `steps`; empty while it goes on. `detection`: step of the collapse, if any.
+
+    `spent` are optimizer updates, trained tokens and seconds of all sessions; the iteration that crosses a budget has
+    been completed.
+    """
+    if stop.after_collapse is not None and detection is not None:
+        since = steps - 1 - detection
+        if since >= stop.after_collapse:
+            told = f"{since} iterations after" if since else "in the iteration of"
+            return f"stopped {told} the collapse detected at step {detection} (stop.after_collapse)"
+    units = {"updates": "optimizer updates", "tokens": "trained tokens", "seconds": "s of training"}
+    for name, unit in units.items():
+        budget = getattr(stop, name)
+        if budget is not None and spent[name] >= budget:
+            return f"stopped by its budget of {budget:,} {unit} (stop.{name})"
+    return ""
 
 
 def _memory_peak(device: torch.device) -> int:

@@ -47,9 +47,8 @@ def token_log_probs(
 
     Under autocast the matrix product is in its dtype, as the head itself would compute it; the rest is float32.
     """
-    if not len(hidden):  # nothing was asked for; the graph stays whole
-        nothing = hidden.sum(1).float()
-        return nothing, nothing
+    if not len(hidden):  # no token is wanted; the graph stays whole
+        return hidden.sum(1).float(), hidden.sum(1).float()
     weight: Tensor = head.weight
     bias: Tensor | None = head.bias
     device = hidden.device.type
@@ -57,8 +56,7 @@ def token_log_probs(
         dtype = torch.get_autocast_dtype(device)
         hidden, weight, bias = hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
     rows = max(1, elements // head.out_features)
-    found: tuple[Tensor, Tensor] = _TokenLogProbs.apply(hidden, weight, bias, targets, temperature, rows)
-    return found
+    return _TokenLogProbs.apply(hidden, weight, bias, targets, temperature, rows)
 
 
 class _TokenLogProbs(torch.autograd.Function):
@@ -195,8 +193,7 @@ def load(path: Path | str, compute: ComputeSettings = ComputeSettings()) -> PreT
     if compute.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.train()
-    placed: PreTrainedModel = model.to(device_of(compute))
-    return placed
+    return model.to(device_of(compute))
 
 
 def autocast(device: torch.device, compute: ComputeSettings) -> AbstractContextManager[Any]:
@@ -210,13 +207,9 @@ def widened(x: Tensor) -> Tensor:
 
 
 def log_probs(
-    model: nn.Module,
-    tokens: Tensor,
-    temperature: float = 1.0,
-    grad_entropy: bool = False,
-    where: Tensor | None = None,
-    elements: int = ELEMENTS,
-) -> tuple[Tensor, Tensor]:
+    model: nn.Module, tokens: Tensor, temperature: float = 1.0, grad_entropy: bool = False,
+    where: Tensor | None = None, elements: int = ELEMENTS,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Log-prob of every token given those before it, and the entropy of its distribution, both (B, T) in nats.
 
     log p_t = log_softmax(z_{t-1} / temperature)[token_t]; position 0 has no prediction and is 0. No attention mask is

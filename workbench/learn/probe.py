@@ -16,8 +16,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from workbench.batch import Batch
 from workbench.learn.networks import widened
+from workbench.objective import policy_loss
 from workbench.objective.algorithm import Algorithm
-from workbench.objective.pipeline import policy_loss
 
 PARTS = 4
 TAGS = {"search": "<search>", "search_end": "</search>", "answer": "<answer>", "answer_end": "</answer>"}
@@ -48,7 +48,7 @@ class Probe:
             return {}
         assert batch.advantages is not None
         weight = self.algorithm.correction.weights(batch)
-        signal = batch.advantages if weight is None else batch.advantages * weight
+        signals = batch.advantages if weight is None else batch.advantages * weight
         rows = [index for index in trained.tensor_split(PARTS) if len(index)]
         pull = self._pull(model, batch)
         gradients = []
@@ -62,13 +62,15 @@ class Probe:
                                         for g, p in zip(found, parameters, strict=True)]))  # fmt: skip
             with torch.no_grad():
                 probability = log_p.exp().to(part.tokens.device)
-                sums["power"] += power(signal[index], part, probability)
+                sums["power"] += power(signals[index], part, probability)
                 self._count_tags(sums, part, probability)
         told = noise([len(index) for index in rows], gradients)
         total = torch.stack(gradients).sum(0)
         told["gradient_cosine_previous"] = None if self.before is None else cosine(total, self.before)
         self.before = total
-        told |= _proxies(total, sums["power"], len(trained))
+        signal, mean, n = float(total.square().sum()), sums["power"] / len(trained), len(trained)
+        told |= {"proxy_signal": signal, "proxy_power": mean}
+        told["proxy_noise"] = (mean - signal) / (n - 1) if n > 1 else None
         for name in ("control", *TOLD):
             for place in ("on", "off"):
                 count = sums[f"{name}_{place}_n"]
@@ -110,12 +112,6 @@ def power(signal: Tensor, part: Batch, probability: Tensor) -> float:
     chosen = probability.gather(-1, part.tokens[:, 1:].unsqueeze(-1)).squeeze(-1)
     score = 1 - 2 * chosen + probability.square().sum(-1)
     return float(torch.where(part.mask[:, 1:], signal[:, 1:].square() * score, 0).double().sum())
-
-
-def _proxies(total: Tensor, power: float, sequences: int) -> Told:
-    signal, mean = float(total.square().sum()), power / sequences
-    spread = (mean - signal) / (sequences - 1) if sequences > 1 else None
-    return {"proxy_signal": signal, "proxy_power": mean, "proxy_noise": spread}
 
 
 def noise(sizes: Sequence[int], gradients: Sequence[Tensor]) -> Told:

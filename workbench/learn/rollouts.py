@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from workbench.agent.draws import draw
+from workbench.agent.draws import ROLLOUT, generator
 from workbench.agent.engines import Engine
 from workbench.agent.episode import Episode, collate
 from workbench.agent.worlds import World
 from workbench.batch import Batch
-from workbench.learn.faults.hooks import Lab
+from workbench.learn.faults import Fault
 from workbench.learn.networks import Critic, autocast, device_of, log_probs, passes, widened
 from workbench.objective.select import Select
 from workbench.spec import ComputeSettings, RunSettings
 
 FURTHER = 1 << 40  # first question of the second draw of a rollout: no run has so many rollouts
-# What a random stream is for, so that no two share their numbers.
-ROLLOUT, ORDER, EVALUATION, PLACEBO, FAULT = 1, 2, 3, 4, 5
-
-
-def generator(*key: int) -> torch.Generator:
-    """Return a random stream addressed by `key`: the same in a fresh run, a resumed one, and next to any other arm."""
-    return torch.Generator().manual_seed(draw(*key) >> 1)
 
 
 @dataclass
@@ -54,7 +47,7 @@ class Sampler:
     engine: Engine
     group_size: int
     select: Select
-    lab: Lab = field(default_factory=Lab)
+    fault: Fault
 
     def rollout(self, number: int, policy_step: int) -> Rollout:
         """Rollout `number`: its questions depend on the seed and the number alone, so arms and resumes see the same.
@@ -80,16 +73,14 @@ class Sampler:
 
     def _draw(self, number: int, again: int, step: int) -> list[Episode]:
         """Draw `again` of rollout `number`, each with questions of its own, in iteration `step`."""
-        hooks = self.lab.at(step)
-        engine, world = hooks.engine(self.engine, step), hooks.world(self.world, step)
+        engine, world = self.fault("engine", self.engine, step), self.fault("world", self.world, step)
         prompts = self.settings.learn.episodes // self.group_size
-        start = number * prompts + again * FURTHER
-        questions = self.world.questions("train", self.settings.seed, start, prompts)
+        questions = world.questions("train", self.settings.seed, number * prompts + again * FURTHER, prompts)
         asked = [question for question in questions for _ in range(self.group_size)]
         groups = [i for i in range(len(questions)) for _ in range(self.group_size)]
         key = (number, again) if again else (number,)
-        stream = generator(self.settings.seed, ROLLOUT, *key)
-        return hooks.episodes(engine.rollout(world, asked, groups, stream), step)
+        episodes = engine.rollout(world, asked, groups, generator(self.settings.seed, ROLLOUT, *key))
+        return self.fault("episodes", episodes, step)
 
     def _sorted(self, episodes: list[Episode]) -> tuple[list[list[Episode]], list[list[Episode]]]:
         """Return the prompt groups that the selection wants, and the others."""

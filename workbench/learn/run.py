@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from workbench.spec import InputError, RunSettings
@@ -23,6 +22,8 @@ from workbench.spec.files import lock_file
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from workbench.learn.loop import Trainer
 
 FINISHED, FAILED, WRONG_INPUT, INTERRUPTED, HELD = 0, 1, 2, 3, 4  # exit codes
 
@@ -46,24 +47,16 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-class Interrupt:
-    """Remembers SIGINT and SIGTERM; the run stops between two steps, with a checkpoint."""
-
-    def __init__(self) -> None:
-        self.asked = ""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._remember)
-
-    def _remember(self, number: int, frame: FrameType | None) -> None:
-        self.asked = signal.Signals(number).name
-
-
 def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
     """Train or resume the run in `folder`; returns the exit code of the process.
 
     One JSON line per step goes to `out` for watchers. Raises InputError for a folder that is no run.
     """
-    settings, identity = _read(folder)
+    for name in ("config.toml", "run.json"):
+        if not (folder / name).is_file():
+            raise InputError(f"no {name} in '{folder}': a run folder is made by `sorl run FILE.toml`")
+    settings = RunSettings.model_validate(tomllib.loads((folder / "config.toml").read_text()))
+    identity = json.loads((folder / "run.json").read_text())
     with locked(folder):
         from workbench.agent.engines import StaleWeights
         from workbench.algorithms import resolve
@@ -72,23 +65,28 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
         from workbench.record.recorder import Recorder
 
         start = ensure(settings, cache)
-        interrupt = Interrupt()  # from here on Ctrl-C waits for the end of a step
+        interrupted: list[str] = []  # from here on Ctrl-C and SIGTERM wait for the end of a step
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda caught, _: interrupted.append(signal.Signals(caught).name))
         tokenizer = tokenizer_of(start)
         group = settings.learn.group_size or resolve(settings.algorithm, settings.slots).group_size
         with Recorder(folder, identity["run_id"], settings, tokenizer.convert_ids_to_tokens, group) as recorder:
             trainer = Trainer(settings, start, recorder, tokenizer)
             resumed = trainer.resume(folder / "checkpoints")
             Heartbeat(folder).follow(trainer.learner.policy)
-            status = _Status(recorder, identity, settings, trainer, resumed)
+            status = _Status(identity, trainer, resumed)
             status.write("running")
             every = settings.record.checkpoint_every
             try:
                 trainer.self_test()
                 for row in trainer.steps():
-                    print(json.dumps(_progress(row, trainer, settings)), file=out, flush=True)
-                    if interrupt.asked:
+                    told = {name: row.get(name) for name in ("success", "clip_frac", "entropy")}
+                    told |= {"step": trainer.step, "steps": settings.iterations, "grad_norm": row.get("grad_norm_max")}
+                    told |= {"seconds": round(trainer.seconds, 3), "at": time.time()}
+                    print(json.dumps(told), file=out, flush=True)
+                    if interrupted:
                         trainer.save(folder / "checkpoints")
-                        status.write("interrupted", f"stopped by {interrupt.asked} after step {trainer.step - 1}")
+                        status.write("interrupted", f"stopped by {interrupted[-1]} after step {trainer.step - 1}")
                         return INTERRUPTED
                     if every and trainer.step % every == 0:
                         trainer.save(folder / "checkpoints")
@@ -109,22 +107,12 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
     return FINISHED
 
 
-def _read(folder: Path) -> tuple[RunSettings, dict[str, Any]]:
-    for name in ("config.toml", "run.json"):
-        if not (folder / name).is_file():
-            raise InputError(f"no {name} in '{folder}': a run folder is made by `sorl run FILE.toml`")
-    settings = RunSettings.model_validate(tomllib.loads((folder / "config.toml").read_text()))
-    return settings, json.loads((folder / "run.json").read_text())
-
-
 class _Status:
     """Writes the row of table `run`: who it is, how it stands, what the collapse rule says so far."""
 
-    def __init__(
-        self, recorder: Any, identity: dict[str, Any], settings: RunSettings, trainer: Any, resumed: bool
-    ) -> None:
-        self._recorder, self._identity, self._settings, self._trainer = recorder, identity, settings, trainer
-        first = recorder.started_at() if resumed else None
+    def __init__(self, identity: dict[str, Any], trainer: Trainer, resumed: bool) -> None:
+        self._identity, self._trainer, self._recorder = identity, trainer, trainer.recorder
+        first = self._recorder.started_at() if resumed else None
         self._started = first or datetime.now(UTC).replace(tzinfo=None)
 
     def write(self, status: str, reason: str | None = None) -> None:
@@ -132,7 +120,7 @@ class _Status:
         row = {
             **{key: self._identity[key] for key in ("experiment", "algorithm", "arm", "seed", "config_hash")},
             **{key: self._identity.get(key) for key in ("generation", "attempt")},
-            "config": self._settings.model_dump_json(),
+            "config": self._trainer.settings.model_dump_json(),
             "status": status,
             "reason": reason,
             "steps": self._trainer.step,
@@ -148,25 +136,9 @@ class _Status:
 
 def versions() -> dict[str, str]:
     """Versions of what decides the numbers, and the machine."""
-    names = ("sorl", "torch", "transformers", "numpy")
-    return {name: version(name) for name in names} | {
-        "python": platform.python_version(),
-        "machine": f"{platform.system()} {platform.machine()}",
-    }
-
-
-def _progress(row: dict[str, Any], trainer: Any, settings: RunSettings) -> dict[str, Any]:
-    keys = ("success", "clip_frac", "grad_norm_max", "entropy")
-    return {
-        "step": trainer.step,
-        "steps": settings.iterations,
-        **{key.removesuffix("_max"): row.get(key) for key in keys},
-        "seconds": round(trainer.seconds, 3),
-        "at": time.time(),
-    }
-
-
-SECONDS = 1.0
+    found = {name: version(name) for name in ("sorl", "torch", "transformers", "numpy")}
+    machine = f"{platform.system()} {platform.machine()}"
+    return found | {"python": platform.python_version(), "machine": machine}
 
 
 class Heartbeat:
@@ -179,7 +151,7 @@ class Heartbeat:
     def __call__(self) -> None:
         """The loop moves."""
         if (now := time.monotonic()) >= self._next:
-            self._next = now + SECONDS
+            self._next = now + 1.0
             with suppress(OSError):  # a full disk is the recorder's to tell
                 self._file.touch()
 

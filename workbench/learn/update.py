@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from workbench.agent.spans import Spans
+from workbench.agent.tokenizer import Spans
 from workbench.batch import Batch
 from workbench.diagnostics.evidence import Evidence
 from workbench.learn.networks import Critic, autocast, by_tokens, log_probs
 from workbench.learn.probe import Probe
-from workbench.learn.rollouts import critic_values, trainer_log_probs
+from workbench.learn.rollouts import critic_values
 from workbench.objective import LossTerms, Normaliser, clipped_loss, policy_loss, statistics
 from workbench.objective.algorithm import Algorithm
 from workbench.objective.schedule import EarlyStop, MeanKL
@@ -51,24 +51,11 @@ def clip(gradients: Sequence[Tensor], total: float, limit: float | None) -> floa
     return limit
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """What one backward pass saw of the policy, detached."""
-
-    terms: LossTerms
-    log_prob: Tensor  # (B, T)
-    entropy: Tensor  # (B, T)
-    weight: Tensor  # (B, T) d loss / d log-prob
-
-    @classmethod
-    def join(cls, parts: list[_Seen]) -> _Seen:
-        """Return the minibatch from its micro-batches."""
-        return cls(
-            LossTerms.join([part.terms for part in parts]),
-            torch.cat([part.log_prob for part in parts]),
-            torch.cat([part.entropy for part in parts]),
-            torch.cat([part.weight for part in parts]),
-        )
+_OF_BATCH = (
+    "trajectory", "mask", "turn", "log_prob_old", "log_prob_behaviour", "log_prob_ref", "advantages", "returns",
+    "score", "group",
+)  # fmt: skip
+_OF_TERMS = ("correction", "corrected", "ratio", "active_low", "active_high", "out_of_range", "dual", "factor")
 
 
 @dataclass
@@ -114,56 +101,30 @@ class Learner:
         if self.compute.micro_batch_tokens is not None:
             # Rows of like length share a micro-batch; every row carries its trajectory, so their order says nothing.
             batch = batch.rows(batch.length.argsort(descending=True, stable=True))
-        scalars = probed | self._update_policy(batch)
+        scalars, seen = self._update_policy(batch)
         if self.critic is not None:
-            scalars |= self._update_critic(batch)
+            of_critic, seen["values"] = self._update_critic(self.critic, batch)
+            scalars |= of_critic
+            seen["target"] = positions(batch, self.algorithm.advantage.critic_mask)
         self.updates += 1
-        terms, log_prob = self._seen.terms, self._seen.log_prob
-        scalars["non_finite"] = float(len(non_finite(scalars)))
-        assert batch.advantages is not None
-        one = Tensor.unsqueeze
-        span = None if self.spans is None else self.spans.of(batch.tokens, batch.mask)
+        scalars = probed | scalars | {"non_finite": float(len(non_finite(scalars)))}
+        seen |= {name: getattr(batch, name) for name in _OF_BATCH} | {"values_old": batch.values}
+        if self.spans is not None:
+            seen["span"] = self.spans.of(batch.tokens, batch.mask)
         return Evidence(
             epoch=torch.tensor([epoch]),
             rollout_step=torch.tensor([rollout_step]),
-            trajectory=one(batch.trajectory, 0),
-            mask=one(batch.mask, 0),
-            turn=one(batch.turn, 0),
-            log_prob=one(log_prob, 0),
-            log_prob_old=one(batch.log_prob_old, 0),
-            log_prob_behaviour=one(batch.log_prob_behaviour, 0),
-            log_prob_ref=None if batch.log_prob_ref is None else one(batch.log_prob_ref, 0),
-            span=None if span is None else one(span, 0),
-            correction=None if terms.correction is None else one(terms.correction, 0),
-            corrected=None if terms.corrected is None else one(terms.corrected, 0),
-            ratio=one(terms.ratio, 0),
-            active_low=one(terms.active_low, 0),
-            active_high=one(terms.active_high, 0),
-            out_of_range=one(terms.out_of_range, 0),
-            dual=one(terms.dual, 0),
-            factor=one(terms.factor, 0),
-            advantages=one(batch.advantages, 0),
-            entropy=one(self._seen.entropy, 0),
-            gradient_weight=one(self._seen.weight, 0),
-            values=None if self.critic is None else one(self._values, 0),
-            values_old=None if batch.values is None else one(batch.values, 0),
-            returns=None if batch.returns is None else one(batch.returns, 0),
-            target=None if self.critic is None else one(positions(batch, self.algorithm.advantage.critic_mask), 0),
             value_clip=self.settings.value_clip,
-            score=one(batch.score, 0),
-            group=one(batch.group, 0),
             scalars={name: [value] for name, value in scalars.items()},
+            **{name: None if x is None else x.unsqueeze(0) for name, x in seen.items()},  # type: ignore[arg-type]
         )
-
-    def log_probs(self, batch: Batch) -> Tensor:
-        """Return log-probs of the batch under the policy as it is, (B, T), without a graph."""
-        return trainer_log_probs(self.policy, batch, self.temperature, self.compute)
 
     def values(self, batch: Batch) -> Tensor | None:
         """Values of the batch under the critic as it is, (B, T), without a graph; None without a critic."""
         return None if self.critic is None else critic_values(self.critic, batch, self.compute)
 
-    def _update_policy(self, batch: Batch) -> dict[str, float | None]:
+    def _update_policy(self, batch: Batch) -> tuple[dict[str, float | None], dict[str, Tensor | None]]:
+        """Step the policy; returns what was measured of the update, and of each token (B, T)."""
         settings, stabilise = self.settings, self.algorithm.stabilise
         self.policy_optimizer.zero_grad()
         every = settings.clip_bias_every
@@ -173,7 +134,8 @@ class Learner:
         sums = self._statistics(micros)
         # Gradients of what the clip took from the loss, and of all that the loss holds beside the clipped surrogate.
         bias, beside = ([torch.zeros_like(p) for p in self.policy_parameters if measure_bias] for _ in range(2))
-        seen: list[_Seen] = []
+        parts: list[LossTerms] = []
+        tokens: list[tuple[Tensor, Tensor, Tensor]] = []  # log-prob, entropy, d loss / d log-prob
         for micro in micros:
             log_prob, entropy = self._log_probs(micro, bool(settings.entropy_coef))
             out = policy_loss(self.algorithm, micro, log_prob, normaliser=whole, statistics=sums)
@@ -193,9 +155,9 @@ class Learner:
             log_prob.retain_grad()  # not before: the passes above would add theirs to the weight of the tokens
             loss.backward()
             assert log_prob.grad is not None
-            seen.append(_Seen(out.terms, log_prob.detach(), entropy.detach(), log_prob.grad))
-        self._seen = _Seen.join(seen)
-        terms = self._seen.terms
+            parts.append(out.terms)
+            tokens.append((log_prob.detach(), entropy.detach(), log_prob.grad))
+        terms = LossTerms.join(parts)
         gradients = [p.grad for p in self.policy_parameters if p.grad is not None]
         scalars: dict[str, float | None] = dict.fromkeys(("clip_bias_norm", "clip_bias_ratio", "clip_bias_cosine"))
         if measure_bias:
@@ -210,7 +172,7 @@ class Learner:
         self.skipped = self.early_stop.skips(terms.log_ratio, terms.mask)
         if math.isfinite(before) and not self.skipped:  # a step along NaN would destroy what a post-mortem needs
             self.policy_optimizer.step()
-        return scalars | {
+        scalars |= {
             "grad_norm": before,
             "grad_norm_after": 0.0 if self.skipped else after,
             "policy_loss": float(terms.policy_loss),
@@ -221,6 +183,9 @@ class Learner:
             "clipped_rms": terms.clipped_rms,
             "unclipped_rms": terms.unclipped_rms,
         }
+        seen: dict[str, Tensor | None] = {name: getattr(terms, name) for name in _OF_TERMS}
+        seen["log_prob"], seen["entropy"], seen["gradient_weight"] = map(torch.cat, zip(*tokens, strict=True))
+        return scalars, seen
 
     def _statistics(self, micros: list[Batch]) -> Tensor | None:
         """Return the stabiliser's sums over the minibatch, by a pass without gradients when it is split."""
@@ -230,8 +195,8 @@ class Learner:
             parts = [statistics(self.algorithm, micro, self._log_probs(micro)[0]) for micro in micros]
         return torch.stack([part for part in parts if part is not None]).sum(0)
 
-    def _update_critic(self, batch: Batch) -> dict[str, float | None]:
-        assert self.critic is not None
+    def _update_critic(self, critic: Critic, batch: Batch) -> tuple[dict[str, float | None], Tensor]:
+        """Step the critic; returns what was measured of the update, and its values (B, T) before it."""
         assert self.critic_optimizer is not None
         self.critic_optimizer.zero_grad()
         where = self.algorithm.advantage.critic_mask
@@ -240,18 +205,17 @@ class Learner:
         losses: list[float] = []
         for micro in self._micro_batches(batch):
             with autocast(self.policy.device, self.compute):
-                value = _padded(self.critic(_unpadded(micro)), micro)
+                value = _padded(critic(_unpadded(micro)), micro)
             loss = value_loss(value, micro, self.settings.value_clip, where, count)
             loss.backward()
             values.append(value.detach())
             losses.append(float(loss.detach()))
-        self._values = torch.cat(values)
         gradients = [p.grad for p in self.critic_parameters if p.grad is not None]
         before = norm(gradients)
         clip(gradients, before, self.settings.critic.max_grad_norm)
         if math.isfinite(before):
             self.critic_optimizer.step()
-        return {"value_loss": sum(losses), "critic_grad_norm": before}
+        return {"value_loss": sum(losses), "critic_grad_norm": before}, torch.cat(values)
 
     def _log_probs(self, micro: Batch, grad_entropy: bool = False) -> tuple[Tensor, Tensor]:
         """Log-probs and entropy of a micro-batch (B, T); the network never reads columns that are all padding."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import os
 import re
-import shutil
-import tempfile
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.agent.retrievers.corpus import cached
 from workbench.spec import InputError, RunSettings
 
 if TYPE_CHECKING:
@@ -39,11 +37,14 @@ def locate(model: str) -> Path:
     try:
         return Path(snapshot_download(model, allow_patterns=_FILES))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(
-            f"model '{model}' is no folder here, and the Hugging Face hub did not give it: {reason}. Download it where "
-            f"there is a network (`hf download {model}`) and set model to its folder"
+            f"model '{model}' is no folder here, and the Hugging Face hub did not give it: {_reason(error)}. "
+            f"Download it where there is a network (`hf download {model}`) and set model to its folder"
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def tokenizer_of(folder: Path) -> PreTrainedTokenizerBase:
@@ -56,8 +57,9 @@ def tokenizer_of(folder: Path) -> PreTrainedTokenizerBase:
     try:
         loaded: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(f"no tokenizer in '{folder}': {reason}; save it there: tokenizer.save_pretrained") from error
+        raise InputError(
+            f"no tokenizer in '{folder}': {_reason(error)}; save it there: tokenizer.save_pretrained"
+        ) from error
     if loaded.pad_token_id is None:
         loaded.pad_token = loaded.eos_token or loaded.convert_ids_to_tokens(0)
     found: PreTrainedTokenizerBase = loaded
@@ -68,6 +70,12 @@ def tokenizer_of(folder: Path) -> PreTrainedTokenizerBase:
 _CODE = ("agent/*.py", "agent/worlds/*.py", "agent/retrievers/*.py", "learn/warmstart.py", "learn/networks.py")
 
 
+@cache
+def _code() -> bytes:
+    room = Path(__file__).parents[1]
+    return b"".join(file.read_bytes() for file in sorted(path for pattern in _CODE for path in room.glob(pattern)))
+
+
 def key(settings: RunSettings) -> str:
     """Hash of what shapes the weights: the settings of task, network and imitation, and the code behind them."""
     shaping = {
@@ -76,12 +84,6 @@ def key(settings: RunSettings) -> str:
         "warmstart": settings.warmstart.model_dump(),
     }
     return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode() + _code()).hexdigest()[:16]
-
-
-@cache
-def _code() -> bytes:
-    room = Path(__file__).parents[1]
-    return b"".join(file.read_bytes() for file in sorted(path for pattern in _CODE for path in room.glob(pattern)))
 
 
 def made(settings: RunSettings, cache: Path) -> bool:
@@ -99,34 +101,33 @@ def ensure(settings: RunSettings, cache: Path) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        if not made(settings, cache):
-            unfinished = Path(tempfile.mkdtemp(prefix=".making-", dir=folder.parent))
-            try:
-                _imitate(settings, unfinished)
-                os.rename(unfinished, folder)
-            finally:
-                shutil.rmtree(unfinished, ignore_errors=True)
-    return folder
+        return cached(folder, lambda unfinished: _imitate(settings, unfinished))
 
 
 def _imitate(settings: RunSettings, folder: Path) -> None:
     """Cross-entropy on the tokens that the script wrote; observations and prompts are read, never imitated."""
     import torch
 
+    from workbench.agent.demonstrations import demonstrations
     from workbench.agent.episode import collate
-    from workbench.agent.worlds.build import demonstrations_of, tokenizer_of
+    from workbench.agent.worlds import build
+    from workbench.agent.worlds.atlas import Atlas
+    from workbench.agent.worlds.facts import Facts
     from workbench.learn import networks
 
-    warm = settings.warmstart
+    if settings.world.kind == "dataset":
+        raise InputError('world.kind = "dataset" has no demonstrations to warm-start from; set model to a checkpoint')
+    warm, world = settings.warmstart, build(settings.world)
+    assert isinstance(world, Facts | Atlas)
     torch.set_num_threads(settings.threads)
-    tokenizer = tokenizer_of(settings.world)
+    tokenizer = world.tokenizer()
     model = networks.create(settings.policy, tokenizer, warm.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=warm.lr, betas=(0.9, 0.99), weight_decay=0.01, fused=True)
     # Constant, then down to zero over the last fifth: decaying all the way left 200 steps with nothing learned.
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda i: min(1.0, (i + 1) / 20, (warm.steps - i) / (0.2 * warm.steps))
     )
-    episodes = demonstrations_of(settings.world, warm.steps * warm.batch, warm.noise, warm.seed)
+    episodes = demonstrations(world, warm.steps * warm.batch, warm.noise, warm.seed)
     for start in range(0, len(episodes), warm.batch):
         batch = sorted(episodes[start : start + warm.batch], key=lambda e: len(e.tokens))
         written = sum(sum(e.written) for e in batch)

@@ -31,23 +31,8 @@ HAND_PICKED: list[tuple[str, list[str]]] = [
     ("'", ["\""]), ("the.", ["."]), ("one two three four", ["two four six eight"]), ("0", ["O"]), ("00", ["0"]),
 ]  # fmt: skip
 WORDS = (
-    "the",
-    "a",
-    "an",
-    "Lima",
-    "lima",
-    "Peru",
-    "of",
-    "São",
-    "1,969",
-    "12",
-    "Jr.",
-    "O'Hara",
-    "東京",
-    "-",
-    "U.S.",
-    "x",
-)
+    "the", "a", "an", "Lima", "lima", "Peru", "of", "São", "1,969", "12", "Jr.", "O'Hara", "東京", "-", "U.S.", "x",
+)  # fmt: skip
 
 
 def generated(n: int, seed: int) -> list[tuple[str, list[str]]]:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,11 +34,8 @@ def test_passages_are_written_as_search_r1_writes_them() -> None:
 def test_any_gold_answer_is_right_and_f1_takes_the_best() -> None:
     question = Dataset(SETTINGS, Shelf(), ITEMS).every()[0]
     world = Dataset(SETTINGS.model_copy(update={"reward": "f1"}), Shelf(), ITEMS)
-    assert [world.correct(question, answer) for answer in ("lima", "the Ciudad de los Reyes", "Cusco")] == [
-        True,
-        True,
-        False,
-    ]
+    right = [world.correct(question, answer) for answer in ("lima", "the Ciudad de los Reyes", "Cusco")]
+    assert right == [True, True, False]
     assert world.score(question, "Ciudad de Lima") == pytest.approx(2 * 2 / (3 + 4))
     assert Dataset(SETTINGS, Shelf(), ITEMS).score(question, "Ciudad de Lima") == 0.0
 
@@ -49,13 +44,8 @@ def test_a_choice_is_asked_with_its_letters_and_judged_by_them() -> None:
     world = Dataset(SETTINGS, Shelf(), ITEMS)
     question = world.every()[1]
     assert world.prompt(question).endswith("A. Aspirin\nB. Rest\nAnswer with one letter.")
-    assert [world.score(question, answer) for answer in ("B", "(b) Rest", "rest", "A", "a rest cure")] == [
-        1,
-        1,
-        1,
-        0,
-        0,
-    ]
+    answers = ("B", "(b) Rest", "rest", "A", "a rest cure")
+    assert [world.score(question, answer) for answer in answers] == [1, 1, 1, 0, 0]
 
 
 def test_every_item_is_asked_once_before_any_is_asked_again() -> None:
@@ -81,17 +71,12 @@ def test_without_held_out_data_a_tenth_is_held_out_for_good(tmp_path: Path) -> N
 
 
 def test_held_out_data_is_another_file_where_one_is_named(tmp_path: Path) -> None:
-    train = jsonl(tmp_path / "a.jsonl", FLASHRAG[:2])
-    held_out = jsonl(tmp_path / "b.jsonl", FLASHRAG[2:3])
+    train, held_out = jsonl(tmp_path / "a.jsonl", FLASHRAG[:2]), jsonl(tmp_path / "b.jsonl", FLASHRAG[2:3])
     world = Dataset(SETTINGS.model_copy(update={"data": str(train), "eval_data": str(held_out)}), Shelf())
     assert [q.gold for q in world.every()] == ["1969"]
     assert {q.gold for q in world.questions("train", 0, 0, 9)} == {"Lima", "São Tomé"}
-
-
-def test_a_file_too_small_to_hold_out_a_tenth_is_said(tmp_path: Path) -> None:
-    settings = SETTINGS.model_copy(update={"data": str(jsonl(tmp_path / "a.jsonl", FLASHRAG[:1]))})
     with pytest.raises(InputError, match="too small to hold out"):
-        Dataset(settings, Shelf())
+        Dataset(SETTINGS.model_copy(update={"data": str(held_out)}), Shelf())
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Files in the true schemas of Search-R1, FlashRAG and MedQA, with the awkward rows that they have."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -16,12 +14,7 @@ from workbench.spec import InputError
 PREFIX = "Answer the given question. You can call a search engine by <search> query </search>."
 FLASHRAG: list[dict[str, Any]] = [
     {"id": "test_0", "question": "capital of peru", "golden_answers": ["Lima"], "metadata": {}},
-    {
-        "id": "test_1",
-        "question": " Où? ",
-        "golden_answers": ["São Tomé", "São Tomé", " Sao Tome "],
-        "metadata": {"hop": 2},
-    },
+    {"id": "test_1", "question": " Où? ", "golden_answers": ["São Tomé", "São Tomé", " Sao Tome "], "metadata": {}},
     {"id": "test_2", "question": "moon landing", "golden_answers": [1969, 1969.0, "July 1969"]},
     {"id": "test_3", "question": "nobody knows", "golden_answers": []},
     {"id": "test_4", "question": "blank", "golden_answers": ["", "  ", None]},
@@ -43,15 +36,11 @@ MEDQA = [
 def search_r1(question: str, golds: Any, number: int, source: str = "nq") -> dict[str, Any]:
     """A row of Search-R1's nq_search.py."""
     return {
-        "id": f"train_{number}",
-        "question": question,
-        "golden_answers": golds,
-        "data_source": source,
-        "prompt": [{"role": "user", "content": f"{PREFIX} Question: {question}\n"}],
-        "ability": "fact-reasoning",
+        "id": f"train_{number}", "question": question, "golden_answers": golds, "data_source": source,
+        "prompt": [{"role": "user", "content": f"{PREFIX} Question: {question}\n"}], "ability": "fact-reasoning",
         "reward_model": {"style": "rule", "ground_truth": {"target": golds}},
         "extra_info": {"split": "train", "index": number},
-    }
+    }  # fmt: skip
 
 
 def jsonl(path: Path, rows: list[Any]) -> Path:
@@ -72,7 +61,7 @@ def test_flashrag_rows(tmp_path: Path) -> None:
         ("test_2", "moon landing", ("1969", "July 1969")),
         ("test_5", "one string", ("東京",)),
     ]
-    assert (data.name, data.left_out, data.multiple_choice) == ("nq", 2, False)
+    assert (data.name, data.left_out) == ("nq", 2)
 
 
 def test_search_r1_rows(tmp_path: Path) -> None:
@@ -86,18 +75,16 @@ def test_search_r1_rows_without_question_are_read_from_prompt_and_reward(tmp_pat
     row = search_r1("who wrote Question: Time?", ["Mia"], 0)
     bare = {key: row[key] for key in ("data_source", "prompt", "reward_model")}
     plain = {"prompt": [{"role": "user", "content": "Question: where?"}], "reward_model": {"ground_truth": "here"}}
-    items = [read(parquet(tmp_path / f"{i}.parquet", [r]), "x").items[0] for i, r in enumerate((bare, plain))]
-    assert [(i.question, i.answers, i.id) for i in items] == [("Time?", ("Mia",), "0"), ("where?", ("here",), "0")]
-
-
-def test_what_is_trained_on_wins_over_the_column_beside_it(tmp_path: Path) -> None:
-    row = search_r1("q?", ["trained"], 0) | {"golden_answers": ["beside"]}
-    assert read(parquet(tmp_path / "a.parquet", [row]), "x").items[0].answers == ("trained",)
+    both = search_r1("q?", ["trained"], 0) | {"golden_answers": ["next to it"]}
+    rows = (bare, plain, both)
+    items = [read(parquet(tmp_path / f"{i}.parquet", [row]), "x").items[0] for i, row in enumerate(rows)]
+    assert [(i.question, i.answers, i.id) for i in items] == [
+        ("Time?", ("Mia",), "0"), ("where?", ("here",), "0"), ("q?", ("trained",), "train_0"),
+    ]  # fmt: skip
 
 
 def test_medqa_rows(tmp_path: Path) -> None:
     data = read(jsonl(tmp_path / "medqa.jsonl", MEDQA), "medqa")
-    assert data.multiple_choice
     assert [(item.answers, item.choices) for item in data.items] == [
         (("B",), (("A", "Ampicillin"), ("B", "Nitrofurantoin"))),
         (("A",), (("A", "x"), ("B", "y"))),
@@ -123,6 +110,7 @@ def test_a_list_a_byte_order_mark_and_a_limit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
+        ("a.jsonl", f"{json.dumps(FLASHRAG[0])}\n{json.dumps(MEDQA[0])}\n", "split it into two"),
         ("a.jsonl", '{"query": "q", "answer": "a"}\n', "row 1 .*columns query, answer.*golden_answers"),
         ("a.jsonl", '{"question": "q", "golden_answers": ["a"]}\n{"question"\n', "cannot read"),
         ("a.jsonl", "[1, 2]", "row 1 .*is int"),
@@ -140,22 +128,11 @@ def test_a_file_that_cannot_be_read_says_where(tmp_path: Path, name: str, conten
         read(file, "x")
 
 
-def test_a_file_is_of_one_kind(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="split it into two"):
-        read(jsonl(tmp_path / "a.jsonl", [FLASHRAG[0], MEDQA[0]]), "x")
-
-
 def test_the_eight_benchmarks_and_their_files() -> None:
-    assert {b.name: b.file(b.split) for b in BENCHMARKS} == {
-        "nq": "nq/test.jsonl",
-        "triviaqa": "triviaqa/test.jsonl",
-        "popqa": "popqa/test.jsonl",
-        "hotpotqa": "hotpotqa/dev.jsonl",
-        "2wikimultihopqa": "2wikimultihopqa/dev.jsonl",
-        "musique": "musique/dev.jsonl",
-        "bamboogle": "bamboogle/test.jsonl",
-        "medqa": "phrases_no_exclude_test.jsonl",
-    }
+    assert [b.file(b.split) for b in BENCHMARKS] == [
+        "nq/test.jsonl", "triviaqa/test.jsonl", "popqa/test.jsonl", "hotpotqa/dev.jsonl", "2wikimultihopqa/dev.jsonl",
+        "musique/dev.jsonl", "bamboogle/test.jsonl", "phrases_no_exclude_test.jsonl",
+    ]  # fmt: skip
     with pytest.raises(InputError, match=r"hotpotqa has no split 'test'.*train, dev"):
         next(b for b in BENCHMARKS if b.name == "hotpotqa").file("test")
 

@@ -1,12 +1,9 @@
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
 import pytest
 
-from workbench.agent.data import best, choice, with_choices
-from workbench.agent.protocol import exact_match, f1
+from workbench.agent.worlds import best, choice, exact_match, f1
 
 CASES = json.loads(Path(__file__).with_name("squad_cases.json").read_text())
 CHOICES = (("A", "Aspirin"), ("B", "A beta blocker"), ("C", "Vitamin C"), ("D", "Bed rest"))
@@ -32,7 +29,3 @@ def test_exact_match_and_f1_are_squads_on_every_recorded_case() -> None:
 )  # fmt: skip
 def test_a_choice_is_read_from_its_letter_its_text_or_both(answer: str, letter: str | None) -> None:
     assert choice(answer, CHOICES) == letter
-
-
-def test_choices_stand_below_the_question() -> None:
-    assert with_choices("Which?", CHOICES[:2]) == "Which?\nA. Aspirin\nB. A beta blocker\nAnswer with one letter."

@@ -1,7 +1,5 @@
 """A retriever that fails and is slow at times loses no episode, and what it did is in columns and events."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 
@@ -12,8 +10,7 @@ from tests.agent.retrievers.test_http import answering, as_search_r1
 from tests.agent.scripted import ScriptedEngine
 from workbench.agent.data import Item
 from workbench.agent.episode import Episode
-from workbench.agent.retrievers import Passage
-from workbench.agent.retrievers.build import Lookups
+from workbench.agent.retrievers import Lookups, Passage
 from workbench.agent.retrievers.http import HTTPRetriever
 from workbench.agent.tokenizer import Codec, build_tokenizer
 from workbench.agent.worlds.dataset import Dataset

@@ -4,8 +4,6 @@ Search-R1 (search_r1/search/retrieval_request.py, README): POST {"queries": [...
 to /retrieve; {"result": [[{"document": {"id", "contents"}, "score"}, ...], ...]}, documents alone without scores.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import threading
@@ -117,14 +115,14 @@ def test_client_and_server_give_what_the_retriever_gives(server: RetrievalServer
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"{", "Expecting"),
-        ([], "the body is an object"),
-        ({}, "queries must be a list"),
-        ({"queries": "one"}, "queries must be a list"),
-        ({"queries": ["a"], "topk": -1}, "topk must be an integer"),
-        ({"queries": ["a"], "topk": True}, "topk must be an integer"),
-        ({"queries": ["a"], "topk": 10**9}, "topk must be an integer"),
-        ({"queries": ["a"], "return_scores": 1}, "return_scores must be"),
+        (b"{", "Invalid JSON"),
+        ([], "Input should be an object"),
+        ({}, "queries: Field required"),
+        ({"queries": "one"}, "queries: Input should be a valid"),
+        ({"queries": ["a"], "topk": -1}, "topk: Input should be greater than or equal to 0"),
+        ({"queries": ["a"], "topk": True}, "topk: Input should be a valid integer"),
+        ({"queries": ["a"], "topk": 10**9}, "topk: Input should be less than or equal to 1000"),
+        ({"queries": ["a"], "return_scores": 1}, "return_scores: Input should be a valid boolean"),
     ],
 )
 def test_the_server_refuses_what_is_not_in_the_protocol(server: RetrievalServer, body: Any, said: str) -> None:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Generator, Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from workbench.agent.episode import Episode
-    from workbench.agent.wording import Wording
     from workbench.agent.worlds import Question, World
     from workbench.spec import EngineSettings
 
 
 class NonFinite(ArithmeticError):
-    """A number that must be finite is NaN or Inf; the message names it, how many rows have it and at which token."""
+    """Logits that must be finite are NaN or Inf; the message says in how many rows and at which token."""
+
+    def __init__(self, broken: int, rows: int, position: int) -> None:
+        super().__init__(
+            f"logits are not finite in {broken} of {rows} rows at token {position}: the policy has diverged "
+            f"(its weights hold NaN or Inf, or its activations overflow)"
+        )
+
+    @classmethod
+    def of(cls, logits: Tensor, position: int) -> NonFinite:
+        """Return the error for `logits` (B, V), of which some rows are not finite."""
+        return cls(int((~logits.isfinite().all(dim=-1)).sum()), len(logits), position)
 
 
 class StaleWeights(RuntimeError):
@@ -31,27 +40,19 @@ class Engine(Protocol):
     """The one call that learning makes of a sampler."""
 
     def rollout(
-        self,
-        world: World,
-        questions: Sequence[Question],
-        groups: Sequence[int],
-        generator: torch.Generator,
-        greedy: bool = False,
+        self, world: World, questions: list[Question], groups: list[int], generator: Generator, greedy: bool = False
     ) -> list[Episode]:
         """Return one episode for each question, in order; `groups` are their prompt groups."""
 
 
 def engine_for(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: EngineSettings, wording: Wording | None = None
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: EngineSettings, wording: str = "plain"
 ) -> Engine:
     """Sampler of `model` as it is at the time of each call. Raises InputError when vLLM is asked for and not there."""
-    from workbench.agent.wording import PLAIN
-
-    wording = wording or PLAIN
     if settings.kind == "hf":
         from workbench.agent.engines.hf import HFEngine
 
-        return HFEngine(model, tokenizer, settings, wording=wording)
+        return HFEngine(model, tokenizer, settings, wording)
     from workbench.agent.engines.vllm import VLLMEngine  # heavy, and an extra of its own
 
-    return VLLMEngine(model, tokenizer, settings, wording=wording)
+    return VLLMEngine(model, tokenizer, settings, wording)

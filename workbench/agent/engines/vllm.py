@@ -9,23 +9,29 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
+from torch import Generator, Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from workbench.agent.draws import draw
-from workbench.agent.engines import NonFinite
-from workbench.agent.engines.vllm_weights import Weights
+from workbench.agent.engines import NonFinite, StaleWeights
 from workbench.agent.episode import Episode
 from workbench.agent.protocol import Dialogue, begin, search_ahead, turn_length
 from workbench.agent.tokenizer import Codec
-from workbench.agent.wording import PLAIN, Wording
 from workbench.agent.worlds import Question, World
 from workbench.spec import EngineSettings, InputError
 
 _SEED = 1 << 62
+_PROBES, _LENGTH = 4, 128  # probes, and tokens of each at most
+# Nats. float32 differs by 3e-6 at most on the embedded policy, more where kernels and depth do; an update of any use
+# moves log-probs by more than 1e-3. bfloat16 rounds log-probs by up to some tenths.
+_TOLERANCE = {"float32": 1e-4, "bfloat16": 0.5}
+_NAMED = 6  # weights that a message lists
+
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # one process: weights are handed over, and it dies with the trainer
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # cells that run side by side would be bound to the same cores
@@ -46,7 +52,7 @@ class VLLMEngine:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         settings: EngineSettings,
-        wording: Wording = PLAIN,
+        wording: str = "plain",
     ) -> None:
         self._settings, self._codec = settings, Codec(tokenizer, wording)
         self._limit = int(getattr(model.config, "max_position_embeddings", 0) or 1 << 20)
@@ -55,12 +61,7 @@ class VLLMEngine:
         self.weights = Weights(self._llm, model, settings)
 
     def rollout(
-        self,
-        world: World,
-        questions: Sequence[Question],
-        groups: Sequence[int],
-        generator: torch.Generator,
-        greedy: bool = False,
+        self, world: World, questions: list[Question], groups: list[int], generator: Generator, greedy: bool = False
     ) -> list[Episode]:
         """Return one episode for each question; the same generator state gives the same episodes."""
         dialogues = begin(world, self._codec, questions, groups, self._limit)
@@ -98,10 +99,7 @@ class VLLMEngine:
         finally:
             self._engine.abort_request([f"{i}-{len(d.status)}" for i, d in enumerate(dialogues)])
         if broken:
-            raise NonFinite(
-                f"logits are not finite in {len(broken)} of {len(dialogues)} rows at token {min(broken)}: the policy "
-                f"has diverged (its weights hold NaN or Inf, or its activations overflow)"
-            )
+            raise NonFinite(len(broken), len(dialogues), min(broken))
 
     def _turn(self, output: Any) -> tuple[list[int], list[float]]:
         """Tokens of a turn and their log-probs; what vLLM sampled beyond the token that ends it is left out."""
@@ -133,9 +131,7 @@ class VLLMEngine:
         self._engine.add_request(f"{i}-{len(dialogue.status)}", tokens_input(list(dialogue.tokens)), params)
 
 
-def _start(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: EngineSettings, limit: int, text: bool
-) -> Any:
+def _start(model: Any, tokenizer: PreTrainedTokenizerBase, settings: EngineSettings, limit: int, text: bool) -> Any:
     """A vLLM with the architecture of `model` and weights that mean nothing: a weight that no push reaches shows.
 
     Raises InputError when vLLM is not installed, or refuses the architecture.
@@ -149,12 +145,20 @@ def _start(
             f"engine.kind = \"vllm\" needs vLLM, which cannot be imported here ({error}): pip install 'sorl[vllm]' "
             f'with a GPU, `make test-vllm` for its CPU build, or engine.kind = "hf"'
         ) from error
-    cpu = model.device.type == "cpu"
+    cpu, config = model.device.type == "cpu", model.config
     if cpu:
-        _check_heads(model.config)
+        from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        known = CPUAttentionBackend.get_supported_head_sizes()
+        if width not in known:
+            raise InputError(
+                f"vLLM on a CPU knows attention heads of width {', '.join(map(str, known))}; this policy's are {width} "
+                f'wide (policy.hidden / policy.heads): set policy.heads so that they fit, or engine.kind = "hf"'
+            )
     threads, set_threads = torch.get_num_threads(), torch.set_num_threads
     with tempfile.TemporaryDirectory(prefix="sorl-vllm-") as folder, torch.random.fork_rng():
-        model.config.save_pretrained(folder)
+        config.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         llm = LLM(
             model=folder,
@@ -177,14 +181,129 @@ def _start(
     return llm
 
 
-def _check_heads(config: Any) -> None:
-    """Raise InputError for heads of a width that vLLM's attention on a CPU does not know."""
-    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+class Weights:
+    """Keeps a vLLM at the weights of `model`; `error` is what the last check measured (nats)."""
 
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    known = CPUAttentionBackend.get_supported_head_sizes()
-    if width not in known:
-        raise InputError(
-            f"vLLM on a CPU knows attention heads of width {', '.join(map(str, known))}; this policy's are {width} "
-            f'wide (policy.hidden / policy.heads): set policy.heads so that they fit, or engine.kind = "hf"'
-        )
+    def __init__(self, llm: Any, model: PreTrainedModel, settings: EngineSettings) -> None:
+        self._llm, self._model = llm, model
+        self._dtype = getattr(torch, settings.dtype)
+        self.tolerance = settings.sync_tolerance or _TOLERANCE[settings.dtype]
+        self._probes: list[list[int]] = []
+        self.error: float | None = None
+
+    def push(self) -> None:
+        """Hand every weight over, and forget what was cached under the old ones."""
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": self._weights()})
+        self._llm.apply_model(_pack_embeddings)
+        self._llm.reset_prefix_cache()
+
+    def check(self, contexts: Sequence[Sequence[int]]) -> None:
+        """Compare log-probs on probes, fixed from the first call's `contexts` on; raises StaleWeights beyond tolerance.
+
+        In bfloat16 rounding hides a small update from log-probs, so there every weight is compared as well.
+        """
+        if not self._probes:
+            self._probes = [list(tokens[:_LENGTH]) for tokens in contexts if len(tokens) > 1][:_PROBES]
+        theirs, ours = self._by_vllm(), self._by_trainer()
+        self.error = max((_distance(a, b) for a, b in zip(theirs, ours, strict=True)), default=0.0)
+        stale = self.stale() if self.error > self.tolerance or self._dtype != torch.float32 else []
+        if self.error > self.tolerance or stale:
+            named = ", ".join(stale[:_NAMED]) + (f" and {len(stale) - _NAMED} more" if len(stale) > _NAMED else "")
+            raise StaleWeights(
+                f"after the weight sync vLLM's log-probs are {self.error:.3g} nats off the trainer's (tolerance "
+                f"{self.tolerance:g}); stale in vLLM: {named or 'none of those that can be compared one by one'}",
+                self.error,
+                self.tolerance,
+            )
+
+    def stale(self) -> list[str]:
+        """Return the trainer's names of the weights that vLLM does not compute with."""
+        trained = dict(self._model.state_dict())
+        found: list[list[str]] = self._llm.apply_model(lambda engine: _stale(engine, trained, self._dtype))
+        return found[0]
+
+    def _weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Return each weight once: a tied head goes in as the embedding that it is."""
+        tied = set(getattr(self._model, "all_tied_weights_keys", None) or ())
+        return ((name, tensor) for name, tensor in self._model.state_dict().items() if name not in tied)
+
+    def _by_vllm(self) -> list[Tensor]:
+        from vllm import SamplingParams
+        from vllm.inputs import tokens_input
+
+        params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
+        asked = [tokens_input(list(probe)) for probe in self._probes]
+        answers = self._llm.generate(asked, params, use_tqdm=False)
+        return [
+            torch.tensor([chances[token].logprob for token, chances in zip(p[1:], a.prompt_logprobs[1:], strict=True)])
+            for p, a in zip(self._probes, answers, strict=True)
+        ]
+
+    @torch.no_grad()
+    def _by_trainer(self) -> list[Tensor]:
+        model: Any = self._model
+        found = []
+        for probe in self._probes:
+            tokens = torch.tensor([probe], device=model.device)
+            log_p = torch.log_softmax(model(input_ids=tokens[:, :-1], use_cache=False).logits.float(), -1)
+            found.append(log_p.gather(2, tokens[:, 1:, None])[0, :, 0].cpu())
+        return found
+
+
+def _distance(a: Tensor, b: Tensor) -> float:
+    """max |a - b|; where both are NaN, as with a policy that has diverged, they agree."""
+    return float(torch.where(a.isnan() & b.isnan(), 0.0, (a - b).abs()).nan_to_num(nan=float("inf")).max())
+
+
+def _pack_embeddings(engine: Any) -> None:
+    """Pack embeddings and heads again: vLLM's CPU build computes logits from a packed copy of the head's weight.
+
+    Its reload packs only layers that a weight was loaded into, and a tied head gets none of its own.
+    """
+    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+
+    for module in engine.modules():
+        if isinstance(module, VocabParallelEmbedding):
+            module.quant_method.process_weights_after_loading(module)
+
+
+@torch.no_grad()
+def _stale(engine: Any, trained: dict[str, Tensor], dtype: torch.dtype) -> list[str]:
+    """Names in `trained` whose values the modules of `engine` do not have, or do not compute with."""
+    from vllm.model_executor.layers.linear import LinearBase
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+    fused: dict[str, list[str]] = getattr(engine, "packed_modules_mapping", None) or {}
+    found = []
+    for name, module in engine.named_modules():
+        above, _, leaf = name.rpartition(".")
+        parts = [f"{above}.{part}" if above else part for part in fused.get(leaf, [leaf])]
+        for kind, present in module.named_parameters(recurse=False):
+            sources = {f"{part}.{kind}": trained.get(f"{part}.{kind}") for part in parts}
+            if any(tensor is None for tensor in sources.values()):
+                continue
+            rows = [tensor.to(present.device, dtype) for tensor in sources.values() if tensor is not None]
+            if kind == "weight" and isinstance(module, (LinearBase, ParallelLMHead)):
+                same = _computes(module, rows, dtype)
+            else:
+                same = [torch.equal(part, row) for part, row in zip(_split(present, rows), rows, strict=True)]
+            found += [source for source, equal in zip(sources, same, strict=True) if not equal]
+    return found
+
+
+def _split(present: Tensor, rows: Sequence[Tensor]) -> list[Tensor]:
+    starts = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0).tolist()
+    return [present[a:b] for a, b in pairwise(starts)]
+
+
+def _computes(module: Any, rows: Sequence[Tensor], dtype: torch.dtype) -> list[bool]:
+    """Return whether a linear layer, whose weight may be packed away, multiplies by these rows."""
+    stream = torch.Generator().manual_seed(0)
+    x = torch.randn(16, rows[0].shape[1], generator=stream).to(rows[0].device, dtype)
+    out = module.quant_method.apply(module, x, None).float()
+    rounding = 1e-4 if dtype == torch.float32 else 3e-2
+    same = []
+    for part, row in zip(_split(out.t(), rows), rows, strict=True):
+        wanted = (x.float() @ row.float().t()).t()
+        same.append(bool((part - wanted).abs().max() <= rounding * wanted.abs().max().clamp(min=1e-6)))
+    return same

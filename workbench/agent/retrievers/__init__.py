@@ -1,9 +1,16 @@
-"""Retrievers: ranked passages of a corpus, or ranked facts of a generated world."""
+"""Retrievers: ranked passages of a corpus, found by BM25, by embeddings or by a server; a lookup ends no episode."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple, Protocol
+
+from workbench.spec import InputError, RetrieverSettings
+
+FAILED = "search failed"  # what a policy reads when the retriever is down
 
 
 class Passage(NamedTuple):
@@ -23,3 +30,64 @@ class Retriever(Protocol):
 
 class RetrieverDown(ConnectionError):
     """The retriever gave no usable answer, after every retry; the message names it and says why."""
+
+
+class Lookup(NamedTuple):
+    """The passages for one query: found, empty, or failed where the retriever is down."""
+
+    passages: list[Passage]
+    status: str
+    seconds: float  # wall time of the request, of a batch its share
+
+
+class Lookups:
+    """Asks one query at a time, or many `ahead` in one request; a retriever that is down never ends an episode."""
+
+    def __init__(self, retriever: Retriever | None, top_k: int) -> None:
+        self._retriever, self._top_k = retriever, top_k
+        self._ahead: dict[str, Lookup] = {}
+
+    def __call__(self, query: str) -> Lookup:
+        """Return the answer to `query`, asked now unless it was asked ahead."""
+        return self._ahead[query] if query in self._ahead else self._ask([query])[0]
+
+    def ahead(self, queries: Sequence[str]) -> None:
+        """Ask all `queries` at once; the answers hold until the next call."""
+        distinct = list(dict.fromkeys(queries))
+        self._ahead = dict(zip(distinct, self._ask(distinct), strict=True)) if len(distinct) > 1 else {}
+
+    def _ask(self, queries: list[str]) -> list[Lookup]:
+        if self._retriever is None:  # the control without search
+            return [Lookup([], "empty", 0.0) for _ in queries]
+        began, found = time.perf_counter(), None
+        with suppress(RetrieverDown):
+            found = self._retriever.retrieve(queries, self._top_k)
+        share = (time.perf_counter() - began) / len(queries)
+        if found is None:
+            return [Lookup([], "failed", share) for _ in queries]
+        return [Lookup(passages, "found" if passages else "empty", share) for passages in found]
+
+
+def retriever_of(settings: RetrieverSettings) -> Retriever:
+    """Return the retriever that `settings` name; a server is asked once, so that a run does not begin without it.
+
+    Raises InputError for one that cannot be had.
+    """
+    if settings.kind == "http":
+        from workbench.agent.retrievers.http import HTTPRetriever
+
+        client = HTTPRetriever(str(settings.url), settings.timeout, settings.retries, settings.batch)
+        try:
+            client.retrieve(["hello"], 1)
+        except RetrieverDown as error:
+            raise InputError(
+                f"{error}; start it (sorl retriever serve --corpus FILE.jsonl) or set world.retriever.url"
+            ) from None
+        return client
+    if settings.kind == "dense":
+        from workbench.agent.retrievers.dense import Dense
+
+        return Dense(Path(str(settings.corpus)), settings.model)
+    from workbench.agent.retrievers.bm25 import BM25
+
+    return BM25(Path(str(settings.corpus)))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-from collections.abc import Iterator
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,6 @@ import numpy as np
 from workbench.spec import InputError
 from workbench.spec.files import from_json
 
-_CHUNK = 1 << 20
 _EXAMPLE = '{"id": "0", "contents": "Lima is the capital of Peru."}'
 
 
@@ -22,18 +23,41 @@ def cache_folder() -> Path:
     return Path(os.environ.get("SORL_CACHE") or Path.home() / ".cache" / "sorl")
 
 
+def cached(folder: Path, make: Callable[[Path], None]) -> Path:
+    """Return `folder`, filled by `make` on first use; two processes that race end with one whole folder."""
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=".making-", dir=folder.parent))
+    try:
+        make(unfinished)
+        os.rename(unfinished, folder)
+    except OSError:
+        if not folder.is_dir():  # no other process finished it first: the error is real
+            raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return folder
+
+
 class Corpus:
     """The passages of a JSONL file by line number; the file is memory-mapped and must not change while it is read."""
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
             raise InputError(f"no corpus file '{path}'; a corpus has lines like {_EXAMPLE}")
-        self.path = path
         if not path.stat().st_size:
             raise InputError(f"corpus '{path}' is empty; it needs lines like {_EXAMPLE}")
+        self.path = path
         with path.open("rb") as file:
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self._starts = _starts(self._bytes)  # (N + 1,) byte offsets of the lines
+        starts, at = [], 0
+        while at < len(self._bytes):
+            end = self._bytes.find(b"\n", at) + 1 or len(self._bytes)
+            if not self._bytes[at:end].isspace():
+                starts.append(at)
+            at = end
+        self._starts = np.array([*starts, at], dtype=np.int64)  # (N + 1,) byte offsets of the lines, and the end
 
     def __len__(self) -> int:
         return len(self._starts) - 1
@@ -43,7 +67,10 @@ class Corpus:
         line = self._bytes[self._starts[i] : self._starts[i + 1]]
         try:
             passage = from_json(line)
-            return str(passage["id"]), _text(passage)
+            contents = passage["contents"]
+            if not isinstance(contents, str):
+                raise TypeError(f"contents is {type(contents).__name__}, not text")
+            return str(passage["id"]), contents
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"line {i + 1} of corpus '{self.path}' is no passage ({type(error).__name__}: {error}); "
@@ -55,25 +82,4 @@ class Corpus:
 
     def digest(self) -> str:
         """Hash of the content, for whatever is cached about it."""
-        digest = hashlib.sha256()
-        for start in range(0, len(self._bytes), _CHUNK):
-            digest.update(self._bytes[start : start + _CHUNK])
-        return digest.hexdigest()[:16]
-
-
-def _text(passage: dict[str, object]) -> str:
-    contents = passage["contents"]
-    if not isinstance(contents, str):
-        raise TypeError(f"contents is {type(contents).__name__}, not text")
-    return contents
-
-
-def _starts(content: mmap.mmap) -> np.ndarray:
-    """Byte offsets of the lines that are not blank, and the end of the last one."""
-    starts, at = [], 0
-    while at < len(content):
-        end = content.find(b"\n", at) + 1 or len(content)
-        if not content[at:end].isspace():
-            starts.append(at)
-        at = end
-    return np.array([*starts, len(content)], dtype=np.int64)
+        return hashlib.sha256(self._bytes).hexdigest()[:16]

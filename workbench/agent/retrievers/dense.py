@@ -16,12 +16,13 @@ from workbench.spec import InputError
 
 Encoder = Callable[[list[str]], np.ndarray]  # (n,) texts -> (n, D) embeddings, normalised by Dense
 _BATCH = 256
+E5 = "intfloat/e5-base-v2"
 
 
 class Dense:
     """Ranks by cosine similarity; the index of a corpus and an encoder is made once and memory-mapped.
 
-    `model` names a sentence-transformers model or folder. E5 models get the prefixes that they were trained with
+    `model` is a sentence-transformers model or folder. E5 models get the prefixes that they were trained with
     (arXiv 2212.03533), as in Search-R1. `encoder` replaces the model.
     """
 
@@ -33,7 +34,13 @@ class Dense:
         encoder: Encoder | None = None,
     ) -> None:
         self.corpus = Corpus(corpus)
-        self._faiss = _faiss()
+        try:
+            import faiss
+        except ImportError:
+            raise InputError(
+                "the retriever dense needs the package faiss-cpu, which is not installed: pip install 'sorl[dense]'"
+            ) from None
+        self._faiss: Any = faiss
         self._encoder = encoder or _encoder(model)
         self._prefixes = ("query: ", "passage: ") if "e5" in Path(model).name.lower() else ("", "")
         name = hashlib.sha256(model.encode()).hexdigest()[:8]
@@ -69,16 +76,6 @@ class Dense:
         unfinished = file.with_suffix(f".{os.getpid()}.writing")
         self._faiss.write_index(index, str(unfinished))
         os.replace(unfinished, file)
-
-
-def _faiss() -> Any:
-    try:
-        import faiss
-    except ImportError:
-        raise InputError(
-            "the retriever dense needs the package faiss-cpu, which is not installed: pip install 'sorl[dense]'"
-        ) from None
-    return faiss
 
 
 def _encoder(model: str) -> Encoder:

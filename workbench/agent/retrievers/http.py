@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 import urllib3
 
@@ -42,13 +41,15 @@ class HTTPRetriever:
     def _ask(self, queries: list[str], top_k: int) -> list[list[Passage]]:
         body = json.dumps({"queries": queries, "topk": top_k, "return_scores": True}).encode()
         try:
-            answer = self._post(body)
-            found = _passages(answer, len(queries))
+            found = _passages(self._post(body), len(queries))
         except (RetrieverDown, urllib3.exceptions.HTTPError) as error:
+            reason = str(error)
+            if isinstance(error, urllib3.exceptions.MaxRetryError) and error.reason is not None:
+                reason = str(error.reason).split(">: ", 1)[-1].split("): ", 1)[-1]
             if not self._down:
-                log.warning("retriever %s is down: %s", self.url, _reason(error))
+                log.warning("retriever %s is down: %s", self.url, reason)
             self._down = True
-            raise RetrieverDown(f"retriever {self.url} is down: {_reason(error)}") from error
+            raise RetrieverDown(f"retriever {self.url} is down: {reason}") from error
         if self._down:
             log.warning("retriever %s is back", self.url)
         self._down = False
@@ -74,29 +75,22 @@ class HTTPRetriever:
 
 def _passages(answer: bytes, n: int) -> list[list[Passage]]:
     """Return the passages of an answer to `n` queries; RetrieverDown for anything that is not in the protocol."""
+    found: list[list[Passage]] = []
     try:
-        results = json.loads(answer)["result"]
-        found = [[_passage(entry, rank) for rank, entry in enumerate(result)] for result in results]
+        for result in json.loads(answer)["result"]:
+            found.append([])
+            for rank, entry in enumerate(result):  # {"document": {...}, "score": x}, or the document alone
+                document = entry.get("document", entry)
+                contents = document.get("contents")
+                if contents is None:  # corpora with title and text apart; joined as Search-R1 prepares its own
+                    contents = f'"{document["title"]}"\n{document["text"]}'
+                score = float(entry.get("score", -rank))
+                found[-1].append(Passage(str(document.get("id", rank)), str(contents), score))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RetrieverDown(f"not an answer of Search-R1's protocol ({error}): {_quoted(answer)}") from None
     if len(found) != n:
         raise RetrieverDown(f"{len(found)} results for {n} queries")
     return found
-
-
-def _passage(entry: dict[str, Any], rank: int) -> Passage:
-    """{"document": {...}, "score": x}, or the document alone as servers give it without scores."""
-    document = entry.get("document", entry)
-    contents = document.get("contents")
-    if contents is None:  # corpora with title and text apart; joined as Search-R1 prepares its own
-        contents = f'"{document["title"]}"\n{document["text"]}'
-    return Passage(str(document.get("id", rank)), str(contents), float(entry.get("score", -rank)))
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, urllib3.exceptions.MaxRetryError) and error.reason is not None:
-        return str(error.reason).split(">: ", 1)[-1].split("): ", 1)[-1]
-    return str(error)
 
 
 def _quoted(answer: bytes) -> str:

@@ -6,11 +6,21 @@ import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
 from workbench.agent.retrievers import Retriever
 from workbench.spec import InputError
 
 _LARGEST = 16 << 20  # bytes of a request
-_MOST = 1000  # passages a query
+
+
+class Request(BaseModel):
+    """What a client of Search-R1's protocol sends."""
+
+    model_config = ConfigDict(strict=True)
+    queries: list[str]
+    topk: int | None = Field(None, ge=0, le=1000)  # passages a query
+    return_scores: bool = False
 
 
 class RetrievalServer(ThreadingHTTPServer):
@@ -60,17 +70,17 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, {"detail": "POST /retrieve"})
             return
         try:
-            queries, top_k, scored = _request(json.loads(body), self.server.top_k)
-        except ValueError as error:
-            self._send(422, {"detail": str(error)})
+            request = Request.model_validate_json(body)
+        except ValidationError as error:
+            first = error.errors()[0]
+            self._send(422, {"detail": ": ".join([*map(str, first["loc"]), first["msg"]])})
             return
-        found = self.server.retriever.retrieve(queries, top_k)
-        documents = [[{"id": p.id, "contents": p.contents} for p in passages] for passages in found]
-        if not scored:
-            self._send(200, {"result": documents})
-            return
-        pairs = [zip(docs, passages, strict=True) for docs, passages in zip(documents, found, strict=True)]
-        self._send(200, {"result": [[{"document": d, "score": p.score} for d, p in pair] for pair in pairs]})
+        result: list[list[dict[str, Any]]] = []
+        for passages in self.server.retriever.retrieve(request.queries, request.topk or self.server.top_k):
+            documents = [{"id": p.id, "contents": p.contents} for p in passages]
+            scored = [{"document": d, "score": p.score} for d, p in zip(documents, passages, strict=True)]
+            result.append(scored if request.return_scores else documents)
+        self._send(200, {"result": result})
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Requests are not logged: a run makes thousands."""
@@ -82,19 +92,3 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-
-
-def _request(given: Any, top_k: int) -> tuple[list[str], int, bool]:
-    """(queries, topk, return_scores) of a request; ValueError says what is wrong with it."""
-    if not isinstance(given, dict):
-        raise ValueError('the body is an object: {"queries": ["..."], "topk": 3, "return_scores": true}')
-    queries = given.get("queries")
-    if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
-        raise ValueError("queries must be a list of strings")
-    wanted = given.get("topk") or top_k
-    if not isinstance(wanted, int) or isinstance(wanted, bool) or not 1 <= wanted <= _MOST:
-        raise ValueError(f"topk must be an integer from 1 to {_MOST}")
-    scored = given.get("return_scores", False)
-    if not isinstance(scored, bool):
-        raise ValueError("return_scores must be true or false")
-    return queries, wanted, scored

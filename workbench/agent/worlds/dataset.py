@@ -4,85 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from hashlib import sha256
 
 import numpy as np
 
-from workbench.agent.data import Item, best, choice, load, with_choices
+from workbench.agent.data import Item, load
 from workbench.agent.draws import draw
-from workbench.agent.protocol import exact_match, f1
-from workbench.agent.retrievers import Passage, Retriever
-from workbench.agent.retrievers.build import FAILED, Lookups, retriever_of
-from workbench.agent.worlds import Question, Retrieved, Split
+from workbench.agent.retrievers import FAILED, Lookups, Retriever, retriever_of
+from workbench.agent.worlds import Question, Retrieved, Split, World, held_out
 from workbench.spec import InputError, WorldSettings
 
 _ORDER = 31
 
 
-class Dataset:
+class Dataset(World):
     """The items of `world.data`; without `world.eval_data` the tenth of them whose hash says so is held out."""
 
     def __init__(
         self, settings: WorldSettings, retriever: Retriever | None = None, items: Sequence[Item] | None = None
     ) -> None:
-        self.settings = settings
-        self.max_turns = settings.max_turns
-        self.max_turn_tokens = settings.max_turn_tokens
-        if settings.top_k == 0:
-            retriever = None
-        elif retriever is None:
-            retriever = retriever_of(settings.retriever)
-        self._lookups = Lookups(retriever, settings.top_k)
+        super().__init__(settings)
+        searching = settings.top_k > 0
+        self._lookups = Lookups((retriever or retriever_of(settings.retriever)) if searching else None, settings.top_k)
         self._items = {"train": list(items), "eval": list(items)} if items is not None else _splits(settings)
-        self._asked: dict[str, Item] = {}
 
-    def questions(self, split: Split, seed: int, start: int, n: int) -> list[Question]:
-        """Questions start .. start + n - 1 of the stream (split, seed): every item once, then all in a new order."""
+    def question(self, split: Split, seed: int, index: int) -> Question:
+        """Return question `index` of the stream (split, seed): every item once, then all in a new order."""
         items = self._items[split]
-        found = []
-        for index in range(start, start + n):
-            order = _order(seed, index // len(items), len(items))
-            found.append(self._question(items[int(order[index % len(items)])], index))
-        return found
+        order = _order(seed, index // len(items), len(items))
+        return _question(items[int(order[index % len(items)])], index)
 
     def every(self) -> list[Question]:
         """Return each held-out item once, in the order of the file."""
-        return [self._question(item, index) for index, item in enumerate(self._items["eval"])]
-
-    def prompt(self, question: Question) -> str:
-        """Return the question, with its choices; the protocol is explained around it where the policy needs that."""
-        return question.text
+        return [_question(item, index) for index, item in enumerate(self._items["eval"])]
 
     def search(self, question: Question, query: str, turn: int) -> Retrieved:
         """Return the passages as Search-R1 writes them: `Doc 1(Title: ...) text`, one a line."""
         lookup = self._lookups(query)
-        text = "\n".join(_document(i, passage) for i, passage in enumerate(lookup.passages, start=1))
+        documents = []
+        for number, passage in enumerate(lookup.passages, start=1):
+            title, _, text = passage.contents.partition("\n")
+            documents.append(f"Doc {number}(Title: {title}) {text}" if text else f"Doc {number} {title}")
+        text = "\n".join(documents)
         return Retrieved(FAILED if lookup.status == "failed" else text, lookup.status, lookup.seconds)
 
     def search_ahead(self, queries: Sequence[str]) -> None:
         """Ask for `queries` in one request; the next searches for them are answered from it."""
         self._lookups.ahead(queries)
 
-    def correct(self, question: Question, answer: str) -> bool:
-        """Return whether `answer` matches a gold answer exactly, or is the right choice."""
-        if question.choices:
-            return choice(answer, question.choices) == question.gold
-        return best(exact_match, answer, question.golds) == 1.0
 
-    def score(self, question: Question, answer: str) -> float:
-        """1 or 0 for a choice; else the best exact match or F1 over the gold answers, as the settings say."""
-        if question.choices or self.settings.reward == "em":
-            return float(self.correct(question, answer))
-        return best(f1, answer, question.golds)
-
-    def _question(self, item: Item, index: int) -> Question:
-        text = with_choices(item.question, item.choices) if item.choices else item.question
-        return Question(index, text, item.answers[0], index, answers=item.answers, choices=item.choices)
-
-
-def _document(number: int, passage: Passage) -> str:
-    title, _, text = passage.contents.partition("\n")
-    return f"Doc {number}(Title: {title}) {text}" if text else f"Doc {number} {title}"
+def _question(item: Item, index: int) -> Question:
+    """Return the item as a question, its choices below it, a line each, answered by a letter."""
+    text = item.question
+    if item.choices:
+        text = "\n".join([text, *(f"{letter}. {said}" for letter, said in item.choices), "Answer with one letter."])
+    return Question(index, text, item.answers[0], index, answers=item.answers, choices=item.choices)
 
 
 def _splits(settings: WorldSettings) -> dict[str, list[Item]]:
@@ -93,8 +68,7 @@ def _splits(settings: WorldSettings) -> dict[str, list[Item]]:
         return {"train": items, "eval": load(settings.eval_data).items}
     parts: dict[str, list[Item]] = {"train": [], "eval": []}
     for item in items:
-        held_out = int.from_bytes(sha256(item.question.encode()).digest()[:8]) % 10 == 0
-        parts["eval" if held_out else "train"].append(item)
+        parts["eval" if held_out(item.question) else "train"].append(item)
     for split, found in parts.items():
         if not found:
             raise InputError(f"'{settings.data}' is too small to hold out a tenth: no question is left to {split}")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from transformers import PreTrainedTokenizerFast
+
 from workbench.agent.draws import Stream, draw, uniform
-from workbench.agent.protocol import exact_match, f1
-from workbench.agent.tokenizer import ENTITIES, RELATIONS
-from workbench.agent.worlds import Question, Split
+from workbench.agent.tokenizer import ENTITIES, RELATIONS, build_tokenizer
+from workbench.agent.worlds import Question, Split, World
 from workbench.spec import InputError, WorldSettings
 
-_FACT = 1
+_FACT, _RANK, _NOISE, _ORDER, _QUESTION, _KNOWLEDGE, _SPLIT = range(1, 8)  # keys of the draws
+_SPLITS: tuple[Split, ...] = ("train", "eval")
+_TRIES = 10_000
 
 
 @dataclass(frozen=True)
@@ -24,9 +27,6 @@ class Knowledge:
     def target(self, entity: int, relation: int) -> int:
         """Return the entity that `relation` leads to from `entity`; never `entity` itself."""
         return (entity + 1 + draw(self.seed, _FACT, entity, relation) % (self.entities - 1)) % self.entities
-
-
-_RANK, _NOISE, _ORDER = 2, 3, 4
 
 
 def ranked(
@@ -62,12 +62,7 @@ def _rotation(stream: Stream, n: int) -> list[int]:
     return [(start + i) % n for i in range(min(n, 4))]
 
 
-_QUESTION, _KNOWLEDGE, _SPLIT = 5, 6, 7
-_SPLITS: tuple[Split, ...] = ("train", "eval")
-_TRIES = 10_000
-
-
-class Facts:
+class Facts(World):
     """Multi-hop questions "who is the R2 of the R1 of E ?"; the answer is R2(R1(E)) in the episode's own facts.
 
     A question's text (E, R1, R2 ...) belongs to one split for ever: a hash of it sends one tenth to eval. Its facts
@@ -75,25 +70,19 @@ class Facts:
     are fresh, nothing can be remembered: a guess without a search is right about once in (entities - 1).
 
     Results are ranked, so reading the first one is a shortcut; it and `noise` put a ceiling on success (about 0.8 at
-    the defaults for a policy that never compares a result with its query). `retrievers.memory.ranked` has the formula.
+    the defaults for a policy that never compares a result with its query); `ranked` has the formula.
     """
 
     def __init__(self, settings: WorldSettings) -> None:
-        self.settings = settings
-        self.max_turns = settings.max_turns
-        self.max_turn_tokens = settings.max_turn_tokens
+        super().__init__(settings)
         self.entities = ENTITIES[: settings.entities]
         self.relations = RELATIONS[: settings.relations]
         self._entity = {word: i for i, word in enumerate(self.entities)}
         self._relation = {word: i for i, word in enumerate(self.relations)}
 
-    def questions(self, split: Split, seed: int, start: int, n: int) -> list[Question]:
-        """Questions start .. start + n - 1 of the stream (split, seed); each depends on its own index alone."""
-        return [self._question(split, seed, index) for index in range(start, start + n)]
-
-    def prompt(self, question: Question) -> str:
-        """The question itself: the embedded policy has learned the protocol by imitation and needs no instructions."""
-        return question.text
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """Return the word-level tokenizer of the embedded vocabulary."""
+        return build_tokenizer()
 
     def search(self, question: Question, query: str, turn: int) -> str | None:
         """Ranked facts "E R X . E2 R2 X2 ." for the query "E R"; None if it is not one entity and one relation."""
@@ -108,32 +97,24 @@ class Facts:
             f"{self.entities[e]} {self.relations[r]} {self.entities[knowledge.target(e, r)]} ." for e, r in keys
         )
 
-    def correct(self, question: Question, answer: str) -> bool:
-        """Return whether `answer` is the gold answer after normalisation."""
-        return exact_match(answer, question.gold) == 1.0
-
-    def score(self, question: Question, answer: str) -> float:
-        """Normalised exact match or F1 with the gold answer, as the settings say."""
-        return f1(answer, question.gold) if self.settings.reward == "f1" else exact_match(answer, question.gold)
-
     def knowledge(self, question: Question) -> Knowledge:
         """Return the facts of the question's episode."""
         return Knowledge(question.seed, len(self.entities), len(self.relations))
 
-    def _question(self, split: Split, seed: int, index: int) -> Question:
+    def question(self, split: Split, seed: int, index: int) -> Question:
+        """Return question `index` of the stream (split, seed)."""
         salt = _SPLITS.index(split)
         stream = Stream(_QUESTION, salt, seed, index)
         one, two, _ = self.settings.hops
         u = stream.uniform()
-        hops = 1 if u < one else 2 if u < one + two else 3
-        entity, chain = self._draw(stream, hops, split)
+        entity, chain = self._draw(stream, 1 if u < one else 2 if u < one + two else 3, split)
         facts = Knowledge((draw(_KNOWLEDGE, seed, index) & ~1) | salt, len(self.entities), len(self.relations))
         end = entity
         for relation in chain:
             end = facts.target(end, relation)
-        start = self.entities[entity]
-        words = tuple(self.relations[r] for r in chain)
-        return Question(index, _text(start, words), self.entities[end], facts.seed, start, words)
+        start, words = self.entities[entity], tuple(self.relations[r] for r in chain)
+        text = f"who is {' '.join(f'the {relation} of' for relation in reversed(words))} {start} ?"
+        return Question(index, text, self.entities[end], facts.seed, start, words)
 
     def _draw(self, stream: Stream, hops: int, split: Split) -> tuple[int, list[int]]:
         # A chain repeats no relation while there are enough: the last query then shows the position in the chain.
@@ -141,18 +122,10 @@ class Facts:
             entity = stream.below(len(self.entities))
             deck = stream.shuffled(len(self.relations))
             chain = [deck[i % len(deck)] for i in range(hops)]
-            if split_of(entity, chain) == split:
+            # A text belongs to one split for ever: the tenth of all (start, relations) whose hash says so is held out.
+            if (draw(_SPLIT, entity, *chain) % 10 == 0) == (split == "eval"):
                 return entity, chain
         raise InputError(
             f"world with {len(self.entities)} entities and {len(self.relations)} relations has no {hops}-hop question "
             f"in split {split!r}; set world.entities or world.relations higher (40 and 10 are the most)"
         )
-
-
-def split_of(entity: int, chain: list[int]) -> Split:
-    """The split that a question text belongs to: eval for the tenth of all (start, relations) whose hash says so."""
-    return "eval" if draw(_SPLIT, entity, *chain) % 10 == 0 else "train"
-
-
-def _text(start: str, chain: tuple[str, ...]) -> str:
-    return f"who is {' '.join(f'the {relation} of' for relation in reversed(chain))} {start} ?"

@@ -3,95 +3,52 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import Any
 
-import torch
-from torch import Tensor
-from transformers import PreTrainedModel
-
-from workbench.agent.engines import Engine, engine_for
+from workbench.agent.engines import Engine
 from workbench.agent.episode import Episode, collate
-from workbench.agent.wording import WORDINGS
 from workbench.agent.worlds import Question, Retrieved, World
-from workbench.learn.faults.declared import strength
-from workbench.learn.faults.hooks import Hooks
-from workbench.learn.rollouts import FAULT, generator, trainer_log_probs
-from workbench.spec import FaultSettings, RunSettings
+from workbench.learn.faults.declare import Fault, fault
+from workbench.tensors import Tensor, torch
+
+Found = str | Retrieved
 
 
-@dataclass
-class Fault(Hooks):
-    """A bug: overrides the hook in which it sits. Its random numbers are its own, so that nobody else's change."""
-
-    run: RunSettings
-    settings: FaultSettings
-    policy: PreTrainedModel
-    tokenizer: Any
-
-    @property
-    def strength(self) -> float:
-        """Its one number."""
-        return strength(self.settings)
-
-    def stream(self, *key: int) -> torch.Generator:
-        """Random numbers addressed by `key`."""
-        return generator(self.run.seed, FAULT, *key)
-
-    def some(self, n: int, *key: int) -> Tensor:
-        """Return True at the share `strength` of `n` rows, drawn at random, at least one of them, (n,) bool."""
-        chosen = torch.zeros(n, dtype=torch.bool)
-        if self.strength > 0:
-            chosen[torch.randperm(n, generator=self.stream(*key))[: max(1, round(n * self.strength))]] = True
-        return chosen
+@fault(
+    "engine",
+    "The weight sync to the sampler stops unnoticed: it keeps its old weights, and the log says that its rollouts are "
+    "fresh.",
+    "age at which the sampler's weights stop falling behind", "iterations", 1000.0, low=1.0, whole=True, lead=1,
+    caught="nothing in-process; vLLM's sync check where a sampler has a copy of its own",
+)  # fmt: skip
+def stale_weights(bug: Fault, engine: Engine, step: int) -> Engine:
+    """Sample from the weights of iteration max(at_step - 1, step - strength)."""
+    assert bug.policy is not None
+    first, age = max(bug.settings.at_step - 1, 0), int(bug.strength)
+    if step not in bug.kept and (step == first or step + age < bug.run.iterations):
+        bug.kept[step] = {name: x.detach().clone() for name, x in bug.policy.state_dict().items()}
+    if step < bug.settings.at_step:
+        return engine
+    wanted = max(first, step - age)
+    bug.kept = {at: weights for at, weights in bug.kept.items() if at >= wanted}
+    bug.copy.load_state_dict(bug.kept[wanted])
+    return bug.sampler(bug.copy)
 
 
-@dataclass
-class _Copy(Fault):
-    """A sampler with a copy of the policy of its own."""
-
-    @cached_property
-    def _model(self) -> PreTrainedModel:
-        copied: PreTrainedModel = deepcopy(self.policy)
-        return copied.requires_grad_(False)
-
-    @cached_property
-    def _engine(self) -> Engine:
-        return engine_for(self._model, self.tokenizer, self.run.engine, WORDINGS[self.run.wording])
-
-
-@dataclass
-class StaleWeights(_Copy):
-    """Samples from the weights of iteration max(at_step - 1, step - strength)."""
-
-    _weights: dict[int, dict[str, Tensor]] = field(default_factory=dict)
-
-    def engine(self, engine: Engine, step: int) -> Engine:
-        """Return the engine itself until the first sync is missed."""
-        first, age = max(self.settings.at_step - 1, 0), int(self.strength)
-        if step not in self._weights and (step == first or step + age < self.run.iterations):
-            self._weights[step] = {name: x.detach().clone() for name, x in self.policy.state_dict().items()}
-        if step < self.settings.at_step:
-            return engine
-        wanted = max(first, step - age)
-        self._weights = {at: kept for at, kept in self._weights.items() if at >= wanted}
-        self._model.load_state_dict(self._weights[wanted])
-        return self._engine
-
-
-@dataclass
-class LowPrecision(_Copy):
-    """Samples from weights rounded to `strength` bits of mantissa."""
-
-    @torch.no_grad()
-    def engine(self, engine: Engine, step: int) -> Engine:
-        """Return the engine of the rounded copy."""
-        for copied, weight in zip(self._model.parameters(), self.policy.parameters(), strict=True):
-            copied.copy_(rounded(weight, int(self.strength)))
-        return self._engine
+@fault(
+    "engine", "The sampler runs on rounded weights, such as bfloat16 or FP8, and the trainer on float32.",
+    "bits of the mantissa that the sampler's weights keep (bfloat16 7, FP8 E4M3 3)", "bits", 7.0, low=1.0, high=22.0,
+    whole=True,
+)  # fmt: skip
+def low_precision(bug: Fault, engine: Engine, step: int) -> Engine:
+    """Sample from weights rounded to `strength` bits of mantissa."""
+    assert bug.policy is not None
+    with torch.no_grad():
+        for copied, weight in zip(bug.copy.parameters(), bug.policy.parameters(), strict=True):
+            copied.copy_(rounded(weight, int(bug.strength)))
+    return bug.sampler(bug.copy)
 
 
 def rounded(x: Tensor, bits: int) -> Tensor:
@@ -101,201 +58,171 @@ def rounded(x: Tensor, bits: int) -> Tensor:
     return torch.ldexp((mantissa * scale).round() / scale, exponent)
 
 
-@dataclass
-class Temperature(Fault):
-    """Samples at `strength` times the temperature that the trainer computes log-probs at."""
-
-    @cached_property
-    def _engine(self) -> Engine:
-        hot = self.run.engine.model_copy(update={"temperature": self.run.engine.temperature * self.strength})
-        return engine_for(self.policy, self.tokenizer, hot, WORDINGS[self.run.wording])
-
-    def engine(self, engine: Engine, step: int) -> Engine:
-        """Return the engine of the other temperature."""
-        return self._engine
+@fault(
+    "engine",
+    "The sampler draws at another temperature than the trainer computes log-probs at, and reports the log-probs of "
+    "what it drew from.",
+    "factor on engine.temperature in the sampler", "times", 1.5, low=0.01,
+)  # fmt: skip
+def temperature(bug: Fault, engine: Engine, step: int) -> Engine:
+    """Sample at `strength` times the temperature that the trainer computes log-probs at."""
+    return bug.sampler(bug.policy, bug.strength)
 
 
-@dataclass
-class TemperatureHidden(Temperature):
-    """The same, with log-probs reported at the temperature that was configured."""
+@fault(
+    "engine",
+    "The sampler draws at another temperature and reports log-probs from before the temperature (vLLM's raw "
+    "log-probs): the two sides agree about tokens that were drawn from something else.",
+    "factor on engine.temperature in the sampler", "times", 1.5, low=0.01,
+)  # fmt: skip
+def temperature_hidden(bug: Fault, engine: Engine, step: int) -> Engine:
+    """Sample as `temperature` does, and report log-probs at the temperature that was configured."""
+    return _Reporting(bug, bug.sampler(bug.policy, bug.strength))
 
-    def engine(self, engine: Engine, step: int) -> Engine:
-        """Return the engine of the other temperature, which reports as if it had the right one."""
-        return _Reporting(self, super().engine(engine, step))
 
-
-@dataclass
 class _Reporting:
-    fault: Fault
-    engine: Engine
+    def __init__(self, bug: Fault, engine: Engine) -> None:
+        self._bug, self._engine = bug, engine
 
     def rollout(
-        self,
-        world: World,
-        questions: Sequence[Question],
-        groups: Sequence[int],
-        generator: torch.Generator,
-        greedy: bool = False,
+        self, world: World, questions: list[Question], groups: list[int], generator: Any, greedy: bool = False
     ) -> list[Episode]:
         """Return the engine's episodes with the log-probs of the configured temperature."""
-        episodes = self.engine.rollout(world, questions, groups, generator, greedy)
-        batch = collate(episodes, self.fault.tokenizer.pad_token_id)
+        from workbench.learn.rollouts import trainer_log_probs
+
+        episodes = self._engine.rollout(world, questions, groups, generator, greedy)
+        batch = collate(episodes, self._bug.tokenizer.pad_token_id)
         # In float64: by the trainer's own arithmetic they would agree to the last bit, as two programs never do.
-        exact: Any = deepcopy(self.fault.policy)
-        found = trainer_log_probs(exact.double(), batch, self.fault.run.engine.temperature)
+        exact: Any = deepcopy(self._bug.policy)
+        found = trainer_log_probs(exact.double(), batch, self._bug.run.engine.temperature)
         return [replace(e, log_prob=row[: len(e.tokens)].tolist()) for e, row in zip(episodes, found, strict=True)]
 
 
-Found = str | Retrieved | None
-
-
 class Through:
-    """A world that does everything as `inner` does."""
+    """A world that does everything as `inner` does, but for what is set on it."""
 
-    def __init__(self, inner: World) -> None:
+    def __init__(self, inner: World, **changed: Any) -> None:
         self._inner = inner
+        vars(self).update(changed)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
 
-class _Retriever(Through):
-    """A world whose searches go through `change`, all or those of one turn, and each with a probability."""
+def _searching(bug: Fault, world: World, step: int, share: float, change: Any) -> Any:
+    """Return the world with `change(found, hit)` on what a search finds; `hit` at random, in the turn concerned."""
+    stream = bug.stream(step)
 
-    def __init__(self, inner: World, fault: _RetrieverFault, step: int) -> None:
-        super().__init__(inner)
-        self._fault, self._stream = fault, fault.stream(step)
-
-    def search(self, question: Question, query: str, turn: int) -> Found:
-        """Return what the broken retriever returns; a query that the world cannot read stays unread."""
-        found = self._inner.search(question, query, turn)
-        if found is None:
+    def search(question: Question, query: str, turn: int) -> Found | None:
+        found = world.search(question, query, turn)
+        if found is None:  # a query that the world cannot read stays unread
             return None
-        wanted = self._fault.settings.turn
-        hit = float(torch.rand(1, generator=self._stream)) < self._fault.share
-        return self._fault.change(found, hit and wanted in (None, turn))
+        hit = float(torch.rand(1, generator=stream)) < share
+        return change(found, hit and bug.settings.turn in (None, turn))
+
+    return Through(world, search=search)
 
 
-@dataclass
-class _RetrieverFault(Fault):
-    @property
-    def share(self) -> float:
-        """Probability that a search is concerned."""
-        return self.strength
+@fault(
+    "world", "The retriever finds nothing: an index that is gone, a filter that fits nothing.",
+    "share of the searches", "fraction", 1.0, high=1.0, turn=True,
+)  # fmt: skip
+def retriever_empty(bug: Fault, world: World, step: int) -> World:
+    """Find nothing."""
 
-    def world(self, world: World, step: int) -> World:
-        """Return the world with the broken retriever."""
-        return _Retriever(world, self, step)
-
-    def change(self, found: str | Retrieved, hit: bool) -> str | Retrieved:
-        """Return what comes back for a search; `hit` says whether the fault concerns it."""
-        raise NotImplementedError
-
-
-@dataclass
-class RetrieverEmpty(_RetrieverFault):
-    """Finds nothing."""
-
-    def change(self, found: str | Retrieved, hit: bool) -> str | Retrieved:
-        """Nothing."""
+    def change(found: Found, hit: bool) -> Found:
         if not hit:
             return found
         return Retrieved("", "empty", found.seconds) if isinstance(found, Retrieved) else ""
 
+    return _searching(bug, world, step, bug.strength, change)
 
-@dataclass
-class RetrieverSlow(_RetrieverFault):
-    """Answers `strength` seconds late."""
 
-    @property
-    def share(self) -> float:
-        """Every search."""
-        return 1.0
+@fault(
+    "world", "The retriever answers slowly: an overloaded server. The numbers stay right.",
+    "wall time added to each search", "s", 0.01, turn=True,
+)  # fmt: skip
+def retriever_slow(bug: Fault, world: World, step: int) -> World:
+    """Answer every search `strength` seconds late."""
 
-    def change(self, found: str | Retrieved, hit: bool) -> str | Retrieved:
-        """Return what was found, later."""
+    def change(found: Found, hit: bool) -> Found:
         if not hit:
             return found
-        time.sleep(self.strength)
-        return found._replace(seconds=found.seconds + self.strength) if isinstance(found, Retrieved) else found
+        time.sleep(bug.strength)
+        return found._replace(seconds=found.seconds + bug.strength) if isinstance(found, Retrieved) else found
+
+    return _searching(bug, world, step, 1.0, change)
 
 
-@dataclass
-class RetrieverJunk(_RetrieverFault):
-    """Returns what the last search for something else should have got."""
+@fault(
+    "world", "The retriever returns the passages of another query: results out of step with their requests.",
+    "share of the searches", "fraction", 1.0, high=1.0, turn=True,
+)  # fmt: skip
+def retriever_junk(bug: Fault, world: World, step: int) -> World:
+    """Return what the last search for something else should have got; the first search gets its own."""
 
-    _last: str | None = None
-    _other: str | None = None  # the last passages that are not `_last`
-
-    def change(self, found: str | Retrieved, hit: bool) -> str | Retrieved:
-        """Return the passages of another query; the first query gets its own."""
+    def change(found: Found, hit: bool) -> Found:
         own = found.text if isinstance(found, Retrieved) else found
-        if own != self._last:
-            self._last, self._other = own, self._last
-        text = own if self._other is None or not hit else self._other
+        if own != bug.kept.get("last"):
+            bug.kept = {"last": own, "other": bug.kept.get("last")}
+        text = bug.kept["other"] if hit and bug.kept["other"] is not None else own
         return found._replace(text=text) if isinstance(found, Retrieved) else text
 
-
-@dataclass
-class Truncated(Fault):
-    """Ends episodes after `strength` turns."""
-
-    def world(self, world: World, step: int) -> World:
-        """Return the world with fewer turns."""
-        cut: Any = Through(world)
-        cut.max_turns = min(world.max_turns, int(self.strength))
-        return cut
+    return _searching(bug, world, step, bug.strength, change)
 
 
-@dataclass
-class TurnCut(Fault):
-    """Ends turns after `strength` tokens."""
-
-    def world(self, world: World, step: int) -> World:
-        """Return the world with shorter turns."""
-        cut: Any = Through(world)
-        cut.max_turn_tokens = min(world.max_turn_tokens, int(self.strength))
-        return cut
+@fault(
+    "world", "The budget of turns is cut, and episodes end before they can answer.",
+    "turns that an episode may have", "turns", 2.0, low=1.0, whole=True,
+)  # fmt: skip
+def truncated(bug: Fault, world: World, step: int) -> Any:
+    """End episodes after `strength` turns."""
+    return Through(world, max_turns=min(world.max_turns, int(bug.strength)))
 
 
-@dataclass
-class RewardFormat(Fault):
+@fault(
+    "world", "The budget of tokens of a turn is cut, and actions end before their closing tag.",
+    "tokens that a turn may have", "tokens", 5.0, low=1.0, whole=True,
+)  # fmt: skip
+def turn_cut(bug: Fault, world: World, step: int) -> Any:
+    """End turns after `strength` tokens."""
+    return Through(world, max_turn_tokens=min(world.max_turn_tokens, int(bug.strength)))
+
+
+@fault(
+    "episodes", "The reward pays for the format: an answer after valid turns, whatever it says.",
+    "weight of the format in the reward, of which the rest is the right one", "fraction", 1.0, high=1.0,
+)  # fmt: skip
+def reward_format(bug: Fault, episodes: list[Episode], step: int) -> list[Episode]:
     """R' = (1 - s) R + s 1[it answered, and every turn was valid]."""
-
-    def episodes(self, episodes: list[Episode], step: int) -> list[Episode]:
-        """Return the episodes with that reward."""
-
-        def paid(e: Episode) -> float:
-            formed = e.answer is not None and e.valid_turns == e.turns
-            return (1 - self.strength) * e.reward + self.strength * formed
-
-        return [replace(e, reward=paid(e)) for e in episodes]
+    s, formed = bug.strength, [e.answer is not None and e.valid_turns == e.turns for e in episodes]
+    return [replace(e, reward=(1 - s) * e.reward + s * good) for e, good in zip(episodes, formed, strict=True)]
 
 
-@dataclass
-class RewardNoise(Fault):
+@fault(
+    "episodes", "The reward is noisy: a judge that is wrong at random.",
+    "probability that a reward R becomes 1 - R", "fraction", 0.3, high=1.0,
+)  # fmt: skip
+def reward_noise(bug: Fault, episodes: list[Episode], step: int) -> list[Episode]:
     """R' = 1 - R with probability s."""
-
-    def episodes(self, episodes: list[Episode], step: int) -> list[Episode]:
-        """Return the episodes with that reward."""
-        wrong = torch.rand(len(episodes), generator=self.stream(step, episodes[0].question_id)) < self.strength
-        return [replace(e, reward=1 - e.reward) if w else e for e, w in zip(episodes, wrong.tolist(), strict=True)]
+    wrong = torch.rand(len(episodes), generator=bug.stream(step, episodes[0].question_id)) < bug.strength
+    return [replace(e, reward=1 - e.reward) if w else e for e, w in zip(episodes, wrong.tolist(), strict=True)]
 
 
-@dataclass
-class RewardInverted(Fault):
+@fault(
+    "episodes", "The reward has the wrong sign: a loss handed over as a score.",
+    "factor on the reward, besides the wrong sign", "times", 1.0,
+)  # fmt: skip
+def reward_inverted(bug: Fault, episodes: list[Episode], step: int) -> list[Episode]:
     """R' = -s R."""
-
-    def episodes(self, episodes: list[Episode], step: int) -> list[Episode]:
-        """Return the episodes with that reward."""
-        return [replace(e, reward=-self.strength * e.reward) for e in episodes]
+    return [replace(e, reward=-bug.strength * e.reward) for e in episodes]
 
 
-@dataclass
-class RewardShifted(Fault):
+@fault(
+    "episodes", "The rewards come back in another order than the trajectories: each has that of a row before it.",
+    "rows by which they are off", "rows", 1.0, low=1.0, whole=True,
+)  # fmt: skip
+def reward_shifted(bug: Fault, episodes: list[Episode], step: int) -> list[Episode]:
     """R'_i = R_{i - s}, around the end of the rollout."""
-
-    def episodes(self, episodes: list[Episode], step: int) -> list[Episode]:
-        """Return the episodes with that reward."""
-        rows = int(self.strength)
-        return [replace(e, reward=episodes[(i - rows) % len(episodes)].reward) for i, e in enumerate(episodes)]
+    rows = int(bug.strength)
+    return [replace(e, reward=episodes[(i - rows) % len(episodes)].reward) for i, e in enumerate(episodes)]

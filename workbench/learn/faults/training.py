@@ -3,230 +3,198 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
-
-import torch
-from torch import Tensor
-from transformers import PreTrainedModel
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from workbench.agent.episode import Episode
 from workbench.batch import Batch, turn_ids
-from workbench.learn import networks
-from workbench.learn.faults.sampling import Fault
-from workbench.learn.rollouts import Rollout
-from workbench.spec import LearnSettings, OptimizerSettings
+from workbench.learn.faults.declare import Fault, fault
+from workbench.spec import LearnSettings
+from workbench.tensors import Tensor, torch
+
+if TYPE_CHECKING:
+    from workbench.learn.rollouts import Rollout
+
+_SHARE = ("share of the trajectories", "fraction")
 
 
-@dataclass
-class Retokenised(Fault):
-    """One token of a turn, in a share of the trajectories, is another one than was sampled."""
-
-    def episodes(self, episodes: list[Episode], step: int) -> list[Episode]:
-        """Return the episodes as they came back; the sampler's log-probs are those of what it sampled."""
-        stream = self.stream(step, episodes[0].question_id)
-        chosen = self.some(len(episodes), step, episodes[0].question_id, 1).tolist()
-        vocabulary = len(self.tokenizer)
-        found = []
-        for episode, wrong in zip(episodes, chosen, strict=True):
-            at = self._place(episode, stream) if wrong else None
-            if at is not None:
-                tokens = list(episode.tokens)
-                tokens[at] = (tokens[at] + 1 + _below(vocabulary - 1, stream)) % vocabulary
-                episode = replace(episode, tokens=tokens)
-            found.append(episode)
-        return found
-
-    def _place(self, episode: Episode, stream: torch.Generator) -> int | None:
-        """Return a token of the turn that is concerned, of any turn unless one is named; None where it has none."""
+@fault(
+    "episodes",
+    "A turn is decoded and encoded again on its way to the trainer: one of its tokens comes back as another.",
+    *_SHARE, 0.25, high=1.0, turn=True, caught="guard_token_identity",
+)  # fmt: skip
+def retokenised(bug: Fault, episodes: list[Episode], step: int) -> list[Episode]:
+    """Replace a token of one turn, any unless one is named; the sampler's log-probs stay those of what it sampled."""
+    stream = bug.stream(step, episodes[0].question_id)
+    chosen = bug.some(len(episodes), step, episodes[0].question_id, 1).tolist()
+    vocabulary, found = len(bug.tokenizer), []
+    for episode, wrong in zip(episodes, chosen, strict=True):
+        found.append(episode)
+        if not wrong:
+            continue
         sizes = [len(stretch) for stretch in episode.stretches]
-        turns = [self.settings.turn] if self.settings.turn else [1 + _below(episode.turns, stream)]
-        first = sum(sizes[: 2 * turns[0] - 1])
-        return first + _below(sizes[2 * turns[0] - 1], stream) if turns[0] <= episode.turns else None
-
-
-@dataclass
-class BatchReused(Fault):
-    """Each batch is trained on `strength` times again before the next one."""
-
-    _last: Rollout | None = None
-
-    def take(self, rollout: Rollout, step: int) -> Rollout:
-        """Return the batch of the step before, or the one whose turn it is."""
-        again = (step - self.settings.at_step) % (int(self.strength) + 1) != int(self.strength)
-        if step >= self.settings.at_step and again and self._last is not None:
-            return self._last
-        self._last = rollout
-        return rollout
-
-
-@dataclass
-class CorruptLogProb(Fault):
-    """One token of the batch has an old log-prob that is `strength` nats too low."""
-
-    def estimate(self, batch: Batch, step: int) -> Batch:
-        """Return the batch with that token, in the turn that is concerned; unchanged where no trajectory has it."""
-        where = batch.turn == self.settings.turn if self.settings.turn else batch.mask
-        places = where.nonzero()
-        if not len(places):
-            return batch
-        row, at = places[_below(len(places), self.stream(step))]
-        old = batch.log_prob_old.clone()
-        old[row, at] -= self.strength
-        return replace(batch, log_prob_old=old)
-
-
-@dataclass
-class WrongGroups(Fault):
-    """g'_i = g_{i - s}, around the end of the batch."""
-
-    def estimate(self, batch: Batch, step: int) -> Batch:
-        """Return the batch with the groups of other rows."""
-        return replace(batch, group=batch.group.roll(int(self.strength)))
+        turn = bug.settings.turn or 1 + _below(episode.turns, stream)
+        if turn <= episode.turns:
+            at = sum(sizes[: 2 * turn - 1]) + _below(sizes[2 * turn - 1], stream)
+            tokens = list(episode.tokens)
+            tokens[at] = (tokens[at] + 1 + _below(vocabulary - 1, stream)) % vocabulary
+            found[-1] = replace(episode, tokens=tokens)
+    return found
 
 
 def _below(n: int, stream: torch.Generator) -> int:
     return int(torch.randint(n, (1,), generator=stream))
 
 
-@dataclass
-class _Leak(Fault):
-    """Adds tokens to the loss mask in a share of the trajectories."""
-
-    def batch(self, batch: Batch, step: int) -> Batch:
-        """Return the batch with the wider mask."""
-        rows = self.some(len(batch.tokens), step)[:, None]
-        return replace(batch, mask=batch.mask | (rows & self.leaking(batch)), turn_id=None)
-
-    def leaking(self, batch: Batch) -> Tensor:
-        """Return the tokens that leak, (B, T) bool."""
-        raise NotImplementedError
-
-
-@dataclass
-class ObservationLeak(_Leak):
-    """What the world wrote, after any turn or after one."""
-
-    def leaking(self, batch: Batch) -> Tensor:
-        """Tokens of the response that the policy did not write."""
-        observed = batch.response & ~batch.mask
-        if self.settings.turn is None:
-            return observed
-        return observed & (turn_ids(batch.mask).cummax(1).values == self.settings.turn)
+@fault(
+    "take", "The loader hands out the batch of the step before once more, and the one whose turn it is is lost.",
+    "times that a batch is trained on again before the next one", "steps", 1.0, low=1.0, whole=True, lead=1,
+    caught="guard_stuck_batch",
+)  # fmt: skip
+def batch_reused(bug: Fault, rollout: Rollout, step: int) -> Rollout:
+    """Train on each batch `strength` times again before the next one."""
+    again = (step - bug.settings.at_step) % (int(bug.strength) + 1) != int(bug.strength)
+    if step < bug.settings.at_step or not again:
+        bug.kept["last"] = rollout
+    return bug.kept.setdefault("last", rollout)
 
 
-@dataclass
-class PromptLeak(_Leak):
-    """The prompt, but for its first token, which nothing predicts."""
-
-    def leaking(self, batch: Batch) -> Tensor:
-        """Tokens before the response."""
-        before = inside(batch) & ~batch.response & ~batch.mask
-        before[:, 0] = False
-        return before
-
-
-@dataclass
-class PaddingLeak(_Leak):
-    """Padding."""
-
-    def leaking(self, batch: Batch) -> Tensor:
-        """Positions beyond a row's tokens."""
-        return ~inside(batch)
+@fault(
+    "learn", "Rollouts pile up: the sampler runs ahead of the trainer, and the queue between them grows.",
+    "rollouts by which the queue grows, one an iteration", "rollouts", 8.0, low=1.0, whole=True,
+)  # fmt: skip
+def staleness(bug: Fault, learn: LearnSettings, step: int) -> LearnSettings:
+    """Let the queue grow by one rollout an iteration, up to `strength` more; it stays as long after the fault's end."""
+    more = min(int(bug.strength), step - bug.settings.at_step + 1)
+    return learn.model_copy(update={"staleness": learn.staleness + more})
 
 
-@dataclass
-class TurnShift(Fault):
-    """m'_t = m_{t - s}, for every turn or for one."""
-
-    def batch(self, batch: Batch, step: int) -> Batch:
-        """Return the batch with turns that are off by `strength` tokens."""
-        turn, s = turn_ids(batch.mask), int(self.strength)
-        moving = batch.mask if self.settings.turn is None else turn == self.settings.turn
-        moved = torch.zeros_like(moving)
-        moved[:, s:] = moving[:, :-s]
-        return replace(batch, mask=(batch.mask & ~moving) | (moved & inside(batch)), turn_id=None)
+def _leaking(bug: Fault, batch: Batch, step: int, tokens: Tensor) -> Batch:
+    """Return the batch with `tokens` (B, T) in the loss mask of a share of the trajectories."""
+    rows = bug.some(len(batch.tokens), step)[:, None]
+    return replace(batch, mask=batch.mask | (rows & tokens), turn_id=None)
 
 
-def inside(batch: Batch) -> Tensor:
+def _inside(batch: Batch) -> Tensor:
     """Return True where a row has a token, (B, T)."""
     return torch.arange(batch.tokens.shape[1]) < batch.length[:, None]
 
 
-@dataclass
-class Staleness(Fault):
-    """The queue grows by one rollout an iteration, until it holds `strength` more than it should.
+@fault(
+    "batch", "The loss mask lets observations through: the agent is trained on what the world wrote.",
+    *_SHARE, 1.0, high=1.0, turn=True, caught="guard_token_identity",
+)  # fmt: skip
+def observation_leak(bug: Fault, batch: Batch, step: int) -> Batch:
+    """Train on what the world wrote, after any turn or after one."""
+    observed = batch.response & ~batch.mask
+    if bug.settings.turn is not None:
+        observed = observed & (turn_ids(batch.mask).cummax(1).values == bug.settings.turn)
+    return _leaking(bug, batch, step, observed)
 
-    It never shrinks: after the fault's end it is as long as it was.
-    """
 
-    def learn(self, settings: LearnSettings, step: int) -> LearnSettings:
-        """Return the longer queue."""
-        more = min(int(self.strength), step - self.settings.at_step + 1)
-        return _with(settings, staleness=settings.staleness + more)
+@fault(
+    "batch", "The loss mask lets the prompt through.", *_SHARE, 1.0, high=1.0, caught="guard_token_identity"
+)  # fmt: skip
+def prompt_leak(bug: Fault, batch: Batch, step: int) -> Batch:
+    """Train on the prompt, but for its first token, which nothing predicts."""
+    before = _inside(batch) & ~batch.response & ~batch.mask
+    before[:, 0] = False
+    return _leaking(bug, batch, step, before)
 
 
-@dataclass
-class LearningRate(Fault):
+@fault("batch", "The loss mask lets padding through.", *_SHARE, 1.0, high=1.0, caught="guard_token_identity")
+def padding_leak(bug: Fault, batch: Batch, step: int) -> Batch:
+    """Train on positions beyond a row's tokens."""
+    return _leaking(bug, batch, step, ~_inside(batch))
+
+
+@fault(
+    "batch", "The loss mask is off by one: turns lose their first tokens and gain those after their last.",
+    "tokens by which turns are shifted", "tokens", 1.0, low=1.0, whole=True, turn=True, caught="guard_token_identity",
+)  # fmt: skip
+def turn_shift(bug: Fault, batch: Batch, step: int) -> Batch:
+    """m'_t = m_{t - s}, for every turn or for one."""
+    turn, s = turn_ids(batch.mask), int(bug.strength)
+    moving = batch.mask if bug.settings.turn is None else turn == bug.settings.turn
+    moved = torch.zeros_like(moving)
+    moved[:, s:] = moving[:, :-s]
+    return replace(batch, mask=(batch.mask & ~moving) | (moved & _inside(batch)), turn_id=None)
+
+
+@fault(
+    "estimate",
+    "The old log-prob of one token of a step is stale or corrupt, and its ratio is out of proportion.",
+    "what is taken off the old log-prob", "nats", 8.0, low=-1000.0, turn=True, caught="guard_first_ratio",
+)  # fmt: skip
+def corrupt_log_prob(bug: Fault, batch: Batch, step: int) -> Batch:
+    """Lower the old log-prob of one token, in the turn concerned; change nothing where no trajectory has that turn."""
+    places = (batch.turn == bug.settings.turn if bug.settings.turn else batch.mask).nonzero()
+    if not len(places):
+        return batch
+    row, at = places[_below(len(places), bug.stream(step))]
+    old = batch.log_prob_old.clone()
+    old[row, at] -= bug.strength
+    return replace(batch, log_prob_old=old)
+
+
+@fault(
+    "estimate", "Advantages are normalised across the wrong groups: the group of a row is taken from another row.",
+    "rows by which groups are off", "rows", 4.0, low=1.0, whole=True, needs="groups",
+)  # fmt: skip
+def wrong_groups(bug: Fault, batch: Batch, step: int) -> Batch:
+    """g'_i = g_{i - s}, around the end of the batch."""
+    return replace(batch, group=batch.group.roll(int(bug.strength)))
+
+
+def _scaled(learn: LearnSettings, network: str, name: str, factor: float) -> LearnSettings:
+    """Return the settings with a number of the optimizer of policy or critic multiplied by `factor`."""
+    own = getattr(learn, network)
+    return learn.model_copy(update={network: own.model_copy(update={name: getattr(own, name) * factor})})
+
+
+@fault("learn", "The schedule multiplies the policy's learning rate.", "factor", "times", 10.0)
+def learning_rate(bug: Fault, learn: LearnSettings, step: int) -> LearnSettings:
     """lr' = s lr."""
-
-    def learn(self, settings: LearnSettings, step: int) -> LearnSettings:
-        """Return the other learning rate of the policy."""
-        return _with(settings, policy=_scaled(settings.policy, "lr", self.strength))
+    return _scaled(learn, "policy", "lr", bug.strength)
 
 
-@dataclass
-class ClippingOff(Fault):
-    """Gradients are clipped to `strength` times the norm that was configured."""
+@fault(
+    "learn", "Gradient clipping is configured and not applied.",
+    "norm to which gradients are still clipped, in multiples of learn.policy.max_grad_norm", "times", 1e9, low=1.0,
+    needs="clipping",
+)  # fmt: skip
+def clipping_off(bug: Fault, learn: LearnSettings, step: int) -> LearnSettings:
+    """Clip gradients to `strength` times the norm that was configured."""
+    return _scaled(learn, "policy", "max_grad_norm", bug.strength)
 
-    def learn(self, settings: LearnSettings, step: int) -> LearnSettings:
-        """Return the other norm."""
-        return _with(settings, policy=_scaled(settings.policy, "max_grad_norm", self.strength))
 
-
-@dataclass
-class CriticDiverges(Fault):
+@fault(
+    "learn", "The critic's learning rate is far too high: its values run away and soon say nothing of a state.",
+    "factor on learn.critic.lr", "times", 300.0, needs="critic",
+)  # fmt: skip
+def critic_diverges(bug: Fault, learn: LearnSettings, step: int) -> LearnSettings:
     """lr' = s lr of the critic."""
-
-    def learn(self, settings: LearnSettings, step: int) -> LearnSettings:
-        """Return the other learning rate of the critic."""
-        return _with(settings, critic=_scaled(settings.critic, "lr", self.strength))
+    return _scaled(learn, "critic", "lr", bug.strength)
 
 
-@dataclass
-class EntropyBonus(Fault):
-    """The entropy bonus has another coefficient."""
-
-    def learn(self, settings: LearnSettings, step: int) -> LearnSettings:
-        """Return the other coefficient."""
-        return _with(settings, entropy_coef=self.strength)
+@fault("learn", "The entropy bonus is too high.", "learn.entropy_coef in effect", "", 0.3)
+def entropy_bonus(bug: Fault, learn: LearnSettings, step: int) -> LearnSettings:
+    """Give the entropy bonus another coefficient."""
+    return learn.model_copy(update={"entropy_coef": bug.strength})
 
 
-@dataclass
-class ReferenceWrong(Fault):
+@fault(
+    "reference", "The reference of the KL term is not the warm start but an earlier checkpoint of it.",
+    "way back from the warm start to the untrained network", "fraction", 0.3, high=1.0, needs="reference",
+)  # fmt: skip
+def reference_wrong(bug: Fault, model: Any, step: int) -> Any:
     """theta' = (1 - s) theta_ref + s theta_0, theta_0 the untrained network that the warm start began from."""
+    from workbench.learn import networks
 
-    @cached_property
-    def _origin(self) -> PreTrainedModel:
-        return networks.create(self.run.policy, self.tokenizer, self.run.warmstart.seed)
-
-    _made: PreTrainedModel | None = None
-
-    @torch.no_grad()
-    def reference(self, model: PreTrainedModel, step: int) -> PreTrainedModel:
-        """Return the earlier checkpoint, made once."""
-        if self._made is None:
-            copied: PreTrainedModel = deepcopy(model)
-            for weight, origin in zip(copied.parameters(), self._origin.parameters(), strict=True):
-                weight.lerp_(origin.to(weight.device), self.strength)
-            self._made = copied
-        return self._made
-
-
-def _with(settings: LearnSettings, **changes: Any) -> LearnSettings:
-    return settings.model_copy(update=changes)
-
-
-def _scaled(settings: OptimizerSettings, name: str, factor: float) -> OptimizerSettings:
-    return settings.model_copy(update={name: getattr(settings, name) * factor})
+    if "reference" not in bug.kept:
+        copied, origin = deepcopy(model), networks.create(bug.run.policy, bug.tokenizer, bug.run.warmstart.seed)
+        with torch.no_grad():
+            for weight, untrained in zip(copied.parameters(), origin.parameters(), strict=True):
+                weight.lerp_(untrained.to(weight.device), bug.strength)
+        bug.kept["reference"] = copied
+    return bug.kept["reference"]

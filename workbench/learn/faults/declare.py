@@ -1,0 +1,190 @@
+"""A fault is one decorated function: the bug that it stands for, its strength, the runs that it can affect, the change.
+
+Nothing heavy is imported here or by the functions' modules: `sorl plan` checks a grid's faults with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from workbench.agent.draws import FAULT, generator
+from workbench.agent.engines import Engine, engine_for
+from workbench.objective import Algorithm
+from workbench.spec import FaultSettings, InputError, RunSettings, nearest
+from workbench.tensors import Tensor, torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+T = TypeVar("T")
+# Where the trainer calls: what a function of each hook gets, may change and returns. `step` is the iteration of the
+# call; that of "batch" is the iteration that trains on it.
+HOOKS = {
+    "learn": "LearnSettings that the step is carried out with",
+    "engine": "the Engine that samples rollouts; held-out evaluation has its own",
+    "world": "the World that rollouts are sampled in; held-out evaluation has its own",
+    "episodes": "list[Episode] that the sampler hands over",
+    "take": "the Rollout that comes out of the queue",
+    "batch": "Batch of the episodes, before anything is computed from them",
+    "estimate": "Batch that advantages are estimated from, with log-probs; its groups are only used for that",
+    "reference": "the frozen reference of the KL term",
+}
+NEEDS = {
+    "": "every algorithm",
+    "critic": "algorithms with a critic",
+    "groups": "algorithms that compare inside prompt groups",
+    "clipping": "every algorithm, with learn.policy.max_grad_norm",
+    "reference": "every algorithm, with a KL term to the reference",
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of fault. `strength` says what its number is, in which unit, and `default` what it is unless set."""
+
+    name: str
+    change: Callable[[Fault, Any, int], Any]
+    hook: str  # of `HOOKS`
+    bug: str  # the bug that it stands for, in a sentence
+    strength: str
+    unit: str
+    default: float
+    low: float = 0.0  # least strength allowed
+    high: float = float("inf")
+    whole: bool = False  # the strength is a whole number
+    turn: bool = False  # it can be confined to one turn
+    needs: Literal["", "critic", "groups", "clipping", "reference"] = ""
+    lead: int = 0  # iterations before `at_step` from which on it has to look at what it will misuse
+    caught: str = ""  # what in the trainer catches it without looking for it
+
+    @property
+    def concerns(self) -> str:
+        """The runs that it can affect, in words."""
+        return NEEDS[self.needs]
+
+
+FAULTS: dict[str, Kind] = {}
+Change = TypeVar("Change", bound=Callable[..., Any])
+
+
+def fault(hook: str, bug: str, strength: str, unit: str, default: float, **options: Any) -> Callable[[Change], Change]:
+    """Register the function below as a fault of its name; the arguments are the fields of `Kind`."""
+
+    def register(change: Change) -> Change:
+        FAULTS[change.__name__] = Kind(change.__name__, change, hook, bug, strength, unit, default, **options)
+        return change
+
+    return register
+
+
+@dataclass
+class Fault:
+    """The fault of a run, called at every hook of the trainer; without `[fault]` it changes nothing.
+
+    Its random numbers are its own, so the rest of the run draws what it draws without the fault.
+    """
+
+    run: RunSettings
+    policy: PreTrainedModel | None = None
+    tokenizer: Any = None
+    kept: dict[Any, Any] = field(default_factory=dict)  # what a fault remembers between calls
+
+    def __call__(self, hook: str, value: T, step: int) -> T:
+        """Return `value`, changed if the fault sits in this hook and acts in iteration `step`."""
+        if self.run.fault is None:
+            return value
+        found, end = FAULTS[self.run.fault.kind], self.run.fault.until_step
+        acts = step >= self.run.fault.at_step - found.lead and (end is None or step < end)
+        return found.change(self, value, step) if acts and hook == found.hook else value
+
+    @property
+    def settings(self) -> FaultSettings:
+        """Table [fault] of the run."""
+        assert self.run.fault is not None
+        return self.run.fault
+
+    @property
+    def strength(self) -> float:
+        """Its one number."""
+        return strength(self.settings)
+
+    def stream(self, *key: int) -> torch.Generator:
+        """Random numbers addressed by `key`."""
+        return generator(self.run.seed, FAULT, *key)
+
+    def some(self, n: int, *key: int) -> Tensor:
+        """Return True at the share `strength` of `n` rows, drawn at random, at least one of them, (n,) bool."""
+        chosen = torch.zeros(n, dtype=torch.bool)
+        if self.strength > 0:
+            chosen[torch.randperm(n, generator=self.stream(*key))[: max(1, round(n * self.strength))]] = True
+        return chosen
+
+    @cached_property
+    def copy(self) -> Any:
+        """Return a copy of the policy for a sampler of its own."""
+        copied: Any = deepcopy(self.policy)
+        return copied.requires_grad_(False)
+
+    def sampler(self, model: Any, temperature: float = 1.0) -> Engine:
+        """Return an engine that samples from `model` at `temperature` times the run's temperature."""
+        engine = self.run.engine.model_copy(update={"temperature": self.run.engine.temperature * temperature})
+        return engine_for(model, self.tokenizer, engine, self.run.wording)
+
+
+def inject(run: RunSettings, algorithm: Algorithm, policy: PreTrainedModel, tokenizer: Any) -> Fault:
+    """Return the fault of a run, or its absence. Raises InputError for a fault that cannot happen to the run."""
+    check(run, algorithm)
+    return Fault(run, policy, tokenizer)
+
+
+def kind(name: str) -> Kind:
+    """Return the kind `name`. Raises InputError for one that does not exist."""
+    if name not in FAULTS:
+        raise InputError(f"unknown fault.kind '{name}'{nearest(name, FAULTS)}; use one of: {', '.join(FAULTS)}")
+    return FAULTS[name]
+
+
+def strength(settings: FaultSettings) -> float:
+    """Return the strength of the fault, its kind's default where the settings do not say."""
+    return kind(settings.kind).default if settings.strength is None else settings.strength
+
+
+def check(run: RunSettings, algorithm: Algorithm) -> None:
+    """Whether the fault of `run` can happen to it. Raises InputError where it cannot."""
+    if run.fault is None:
+        return
+    declared, given = kind(run.fault.kind), strength(run.fault)
+    name = declared.name
+    if not declared.low <= given <= declared.high or (declared.whole and given != int(given)):
+        number = "a whole number" if declared.whole else "a number"
+        most = "" if declared.high == float("inf") else f" to {declared.high:g}"
+        raise InputError(
+            f"fault.strength = {given:g} of '{name}' must be {number} from {declared.low:g}{most}: "
+            f"{declared.strength} ({declared.unit or 'no unit'})"
+        )
+    if run.fault.turn is not None and not declared.turn:
+        able = ", ".join(k.name for k in FAULTS.values() if k.turn)
+        raise InputError(f"fault.kind '{name}' concerns no single turn; delete fault.turn, or use one of: {able}")
+    micro_batches = run.learn.micro_batch or run.compute.micro_batch_tokens
+    lacks = {
+        f"{algorithm.name} has no critic": declared.needs == "critic" and not algorithm.critic,
+        f"{algorithm.name} compares nothing inside prompt groups":
+            declared.needs == "groups" and algorithm.group_size <= 1,
+        "learn.policy.max_grad_norm is not set":
+            declared.needs == "clipping" and run.learn.policy.max_grad_norm is None,
+        "the run has no KL term to a reference; set slots.kl":
+            declared.needs == "reference" and not algorithm.needs_reference,
+        f'engine.kind = "{run.engine.kind}" samples outside the trainer; set engine.kind = "hf"':
+            declared.hook == "engine" and run.engine.kind != "hf",
+        "a run with `model` has no untrained network of its own to go back to":
+            name == "reference_wrong" and run.model is not None,
+        "a micro-batch leaves out the padding beyond its longest row; unset learn.micro_batch and compute's":
+            name == "padding_leak" and bool(micro_batches),
+    }  # fmt: skip
+    for reason, holds in lacks.items():
+        if holds:
+            raise InputError(f"fault.kind '{name}' concerns {declared.concerns}: {reason}")
