@@ -20,13 +20,13 @@ from bench.measure import Latency, Peer, Sample, asked
 from workbench.analysis.runs import runs as runs_of
 from workbench.app import theme
 from workbench.app.cells import Turns, cells_over, measure_of, measures
-from workbench.app.data import Store
-from workbench.app.diagnostics import Diagnostics, dictionary
+from workbench.app.store import Store
+from workbench.app.store import Diagnostics, dictionary
 from workbench.app.figures.curves import curves
 from workbench.app.figures.heat import heat
 from workbench.app.panels import Chosen, curve, onsets, panel
 from workbench.app.series import AXES, Window
-from workbench.app.shading import shading
+from workbench.app.theme import shading
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,9 +11,8 @@ import pytest
 
 from tests.store.fixture import Shape, write_run
 from workbench.app.cells import Cell, Turns, columns, listed, measure_of, measures
-from workbench.app.data import Store
-from workbench.app.diagnostics import dictionary
 from workbench.app.series import Window
+from workbench.app.store import Store, dictionary
 from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync
 

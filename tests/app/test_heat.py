@@ -14,8 +14,7 @@ from tests.app.hostile_figures import assert_literal
 from tests.app.unpacked import unpacked
 from workbench.app.figures.heat import Heat, Measure, heat
 from workbench.app.series import AXES, Window
-from workbench.app.shading import Shading, shading
-from workbench.app.theme import DARK, LIGHT, styles
+from workbench.app.theme import DARK, LIGHT, Shading, shading, styles
 
 MEASURE = Measure("ratio_geo", "ratio", "exp(mean delta of the turn)")
 WINDOW = Window(0, 9, 1)

@@ -7,10 +7,10 @@ import pytest
 
 from tests.app.conftest import HOSTILE
 from tests.app.hostile_figures import assert_literal
-from workbench.app.diagnostics import Diagnostics
 from workbench.app.figures.collapse import leads
 from workbench.app.precursors import precursors
 from workbench.app.series import AXES
+from workbench.app.store import Diagnostics
 from workbench.app.theme import LIGHT, styles
 
 KNOWN = Diagnostics({"step.grad_norm_max": {"alarm_when": "above"}, "step.ess_frac_min": {"alarm_when": "below"}})

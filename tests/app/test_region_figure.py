@@ -9,8 +9,7 @@ import pytest
 from tests.app.conftest import HOSTILE
 from tests.app.hostile_figures import assert_literal
 from workbench.app.figures.region import region
-from workbench.app.theme import DARK, LIGHT, Palette, mixed, styles
-from workbench.app.tint import contrast
+from workbench.app.theme import DARK, LIGHT, Palette, contrast, mixed, styles
 
 LATTICE = (0.1, 0.2, 0.4)
 LONG = [2.0**n for n in range(11)]

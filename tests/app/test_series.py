@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from tests.store.fixture import Shape, write_run
-from workbench.app.data import Store
 from workbench.app.series import Window, banded, is_wide, origins, placed
+from workbench.app.store import Store
 from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from workbench.app.episodes import Watched, answered, missing, ranked, run_words, shown, worst_epoch
 
 from tests.app.conftest import HOSTILE
 from tests.app.hostile_figures import assert_literal
-from workbench.app.episodes import Watched, answered, missing, ranked, run_words, shown, worst_epoch
 from workbench.app.figures.episode import Signal, peaks, ranking
 from workbench.app.theme import LIGHT
 

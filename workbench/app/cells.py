@@ -7,16 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workbench.app.episodes import address
 from workbench.app.figures.heat import ACROSS, Heat, Measure
+from workbench.app.links import episode_address
 from workbench.app.series import Window
-from workbench.app.wording import number, word
+from workbench.app.text import number, word
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.app.data import Store
-    from workbench.app.diagnostics import Diagnostics
+    from workbench.app.store import Diagnostics, Store
 
 # What a reader of a collapse asks for first; the other columns of the roll-up follow.
 _FIRST = (
@@ -154,7 +153,7 @@ def listed(
     rows = []
     for row in found:
         place = {key: str(row[key]) for key in ("step", "trajectory")}
-        link = address(known, experiment=experiment, run=row["run_id"], **place)
+        link = episode_address(experiment=experiment, run=row["run_id"], **place)
         kept = "kept" if row["kept"] else "–"
         cells = [place["trajectory"], kept, str(row["seed"]), place["step"], word(row["status"])]
         cells += [number(row[name]) for name in names]

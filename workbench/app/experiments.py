@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from workbench.analysis.runs import outcomes, with_updates
-from workbench.app.controls import choose
 from workbench.app.page import Empty
+from workbench.app.url import choose
 from workbench.spec.files import leaves
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.app.data import Store
+    from workbench.app.store import Store
 
 
 def choose_experiment(store: Store, *, collapsed: bool = False) -> str:

@@ -10,7 +10,7 @@ from workbench.app.series import origins
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.app.data import Store
+    from workbench.app.store import Store
 
 NO_TEST = "No log-rank test: it needs two arms at risk and a collapse."
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from workbench.app.wording import number
+from workbench.app.text import number
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,8 +12,7 @@ from workbench.app.series import CLOCKS, Window, banded, placed
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.app.data import Store
-    from workbench.app.diagnostics import Diagnostics
+    from workbench.app.store import Diagnostics, Store
 
 _SPARK = 40  # points of a curve in a cell
 

@@ -10,15 +10,15 @@ from workbench.analysis.region import Landscape, answer, by_column, by_point, by
 from workbench.analysis.runs import NOT_DEAD
 from workbench.app import export
 from workbench.app.figures.region import MEASURES, region
-from workbench.app.links import STYLE, address, anchor
+from workbench.app.links import address, anchor, link_line
 from workbench.app.page import look, note
-from workbench.app.safe import html_text
+from workbench.app.text import html_text
 from workbench.app.theme import styles
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.app.data import Store
+    from workbench.app.store import Store
 
 
 class Region(NamedTuple):
@@ -50,8 +50,7 @@ def point_to(store: Store, experiment: str) -> None:
     """Above the curves of single points of a region: the way to the whole of it."""
     if is_region(store, experiment):
         whole = anchor("Region shows the whole of it", address("region", experiment=experiment))
-        st.html(STYLE)
-        st.html(f'<p class="sorl-note sorl-ways"><span>Each arm here is one point of a search.</span>{whole}</p>')
+        link_line(["Each arm here is one point of a search."], [whole])
 
 
 def say_answer(shown: Region) -> None:

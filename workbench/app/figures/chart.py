@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.app.figures.panes import Trace, bar, heading, scatter
-from workbench.app.safe import figure_text, wrapped
 from workbench.app.series import is_wide
+from workbench.app.text import figure_text, wrapped
 from workbench.app.theme import DASHES, Palette, Style, scale, styles, template
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from workbench.app.figures.panes import Trace, scatter
-from workbench.app.safe import figure_text, visible, wrapped
 from workbench.app.series import AXES
+from workbench.app.text import figure_text, visible, wrapped
 from workbench.app.theme import Palette, Style, faded, template
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from workbench.app.figures.panes import Pane, Trace, heading, note, panes
-from workbench.app.safe import figure_text, wrapped
 from workbench.app.series import is_wide
+from workbench.app.text import figure_text, wrapped
 from workbench.app.theme import Palette, Style, faded, template
 
 if TYPE_CHECKING:

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from workbench.app.figures.panes import Trace, bar, heading, scatter, unmeasured
-from workbench.app.safe import figure_text, wrapped
 from workbench.app.series import AXES, is_wide
+from workbench.app.text import figure_text, number, word, wrapped
 from workbench.app.theme import Palette, faded, template
-from workbench.app.wording import number, word
 
 if TYPE_CHECKING:
     import pandas as pd

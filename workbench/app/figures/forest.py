@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from workbench.app.figures.panes import scatter
-from workbench.app.safe import figure_text, wrapped
+from workbench.app.text import figure_text, wrapped
 from workbench.app.theme import Palette, template
 
 if TYPE_CHECKING:

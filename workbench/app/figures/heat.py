@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from workbench.app.figures.panes import Pane, Trace, heading, note, panes
-from workbench.app.safe import figure_text, wrapped
 from workbench.app.series import Window
-from workbench.app.shading import Shading
-from workbench.app.theme import Palette, Style, faded, scale, template
+from workbench.app.text import figure_text, wrapped
+from workbench.app.theme import Palette, Shading, Style, faded, scale, template
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.app.figures.panes import Trace, heading, heatmap, scatter
-from workbench.app.safe import figure_text, wrapped
-from workbench.app.theme import Palette, Style, mixed, scale, template
-from workbench.app.tint import contrast
+from workbench.app.text import figure_text, wrapped
+from workbench.app.theme import Palette, Style, contrast, mixed, scale, template
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.app.figures.collapse import KINDS
 from workbench.app.figures.panes import Trace, bar, heading, scatter, unmeasured
-from workbench.app.safe import figure_text, visible, wrapped
 from workbench.app.series import AXES
+from workbench.app.text import duration, figure_text, percent, visible, wrapped
 from workbench.app.theme import Palette, faded, template
-from workbench.app.wording import duration, percent
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,21 +8,21 @@ import streamlit as st
 
 from workbench.analysis import compare
 from workbench.analysis.survival import curve, observed
-from workbench.app import episodes, export, falls, openings, regions, theme
-from workbench.app.controls import choose, choose_many
-from workbench.app.diagnostics import dictionary
+from workbench.app import export, falls, openings, regions, theme
 from workbench.app.experiments import choose_experiment, runs
 from workbench.app.figures.collapse import leads, survival, timeline
-from workbench.app.links import run_links
-from workbench.app.navigation import open_screen
+from workbench.app.links import open_screen, run_links
 from workbench.app.page import heading, look, note, screen, table
 from workbench.app.precursors import precursors
 from workbench.app.series import AXES
+from workbench.app.store import dictionary
+from workbench.app.trajectories import culprit
+from workbench.app.url import choose, choose_many
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.app.data import Store
+    from workbench.app.store import Store
 
 _MOST = 120  # runs that the timeline draws
 _AXIS = {"step": "step", "onset": "before collapse"}
@@ -65,8 +65,8 @@ def _timeline(store: Store, chosen: pd.DataFrame, styles: Styles, experiment: st
     if clicked:
         place, x = (int(value) for value in clicked[0]["customdata"])
         run = drawn.iloc[place]
-        where = episodes.culprit(store, str(run["run_id"]), x + int(run["start"]))
-        open_screen("episode", **episodes.choices(dictionary(store), experiment=experiment, **where))
+        where = culprit(store, str(run["run_id"]), x + int(run["start"]))
+        open_screen("episode", experiment=experiment, **where)
 
 
 def _survival(store: Store, chosen: pd.DataFrame, styles: Styles, experiment: str) -> None:

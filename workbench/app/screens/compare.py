@@ -7,22 +7,21 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from workbench.app import export, falls, openings, regions, theme
-from workbench.app.controls import choose, choose_many, choose_range
-from workbench.app.diagnostics import Diagnostics, dictionary
 from workbench.app.experiments import choose_experiment, differences, runs
 from workbench.app.figures.curves import curves
 from workbench.app.links import run_links
 from workbench.app.page import look, note, screen, table
 from workbench.app.panels import Chosen, drawn, onsets, panel
-from workbench.app.picks import zoom
 from workbench.app.precursors import precursors
-from workbench.app.safe import html_text
 from workbench.app.series import AXES, CLOCKS, Window, origins
+from workbench.app.store import Diagnostics, dictionary
+from workbench.app.text import html_text
+from workbench.app.url import choose, choose_many, choose_range, zoom
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.app.data import Store
+    from workbench.app.store import Store
 
 _FIRST = ("step.success", "step.grad_norm_max", "step.ess_frac_min", "step.entropy")
 _PANELS = 12

@@ -10,22 +10,21 @@ import streamlit as st
 from workbench.analysis import compare
 from workbench.analysis.region import readable_series
 from workbench.app import regions, theme
-from workbench.app.controls import choose
-from workbench.app.drawing import drawing
 from workbench.app.experiments import choose_experiment, question, runs, updated
+from workbench.app.export import drawing
 from workbench.app.figures.matrix import layout, matrix, parts
-from workbench.app.links import STYLE, address, anchor
-from workbench.app.navigation import open_screen
+from workbench.app.links import address, anchor, link_line, open_screen
 from workbench.app.page import look, screen, table
 from workbench.app.panels import success
-from workbench.app.safe import html_text
+from workbench.app.text import html_text
+from workbench.app.url import choose
 from workbench.spec import OUTCOMES, InputError
 from workbench.store.connect import Busy
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.app.data import Store
+    from workbench.app.store import Store
 
 _SHOWN = {"region": "the region", "runs": "every run"}
 
@@ -52,8 +51,7 @@ def overview(store: Store) -> None:
             words = readable_series(shown.series)
             table(list(words.columns), words.astype(str).to_numpy().tolist(), figures=True)
             more = anchor("More in Region", address("region", experiment=experiment))
-            st.html(STYLE)
-            st.html(f'<p class="sorl-note sorl-ways">{more}</p>')
+            link_line([more])
             return
     answer = st.container()
     _runs(store, experiment, each)  # before the answer, whose intervals of a thousand runs take longer

@@ -9,18 +9,18 @@ import streamlit as st
 from workbench.analysis.region import FALLS, readable_columns, readable_series
 from workbench.analysis.runs import KEPT, NOT_DEAD
 from workbench.app import regions
-from workbench.app.controls import choose
 from workbench.app.experiments import question
 from workbench.app.figures.region import MEASURES
-from workbench.app.links import STYLE, address, anchor
+from workbench.app.links import address, anchor, link_line
 from workbench.app.page import Empty, note, screen, table
-from workbench.app.safe import html_text
+from workbench.app.text import html_text
+from workbench.app.url import choose
 from workbench.spec import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.app.data import Store
+    from workbench.app.store import Store
 
 
 @screen
@@ -51,8 +51,7 @@ def region(store: Store) -> None:
     _table(readable_columns(shown.columns))
     every = anchor("Every run as a cell", address("overview", experiment=experiment, show="runs"))
     curves = anchor("curves of single points", address("compare", experiment=experiment))
-    st.html(STYLE)
-    st.html(f'<p class="sorl-note sorl-ways">{every} {curves}</p>')
+    link_line([every], [curves])
 
 
 def _table(words: pd.DataFrame) -> None:

@@ -9,22 +9,21 @@ import streamlit as st
 
 from workbench.app import export, openings, regions, theme
 from workbench.app.cells import Cell, Turns, cells_over, columns, listed, measure_of, measures
-from workbench.app.controls import choose, choose_many, choose_range
-from workbench.app.diagnostics import Diagnostics, dictionary
 from workbench.app.experiments import choose_experiment, runs
 from workbench.app.figures.heat import Heat, heat
 from workbench.app.links import linked_table, run_links
 from workbench.app.page import curves_only, look, note, screen
-from workbench.app.picks import follow, keep, zoom
-from workbench.app.safe import html_text
 from workbench.app.series import AXES, Window, origins
-from workbench.app.shading import shading
+from workbench.app.store import Diagnostics, dictionary
+from workbench.app.text import html_text
+from workbench.app.theme import shading
+from workbench.app.url import choose, choose_many, choose_range, follow, keep, zoom
 from workbench.spec import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.app.data import Store
+    from workbench.app.store import Store
 
 _AXIS = {"step": "step", "onset": "before collapse"}
 
