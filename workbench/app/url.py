@@ -145,9 +145,6 @@ def _picked(name: str) -> list[str] | None:
     return found
 
 
-# What a parameter means, and the values in it that were ignored.
-
-
 def one_of(name: str, given: Sequence[str], allowed: Collection[str], default: str) -> Read[str]:
     """Return the first allowed value of parameter `name`, else `default`; and a note for each value ignored."""
     fits = [value for value in given if value in allowed]
@@ -176,18 +173,10 @@ def between(name: str, given: Sequence[str], low: int, high: int) -> Read[tuple[
     return (low, high), _notes(name, ignored)
 
 
-def span(first: int, last: int) -> str:
-    """Write a range as `between` reads it."""
-    return f"{first}..{last}"
-
-
 def _notes(name: str, ignored: Sequence[str]) -> list[str]:
     texts = [visible(value) for value in ignored[:3]]
     shown = [f"{name} = {(text if len(text) <= _SHOWN else text[:_SHOWN] + '…')!r}" for text in texts]
     return [*shown, f"{len(ignored) - 3} more values of {name}"] if len(ignored) > 3 else shown
-
-
-# The widgets.
 
 
 def choose(
@@ -246,7 +235,7 @@ def choose_range(name: str, label: str, low: int, high: int, *, help: str | None
         st.session_state[name], _ = between(name, pick, low, high)
     arrive(name, lambda given: between(name, given, low, high), lambda value: low <= value[0] <= value[1] <= high)
     first, last = cast("tuple[int, int]", st.slider(label, low, high, key=name, help=help))
-    leave(name, [] if (first, last) == (low, high) else [span(first, last)])
+    leave(name, [] if (first, last) == (low, high) else [f"{first}..{last}"])
     return first, last
 
 
@@ -300,4 +289,4 @@ def zoom(name: str, ends: tuple[float, float] | None) -> None:
         return
     first, last = math.ceil(ends[0]), math.floor(ends[1])
     middle = round((ends[0] + ends[1]) / 2)
-    follow(name, [span(first, last) if last - first > 1 else span(middle - 1, middle + 1)])
+    follow(name, [f"{first}..{last}" if last - first > 1 else f"{middle - 1}..{middle + 1}"])

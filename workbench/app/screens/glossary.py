@@ -232,7 +232,8 @@ def _slot(slot: str, found: Sequence[Slot]) -> None:
 _GREEK = {
     "delta": "δ", "eps": "ε", "rho": "ρ", "beta": "β", "gamma": "γ", "lambda": "λ", "sigma": "σ", "tau": "τ",
 }  # fmt: skip
-_SIGNS = {"+-": "±", "<=": "≤", ">=": "≥", "!=": "≠", "||": "∥", "grad log pi": "∇ log π"}
+_SIGNS = {"+-": "±", "<=": "≤", ">=": "≥", "!=": "≠", "||": "∥", "<": "⟨", ">": "⟩", "-": "−",
+          "grad log pi": "∇ log π"}  # fmt: skip
 # In order: what has a sign of its own, the brackets of a mean (tight, and closed by a subscript: a comparison has
 # spaces around it), a number, a name with its subscripts, an exponent, a subscript behind a bracket, a minus, the rest.
 _FORMULA = re.compile(
@@ -252,18 +253,14 @@ def _pieces(formula: str) -> Iterator[Markup]:
     for part in _FORMULA.finditer(formula):
         text = part.group()
         match part.lastgroup:
-            case "sign":
+            case "sign" | "open" | "close" | "minus":
                 yield html_text(_SIGNS[text])
-            case "open" | "close":
-                yield html_text("⟨" if text == "<" else "⟩")
             case "name":
                 yield _name(text, after=formula[part.start() - 1 : part.start()])
             case "exponent":
                 yield tag("sup", _letter(part["exponent"]))
             case "under":
                 yield tag("sub", _letter(part["under"]))
-            case "minus":
-                yield html_text("−")
             case _:
                 yield html_text(text)
 

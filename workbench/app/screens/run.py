@@ -143,9 +143,8 @@ def sentence(now: Row) -> str:
     fell, seen, low, high = (now[name] for name in ("collapse_step", "detection_step", "onset_low", "onset_high"))
     said = _OUTCOMES.get(now["outcome"] or "", "Running" if now["status"] == "running" else "Undecided")
     if fell is not None:
-        said += f": the fall began at step {fell:,}" + (
-            f" and was detected at step {seen:,}" if seen is not None else ""
-        )
+        detected = "" if seen is None else f" and was detected at step {seen:,}"
+        said += f": the fall began at step {fell:,}{detected}"
     elif low is not None:
         said += f": the fall began at step {low:,}" + (f" to {high:,}" if high > low else "")
     said += "."
