@@ -13,7 +13,7 @@ import pytest
 from tests.cli.test_compare import fell, record
 from tests.store.fixture import write_experiment
 from workbench.cli.shared import grid_of
-from workbench.grid.history import History
+from workbench.grid.folder import History
 
 Sorl = Callable[..., Any]
 

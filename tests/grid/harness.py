@@ -14,7 +14,7 @@ import pytest
 from workbench.grid import folder as run_folder
 from workbench.grid.cell import Cell
 from workbench.grid.config import Grid, load
-from workbench.grid.run import Result, Watch
+from workbench.grid.run import Result, Watch, run
 from workbench.learn.warmstart import key
 
 TRAINER = Path(__file__).with_name("trainer.py")
@@ -32,35 +32,49 @@ def put_scripted_trainer(patch: pytest.MonkeyPatch) -> None:
 
 
 class Tape(Watch):
-    """Remembers what the grid reported; `on_step` lets a test act in the middle of a run."""
+    """Remembers what the grid reported; a hook of the same name acts on a step, a note, a start or an end."""
 
-    def __init__(self, on_step: Any = None) -> None:
+    def __init__(self, on_step: Any = None, on_note: Any = None, on_start: Any = None, on_end: Any = None) -> None:
         self.started_cells: list[str] = []
         self.resumed: list[str] = []
         self.steps: list[tuple[str, int]] = []
-        self.results: list[Result] = []
         self.notes: list[str] = []
         self.closed = 0
-        self._on_step = on_step
+        self._hooks = {"step": on_step, "note": on_note, "start": on_start, "end": on_end}
+
+    def _act(self, what: str, *values: Any) -> None:
+        if (hook := self._hooks[what]) is not None:
+            hook(*values)
 
     def started(self, cell: Cell, resumed: bool) -> None:
         self.started_cells.append(cell.arm)
-        if resumed:
-            self.resumed.append(cell.arm)
+        self.resumed += [cell.arm] if resumed else []
+        self._act("start", cell)
 
     def stepped(self, cell: Cell, row: dict[str, Any]) -> None:
         self.steps.append((cell.arm, row["step"]))
-        if self._on_step is not None:
-            self._on_step(cell, row)
+        self._act("step", cell, row)
 
     def ended(self, result: Result) -> None:
-        self.results.append(result)
+        self._act("end", result)
 
     def note(self, text: str) -> None:
         self.notes.append(text)
+        self._act("note", text)
 
     def close(self) -> None:
         self.closed += 1
+
+
+def go(grid: Grid, tape: Tape | None = None, **options: Any) -> list[Result]:
+    """Run a grid in the folder `runs` next to its file."""
+    return run(grid, grid.path.parent / "runs", tape or Tape(), **options)
+
+
+def home(grid: Grid, prepared: bool = False) -> Path:
+    """The folder of the first cell."""
+    place = run_folder.prepare if prepared else run_folder.folder_of
+    return place(grid.path.parent / "runs", grid.cells[0])
 
 
 def grid_of(

@@ -1,25 +1,25 @@
+"""A grid file becomes cells, and every mistake in it is one clear message."""
+
 from __future__ import annotations
 
 import hashlib
 import json
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from workbench.algorithms import resolve
 from workbench.grid.cell import COSMETIC, config_hash, flatten, settings_keys, short, slug
 from workbench.grid.config import Grid, load
 from workbench.grid.folder import prepare
 from workbench.spec import InputError, RunSettings
 
-QUESTION = 'question = "Does the grid file say what it means?"\n'
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
 def write(folder: Path, text: str, name: str = "x.toml") -> Path:
     path = folder / name
-    path.write_text(QUESTION + text)
+    path.write_text(f'question = "Does the grid file say what it means?"\n{text}')
     return path
 
 
@@ -33,33 +33,38 @@ def refusal(folder: Path, text: str, *overrides: str) -> str:
     return str(error.value)
 
 
+CROSSED = """
+seeds = [0, 7]
+[axes]
+algorithm = ["ppo", "st-ppo"]
+"learn.staleness" = [0, 8]
+[[arms]]
+name = "ppo, gradient clipping"
+algorithm = "ppo"
+"learn.policy.max_grad_norm" = 1.0
+"""
+
+
 def test_axes_are_crossed_with_each_other_and_the_seeds_and_controls_only_with_the_seeds(tmp_path: Path) -> None:
-    found = grid(
-        tmp_path,
-        """
-        seeds = [0, 7]
-        [axes]
-        algorithm = ["ppo", "st-ppo"]
-        "learn.staleness" = [0, 8]
-        [[arms]]
-        name = "ppo, gradient clipping"
-        algorithm = "ppo"
-        "learn.policy.max_grad_norm" = 1.0
-        """,
-    )
-    assert found.arms == (
-        "ppo · staleness 0",
-        "ppo · staleness 8",
-        "st-ppo · staleness 0",
-        "st-ppo · staleness 8",
-        "ppo, gradient clipping",
-    )
+    found = grid(tmp_path, CROSSED)
+    crossed = tuple(f"{algorithm} · staleness {n}" for algorithm in ("ppo", "st-ppo") for n in (0, 8))
+    assert found.arms == (*crossed, "ppo, gradient clipping")
     assert [cell.seed for cell in found.cells] == [0] * 5 + [7] * 5, "every arm has its first seed before any has two"
     assert [cell.control for cell in found.cells] == ([False] * 4 + [True]) * 2
     control = found.cells[4].settings
     assert control.learn.policy.max_grad_norm == 1.0
     assert control.learn.policy.lr == RunSettings().learn.policy.lr
     assert found.cells[1].settings.learn.staleness == 8
+    assert [cell.settings.seed for cell in found.cells] == [cell.seed for cell in found.cells]
+
+
+def test_an_arm_is_resolved_once_for_all_its_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from workbench.grid import config
+
+    calls: list[object] = []
+    resolve = config.resolve
+    monkeypatch.setattr(config, "resolve", lambda *given: (calls.append(given), resolve(*given))[1])
+    assert len(grid(tmp_path, CROSSED).cells) == 2 * len(calls)
 
 
 def test_a_partial_table_keeps_the_other_defaults_of_its_table(tmp_path: Path) -> None:
@@ -69,20 +74,16 @@ def test_a_partial_table_keeps_the_other_defaults_of_its_table(tmp_path: Path) -
 
 
 def test_dotted_and_nested_keys_say_the_same(tmp_path: Path) -> None:
-    dotted = grid(tmp_path, '[base]\n"learn.staleness" = 3').cells[0]
-    nested = grid(tmp_path, "[base.learn]\nstaleness = 3").cells[0]
-    unquoted = grid(tmp_path, "[axes]\nlearn.staleness = [3]").cells[0]
-    assert dotted.settings == nested.settings == unquoted.settings
-    assert dotted.run_id == nested.run_id == unquoted.run_id
+    texts = ('[base]\n"learn.staleness" = 3', "[base.learn]\nstaleness = 3", "[axes]\nlearn.staleness = [3]")
+    cells = [grid(tmp_path, text).cells[0] for text in texts]
+    assert all((cell.settings, cell.run_id) == (cells[0].settings, cells[0].run_id) for cell in cells)
 
 
 def test_a_set_option_changes_the_base_an_axis_or_the_seeds(tmp_path: Path) -> None:
     text = 'seeds = [0, 1]\n[base]\niterations = 9\n[axes]\n"learn.staleness" = [0, 8]\nalgorithm = ["ppo", "grpo"]'
     found = grid(tmp_path, text, "iterations=3", "seeds=[5]", "axes.learn.staleness=[2]", "learn.policy.kind=adamw")
-    assert {cell.seed for cell in found.cells} == {5}
-    assert {cell.settings.iterations for cell in found.cells} == {3}
-    assert {cell.settings.learn.staleness for cell in found.cells} == {2}
-    assert {cell.settings.learn.policy.kind for cell in found.cells} == {"adamw"}
+    settings = [cell.settings for cell in found.cells]
+    assert {(s.seed, s.iterations, s.learn.staleness, s.learn.policy.kind) for s in settings} == {(5, 3, 2, "adamw")}
     assert found.arms == ("ppo", "grpo")
 
 
@@ -94,62 +95,78 @@ def test_only_the_arms_that_are_asked_for_have_cells(tmp_path: Path) -> None:
     region = load(write(tmp_path, searched, "region.toml"), only=["grpo"]).region
     assert region is not None
     assert [one.label for one in region.series] == ["grpo"]
-    with pytest.raises(
-        InputError, match=r"no arm 'grpa' in .*x.toml \(did you mean 'grpo'\?\); arms: ppo; grpo; ppo, clipped"
-    ):
+    told = r"no arm 'grpa' in .*x.toml \(did you mean 'grpo'\?\); arms: ppo; grpo; ppo, clipped"
+    with pytest.raises(InputError, match=told):
         load(file, only=["grpa"])
 
 
 def test_an_algorithm_may_be_a_table_and_its_label_names_the_change(tmp_path: Path) -> None:
-    found = grid(
-        tmp_path,
-        '[axes]\nalgorithm = ["ppo", { base = "ppo", ratio = { level = "turn", mean = "arithmetic" } }]',
-    )
+    variant = {"base": "ppo", "ratio": {"level": "turn", "mean": "arithmetic"}}
+    text = '[axes]\nalgorithm = ["ppo", { base = "ppo", ratio = { level = "turn", mean = "arithmetic" } }]'
+    found = grid(tmp_path, text)
     assert found.arms == ("ppo", "ppo (ratio turn arithmetic)")
-    assert found.cells[1].algorithm == "ppo"
-    assert found.cells[1].settings.algorithm == {"base": "ppo", "ratio": {"level": "turn", "mean": "arithmetic"}}
+    assert (found.cells[1].algorithm, found.cells[1].settings.algorithm) == ("ppo", variant)
+    assert flatten({"algorithm": variant, "learn": {"critic": {"lr": 1}}}) == {
+        "algorithm": variant,
+        "learn.critic.lr": 1,
+    }
 
 
-def test_the_hash_follows_every_setting_but_the_cosmetic_ones() -> None:
+def test_the_hash_follows_every_setting_but_the_cosmetic_ones_and_the_id_the_experiment_as_well(tmp_path: Path) -> None:
     base = RunSettings()
     assert config_hash(base) != config_hash(base.model_copy(update={"seed": 1}))
     assert config_hash(base) != config_hash(base.model_copy(update={"iterations": 81}))
     assert config_hash(base) == config_hash(base.model_copy(update={"threads": 2}))
     assert set(COSMETIC) <= set(settings_keys())
-
-
-def test_the_same_cell_in_two_experiments_is_two_runs(tmp_path: Path) -> None:
-    a = load(write(tmp_path, "", "a.toml")).cells[0]
-    b = load(write(tmp_path, "", "b.toml")).cells[0]
+    a, b = (load(write(tmp_path, "", f"{name}.toml")).cells[0] for name in "ab")
     assert a.config_hash == b.config_hash
-    assert a.run_id != b.run_id
+    assert a.run_id != b.run_id, "the same cell in two experiments is two runs"
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "digest"),
+    [  # of the code that trained the shipped results
+        ("six_by_five", 60, "1c4c3a936910"),
+        ("controls", 80, "3098386e58a8"),
+        ("neighbours", 219, "a35e60bc9c77"),
+        ("fault_lab", 260, "25f0fbdf9cae"),
+        ("quickstart", 14, "1e7d7876fc6c"),
+    ],
+)
+def test_the_cells_of_shipped_experiments_keep_their_ids(name: str, cells: int, digest: str) -> None:
+    ids = sorted(cell.run_id for cell in load(EXPERIMENTS / f"{name}.toml").cells)
+    assert len(ids) == cells
+    assert hashlib.sha256("\n".join(ids).encode()).hexdigest()[:12] == digest, "finished runs would be trained again"
+
+
+@pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.toml")), ids=lambda p: p.stem)
+def test_every_experiment_plans(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from workbench.cli.plan import describe
+
+    found = load(path)
+    describe(found, tmp_path)
+    text = capsys.readouterr().out
+    assert all(arm in text for arm in found.arms)
+    assert f"{len(found.cells)} cells" in text
+    assert not list(tmp_path.iterdir()), "plan writes nothing"
 
 
 def test_the_resolved_configuration_reads_back_exactly_even_where_something_is_switched_off(tmp_path: Path) -> None:
     text = '[base.learn]\nvalue_clip = "none"\ncritic.max_grad_norm = "none"\n[base.slots.clip]\nhigh = 0.3'
     (cell,) = grid(tmp_path, text).cells
-    assert cell.settings.learn.value_clip is None
-    assert cell.settings.learn.critic.max_grad_norm is None
+    assert (cell.settings.learn.value_clip, cell.settings.learn.critic.max_grad_norm) == (None, None)
     folder = prepare(tmp_path / "runs", cell)
     back = RunSettings.model_validate(tomllib.loads((folder / "config.toml").read_text()))
     assert back == cell.settings
     assert json.loads((folder / "run.json").read_text())["config_hash"] == config_hash(back)
 
 
-def test_every_setting_has_a_short_name_that_no_other_setting_shares() -> None:
+def test_names_are_short_and_unique_and_slugs_are_plain_file_names() -> None:
     names = [short(key) for key in settings_keys()]
     assert len(set(names)) == len(names)
-    assert short("learn.staleness") == "staleness"
-    assert short("learn.policy.lr") == "policy.lr"
-
-
-def test_a_slug_is_a_plain_file_name() -> None:
-    assert slug("ppo · staleness 8") == "ppo-staleness-8"
-    assert slug("ppo, lr/3 (Ünïcode)") == "ppo-lr-3-unicode"
-    assert slug("../../etc") == "etc"
-
-
-# What people get wrong: one clear message each.
+    assert [short(key) for key in ("learn.staleness", "learn.policy.lr")] == ["staleness", "policy.lr"]
+    slugs = {"ppo · staleness 8": "ppo-staleness-8", "ppo, lr/3 (Ünïcode)": "ppo-lr-3-unicode", "../../etc": "etc"}
+    assert {text: slug(text) for text in slugs} == slugs
 
 
 @pytest.mark.parametrize(
@@ -165,7 +182,7 @@ def test_a_slug_is_a_plain_file_name() -> None:
         ("[base]\nlearn.micro_batch = 5", ["learn.micro_batch = 5 does not divide the minibatch of 16"]),
         ("[base]\nlearn.group_size = 7", ["learn.group_size = 7 does not divide learn.episodes = 64"]),
         ("[base.world]\nhops = [0.5, 0.5, 0.5]", ["world: hops must sum to 1"]),
-        ("[base]\nseed = 3", ["seeds = [3]"]),
+        ("[base]\nseed = 3", ["'seed'", "seeds are crossed"]),
         ("[base]\nalgorithm = 3", ["'algorithm'", "a name or a table", "got 3"]),
         ('[axes]\n"algorithm.ratio" = ["turn"]', ["unknown key 'algorithm.ratio'", "'slots.ratio'"]),
         ('[base]\n"learn.epochs" = 2\n[base.learn]\nepochs = 3', ["'learn.epochs' is given twice"]),
@@ -174,7 +191,7 @@ def test_a_slug_is_a_plain_file_name() -> None:
         ('[axes]\n"learn.epochs" = 4', ["'axes.learn.epochs'", "an axis is a list", "[4]"]),
         ('[axes]\n"learn.epochs" = [2, 0]', ["'learn.epochs'", "got 0", "arm 'ppo · epochs 0'"]),
         ('[axes]\n"learn.epochs" = [2, 2]', ["called 'ppo · epochs 2'"]),
-        ("[axes]\nseed = [1, 2]", ["seeds = [[1, 2]]"]),
+        ("[axes]\nseed = [1, 2]", ["'seed'", "seeds are crossed"]),
         ("seeds = []", ["'seeds'", "at least 1 item"]),
         ("seeds = [1, 1]", ["seed 1 stands twice"]),
         ("seeds = [-1]", ["'seeds.0'", "got -1"]),
@@ -186,6 +203,10 @@ def test_a_slug_is_a_plain_file_name() -> None:
         ("iterations = 3", ["unknown key 'iterations' at the top", "write 'base.iterations'"]),
         ("axis = {}", ["unknown key 'axis'", "did you mean 'axes'?"]),
         ("seeds = [0", ["not valid TOML", "line"]),
+        ("[base]\niterations 3", ["line 3, column 12"]),
+        ("[base]\nalgorithm = 'grpo'\nlearn.episodes = 12", ["groups of 8 rollouts, which do not divide"]),
+        ("[base]\nslots.kl.kind = 'loss'", ["the KL term of ppo needs a reference policy; set learn.reference = true"]),
+        ("[base]\nalgorithm = 'grop'", ["arm 'grop': unknown algorithm 'grop' (did you mean 'grpo'?)"]),
     ],
 )  # fmt: skip
 def test_a_mistake_in_the_file_is_one_clear_message(tmp_path: Path, text: str, parts: list[str]) -> None:
@@ -194,10 +215,6 @@ def test_a_mistake_in_the_file_is_one_clear_message(tmp_path: Path, text: str, p
         assert part in message
     assert "Traceback" not in message
     assert "pydantic" not in message
-
-
-def test_broken_toml_is_named_with_line_and_column(tmp_path: Path) -> None:
-    assert "line 3, column 12" in refusal(tmp_path, "[base]\niterations 3")
 
 
 def test_a_missing_question_says_what_to_write(tmp_path: Path) -> None:
@@ -235,68 +252,3 @@ def test_several_mistakes_are_named_together(tmp_path: Path) -> None:
     assert len(lines) == 2
     assert any("'learn.epoch'" in line for line in lines)
     assert any("'learn.episodes'" in line for line in lines)
-
-
-@dataclass(frozen=True)
-class Known:
-    name: str
-    group_size: int
-    needs_reference: bool = False
-
-
-def test_groups_of_the_algorithm_must_divide_the_batch(tmp_path: Path) -> None:
-    path = write(tmp_path, "[base.learn]\nepisodes = 12\nminibatches = 4")
-    with pytest.raises(InputError, match=r"samples groups of 8 rollouts, which do not divide learn\.episodes = 12"):
-        load(path, resolve=lambda algorithm, slots: Known("grpo", 8))
-    assert load(path, resolve=lambda algorithm, slots: Known("grpo", 4)).cells[0].algorithm == "grpo"
-
-
-def test_a_reference_kl_without_a_reference_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"set learn\.reference = true"):
-        load(write(tmp_path, ""), resolve=lambda algorithm, slots: Known("x", 1, needs_reference=True))
-    load(write(tmp_path, "[base]\nlearn.reference = true"), resolve=lambda a, s: Known("x", 1, needs_reference=True))
-
-
-def test_unknown_algorithms_are_refused_with_the_arm_that_names_them(tmp_path: Path) -> None:
-    from workbench.algorithms import resolve
-
-    path = write(tmp_path, '[axes]\nalgorithm = ["ppo", "grop"]')
-    with pytest.raises(InputError, match=r"arm 'grop': unknown algorithm 'grop' \(did you mean 'grpo'\?\)"):
-        load(path, resolve=resolve)
-
-
-@pytest.mark.parametrize("path", sorted(Path(__file__).parents[2].glob("experiments/*.toml")), ids=lambda p: p.stem)
-def test_every_experiment_plans(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from workbench.cli.plan import describe
-    from workbench.cli.shared import grid_of
-
-    found = grid_of(path, [])
-    describe(found, tmp_path)
-    text = capsys.readouterr().out
-    assert all(arm in text for arm in found.arms)
-    assert f"{len(found.cells)} cells" in text
-    assert not list(tmp_path.iterdir()), "plan writes nothing"
-
-
-def test_flatten_keeps_an_algorithm_table_whole() -> None:
-    assert flatten({"algorithm": {"base": "ppo"}, "learn": {"critic": {"lr": 1}}}) == {
-        "algorithm": {"base": "ppo"},
-        "learn.critic.lr": 1,
-    }
-
-
-@pytest.mark.parametrize(
-    ("name", "cells", "digest"),
-    [  # of the code that trained the shipped results
-        ("six_by_five", 60, "1c4c3a936910"),
-        ("controls", 80, "3098386e58a8"),
-        ("neighbours", 219, "a35e60bc9c77"),
-        ("fault_lab", 260, "25f0fbdf9cae"),
-        ("quickstart", 14, "1e7d7876fc6c"),
-    ],
-)
-def test_the_cells_of_shipped_experiments_keep_their_ids(name: str, cells: int, digest: str) -> None:
-    found = load(Path(__file__).parents[2] / "experiments" / f"{name}.toml", resolve=resolve)
-    ids = sorted(cell.run_id for cell in found.cells)
-    assert len(ids) == cells
-    assert hashlib.sha256("\n".join(ids).encode()).hexdigest()[:12] == digest, "finished runs would be trained again"

@@ -1,13 +1,61 @@
+"""How long a grid takes, before it runs and while it does."""
+
 from __future__ import annotations
 
 import io
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
-from workbench.grid.config import load
+from workbench.algorithms import resolve
+from workbench.grid.cell import START, estimate, rough
+from workbench.grid.config import Grid, load
 from workbench.grid.progress import duration, sparkline, watch
 from workbench.grid.run import Result
+from workbench.spec import RunSettings
+
+SLOW = 3.0 / rough(RunSettings(), resolve("grpo"))  # three seconds an iteration of grpo, which has no critic
+
+
+def grid(folder: Path, text: str, *overrides: str) -> Grid:
+    (folder / "x.toml").write_text(f'question = "How long does it take?"\n{text}')
+    return load(folder / "x.toml", overrides)
+
+
+def test_an_iteration_costs_more_with_a_critic_more_updates_more_draws_and_a_larger_network() -> None:
+    base = RunSettings.model_validate({"learn": {"clip_bias_every": 4}})
+    cost = {name: rough(base, resolve(name)) for name in ("grpo", "ppo", "seeupo", "dapo")}
+    assert cost["grpo"] < cost["ppo"] < rough(base, resolve("ppo", {"stabilise": "subtract"}))
+    assert cost["seeupo"] > 2 * cost["grpo"]
+    assert cost["dapo"] > cost["grpo"]
+    twice = base.model_copy(update={"learn": base.learn.model_copy(update={"episodes": 128})})
+    large = base.model_copy(update={"policy": base.policy.model_copy(update={"layers": 4})})
+    assert rough(twice, resolve("ppo")) == rough(large, resolve("ppo")) == pytest.approx(2 * cost["ppo"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "training"),
+    [
+        (["seeds=[0]"], 30.0),
+        (["stop.updates=10"], 9.0),  # 4 updates an iteration
+        (["stop.seconds=5.0"], 5.0),
+        (["stop.updates=400"], 30.0),
+    ],
+)
+def test_recorded_runs_set_the_pace_and_budgets_bound_the_time_of_a_cell(
+    tmp_path: Path, overrides: list[str], training: float
+) -> None:
+    text = 'seeds = [0, 1, 2]\n[base]\nalgorithm = "grpo"\niterations = 10\nlearn.minibatches = 4\nlearn.epochs = 1'
+    cells = grid(tmp_path, text, *overrides).cells
+    costly = SLOW * rough(RunSettings(), resolve("grpo")) / rough(cells[0].settings, cells[0].resolved)
+    one_by_one = estimate(cells, [costly], workers=1)
+    assert one_by_one.seconds == pytest.approx(len(cells) * (START + training))
+    assert one_by_one.recorded == 1
+    assert estimate(cells, [costly], workers=3).seconds == pytest.approx(START + training)
+    without, warm = estimate(cells), estimate(cells, warm_starts=[cells[0].settings])
+    assert (without.recorded, estimate([]).seconds) == (0, 0.0)
+    assert warm.seconds > without.seconds + 10
 
 
 def test_a_sparkline_has_a_bar_per_point_from_0_to_1_and_a_gap_where_nothing_was_measured() -> None:
@@ -19,42 +67,27 @@ def test_durations_read_like_speech() -> None:
     assert [duration(s) for s in (None, 0.4, 59.6, 185, 4800)] == ["?", "0 s", "1 min 00 s", "3 min 05 s", "1 h 20 min"]
 
 
-def test_without_a_terminal_there_are_plain_lines_and_with_one_a_table_that_is_redrawn(tmp_path: Path) -> None:
-    path = tmp_path / "x.toml"
-    path.write_text('question = "What does it show?"\n[axes]\nalgorithm = ["ppo", "grpo"]')
-    cells = load(path).cells
-    for terminal in (False, True):
-        out = io.StringIO()
-        display = watch(Console(file=out, force_terminal=terminal, width=110, color_system=None))
-        display.begin(cells, [], 2)
-        display.started(cells[0], False)
-        for step in (1, 2, 3):
-            row = {"step": step, "steps": 80, "success": 0.2 * step, "clip_frac": 0.0213, "grad_norm": 12.3}
-            display.stepped(cells[0], row)
-        display.tick()
-        display.ended(Result(cells[0], "failed", tmp_path, "RuntimeError: no memory", seconds=61))
-        display.close()
-        text = out.getvalue()
-        assert "failed  ppo  seed 0  step 3/80, success 0.600, 1 min 01 s: RuntimeError: no memory" in text
-        assert ("▂▄▅" in text) == terminal
-        assert ("0.021" in text and "12.3" in text) == terminal
-        assert ("\x1b" in text) == terminal, "no control sequence reaches a log file"
-        assert ("start  ppo  seed 0" in text) == (not terminal)
-
-
-def test_a_name_with_markup_and_escapes_is_text_in_both_displays(tmp_path: Path) -> None:
-    path = tmp_path / "x.toml"
-    path.write_text('question = "Is a name obeyed?"\n[[arms]]\nname = "[/red] [bold]\\u001b]0;x\\u0007\\u202e"')
-    (cell,) = load(path).cells
-    for terminal in (False, True):
-        out = io.StringIO()
-        display = watch(Console(file=out, force_terminal=terminal, width=110, color_system=None))
-        display.begin([cell], [], 1)
-        display.started(cell, False)
-        display.stepped(cell, {"step": 1, "steps": 80, "success": 0.5})
-        display.tick()
-        display.note(cell.arm)
-        display.ended(Result(cell, "finished", tmp_path, cell.arm))
-        display.close()
-        assert r"[/red] [bold]\u001b]0;x\u0007\u202e" in out.getvalue()
-        assert not any(mark in out.getvalue() for mark in ("\x1b]", "\x07", "\u202e"))
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("name", ["ppo", r"[/red] [bold]\u001b]0;x\u0007\u202e"])
+def test_a_terminal_shows_a_live_table_and_a_log_plain_lines_and_names_are_text_in_both(
+    tmp_path: Path, terminal: bool, name: str
+) -> None:
+    (cell,) = grid(tmp_path, f'[[arms]]\nname = "{name}"').cells
+    out = io.StringIO()
+    display = watch(Console(file=out, force_terminal=terminal, width=120, color_system=None))
+    display.begin([cell], [], 2)
+    display.started(cell, False)
+    for step in (1, 2, 3):
+        row = {"step": step, "steps": 80, "success": 0.2 * step, "clip_frac": 0.0213, "grad_norm": 12.3}
+        display.stepped(cell, row)
+    display.tick()
+    display.ended(Result(cell, "failed", tmp_path, "RuntimeError: no memory", seconds=61))
+    display.note(cell.arm)
+    display.close()
+    text = out.getvalue()
+    assert f"failed  {name}  seed 0  step 3/80, success 0.600, 1 min 01 s: RuntimeError: no memory" in text
+    assert ("▂▄▅" in text) == terminal
+    assert ("0.021" in text and "12.3" in text) == terminal
+    assert ("\x1b" in text) == terminal, "no control sequence reaches a log file"
+    assert (f"start  {name}  seed 0" in text) == (not terminal)
+    assert not any(mark in text for mark in ("\x1b]", "\x07", "\u202e"))

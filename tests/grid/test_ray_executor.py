@@ -18,13 +18,13 @@ import pytest
 import tomli_w
 
 from tests.e2e.test_killed_grid import ROOT, place
-from tests.grid.harness import Tape, by_arm, events, grid_of, kinds, row, starts
+from tests.grid.harness import Tape, by_arm, events, go, grid_of, home, kinds, row, starts
 from tests.learn.tiny import TINY, merged, rows
 from workbench.grid import folder as run_folder
 from workbench.grid import process
 from workbench.grid.cell import Cell
 from workbench.grid.config import load
-from workbench.grid.process import Executor, executor_of
+from workbench.grid.process import Ray, executor_of
 from workbench.grid.run import Limits, run
 from workbench.spec import InputError
 
@@ -32,7 +32,7 @@ REAL = process.TRAINER
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Executor]:
+def cluster() -> Iterator[Any]:
     """A Ray with room for two processes, for this module."""
     ray = pytest.importorskip("ray", reason="needs Ray: make test-ray")
     ray.init(num_cpus=2, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
@@ -45,7 +45,7 @@ def trainer(folder: Path) -> psutil.Process:
     return psutil.Process(int((folder / "starts.txt").read_text().split()[-1]))
 
 
-def test_cells_run_in_workers_side_by_side_and_end_as_on_this_machine(tmp_path: Path, cluster: Executor) -> None:
+def test_cells_run_in_workers_side_by_side_and_end_as_on_this_machine(tmp_path: Path, cluster: Ray) -> None:
     assert cluster.slots == 2
     workers: dict[int, str] = {}
 
@@ -55,20 +55,19 @@ def test_cells_run_in_workers_side_by_side_and_end_as_on_this_machine(tmp_path: 
             workers[worker.pid] = " ".join(worker.cmdline())
 
     scripts: dict[str, Any] = {"ppo": {"step_seconds": 0.3}, "grpo": {"step_seconds": 0.3}}
-    tape, again = Tape(on_step=look), Tape()
+    tape = Tape(on_step=look)
     grid = grid_of(tmp_path, iterations=6, **scripts)
-    results = run(grid, tmp_path / "runs", tape, executor=cluster)
+    results = go(grid, tape, executor=cluster)
     assert [r.status for r in results] == ["finished", "finished"]
     assert len(workers) == 2, "two worker processes"
     assert all(command.startswith("ray::") for command in workers.values())
     assert sorted(step for arm, step in tape.steps if arm == "ppo") == [1, 2, 3, 4, 5, 6]
-    assert all(r.skipped for r in run(grid, tmp_path / "runs", again, executor=cluster))
-    assert again.started_cells == []
+    assert all(r.skipped for r in go(grid, executor=cluster))
 
 
 @pytest.mark.timeout(600)
 def test_ray_and_local_record_identical_steps_for_the_same_cells(
-    tmp_path: Path, cluster: Executor, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cluster: Ray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "TRAINER", REAL)
     path = tmp_path / "same.toml"
@@ -91,15 +90,15 @@ def test_ray_and_local_record_identical_steps_for_the_same_cells(
             assert local.equals(remote), (a.cell.run_id, table)
 
 
-def test_a_worker_that_is_killed_is_replaced_and_resumes_from_the_checkpoint(tmp_path: Path, cluster: Executor) -> None:
+def test_a_worker_that_is_killed_is_replaced_and_resumes_from_the_checkpoint(tmp_path: Path, cluster: Ray) -> None:
     grid = grid_of(tmp_path, iterations=5, ppo={"step_seconds": 0.3})
-    ppo = run_folder.folder_of(tmp_path / "runs", grid.cells[0])
+    ppo = home(grid)
 
     def kill(cell: Cell, step: dict[str, Any]) -> None:
         if cell.arm == "ppo" and step["step"] == 2 and starts(ppo) == 1:
             trainer(ppo).kill()
 
-    results = by_arm(run(grid, tmp_path / "runs", Tape(on_step=kill), executor=cluster))
+    results = by_arm(go(grid, Tape(on_step=kill), executor=cluster))
     assert {arm: r.reason or r.status for arm, r in results.items()} == {"ppo": "finished", "grpo": "finished"}
     assert kinds(ppo) == ["killed", "retried"]
     assert events(ppo)[0]["message"].startswith("lost with its Ray worker")
@@ -107,36 +106,33 @@ def test_a_worker_that_is_killed_is_replaced_and_resumes_from_the_checkpoint(tmp
     assert rows(ppo, "step")["step"].to_list() == [0, 1, 2, 3, 4], "no step twice, none missing"
 
 
-def test_ctrl_c_reaches_the_trainer_on_the_cluster(tmp_path: Path, cluster: Executor) -> None:
+def test_ctrl_c_reaches_the_trainer_on_the_cluster(tmp_path: Path, cluster: Ray) -> None:
     grid = grid_of(tmp_path, ("ppo",), iterations=50, ppo={"step_seconds": 0.2})
     tape = Tape(on_step=lambda cell, step: os.kill(os.getpid(), signal.SIGINT) if step["step"] == 2 else None)
-    (result,) = run(grid, tmp_path / "runs", tape, executor=cluster)
+    (result,) = go(grid, tape, executor=cluster)
     assert (result.status, result.reason) == ("interrupted", "stopped by SIGINT")
     assert run_folder.checkpoint(result.folder) == row(result.folder)["steps"]
-    grid = grid_of(tmp_path, ("ppo",), iterations=50)
-    (result,) = run(grid, tmp_path / "runs", Tape(), executor=cluster)
+    (result,) = go(grid_of(tmp_path, ("ppo",), iterations=50), executor=cluster)
     assert result.status == "finished", "the worker that was cancelled does not disturb the next one"
 
 
 @pytest.mark.parametrize(("how", "cause"), [("grow_at", "out of memory"), ("hang_at", "hang"), ("fail_at", "failed")])
 def test_a_cell_that_ends_badly_on_the_cluster_has_the_same_causes(
-    tmp_path: Path, cluster: Executor, how: str, cause: str
+    tmp_path: Path, cluster: Ray, how: str, cause: str
 ) -> None:
     grid = grid_of(tmp_path, ("ppo",), ppo={how: 2})
     limits = Limits(retries=0, memory=400 * 2**20, hang_seconds=3)
-    (result,) = run(grid, tmp_path / "runs", Tape(), executor=cluster, limits=limits)
+    (result,) = go(grid, executor=cluster, limits=limits)
     assert result.cause == cause
 
 
-def test_a_cell_that_the_cluster_has_no_room_for_waits_and_ctrl_c_ends_the_wait(
-    tmp_path: Path, cluster: Executor
-) -> None:
+def test_a_cell_that_the_cluster_has_no_room_for_waits_and_ctrl_c_ends_the_wait(tmp_path: Path, cluster: Ray) -> None:
     path = tmp_path / "demo.toml"
     grid_of(tmp_path, ("ppo",))
     path.write_text(path.read_text().replace("[base]", "[base]\nthreads = 64"))
     threading.Timer(3.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     began = time.monotonic()
-    (result,) = run(load(path), tmp_path / "runs", Tape(), executor=cluster)
+    (result,) = go(load(path), executor=cluster)
     assert result.status == "interrupted"
     assert time.monotonic() - began < 60
     assert starts(result.folder) == 0

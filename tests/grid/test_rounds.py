@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.grid.harness import Tape, script, starts
-from workbench.algorithms import resolve
-from workbench.grid.cell import of_generation
+from tests.grid.harness import Tape, put_warm_start, script, starts
 from workbench.grid.config import Grid, load
-from workbench.grid.folder import append, now
-from workbench.grid.history import History
+from workbench.grid.folder import History, append, now
 from workbench.grid.run import Limits, Result, run_rounds
-from workbench.learn.warmstart import key
 from workbench.spec import InputError
 
 REGION = """
@@ -54,10 +51,7 @@ def file(folder: Path, text: str, **scripts: Any) -> Path:
     path = folder / "demo.toml"
     path.write_text(text)
     script(folder, **scripts)
-    for cell in load(path, (), resolve).cells[:1]:
-        made = folder / "runs" / ".cache" / "warmstart" / key(cell.settings)
-        made.mkdir(parents=True, exist_ok=True)
-        (made / "model.safetensors").touch()
+    put_warm_start(folder / "runs", load(path).cells[0])
     return path
 
 
@@ -65,7 +59,7 @@ def rounds(path: Path, told: list[Grid] | None = None, **options: Any) -> tuple[
     runs, history = path.parent / "runs", History(path.parent / "runs", now() if options.get("fresh") else None)
     begin = ([] if told is None else told).append
     options = {"workers": 2, **options}
-    return run_rounds(lambda: load(path, (), resolve, history), runs, Tape, begin, **options)
+    return run_rounds(lambda: load(path, (), history), runs, Tape, begin, **options)
 
 
 FALLS = {"grpo": {"0": 0.3, "8": 0.3}}
@@ -111,7 +105,7 @@ def test_fresh_searches_again_from_nothing(tmp_path: Path) -> None:
 
 def test_the_matched_arm_waits_for_its_source_and_takes_its_factor_seed_by_seed(tmp_path: Path) -> None:
     path = file(tmp_path, MATCHED, **{"s-ppo": {"factor": 0.75}})
-    known = load(path, (), resolve)
+    known = load(path)
     assert [c.arm for c in known.cells] == ["s-ppo", "s-ppo"]
     assert [str(w) for w in known.waiting] == [f"'ppo, matched' seed {s} waits for s-ppo seed {s}" for s in (0, 1)]
     grid, results = rounds(path)
@@ -125,7 +119,9 @@ def test_the_matched_arm_waits_for_its_source_and_takes_its_factor_seed_by_seed(
     assert {r.cell.run_id for r in again} == {r.cell.run_id for r in results}
     history, cell = History(tmp_path / "runs"), known.cells[0]
     assert history.factor(cell) == 0.75
-    assert history.past(of_generation(cell, 7)) == history.past(cell), "the newest start, whichever it is asked with"
+    assert history.past(replace(cell, generation=7)) == history.past(cell), (
+        "the newest start, whichever it is asked with"
+    )
     assert History(tmp_path / "runs", since=now()).past(cell) is None, "only those that ended since"
 
 
@@ -134,7 +130,7 @@ def test_an_arm_of_another_experiment_is_followed_past_bad_folders_and_asked_for
 ) -> None:
     (tmp_path / "other").mkdir()
     path = file(tmp_path, MATCHED.replace('match = "s-ppo"', 'match = "other/s-ppo"'))
-    waiting = load(path, (), resolve, History(tmp_path / "runs")).waiting
+    waiting = load(path, (), History(tmp_path / "runs")).waiting
     assert "waits for other/s-ppo seed 0; train it with `sorl run experiments/other.toml`" in str(waiting[0])
     hurt = tmp_path / "runs" / "other"
     for name, told in (("text", "{"), ("a list", "[]"), ("deep", "[" * 10**5)):
@@ -147,45 +143,39 @@ def test_an_arm_of_another_experiment_is_followed_past_bad_folders_and_asked_for
     for number, factor in enumerate((["text"], [0.5, None, 0.75])):
         pq.write_table(pa.table({"stabiliser_factor": factor}), source / f"segments/minibatch/{number:06d}.parquet")
     os.mkfifo(source / "segments" / "minibatch" / "000002.parquet")
-    grid = load(path, (), resolve, History(tmp_path / "runs"))
+    grid = load(path, (), History(tmp_path / "runs"))
     assert [str(w).split(";")[0] for w in grid.waiting] == ["'ppo, matched' seed 1 waits for other/s-ppo seed 1"]
     (matched,) = (c for c in grid.cells if c.arm == "ppo, matched")
     assert matched.settings.learn.policy.lr == 0.2 * 0.625
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("text", "old", "new", "told"),
     [
-        (('match = "s-ppo"', 'match = "s-pppo"'), "no arm of this file (did you mean 's-ppo'?)"),
-        (('match = "s-ppo"', 'match = "ppo, matched"'), "is matched itself"),
+        (MATCHED, 'match = "s-ppo"', 'match = "s-pppo"', "no arm of this file (did you mean 's-ppo'?)"),
+        (MATCHED, 'match = "s-ppo"', 'match = "ppo, matched"', "is matched itself"),
+        (REGION, "[region]", "[region]\nalong = 'learn.policy.lrr'", "did you mean 'learn.policy.lr'?"),
+        (REGION, "[region]", "[region]\nalong = 'learn.staleness'", "an axis at once"),
+        (REGION, "[region]", "[[arms]]\nname = 'a'\nlearn.policy.lr = 0.1\n[region]", "which is searched; delete it"),
+        (
+            REGION,
+            "[region]",
+            "[[arms]]\nname = 'a'\nmatch = 'grpo'\n[region]",
+            "sets 'match', which a region cannot have",
+        ),
+        (REGION, "low = 0.1", "low = 0.9", "low = 0.9 must be below high = 0.8"),
+        (REGION, "points = 4", "points = 2", "greater than or equal to 3"),
+        (REGION, 'kind = "region"', 'kind = "grid"', "[region] needs kind = 'region'"),
+        (REGION, REGION[REGION.index("[region]") :], "", "kind = 'region' needs a table [region]"),
+        (REGION, '["grpo"]', '["grpo", "pppo"]', "did you mean 'ppo'?"),
+        (REGION, "[0, 8]", "[]", "axis 'learn.staleness'"),
     ],
 )
-def test_a_source_that_cannot_be_followed_is_refused(tmp_path: Path, change: tuple[str, str], told: str) -> None:
+def test_a_mistake_in_a_search_or_a_match_is_named(tmp_path: Path, text: str, old: str, new: str, told: str) -> None:
     path = tmp_path / "demo.toml"
-    path.write_text(MATCHED.replace(*change))
+    path.write_text(text.replace(old, new))
     with pytest.raises(InputError) as refused:
-        load(path, (), resolve)
-    assert told in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        (("[region]", "[region]\nalong = 'learn.policy.lrr'"), "did you mean 'learn.policy.lr'?"),
-        (("[region]", "[region]\nalong = 'learn.staleness'"), "an axis at once"),
-        (("low = 0.1", "low = 0.9"), "low = 0.9 must be below high = 0.8"),
-        (("points = 4", "points = 2"), "greater than or equal to 3"),
-        (('kind = "region"', 'kind = "grid"'), "[region] needs kind = 'region'"),
-        (("[region]\nlow = 0.1\nhigh = 0.8\npoints = 4\nprobes = 1\n", ""), "kind = 'region' needs a table [region]"),
-        (('["grpo"]', '["grpo", "pppo"]'), "did you mean 'ppo'?"),
-        (("[0, 8]", "[]"), "axis 'learn.staleness'"),
-    ],
-)
-def test_a_mistake_in_a_region_file_is_named(tmp_path: Path, change: tuple[str, str], told: str) -> None:
-    path = tmp_path / "demo.toml"
-    path.write_text(REGION.replace(*change))
-    with pytest.raises(InputError) as refused:
-        load(path, (), resolve)
+        load(path)
     assert told in str(refused.value)
 
 
@@ -194,7 +184,7 @@ def test_controls_have_a_region_too_and_further_axes_have_columns_of_their_own(t
     text = REGION.replace("[region]", '"learn.epochs" = [1, 4]\n[[arms]]\nname = "ppo, clipped"\nalgorithm = "ppo"\n'
                           '"learn.policy.max_grad_norm" = 1.0\n[region]')  # fmt: skip
     path.write_text(text)
-    grid = load(path, (), resolve)
+    grid = load(path)
     assert grid.region is not None
     assert [s.label for s in grid.region.series] == ["grpo", "ppo, clipped"]
     staleness_epochs = [(c["learn.staleness"], c["learn.epochs"]) for c in grid.region.columns]

@@ -17,26 +17,44 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.grid.conftest import Begin
-from tests.grid.harness import TRAINER, Tape, by_arm, events, grid_of, kinds, program, row, script, starts, wait_for
+from tests.grid.harness import (
+    TRAINER,
+    Tape,
+    by_arm,
+    events,
+    go,
+    grid_of,
+    home,
+    kinds,
+    program,
+    row,
+    script,
+    starts,
+    wait_for,
+)
 from workbench.grid import folder as run_folder
 from workbench.grid.cell import Cell
 from workbench.grid.config import load
-from workbench.grid.process import Job, Local, Process
-from workbench.grid.run import Limits, run, workers_for
+from workbench.grid.process import Job, Local, LocalProcess, workers_for
+from workbench.grid.run import Limits, run
 from workbench.spec import InputError
 
 ONCE = Limits(retries=0)
 MIB = 2**20
 
 
-def interrupt(step: int) -> Any:
-    """Press Ctrl-C at this step."""
-    return lambda cell, row: os.kill(os.getpid(), signal.SIGINT) if row["step"] == step else None
+def ctrl_c(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def interrupt(*steps: int) -> Any:
+    """Press Ctrl-C at these steps."""
+    return lambda cell, row: ctrl_c() if row["step"] in steps else None
 
 
 def test_every_cell_runs_to_its_end_and_the_same_call_starts_nothing(tmp_path: Path) -> None:
     grid, tape, again = grid_of(tmp_path), Tape(), Tape()
-    results = run(grid, tmp_path / "runs", tape, workers=2)
+    results = go(grid, tape, workers=2)
     assert [r.status for r in results] == ["finished", "finished"]
     assert [step for arm, step in tape.steps if arm == "ppo"] == [1, 2, 3, 4]
     written = row(results[0].folder)
@@ -44,7 +62,7 @@ def test_every_cell_runs_to_its_end_and_the_same_call_starts_nothing(tmp_path: P
     assert not (results[0].folder / "segments" / "event").exists(), "nothing happened to it"
     experiment = tmp_path / "runs" / "demo"
     assert (experiment / "experiment.toml").read_text() == (tmp_path / "demo.toml").read_text()
-    assert all(r.skipped and r.status == "finished" for r in run(grid, tmp_path / "runs", again))
+    assert all(r.skipped and r.status == "finished" for r in go(grid, again))
     assert (again.started_cells, tape.closed, again.closed) == ([], 1, 1)
     assert [starts(r.folder) for r in results] == [1, 1]
     assert len(list((experiment / "segments" / "experiment").glob("*.parquet"))) == 1, "an unchanged file is kept once"
@@ -53,9 +71,9 @@ def test_every_cell_runs_to_its_end_and_the_same_call_starts_nothing(tmp_path: P
 
 
 def test_more_seeds_and_another_arm_run_only_what_is_new(tmp_path: Path) -> None:
-    run(grid_of(tmp_path, ("ppo",), seeds=(0, 1)), tmp_path / "runs", Tape())
+    go(grid_of(tmp_path, ("ppo",), seeds=(0, 1)))
     tape = Tape()
-    results = run(grid_of(tmp_path, ("ppo", "grpo"), seeds=(0, 1, 2)), tmp_path / "runs", tape)
+    results = go(grid_of(tmp_path, ("ppo", "grpo"), seeds=(0, 1, 2)), tape)
     assert {(r.cell.arm, r.cell.seed) for r in results if r.skipped} == {("ppo", 0), ("ppo", 1)}
     assert sorted(tape.started_cells) == ["grpo", "grpo", "grpo", "ppo"]
     assert tape.notes == [], "nothing was edited"
@@ -67,13 +85,10 @@ def test_cells_wait_as_queued_rows_and_no_more_run_at_a_time_than_there_are_work
 ) -> None:
     arms = ("ppo", "grpo", "s-ppo")
     grid = grid_of(tmp_path, arms, **{arm: {"step_seconds": 0.2} for arm in arms})
+    folders = [run_folder.folder_of(tmp_path / "runs", cell) for cell in grid.cells]
     seen: list[tuple[int, dict[str, Any]]] = []
-
-    def look(cell: Cell, step: dict[str, Any]) -> None:
-        folders = [run_folder.folder_of(tmp_path / "runs", c) for c in grid.cells]
-        seen.append((sum(run_folder.held(folder) for folder in folders), row(folders[2])))
-
-    run(grid, tmp_path / "runs", Tape(on_step=look), workers=workers)
+    look = lambda *_: seen.append((sum(run_folder.held(folder) for folder in folders), row(folders[2])))  # noqa: E731
+    go(grid, Tape(on_step=look), workers=workers)
     assert 0 < max(held for held, _ in seen) <= workers
     first = seen[0][1]
     assert (first["status"], first["arm"], first["seed"], first["outcome"]) == ("queued", "s-ppo", 0, None)
@@ -86,7 +101,7 @@ def test_a_core_for_each_thread_unless_the_user_says_otherwise(tmp_path: Path) -
     two_threads, one_thread = load(path).cells, load(path, ["threads=1"]).cells
     assert [workers_for(one_thread, slots=cores) for cores in (1, 2, 4, 64)] == [1, 2, 4, 6]
     assert [workers_for(two_threads, slots=cores) for cores in (1, 2, 4, 64)] == [1, 1, 2, 6]
-    assert workers_for(two_threads, asked=3, slots=2) == 3
+    assert workers_for(two_threads, wanted=3, slots=2) == 3
     assert workers_for([], slots=4) == 1
 
 
@@ -94,20 +109,17 @@ def test_a_core_for_each_thread_unless_the_user_says_otherwise(tmp_path: Path) -
 
 
 def test_cells_end_badly_each_for_its_own_reason_and_the_others_finish(tmp_path: Path) -> None:
-    grid = grid_of(
-        tmp_path,
-        ("ppo", "grpo", "s-ppo", "st-ppo", "turn-ppo", "so-grpo"),
-        **{"ppo": {"fail_at": 2}, "grpo": {"grow_at": 2}, "s-ppo": {"hang_at": 3}, "st-ppo": {"nan_at": 2}},
-    )
-    limits = Limits(retries=0, hang_seconds=3, memory=300 * MIB)
-    results = by_arm(run(grid, tmp_path / "runs", Tape(), limits=limits, workers=3))
+    bad: dict[str, Any] = {"ppo": {"fail_at": 2}, "grpo": {"grow_at": 2}, "s-ppo": {"hang_at": 3}}
+    bad |= {"st-ppo": {"nan_at": 2}, "so-grpo": {"grow_at": 1, "child": True}}
+    grid = grid_of(tmp_path, (*bad, "turn-ppo"), **bad)
+    results = by_arm(go(grid, limits=Limits(retries=0, hang_seconds=3, memory=300 * MIB), workers=3))
     assert {arm: (r.status, r.cause) for arm, r in results.items()} == {
         "ppo": ("failed", "failed"),
         "grpo": ("failed", "out of memory"),
         "s-ppo": ("failed", "hang"),
         "st-ppo": ("finished", "diverged"),
+        "so-grpo": ("failed", "out of memory"),  # the memory is that of a child
         "turn-ppo": ("finished", ""),
-        "so-grpo": ("finished", ""),
     }
     assert results["ppo"].reason == "RuntimeError: scripted failure"
     assert "over the limit of 0.293 GiB a cell (--memory)" in results["grpo"].reason
@@ -123,17 +135,9 @@ def test_cells_end_badly_each_for_its_own_reason_and_the_others_finish(tmp_path:
         assert not run_folder.held(folder), "its process is gone"
 
 
-def test_memory_is_that_of_the_cell_with_its_children(tmp_path: Path) -> None:
-    limits = Limits(retries=0, memory=300 * MIB)
-    grid = grid_of(tmp_path, ("ppo",), ppo={"grow_at": 1, "child": True})
-    (result,) = run(grid, tmp_path / "runs", Tape(), limits=limits)
-    assert result.cause == "out of memory"
-
-
 def test_a_slow_start_and_a_long_step_with_signs_of_life_are_no_hang(tmp_path: Path) -> None:
     slow = {"starting": 4, "step_seconds": 4, "beats": True}
-    grid = grid_of(tmp_path, ("ppo",), iterations=1, ppo=slow)
-    (result,) = run(grid, tmp_path / "runs", Tape(), limits=Limits(retries=0, hang_seconds=2.5))
+    (result,) = go(grid_of(tmp_path, ("ppo",), iterations=1, ppo=slow), limits=Limits(retries=0, hang_seconds=2.5))
     assert result.status == "finished"
 
 
@@ -148,8 +152,8 @@ def test_a_slow_start_and_a_long_step_with_signs_of_life_are_no_hang(tmp_path: P
 def test_a_cell_that_fails_is_retried_from_its_checkpoint_and_its_attempts_are_counted(
     tmp_path: Path, how: dict[str, Any], kind: str, reason: str
 ) -> None:
-    grid, tape = grid_of(tmp_path, ("ppo",), iterations=5, ppo={"times": 1, **how}), Tape()
-    (result,) = run(grid, tmp_path / "runs", tape, limits=Limits(hang_seconds=2))
+    tape = Tape()
+    (result,) = go(grid_of(tmp_path, ("ppo",), iterations=5, ppo={"times": 1, **how}), tape, limits=Limits(1, 2))
     assert result.status == "finished"
     assert tape.steps == [("ppo", step) for step in (1, 2, 3, 4, 5)], "no step is trained twice"
     failed, retried = events(result.folder)
@@ -163,12 +167,12 @@ def test_a_cell_that_fails_is_retried_from_its_checkpoint_and_its_attempts_are_c
 @pytest.mark.parametrize("retries", [0, 2])
 def test_a_cell_that_fails_every_time_is_given_up_and_the_next_call_tries_again(tmp_path: Path, retries: int) -> None:
     grid = grid_of(tmp_path, iterations=5, ppo={"fail_at": 3})
-    ppo = by_arm(run(grid, tmp_path / "runs", Tape(), limits=Limits(retries=retries)))["ppo"]
+    ppo = by_arm(go(grid, limits=Limits(retries=retries)))["ppo"]
     assert (ppo.status, ppo.reason, ppo.cause) == ("failed", "RuntimeError: scripted failure", "failed")
     assert starts(ppo.folder) == row(ppo.folder)["attempt"] == retries + 1
     script(tmp_path)
     tape = Tape()
-    results = by_arm(run(grid, tmp_path / "runs", tape))
+    results = by_arm(go(grid, tape))
     assert (results["ppo"].status, results["grpo"].skipped) == ("finished", True)
     assert tape.steps == [("ppo", 3), ("ppo", 4), ("ppo", 5)], "steps 1 and 2 are not trained again"
     assert tape.resumed == ["ppo"]
@@ -186,17 +190,15 @@ def test_a_cell_that_fails_every_time_is_given_up_and_the_next_call_tries_again(
 def test_a_reason_is_the_last_line_of_this_attempt_in_plain_text_and_wrong_input_is_not_retried(
     tmp_path: Path, how: dict[str, Any], reason: str, tries: int
 ) -> None:
-    run(grid_of(tmp_path, ("ppo",), ppo={"exit": 1, "said": "an earlier attempt"}), tmp_path / "runs", Tape())
-    script(tmp_path, ppo=how)
+    go(grid_of(tmp_path, ("ppo",), ppo={"exit": 1, "said": "an earlier attempt"}))
     tape = Tape()
-    (result,) = run(load(tmp_path / "demo.toml"), tmp_path / "runs", tape)
+    (result,) = go(grid_of(tmp_path, ("ppo",), ppo=how), tape)
     assert (result.status, result.reason) == ("failed", reason)
     assert tape.started_cells == ["ppo"] * tries
 
 
 def test_a_finished_run_whose_process_is_killed_is_finished_and_leaves_no_process_behind(tmp_path: Path) -> None:
-    grid = grid_of(tmp_path, ("ppo",), ppo={"killed_after": True, "grandchild": True})
-    (result,) = run(grid, tmp_path / "runs", Tape())
+    (result,) = go(grid_of(tmp_path, ("ppo",), ppo={"killed_after": True, "grandchild": True}))
     assert (result.status, starts(result.folder)) == ("finished", 1)
     pid = int((result.folder / "grandchild").read_text())
     wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
@@ -204,12 +206,12 @@ def test_a_finished_run_whose_process_is_killed_is_finished_and_leaves_no_proces
 
 def test_a_cell_that_cannot_be_started_stops_no_other(tmp_path: Path) -> None:
     class Broken(Local):
-        def start(self, job: Job) -> Process:
+        def start(self, job: Job) -> LocalProcess:
             if "grpo" in job.folder.name:
                 raise OSError("Resource temporarily unavailable")
             return super().start(job)
 
-    results = by_arm(run(grid_of(tmp_path), tmp_path / "runs", Tape(), executor=Broken()))
+    results = by_arm(go(grid_of(tmp_path), executor=Broken()))
     assert results["ppo"].status == "finished"
     assert results["grpo"].reason == "could not be started: Resource temporarily unavailable"
 
@@ -220,8 +222,8 @@ def test_an_error_in_the_display_stops_the_trainers(tmp_path: Path) -> None:
 
     grid = grid_of(tmp_path, ("ppo",), iterations=10_000)
     with pytest.raises(ZeroDivisionError):
-        run(grid, tmp_path / "runs", Tape(on_step=broken))
-    assert not run_folder.held(run_folder.folder_of(tmp_path / "runs", grid.cells[0]))
+        go(grid, Tape(on_step=broken))
+    assert not run_folder.held(home(grid))
 
 
 # Ctrl-C and kill -9
@@ -230,12 +232,12 @@ def test_an_error_in_the_display_stops_the_trainers(tmp_path: Path) -> None:
 def test_one_interrupt_lets_the_cells_checkpoint_and_the_same_call_resumes(tmp_path: Path) -> None:
     grid = grid_of(tmp_path, ("ppo", "grpo"), iterations=30, ppo={"step_seconds": 0.1})
     before, tape, again = signal.getsignal(signal.SIGINT), Tape(on_step=interrupt(2)), Tape()
-    results = by_arm(run(grid, tmp_path / "runs", tape, workers=1))
+    results = by_arm(go(grid, tape, workers=1))
     assert {arm: r.status for arm, r in results.items()} == {"ppo": "interrupted", "grpo": "queued"}
     assert row(results["ppo"].folder)["status"] == "interrupted"
     assert any("1 runs write a checkpoint" in note for note in tape.notes)
     assert signal.getsignal(signal.SIGINT) is before, "Ctrl-C means what it did before"
-    results = by_arm(run(grid, tmp_path / "runs", again, workers=2))
+    results = by_arm(go(grid, again, workers=2))
     assert {r.status for r in results.values()} == {"finished"}
     assert min(s for arm, s in again.steps if arm == "ppo") == 1 + max(step for _, step in tape.steps)
     assert kinds(results["ppo"].folder) == ["interrupted", "resumed"]
@@ -243,8 +245,8 @@ def test_one_interrupt_lets_the_cells_checkpoint_and_the_same_call_resumes(tmp_p
 
 def test_a_second_interrupt_kills_cells_that_do_not_stop(tmp_path: Path) -> None:
     grid = grid_of(tmp_path, ("ppo",), iterations=1000, ppo={"step_seconds": 0.05, "ignore_sigint": True})
-    tape = Tape(on_step=lambda cell, row: (interrupt(2)(cell, row), interrupt(12)(cell, row)))
-    (result,) = run(grid, tmp_path / "runs", tape)
+    tape = Tape(on_step=interrupt(2, 12))
+    (result,) = go(grid, tape)
     assert max(tape.steps)[1] >= 12, "one interrupt alone did not end it"
     assert (result.status, result.reason) == ("interrupted", "killed by a second Ctrl-C")
     assert row(result.folder)["status"] == "interrupted"
@@ -252,13 +254,9 @@ def test_a_second_interrupt_kills_cells_that_do_not_stop(tmp_path: Path) -> None
 
 
 def test_an_interrupt_while_a_cell_starts_leaves_it_to_begin_later(tmp_path: Path) -> None:
-    grid = grid_of(tmp_path, ("ppo",), ppo={"starting": 60})
-    tape = Tape()
-    tape.started = lambda cell, resumed: os.kill(os.getpid(), signal.SIGINT)  # type: ignore[method-assign]
-    (result,) = run(grid, tmp_path / "runs", tape)
+    (result,) = go(grid_of(tmp_path, ("ppo",), ppo={"starting": 60}), Tape(on_start=ctrl_c))
     assert (result.status, result.reason) == ("interrupted", "stopped before its first step")
-    script(tmp_path)
-    (result,) = run(grid, tmp_path / "runs", Tape())
+    (result,) = go(grid_of(tmp_path, ("ppo",)))
     assert result.status == "finished"
 
 
@@ -266,7 +264,7 @@ def test_a_trainer_that_was_killed_with_its_grid_is_resumed_and_its_death_is_rec
     tmp_path: Path, begin: Begin
 ) -> None:
     grid = grid_of(tmp_path, ("ppo",), iterations=6, ppo={"wait_at": 3})
-    folder = run_folder.prepare(tmp_path / "runs", grid.cells[0])
+    folder = home(grid, prepared=True)
     trainer = begin(sys.executable, str(TRAINER), str(folder))
     wait_for(lambda: run_folder.checkpoint(folder) == 2)
     trainer.kill()
@@ -275,7 +273,7 @@ def test_a_trainer_that_was_killed_with_its_grid_is_resumed_and_its_death_is_rec
     assert run_folder.status_of(row(folder), run_folder.held(folder)) == "interrupted"
     (tmp_path / "runs" / "go").touch()
     tape = Tape()
-    (result,) = run(grid, tmp_path / "runs", tape)
+    (result,) = go(grid, tape)
     assert result.status == "finished"
     assert tape.steps[0] == ("ppo", 3)
     assert kinds(folder) == ["killed", "resumed"]
@@ -284,17 +282,15 @@ def test_a_trainer_that_was_killed_with_its_grid_is_resumed_and_its_death_is_rec
 def test_a_killed_grid_leaves_trainers_that_the_next_call_waits_for(tmp_path: Path, begin: Begin) -> None:
     grid = grid_of(tmp_path, ("ppo", "grpo"), ppo={"wait_at": 2})
     victim = begin(sys.executable, "-c", program(tmp_path, workers=1))
-    ppo = run_folder.folder_of(tmp_path / "runs", grid.cells[0])
-    wait_for(lambda: run_folder.checkpoint(ppo) == 1)
+    wait_for(lambda: run_folder.checkpoint(home(grid)) == 1)
     victim.kill()
     victim.wait()
-    tape = Tape()
-    tape.ended = lambda result: (tmp_path / "runs" / "go").touch()  # type: ignore[method-assign]  # grpo is done
-    results = by_arm(run(grid, tmp_path / "runs", tape))
+    tape = Tape(on_end=lambda result: (tmp_path / "runs" / "go").touch())  # grpo is done
+    results = by_arm(go(grid, tape))
     assert {arm: r.status for arm, r in results.items()} == {"ppo": "finished", "grpo": "finished"}
     assert tape.started_cells == ["grpo"]
     assert "waiting: ppo seed 0 is trained by another process" in tape.notes
-    assert (starts(ppo), results["ppo"].skipped) == (1, True)
+    assert (starts(home(grid)), results["ppo"].skipped) == (1, True)
 
 
 # Two grids
@@ -303,7 +299,7 @@ def test_a_killed_grid_leaves_trainers_that_the_next_call_waits_for(tmp_path: Pa
 def test_two_grids_at_once_train_every_cell_once_and_both_see_all_of_them_finish(tmp_path: Path, begin: Begin) -> None:
     grid = grid_of(tmp_path, ("ppo", "grpo", "s-ppo"), iterations=3, seeds=(0, 1))
     other = begin(sys.executable, "-c", program(tmp_path))
-    mine = run(grid, tmp_path / "runs", Tape(), workers=2)
+    mine = go(grid, workers=2)
     theirs, _ = other.communicate(timeout=120)
     assert other.returncode == 0
     assert [starts(r.folder) for r in mine] == [1] * 6
@@ -316,8 +312,8 @@ def test_a_cell_that_becomes_free_is_run_unless_it_has_just_failed_in_the_other_
     tmp_path: Path, status: str, trained: int
 ) -> None:
     grid = grid_of(tmp_path, ("ppo",))
-    folder = run_folder.prepare(tmp_path / "runs", grid.cells[0])
-    claim, tape = run_folder.claim(folder), Tape()
+    folder = home(grid, prepared=True)
+    claim = run_folder.claim(folder)
     assert claim is not None
 
     def end(text: str) -> None:
@@ -325,19 +321,16 @@ def test_a_cell_that_becomes_free_is_run_unless_it_has_just_failed_in_the_other_
         run_folder.change(folder, identity, status=status, reason="no luck", ended_at=run_folder.now())
         claim.close()
 
-    tape.note = end  # type: ignore[method-assign]  # it reports that it waits
-    (result,) = run(grid, tmp_path / "runs", tape)
+    (result,) = go(grid, Tape(on_note=end))  # it reports that it waits
     assert (result.status, starts(folder)) == ("finished" if trained else "failed", trained)
 
 
 def test_waiting_for_another_process_ends_with_ctrl_c_and_leaves_it_alone(tmp_path: Path, begin: Begin) -> None:
     grid = grid_of(tmp_path, ("ppo",), ppo={"wait_at": 2})
-    folder = run_folder.prepare(tmp_path / "runs", grid.cells[0])
+    folder = home(grid, prepared=True)
     trainer = begin(sys.executable, str(TRAINER), str(folder))
     wait_for(lambda: run_folder.checkpoint(folder) == 1)
-    tape = Tape()
-    tape.note = lambda text: os.kill(os.getpid(), signal.SIGINT)  # type: ignore[method-assign]  # it says that it waits
-    (result,) = run(grid, tmp_path / "runs", tape)
+    (result,) = go(grid, Tape(on_note=ctrl_c))  # it says that it waits
     assert (result.status, result.reason) == ("elsewhere", "another process trains it")
     assert trainer.poll() is None
 
@@ -346,48 +339,48 @@ def test_a_trainer_that_begins_between_the_claim_and_the_start_keeps_the_second_
     tmp_path: Path, begin: Begin
 ) -> None:
     grid = grid_of(tmp_path, ("ppo",), iterations=3, ppo={"wait_at": 3})
-    folder = run_folder.prepare(tmp_path / "runs", grid.cells[0])
+    folder = home(grid, prepared=True)
 
     class Late(Local):
-        def start(self, job: Job) -> Process:
+        def start(self, job: Job) -> LocalProcess:
             if not starts(folder):
                 begin(sys.executable, str(TRAINER), str(folder))
                 wait_for(lambda: run_folder.checkpoint(folder) == 2)
             return super().start(job)
 
-    tape = Tape()
-    tape.note = lambda text: (tmp_path / "runs" / "go").touch()  # type: ignore[method-assign]  # it says that it waits
-    (result,) = run(grid, tmp_path / "runs", tape, executor=Late(), limits=ONCE)
+    tape = Tape(on_note=lambda text: (tmp_path / "runs" / "go").touch())  # it says that it waits
+    (result,) = go(grid, tape, executor=Late(), limits=ONCE)
     assert (result.status, starts(folder)) == ("finished", 2), "the second one found the lock taken and left"
     assert "failed" not in kinds(folder)
 
 
-def test_storage_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_that_cannot_be_made_or_locked_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    grid = grid_of(tmp_path, ("ppo",))
+    for folder in (Path("/proc/nowhere"), tmp_path / "file" / "runs"):
+        with pytest.raises(InputError, match=rf"cannot make the runs folder '{folder}': .*name another with --runs"):
+            run(grid, folder, Tape())
+    os.mkfifo(home(grid, prepared=True) / "claim")
+    with pytest.raises(InputError, match=r"claim' is a pipe.*remove it"):
+        go(grid)
+    (home(grid) / "claim").unlink()
+
     def unsupported(*_: object) -> None:
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr("workbench.grid.folder.fcntl.flock", unsupported)
     with pytest.raises(InputError, match=r"storage without file locks .*name another folder with --runs"):
-        run(grid_of(tmp_path), tmp_path / "runs", Tape())
-
-
-def test_a_runs_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for folder in (Path("/proc/nowhere"), tmp_path / "file" / "runs"):
-        with pytest.raises(InputError, match=rf"cannot make the runs folder '{folder}': .*name another with --runs"):
-            run(grid_of(tmp_path), folder, Tape())
+        go(grid)
 
 
 # Edited cells, starting over
 
 
-def test_an_edited_cell_is_a_new_cell_and_the_closest_earlier_settings_are_named(tmp_path: Path) -> None:
+def test_an_edited_cell_is_a_new_cell_and_the_newest_earlier_settings_are_named(tmp_path: Path) -> None:
     def edited(*lines: str) -> list[str]:
-        grid_of(tmp_path, ("ppo",), iterations=2, seeds=(0, 1))
-        path, tape = tmp_path / "demo.toml", Tape()
+        path, tape = grid_of(tmp_path, ("ppo",), iterations=2, seeds=(0, 1)).path, Tape()
         path.write_text(path.read_text().replace("[axes]", "\n".join([*lines, "[axes]"])))
-        results = run(load(path), tmp_path / "runs", tape)
-        assert len({r.folder for r in results}) == 2
+        assert len({r.folder for r in go(load(path), tape)}) == 2
         return tape.notes
 
     assert edited() == []
@@ -404,61 +397,49 @@ def test_an_edited_cell_is_a_new_cell_and_the_closest_earlier_settings_are_named
 
 def test_fresh_starts_over_in_new_folders_and_the_plain_command_continues_the_newest(tmp_path: Path) -> None:
     grid, tape = grid_of(tmp_path, iterations=5), Tape()
-    first = run(grid, tmp_path / "runs", Tape())
-    kept = {p: p.read_bytes() for r in first for p in r.folder.rglob("*") if p.is_file()}
+    first = go(grid)
+    kept = {p: p.read_bytes() for r in first for p in r.folder.rglob("*") if p.is_file() and p.name != "claim"}
     script(tmp_path, ppo={"fail_at": 3})
-    second = run(grid, tmp_path / "runs", tape, fresh=True, limits=ONCE)
+    second = go(grid, tape, fresh=True, limits=ONCE)
     assert [r.folder.name for r in second] == [f"{r.folder.name}-g2" for r in first]
     assert tape.notes == [], "the same settings are no edit"
-    assert {p: p.read_bytes() for p in kept if p.name != "claim"} == {
-        p: b for p, b in kept.items() if p.name != "claim"
-    }
+    assert {p: p.read_bytes() for p in kept} == kept
     assert [row(r.folder)["generation"] for r in (*first, *second)] == [1, 1, 2, 2]
     assert row(second[0].folder)["config_hash"] == row(first[0].folder)["config_hash"]
     script(tmp_path)
     third = Tape()
-    results = by_arm(run(grid, tmp_path / "runs", third))
+    results = by_arm(go(grid, third))
     assert third.steps == [("ppo", 3), ("ppo", 4), ("ppo", 5)]
     assert results["ppo"].folder == second[0].folder
     assert results["grpo"].skipped
-    assert {r.folder.name[-3:] for r in run(grid, tmp_path / "runs", Tape(), fresh=True)} == {"-g3"}
+    assert {r.folder.name[-3:] for r in go(grid, fresh=True)} == {"-g3"}
 
 
 def test_fresh_takes_cells_that_never_began_as_they_are_and_refuses_those_in_training(tmp_path: Path) -> None:
     grid = grid_of(tmp_path, iterations=30, ppo={"step_seconds": 0.1})
-    run(grid, tmp_path / "runs", Tape(on_step=interrupt(1)), workers=1)
+    go(grid, Tape(on_step=interrupt(1)), workers=1)
     script(tmp_path)
-    results = by_arm(run(grid, tmp_path / "runs", Tape(), fresh=True))
+    results = by_arm(go(grid, fresh=True))
     assert (results["ppo"].cell.generation, results["grpo"].cell.generation) == (2, 1)
     claim = run_folder.claim(results["ppo"].folder)
     assert claim is not None
     with claim, pytest.raises(InputError, match=f"another process trains: {results['ppo'].folder.name}; stop it"):
-        run(grid, tmp_path / "runs", Tape(), fresh=True)
+        go(grid, fresh=True)
     assert not list((tmp_path / "runs" / "demo").glob("*-g3"))
 
 
 def test_a_run_of_an_earlier_version_without_the_newer_columns_is_continued(tmp_path: Path) -> None:
     grid = grid_of(tmp_path, ("ppo",))
-    folder = run_folder.prepare(tmp_path / "runs", grid.cells[0])
+    segments = home(grid, prepared=True) / "segments" / "run"
     old = {"run_id": grid.cells[0].run_id, "experiment": "demo", "status": "failed", "started_at": None, "gone": 1}
-    (folder / "segments" / "run").mkdir(parents=True)
-    pq.write_table(pa.Table.from_pylist([old]), folder / "segments" / "run" / "000000.parquet")
-    (result,) = run(grid, tmp_path / "runs", Tape())
-    assert (result.status, row(folder)["attempt"]) == ("finished", 1)
+    segments.mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist([old]), segments / "000000.parquet")
+    (result,) = go(grid)
+    assert (result.status, row(result.folder)["attempt"]) == ("finished", 1)
 
 
 def test_the_time_between_two_cells_is_short(tmp_path: Path) -> None:
-    grid = grid_of(tmp_path, ("ppo",), iterations=1, seeds=range(6))
     began: list[float] = []
-    tape = Tape()
-    tape.started = lambda cell, resumed: began.append(time.monotonic())  # type: ignore[method-assign]
-    run(grid, tmp_path / "runs", tape, workers=1)
+    tape = Tape(on_start=lambda cell: began.append(time.monotonic()))
+    go(grid_of(tmp_path, ("ppo",), iterations=1, seeds=range(6)), tape, workers=1)
     assert min(b - a for a, b in itertools.pairwise(began)) < 2
-
-
-def test_a_pipe_in_the_place_of_the_claim_is_named_and_not_waited_for(tmp_path: Path) -> None:
-    grid = grid_of(tmp_path, ("ppo",))
-    folder = run_folder.prepare(tmp_path / "runs", grid.cells[0])
-    os.mkfifo(folder / "claim")
-    with pytest.raises(InputError, match=r"claim' is a pipe.*remove it"):
-        run(grid, tmp_path / "runs", Tape())

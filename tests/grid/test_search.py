@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.analysis.region import Counts, boundary
-from workbench.grid.search import Budget, Progress, Rule, Trial, bracket, located, search, usual
-
-Outcome = Callable[[Trial], bool | None]
+from workbench.grid.search import Rule, Trial, bracket, located, search, usual
 
 
 @st.composite
@@ -33,7 +31,7 @@ def landscapes(draw) -> tuple[int, list[int | None], Rule, dict[Trial, bool]]:
 @given(landscapes(), st.one_of(st.none(), st.integers(1, 40)))
 def test_it_asks_for_nothing_outside_for_nothing_twice_and_for_no_more_than_its_budget(drawn, runs) -> None:
     arms, neighbours, rule, truth = drawn
-    found = search(arms, neighbours, rule, truth.get, Budget(runs))
+    found = search(arms, neighbours, replace(rule, runs=runs), truth.get)
     assert set(found.done) <= set(truth)
     assert len(set(found.done)) == len(found.done) <= (runs or len(truth))
     assert not found.now
@@ -59,20 +57,14 @@ def test_a_search_that_is_cut_off_anywhere_goes_on_to_the_same_runs(drawn, seed)
 def test_it_ends_with_every_seed_on_both_sides_of_every_boundary(drawn) -> None:
     arms, neighbours, rule, truth = drawn
     found = search(arms, neighbours, rule, truth.get)
-    for arm in range(arms):
-        for number in range(len(neighbours)):
-            column = _column(found, truth, arm, number)
-            edge = located(column, rule.points)
-            assert edge is not None
-            assert all(len(column[p]) == rule.seeds for p in edge if 0 <= p < rule.points)
-
-
-def _column(found: Progress, truth: dict[Trial, bool], arm: int, number: int) -> dict[int, dict[int, bool]]:
-    column: dict[int, dict[int, bool]] = {}
+    columns: dict[tuple[int, int], dict[int, dict[int, bool]]] = {}
     for t in found.done:
-        if (t.arm, t.column) == (arm, number):
-            column.setdefault(t.point, {})[t.seed] = truth[t]
-    return column
+        columns.setdefault((t.arm, t.column), {}).setdefault(t.point, {})[t.seed] = truth[t]
+    assert len(columns) == arms * len(neighbours)
+    for column in columns.values():
+        edge = located(column, rule.points)
+        assert edge is not None
+        assert all(len(column[p]) == rule.seeds for p in edge if 0 <= p < rule.points)
 
 
 @pytest.mark.parametrize("points", [7, 11])
@@ -136,9 +128,9 @@ def test_where_the_seeds_disagree_all_of_them_are_run_before_the_search_moves_on
 
 def test_a_budget_of_time_allows_as_many_runs_as_fit_by_the_mean_so_far() -> None:
     truth = lambda t: t.point >= 3  # noqa: E731
-    found = search(1, [None], Rule(9, 5), truth, Budget(seconds=55.0), lambda _: 10.0)
+    found = search(1, [None], Rule(9, 5, seconds=55.0), truth, lambda _: 10.0)
     assert (len(found.done), found.exhausted) == (5, True)
-    assert not search(1, [None], Rule(9, 5), truth, Budget(seconds=1e6), lambda _: 10.0).exhausted
+    assert not search(1, [None], Rule(9, 5, seconds=1e6), truth, lambda _: 10.0).exhausted
 
 
 def test_what_a_search_usually_takes_is_within_its_limits() -> None:

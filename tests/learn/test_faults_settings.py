@@ -107,7 +107,7 @@ GRID = 'question = "Which faults show?"\nseeds = [0]\n[base]\nalgorithm = "ppo"\
 def test_the_kind_of_a_fault_is_an_axis_of_a_grid(tmp_path: Path) -> None:
     file = tmp_path / "faults.toml"
     file.write_text(GRID + '[axes]\n"fault.kind" = ["turn_shift", "reward_noise"]\n')
-    faults = [cell.settings.fault for cell in load(file, resolve=resolve).cells]
+    faults = [cell.settings.fault for cell in load(file).cells]
     assert faults == [FaultSettings(kind=name, at_step=12) for name in ("turn_shift", "reward_noise")]
 
 
@@ -120,7 +120,7 @@ def test_a_grid_with_a_fault_that_does_not_exist_is_refused_by_file_and_arm(tmp_
     )
     said = f"{file}, arm 'odd': unknown fault.kind 'turn_shaft' (did you mean 'turn_shift'?)"
     with pytest.raises(InputError, match=re.escape(said)):
-        load(file, resolve=resolve)
+        load(file)
 
 
 def test_every_kind_says_which_bug_it_stands_for() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from workbench.grid.folder import where
+from workbench.grid.process import where
 from workbench.learn import run as run_module
 from workbench.learn.run import Heartbeat
 

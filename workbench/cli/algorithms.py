@@ -76,7 +76,7 @@ def _show_one(algorithm: Algorithm, form: str) -> None:
     import pandas as pd
 
     from workbench.algorithms import NOT_YET, measured
-    from workbench.grid.plan import choice
+    from workbench.grid.cell import choice
     from workbench.objective import KINDS
 
     if form != "json":
@@ -90,7 +90,7 @@ def _show_difference(a: Algorithm, b: Algorithm, form: str) -> None:
     import pandas as pd
 
     from workbench.algorithms import differences
-    from workbench.grid.plan import choices
+    from workbench.grid.cell import choices
 
     found = differences(a, b)
     if not found and form != "json":

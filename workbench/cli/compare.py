@@ -14,8 +14,8 @@ from workbench.cli.tables import as_json, check_format, show
 if TYPE_CHECKING:
     import pandas as pd
 
+    from workbench.grid.cell import Estimate
     from workbench.grid.config import Grid
-    from workbench.grid.plan import Estimate
     from workbench.grid.search import Region
     from workbench.store.reader import Reader
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from workbench.grid.config import Grid
-    from workbench.grid.plan import Needs
     from workbench.spec import RunSettings
 
 
@@ -49,13 +48,13 @@ def plan(
     """Show the cells of a grid, how they differ, the effects that its seeds can detect, and the time. Runs nothing."""
     check_format(form, ("table", "md", "json"))
     from workbench.cli.compare import describe_region
-    from workbench.grid.history import History
-    from workbench.grid.plan import time_of
+    from workbench.grid.cell import time_of
+    from workbench.grid.folder import History
 
     runs = runs_of(ctx)
     grid = grid_of(file, changes or [], History(runs), arms or [])
     if grid.region is not None:
-        describe_region(grid, form, time_of(grid.cells, runs, needs, workers))
+        describe_region(grid, form, time_of(grid.cells, runs, workers))
     else:
         describe(grid, runs, workers, form, seeds_for(grid, runs, hazard_ratio, power, incidence))
 
@@ -67,18 +66,16 @@ def describe(
     import pandas as pd
 
     from workbench.cli import results
-    from workbench.grid import history
-    from workbench.grid.cell import differing
-    from workbench.grid.folder import folder_of, held, last_row, status_of
-    from workbench.grid.plan import arm_rows, time_of
+    from workbench.grid.cell import arm_rows, differing, time_of
+    from workbench.grid.folder import edits, folder_of, held, last_row, newest, status_of
     from workbench.grid.progress import duration
 
-    grid = history.newest(grid, runs)
+    grid = newest(grid, runs)
     folders = {cell.run_id: folder_of(runs, cell) for cell in grid.cells}
     status = {name: status_of(last_row(folder), alive=held(folder)) for name, folder in folders.items()}
     left = [cell for cell in grid.cells if status[cell.run_id] != "finished"]
     arms = {cell.arm: cell.settings for cell in grid.cells}
-    slots, time, findings = _slots(arms), time_of(left, runs, needs, workers), results.planned(grid.cells)
+    slots, time, findings = _slots(grid), time_of(left, runs, workers), results.planned(grid.cells)
     if form == "json":
         names = ("run_id", "arm", "algorithm", "seed", "control", "config_hash")
         document = {
@@ -99,7 +96,7 @@ def describe(
         echo("\nSlots in which the algorithms differ\n")
         show(slots, form)
     echo()
-    for line in history.edits(runs, [cell for cell in grid.cells if not folders[cell.run_id].exists()]):
+    for line in edits(runs, [cell for cell in grid.cells if not folders[cell.run_id].exists()]):
         echo(f"Edited: {line}; these are new cells.")
     results.tell(findings)
     if seeds:
@@ -114,20 +111,19 @@ def describe(
         echo(f"Later: {waiting}.")
 
 
-def _slots(arms: dict[str, RunSettings]) -> pd.DataFrame:
+def _slots(grid: Grid) -> pd.DataFrame:
     """Return one row per slot in which the algorithms differ, one column per distinct algorithm."""
     import pandas as pd
 
-    from workbench.algorithms import differences, resolve
-    from workbench.grid.cell import algorithm_label
-    from workbench.grid.plan import choices
+    from workbench.algorithms import differences
+    from workbench.grid.cell import algorithm_label, choices
 
     algorithms = {}
-    for settings in arms.values():
-        label = algorithm_label(settings.algorithm)
-        if settings.slots:
-            label += f" + slots {json.dumps(settings.slots)}"
-        algorithms[label] = resolve(settings.algorithm, settings.slots)
+    for cell in grid.cells:
+        label = algorithm_label(cell.settings.algorithm)
+        if cell.settings.slots:
+            label += f" + slots {json.dumps(cell.settings.slots)}"
+        algorithms[label] = cell.resolved
     first = next(iter(algorithms.values()))
     slots = dict.fromkeys(slot for other in algorithms.values() for slot in differences(first, other))
     rows = []
@@ -135,16 +131,6 @@ def _slots(arms: dict[str, RunSettings]) -> pd.DataFrame:
         words = choices([getattr(algorithm, slot) for algorithm in algorithms.values()])
         rows.append({"slot": slot, **dict(zip(algorithms, words, strict=True))})
     return pd.DataFrame(rows)
-
-
-def needs(settings: RunSettings) -> Needs:
-    """Return the work of an iteration, the mean of least and most where it depends on the episodes."""
-    from workbench.algorithms import resolve
-    from workbench.grid.plan import Needs
-
-    algorithm = resolve(settings.algorithm, settings.slots)
-    passes = sum(algorithm.schedule.updates(settings.world.max_turns)) / 2
-    return Needs(algorithm.critic, algorithm.stabilise.needs_bias, passes, (1 + algorithm.select.rounds) / 2)
 
 
 @dataclass(frozen=True)

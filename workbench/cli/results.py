@@ -69,10 +69,9 @@ def slots(config: str) -> str | None:
 
 def planned(cells: Sequence[Cell]) -> list[Finding]:
     """Return findings in the settings of the cells."""
-    from workbench.algorithms import resolve
     from workbench.grid import guard
 
-    return guard.planned({cell.arm: cell.settings for cell in cells}, resolve)
+    return guard.planned(cells)
 
 
 def unfair(reader: Reader, frame: pd.DataFrame) -> list[Finding]:
@@ -81,7 +80,6 @@ def unfair(reader: Reader, frame: pd.DataFrame) -> list[Finding]:
     Runs without settings (of another trainer, or not begun) are left out. Settings of another version of sorl cannot be
     checked, which is a finding itself.
     """
-    from workbench.algorithms import resolve
     from workbench.grid import guard
     from workbench.spec import InputError
 
@@ -92,9 +90,7 @@ def unfair(reader: Reader, frame: pd.DataFrame) -> list[Finding]:
         return [guard.Finding("task", message)]
     if not runs:
         return []
-    arms = {run.arm: run.settings for run in runs}
-    seeds = {arm: sum(run.arm == arm for run in runs) for arm in arms}
-    return [*guard.planned(arms, resolve, seeds), *guard.recorded(reader, runs)]
+    return [*guard.planned(runs), *guard.recorded(reader, runs)]
 
 
 def _run(row: dict[Any, Any]) -> Run:
@@ -104,8 +100,7 @@ def _run(row: dict[Any, Any]) -> Run:
 
     settings = RunSettings.model_validate_json(row["config"])
     algorithm = resolve(settings.algorithm, settings.slots)
-    size, finished = settings.learn.group_size or algorithm.group_size, row["status"] == "finished"
-    return Run(row["run_id"], str(row["arm"]), int(row["seed"]), settings, size, algorithm, finished)
+    return Run(row["run_id"], str(row["arm"]), int(row["seed"]), settings, algorithm, row["status"] == "finished")
 
 
 def settle(runs: Path, reader: Reader, experiment: str, cells: Sequence[Cell]) -> list[Finding]:

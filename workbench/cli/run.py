@@ -79,8 +79,7 @@ def train(
     from workbench.cli.results import settle, warn
     from workbench.cli.shared import current
     from workbench.grid import progress
-    from workbench.grid.folder import now
-    from workbench.grid.history import History
+    from workbench.grid.folder import History, now
     from workbench.grid.process import executor_of
     from workbench.grid.run import run_rounds
     from workbench.store.connect import Busy

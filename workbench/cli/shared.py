@@ -14,7 +14,7 @@ from workbench.store.text import visible as visible
 
 if TYPE_CHECKING:
     from workbench.grid.config import Grid
-    from workbench.grid.history import History
+    from workbench.grid.folder import History
     from workbench.store.reader import Reader
 
 _LONGEST = 4000  # characters of a message that quotes what somebody gave
@@ -101,10 +101,9 @@ def grid_of(file: Path, overrides: Sequence[str], history: History | None = None
 
     `history` holds the recorded runs, for a grid whose cells depend on them; `only` names the arms, empty = all.
     """
-    from workbench.algorithms import resolve
     from workbench.grid.config import load
 
-    return load(file, overrides, resolve, history, only)
+    return load(file, overrides, history, only)
 
 
 def runs_of(ctx: typer.Context) -> Path:

@@ -1,4 +1,4 @@
-"""A cell of a grid, one arm with one seed: its resolved settings, its names, and dotted keys of settings.
+"""A cell of a grid, one arm with one seed: its names, its settings by dotted key, what sets it apart, its cost.
 
 `learn.staleness` and `[learn] staleness` are the same setting.
 """
@@ -7,25 +7,44 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import Any, get_args
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cache, cached_property
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel
 
-from workbench.spec import COSMETIC as COSMETIC
-from workbench.spec import CollapseSettings, InputError, RunSettings, nearest
+from workbench.algorithms import resolve
+from workbench.grid.process import workers_for
+from workbench.objective import Algorithm
+from workbench.spec import COSMETIC, CollapseSettings, InputError, RunSettings, nearest
+from workbench.spec.files import leaves
 
-# Tables that are values, not groups of settings: an algorithm is replaced as a whole.
-ATOMIC = ("algorithm",)
-# How runs were judged when their names were first made of it: a run that trains the same keeps its name.
+if TYPE_CHECKING:
+    from workbench.grid.config import Grid
+
+# The first collapse rule, which named the shipped runs: a run that trains the same keeps its name.
 _MEDIANS = {
     "collapse.window": 5, "collapse.baseline": 5, "collapse.severe": 0.5, "collapse.mild": 0.2, "collapse.points": 5,
     "collapse.sigmas": 3.0,
 }  # fmt: skip
+# Seconds for 64 episodes of the default world and policy, one thread of a 2-core Xeon with AVX-512, two runs side by
+# side. Only the proportions matter once a run was recorded.
+ROLLOUT = 0.13
+UPDATE = 0.085  # one epoch of the policy
+CRITIC = 0.085  # one epoch of the critic
+SECOND_BACKWARD = 0.10  # one more backward for the clipping bias, where an algorithm needs it at every update
+WARM_STEP = 0.11  # one step of the warm start with a batch of 64
+START = 6.0  # imports, loading, last checkpoint
+_PACES = """
+    SELECT config, seconds / steps AS pace FROM run WHERE status = 'finished' AND steps > 0 AND seconds > 0
+    AND versions->>'$.machine' = ? ORDER BY ended_at DESC LIMIT 50
+"""
 
 
 @dataclass(frozen=True)
@@ -39,18 +58,44 @@ class Arm:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a grid: what trains (`settings`), its names, and what sets it apart (`choices`)."""
+    """One run of a grid, an arm with a seed: what trains and its names."""
 
     experiment: str
     arm: str
-    algorithm: str
     seed: int
     settings: RunSettings
-    config_hash: str
-    run_id: str
+    resolved: Algorithm
     choices: dict[str, Any] = field(default_factory=dict)  # those of its arm
     control: bool = False
     generation: int = 1  # counts its starts from nothing
+
+    @property
+    def algorithm(self) -> str:
+        """The name of its algorithm; of a variant, that of its base."""
+        return self.resolved.name
+
+    @cached_property
+    def config_hash(self) -> str:
+        """The hash of its settings."""
+        return config_hash(self.settings)
+
+    @cached_property
+    def run_id(self) -> str:
+        """The name of its folder: arm, seed, eight digits of experiment and settings; from the second start on `-g2`.
+
+        The experiment is in the digits because a run belongs to one: two grids may share a control.
+        """
+        digest = hashlib.sha256(f"{self.experiment} {self.config_hash}".encode()).hexdigest()[:8]
+        return f"{slug(self.arm)}-s{self.seed}-{digest}" + (f"-g{self.generation}" if self.generation > 1 else "")
+
+    @property
+    def first(self) -> Cell:
+        """The same cell at its first start."""
+        return replace(self, generation=1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Settings by dotted keys: `learn.staleness` and `[learn] staleness` are the same setting
 
 
 def config_hash(settings: RunSettings) -> str:
@@ -61,18 +106,82 @@ def config_hash(settings: RunSettings) -> str:
     return hashlib.sha256(json.dumps(flat, sort_keys=True).encode()).hexdigest()
 
 
-def run_id(experiment: str, arm: str, seed: int, digest: str) -> str:
-    """Return the name of the run's folder: arm, seed and eight digits of configuration and experiment.
+def flatten(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables as dotted keys; an algorithm is replaced as a whole, so its table is a value, as a list is.
 
-    The experiment is in the digits because a run belongs to one: two grids may share a control.
+    Raises InputError for a key that is given twice, once dotted and once in a table.
     """
-    return f"{slug(arm)}-s{seed}-{hashlib.sha256(f'{experiment} {digest}'.encode()).hexdigest()[:8]}"
+    flat: dict[str, Any] = {}
+    for key, value in leaves(table, ("algorithm",)):
+        if key in flat:
+            raise InputError(f"'{key}' is given twice, once dotted and once in a table; keep one of them")
+        flat[key] = value
+    return flat
 
 
-def of_generation(cell: Cell, generation: int) -> Cell:
-    """Return the same cell at its n-th start from nothing, from 1; from the second on its run id ends in `-g2`, ..."""
-    first = re.sub(r"-g\d+$", "", cell.run_id)
-    return replace(cell, generation=generation, run_id=first if generation == 1 else f"{first}-g{generation}")
+def expand(table: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """`{"learn.staleness": 8}` as `{"learn": {"staleness": 8}}`; InputError for a key that is given twice."""
+    nested: dict[str, Any] = {}
+    for key, value in flatten(table).items():
+        *path, last = key.split(".")
+        if not all((*path, last)):
+            raise InputError(f"key '{key}' in {where} has an empty part; write it like 'learn.staleness'")
+        node: Any = nested
+        for part in path:
+            node = node.setdefault(part, {}) if isinstance(node, dict) else None
+        if not isinstance(node, dict) or last in node:
+            raise InputError(f"'{key}' in {where} is given twice, or is a value and a table at once; keep one of them")
+        node[last] = value
+    return nested
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`above` laid over `below`, table by table; an algorithm as a whole. The inputs stay as they are."""
+    merged = dict(below)
+    for key, value in above.items():
+        under = merged.get(key)
+        both = isinstance(under, Mapping) and isinstance(value, Mapping) and key != "algorithm"
+        merged[key] = merge(under, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+@cache
+def settings_keys(model: type[BaseModel] = RunSettings, prefix: str = "") -> tuple[str, ...]:
+    """Every setting of a run as a dotted key, in the order of the declaration."""
+    keys: list[str] = []
+    for name, declared in model.model_fields.items():
+        types = (declared.annotation, *get_args(declared.annotation))
+        inner = [a for a in types if isinstance(a, type) and issubclass(a, BaseModel)]
+        keys += settings_keys(inner[0], f"{prefix}{name}.") if inner else [f"{prefix}{name}"]
+    return tuple(keys)
+
+
+def suggestion(key: str) -> str:
+    """` (did you mean 'learn.epochs'?)`: the nearest setting, by its full name or by its last part alone."""
+    last, by_last = key.rsplit(".", 1)[-1], {known.rsplit(".", 1)[-1]: known for known in settings_keys()}
+    if same := [repr(known) for known in settings_keys() if known.rsplit(".", 1)[-1] == last]:
+        return f" (did you mean {' or '.join(same)}?)"
+    close = re.search("'(.*)'", nearest(last, by_last))
+    return nearest(key, settings_keys()) or (f" (did you mean '{by_last[close[1]]}'?)" if close else "")
+
+
+@cache
+def short(key: str) -> str:
+    """Return the shortest ending of a dotted key that no other setting shares: `learn.staleness` -> `staleness`."""
+    parts = key.split(".")
+    if parts[0] == "slots":
+        return ".".join(parts[1:]) or key
+    endings = (".".join(parts[-n:]) for n in range(1, len(parts)))
+    alone = (end for end in endings if sum(f".{known}".endswith(f".{end}") for known in settings_keys()) == 1)
+    return next(alone, key)
+
+
+def differing(arms: Mapping[str, RunSettings]) -> dict[str, dict[str, Any]]:
+    """Dotted key -> arm -> value, for every setting but the seed that is not the same in all arms."""
+    flat = {arm: flatten(settings.model_dump(mode="json", exclude={"seed"})) for arm, settings in arms.items()}
+    keys = dict.fromkeys(key for settings in flat.values() for key in settings)
+    rows = {key: {arm: settings.get(key) for arm, settings in flat.items()} for key in keys}
+    return {key: row for key, row in rows.items() if len({repr(value) for value in row.values()}) > 1}
 
 
 def slug(text: str) -> str:
@@ -90,10 +199,10 @@ def algorithm_label(algorithm: str | dict[str, Any]) -> str:
     return f"{base} ({', '.join(changes)})" if changes else base
 
 
-def arm_label(algorithm: str | dict[str, Any], varying: dict[str, Any]) -> str:
-    """Algorithm and the values of the axes that vary: `ppo · staleness 8`."""
+def arm_label(label: str, varying: Mapping[str, Any]) -> str:
+    """A label and the values of the axes that vary: `ppo · staleness 8`."""
     values = [f"{short(key)} {_short_value(value)}" for key, value in varying.items() if key != "algorithm"]
-    return " · ".join([algorithm_label(algorithm), *values])
+    return " · ".join([label, *values])
 
 
 def _short_value(value: Any) -> str:
@@ -103,102 +212,122 @@ def _short_value(value: Any) -> str:
         return f"{value:g}"
     if isinstance(value, dict):
         return " ".join(_short_value(v) for v in value.values())
-    if isinstance(value, (list, tuple)):
-        return "/".join(_short_value(v) for v in value)
-    return str(value)
-
-
-def differing(arms: Mapping[str, RunSettings]) -> dict[str, dict[str, Any]]:
-    """Dotted key -> arm -> value, for every setting but the seed that is not the same in all arms."""
-    flat = {arm: flatten(settings.model_dump(mode="json", exclude={"seed"})) for arm, settings in arms.items()}
-    keys = dict.fromkeys(key for settings in flat.values() for key in settings)
-    rows = {key: {arm: settings.get(key) for arm, settings in flat.items()} for key in keys}
-    return {key: row for key, row in rows.items() if len({repr(value) for value in row.values()}) > 1}
+    return "/".join(_short_value(v) for v in value) if isinstance(value, (list, tuple)) else str(value)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Dotted keys
+# The plan of a grid: what sets its arms apart, how long it takes
 
 
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as dotted keys; an atomic table (`algorithm`), an empty table and a list are values.
+def arm_rows(grid: Grid, status: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return one row per arm: its algorithm, seeds and finished runs, and every setting that not all arms share."""
+    settings = differing({cell.arm: cell.settings for cell in grid.cells})
+    settings.pop("algorithm", None)  # the arm's label and the table of slots say it
+    rows = []
+    for arm in grid.arms:
+        cells = [cell for cell in grid.cells if cell.arm == arm]
+        row = {
+            "arm": arm,
+            "kind": "control" if cells[0].control else "crossed",
+            "algorithm": cells[0].algorithm,
+            "seeds": " ".join(str(cell.seed) for cell in cells),
+            "finished": f"{sum(status[cell.run_id] == 'finished' for cell in cells)}/{len(cells)}",
+        }
+        rows.append(row | {short(key): _in_words(values[arm]) for key, values in settings.items()})
+    return rows
 
-    Raises InputError for a key that is given twice, once dotted and once in a table.
+
+def choices(slots: Sequence[Any]) -> list[str]:
+    """Each choice of one slot in a line: its kind, and the options that are not the default or not the same in all."""
+    lines = []
+    for slot in slots:
+        same = [other for other in slots if other.kind == slot.kind]
+        varying = {f.name for f in fields(slot) if len({repr(getattr(other, f.name)) for other in same}) > 1}
+        lines.append(choice(slot, varying))
+    return lines
+
+
+def choice(slot: Any, wanted: Collection[str] | None = None) -> str:
+    """A slot's choice in a line: its kind and its options (with `wanted`, only these and those off their default)."""
+    shown = [f for f in fields(slot) if wanted is None or f.name in wanted or getattr(slot, f.name) != f.default]
+    return " ".join([slot.kind, *(f"{f.name}={_in_words(getattr(slot, f.name))}" for f in shown)])
+
+
+def _in_words(value: Any) -> str:
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Wall time of the cells that are left, and where the figure comes from."""
+
+    seconds: float
+    workers: int
+    recorded: int  # finished runs that gave the pace; 0 = the documented rough cost
+
+    @property
+    def basis(self) -> str:
+        """The origin of the figure, to be printed with it."""
+        if self.recorded:
+            return f"pace of {self.recorded} finished runs on this machine"
+        return "no run recorded yet: a rough cost per iteration, right within a factor of two or so"
+
+
+def rough(settings: RunSettings, algorithm: Algorithm) -> float:
+    """Seconds an iteration by the constants of this file, on a machine that was never measured.
+
+    Where the number of updates or draws depends on the episodes, the mean of the least and the most counts.
     """
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        name = f"{prefix}{key}"
-        nested = isinstance(value, Mapping) and value and name not in ATOMIC
-        for inner, leaf in (flatten(value, f"{name}.") if nested else {name: value}).items():
-            if inner in flat:
-                raise InputError(f"'{inner}' is given twice, once dotted and once in a table; keep one of them")
-            flat[inner] = leaf
-    return flat
+    learn, size = settings.learn, 1.0
+    if settings.model is None:
+        ours, usual = (
+            p.layers * (4 * p.hidden**2 + 3 * p.hidden * p.mlp) for p in (settings.policy, RunSettings().policy)
+        )
+        size = max(1.0, ours / usual)
+    every = 1 if algorithm.stabilise.needs_bias else learn.clip_bias_every
+    update = UPDATE + CRITIC * algorithm.critic + (SECOND_BACKWARD / every if every else 0.0)
+    passes, draws = sum(algorithm.schedule.updates(settings.world.max_turns)) / 2, (1 + algorithm.select.rounds) / 2
+    return size * learn.episodes / 64 * (draws * ROLLOUT + learn.epochs * passes * update)
 
 
-def expand(table: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """`{"learn.staleness": 8}` as `{"learn": {"staleness": 8}}`; InputError for a key that is given twice."""
-    nested: dict[str, Any] = {}
-    for key, value in flatten(table).items():
-        *path, last = key.split(".")
-        if not all((*path, last)):
-            raise InputError(f"key '{key}' in {where} has an empty part; write it like 'learn.staleness'")
-        node = nested
-        for depth, part in enumerate(path, start=1):
-            node = node.setdefault(part, {})
-            if not isinstance(node, dict):
-                given = ".".join(path[:depth])
-                raise InputError(f"'{given}' in {where} is a value and a table ('{key}') at once; keep one of them")
-        if last in node:
-            raise InputError(f"'{key}' is given twice in {where}, once dotted and once in a table; keep one of them")
-        node[last] = value
-    return nested
+def estimate(
+    cells: Sequence[Cell],
+    paces: Sequence[float] = (),
+    workers: int | None = None,
+    warm_starts: Sequence[RunSettings] = (),
+) -> Estimate:
+    """Wall time of `cells` and of the warm starts that are not made yet.
+
+    `paces` are the times of an iteration of recorded runs, as multiples of the rough cost.
+    """
+    pace, count = median(paces) if paces else 1.0, workers_for(cells, workers)
+    each = []
+    for cell in cells:
+        settings = cell.settings
+        seconds = pace * rough(settings, cell.resolved) * settings.planned_iterations
+        each.append(START + (seconds if settings.stop.seconds is None else min(seconds, settings.stop.seconds)))
+    warm = pace * sum(WARM_STEP * s.warmstart.steps * s.warmstart.batch / 64 for s in warm_starts)
+    # The longest cell may come last and leave the other workers idle: never below it.
+    return Estimate(warm + max([sum(each) / count, *each]) if each else 0.0, count, len(paces))
 
 
-def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """`above` laid over `below`, table by table; the inputs stay as they are."""
-    merged = dict(below)
-    for key, value in above.items():
-        under = merged.get(key)
-        both = isinstance(under, Mapping) and isinstance(value, Mapping) and key not in ATOMIC
-        merged[key] = merge(under, value) if both else value  # type: ignore[arg-type]
-    return merged
+def _paces(runs: Path) -> Iterator[float]:
+    """How long an iteration took in each finished run of this kind of machine, as a multiple of its rough cost."""
+    from workbench.store.reader import Reader
+
+    frame = Reader(runs).query(_PACES, [f"{platform.system()} {platform.machine()}"])
+    for config, pace in zip(frame["config"], frame["pace"], strict=True):
+        try:
+            settings = RunSettings.model_validate_json(config)
+            yield float(pace) / rough(settings, resolve(settings.algorithm, settings.slots))
+        except (ValueError, InputError):
+            continue  # a run of another version of sorl: its settings may no longer exist
 
 
-def settings_keys(model: type[BaseModel] = RunSettings, prefix: str = "") -> Iterator[str]:
-    """Yield every setting of a run as a dotted key, in the order of the declaration."""
-    for name, declared in model.model_fields.items():
-        types = (declared.annotation, *get_args(declared.annotation))
-        inner = [a for a in types if isinstance(a, type) and issubclass(a, BaseModel)]
-        if inner:
-            yield from settings_keys(inner[0], f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}"
+def time_of(cells: Sequence[Cell], runs: Path, workers: int | None) -> Estimate:
+    """Wall time of `cells` on this machine, by what `runs` has recorded."""
+    from workbench.learn.warmstart import key, made
 
-
-def suggestion(key: str) -> str:
-    """` (did you mean 'learn.epochs'?)`: the nearest setting, by its full name or by its last part alone."""
-    by_last: dict[str, list[str]] = {}
-    for known in settings_keys():
-        by_last.setdefault(known.rsplit(".", 1)[-1], []).append(known)
-    last = key.rsplit(".", 1)[-1]
-    if last in by_last:
-        return f" (did you mean {' or '.join(repr(known) for known in by_last[last])}?)"
-    if found := nearest(key, list(settings_keys())):
-        return found
-    close = nearest(last, by_last)
-    return next((f" (did you mean '{known[-1]}'?)" for name, known in by_last.items() if f"'{name}'" in close), "")
-
-
-@cache
-def short(key: str) -> str:
-    """Return the shortest ending of a dotted key that no other setting shares: `learn.staleness` -> `staleness`."""
-    parts = key.split(".")
-    if parts[0] == "slots":
-        return ".".join(parts[1:]) or key
-    known = set(settings_keys())
-    for n in range(1, len(parts)):
-        ending = ".".join(parts[-n:])
-        if sum(k == ending or k.endswith(f".{ending}") for k in known) == 1:
-            return ending
-    return key
+    settings = {key(cell.settings): cell.settings for cell in cells}
+    missing = [found for found in settings.values() if not made(found, runs / ".cache")]
+    return estimate(cells, list(_paces(runs)) if (runs / "sorl.duckdb").is_file() else [], workers, missing)

@@ -1,39 +1,38 @@
 """A grid file becomes cells: read, changed by --set, checked key by key, crossed, resolved, hashed.
 
+A file is parsed once, and the settings and the algorithm of an arm are resolved once: `Cell` carries them from there.
 Every mistake is an InputError that names the file, the key and what to write instead.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from workbench.algorithms import resolve
 from workbench.grid.cell import (
     Arm,
     Cell,
+    algorithm_label,
     arm_label,
-    config_hash,
     expand,
     flatten,
     merge,
-    run_id,
     settings_keys,
     slug,
     suggestion,
 )
-from workbench.grid.history import History, Waiting, matched
-from workbench.grid.search import Region, grow, series_of
+from workbench.grid.folder import History
+from workbench.grid.search import Region, Rule, Trial, conditions, search
 from workbench.learn.faults.declared import check
 from workbench.objective import Algorithm
 from workbench.spec import GridFile, InputError, RunSettings, nearest
@@ -42,9 +41,23 @@ from workbench.spec.files import MIB, from_toml, read_text
 MOST_ARMS, MOST_CELLS = 500, 5000
 _MISTAKES = 10  # listed of one file
 _QUOTED = 200  # characters of a wrong value
+_EXAMPLES = {"question": 'question = "What does this grid find out?"', "name": 'name = "ppo, gradient clipping"'}
 
 
-Resolve = Callable[[str | dict[str, Any], dict[str, Any]], Algorithm]
+@dataclass(frozen=True)
+class Waiting:
+    """A cell that cannot be made yet: the run whose stabiliser factor it takes is not finished."""
+
+    arm: str
+    seed: int
+    source: str  # arm of this file, or EXPERIMENT/ARM
+    here: bool  # whether this grid trains the source
+
+    def __str__(self) -> str:
+        """`'ppo, matched' seed 3 waits for st-ppo seed 3`, and the command that trains a source of another grid."""
+        text = f"'{self.arm}' seed {self.seed} waits for {self.source} seed {self.seed}"
+        command = f"; train it with `sorl run experiments/{self.source.split('/')[0]}.toml`"
+        return text if self.here else text + command
 
 
 @dataclass(frozen=True)
@@ -69,69 +82,73 @@ class Grid:
         return tuple(dict.fromkeys(cell.arm for cell in self.cells))
 
 
-def load(
-    path: Path,
-    overrides: Sequence[str] = (),
-    resolve: Resolve | None = None,
-    history: History | None = None,
-    only: Sequence[str] = (),
-) -> Grid:
+def load(path: Path, overrides: Sequence[str] = (), history: History | None = None, only: Sequence[str] = ()) -> Grid:
     """Read a grid file and resolve its cells.
 
     `overrides` are `key=value` in TOML: they change the base; `seeds=[0]` and `axes.KEY=[...]` change the file's lists.
-    `resolve` looks algorithms up and checks their group size; without it they are only names. `history` holds the
-    recorded runs, for a search and for matched learning rates. `only` names the arms to make cells of; empty = all.
+    `history` holds the recorded runs, for a search and for matched learning rates. `only` names the arms to make cells
+    of; empty = all.
     """
     text = _read(path)
-    file = _grid_file(_override(_parse(text, path), overrides), path)
-    _refuse_many(file, path)
+    file = _parse(text, overrides, path)
+    crossed = math.prod(len(values) for values in file.axes.values())
+    arms, seeds = crossed + len(file.arms), len(file.seeds)
+    if arms > MOST_ARMS or arms * seeds > MOST_CELLS:  # before any cell is made: each is resolved and hashed
+        raise InputError(
+            f"{path} asks for {arms * seeds:,} cells ({crossed:,} combinations of its axes, {len(file.arms)} "
+            f"named arms, {seeds} seeds); a grid has at most {MOST_ARMS:,} arms and {MOST_CELLS:,} cells: "
+            "split it into several files"
+        )
     base = expand(file.base, f"[base] of {path}")
-    _refuse_seed(base, path)
+    if "seed" in base:
+        _known_key("seed", str(path))
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", path.stem):
         raise InputError(
             f"the file's name is the experiment's name: rename {path.name} to {slug(path.stem)}.toml "
             f"(letters, digits, '-', '_', '.')"
         )
-    grid = Grid(path.stem, path, file.question, text, tuple(file.seeds), ())
-    make = partial(_cell, grid, base, resolve)
     for key, values in file.axes.items():
-        known_key(key, f"[axes] of {path}")
-        _refuse_seed({"seed": values} if key == "seed" else {}, path)
+        _known_key(key, f"[axes] of {path}")
         if not values:
             raise InputError(f"axis '{key}' in {path} is empty; give it at least one value or delete it")
-    algorithm = base.get("algorithm", RunSettings.model_fields["algorithm"].default)
-    controls = [_control(arm.name, arm.model_extra or {}, path) for arm in file.arms]
+    controls = []
+    for given in file.arms:
+        where = f"arm '{given.name}' of {path}"
+        choices = flatten(expand(given.model_extra or {}, where))
+        for key in choices:
+            _known_key(key, where)
+        controls.append(Arm(given.name, choices, control=True))
+    resolved: dict[str, tuple[RunSettings, Algorithm]] = {}
+
+    def cell(arm: Arm, seed: int) -> Cell:
+        if arm.label not in resolved:
+            resolved[arm.label] = _resolved(base, arm, path)
+        settings, algorithm = resolved[arm.label]
+        settings = settings.model_copy(update={"seed": seed})
+        return Cell(path.stem, arm.label, seed, settings, algorithm, arm.choices, arm.control)
+
+    default = base.get("algorithm", RunSettings.model_fields["algorithm"].default)
+    grid = Grid(path.stem, path, file.question, text, tuple(file.seeds), ())
+    # The numbers of a region are its columns, and tell no arms apart.
+    axes = {key: values for key, values in file.axes.items() if file.region is None or not _numeric(values)}
+    every = [*(_crossed(axes, default) if axes or not controls else ()), *controls]
+    chosen = _chosen(every, only, path)
     if file.region is not None:
-        known_key(file.region.along, f"[region] of {path}")
-        arms = _chosen(series_of(file, algorithm, controls), only, path)
-        try:
-            region, cells = grow(file, arms, grid.seeds, make, history)
-        except InputError as error:
-            raise InputError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
-        _refuse_same_cell(cells, path)
-        return replace(grid, cells=tuple(cells), region=region)
-    crossed = [] if file.arms and not file.axes else _crossed(file.axes, algorithm)
-    return _listed_cells(grid, [*crossed, *controls], make, history, only)
-
-
-def _listed_cells(
-    grid: Grid, arms: Sequence[Arm], make: Callable[[Arm, int], Cell], history: History | None, only: Sequence[str]
-) -> Grid:
-    """Return the grid with every cell of its arms, except those that wait for the factor of another run."""
-    chosen = _chosen(arms, only, grid.path)
-    sources = {arm.label: partial(make, arm) for arm in arms}
+        return _searched(grid, file, chosen, cell, history)
     cells: list[Cell] = []
     waiting: list[Waiting] = []
     for seed, arm in itertools.product(grid.seeds, chosen):
-        cell = make(arm, seed)
-        if cell.settings.match is not None:
-            lr = matched(cell, sources, history, f"{grid.path}, arm '{arm.label}'")
+        made = cell(arm, seed)
+        if made.settings.match is not None:
+            lr = _matched(made, {one.label: one for one in every}, cell, history, path)
             if isinstance(lr, Waiting):
                 waiting.append(lr)
                 continue
-            cell = make(replace(arm, choices={**arm.choices, "learn.policy.lr": lr}), seed)
-        cells.append(cell)
-    _refuse_same_cell(cells, grid.path)
+            choices = {**arm.choices, "learn.policy.lr": lr}
+            settings, _ = _resolved(base, replace(arm, choices=choices), path)
+            made = replace(made, settings=settings.model_copy(update={"seed": seed}), choices=choices)
+        cells.append(made)
+    _refuse_same_cell(cells, path)
     return replace(grid, cells=tuple(cells), waiting=tuple(waiting))
 
 
@@ -140,108 +157,139 @@ def _crossed(axes: Mapping[str, list[Any]], algorithm: Any) -> list[Arm]:
     for combination in itertools.product(*axes.values()):
         choices = dict(zip(axes, combination, strict=True))
         varying = {key: value for key, value in choices.items() if len(axes[key]) > 1}
-        arms.append(Arm(arm_label(choices.get("algorithm", algorithm), varying), choices))
+        arms.append(Arm(arm_label(algorithm_label(choices.get("algorithm", algorithm)), varying), choices))
     return arms
 
 
-def _control(name: str, given: Mapping[str, Any], path: Path) -> Arm:
-    where = f"arm '{name}' of {path}"
-    choices = flatten(expand(given, where))
-    for key in choices:
-        known_key(key, where)
-    _refuse_seed(choices, path)
-    return Arm(name, choices, control=True)
+def _resolved(base: Mapping[str, Any], arm: Arm, path: Path) -> tuple[RunSettings, Algorithm]:
+    """Merge an arm over the base and the defaults of a run, check the settings and resolve the algorithm."""
+    where = f"{path}, arm '{arm.label}'"
+    given = merge(merge(RunSettings().model_dump(), base), expand(arm.choices, where))
+    try:
+        settings = RunSettings.model_validate(given)
+    except ValidationError as error:
+        suffix = f" (arm '{arm.label}')" if arm.choices else ""
+        raise InputError(_mistakes(f"{_explain(e, str(path))}{suffix}" for e in error.errors())) from None
+    try:
+        algorithm = resolve(settings.algorithm, settings.slots)
+        check(settings, algorithm)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    group = settings.learn.group_size or algorithm.group_size
+    if algorithm.needs_reference and not settings.learn.reference:
+        raise InputError(
+            f"{where}: the KL term of {algorithm.name} needs a reference policy; set learn.reference = true"
+        )
+    if settings.learn.episodes % group:
+        raise InputError(
+            f"{where}: {algorithm.name} samples groups of {group} rollouts, which do not divide learn.episodes = "
+            f"{settings.learn.episodes}; set learn.group_size or learn.episodes"
+        )
+    return settings, algorithm
 
 
-def _cell(grid: Grid, base: Mapping[str, Any], resolve: Resolve | None, arm: Arm, seed: int) -> Cell:
-    where = f"{grid.path}, arm '{arm.label}'"
-    given = merge(merge(base, expand(arm.choices, where)), {"seed": seed})
-    settings = _resolved(given, f"{grid.path}", arm=arm.label if arm.choices else None)
-    name = settings.algorithm if isinstance(settings.algorithm, str) else str(settings.algorithm.get("base", "ppo"))
-    if resolve is not None:
-        try:
-            algorithm = resolve(settings.algorithm, settings.slots)
-            check(settings, algorithm)
-        except InputError as error:
-            raise InputError(f"{where}: {error}") from None
-        name, group = algorithm.name, settings.learn.group_size or algorithm.group_size
-        if algorithm.needs_reference and not settings.learn.reference:
-            raise InputError(f"{where}: the KL term of {name} needs a reference policy; set learn.reference = true")
-        if settings.learn.episodes % group:
+def _matched(
+    cell: Cell, arms: Mapping[str, Arm], make: Callable[[Arm, int], Cell], history: History | None, path: Path
+) -> float | Waiting:
+    """Return the learning rate of a cell with `match`, its own times the factor of its source; or what it waits for."""
+    source, where = str(cell.settings.match), f"{path}, arm '{cell.arm}': match = '{cell.settings.match}'"
+    if source in arms:
+        other = make(arms[source], cell.seed)
+        if other.settings.match is not None:
+            raise InputError(f"{where} is matched itself; name the arm that it follows")
+        factor = history.factor(other) if history else None
+        if factor is None and history and history.past(other):
+            raise InputError(f"{where}: its run with seed {cell.seed} has recorded no stabiliser_factor")
+    else:
+        experiment, _, arm = source.partition("/")
+        if not arm:
             raise InputError(
-                f"{where}: {name} samples groups of {group} rollouts, which do not divide learn.episodes = "
-                f"{settings.learn.episodes}; set learn.group_size or learn.episodes"
+                f"{where} is no arm of this file{nearest(source, arms)}; arms: {', '.join(arms)}; an arm of another "
+                "experiment is written EXPERIMENT/ARM"
             )
-    digest = config_hash(settings)
-    name_of_run = run_id(grid.experiment, arm.label, seed, digest)
-    return Cell(
-        grid.experiment, arm.label, name, seed, settings, digest, name_of_run, choices=arm.choices, control=arm.control
-    )
+        factor = history.elsewhere(experiment, arm, cell.seed) if history else None
+    if factor is None:
+        return Waiting(cell.arm, cell.seed, source, source in arms)
+    return float(f"{cell.settings.learn.policy.lr * factor:.6g}")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Refusals
-
-
-def _refuse_many(file: GridFile, path: Path) -> None:
-    """Before any cell is made: each is resolved and hashed, and every arm is compared with every other."""
-    crossed = math.prod(len(values) for values in file.axes.values())
-    arms = crossed + len(file.arms)
-    if arms > MOST_ARMS or arms * len(file.seeds) > MOST_CELLS:
+def _searched(
+    grid: Grid, file: GridFile, series: Sequence[Arm], make: Callable[[Arm, int], Cell], history: History | None
+) -> Grid:
+    """Return the search as far as the history allows, with its cells: the finished ones and those to run now."""
+    settings, path = file.region, grid.path
+    assert settings is not None
+    _known_key(settings.along, f"[region] of {path}")
+    if settings.along in file.axes:
         raise InputError(
-            f"{path} asks for {arms * len(file.seeds):,} cells ({crossed:,} combinations of its axes, {len(file.arms)} "
-            f"named arms, {len(file.seeds)} seeds); a grid has at most {MOST_ARMS:,} arms and {MOST_CELLS:,} cells: "
-            "split it into several files"
+            f"{path}: '{settings.along}' is searched ([region] along) and an axis at once; delete the axis"
         )
+    for key, why in ((settings.along, "is searched"), ("match", "a region cannot have: its learning rate is searched")):
+        for arm in series:
+            if key in arm.choices:
+                raise InputError(f"{path}: arm '{arm.label}' sets '{key}', which {why}; delete it from the arm")
+    numbers = {key: values for key, values in file.axes.items() if _numeric(values)}
+    values, (columns, neighbours) = settings.lattice, conditions(numbers)
+    several = [key for key, given in numbers.items() if len(given) > 1]
+    cells: dict[Trial, Cell] = {}
+
+    def cell(trial: Trial) -> Cell:
+        if trial not in cells:
+            arm = series[trial.arm]
+            choices = {**arm.choices, **columns[trial.column], settings.along: values[trial.point]}
+            varying = {key: choices[key] for key in (*several, settings.along)}
+            label = arm_label(arm.label, varying)  # ppo · staleness 16 · policy.lr 0.1
+            cells[trial] = make(Arm(label, choices, arm.control), grid.seeds[trial.seed])
+        return cells[trial]
+
+    def outcome(trial: Trial) -> bool | None:
+        past = history.past(cell(trial)) if history else None
+        return None if past is None else past.collapsed
+
+    def seconds(trial: Trial) -> float:
+        past = history.past(cell(trial)) if history else None
+        return 0.0 if past is None else past.seconds
+
+    for place in itertools.product(range(len(series)), range(len(columns))):
+        cell(Trial(*place, 0, 0))  # a mistake in an arm is reported now, not when its column begins
+    limit, full = None if settings.minutes is None else 60 * settings.minutes, settings.search == "full"
+    rule = Rule(len(values), len(grid.seeds), settings.probes, full, settings.runs, limit)
+    progress = search(len(series), neighbours, rule, outcome, seconds)
+    unjudged = sum(1 for t in progress.now if history and (p := history.past(cell(t))) and p.collapsed is None)
+    region = Region(settings, tuple(series), columns, neighbours, rule, progress, unjudged)
+    found = [cell(trial) for trial in (*progress.done, *progress.now)]
+    _refuse_same_cell(found, path)
+    return replace(grid, cells=tuple(found), region=region)
 
 
-def _refuse_seed(table: Mapping[str, Any], path: Path) -> None:
-    if "seed" in table:
-        raise InputError(
-            f"'seed' in {path} is no setting of one cell: seeds are crossed; write seeds = [{table['seed']}] at the top"
-        )
+def _numeric(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
 
 
 def _chosen(arms: Sequence[Arm], only: Sequence[str], path: Path) -> list[Arm]:
     """Return the arms of these names in the order of the file, all without names; InputError for an unknown one."""
-    _refuse_same_name(arms, path)
-    labels = [arm.label for arm in arms]
+    folders: dict[str, str] = {}
+    for label in (arm.label for arm in arms):
+        if label in folders.values():
+            raise InputError(f"two arms of {path} are called '{label}'; give each its own name")
+        if (same := folders.get(slug(label))) is not None:
+            raise InputError(f"arms '{same}' and '{label}' of {path} would share a folder name; rename one")
+        folders[slug(label)] = label
+    labels = list(folders.values())
     for name in only:
         if name not in labels:
             raise InputError(f"no arm '{name}' in {path}{nearest(name, labels)}; arms: {'; '.join(labels)}")
     return [arm for arm in arms if not only or arm.label in only]
 
 
-def _refuse_same_name(arms: Iterable[Arm], path: Path) -> None:
-    seen: dict[str, str] = {}
-    for arm in arms:
-        if arm.label in seen.values():
-            raise InputError(f"two arms of {path} are called '{arm.label}'; give each its own name")
-        if (same := seen.get(slug(arm.label))) is not None:
-            raise InputError(f"arms '{same}' and '{arm.label}' of {path} would share a folder name; rename one")
-        seen[slug(arm.label)] = arm.label
-
-
 def _refuse_same_cell(cells: Sequence[Cell], path: Path) -> None:
     seen: dict[str, Cell] = {}
     for cell in cells:
-        same = seen.get(cell.config_hash)
-        if same is not None and same.arm == cell.arm:
+        same = seen.setdefault(cell.config_hash, cell)
+        if same is not cell and same.arm == cell.arm:
             raise InputError(f"seed {cell.seed} stands twice in 'seeds' of {path}; delete one")
-        if same is not None:
+        if same is not cell:
             raise InputError(f"arms '{same.arm}' and '{cell.arm}' of {path} are the same run; delete one")
-        seen[cell.config_hash] = cell
-
-
-def known_key(key: str, where: str) -> None:
-    """InputError, with the nearest one, for a key that is no setting of a run."""
-    known = set(settings_keys())
-    if key in known or key.startswith("slots.") or any(k.startswith(f"{key}.") for k in known):
-        return
-    if key.startswith("algorithm."):
-        slot = key.removeprefix("algorithm.")
-        raise InputError(f"unknown key '{key}' in {where}; to set one slot of any algorithm write 'slots.{slot}'")
-    raise InputError(f"unknown key '{key}' in {where}{suggestion(key)}")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -261,76 +309,68 @@ def _read(path: Path) -> str:
         raise InputError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
 
 
-def _parse(text: str, path: Path) -> dict[str, Any]:
+def _parse(text: str, overrides: Sequence[str], path: Path) -> GridFile:
     try:
-        return from_toml(text)
+        document = from_toml(text)
     except ValueError as error:
         end = f"(at line {len(text.splitlines())}, the end of the file)"
         raise InputError(f"{path} is not valid TOML: {str(error).replace('(at end of document)', end)}") from None
-
-
-def _override(document: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the document changed by `key=value`: its base, or its seeds and axes."""
-    changed = dict(document)
     for override in overrides:
-        key, equals, value = override.partition("=")
-        key = key.strip()
-        if not equals or not key or not value.strip():
-            raise InputError(f"--set '{override}' is not key=value; write it like --set learn.staleness=8")
-        parsed = _value(value.strip(), key)
-        axes = changed.get("axes", {})
-        axes = flatten(axes) if isinstance(axes, dict) else {}
-        if key == "seeds":
-            changed["seeds"] = parsed
-        elif key.startswith("axes."):
-            changed["axes"] = {**axes, key.removeprefix("axes."): parsed}
-        else:
-            known_key(key, "--set")
-            if key in axes:
-                raise InputError(
-                    f"--set {key}: '{key}' is an axis of this grid; write --set 'axes.{key}=[...]' to change the axis"
-                )
-            base = changed.get("base", {})
-            if isinstance(base, dict):
-                changed["base"] = merge(expand(base, "[base]"), expand({key: parsed}, "--set"))
-    return changed
-
-
-def _value(text: str, key: str) -> Any:
+        _override(document, override)
     try:
-        return from_toml(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        pass
-    except ValueError as error:
-        raise InputError(f"--set {key}: the value cannot be: {error}") from None
-    # A bare word is what people type at a shell, where quotes need quoting.
-    if not text.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        raise InputError(
-            f"--set {key}={text}: the value is not TOML; write numbers as 0.1, text as '\"text\"', lists as [0, 8]"
-        )
-    return text
-
-
-def _grid_file(document: dict[str, Any], path: Path) -> GridFile:
-    if isinstance(document.get("axes"), dict):
-        try:
-            document = {**document, "axes": flatten(document["axes"])}
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from None
-    try:
+        if isinstance(document.get("axes"), dict):
+            document["axes"] = flatten(document["axes"])
         return GridFile.model_validate(document)
     except ValidationError as error:
-        raise InputError(_mistakes(_explain_file(e, path) for e in error.errors())) from None
+        raise InputError(_mistakes(_explain(e, str(path), of_file=True) for e in error.errors())) from None
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
-def _resolved(given: Mapping[str, Any], where: str, arm: str | None = None) -> RunSettings:
-    """`given` merged over the defaults of a run and checked."""
-    defaults = RunSettings().model_dump()
+def _override(document: dict[str, Any], override: str) -> None:
+    """Change the document by `key=value`: its base, or its seeds and axes."""
+    key, _, value = (part.strip() for part in override.partition("="))
+    if not key or not value:
+        raise InputError(f"--set '{override}' is not key=value; write it like --set learn.staleness=8")
     try:
-        return RunSettings.model_validate(merge(defaults, given))
-    except ValidationError as error:
-        suffix = f" (arm '{arm}')" if arm else ""
-        raise InputError(_mistakes(f"{_explain(e, where)}{suffix}" for e in error.errors())) from None
+        parsed = from_toml(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        # A bare word is what people type at a shell, where quotes need quoting.
+        if not re.sub(r"[-_.]", "", value).isalnum():
+            raise InputError(
+                f"--set {key}={value}: the value is not TOML; write numbers as 0.1, text as '\"text\"', lists as [0, 8]"
+            ) from None
+        parsed = value
+    except ValueError as error:
+        raise InputError(f"--set {key}: the value cannot be: {error}") from None
+    axes, base = document.get("axes", {}), document.get("base", {})
+    axes = flatten(axes) if isinstance(axes, dict) else {}
+    if key == "seeds":
+        document["seeds"] = parsed
+    elif key.startswith("axes."):
+        document["axes"] = {**axes, key.removeprefix("axes."): parsed}
+    else:
+        _known_key(key, "--set")
+        if key in axes:
+            raise InputError(
+                f"--set {key}: '{key}' is an axis of this grid; write --set 'axes.{key}=[...]' to change the axis"
+            )
+        if isinstance(base, dict):
+            document["base"] = merge(expand(base, "[base]"), expand({key: parsed}, "--set"))
+
+
+def _known_key(key: str, where: str) -> None:
+    """InputError, with the nearest one, for a key that is no setting of one cell."""
+    if key == "seed":
+        raise InputError(
+            f"'seed' in {where} is no setting of one cell: seeds are crossed; write them at the top as seeds = [0, 1]"
+        )
+    if key.startswith("slots.") or any(known == key or known.startswith(f"{key}.") for known in settings_keys()):
+        return
+    if key.startswith("algorithm."):
+        slot = key.removeprefix("algorithm.")
+        raise InputError(f"unknown key '{key}' in {where}; to set one slot of any algorithm write 'slots.{slot}'")
+    raise InputError(f"unknown key '{key}' in {where}{suggestion(key)}")
 
 
 def _mistakes(lines: Iterable[str]) -> str:
@@ -340,47 +380,28 @@ def _mistakes(lines: Iterable[str]) -> str:
     return "\n".join(first[:_MISTAKES] + more)
 
 
-def _explain_file(error: ErrorDetails, path: Path) -> str:
-    key = _dotted(error)
-    if error["type"] == "extra_forbidden":
-        known = list(GridFile.model_fields)
-        if key in {k.split(".")[0] for k in settings_keys()}:
-            return f"unknown key '{key}' at the top of {path}; settings of a run stand under [base]: write 'base.{key}'"
-        return f"unknown key '{key}' in {path}{nearest(key, known)}; at the top are allowed: {', '.join(known)}"
-    if error["type"] == "missing":
-        hint = {"question": 'question = "What does this grid find out?"', "name": 'name = "ppo, gradient clipping"'}
-        return f"{path} lacks '{key}'; write {hint.get(key.rsplit('.', 1)[-1], key + ' = ...')}"
-    if error["type"] == "list_type" and key.startswith("axes."):
-        given = json.dumps(error["input"], default=str)
-        return f"'{key}' in {path} is {given}; an axis is a list: write [{given}]"
-    return f"'{key}' in {path} {_must(error)}"
-
-
-def _explain(error: ErrorDetails, where: str) -> str:
-    key = _dotted(error)
-    if error["loc"] and error["loc"][0] == "algorithm":
-        given = _quoted(error["input"])
-        return f"'algorithm' in {where} must be a name or a table {{ base = \"ppo\", ... }}, got {given}"
-    if error["type"] == "extra_forbidden":
+def _explain(error: ErrorDetails, where: str, of_file: bool = False) -> str:
+    """Say what pydantic found wrong in the words of the file: in its tables, or in the settings of a run."""
+    key, kind, message = ".".join(map(str, error["loc"])), error["type"], error["msg"]
+    given = repr(error["input"])
+    given = given if len(given) <= _QUOTED else f"{given[:_QUOTED]} ..."
+    if kind == "extra_forbidden" and not of_file:
         return f"unknown key '{key}' in {where}{suggestion(key)}"
-    if error["type"] == "value_error":
-        return f"{where}: {f'{key}: ' if key else ''}{str(error['msg']).removeprefix('Value error, ')}"
-    return f"'{key}' in {where} {_must(error)}"
-
-
-def _must(error: ErrorDetails) -> str:
-    message = str(error["msg"]).replace("Input should be", "must be").removesuffix(" after validation")
-    if message.startswith("must be a valid dictionary or instance of"):
+    if kind == "extra_forbidden":
+        if any(known.split(".")[0] == key for known in settings_keys()):
+            return (
+                f"unknown key '{key}' at the top of {where}; settings of a run stand under [base]: write 'base.{key}'"
+            )
+        allowed = list(GridFile.model_fields)
+        return f"unknown key '{key}' in {where}{nearest(key, allowed)}; at the top are allowed: {', '.join(allowed)}"
+    if kind == "missing":
+        return f"{where} lacks '{key}'; write {_EXAMPLES.get(key.rsplit('.', 1)[-1], f'{key} = ...')}"
+    if kind == "list_type" and key.startswith("axes."):
+        return f"'{key}' in {where} is {given}; an axis is a list: write [{given}]"
+    if kind == "value_error":
+        return f"{where}: {f'{key}: ' if key else ''}{message.removeprefix('Value error, ')}"
+    if key.split(".")[0] == "algorithm":
+        return f"'algorithm' in {where} must be a name or a table {{ base = \"ppo\", ... }}, got {given}"
+    if kind == "model_type":
         message = "must be a table of settings"
-    if not message.startswith("must"):
-        message = f"is wrong: {message}"
-    return f"{message}, got {_quoted(error['input'])}"
-
-
-def _quoted(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]} ..."
-
-
-def _dotted(error: ErrorDetails) -> str:
-    return ".".join(str(part) for part in error["loc"])
+    return f"'{key}' in {where}: {message.replace('Input should', 'must')}, got {given}"

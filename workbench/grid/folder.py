@@ -1,26 +1,28 @@
-"""The folder of a run: its configuration and identity, its locks, the rows that the grid writes, its console log."""
+"""The folder of a run: its configuration and identity, its locks, the rows that the grid writes, and its history."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import tomli_w
 
-from workbench.grid.cell import Cell
-from workbench.spec import InputError, table
-from workbench.spec.files import MIB, from_json, lock_file, open_file, read_text
-from workbench.store.text import plain, tail
+from workbench.spec import COLLAPSED, COSMETIC, UNDECIDED, InputError, table
+from workbench.spec.files import MIB, from_json, from_toml, leaves, lock_file, open_file, read_text
+
+if TYPE_CHECKING:
+    from workbench.grid.cell import Cell
+    from workbench.grid.config import Grid
 
 _ARROW = {
     "VARCHAR": pa.string(),
@@ -30,8 +32,6 @@ _ARROW = {
     "TIMESTAMP": pa.timestamp("us"),
 }
 _PREFIX = "queue-"  # of the grid's segments; the trainer's are 000000.parquet, 000001.parquet, ...
-_REASON = 400  # most characters of a reason: it is read in a table
-_FRAME = re.compile(r'File "([^"]*)", line (\d+) in (\S+)')
 
 
 def folder_of(runs: Path, cell: Cell) -> Path:
@@ -232,72 +232,115 @@ def read_segments(folder: Path, name: str, columns: list[str] | None = None) -> 
 
 def status_of(row: Mapping[str, Any] | None, alive: bool) -> str:
     """Return the status to show: that of the last row, but a run whose trainer is dead is not running."""
-    if row is None or row.get("status") is None:
-        return "queued"
-    status = str(row["status"])
+    status = str((row or {}).get("status") or "queued")
     return "interrupted" if status == "running" and not alive else status
 
 
-def one_line(text: str) -> str:
-    """`text` in one line of at most 400 characters, without control characters."""
-    line = " ".join(plain(text).split())
-    return line if len(line) <= _REASON else f"{line[: _REASON - 4]} ..."
-
-
 # ---------------------------------------------------------------------------------------------------------------------
-# The console log
+# History: earlier starts and earlier settings of a cell, outcomes, stabiliser factors
 
 
-class Follower:
-    """Read the progress lines that are appended to a log."""
-
-    def __init__(self, log: Path) -> None:
-        self.log = log
-        self.began = self._offset = log.stat().st_size if log.exists() else 0
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the progress lines since the last call; an unfinished line is left for the next one."""
-        if not self.log.exists():
-            return
-        with self.log.open("rb") as handle:
-            handle.seek(self._offset)
-            text = handle.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        for line in whole.splitlines():
-            if (row := _progress(line)) is not None:
-                yield row
+def newest(grid: Grid, runs: Path) -> Grid:
+    """Return the grid with the newest start of every cell in `runs`."""
+    return replace(grid, cells=tuple(_newest_start(cell, runs) for cell in grid.cells))
 
 
-def last_line(log: Path, since: int = 0) -> str:
-    """Return the last line of text that is neither progress nor a library's progress bar; empty if there is none."""
-    lines = (line.strip() for line in reversed(tail(log, since)))
-    return next((line for line in lines if line and _progress(line) is None and not line.endswith("it/s]")), "")
+def _newest_start(cell: Cell, runs: Path) -> Cell:
+    first = cell.first
+    names = (f.name.removeprefix(f"{first.run_id}-g") for f in (runs / cell.experiment).glob(f"{first.run_id}-g*"))
+    return replace(first, generation=max((int(name) for name in names if name.isdecimal()), default=1))
 
 
-def last_step(log: Path) -> int | None:
-    """Steps done at the last progress line; None before the first."""
-    return next((row["step"] for line in reversed(tail(log)) if (row := _progress(line)) is not None), None)
+def fresh(grid: Grid, runs: Path) -> Grid:
+    """Return the grid with a new start of every cell; InputError while one is being trained. Nothing is deleted."""
+    cells = []
+    for cell in newest(grid, runs).cells:
+        folder = folder_of(runs, cell)
+        if held(folder) or held(folder, "claim"):
+            raise InputError(f"--fresh cannot start over what another process trains: {cell.run_id}; stop it first")
+        begun = (last_row(folder) or {"status": "queued"})["status"] != "queued"
+        cells.append(replace(cell, generation=cell.generation + begun))
+    return replace(grid, cells=tuple(cells))
 
 
-def where(log: Path, since: int = 0) -> str:
-    """`recv (socket.py:706)`: where the main thread was in the last dump of the stacks; empty without a dump."""
-    lines = tail(log, since)
-    # The main thread is the current one of a dump by signal, and the oldest and therefore last one of a timeout's.
-    starts = [i for i, line in enumerate(lines) if line.startswith("Current thread")]
-    starts = starts or [i for i, line in enumerate(lines) if line.startswith("Thread 0x")]
-    for line in lines[starts[-1] + 1 :] if starts else []:
-        if found := _FRAME.search(line):
-            file, number, function = found.groups()
-            return f"{function} ({Path(file).name}:{number})"
-    return ""
+@dataclass(frozen=True)
+class Past:
+    """A finished run."""
+
+    folder: Path
+    outcome: str  # empty if it is too short for the collapse rule
+    seconds: float  # of training
+
+    @property
+    def collapsed(self) -> bool | None:
+        """Whether it collapsed or was falling at its end: a search continues below it. None if that is not known."""
+        return self.outcome in (*COLLAPSED, *UNDECIDED) if self.outcome else None
 
 
-def _progress(line: str | bytes) -> dict[str, Any] | None:
-    """Return the row of a progress line; None for any other line."""
-    if line[:7] not in ('{"step"', b'{"step"'):
-        return None
-    with suppress(ValueError, TypeError):
-        row = json.loads(line)
-        return {**row, "step": int(row["step"])}
-    return None
+class History:
+    """The finished runs of a folder, each read once; with `since`, only those that ended later."""
+
+    def __init__(self, runs: Path, since: datetime | None = None) -> None:
+        self._runs, self._since = runs, since or datetime.min
+        self._past: dict[str, Past] = {}
+
+    def past(self, cell: Cell) -> Past | None:
+        """Return how the newest start of the cell ended; None if it is not finished."""
+        name = cell.first.run_id
+        if name not in self._past:
+            folder = folder_of(self._runs, _newest_start(cell, self._runs))
+            row = last_row(folder) or {}
+            if row.get("status") != "finished" or (row.get("ended_at") or datetime.min) < self._since:
+                return None
+            self._past[name] = Past(folder, row.get("outcome") or "", float(row.get("seconds") or 0.0))
+        return self._past[name]
+
+    def factor(self, cell: Cell) -> float | None:
+        """Mean of `stabiliser_factor` over the updates of the cell's run; None if it is not finished."""
+        past = self.past(cell)
+        return None if past is None else _mean_factor(past.folder)
+
+    def elsewhere(self, experiment: str, arm: str, seed: int) -> float | None:
+        """Return the same for the newest finished run of an arm of another experiment; None without one."""
+        found = []
+        for folder in (self._runs / experiment).glob("*/"):
+            names = read_identity(folder)
+            row = (last_row(folder) or {}) if (names.get("arm"), names.get("seed")) == (arm, seed) else {}
+            if row.get("status") == "finished":
+                found.append((str(row.get("started_at") or ""), folder))
+        return _mean_factor(max(found)[1]) if found else None
+
+
+def _mean_factor(folder: Path) -> float | None:
+    total, n = 0.0, 0
+    for rows in read_segments(folder, "minibatch", ["stabiliser_factor"]):
+        with suppress(pa.ArrowException, KeyError):  # text in the column, or no such column
+            column = rows["stabiliser_factor"]
+            total += float(pc.sum(column).as_py() or 0.0)
+            n += len(column) - column.null_count
+    return total / n if n else None
+
+
+def edits(runs: Path, cells: Sequence[Cell]) -> list[str]:
+    """Return a line for every edit that makes cells new, with the newest earlier settings of the same arm and seed.
+
+    `cells` are those without a folder in `runs`.
+    """
+
+    def flat(settings: Mapping[str, Any]) -> dict[str, Any]:  # config.toml says "none" where a setting is None
+        return {k: "none" if v is None else v for k, v in leaves(settings, ("algorithm",)) if k not in COSMETIC}
+
+    changed: dict[str, dict[str, str]] = {}  # what changed -> arm -> its seeds
+    for cell in cells:
+        same_arm_and_seed = f"{cell.first.run_id.rpartition('-')[0]}-[0-9a-f]*/config.toml"
+        earlier = sorted((runs / cell.experiment).glob(same_arm_and_seed), key=lambda file: file.stat().st_mtime)
+        with suppress(OSError, ValueError):  # unreadable settings: nothing to compare with
+            was = flat(from_toml(read_text(earlier[-1], MIB))) if earlier else {}
+            now = flat(cell.settings.model_dump(mode="json"))
+            keys = [key for key in dict.fromkeys([*now, *was]) if was and was.get(key) != now.get(key)]
+            if what := "; ".join(f"{key} = {was.get(key, 'nothing')}, now {now.get(key, 'nothing')}" for key in keys):
+                arms = changed.setdefault(what, {})
+                arms[cell.arm] = (
+                    f"{arms[cell.arm]}, {cell.seed}" if cell.arm in arms else f"{cell.arm} seeds {cell.seed}"
+                )
+    return [f"{'; '.join(arms.values())} ran before with {what}" for what, arms in changed.items()]

@@ -6,21 +6,21 @@ The checks themselves, and why they are made, are declared in `spec/guard.py`.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from workbench.grid.cell import COSMETIC, Cell, flatten
+from workbench.algorithms import ALGORITHMS
+from workbench.grid.cell import Cell, flatten
 from workbench.grid.folder import append, folder_of, read_segments
-from workbench.spec import GUARD, RunSettings, check
+from workbench.objective import Algorithm
+from workbench.spec import COSMETIC, GUARD, RunSettings, check
 
 if TYPE_CHECKING:
     from workbench.store.reader import Reader
-
-Resolve = Callable[[str | dict[str, Any], dict[str, Any]], Any]  # to an algorithm: a dataclass of slots
 
 NORMALISER = ("advantage", "aggregate")
 OTHER_SLOTS = ("ratio", "clip", "stabilise", "kl", "select", "correction")
@@ -63,14 +63,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class Run:
-    """A recorded run, with its settings and its resolved algorithm (a dataclass of slots)."""
+    """A recorded run with its settings and its resolved algorithm."""
 
     run_id: str
     arm: str
     seed: int
     settings: RunSettings
-    group_size: int
-    algorithm: Any
+    resolved: Algorithm
     finished: bool = True
 
 
@@ -87,15 +86,11 @@ def _listed(arms: Sequence[str]) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Amounts that settings imply
+# Before anything runs
 
 
-@dataclass(frozen=True)
-class Range:
-    """The least and the most of an amount; equal where the settings fix it.
-
-    They do not where turns are updated one by one, groups are drawn again, or steps end early.
-    """
+class Range(NamedTuple):
+    """The least and the most of an amount; equal where the settings fix it."""
 
     low: int
     high: int
@@ -105,77 +100,59 @@ class Range:
         return low if self.low == self.high else f"{low} to {high}"
 
 
-def _iterations(settings: RunSettings, algorithm: Any) -> Range:
-    """Iterations of a run, within its budget of updates."""
-    budget, step = settings.stop.updates, _updates_a_step(settings, algorithm)
-    if budget is None:
-        return Range(settings.iterations, settings.iterations)
-    slow, fast = (min(settings.iterations, math.ceil(budget / n)) for n in (step.low, step.high))
-    return Range(fast, slow)
+def amounts(settings: RunSettings, algorithm: Algorithm) -> dict[str, Range]:
+    """Rollouts, sampled episodes, questions and optimizer updates of a run, within its budget of updates.
 
-
-def rollouts(settings: RunSettings, algorithm: Any) -> Range:
-    """Episodes that a run trains on: iterations x episodes."""
-    found, episodes = _iterations(settings, algorithm), settings.learn.episodes
-    return Range(found.low * episodes, found.high * episodes)
-
-
-def sampled(settings: RunSettings, algorithm: Any) -> Range:
-    """Episodes that a run samples, with those drawn again, without those that first fill a queue of stale ones."""
-    found = rollouts(settings, algorithm)
-    return Range(found.low, found.high * algorithm.select.rounds)
-
-
-def questions_asked(settings: RunSettings, algorithm: Any) -> Range:
-    """Questions that a run trains on: rollouts / group size."""
-    found, size = rollouts(settings, algorithm), settings.learn.group_size or algorithm.group_size
-    return Range(found.low // size, found.high // size)
-
-
-def _updates_a_step(settings: RunSettings, algorithm: Any) -> Range:
-    """Optimizer updates of an iteration: epochs x minibatches x updates of a minibatch; at least 1 with early stop."""
-    learn = settings.learn
-    least, most = algorithm.schedule.updates(settings.world.max_turns)
-    ends_early = learn.target_kl is not None or algorithm.early_stop.acts
+    Settings fix them unless turns are updated one by one, groups are drawn again, or steps end early. Episodes that
+    first fill a queue of stale ones are not counted. The step that crosses a budget of updates is completed.
+    """
+    learn, steps, budget = settings.learn, settings.iterations, settings.stop.updates
     stages = learn.epochs * learn.minibatches
-    return Range(1 if ends_early else stages * least, stages * most)
+    least, most = (stages * n for n in algorithm.schedule.updates(settings.world.max_turns))
+    if learn.target_kl is not None or algorithm.early_stop.acts:
+        least = 1
+    few, many = (steps if budget is None else min(steps, math.ceil(budget / n)) for n in (most, least))
+    updates = Range(few * least, many * most)
+    if budget is not None and least < most:
+        updates = Range(min(steps * least, budget), min(steps * most, budget + most - 1))
+    low, high = few * learn.episodes, many * learn.episodes
+    size = learn.group_size or algorithm.group_size
+    return {
+        "rollouts": Range(low, high),
+        "sampled episodes": Range(low, high * algorithm.select.rounds),
+        "questions": Range(low // size, high // size),
+        "optimizer updates": updates,
+    }
 
 
-def updates(settings: RunSettings, algorithm: Any) -> Range:
-    """Optimizer updates of a run; the step that crosses a budget of updates is completed."""
-    budget, step = settings.stop.updates, _updates_a_step(settings, algorithm)
-    if step.low == step.high or budget is None:
-        found = _iterations(settings, algorithm)
-        return Range(found.low * step.low, found.high * step.high)
-    least, most = settings.iterations * step.low, settings.iterations * step.high
-    return Range(min(least, budget), min(most, budget + step.high - 1))
+def planned(cells: Iterable[Cell | Run]) -> list[Finding]:
+    """Findings in the settings of the arms, of any of their seeds."""
+    arms = {cell.arm: cell for cell in cells}
+    counts = {arm: amounts(one.settings, one.resolved) for arm, one in arms.items()}
+    found = [*_idle_ratio(arms), *_normaliser(arms)]
+    for name in next(iter(counts.values()), ()):
+        values = {arm: count[name] for arm, count in counts.items()}
+        found += _spread("compute", f"different numbers of {name}", values, name.split()[-1])
+    if timed := tuple(arm for arm, one in arms.items() if one.settings.stop.seconds is not None):
+        message = "stop.seconds is set: how far a run gets depends on what else the machine does"
+        found.append(Finding("compute", message, timed))
+    everything = [(one.settings, one.settings.model_dump(mode="json")) for one in arms.values()]
+    for name in ("world", "policy", "warmstart", "model"):
+        tables = [{"model": s.model, "prompt": s.wording} if name == "model" else flatten({name: dump[name]})
+                  for s, dump in everything]  # fmt: skip
+        if keys := [key for key in tables[0] if len({repr(table.get(key)) for table in tables}) > 1]:
+            message = f"the arms do not share {', '.join(keys)}: their success is not on one scale"
+            found.append(Finding("task", message, tuple(arms)))
+    return found
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Before anything runs
-
-
-def planned(arms: Mapping[str, RunSettings], resolve: Resolve, seeds: Mapping[str, int] | None = None) -> list[Finding]:
-    """Findings in the settings of the arms (of any of their seeds); `seeds` is the number of runs of each arm."""
-    algorithms = {arm: resolve(settings.algorithm, settings.slots) for arm, settings in arms.items()}
-    return [
-        *_idle_ratio(arms, algorithms),
-        *_normaliser(arms, algorithms, resolve),
-        *_amounts(arms, algorithms),
-        *_task(arms),
-        *(_spread("seeds", "different numbers of seeds", seeds, "seeds") if seeds else ()),
-    ]
-
-
-def _idle_ratio(arms: Mapping[str, RunSettings], algorithms: Mapping[str, Any]) -> list[Finding]:
+def _idle_ratio(arms: Mapping[str, Cell | Run]) -> list[Finding]:
     """Arms whose ratio is always 1: flagged where two of them make the same updates."""
     groups: list[list[str]] = []
-    for arm in (arm for arm, settings in arms.items() if settings.ratio_is_one):
-        same = next((group for group in groups if _same_updates(arms, algorithms, group[0], arm)), None)
-        if same is None:
-            groups.append([arm])
-        else:
-            same.append(arm)
+    for arm, one in arms.items():
+        if one.settings.ratio_is_one:
+            same = next((group for group in groups if _same_updates(arms[group[0]], one)), None)
+            groups.append([arm]) if same is None else same.append(arm)
     why = "every rollout is used for one update and by its own old log-probs"
     found = []
     for group in groups:
@@ -183,17 +160,17 @@ def _idle_ratio(arms: Mapping[str, RunSettings], algorithms: Mapping[str, Any]) 
             consequence = "so the ratio is 1 and nothing that they differ in acts"
             message = f"{_listed(group)} are one arm under {len(group)} names: {why}, {consequence}"
             found.append(Finding("idle_ratio", message, tuple(group), flagged=True))
-    alone = [group[0] for group in groups if len(group) == 1 and algorithms[group[0]].clip.kind != "none"]
+    alone = [group[0] for group in groups if len(group) == 1 and arms[group[0]].resolved.clip.kind != "none"]
     if alone:
         found.append(Finding("idle_ratio", f"in {_listed(alone)} {why}, so nothing is ever clipped", tuple(alone)))
     return found
 
 
-def _same_updates(arms: Mapping[str, RunSettings], algorithms: Mapping[str, Any], one: str, other: str) -> bool:
+def _same_updates(one: Cell | Run, other: Cell | Run) -> bool:
     """Return whether two arms with ratio 1 share all but slots that act through the ratio, and have equal gradients."""
-    a, b = algorithms[one], algorithms[other]
-    size = arms[one].learn.group_size or a.group_size
-    if _settings(arms[one]) != _settings(arms[other]) or size != (arms[other].learn.group_size or b.group_size):
+    a, b = one.resolved, other.resolved
+    size = one.settings.learn.group_size or a.group_size
+    if _settings(one) != _settings(other) or size != (other.settings.learn.group_size or b.group_size):
         return False
     if any(getattr(a, slot) != getattr(b, slot) for slot in (*NORMALISER, "kl", "select")):
         return False
@@ -202,79 +179,52 @@ def _same_updates(arms: Mapping[str, RunSettings], algorithms: Mapping[str, Any]
     return bool((gradient_at_one(a, size) - gradient_at_one(b, size)).abs().max() < 1e-9)
 
 
-def _normaliser(arms: Mapping[str, RunSettings], algorithms: Mapping[str, Any], resolve: Resolve) -> list[Finding]:
+def _normaliser(arms: Mapping[str, Cell | Run]) -> list[Finding]:
     """Arms whose advantage or aggregation differs: noted where their algorithms declare it, flagged where it confounds.
 
     A pair is confounded if it differs in a slot that its algorithms declare alike, and in something else, and no third
     arm has the slots of one with the rest of the other.
     """
-    declared = {arm: resolve(algorithm.name, {}) for arm, algorithm in algorithms.items()}
-    scales = {arm: repr(_slots(algorithm, NORMALISER)) for arm, algorithm in algorithms.items()}
-    rest = {arm: repr((_slots(algorithms[arm], OTHER_SLOTS), _settings(arms[arm]))) for arm in arms}
+    declared = {arm: ALGORITHMS[one.resolved.name] for arm, one in arms.items()}
+    found = []
+    for slot in NORMALISER:
+        names: dict[str, dict[str, str]] = {}  # choice -> algorithm -> kind
+        for algorithm in declared.values():
+            choice = getattr(algorithm, slot)
+            names.setdefault(repr(choice), {})[algorithm.name] = choice.kind
+        if len(names) > 1:
+            words = "; ".join(f"{', '.join(kinds)}: {next(iter(kinds.values()))}" for kinds in names.values())
+            message = f"the algorithms declare different choices of {slot} ({words})"
+            found.append(Finding("normaliser", message, tuple(arms)))
+    scales = {arm: repr([getattr(one.resolved, slot) for slot in NORMALISER]) for arm, one in arms.items()}
+    rest = {
+        arm: repr(([getattr(one.resolved, slot) for slot in OTHER_SLOTS], _settings(one))) for arm, one in arms.items()
+    }
     present = {(scales[arm], rest[arm]) for arm in arms}
-    found: dict[str, Finding] = {}
+    confounded: set[str] = set()
     for one, other in combinations(arms, 2):
         undeclared = [
             slot
             for slot in NORMALISER
-            if getattr(algorithms[one], slot) != getattr(algorithms[other], slot)
+            if getattr(arms[one].resolved, slot) != getattr(arms[other].resolved, slot)
             and getattr(declared[one], slot) == getattr(declared[other], slot)
         ]
         # A pair that differs in nothing else separates the two itself: one arm with the rest of the other is that arm.
         separated = {(scales[one], rest[other]), (scales[other], rest[one])} & present
-        if undeclared and not separated and other not in found:
+        if undeclared and not separated and other not in confounded:
+            confounded.add(other)
             message = (
                 f"{_listed([other])} differs from {_listed([one])} in {' and '.join(undeclared)} and in more besides, "
                 "and no arm differs in only one of the two, so their effects cannot be separated"
             )
-            found[other] = Finding("normaliser", message, (one, other), flagged=True)
-    return [*_declared(algorithms, declared), *found.values()]
-
-
-def _declared(algorithms: Mapping[str, Any], declared: Mapping[str, Any]) -> list[Finding]:
-    """Return a note on each slot in which the named algorithms differ by declaration."""
-    found = []
-    for slot in NORMALISER:
-        names: dict[str, tuple[str, dict[str, None]]] = {}
-        for algorithm in declared.values():
-            choice = getattr(algorithm, slot)
-            names.setdefault(repr(choice), (choice.kind, {}))[1][algorithm.name] = None
-        if len(names) > 1:
-            choices = "; ".join(f"{', '.join(users)}: {kind}" for kind, users in names.values())
-            message = f"the algorithms declare different choices of {slot} ({choices})"
-            found.append(Finding("normaliser", message, tuple(algorithms)))
+            found.append(Finding("normaliser", message, (one, other), flagged=True))
     return found
 
 
-def _amounts(arms: Mapping[str, RunSettings], algorithms: Mapping[str, Any]) -> list[Finding]:
-    """Notes on episodes, questions and updates of a run, where they differ, and on budgets of time."""
-    counts: dict[str, Callable[[RunSettings, Any], Range]] = {
-        "rollouts": rollouts, "sampled episodes": sampled, "questions": questions_asked, "optimizer updates": updates,
-    }  # fmt: skip
-    found = []
-    for name, count in counts.items():
-        values = {arm: count(settings, algorithms[arm]) for arm, settings in arms.items()}
-        found += _spread("compute", f"different numbers of {name}", values, name.split()[-1])
-    if timed := [arm for arm, settings in arms.items() if settings.stop.seconds is not None]:
-        message = "stop.seconds is set: how far a run gets depends on what else the machine does"
-        found.append(Finding("compute", message, tuple(timed)))
-    return found
-
-
-def _task(arms: Mapping[str, RunSettings]) -> list[Finding]:
-    """Notes on settings of the world, the network or model, and the warm start that not all arms share."""
-    found = []
-    for name in ("world", "policy", "warmstart", "model"):
-        values = [
-            {"model": s.model, "prompt": s.wording}
-            if name == "model"
-            else flatten({name: getattr(s, name).model_dump(mode="json")})
-            for s in arms.values()
-        ]
-        if keys := [k for k in values[0] if len({repr(v.get(k)) for v in values}) > 1]:
-            message = f"the arms do not share {', '.join(keys)}: their success is not on one scale"
-            found.append(Finding("task", message, tuple(arms)))
-    return found
+def _settings(one: Cell | Run) -> dict[str, Any]:
+    """Return every setting that changes a number, but algorithm and seed, by dotted key."""
+    flat = flatten(one.settings.model_dump(mode="json", exclude={"algorithm", "slots", "seed"}))
+    return {key: value for key, value in flat.items() if key not in COSMETIC}
 
 
 def _spread(check: str, title: str, values: Mapping[str, Any], unit: str) -> list[Finding]:
@@ -291,23 +241,14 @@ def _spread(check: str, title: str, values: Mapping[str, Any], unit: str) -> lis
     return [Finding(check, message, tuple(arm for arms in others.values() for arm in arms))]
 
 
-def _settings(settings: RunSettings) -> dict[str, Any]:
-    """Return every setting that changes a number, but algorithm and seed, by dotted key."""
-    flat = flatten(settings.model_dump(mode="json", exclude={"algorithm", "slots", "seed"}))
-    return {key: value for key, value in flat.items() if key not in COSMETIC}
-
-
-def _slots(algorithm: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    return {slot: getattr(algorithm, slot) for slot in names}
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # From what runs recorded
 
 
 def recorded(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
-    """Findings in the rows of `runs`: what trainers flagged, questions that differ, amounts that differ."""
-    return [*_flagged(reader, runs), *_questions(reader, runs), *_recorded_amounts(reader, runs)]
+    """Findings in the rows of `runs`: seeds, what trainers flagged, questions that differ, amounts that differ."""
+    seeds = _spread("seeds", "different numbers of seeds", Counter(run.arm for run in runs), "seeds")
+    return [*seeds, *_flagged(reader, runs), *_questions(reader, runs), *_recorded_amounts(reader, runs)]
 
 
 def _flagged(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
@@ -334,33 +275,34 @@ def _questions(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
     Compared are runs that ask as many questions of the same world in a step. Algorithms that draw groups again train on
     other questions by design.
     """
-    asked: dict[str, dict[int, int]] = defaultdict(dict)
+    hashes: dict[str, dict[int, int]] = defaultdict(dict)
     for run_id, step, fingerprint in reader.rows(_QUESTIONS, {"runs": [run.run_id for run in runs]}).rows:
-        asked[run_id][step] = fingerprint
+        hashes[run_id][step] = fingerprint
     comparable: dict[Any, dict[int, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
-        if run.run_id in asked:
-            task = (run.settings.world.model_dump_json(), run.settings.learn.episodes, run.group_size)
-            comparable[task][run.seed].append(run)
+        if run.run_id in hashes:
+            learn = run.settings.learn
+            size = learn.group_size or run.resolved.group_size
+            comparable[run.settings.world.model_dump_json(), learn.episodes, size][run.seed].append(run)
+
+    def compared(a: Run, b: Run) -> list[tuple[int, bool]]:
+        """Return the steps of both runs, and whether their questions are the same."""
+        ours, theirs = hashes[a.run_id], hashes[b.run_id]
+        return [(step, ours[step] == theirs[step]) for step in sorted(ours.keys() & theirs.keys())]
+
     found = []
-
-    def differences(a: Run, b: Run) -> tuple[list[int], list[int]]:
-        """Return the steps of both runs, and those in which their questions differ."""
-        steps = sorted(asked[a.run_id].keys() & asked[b.run_id].keys())
-        return steps, [step for step in steps if asked[a.run_id][step] != asked[b.run_id][step]]
-
     for seeds in comparable.values():
         for seed, same_seed in seeds.items():
-            alike = [run for run in same_seed if run.algorithm.select.rounds == 1]
+            alike = [run for run in same_seed if run.resolved.select.rounds == 1]
             for run in alike[1:]:
-                if differing := differences(alike[0], run)[1]:
+                if differing := [step for step, same in compared(alike[0], run) if not same]:
                     arms = (alike[0].arm, run.arm)
                     message = f"trained on different questions with seed {seed}, from step {differing[0]} on"
                     found.append(Finding("questions", f"{_listed(arms)} {message}", arms, flagged=True))
         for one, other in combinations(seeds, 2):
             a, b = seeds[one][0], seeds[other][0]
-            steps, differing = differences(a, b)
-            if steps and not differing:
+            steps = compared(a, b)
+            if steps and all(same for _, same in steps):
                 message = f"trained on the same questions ({_listed([a.arm])}): they are no replicates"
                 text = f"seeds {one} and {other} {message}"
                 found.append(Finding("questions", text, (a.arm, b.arm), flagged=True))
@@ -369,32 +311,31 @@ def _questions(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
 
 def _recorded_amounts(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
     """Notes on the tokens that finished runs trained on, and on amounts that differ from what the settings imply."""
+    import pandas as pd
+
     over = {run.run_id: run for run in runs if run.finished}
-    done: dict[str, list[tuple[float, ...]]] = defaultdict(list)
+    units = ["rollouts", "sampled episodes", "optimizer updates", "trained tokens"]
+    done = []
     as_planned = True
     for run_id, steps, trained, tokens, drawn in reader.rows(_TRAINED, {"runs": list(over)}).rows:
         run = over[run_id]
-        rolled = steps * run.settings.learn.episodes
-        plan = [count(run.settings, run.algorithm) for count in (rollouts, sampled, updates)]
+        rolled, plan = steps * run.settings.learn.episodes, amounts(run.settings, run.resolved)
+        counts = [plan[unit] for unit in units[:3]]
         # Runs of older versions counted neither draws nor updates.
-        seen = (rolled, rolled if drawn is None else drawn, plan[2].low if trained is None else trained)
-        as_planned &= all(p.low == p.high == n for p, n in zip(plan, seen, strict=True))
-        done[run.arm].append((*seen, tokens or 0))
+        seen = (rolled, rolled if drawn is None else drawn, counts[2].low if trained is None else trained)
+        as_planned &= all(count == (n, n) for count, n in zip(counts, seen, strict=True))
+        done.append((run.arm, *seen, tokens or 0))
+    if not done:
+        return []
+    means = pd.DataFrame(done, columns=["arm", *units]).groupby("arm", sort=False).mean()
     found = []
-    for i, unit in enumerate(("rollouts", "sampled episodes", "optimizer updates", "trained tokens")):
-        means = {arm: sum(row[i] for row in rows) / len(rows) for arm, rows in done.items()}
-        if (as_planned and unit != "trained tokens") or not means:
-            continue  # the settings say it already
-        least, most = min(means, key=lambda arm: means[arm]), max(means, key=lambda arm: means[arm])
-        if means[most] > (1 + ALIKE) * means[least]:
-            ends = f"{means[least]:,.0f} in {_listed([least])} to {means[most]:,.0f} in {_listed([most])}"
+    for unit in units[3:] if as_planned else units:  # the settings have told the rest
+        if (most := means[unit].max()) > (1 + ALIKE) * (least := means[unit].min()):
+            low, high = _listed([str(means[unit].idxmin())]), _listed([str(means[unit].idxmax())])
+            ends = f"{least:,.0f} in {low} to {most:,.0f} in {high}"
             message = f"the arms recorded different numbers of {unit} (mean of a finished run: {ends})"
-            found.append(Finding("compute", message, tuple(means)))
+            found.append(Finding("compute", message, tuple(means.index)))
     return found
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Events
 
 
 def write_events(runs: Path, cells: Sequence[Cell], findings: Iterable[Finding]) -> int:
@@ -407,7 +348,8 @@ def write_events(runs: Path, cells: Sequence[Cell], findings: Iterable[Finding])
         folder = folder_of(runs, cell)
         if not folder.is_dir():
             continue
-        known = _known(folder)
+        rows = [row for part in read_segments(folder, "event") for row in part.to_pylist() if row["kind"] in EVENTS]
+        known = {row["kind"]: row["message"] for row in sorted(rows, key=lambda row: row["written_at"])}
         for kind, rule in EVENTS.items():
             messages = [f.message for f in flagged if f.check == rule.name and cell.arm in f.arms]
             message = "; ".join(messages) or None
@@ -416,9 +358,3 @@ def write_events(runs: Path, cells: Sequence[Cell], findings: Iterable[Finding])
                 append(folder, "event", {**event, "severity": rule.severity if message else None})
                 written += 1
     return written
-
-
-def _known(folder: Path) -> dict[str, str | None]:
-    """Return the newest message of each kind in the run's folder."""
-    rows = [row for part in read_segments(folder, "event") for row in part.to_pylist() if row["kind"] in EVENTS]
-    return {row["kind"]: row["message"] for row in sorted(rows, key=lambda row: row["written_at"])}

@@ -1,26 +1,33 @@
-"""Where cells are trained: in forked processes of this machine, or in the workers of a Ray cluster."""
+"""Where cells are trained, in forked processes of this machine or on a Ray cluster, and how their processes ended."""
 
 from __future__ import annotations
 
 import faulthandler
+import json
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 import workbench
+from workbench.learn.run import FINISHED, INTERRUPTED, WRONG_INPUT
 from workbench.spec import InputError, nearest
+from workbench.store.text import LOG_NAME, plain, tail
+
+if TYPE_CHECKING:
+    from workbench.grid.cell import Cell
 
 EXECUTORS = ("local", "ray")
 TRAINER = "workbench.learn.__main__:main"  # module:function(arguments) -> exit code; tests put a scripted one here
@@ -31,7 +38,13 @@ PRELOAD = (  # imported once, by the process from which trainers are forked; eve
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "RAYON_NUM_THREADS")
 _GPUS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
 _LOOK_SECONDS = 0.5
-_STARTING = threading.Lock()  # multiprocessing looks at every child when one starts, and two looks at one child clash
+_REASON = 400  # most characters of a reason: it is read in a table
+_TOP_FRAME = re.compile(r'^(?:Current thread|Thread) 0x.*\n\s*File "([^"]*)", line (\d+) in (\S+)', re.MULTILINE)
+_STARVED = re.compile(
+    r"MemoryError|OutOfMemoryError|out of memory|DefaultCPUAllocator|bad_alloc|cannot allocate memory"
+    r"|unable to allocate|malloc of size \d+ failed",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -46,32 +59,6 @@ class Job:
     trainer: str = TRAINER
 
 
-class Process(Protocol):
-    """A started trainer. No call blocks."""
-
-    def poll(self) -> int | None:
-        """Return the exit code, negative for a signal; None while it runs."""
-        ...
-
-    def interrupt(self) -> None:
-        """Ask it to write a checkpoint and stop."""
-        ...
-
-    def kill(self) -> None:
-        """Stop it at once."""
-        ...
-
-
-class Executor(Protocol):
-    """Starts trainers; `slots` is the number of cores for them."""
-
-    slots: int
-
-    def start(self, job: Job) -> Process:
-        """Start the trainer of a job; OSError if it cannot be started."""
-        ...
-
-
 def cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
     """Cores that this process may use: its affinity, within the whole cores of a container's CPU quota; at least 1."""
     affinity = getattr(os, "sched_getaffinity", None)  # Linux only
@@ -82,7 +69,16 @@ def cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
     return max(1, allowed)
 
 
-def executor_of(name: str) -> Executor:
+def workers_for(cells: Sequence[Cell], wanted: int | None = None, slots: int | None = None) -> int:
+    """Cells that train at a time: `wanted`, else as many as have a core (of `slots`) for each of their threads.
+
+    Never more than there are cells.
+    """
+    threads = max((cell.settings.threads for cell in cells), default=1)
+    return max(1, min(len(cells), wanted or (slots or cores()) // threads))
+
+
+def executor_of(name: str) -> Local | Ray:
     """Return the executor of option --executor; InputError if it does not exist or is not installed."""
     if name not in EXECUTORS:
         raise InputError(f"--executor '{name}' is unknown{nearest(name, EXECUTORS)}; allowed: {', '.join(EXECUTORS)}")
@@ -96,10 +92,10 @@ def executor_of(name: str) -> Executor:
 def train(job: Job) -> int:
     """Run the trainer in this process, its output appended to console.log; return its exit code."""
     sys.stdout.flush()
-    log = os.open(job.folder / "console.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    log = os.open(job.folder / LOG_NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     for source, target in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
         os.dup2(source, target)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # threads, and workers of Ray, block SIGINT
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # workers of Ray block SIGINT
     module, function = job.trainer.split(":")
     main = getattr(import_module(module), function)
     threading.Thread(target=_guard, args=(job,), daemon=True).start()
@@ -114,42 +110,32 @@ def _guard(job: Job) -> None:
 
     The sign of life is file `heartbeat`, which the training loop touches; the first one starts the clock, so loading
     and the warm start are not timed. A timer of faulthandler fires even if a library hangs with the interpreter's lock.
+    A page that two processes share counts twice.
     """
     me, heartbeat = psutil.Process(), job.folder / "heartbeat"
-    last = _stamp(heartbeat)
+
+    def stamp() -> int:
+        return heartbeat.stat().st_mtime_ns if heartbeat.exists() else 0
+
+    last = stamp()
     while True:
         time.sleep(_LOOK_SECONDS)
-        if job.hang_seconds and (stamp := _stamp(heartbeat)) != last:
-            last = stamp
+        if job.hang_seconds and (seen := stamp()) != last:
+            last = seen
             faulthandler.dump_traceback_later(job.hang_seconds, exit=True, file=2)
-        if job.memory is not None and (size := _resident(me)) > job.memory:
-            limit = f"the limit of {gib(job.memory)} a cell (--memory)"
-            os.write(2, f"out of memory: {gib(size)}, over {limit}\n".encode())
-            for child in me.children(recursive=True):
+        if job.memory is None:
+            continue
+        size, children = me.memory_info().rss, me.children(recursive=True)
+        for child in children:
+            with suppress(psutil.Error):
+                size += child.memory_info().rss
+        if size > job.memory:
+            held, limit = (f"{n / 2**30:.3g} GiB" for n in (size, job.memory))
+            os.write(2, f"out of memory: {held}, over the limit of {limit} a cell (--memory)\n".encode())
+            for child in children:
                 with suppress(psutil.Error):
                     child.kill()
             os._exit(1)
-
-
-def _stamp(file: Path) -> int:
-    try:
-        return file.stat().st_mtime_ns
-    except OSError:
-        return 0
-
-
-def _resident(process: psutil.Process) -> int:
-    """Bytes that a process and its descendants hold; a page that two of them share counts twice."""
-    total = 0
-    for member in (process, *process.children(recursive=True)):
-        with suppress(psutil.Error):
-            total += member.memory_info().rss
-    return total
-
-
-def gib(size: int) -> str:
-    """Bytes as GiB with three digits."""
-    return f"{size / 2**30:.3g} GiB"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -171,13 +157,13 @@ class Local:
         if forks:
             self._context.set_forkserver_preload(list(PRELOAD))
 
-    def start(self, job: Job) -> Process:
-        """Start the trainer in a session of its own, so that Ctrl-C reaches the grid alone."""
-        (job.folder / "console.log").touch()  # a log that cannot be written is an OSError here
+    def start(self, job: Job) -> LocalProcess:
+        """Start the trainer in a session of its own, so that Ctrl-C reaches the grid alone; OSError if that fails."""
+        (job.folder / LOG_NAME).touch()  # a log that cannot be written is an OSError here
         process = self._context.Process(target=_alone, args=(job,))
-        with _STARTING, _environment(job.threads):
+        with _environment(job.threads):
             process.start()
-        return _LocalProcess(process)
+        return LocalProcess(process)
 
 
 def _alone(job: Job) -> None:
@@ -185,25 +171,29 @@ def _alone(job: Job) -> None:
     sys.exit(train(job))
 
 
-class _LocalProcess:
+class LocalProcess:
+    """A trainer on this machine. No call blocks."""
+
     def __init__(self, process: BaseProcess) -> None:
         assert process.pid is not None
         self._process, self._pid = process, process.pid
 
     def poll(self) -> int | None:
-        with _STARTING:
-            code = self._process.exitcode
+        """Return the exit code, negative for a signal; None while it runs."""
+        code = self._process.exitcode
         if code is not None:
             self._signal(os.killpg, signal.SIGKILL)  # what it started and left behind
         return code
 
     def interrupt(self) -> None:
+        """Ask it to write a checkpoint and stop."""
         # Before it leads its session it may ignore SIGINT, as the fork server does; it has nothing to save yet.
         with suppress(ProcessLookupError):
             begun = os.getsid(self._pid) == self._pid
             self._signal(os.kill, signal.SIGINT if begun else signal.SIGKILL)
 
     def kill(self) -> None:
+        """Stop it at once."""
         self._signal(os.kill, signal.SIGKILL)  # by its own id as well: it may not lead its session yet
         self._signal(os.killpg, signal.SIGKILL)
 
@@ -212,7 +202,7 @@ class _LocalProcess:
             send(self._pid, number)
 
 
-def python_path() -> str:
+def _python_path() -> str:
     """PYTHONPATH with the folder that `workbench` is imported from, for processes that start elsewhere."""
     root = str(Path(workbench.__file__).parents[1])
     return os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH", "")) if p)
@@ -222,7 +212,7 @@ def python_path() -> str:
 def _environment(threads: int) -> Iterator[None]:
     """Set the variables that libraries read when they are imported, for the process that is started meanwhile."""
     before = dict(os.environ)
-    fixed = {"TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": python_path()}
+    fixed = {"TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": _python_path()}
     os.environ.update({**dict.fromkeys(_THREADS, str(threads)), **fixed})
     try:
         yield
@@ -245,22 +235,25 @@ class Ray:
         except ImportError:
             raise InputError("--executor ray needs Ray: run `pip install 'sorl[ray]'`") from None
         if not ray.is_initialized():  # the cluster of RAY_ADDRESS, else one on this machine
-            variables = {"env_vars": {"PYTHONPATH": python_path()}}
+            variables = {"env_vars": {"PYTHONPATH": _python_path()}}
             ray.init(log_to_driver=False, logging_level="ERROR", runtime_env=variables)
         self._ray = ray
         self.slots = max(1, int(ray.cluster_resources().get("CPU", 1)))
 
-    def start(self, job: Job) -> Process:
+    def start(self, job: Job) -> RayProcess:
         """Start the trainer on a node with enough free cores; Ray retries nothing, the grid does."""
         task = self._ray.remote(num_cpus=job.threads, max_retries=0, max_calls=1)(train)
-        return _RayProcess(self._ray, task.remote(job), job.folder / "console.log")
+        return RayProcess(self._ray, task.remote(job), job.folder / LOG_NAME)
 
 
-class _RayProcess:
+class RayProcess:
+    """A trainer on a Ray cluster, with the calls of LocalProcess."""
+
     def __init__(self, ray: Any, task: Any, log: Path) -> None:
         self._ray, self._task, self._log = ray, task, log
 
     def poll(self) -> int | None:
+        """Return the exit code; None while it runs."""
         if not self._ray.wait([self._task], timeout=0)[0]:
             return None
         try:
@@ -273,7 +266,96 @@ class _RayProcess:
             return 1
 
     def interrupt(self) -> None:
+        """Ask it to write a checkpoint and stop."""
         self._ray.cancel(self._task, force=False)
 
     def kill(self) -> None:
+        """Stop it at once."""
         self._ray.cancel(self._task, force=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a process said, and how it ended
+
+
+class Follower:
+    """Read the progress lines that are appended to a log."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        self.began = self._offset = log.stat().st_size if log.exists() else 0
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the progress lines since the last call; an unfinished line is left for the next one."""
+        if not self.log.exists():
+            return
+        with self.log.open("rb") as handle:
+            handle.seek(self._offset)
+            text = handle.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        yield from (row for line in whole.splitlines() if (row := _progress(line)) is not None)
+
+
+def _progress(line: str | bytes) -> dict[str, Any] | None:
+    """Return the row of a progress line; None for any other line."""
+    if line[:7] not in ('{"step"', b'{"step"'):
+        return None
+    with suppress(ValueError, TypeError):
+        row = json.loads(line)
+        return {**row, "step": int(row["step"])}
+    return None
+
+
+def last_line(log: Path, since: int = 0) -> str:
+    """Return the last line of text that is neither progress nor a library's progress bar; empty if there is none."""
+    lines = (line.strip() for line in reversed(tail(log, since)))
+    return next((line for line in lines if line and _progress(line) is None and not line.endswith("it/s]")), "")
+
+
+def last_step(log: Path) -> int | None:
+    """Steps done at the last progress line; None before the first."""
+    return next((row["step"] for line in reversed(tail(log)) if (row := _progress(line)) is not None), None)
+
+
+def where(log: Path, since: int = 0) -> str:
+    """`recv (socket.py:706)`: where the main thread was in the last dump of the stacks; empty without a dump."""
+    found = _TOP_FRAME.findall("\n".join(tail(log, since)))  # the main thread is the oldest and therefore the last one
+    return f"{found[-1][2]} ({Path(found[-1][0]).name}:{found[-1][1]})" if found else ""
+
+
+def one_line(text: str) -> str:
+    """`text` in one line of at most 400 characters, without control characters."""
+    line = " ".join(plain(text).split())
+    return line if len(line) <= _REASON else f"{line[: _REASON - 4]} ..."
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a process ended: the status of its row, the reason, the kind of its event (empty for a good end)."""
+
+    status: str
+    reason: str = ""
+    kind: str = ""
+    again: bool = False  # another attempt may succeed
+
+
+def ending(code: int, said: str) -> Ending:
+    """Return the ending of a process with this exit code; `said` is the reason that it gave, or its last words."""
+    words, killed = one_line(said), f"killed by {signal.Signals(-code).name}" if code < 0 else ""
+    if code == FINISHED:
+        return Ending("finished")
+    if code == INTERRUPTED:
+        return Ending("interrupted", words, "interrupted")
+    if code == WRONG_INPUT:
+        return Ending("failed", words.removeprefix("sorl: ") or "its settings were refused", "failed")
+    if words.startswith("hang:"):
+        return Ending("failed", words, "hang", again=True)
+    if code == -signal.SIGKILL:
+        return Ending("failed", f"{killed}, often because memory ran out", "killed", again=True)
+    if _STARVED.search(words):
+        return Ending("failed", f"out of memory: {words.removeprefix('out of memory: ')}", "out_of_memory", again=True)
+    if killed:
+        return Ending("failed", f"{killed}: {words}" if words else killed, "killed", again=True)
+    kind = "killed" if words.startswith("lost") else "failed"
+    return Ending("failed", words or f"exit code {code}, nothing in console.log", kind, again=True)

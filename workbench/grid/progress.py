@@ -11,7 +11,7 @@ from typing import Any, TextIO, cast
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import Progress, Task, TextColumn, TimeRemainingColumn
+from rich.progress import Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from workbench.grid.cell import Cell
@@ -27,8 +27,7 @@ _FIELDS = ("arm", "seed", "state", "spark", "detail")
 
 def watch(console: Console | None = None) -> Watch:
     """Return the display for this terminal: live if there is one, plain lines if the output is piped or logged."""
-    console = console or Console(file=cast(TextIO, _Unbroken(sys.stderr)))
-    return _Terminal(console) if console.is_terminal else _Plain(console)
+    return _Display(console or Console(file=cast(TextIO, _Unbroken(sys.stderr))))
 
 
 def sparkline(values: Sequence[float | None], points: int = _SPARK_POINTS) -> str:
@@ -37,11 +36,8 @@ def sparkline(values: Sequence[float | None], points: int = _SPARK_POINTS) -> st
     >>> sparkline([0.0, 0.5, None, 1.0])
     '▁▅ █'
     """
-    last = len(_BARS) - 1
-    return "".join(
-        " " if value is None or value != value else _BARS[min(last, max(0, int(value * len(_BARS))))]
-        for value in values[-points:]
-    )
+    places = (None if v is None or v != v else min(7, max(0, int(8 * v))) for v in values[-points:])
+    return "".join(" " if place is None else _BARS[place] for place in places)
 
 
 def duration(seconds: float | None) -> str:
@@ -75,148 +71,101 @@ class _Unbroken:
         return getattr(self._stream, name)
 
 
-class _Board(Watch):
-    """The state that both displays show: cells that run, cells that are done, the time left."""
+class _Display(Watch):
+    """The cells that run, a line each, and how far the grid is.
+
+    On a terminal the lines are redrawn in place and ended cells scroll away above; elsewhere there is a line for each
+    start and end of a cell, and a summary every ten seconds.
+    """
 
     def __init__(self, console: Console) -> None:
         self.console = console
         # Names are text: markup in them is not obeyed.
         columns = [TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in _FIELDS]
         self.progress = Progress(
-            *columns, TimeRemainingColumn(compact=True), console=console, auto_refresh=False, speed_estimate_period=3600
-        )
-        self.tasks: dict[str, Task] = {}
+            *columns, TimeRemainingColumn(compact=True), console=console, auto_refresh=False,
+            speed_estimate_period=3600,
+        )  # fmt: skip
+        self.live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
+        self.tasks: dict[str, TaskID] = {}
         self.success: dict[str, list[float | None]] = {}
         self.status: Counter[str] = Counter()
-        self.total = 0
-        self.left: dict[str, Cell] = {}
-        self.workers = 1
-        self.speeds: dict[str, float] = {}  # steps a second, by algorithm
+        self.left: dict[str, int] = {}  # steps of each cell that has not ended
+        self.total, self.steps = 0, 0  # cells of the grid, steps so far
+        self.began = time.monotonic()
+        self.drawn = 0.0 if self.console.is_terminal else self.began
 
     def begin(self, todo: Sequence[Cell], done: Sequence[Result], workers: int) -> None:
-        self.total, self.workers = len(todo) + len(done), workers
-        self.left = {cell.run_id: cell for cell in todo}
+        self.total = len(todo) + len(done)
+        self.left = {cell.run_id: cell.settings.planned_iterations for cell in todo}
         self.status.update(result.status for result in done)
+        if self.console.is_terminal:
+            if done:
+                self.note(f"{len(done)} of {self.total} cells are already finished")
+            self.live.start()
+        else:
+            skipped = f", {len(done)} already finished" if done else ""
+            self.note(f"{self.total} cells{skipped}; {len(todo)} to run, {workers} at a time")
 
     def started(self, cell: Cell, resumed: bool) -> None:
         self._forget(cell)
-        fields: dict[str, Any] = {
-            "arm": visible(cell.arm),
-            "seed": f"seed {cell.seed}",
-            "state": "starting",
-            "spark": "",
-            "detail": "",
-        }
-        number = self.progress.add_task("", total=cell.settings.iterations, **fields)
-        self.tasks[cell.run_id] = next(task for task in self.progress.tasks if task.id == number)
+        fields: dict[str, Any] = dict.fromkeys(_FIELDS, "")
+        fields |= {"arm": visible(cell.arm), "seed": f"seed {cell.seed}", "state": "starting"}
+        self.tasks[cell.run_id] = self.progress.add_task("", total=cell.settings.iterations, **fields)
         self.success[cell.run_id] = []
+        if not self.console.is_terminal:
+            self.note(f"{'resume' if resumed else 'start'}  {cell.arm}  seed {cell.seed}  ({cell.run_id})")
 
     def stepped(self, cell: Cell, row: dict[str, Any]) -> None:
-        task, success = self.tasks[cell.run_id], self.success[cell.run_id]
+        success, step = self.success[cell.run_id], row["step"]
         success.append(row.get("success"))
-        state = f"step {row['step']}/{row.get('steps') or cell.settings.iterations}, success {_number(success[-1])}"
+        state = f"step {step}/{row.get('steps') or cell.settings.iterations}, success {_number(success[-1])}"
         detail = f"clipped {_number(row.get('clip_frac'))}  grad norm {_number(row.get('grad_norm'))}"
-        self.progress.update(task.id, completed=row["step"], state=state, spark=sparkline(success), detail=detail)
-        if task.speed:
-            self.speeds[cell.algorithm] = task.speed
+        task = self.tasks[cell.run_id]
+        self.progress.update(task, completed=step, state=state, spark=sparkline(success), detail=detail)
+        self.steps += 1
+        self.left[cell.run_id] = max(0, cell.settings.planned_iterations - step)
 
     def ended(self, result: Result) -> None:
+        cell = result.cell
+        line = f"{result.status}  {cell.arm}  seed {cell.seed}"
+        states = [task.fields["state"] for task in self.progress.tasks if task.id == self.tasks.get(cell.run_id)]
+        line += f"  {states[0]}" if states and self.success[cell.run_id] else ""
+        line += f", {duration(result.seconds)}" if result.seconds else ""
         self.status[result.status] += 1
-        self.left.pop(result.cell.run_id, None)
-        self._forget(result.cell)
+        self.left.pop(cell.run_id, None)
+        self._forget(cell)
+        self.note(f"{line}: {result.reason}" if result.reason else line, _STYLE.get(result.status, ""))
 
-    def note(self, text: str) -> None:
-        self.say(text)
-
-    def say(self, text: str, style: str = "") -> None:
+    def note(self, text: str, style: str = "") -> None:
         self.console.print(Text(visible(text).replace("\n", "\\n"), style), soft_wrap=True)
 
-    def _forget(self, cell: Cell) -> None:
-        if task := self.tasks.pop(cell.run_id, None):
-            self.progress.remove_task(task.id)
+    def tick(self) -> None:
+        since = time.monotonic() - self.drawn
+        if self.console.is_terminal and since > _REDRAW_SECONDS:
+            self.live.update(Group(self.progress, Text(self.summary(), style="bold")), refresh=True)
+        elif not self.console.is_terminal and self.tasks and since > _PLAIN_SECONDS:
+            cells = (f"{f['arm']} {f['seed']}: {f['state']}" for f in (task.fields for task in self.progress.tasks))
+            self.note(f"{self.summary()}; {'; '.join(cells)}")
+        else:
+            return
+        self.drawn = time.monotonic()
 
-    def eta(self) -> float | None:
-        """Seconds until the last cell ends, at the speed of each algorithm so far; None before two steps of one."""
-        if not self.speeds:
-            return None
-        mean = len(self.speeds) / sum(1 / speed for speed in self.speeds.values())
-        seconds = 0.0
-        for run_id, cell in self.left.items():
-            steps = cell.settings.iterations - (self.tasks[run_id].completed if run_id in self.tasks else 0)
-            seconds += max(0, steps) / self.speeds.get(cell.algorithm, mean)
-        return seconds / max(1, min(self.workers, len(self.left)))
+    def close(self) -> None:
+        self.live.stop()
 
     def summary(self) -> str:
-        """`5 of 18 cells done (1 failed), 2 running, 3 min 05 s left`."""
+        """`5 of 18 cells done (1 failed), 2 running, 3 min 05 s left`, at the pace of all cells so far."""
         bad = ", ".join(f"{n} {status}" for status, n in self.status.items() if status != "finished")
         parts = [f"{self.status.total()} of {self.total} cells done" + (f" ({bad})" if bad else "")]
         parts += [f"{len(self.tasks)} running"] if self.tasks else []
-        parts += [f"{duration(self.eta())} left"] if self.left else []
-        return ", ".join(parts)
+        pace = (time.monotonic() - self.began) / self.steps if self.steps else None
+        left = None if pace is None else pace * sum(self.left.values())
+        return ", ".join([*parts, *([f"{duration(left)} left"] if self.left else [])])
 
-    def end_of(self, result: Result) -> str:
-        """`failed  ppo  seed 0  step 3/80, success 0.600, 1 min 01 s: RuntimeError: ...`, before it is forgotten."""
-        what = f"{result.status}  {result.cell.arm}  seed {result.cell.seed}"
-        if (task := self.tasks.get(result.cell.run_id)) and task.fields["spark"]:
-            what += f"  {task.fields['state']}"
-        what += f", {duration(result.seconds)}" if result.seconds else ""
-        return f"{what}: {result.reason}" if result.reason else what
-
-
-class _Plain(_Board):
-    """A line for each start and end of a cell, and a summary every ten seconds."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__(console)
-        self._next = time.monotonic() + _PLAIN_SECONDS
-
-    def begin(self, todo: Sequence[Cell], done: Sequence[Result], workers: int) -> None:
-        super().begin(todo, done, workers)
-        skipped = f", {len(done)} already finished" if done else ""
-        self.say(f"{self.total} cells{skipped}; {len(todo)} to run, {workers} at a time")
-
-    def started(self, cell: Cell, resumed: bool) -> None:
-        super().started(cell, resumed)
-        self.say(f"{'resume' if resumed else 'start'}  {cell.arm}  seed {cell.seed}  ({cell.run_id})")
-
-    def ended(self, result: Result) -> None:
-        line = self.end_of(result)
-        super().ended(result)
-        self.say(line)
-
-    def tick(self) -> None:
-        if self.tasks and time.monotonic() >= self._next:
-            self._next = time.monotonic() + _PLAIN_SECONDS
-            cells = (task.fields for task in self.tasks.values())
-            self.say(f"{self.summary()}; " + "; ".join(f"{f['arm']} {f['seed']}: {f['state']}" for f in cells))
-
-
-class _Terminal(_Board):
-    """A line for each running cell, redrawn in place; ended cells scroll away above."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__(console)
-        self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
-        self._drawn = 0.0
-
-    def begin(self, todo: Sequence[Cell], done: Sequence[Result], workers: int) -> None:
-        super().begin(todo, done, workers)
-        if done:
-            self.note(f"{len(done)} of {self.total} cells are already finished")
-        self._live.start()
-
-    def ended(self, result: Result) -> None:
-        line = self.end_of(result)
-        super().ended(result)
-        self.say(line, _STYLE.get(result.status, ""))
-
-    def tick(self) -> None:
-        if time.monotonic() - self._drawn > _REDRAW_SECONDS:
-            self._drawn = time.monotonic()
-            self._live.update(Group(self.progress, Text(self.summary(), style="bold")), refresh=True)
-
-    def close(self) -> None:
-        self._live.stop()
+    def _forget(self, cell: Cell) -> None:
+        if cell.run_id in self.tasks:
+            self.progress.remove_task(self.tasks.pop(cell.run_id))
 
 
 def _number(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""The region search: which runs to do next to find where half of the runs collapse, and the cells that are these runs.
+"""The region search: which runs to do next to find where half of the runs collapse.
 
 A column is one arm at one condition; its points are the searched values in rising order. Collapse is taken to become
 more likely from point to point, so the boundary is found by bisection, from the boundary of the neighbouring column if
@@ -14,11 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from workbench.grid.cell import Arm, Cell, arm_label
-from workbench.spec import GridFile, InputError, RegionSettings
+from workbench.spec import RegionSettings
 
 if TYPE_CHECKING:
-    from workbench.grid.history import History
+    from workbench.grid.cell import Arm
 
 
 class Trial(NamedTuple):
@@ -37,32 +36,25 @@ Column = Mapping[int, Mapping[int, bool]]  # point -> seed -> whether the run co
 class Rule:
     """How a column is searched: its points, the seeds of a point next to the boundary, those of a first try.
 
-    full: no search, every point with every seed.
+    full: no search, every point with every seed. `runs` and `seconds` of training limit all columns together.
     """
 
     points: int
     seeds: int
     probes: int = 2
     full: bool = False
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Limits of all columns together; None = no limit."""
-
     runs: int | None = None
-    seconds: float | None = None  # of training, all runs added up
+    seconds: float | None = None
 
-    def cut(self, batch: Sequence[Trial], spent: Sequence[float]) -> list[Trial]:
-        """The part of `batch` within the budget, after runs that took `spent` seconds; a run counts as their mean.
+    def affordable(self, batch: Sequence[Trial], spent: Sequence[float]) -> list[Trial]:
+        """The part of `batch` within the limits, after runs that took `spent` seconds; a run counts as their mean.
 
         The first run is always allowed, and a run that was begun is not cut off.
         """
         room = len(batch) if self.runs is None else self.runs - len(spent)
-        if self.seconds is not None and spent:
+        if self.seconds is not None and sum(spent) > 0:
             left = self.seconds - sum(spent)
-            mean = sum(spent) / len(spent)
-            room = min(room, len(batch) if mean <= 0 else int(max(0.0, left) / mean))
+            room = min(room, int(max(0.0, left) * len(spent) / sum(spent)))
         return list(batch[: max(0, room)])
 
 
@@ -106,23 +98,18 @@ def wanted(column: Column, rule: Rule, start: tuple[int, int] | None = None) -> 
     if not column:
         first = [(rule.points - 1) // 2] if start is None else [p for p in start if 0 <= p < rule.points]
         return [(p, seed) for p in first for seed in range(min(rule.probes, rule.seeds))]
-    beside = [p for p in (low, high) if 0 <= p < rule.points]
-    split = [p for p in beside if 0 < sum(column[p].values()) < len(column[p])]
-    if high - low == 1 or any(len(column[p]) < rule.seeds for p in split):
-        ends = beside if high - low == 1 else split
+    ends = [p for p in (low, high) if 0 <= p < rule.points]
+    if high - low > 1:
+        ends = [p for p in ends if 0 < sum(column[p].values()) < len(column[p])]
+    if high - low == 1 or any(len(column[p]) < rule.seeds for p in ends):
         return [(p, seed) for p in ends for seed in range(rule.seeds) if seed not in column[p]]
-    between = _between(low, high, len(column), rule.points, warm=start is not None)
+    # Halfway, or near the end that is known while the other is not: twice as far with each try.
+    between, step = (low + high) // 2, 2 ** max(0, len(column) - 2)
+    if start is not None and low < 0:
+        between = max(0, high - step)
+    elif start is not None and high >= rule.points:
+        between = min(rule.points - 1, low + step)
     return [(between, seed) for seed in range(min(rule.probes, rule.seeds))]
-
-
-def _between(low: int, high: int, tried: int, points: int, warm: bool) -> int:
-    """Return the point to try between two: halfway, or near the end that is known while the other is not."""
-    step = 2 ** max(0, tried - 2)
-    if warm and low < 0:
-        return max(0, high - step)
-    if warm and high >= points:
-        return min(points - 1, low + step)
-    return (low + high) // 2
 
 
 def located(column: Column, points: int) -> tuple[int, int] | None:
@@ -136,7 +123,6 @@ def search(
     neighbours: Sequence[int | None],
     rule: Rule,
     outcome: Callable[[Trial], bool | None],
-    budget: Budget | None = None,
     seconds: Callable[[Trial], float] = lambda _: 0.0,
 ) -> Progress:
     """Go through the rounds of a search as far as outcomes are known, and propose the runs of the next round.
@@ -145,7 +131,6 @@ def search(
     `neighbours` has a column's neighbour of lower index, from whose bracket its own search starts once that is known.
     `outcome` is None for an unfinished run.
     """
-    budget = budget or Budget()
     columns: dict[tuple[int, int], dict[int, dict[int, bool]]] = {
         (arm, number): {} for arm in range(arms) for number in range(len(neighbours))
     }
@@ -154,19 +139,19 @@ def search(
     spent: list[float] = []
     rounds = 0
     while True:
-        asked = []
+        proposed = []
         for (arm, number), column in columns.items():
             neighbour = neighbours[number]
             if (arm, number) not in starts:
-                found = None if neighbour is None else located(columns[arm, neighbour], rule.points)
-                if neighbour is not None and found is None:
+                start = None if neighbour is None else located(columns[arm, neighbour], rule.points)
+                if neighbour is not None and start is None:
                     continue
-                starts[arm, number] = found
-            asked += [Trial(arm, number, *run) for run in wanted(column, rule, starts[arm, number])]
-        now = budget.cut(asked, spent)
+                starts[arm, number] = start
+            proposed += [Trial(arm, number, *run) for run in wanted(column, rule, starts[arm, number])]
+        now = rule.affordable(proposed, spent)
         outcomes = [outcome(trial) for trial in now]
         if not now or None in outcomes:
-            return Progress(tuple(done), tuple(now), rounds, exhausted=len(now) < len(asked))
+            return Progress(tuple(done), tuple(now), rounds, exhausted=len(now) < len(proposed))
         for trial, collapsed in zip(now, outcomes, strict=True):
             columns[trial.arm, trial.column].setdefault(trial.point, {})[trial.seed] = bool(collapsed)
             spent.append(seconds(trial))
@@ -185,10 +170,6 @@ def usual(neighbours: Sequence[int | None], rule: Rule, draws: int = 40) -> floa
         edges = [stream.randint(0, rule.points) for _ in neighbours]
         total += len(search(1, neighbours, rule, lambda t, edges=edges: t.point >= edges[t.column]).done)  # type: ignore[misc]
     return total / draws
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The cells of an experiment of kind region
 
 
 @dataclass(frozen=True)
@@ -223,92 +204,17 @@ class Region:
         )
 
 
-def _split(file: GridFile) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-    """Return the axes that tell arms apart (names and words), and those of the columns (numbers)."""
+def conditions(axes: Mapping[str, Sequence[Any]]) -> tuple[tuple[dict[str, Any], ...], tuple[int | None, ...]]:
+    """Return the columns that numeric axes span, the first axis running fastest, and the neighbour of each.
 
-    def numeric(values: Sequence[Any]) -> bool:
-        return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
-
-    arms = {key: values for key, values in file.axes.items() if not numeric(values)}
-    return arms, {key: values for key, values in file.axes.items() if key not in arms}
-
-
-def series_of(file: GridFile, algorithm: Any, controls: Sequence[Arm]) -> list[Arm]:
-    """Return the arms of a region file: its axes of words crossed, and its named controls."""
-    axes, _ = _split(file)
-    crossed = []
-    if axes or not controls:
-        for values in itertools.product(*axes.values()):
-            choices = dict(zip(axes, values, strict=True))
-            varying = {key: value for key, value in choices.items() if len(axes[key]) > 1}
-            crossed.append(Arm(arm_label(choices.get("algorithm", algorithm), varying), choices))
-    return [*crossed, *controls]
-
-
-def _columns_of(file: GridFile) -> tuple[tuple[dict[str, Any], ...], tuple[int | None, ...]]:
-    """The conditions, the first numeric axis running fastest, and the neighbour of each: one value lower on an axis."""
-    _, axes = _split(file)
+    A neighbour is one value lower on one axis, the fastest that has a lower value.
+    """
     names = list(axes)[::-1]
     places = list(itertools.product(*(range(len(axes[name])) for name in names)))
-    index = {place: i for i, place in enumerate(places)}
     columns = tuple({n: axes[n][at] for n, at in zip(names, place, strict=True)} for place in places)
-
-    def neighbour(place: tuple[int, ...]) -> int | None:
-        for axis in reversed(range(len(place))):
-            if place[axis]:
-                return index[*place[:axis], place[axis] - 1, *place[axis + 1 :]]
-        return None
-
-    return columns, tuple(neighbour(place) for place in places)
-
-
-def grow(
-    file: GridFile,
-    series: Sequence[Arm],
-    seeds: Sequence[int],
-    make: Callable[[Arm, int], Cell],
-    history: History | None,
-) -> tuple[Region, list[Cell]]:
-    """Return the search as far as the history allows, and its cells: the finished ones and those to run now."""
-    settings = file.region
-    assert settings is not None
-    _check(file, settings, series)
-    values, (columns, neighbours) = settings.lattice, _columns_of(file)
-    several = [key for key, given in _split(file)[1].items() if len(given) > 1]
-    cells: dict[Trial, Cell] = {}
-
-    def cell(trial: Trial) -> Cell:
-        if trial not in cells:
-            arm, column, value = series[trial.arm], columns[trial.column], values[trial.point]
-            choices = {**arm.choices, **column, settings.along: value}
-            varying = {key: choices[key] for key in (*several, settings.along)}
-            label = arm_label(arm.label, varying)  # ppo · staleness 16 · policy.lr 0.1
-            cells[trial] = make(Arm(label, choices, arm.control), seeds[trial.seed])
-        return cells[trial]
-
-    def outcome(trial: Trial) -> bool | None:
-        past = history.past(cell(trial)) if history else None
-        return None if past is None else past.collapsed
-
-    def seconds(trial: Trial) -> float:
-        past = history.past(cell(trial)) if history else None
-        return 0.0 if past is None else past.seconds
-
-    for arm, column in itertools.product(range(len(series)), range(len(columns))):
-        cell(Trial(arm, column, 0, 0))  # a mistake in an arm is reported now, not when its column begins
-    rule = Rule(len(values), len(seeds), settings.probes, settings.search == "full")
-    limit = None if settings.minutes is None else 60 * settings.minutes
-    progress = search(len(series), neighbours, rule, outcome, Budget(settings.runs, limit), seconds)
-    unjudged = sum(1 for t in progress.now if history and (p := history.past(cell(t))) and p.collapsed is None)
-    region = Region(settings, tuple(series), columns, neighbours, rule, progress, unjudged)
-    return region, [cell(trial) for trial in (*progress.done, *progress.now)]
-
-
-def _check(file: GridFile, settings: RegionSettings, series: Sequence[Arm]) -> None:
-    if settings.along in file.axes:
-        raise InputError(f"'{settings.along}' is searched ([region] along) and an axis at once; delete the axis")
-    for arm in series:
-        if settings.along in arm.choices:
-            raise InputError(f"arm '{arm.label}' sets '{settings.along}', which is searched; delete it from the arm")
-        if "match" in arm.choices:
-            raise InputError(f"arm '{arm.label}' has 'match', which a region cannot: its learning rate is searched")
+    neighbours: list[int | None] = []
+    for place in places:
+        axis = next((axis for axis in reversed(range(len(place))) if place[axis]), None)
+        lower = None if axis is None else (*place[:axis], place[axis] - 1, *place[axis + 1 :])
+        neighbours.append(None if lower is None else places.index(lower))
+    return columns, tuple(neighbours)
