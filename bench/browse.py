@@ -19,14 +19,12 @@ from bench.crowd import EXPERIMENT, Size, ensure
 from bench.measure import Latency, Peer, Sample, asked
 from workbench.analysis.runs import runs as runs_of
 from workbench.app import theme
-from workbench.app.cells import Turns, cells_over, measure_of, measures
-from workbench.app.store import Store
-from workbench.app.store import Diagnostics, dictionary
+from workbench.app.curve_data import Chosen, Window, onsets, panel
+from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
-from workbench.app.figures.heat import heat
-from workbench.app.panels import Chosen, curve, onsets, panel
-from workbench.app.series import AXES, Window
-from workbench.app.theme import shading
+from workbench.app.figures.heat import colour_scale, heat
+from workbench.app.screens.turns import Turns, cells_over, measure_of, measures
+from workbench.app.store import Diagnostics, Store, dictionary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,12 +110,12 @@ class Browse:
 
 def ours(crowd: Crowd, runs: int) -> tuple[float, float]:
     """Seconds, by the clock and of CPU time, until success of so many runs can be drawn; the median of five."""
-    chosen = list(crowd.each["run_id"])[:runs]
-    window = Window.over(0, crowd.last, len(chosen))
+    first = crowd.each.head(runs)
+    chosen = Chosen(first, "step", [0] * len(first), Window.over(0, crowd.last, len(first)))
     times = []
     for _ in range(5):
         crowd.fresh()
-        times.append(asked(lambda: curve(crowd.store, chosen, [0] * len(chosen), window, "step", "success")))
+        times.append(asked(lambda: chosen.points(crowd.store, "step", "success")))
     return median(t.seconds for t in times), median(t.cpu_seconds for t in times)
 
 
@@ -204,10 +202,10 @@ def turns(crowd: Crowd, name: str, ends: tuple[int, int]) -> Callable[[], Any]:
     def ask() -> Any:
         import pandas as pd
 
-        window = cells_over(*ends, len(names), len(chosen))
+        window = cells_over(*ends, len(names))
         view = Turns(chosen, [0] * len(chosen), window, measure_of(crowd.known, name))
         maps = view.heats(crowd.store, names, extreme=False)
-        shades = shading(view.measure.unit, pd.concat([m.cells["value"] for m in maps]).dropna())
+        shades = colour_scale(view.measure.unit, pd.concat([m.cells["value"] for m in maps]).dropna())
         return heat(maps, view.measure, shades, styles, theme.LIGHT, window, AXES["step"]).to_json()
 
     return ask

@@ -1,20 +1,20 @@
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.app.conftest import HOSTILE
-from tests.app.hostile_figures import assert_literal
-from tests.app.unpacked import unpacked
-from workbench.app.figures.heat import Heat, Measure, heat
-from workbench.app.series import AXES, Window
-from workbench.app.theme import DARK, LIGHT, Shading, shading, styles
+from tests.app.hostile_figures import assert_literal, checked
+from workbench.app.curve_data import Window
+from workbench.app.figures.common import AXES
+from workbench.app.figures.heat import ColourScale, Heat, Measure, colour_scale, heat
+from workbench.app.theme import DARK, LIGHT, styles
 
 MEASURE = Measure("ratio_geo", "ratio", "exp(mean delta of the turn)")
 WINDOW = Window(0, 9, 1)
@@ -29,10 +29,10 @@ def cells(turns: int = 3, buckets: int = 10, **changes: Any) -> pd.DataFrame:
     return pd.DataFrame(rows).assign(**changes)
 
 
-def draw(*maps: Heat, shade: Shading | None = None, **more: Any) -> Any:
+def draw(*maps: Heat, shade: ColourScale | None = None, **more: Any) -> Any:
     arms = styles([(part.arm, part.arm) for part in maps], LIGHT)
-    shade = shade or shading("ratio", pd.concat([part.cells["value"] for part in maps]))
-    return unpacked(heat(maps, MEASURE, shade, arms, LIGHT, WINDOW, AXES["step"], **more))
+    shade = shade or colour_scale("ratio", pd.concat([part.cells["value"] for part in maps]))
+    return checked(heat(maps, MEASURE, shade, arms, LIGHT, WINDOW, AXES["step"], **more))
 
 
 def maps_of(figure: Any) -> list[Any]:
@@ -67,8 +67,8 @@ def test_a_cell_stands_at_its_step_and_turn_with_the_log_of_its_ratio() -> None:
 
 def test_buckets_of_several_steps_stand_at_their_middle() -> None:
     data = cells(buckets=2)
-    figure = unpacked(heat(
-        [Heat("ppo", data)], MEASURE, shading("ratio", data["value"]), styles([("ppo", "ppo")], LIGHT), LIGHT,
+    figure = checked(heat(
+        [Heat("ppo", data)], MEASURE, colour_scale("ratio", data["value"]), styles([("ppo", "ppo")], LIGHT), LIGHT,
         Window(10, 19, 5), AXES["step"]))  # fmt: skip
     trace = maps_of(figure)[0]
     assert (trace.x0, trace.dx) == (12, 5)
@@ -93,7 +93,7 @@ def test_not_measured_is_hatched_and_has_no_colour() -> None:
     figure = draw(Heat("ppo", data))
     assert np.isnan(np.array(maps_of(figure)[0].z, dtype=float)[2][7:]).all()
     hatched = next(t for t in scatters(figure) if t.fillpattern.shape == "/")
-    assert [v for v in hatched.x if v is not None] == [6.5, 9.5, 9.5, 6.5, 6.5]
+    assert [v for v in hatched.x if not math.isnan(v)] == [6.5, 9.5, 9.5, 6.5, 6.5]
     assert "not measured" in figure.to_json()
 
 
@@ -139,21 +139,15 @@ def test_turn_one_is_on_top_and_every_axis_is_named() -> None:
 
 
 @pytest.mark.parametrize("buckets", [10, 2_000])
-def test_plotly_accepts_what_it_is_not_asked_to_check(buckets: int) -> None:
+def test_plotly_accepts_every_trace_and_many_cells_are_left_to_the_graphics_processor(buckets: int) -> None:
     data = cells(buckets=buckets)
     data.loc[5, "non_finite"] = 1
     data.loc[7, ["value", "mean", "low", "high"]] = math.nan
     data.loc[7, "measured"] = 0
-    figure = draw(Heat("ppo", data, [3.0]), Heat("st-ppo", data.drop(index=9)), Heat("grpo", data.head(0)),
-                  chosen=(0, 4, 2))  # fmt: skip
-    checked = go.Figure(json.loads(figure.to_json()))
-    assert json.loads(checked.to_json()) == json.loads(figure.to_json())
-    assert ("scattergl" in {trace.type for trace in checked.data}) == (buckets == 2_000)
-
-
-def test_an_arm_without_a_cell_says_so() -> None:
-    figure = draw(Heat("ppo", cells().head(0)), Heat("st-ppo", cells()))
-    assert any("not measured" in a.text for a in figure.layout.annotations)
+    maps = Heat("ppo", data, [3.0]), Heat("st-ppo", data.drop(index=9)), Heat("grpo", data.head(0))
+    figure = draw(*maps, chosen=(0, 4, 2))
+    assert ("scattergl" in {trace.type for trace in figure.data}) == (buckets == 2_000)
+    assert sum("not measured" in a.text for a in figure.layout.annotations) == 1
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 6, 7])
@@ -166,7 +160,7 @@ def test_every_number_of_arms_fits_side_by_side(count: int) -> None:
 
 def test_the_figure_has_the_colours_of_its_theme() -> None:
     arms = styles([("ppo", "ppo")], DARK)
-    figure = heat([Heat("ppo", cells())], MEASURE, shading("ratio", cells()["value"]), arms, DARK, WINDOW, "step")
+    figure = heat([Heat("ppo", cells())], MEASURE, colour_scale("ratio", cells()["value"]), arms, DARK, WINDOW, "step")
     assert figure.layout.template.layout.plot_bgcolor == DARK.background
     assert figure.layout.coloraxis.colorscale[0][1] == DARK.diverging[0]
 
@@ -175,5 +169,47 @@ def test_the_figure_has_the_colours_of_its_theme() -> None:
 def test_hostile_names_stay_text(text: str) -> None:
     arms = styles([(text, text)], LIGHT)
     measure = Measure(text, text, text)
-    figure = heat([Heat(text, cells(), [1.0])], measure, shading(text, cells()["value"]), arms, LIGHT, WINDOW, "step")
+    figure = heat(
+        [Heat(text, cells(), [1.0])], measure, colour_scale(text, cells()["value"]), arms, LIGHT, WINDOW, "step"
+    )
     assert_literal(figure)
+
+
+def scale_of(unit: str, *values: float) -> ColourScale:
+    return colour_scale(unit, pd.Series(values, dtype=float))
+
+
+def test_a_ratio_is_centred_at_one_on_a_log_scale_and_a_ratio_of_nothing_stands_where_trainers_clamp() -> None:
+    scale = scale_of("ratio", 0.9, 1.0, 1.4)
+    assert (scale.kind, scale.limit, scale.colours(LIGHT)) == ("ratio", 1.5, LIGHT.diverging)
+    places = scale.place(pd.Series([1.0, 1.5, 1 / 1.5, 0.0])).tolist()
+    assert places == pytest.approx([0.0, scale.ends[1], scale.ends[0], -20])
+
+
+def test_what_carries_a_sign_is_centred_at_zero_and_a_fraction_ends_at_one() -> None:
+    signed, fraction = scale_of("reward", -0.3, 0.1), scale_of("fraction", 0.2, 0.97)
+    assert (signed.kind, signed.ends, signed.colours(LIGHT)) == ("signed", (-0.5, 0.5), LIGHT.diverging)
+    assert (fraction.kind, fraction.ends, fraction.colours(LIGHT)) == ("size", (0.0, 1.0), LIGHT.sequential)
+
+
+def test_a_dead_run_does_not_bleach_the_living() -> None:
+    scale = scale_of("ratio", 0.97, 1.02, 0.98, 1.01, 2e-9)
+    assert (scale.limit <= 1.5, scale.below, scale.above) == (True, True, False)
+    words = scale.ticks()[1]
+    assert (words[0].startswith("≤ "), words[-1].startswith("≥ ")) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [((0.5, 2.0), ["0.5", "0.71", "1", "1.4", "2"]), ((0.991, 1.009), ["0.99", "0.995", "1", "1.005", "1.01"])],
+)
+def test_the_colour_bar_of_a_ratio_says_the_ratio(values: tuple[float, ...], words: list[str]) -> None:
+    assert scale_of("ratio", *values).ticks()[1] == words
+
+
+@given(st.lists(st.floats(), max_size=30), st.sampled_from(["ratio", "nats", "fraction"]))
+def test_any_values_even_none_give_a_scale_with_rising_ticks(values: list[float], unit: str) -> None:
+    places, words = scale_of(unit, *values).ticks()
+    assert all(math.isfinite(place) for place in places)
+    assert places == sorted(set(places))
+    assert len(words) == len(places) == 5

@@ -15,10 +15,11 @@ import pytest
 
 from tests.analysis.frames import arm, down, frame, on_policy, up
 from tests.app.conftest import HOSTILE
+from tests.app.conftest import SEARCHED as ONE_SEED
 from tests.app.hostile_figures import assert_literal
 from workbench.analysis.claims import verdicts
 from workbench.analysis.results import CURVES, Results, results
-from workbench.app.report import figures
+from workbench.app.report import content
 from workbench.app.report.content import design, report
 from workbench.app.report.write import Figure, Report, Section, Table, Text, html, text
 from workbench.app.theme import DARK, LIGHT
@@ -66,17 +67,10 @@ def test_the_page_says_everything_in_order(shown: str) -> None:
     ]  # fmt: skip
     texts = " ".join(Elements(shown).texts)
     for words in (
-        "Which of the two?",
-        "6/6 against 0/6",
-        "supported",
-        "seeds each (0 to 5)",
-        "as rare with clip",
-        "Clopper-Pearson",
-        "Note: Which of the two?",
-        "sorl report demo",
-        "learn.policy.max_grad_norm",
-    ):
-        assert words in texts, words  # fmt: skip
+        "Which of the two?", "6/6 against 0/6", "supported", "seeds each (0 to 5)", "as rare with clip",
+        "Clopper-Pearson", "Note: Which of the two?", "sorl report demo", "learn.policy.max_grad_norm",
+    ):  # fmt: skip
+        assert words in texts, words
 
 
 def test_the_page_loads_nothing_and_runs_only_its_own_scripts(shown: str) -> None:
@@ -141,7 +135,7 @@ def test_hostile_arms_questions_and_files_end_no_element(hostile: Path) -> None:
 
 def test_hostile_effects_are_drawn_literally() -> None:
     runs = demo(suffix=" <b>$x$</b>").runs
-    (drawn,) = figures.of_claims(verdicts(runs))
+    (drawn,) = content.effects(verdicts(runs))
     assert_literal(drawn.draw(DARK))
     assert "&lt;b&gt;" in drawn.draw(LIGHT).to_json().replace("\\u003c", "<").replace("\\u0026", "&")
 
@@ -173,7 +167,7 @@ def test_an_experiment_without_settings_or_rows_is_told_all_the_same() -> None:
 
 def test_many_arms_are_drawn_in_groups_around_the_first() -> None:
     runs = frame(*(arm(f"arm {i}", up(2), world={"noise": i / 20}) for i in range(12)))
-    groups = [list(dict.fromkeys(part["arm"])) for part in figures.groups(runs)]
+    groups = [list(dict.fromkeys(part["arm"])) for part in content.groups(runs)]
     assert [len(names) for names in groups] == [5, 5, 4]
     assert all(names[0] == "arm 0" for names in groups)
     assert {name for names in groups for name in names} == {f"arm {i}" for i in range(12)}
@@ -191,11 +185,11 @@ def test_the_design_shows_what_differs_and_only_that() -> None:
 
 def test_points_of_a_curve_keep_their_extremes_and_their_steps() -> None:
     runs = demo(2).runs
-    found = figures.points(runs, "success")
+    found = content.points(runs, "success")
     assert len(found) == 8 * 40
     assert found.groupby("run_id")["x"].max().eq(39).all()
     long = runs.assign(steps=400)
-    thin = figures.points(long, "success")
+    thin = content.points(long, "success")
     assert thin["x"].tolist()[:2] == [1.0, 4.0]
 
 
@@ -208,18 +202,7 @@ def test_several_experiments_share_their_claims() -> None:
     assert all(isinstance(part, Figure) for s in told.sections if s.title == "Figures" for part in s.parts)
 
 
-SEARCHED = """
-kind = "region"
-question = "How large a learning rate does each survive?"
-seeds = [0, 1, 2]
-[axes]
-algorithm = ["ppo", "st-ppo"]
-"learn.staleness" = [0, 8]
-[region]
-low = 0.1
-high = 0.4
-points = 3
-"""
+SEARCHED = ONE_SEED.replace("seeds = [0]", "seeds = [0, 1, 2]")
 
 
 def searched() -> Results:

@@ -6,14 +6,13 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import workbench.app
 from workbench.algorithms import ALGORITHMS
-from workbench.app.theme import DARK, LIGHT, MARKS, Palette, colour, contrast, gradient, position, shading, styles, tint
+from workbench.app.theme import DARK, LIGHT, MARKS, Palette, colour, contrast, gradient, position, styles, tint
 from workbench.spec import OUTCOMES
 
 # Linear RGB as people with no cones of one kind see it: Machado, Oliveira and Fernandes 2009, severity 1.
@@ -151,44 +150,3 @@ def test_the_legend_has_the_colours_of_the_tokens() -> None:
     assert (colours[0], colours[-1]) == (LIGHT.diverging[0], LIGHT.diverging[-1])
     assert lowest is not None
     assert lowest[0] == colours[0]
-
-
-# The colour scale of heat maps.
-
-
-@pytest.mark.parametrize(
-    ("unit", "values", "kind", "limit", "words"),
-    [
-        ("ratio", [0.9, 1.0, 1.4], "ratio", 1.5, ["0.67", "0.82", "1", "1.2", "1.5"]),
-        ("ratio", [0.5, 2.0], "ratio", 2, ["0.5", "0.71", "1", "1.4", "2"]),
-        ("ratio", [0.991, 1.009], "ratio", 1.01, ["0.99", "0.995", "1", "1.005", "1.01"]),
-        ("ratio", [0.97, 1.02, 0.98, 1.01, 2e-9], "ratio", 1.2, ["≤ 0.83", "0.91", "1", "1.1", "1.2"]),
-        ("reward", [-0.3, 0.1], "signed", 0.5, ["-0.5", "-0.25", "0", "0.25", "0.5"]),
-        ("fraction", [0.2, 0.97], "size", 1.0, ["0", "0.25", "0.5", "0.75", "1"]),
-    ],
-    ids=["a ratio", "its words", "close to 1", "a dead run does not bleach the living", "signed", "a fraction"],
-)
-def test_a_scale_is_centred_ends_and_is_written_by_its_unit_and_values(
-    unit: str, values: list[float], kind: str, limit: float, words: list[str]
-) -> None:
-    shade = shading(unit, pd.Series(values))
-    assert (shade.kind, shade.limit, shade.ticks()[1]) == (kind, limit, words)
-    assert shade.colours(LIGHT) == (LIGHT.sequential if kind == "size" else LIGHT.diverging)
-
-
-def test_a_ratio_is_placed_by_its_logarithm_down_to_where_trainers_clamp() -> None:
-    shade = shading("ratio", pd.Series([0.9, 1.0, 1.4]))
-    places = shade.place(pd.Series([1.0, 1.5, 1 / 1.5, 0.0]))
-    assert places.tolist() == pytest.approx([0.0, shade.ends[1], shade.ends[0], -20])
-
-
-@given(
-    st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=30),
-    st.sampled_from(["ratio", "nats", "fraction"]),
-)
-def test_any_values_even_none_give_a_scale_with_rising_ticks(values: list[float], unit: str) -> None:
-    shade = shading(unit, pd.Series(values, dtype=float))
-    places, words = shade.ticks()
-    assert all(math.isfinite(place) for place in places)
-    assert places == sorted(set(places))
-    assert len(words) == len(places)

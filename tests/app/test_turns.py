@@ -1,14 +1,25 @@
+"""Screen Turns: its view, the cells of its heat maps, and the trajectories behind a cell."""
+
 from __future__ import annotations
 
 import json
+import math
+import re
 import shutil
 from itertools import count
 from pathlib import Path
+from urllib.parse import parse_qs
 
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from tests.app.conftest import Open, figures, html
 from tests.store.fixture import Shape, write_run
+from workbench.app.curve_data import Window
+from workbench.app.screens.turns import Cell, Turns, columns, listed, measure_of, measures
+from workbench.app.store import Store, dictionary
 from workbench.app.theme import LIGHT
 from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync
@@ -34,11 +45,16 @@ def test_turns_takes_its_view_from_the_address(grid: Path, open_screen: Open) ->
     assert "reward" in layout["coloraxis"]["colorbar"]["title"]["text"]
 
 
-def test_turns_shows_a_map_an_arm_of_the_geometric_ratio(grid: Path, open_screen: Open) -> None:
+def test_turns_shows_a_map_an_arm_of_the_ratio_and_says_where_it_went_farthest(grid: Path, open_screen: Open) -> None:
     app = open_screen("turns", grid)
     assert len(maps(app)) == 4
     assert app.query_params["measure"] in ("ratio_geo", ["ratio_geo"])
-    assert "Click a cell" in html(app)
+    shown = html(app)
+    assert "Click a cell" in shown
+    assert re.search(
+        r"ratio_geo farthest from 1 before a collapse: [\d.]+ in ppo, turn \d, step 1\d, \d before the onset; "
+        r"without one: [\d.]+ in ", shown,
+    )  # fmt: skip
 
 
 def test_a_picked_cell_lists_its_trajectories_and_each_opens_its_episode(grid: Path, open_screen: Open) -> None:
@@ -54,29 +70,28 @@ def test_a_picked_cell_lists_its_trajectories_and_each_opens_its_episode(grid: P
     assert len(frames) == 1
 
 
-def test_a_cell_stays_while_the_diagnostic_changes_and_is_listed_by_it(grid: Path, open_screen: Open) -> None:
+@pytest.mark.parametrize(("measure", "by"), [("clip_frac", "clip_frac"), ("n_turns", "log_ratio_sum")])
+def test_a_cell_stays_while_the_diagnostic_changes_and_is_listed_by_it_or_by_drift(
+    measure: str, by: str, grid: Path, open_screen: Open
+) -> None:
     app = open_screen("turns", grid, arm=["ppo"], cell=["ppo", "12", "3"])
-    app.selectbox(key="measure").set_value("clip_frac").run()
-    assert app.query_params["cell"] == ["ppo", "12", "3"]
-    assert "ordered by clip_frac" in html(app)
-
-
-def test_a_diagnostic_that_single_turns_do_not_have_lists_by_drift(grid: Path, open_screen: Open) -> None:
-    app = open_screen("turns", grid, arm=["ppo"], measure="n_turns", cell=["ppo", "12", "3"])
+    app.selectbox(key="measure").set_value(measure).run()
     assert not app.exception
-    assert "ordered by log_ratio_sum" in html(app)
+    assert app.query_params["cell"] == ["ppo", "12", "3"]
+    assert f"ordered by {by}" in html(app)
 
 
-@pytest.mark.parametrize("cell", [["ppo"], ["nobody", "1", "1"], ["ppo", "1", "<b>"], ["ppo", "999", "1"]])
-def test_a_cell_that_is_not_there_is_none(grid: Path, open_screen: Open, cell: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [(["ppo"], "Click a cell"), (["nobody", "1", "1"], "Click a cell"), (["ppo", "1", "<b>"], "Click a cell"),
+     (["ppo", "999", "1"], "Click a cell"), (["ppo", "12", "9"], "no trajectory of these runs is recorded there")],
+)  # fmt: skip
+def test_a_cell_that_is_not_there_is_none_and_one_without_a_trajectory_says_so(
+    grid: Path, open_screen: Open, cell: list[str], words: str
+) -> None:
     app = open_screen("turns", grid, arm=["ppo"], cell=cell)
     assert not app.exception
-    assert "Click a cell" in html(app)
-
-
-def test_a_cell_without_a_trajectory_says_so(grid: Path, open_screen: Open) -> None:
-    app = open_screen("turns", grid, arm=["ppo"], cell=["ppo", "12", "9"])
-    assert "no trajectory of these runs is recorded there" in html(app)
+    assert words in html(app)
 
 
 def test_turns_without_arms_asks_for_one(grid: Path, open_screen: Open) -> None:
@@ -124,3 +139,133 @@ def test_runs_without_turns_say_what_records_them(tmp_path: Path, open_screen: O
         assert "hold curves only" in html(app)
         assert app.code[0].value == "sorl run FILE.toml"
     assert not figures(open_screen("turns", tmp_path)), "six empty maps tell nothing"
+
+
+SHAPE = Shape(steps=12, trajectories=4, turns=3, epochs=2, steps_per_segment=12)
+RUNS = pd.DataFrame({"run_id": ["a", "b"], "arm": ["ppo", "ppo"], "collapse_step": [8.0, np.nan]})
+
+
+def rewrite(folder: Path, table: str, column: str, change: dict[int, float | None]) -> None:
+    """Put other values into rows of a run's only segment of a table."""
+    file = folder / "segments" / table / "000000.parquet"
+    read = pq.read_table(file)
+    values = read[column].to_pylist()
+    for row, value in change.items():
+        values[row] = value
+    pq.write_table(read.set_column(read.column_names.index(column), column, [values]), file)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Two runs of 12 steps with 3 turns; in `a`, turn 1 has no entropy at step 2, NaN at step 3."""
+    folder = tmp_path_factory.mktemp("cells") / "runs"
+    first = write_run(folder, "demo", "a", shape=SHAPE, collapse=6)
+    write_run(folder, "demo", "b", shape=SHAPE, seed=1)
+    rewrite(first, "turn_step", "entropy", {6: None, 9: math.nan})
+    sync(folder, CATALOGUE)
+    return Store(folder)
+
+
+def view(store: Store, name: str, window: Window = Window(0, 11, 1), origins: tuple[int, int] = (0, 0)) -> Turns:
+    return Turns(RUNS, list(origins), window, measure_of(dictionary(store), name))
+
+
+def raw(store: Store, sql: str) -> pd.DataFrame:
+    return store.reader.query(sql)
+
+
+def cells(store: Store, name: str, *, extreme: bool = False, window: Window = Window(0, 11, 1)) -> pd.DataFrame:
+    return view(store, name, window).heats(store, ["ppo"], extreme=extreme)[0].cells
+
+
+def test_a_cell_of_a_ratio_is_the_geometric_mean_of_the_recorded_values(store: Store) -> None:
+    found = cells(store, "ratio_geo").set_index(["turn_index", "bucket"])["mean"]
+    wanted = raw(store, "SELECT turn_index, step, exp(avg(ln(ratio_geo))) AS m FROM turn_step GROUP BY ALL")
+    for turn, step, mean in wanted.itertuples(index=False, name=None):
+        assert found[turn, step] == pytest.approx(mean)
+
+
+def test_a_cell_of_anything_else_is_the_plain_mean_with_its_extremes(store: Store) -> None:
+    window = Window(2, 11, 4)
+    found = cells(store, "advantage", window=window).set_index(["turn_index", "bucket"])
+    wanted = raw(
+        store,
+        "SELECT turn_index, (step - 2) // 4 AS bucket, avg(advantage) AS mean, min(advantage) AS low, "
+        "max(advantage) AS high, sum(n_turns) AS turns FROM turn_step WHERE step >= 2 GROUP BY ALL",
+    ).set_index(["turn_index", "bucket"])
+    for column in ("mean", "low", "high", "turns"):
+        np.testing.assert_allclose(found[column].astype(float), wanted.loc[found.index, column].astype(float))
+    assert found.loc[(1, 1), "first_step"] == 6
+
+
+def test_the_extreme_of_a_cell_is_what_lies_farthest_from_neutral(store: Store) -> None:
+    window = Window(0, 11, 12)
+    ratio = cells(store, "ratio_geo", extreme=True, window=window)
+    for value, low, high in ratio[["value", "low", "high"]].itertuples(index=False, name=None):
+        assert abs(math.log(value)) == max(abs(math.log(low)), abs(math.log(high)))
+    signed = cells(store, "advantage", extreme=True, window=window)
+    for value, low, high in signed[["value", "low", "high"]].itertuples(index=False, name=None):
+        assert abs(value) == max(abs(low), abs(high))
+
+
+def test_null_and_nan_are_told_apart(store: Store) -> None:
+    one = Turns(RUNS.head(1), [0], Window(0, 11, 1), measure_of(dictionary(store), "entropy"))
+    found = one.heats(store, ["ppo"], extreme=False)[0].cells
+    found = found[found["turn_index"] == 1].set_index("bucket")
+    assert found.loc[[2, 3, 4], "measured"].tolist() == [0, 1, 1]
+    assert found.loc[[2, 3, 4], "non_finite"].tolist() == [0, 1, 0]
+    assert found.loc[[2, 3, 4], "mean"].isna().tolist() == [True, True, False]
+
+
+def test_onsets_inside_the_window_are_marked_at_zero_when_aligned_on_the_collapse(store: Store) -> None:
+    def onsets(window: Window, origin: int = 0) -> list[float]:
+        return list(view(store, "entropy", window, (origin, origin)).heats(store, ["ppo"], extreme=False)[0].onsets)
+
+    assert [onsets(Window(0, 11, 1)), onsets(Window(0, 5, 1)), onsets(Window(-8, 3, 1), 8)] == [[8.0], [], [0.0]]
+    aligned = view(store, "ratio_geo", Window(-8, 3, 1), (8, 8)).heats(store, ["ppo"], extreme=False)[0]
+    assert aligned.cells["first_step"].min() == -8
+
+
+def test_the_trajectories_of_a_cell_are_those_of_its_steps_most_extreme_first(store: Store) -> None:
+    window = Window(0, 11, 3)
+    found = view(store, "ratio_geo", window).trajectories(store, Cell("ppo", 3, 2), "ratio_geo")
+    assert found[0]["total"] == 2 * 3 * SHAPE.trajectories  # runs x steps x trajectories: the last epoch only
+    assert {row["step"] for row in found} <= {3, 4, 5}
+    assert {row["epoch"] for row in found} == {SHAPE.epochs - 1}
+    sizes = [abs(math.log(row["value"])) for row in found]
+    assert sizes == sorted(sizes, reverse=True)
+    best = raw(
+        store,
+        "SELECT max(abs(ln(ratio_geo))) AS m FROM turn WHERE turn_index = 2 AND epoch = 1 AND step BETWEEN 3 AND 5",
+    )
+    assert sizes[0] == pytest.approx(best["m"].item())
+
+
+def test_a_listed_trajectory_has_a_cell_for_every_column_a_whole_address_and_says_if_its_tokens_were_kept(
+    store: Store,
+) -> None:
+    known = dictionary(store)
+    for name in ("ratio_geo", "clip_frac", "entropy"):
+        found = view(store, name).trajectories(store, Cell("ppo", 4, 1), name)
+        rows = listed(found, "demo", name, known)
+        assert all(len(row) == len(columns(name, known)) for _, row in rows)
+        assert {(row["run_id"], row["trajectory"]) for row in found if row["kept"]} == {("a", 0), ("b", 0)}
+        screen, query = rows[0][0].split("?")
+        assert screen == "episode"
+        assert set(parse_qs(query)) == {"experiment", "run", "step", "trajectory", "signal", "rank", "epoch"}
+
+
+def test_every_measured_column_of_a_turn_index_can_be_drawn(store: Store) -> None:
+    known = dictionary(store)
+    names = measures(known)
+    assert names[:3] == ["ratio_geo", "ratio_arith", "ratio_prod"]
+    assert set(names) == {d.name for d in CATALOGUE if d.table == "turn_step" and d.sql_type != "VARCHAR"}
+    for name in names:
+        assert len(cells(store, name)) > 0
+
+
+def test_a_cell_survives_the_way_through_an_address_and_nonsense_does_not() -> None:
+    cell = Cell("ppo", -3, 2)
+    assert Cell.read(cell.written, ["ppo"]) == cell
+    for given in ([], ["ppo"], ["grpo", "1", "2"], ["ppo", "x", "2"], ["ppo", "1", "--2"], ["ppo", "1", "²"]):
+        assert Cell.read(given, ["ppo"]) is None, given

@@ -25,8 +25,9 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _EXPECTED = "/_stcore/"
 # What is said at the end of each screen, or in its stead. The app looks for new rows twice a second: it is never idle.
 ENDS = {
-    "overview": ("grad norm max", "More in Region"), "compare": ("What differs",), "turns": ("A cell is the",),
-    "region": ("of what was searched", "no experiment of kind region"), "collapse": ("is no warning",),
+    "overview": ("grad norm max", "More in Region"), "compare": ("What differs",), "turns": ("Each cell:",),
+    "region": ("of what was searched", "no experiment of kind region"),
+    "collapse": ("is no warning", "None of these runs collapsed", "None of these runs raised"),
     "episode": ("Point at a name",), "replay": ("in Episode", "no stored batch"), "run": ("Files",),
     "sql": ("reruns the query",), "glossary": ("Source:",),
 }  # fmt: skip

@@ -93,7 +93,7 @@ def test_from_the_overview_to_the_culprit_token(address: str) -> None:
         settle(page, "compare")
 
         go(page, "Collapse", "collapse")
-        assert page.get_by_text("How long the arms stay up").is_visible()
+        assert page.get_by_text("Survival: runs not yet collapsed").is_visible()
         stored(page, "collapse")
 
         go(page, "Turns", "turns")

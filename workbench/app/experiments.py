@@ -1,14 +1,19 @@
-"""What screens ask first: which experiment, and its runs with their arms."""
+"""What screens ask first: which experiment, its runs, and which of its arms."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from workbench.analysis.runs import outcomes, with_updates
-from workbench.app.page import Empty
-from workbench.app.url import choose
+import streamlit as st
+
+from workbench.analysis import runs as recorded
+from workbench.analysis.region import region_file
+from workbench.app import theme
+from workbench.app.links import address, anchor, link_line
+from workbench.app.page import Empty, look, table
+from workbench.app.url import choose, choose_many
 from workbench.spec.files import leaves
 
 if TYPE_CHECKING:
@@ -16,9 +21,12 @@ if TYPE_CHECKING:
 
     from workbench.app.store import Store
 
+_ARMS = 6  # that a screen opens with
+_NAMED = 8  # arms that a sentence names
+
 
 def choose_experiment(store: Store, *, collapsed: bool = False) -> str:
-    """The experiment of the address, by default the one begun last; with `collapsed`, of those with a collapse.
+    """Return the experiment of the address, by default the newest; with `collapsed`, of those with a collapse.
 
     Raises Empty where there is none.
     """
@@ -31,47 +39,88 @@ def choose_experiment(store: Store, *, collapsed: bool = False) -> str:
 
 
 def runs(store: Store, experiment: str) -> pd.DataFrame:
-    """One row per run of the experiment; arms of one name with different settings are different arms."""
-    return store.computed(("runs", experiment), lambda reader: outcomes(reader, experiment))
-
-
-def updated(store: Store, experiment: str) -> pd.DataFrame:
-    """`runs` with what the optimizer updates of each looked like, which reads all of them."""
-    each = runs(store, experiment)
-    return store.computed(("updated", experiment), lambda reader: with_updates(reader, experiment, each))
+    """Return one row per run of the experiment; arms of one name with different settings are different arms."""
+    return store.computed(("runs", experiment), lambda reader: recorded.outcomes(reader, experiment))
 
 
 def question(store: Store, experiment: str) -> str:
-    """The question of the experiment, as its author wrote it."""
+    """Return the question of the experiment, as its author wrote it."""
     known = store.query("experiments")
     asked = known.loc[known["experiment"] == experiment, "question"]
     return str(asked.iloc[0]) if len(asked) and isinstance(asked.iloc[0], str) else experiment
 
 
-def differences(configs: Mapping[str, str | None]) -> list[tuple[str, list[str]]]:
-    """Dotted key and its value in each arm, for every setting (the seed aside) that is not the same in all arms.
+def is_region(store: Store, experiment: str) -> bool:
+    """True for an experiment whose file is of kind region."""
+    return store.computed(("region file", experiment), lambda reader: region_file(reader, experiment) is not None)
 
-    `configs` holds the resolved configuration of each arm as JSON.
+
+class Arms(NamedTuple):
+    """An experiment, all its runs, and the chosen arms in order: their names, their runs and how they are drawn."""
+
+    experiment: str
+    every: pd.DataFrame
+    names: list[str]
+    runs: pd.DataFrame
+    styles: dict[str, theme.Style]
+
+
+def choose_arms(store: Store) -> Arms:
+    """Return the experiment and the arms of the address; the arms of a region come with a link to the whole of it."""
+    left, right = st.columns([1, 3])
+    with left:
+        experiment = choose_experiment(store, collapsed=True)
+    every = runs(store, experiment)
+    with right:
+        if is_region(store, experiment):
+            whole = anchor("See all in Region", address("region", experiment=experiment))
+            link_line(["Arms are single points of a search."], [whole])
+        names = choose_many("arm", "Arms", list(every["arm"].unique()), default_arms(every))
+    mine = every[every["arm"].isin(names)].sort_values("arm", key=lambda a: a.map(names.index), kind="stable")
+    pairs = list(every[["arm", "algorithm"]].drop_duplicates().itertuples(index=False, name=None))
+    styles = theme.styles(pairs, look(), drawn=names)
+    return Arms(experiment, every, names, mine, {arm: styles[arm] for arm in names})
+
+
+def default_arms(each: pd.DataFrame, most: int = _ARMS) -> list[str]:
+    """Return up to `most` arms, in their order: of each algorithm one with a collapse, then one with healthy runs.
+
+    Of several the one with the most such runs, then the first. Queued and running runs count as healthy so far.
     """
-    flat = {arm: settings_of(text) for arm, text in configs.items()}
-    keys = dict.fromkeys(key for settings in flat.values() for key in settings if key != "seed")
-    rows = [(key, [settings.get(key, "") for settings in flat.values()]) for key in keys]
-    return [(key, values) for key, values in rows if len(set(values)) > 1]
+    every = list(each["arm"].unique())
+    if len(every) <= most:
+        return every
+    rows = each.assign(fell=each[["collapse_step", "onset_low"]].notna().any(axis=1)).groupby("arm", sort=False)
+    table = rows.agg(algorithm=("algorithm", "first"), fell=("fell", "sum"), runs=("fell", "size"))
+    table["stood"] = table["runs"] - table["fell"]
+    chosen: list[str] = []
+    for kind in ("fell", "stood"):
+        others = table[(table[kind] > 0) & ~table.index.isin(chosen)]
+        chosen += [str(mine[kind].idxmax()) for _, mine in others.groupby("algorithm", sort=False)]
+    chosen = [*chosen, *(arm for arm in every if arm not in chosen)][:most]
+    return sorted(chosen, key=every.index)
+
+
+def listed(words: Sequence[str]) -> str:
+    """Return the words of several arms; of many the first, and how many more."""
+    more = f" and {len(words) - _NAMED} more arms" if len(words) > _NAMED else ""
+    return "; ".join(words[:_NAMED]) + more
+
+
+def show_table(frame: pd.DataFrame) -> None:
+    """Show a table of texts and figures."""
+    table(list(frame.columns), frame.astype(str).to_numpy().tolist(), figures=True)
 
 
 def settings_of(config: str | None) -> dict[str, str]:
-    """Dotted key -> value, as a word, of a resolved configuration (JSON); empty for what is none."""
-    try:
-        found = json.loads(config or "{}")
-    except ValueError:  # logs of another trainer may carry anything
-        return {}
-    return words_of(found) if isinstance(found, dict) else {}
+    """Return dotted key -> value, as a word, of a resolved configuration (JSON); empty for what is none."""
+    return words_of(recorded.settings_of(config))
 
 
 def words_of(tables: Mapping[str, Any]) -> dict[str, str]:
-    """Dotted key -> value, as a word, of nested tables of settings."""
-    return {key: _word(value) for key, value in leaves(tables) if value != {}}
-
-
-def _word(value: Any) -> str:
-    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
+    """Return dotted key -> value, as a word, of nested tables of settings."""
+    return {
+        key: "none" if value is None else value if isinstance(value, str) else json.dumps(value)
+        for key, value in leaves(tables)
+        if value != {}
+    }

@@ -1,4 +1,4 @@
-"""How figures look: one colour an algorithm, one dash and marker an arm, colour scales, a light and a dark template."""
+"""How figures look: a colour an algorithm, a dash and a marker an arm, colours of tokens, light and dark templates."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import pandas as pd
+from typing import Any
 
 FONT = '"Source Sans", "Source Sans 3", "Helvetica Neue", Arial, sans-serif'
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
@@ -196,87 +193,6 @@ def _ground(place: float, palette: Palette) -> str:
     at = (place + 1) / 2 * (len(colours) - 1)
     low = min(int(at), len(colours) - 2)
     return mixed(colours[low], colours[low + 1], at - low)
-
-
-# The colour scale that several heat maps share.
-
-_SPREAD = 8  # the scale ends at this many times the median: a dead run must not bleach the living
-_FLOOR = -20.0  # log of the smallest ratio that is told apart: trainers clamp there
-_LARGEST = 1e300  # beyond it the width of a scale is no longer a number
-_FACTORS = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2, 3, 5, 10, 100, 1e3, 1e4, 1e6, 1e9)
-
-
-@dataclass(frozen=True)
-class Shading:
-    """A colour scale: ratio (log scale, centred at 1), signed (centred at 0) or size (from 0), and where it ends.
-
-    The limit of a ratio is a factor (2 means from 1/2 to 2). `below` and `above` say that values lie outside.
-    """
-
-    kind: str
-    limit: float
-    below: bool = False
-    above: bool = False
-
-    @property
-    def is_log(self) -> bool:
-        """True where colours follow the logarithm of the value."""
-        return self.kind == "ratio"
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """Lowest and highest place on the scale."""
-        top = math.log(self.limit) if self.is_log else self.limit
-        return (0.0 if self.kind == "size" else -top), top
-
-    def place(self, values: pd.Series) -> pd.Series:
-        """Place values on the scale: their logarithm for ratios, else themselves."""
-        return _log(values) if self.is_log else values
-
-    def colours(self, palette: Palette) -> tuple[str, ...]:
-        """Return the colours from the lower end to the upper one."""
-        return palette.sequential if self.kind == "size" else palette.diverging
-
-    def ticks(self) -> tuple[list[float], list[str]]:
-        """Return places and words of the colour bar; an end beyond which values lie says so."""
-        low, high = self.ends
-        places = [low + (high - low) * i / 4 for i in range(5)]
-        values = [math.exp(place) if self.is_log else place for place in places]
-        if self.is_log and self.limit < 1.2:  # two digits would not tell these ratios from 1
-            words = [f"{round(value, 3):g}" for value in values]
-        else:
-            words = [f"{value:.2g}" if abs(value) < 10 else f"{value:.3g}" for value in values]
-        words[0] = f"≤ {words[0]}" if self.below else words[0]
-        words[-1] = f"≥ {words[-1]}" if self.above else words[-1]
-        return places, words
-
-
-def shading(unit: str, values: pd.Series) -> Shading:
-    """Choose the scale for `values` of a unit: a ratio around 1; else around 0 where any is negative, else from 0."""
-    known = values[values.map(math.isfinite)] if len(values) else values
-    sizes = _log(known).abs() if unit == "ratio" else known.abs()
-    top, middle = (float(sizes.max()), float(sizes.median())) if len(sizes) else (1.0, 0.0)
-    reach = min(top, _LARGEST, _SPREAD * middle) if middle > 0 else min(top, _LARGEST)
-    if unit == "ratio":
-        factor = math.exp(reach)
-        limit = next((f for f in _FACTORS if f >= factor * (1 - 1e-9)), _FACTORS[-1])
-        return Shading("ratio", limit, bool((known < 1 / limit).any()), bool((known > limit).any()))
-    limit = 1.0
-    if reach >= 1 / _LARGEST:  # the next 1, 2 or 5 times a power of ten
-        decade = 10.0 ** math.floor(math.log10(reach))
-        limit = next(n * decade for n in (1, 2, 5, 10) if n * decade >= reach * (1 - 1e-9))
-    limit = min(limit, 1.0) if unit == "fraction" else limit
-    kind = "signed" if (known < 0).any() else "size"
-    return Shading(kind, limit, kind == "signed" and bool((known < -limit).any()), bool((known > limit).any()))
-
-
-def _log(values: pd.Series) -> pd.Series:
-    import numpy as np
-
-    return np.log(values.clip(lower=math.exp(_FLOOR)))
-
-
-# The figures.
 
 
 def scale(colours: Sequence[str]) -> list[list[Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workbench.app.figures.episode import Signal
+from workbench.app.figures.run import Signal
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,179 +1,244 @@
-"""A run from its first step to its last: success and events, and where its wall time went."""
+"""One run: its success and events, where its wall time went, the signal to pick a step from, and that step's batch."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from workbench.app.figures.collapse import KINDS
-from workbench.app.figures.panes import Trace, bar, heading, scatter, unmeasured
-from workbench.app.series import AXES
-from workbench.app.text import duration, figure_text, percent, visible, wrapped
-from workbench.app.theme import Palette, faded, template
+from workbench.app.figures import common
+from workbench.app.figures.common import AXES, DOTTED, Trace, heading, note, scatter
+from workbench.app.text import duration, figure_text, number, percent, word, wrapped
+from workbench.app.theme import Palette, faded
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
-
-CAREER_HEIGHT, CAREER_BOTTOM, LEGEND_ROW = 270, 48, 23  # pixels
 _STRIP, _LIFT = 1.09, 0.055  # where the events stand, above a fraction's 1, and how far apart those of one step
-_MARKED = 60  # points up to which each is marked
 _SHAPES = ("circle", "circle-open", "square", "square-open")
+PARTS = {
+    "rollout": "sampling rollouts", "update": "updates", "evaluation": "held-out evaluation",
+    "record": "measuring and recording", "rest": "the rest",
+}  # fmt: skip
+SHARES = {"gradient_share": "share of the gradient", "ratio_mass": "share of the ratio mass"}
 
 
 def career(
     points: pd.DataFrame, held_out: pd.DataFrame, events: pd.DataFrame, colour: str, palette: Palette, definition: str
 ) -> go.Figure:
-    """The figure: `points` has x, mean, low and high of success, `held_out` the answer to query `evaluation`.
+    """Draw success: `points` has x, mean, low and high, `held_out` is the answer to query `evaluation`.
 
     `events` has step, kind and message of those that have a step. A mark carries its step.
     """
-    import plotly.graph_objects as go
+    import numpy as np
 
-    figure = go.Figure()
-    for trace in (_extremes(points, colour), _success(points, colour)):
-        if trace is not None:
-            figure.add_trace(trace)
+    marks = common.stacked(events, ["step"])
+    told = zip(marks["kind"], marks["step"], marks["message"], strict=True)
+    marks = marks.assign(
+        x=marks["step"], y=_STRIP + _LIFT * marks["above"],
+        text=[f"<b>{common.kind_in_words(k)}</b> at step {int(s):,}<br>{wrapped(str(m), 64)}" for k, s, m in told],
+    )  # fmt: skip
+    traces: list[Trace] = []
+    if len(points) and (points["low"] < points["high"]).any():  # a bucket of several steps has extremes
+        traces.append(scatter(
+            x=np.append(points["x"], points["x"][::-1]), y=np.append(points["high"], points["low"][::-1]),
+            fill="toself", mode="lines", line={"width": 0}, fillcolor=faded(colour, 0.18), hoverinfo="skip",
+            showlegend=False,
+        ))  # fmt: skip
+    if len(points):
+        traces.append(scatter(
+            x=points["x"].to_numpy(), y=points["mean"].to_numpy(), name="in training",
+            mode="lines+markers" if len(points) <= 60 else "lines", marker={"size": 4, "color": colour},
+            line={"color": colour, "width": 2},
+            hovertemplate="in training<br>step %{x:,.6~g}: %{y:.4~g}<extra></extra>",
+        ))  # fmt: skip
     for place, (name, part) in enumerate(held_out.groupby("data", sort=False)):
-        figure.add_trace(_held_out(str(name), part, _SHAPES[place % len(_SHAPES)], palette))
-    for step in events.loc[events["kind"] == "onset", "step"]:
-        figure.add_vline(x=step, line={"color": palette.outcomes["collapsed"], "width": 1.2, "dash": "2px,3px"})
-    marks = _placed(events)
-    for kind, (symbol, words, hue) in KINDS.items():
-        part = marks[marks["shape"] == kind]
-        if len(part):
-            figure.add_trace(_marks(part, symbol, words, palette.muted if hue == "muted" else palette.outcomes[hue]))
-    _lay_out(figure, points, marks, palette, definition)
-    return figure
-
-
-def _extremes(points: pd.DataFrame, colour: str) -> Any:
-    """Lowest and highest value of every bucket, where a bucket holds more than one step."""
-    if points.empty or (points["low"] == points["high"]).all():
-        return None
-    return scatter(
-        x=[*points["x"], *points["x"][::-1]], y=[*points["high"], *points["low"][::-1]], fill="toself", mode="lines",
-        line={"width": 0}, fillcolor=faded(colour, 0.18), hoverinfo="skip", showlegend=False,
-    )  # fmt: skip
-
-
-def _success(points: pd.DataFrame, colour: str) -> Any:
-    if points.empty:
-        return None
-    return scatter(
-        x=points["x"], y=points["mean"], name="in training", line={"color": colour, "width": 2},
-        mode="lines+markers" if len(points) <= _MARKED else "lines", marker={"size": 4, "color": colour},
-        hovertemplate="in training<br>step %{x:,.6~g}: %{y:.4~g}<extra></extra>",
-    )  # fmt: skip
-
-
-def _held_out(name: str, part: pd.DataFrame, symbol: str, palette: Palette) -> Trace:
-    """Success on a held-out set with its interval."""
-    first = symbol == _SHAPES[0]
-    ink = palette.text if first else palette.muted
-    return scatter(
-        x=part["step"], y=part["success"], name=figure_text(f"held-out: {name}"), mode="lines+markers",
-        line={"color": faded(ink, 0.55), "width": 1, "dash": "1px,3px"},
-        marker={"symbol": symbol, "size": 7, "color": ink},
-        error_y={"type": "data", "symmetric": False, "array": part["success_high"] - part["success"],
-                 "arrayminus": part["success"] - part["success_low"], "color": ink, "thickness": 1.2, "width": 3},
-        customdata=part[["success_low", "success_high", "episodes"]].to_numpy(),
-        hovertemplate=f"held-out: {figure_text(name)}<br>step %{{x:,}}: %{{y:.4~g}}"
-        "<br>95 % interval %{customdata[0]:.3~g} to %{customdata[1]:.3~g}"
-        "<br>questions %{customdata[2]:,}<extra></extra>",
-    )  # fmt: skip
-
-
-def _placed(events: pd.DataFrame) -> pd.DataFrame:
-    """Events in the strip above the curve, those of one step above each other."""
-    shapes = [kind if kind in KINDS else "other" for kind in events["kind"]]
-    marks = events.assign(shape=shapes)
-    marks = marks.assign(rank=marks["shape"].map(list(KINDS).index)).sort_values(["step", "rank"], kind="stable")
-    return marks.assign(y=_STRIP + _LIFT * marks.groupby("step").cumcount())
-
-
-def _marks(part: pd.DataFrame, symbol: str, words: str, colour: str) -> Trace:
-    return scatter(
-        x=part["step"], y=part["y"], mode="markers", name=words, customdata=part["step"].astype(int).tolist(),
-        marker={"symbol": symbol, "size": 9, "color": colour, "line": {"width": 1.4, "color": colour}},
-        text=[_about(event) for event in part.to_dict("records")], hovertemplate="%{text}<extra></extra>",
-    )  # fmt: skip
-
-
-def _about(event: Mapping[Any, Any]) -> str:
-    kind = figure_text(visible(event["kind"]).replace("_", " "))
-    return f"<b>{kind}</b> at step {int(event['step']):,}<br>{wrapped(str(event['message']), 64)}"
-
-
-def _legend_rows(names: Sequence[str]) -> int:
-    """Rows of the legend on a narrow screen: an entry takes its sample, its text and a gap."""
-    return max(1, math.ceil(sum(62 + 6.2 * len(name) for name in names) / 1050))
-
-
-def _lay_out(figure: go.Figure, points: pd.DataFrame, marks: pd.DataFrame, palette: Palette, definition: str) -> None:
+        ink, title = palette.muted if place % len(_SHAPES) else palette.text, figure_text(f"held-out: {name}")
+        traces.append(scatter(
+            x=part["step"].tolist(), y=part["success"].tolist(), name=title, mode="lines+markers",
+            line={"color": faded(ink, 0.55), "width": 1, "dash": "1px,3px"},
+            marker={"symbol": _SHAPES[place % len(_SHAPES)], "size": 7, "color": ink},
+            error_y={"type": "data", "symmetric": False, "array": (part["success_high"] - part["success"]).tolist(),
+                     "arrayminus": (part["success"] - part["success_low"]).tolist(), "color": ink, "thickness": 1.2,
+                     "width": 3},
+            customdata=part[["success_low", "success_high", "episodes"]].to_numpy(),
+            hovertemplate=f"{title}<br>step %{{x:,}}: %{{y:.4~g}}<br>95 % interval %{{customdata[0]:.3~g}} to "
+            "%{customdata[1]:.3~g}<br>questions %{customdata[2]:,}<extra></extra>",
+        ))  # fmt: skip
+    traces += common.event_marks(marks, marks["step"].astype(int).tolist(), palette)
     text = wrapped(definition, 150)
-    legend = 16 + LEGEND_ROW * _legend_rows([str(t.name) for t in figure.data if t.showlegend is not False])
-    head = legend + 34 + 15 * (text.count("<br>") + 1)
-    top = max([1.0, *marks["y"]]) + 0.06
-    figure.update_layout(
-        template=template(palette), height=CAREER_HEIGHT + head + CAREER_BOTTOM, hoverdistance=40, dragmode=False,
-        margin={"t": head, "b": CAREER_BOTTOM, "l": 8, "r": 12}, showlegend=True,
-        legend={"yref": "container", "y": 1, "yanchor": "top", "itemwidth": 30},
+    names = [trace["name"] for trace in traces if "name" in trace]
+    head = 50 + common.LEGEND_ROW * common.legend_rows(names, 1050) + 15 * (text.count("<br>") + 1)
+    nothing = [note("not measured in this run", 0.5, 0.5, font={"color": palette.muted})] if points.empty else []
+    return common.figure(
+        traces, palette, height=270 + head + 48, top=head, bottom=48, hoverdistance=40, showlegend=True,
+        legend=common.legend_on_top(itemwidth=30), annotations=[heading("success", text, palette), *nothing],
+        shapes=[_upright(step, palette, DOTTED) for step in events.loc[events["kind"] == "onset", "step"]],
+        xaxis=common.steps_axis(AXES["step"], showticklabels=len(points) + len(marks) > 0),
+        yaxis=common.axis("fraction", range=[-0.03, max([1.0, *marks["y"]]) + 0.06], tickvals=[0, 0.25, 0.5, 0.75, 1]),
     )  # fmt: skip
-    figure.update_xaxes(title_text=AXES["step"], separatethousands=True, fixedrange=True)
-    figure.update_yaxes(
-        title_text="fraction", range=[-0.03, top], tickvals=[0, 0.25, 0.5, 0.75, 1], fixedrange=True,
-    )  # fmt: skip
-    figure.add_annotation(heading("success", text, palette))
-    if points.empty:
-        figure.update_xaxes(showticklabels=not marks.empty)
-        figure.add_annotation(unmeasured("this run", palette))
 
 
-SPENDING_HEIGHT, HEAD, SPENDING_BOTTOM = 300, 72, 48  # pixels
-PARTS = {
-    "rollout": "sampling rollouts", "update": "updates", "evaluation": "held-out evaluation",
-    "record": "measuring and recording", "rest": "the rest",
-}  # fmt: skip
-_LEAST = 0.002  # share of the whole below which the rest is rounding
+def _upright(x: float, palette: Palette, dash: str | None = None, colour: str | None = None) -> dict[str, Any]:
+    line = {"color": colour or palette.outcomes["collapsed"], "width": 1.2, **({"dash": dash} if dash else {})}
+    return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "y domain", "line": line}
 
 
 def shares(spent: pd.DataFrame) -> dict[str, float]:
-    """Part -> its seconds over all steps, of the parts that were measured; `spent` is the answer to query `spent`."""
+    """Return part -> its seconds over all steps, of the parts that were measured; `spent` answers query `spent`."""
     sums = {part: float(spent[part].sum()) for part in PARTS if part != "rest" and spent[part].notna().any()}
     inside = sum(seconds for part, seconds in sums.items() if part != "record")  # recording is not in the total
     rest = float(spent["total"].sum()) - inside
-    if sums and rest > _LEAST * (sum(sums.values()) + rest):
+    if sums and rest > 0.002 * (sum(sums.values()) + rest):  # less is rounding
         sums["rest"] = rest
     return sums
 
 
 def spending(spent: pd.DataFrame, palette: Palette) -> go.Figure:
-    """The figure: stacked bars, a bar a bucket of steps, whose parts add up to the mean wall time of a step."""
-    import plotly.graph_objects as go
-
+    """Draw stacked bars, a bar a bucket of steps, whose parts add up to the mean wall time of a step."""
     sums = shares(spent)
     whole = sum(sums.values())
     each = spent.assign(rest=spent["total"] - spent[["rollout", "update", "evaluation"]].sum(axis=1))
     shades = palette.sequential
     colours = dict(zip(PARTS, (shades[2], shades[4], shades[3], palette.muted, palette.grid), strict=True))
-    figure = go.Figure()
-    for part, seconds in sums.items():
-        figure.add_trace(
-            bar(
-                x=each["step"] + (each["steps"] - 1) / 2, y=each[part] / each["steps"], width=each["steps"] * 0.86,
-                name=f"{PARTS[part]} {duration(seconds)}, {percent(seconds / whole)}" if whole else PARTS[part],
-                marker={"color": colours[part], "line": {"width": 0}}, customdata=each["steps"],
-                hovertemplate=f"{PARTS[part]}<br>step %{{x:,.6~g}}: %{{y:.4~g}} s<extra></extra>",
-            )
-        )  # fmt: skip
-    figure.update_layout(
-        template=template(palette), height=SPENDING_HEIGHT, barmode="stack", bargap=0, dragmode=False, showlegend=True,
-        margin={"t": HEAD, "b": SPENDING_BOTTOM, "l": 8, "r": 12},
-        legend={"yref": "container", "y": 1, "yanchor": "top", "itemwidth": 30, "traceorder": "normal"},
+    bars = [
+        {
+            "type": "bar", "x": (each["step"] + (each["steps"] - 1) / 2).tolist(),
+            "y": (each[part] / each["steps"]).tolist(), "width": (each["steps"] * 0.86).tolist(),
+            "name": f"{PARTS[part]} {duration(seconds)}, {percent(seconds / whole)}" if whole else PARTS[part],
+            "marker": {"color": colours[part], "line": {"width": 0}},
+            "hovertemplate": f"{PARTS[part]}<br>step %{{x:,.6~g}}: %{{y:.4~g}} s<extra></extra>",
+        }
+        for part, seconds in sums.items()
+    ]  # fmt: skip
+    return common.figure(
+        bars, palette, height=300, top=72, bottom=48, barmode="stack", bargap=0, showlegend=True,
+        legend=common.legend_on_top(itemwidth=30, traceorder="normal"), xaxis=common.steps_axis(AXES["step"]),
+        yaxis=common.axis("wall time of a step (s)", rangemode="tozero"),
     )  # fmt: skip
-    figure.update_xaxes(title_text=AXES["step"], separatethousands=True, fixedrange=True)
-    figure.update_yaxes(title_text="wall time of a step (s)", rangemode="tozero", fixedrange=True)
-    return figure
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A column of table `step`: words from the dictionary, points (step, value, broken_step), events, what was kept.
+
+    `events` has x and message of the column's alarms; `kept` the steps with tokens; `onset` the collapse's.
+    """
+
+    name: str
+    unit: str
+    definition: str
+    points: pd.DataFrame
+    events: pd.DataFrame
+    kept: Sequence[int] = field(default=())
+    onset: float | None = None
+
+
+def peaks(signal: Signal, colour: str, palette: Palette, chosen: int) -> go.Figure:
+    """Draw the signal; a point carries its step, the chosen step has a line."""
+    known = signal.points.dropna(subset=["value"])
+    steps, values = known["step"].astype(int).tolist(), known["value"].astype(float).tolist()
+    height = dict(zip(steps, values, strict=True))
+    broken = signal.points["broken_step"].dropna().astype(int).tolist()
+    alarms = [
+        (int(x), str(m)) for x, m in zip(signal.events["x"], signal.events["message"], strict=True) if x in height
+    ]
+    kept = set(signal.kept)
+    red, size = palette.outcomes["collapsed"], 7 if len(known) <= 400 else 4
+    traces = [scatter(x=steps, y=values, mode="lines", line={"color": colour, "width": 1.6}, hoverinfo="skip")]
+    for here, symbol, words in (
+        ([s for s in steps if s in kept], "circle", "tokens kept"),
+        ([s for s in steps if s not in kept], "circle-open", "no tokens"),
+    ):
+        traces.append(scatter(
+            x=here, y=[height[s] for s in here], mode="markers", customdata=here,
+            marker={"symbol": symbol, "size": size, "color": colour},
+            hovertemplate=f"step %{{x:,}}: %{{y:.4~g}} {figure_text(signal.unit)}<br>{words}<extra></extra>",
+        ))  # fmt: skip
+    floor = min(values, default=1.0)
+    for here, y, symbol, text in (
+        ([s for s, _ in alarms], [height[s] for s, _ in alarms], "triangle-up-open",
+         [wrapped(m, 60) for _, m in alarms]),
+        (broken, [floor] * len(broken), "x-thin", [f"NaN or Inf at step {s:,}" for s in broken]),
+    ):  # fmt: skip
+        traces.append(scatter(
+            x=here, y=y, mode="markers", customdata=here, text=text, hovertemplate="%{text}<extra></extra>",
+            marker={"symbol": symbol, "size": 11, "color": red, "line": {"width": 1.6, "color": red}},
+        ))  # fmt: skip
+    definition = wrapped(signal.definition, 84)
+    as_log = common.is_wide(values)
+    label = f"{signal.unit}, log scale".lstrip(", ") if as_log else signal.unit
+    nothing = [note("not measured in this run", 0.5, 0.5, font={"color": palette.muted})]
+    return common.figure(
+        traces, palette, height=340, top=55 + 15 * definition.count("<br>"), bottom=48, hoverdistance=40,
+        annotations=[heading(signal.name, definition, palette), *(nothing if signal.points.empty else [])],
+        shapes=[_upright(chosen, palette, colour=palette.text),
+                *([] if signal.onset is None else [_upright(signal.onset, palette, DOTTED)])],
+        xaxis=common.steps_axis(AXES["step"], dtick=1 if signal.points["step"].max() < 10 else None),
+        yaxis=common.axis(label, **({"type": "log", "exponentformat": "power", "dtick": 1} if as_log else {})),
+    )  # fmt: skip
+
+
+def ranking(
+    rows: Sequence[Mapping[str, Any]], equal: float, palette: Palette, step: int, chosen: int | None
+) -> go.Figure:
+    """Draw two bars a trajectory, the worst on top; `rows` as query `ranking` gives them, in the order to draw.
+
+    `equal` is the share that every trajectory would have if all were alike (fraction). A mark carries its trajectory.
+    """
+    places = list(range(len(rows)))
+    colours = [palette.outcomes["healthy"] if row["success"] else palette.muted for row in rows]
+    drawn = {name: [v if (v := row[name]) is not None and abs(v) <= 1e9 else None for row in rows] for name in SHARES}
+    top = max([equal, *(v for values in drawn.values() for v in values if v is not None)])
+    along = [top * share for share in (0.05, 0.3, 0.55, 0.8, 1.05)]  # unseen marks along each row meet the pointer
+    y_axis = common.axis(
+        range=[max(len(rows), 6) - 0.4, -0.6], tickmode="array", tickvals=places, showgrid=False,
+        ticktext=[f"<b>{row['trajectory']}</b>" if row["kept"] else str(row["trajectory"]) for row in rows],
+        tickfont={"color": palette.text},
+    )  # fmt: skip
+    here = [i for i, row in enumerate(rows) if row["trajectory"] == chosen]
+    traces: list[Trace] = []
+    layout: dict[str, Any] = {}
+    shapes: list[dict[str, Any]] = []
+    for pane, (name, words) in zip(common.panes(2, 2, 0.04, 0), SHARES.items(), strict=True):
+        values = drawn[name]
+        labels = [" not measured" if row[name] is None else f" {figure_text(number(row[name]))}" for row in rows]
+        mine = (
+            {"type": "bar", "y": places, "x": values, "orientation": "h", "marker": {"color": colours}, "width": 0.62,
+             "hoverinfo": "skip"},
+            scatter(y=places, x=[v or 0 for v in values], mode="text", textposition="middle right", hoverinfo="skip",
+                    text=labels, textfont={"color": palette.muted, "size": 12}, cliponaxis=False),
+            scatter(x=along * len(rows), y=[place for place in places for _ in along], mode="markers",
+                    marker={"size": 14, "opacity": 0},
+                    customdata=[int(row["trajectory"]) for row in rows for _ in along],
+                    text=[text for row in rows for text in ["<br>".join(_about(row))] * len(along)],
+                    hovertemplate="%{text}<extra></extra>"),
+        )  # fmt: skip
+        traces += [trace | pane.axes for trace in mine]
+        x_axis = common.axis(f"{words} (fraction)", range=[0, top * 1.24], nticks=5)
+        side = {"matches": "y", "showticklabels": False} if pane.column else {"title": {"text": "trajectory"}}
+        layout |= pane.placed(x_axis, y_axis | side)
+        at = {"xref": pane.axes["xaxis"], "yref": f"{pane.axes['yaxis']} domain"}
+        shapes.append(_upright(equal, palette, DOTTED, palette.muted) | at)
+        shapes += [
+            {"type": "rect", "x0": 0, "x1": 1, "xref": f"{pane.axes['xaxis']} domain", "y0": i - 0.5, "y1": i + 0.5,
+             "yref": pane.axes["yaxis"], "fillcolor": faded(palette.text, 0.08), "line": {"width": 0}, "layer": "below"}
+            for i in here
+        ]  # fmt: skip
+    key = (
+        f"<span style='color:{palette.outcomes['healthy']}'>■</span> solved · <span style='color:{palette.muted}'>■"
+        "</span> not solved · bold: tokens kept · dotted: an equal share"
+    )
+    return common.figure(
+        traces, palette, height=340, top=55, bottom=48, bargap=0.2, hoverdistance=400, shapes=shapes,
+        annotations=[heading(f"Trajectories of step {step:,}", key, palette)], **layout,
+    )  # fmt: skip
+
+
+def _about(row: Mapping[str, Any]) -> Iterator[str]:
+    yield f"<b>trajectory {row['trajectory']}</b>, {'tokens kept' if row['kept'] else 'tokens not kept'}"
+    yield from (f"{name}: {wrapped(word(row[name]), 60)}" for name in ("question", "gold", "answer"))
+    yield f"largest token ratio {figure_text(number(row['ratio_max']))}"
+    if row["worst_turn"] is not None:
+        yield f"turn {row['worst_turn']} moved most: sum of log-ratios {number(row['worst_log_ratio'])} nats"

@@ -3,306 +3,368 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from workbench.analysis import claims, compare, region, region_claims
-from workbench.analysis.evidence import pooled, settings
+from workbench.analysis.evidence import COLLAPSE, pooled, settings
 from workbench.analysis.region import Landscape, by_column, by_point, by_series, from_runs, region_of
-from workbench.analysis.results import Results
+from workbench.analysis.results import SERIES, Results
 from workbench.analysis.runs import KEPT
-from workbench.app.figures.region import region as drawn
-from workbench.app.report import figures
+from workbench.analysis.survival import curve, observed
+from workbench.app import theme
+from workbench.app.curve_data import banded
+from workbench.app.figures.collapse import survival
+from workbench.app.figures.common import AXES
+from workbench.app.figures.curves import Panel, curves
+from workbench.app.figures.matrix import layout, matrix
+from workbench.app.figures.region import FACTOR, SHARE, Effect, forest
+from workbench.app.figures.region import region as region_figure
 from workbench.app.report.write import Code, Figure, Items, Part, Report, Section, Table, Text
-from workbench.app.theme import Palette, styles
 from workbench.spec import GridFile, InputError
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-TONES = tuple(figures.TONES.items())
+Words = Mapping[str, tuple[str, str]]  # curve -> unit, definition
+Draw = Callable[[theme.Palette], "go.Figure"]
+
+TONES = {claims.SUPPORTED: "healthy", claims.NOT_SUPPORTED: "collapsed"}
+ARMS = 6  # of a figure; more are drawn in several
+POINTS = 160  # of a line
+_WHO = ["arm", "run_id", "seed"]
+_BANDS = (
+    "Line: interquartile mean over seeds; darker band: its 95 % bootstrap interval over seeds; edges or paler band: "
+    "lowest and highest seed; ▼ onset of a collapse; ✕ NaN or Inf."
+)
 
 
-def report(experiments: Sequence[Results], words: figures.Words, commands: Sequence[str]) -> Report:
-    """The report of one experiment, or of several whose runs the claims are judged on together."""
+def report(experiments: Sequence[Results], words: Words, commands: Sequence[str]) -> Report:
+    """Return the report of one experiment, or of several whose runs the claims are judged on together."""
     one = len(experiments) == 1
-    # An arm of a region is tried at many values, few of them with all seeds: its areas judge the claims.
-    compared_at_one = [found for found in experiments if not is_region(found)]
     lead: list[Part] = []
+    sections: list[Section] = []
+    # An arm of a region is tried at many values, few of them with all seeds: its areas judge the claims.
+    if compared := [found for found in experiments if region_of(found.toml) is None]:
+        sections.append(_claims(pooled(compared), [found.experiment for found in compared]))
     for found in experiments:
-        lead.append(Text(found.question if one else f"{found.experiment}: {found.question}", "lead"))
-        lead.append(Text(answer(found)))
-    sections = [claimed(pooled(compared_at_one), compared_at_one)] if compared_at_one else []
-    for found in experiments:
+        file, level, runs = region_of(found.toml), 2 if one else 3, found.runs
         sections += [] if one else [Section(found.experiment, [Text(found.question)])]
-        sections += of_experiment(found, words, 2 if one else 3)
-    return Report(" and ".join(f.experiment for f in experiments), lead, [*sections, reproduce(experiments, commands)])
+        if file is None:
+            answer = compare.answer(compare.summarise(runs))
+            sections += _comparison(runs, words, level)
+        else:
+            answer, about = _region(found, file, level)
+            sections += about
+        lead += [Text(found.question if one else f"{found.experiment}: {found.question}", "lead"), Text(answer)]
+        sections.append(Section("Fairness of the comparison", [Items(_fairness(found, file is not None))], level))
+        sections.append(Section("Settings and machine", list(_made(found)), level))
+    sections.append(Section("Make it again", [Code("\n".join(commands))]))
+    return Report(" and ".join(found.experiment for found in experiments), lead, sections)
 
 
-def claimed(runs: pd.DataFrame, experiments: Sequence[Results]) -> Section:
-    """The paper's claims, each with its verdict, and the figures and tables behind them."""
+def _titled(parts: Iterable[tuple[str, pd.DataFrame]], tones: Mapping[str, str]) -> Iterator[Part]:
+    """Yield the tables that have rows, each with a line above it."""
+    for title, frame in parts:
+        if len(frame):
+            yield from (Text(title), Table(frame, tones))
+
+
+def _claims(runs: pd.DataFrame, names: Sequence[str]) -> Section:
+    """Return the paper's claims, each with its verdict, and the figures and tables behind them."""
     judged, kept = claims.verdicts(runs), claims.verdicts(runs, KEPT)
     parts: list[Part] = [
         Text(
-            f"Claims of arXiv 2511.20718, judged on the runs of {' and '.join(f.experiment for f in experiments)}. The "
-            "paper's equations could be read in descriptions only; each verdict on the normalisation names the reading "
-            "that ran."
+            f"Claims of arXiv 2511.20718, judged on the runs of {' and '.join(names)}. The paper's equations could be "
+            "read in descriptions only; each verdict on the normalisation names the reading that ran."
         ),
-        Table.of(claims.summary(judged, kept), TONES),
-        *figures.of_claims(judged),
-    ]
-    for title, frame in (
-        ("Every hypothesis: effect, interval, test.", claims.hypotheses(judged, kept)),
-        (
-            "Controls: other explanations on the same seeds, with 95 % Clopper-Pearson intervals.",
-            claims.controls(judged),
+        Table(claims.summary(judged, kept), TONES),
+        *effects(judged),
+        *_titled(
+            [
+                ("Every hypothesis: effect, interval, test.", claims.hypotheses(judged, kept)),
+                ("Controls: other explanations on the same seeds, with 95 % Clopper-Pearson intervals.",
+                 claims.controls(judged)),
+            ], TONES,
         ),
-    ):
-        if len(frame):
-            parts += [Text(title), Table.of(frame, TONES)]
+    ]  # fmt: skip
     if down := int((runs["outcome"] == "falling").sum()):
         with_them = claims.verdicts(runs.assign(outcome=runs["outcome"].replace("falling", "collapsed")))
         found, other = ({v.letter: v.verdict for v in each} for each in (judged, with_them))
-        parts.append(Text(both_ways(down, found, other), "note"))
+        parts.append(Text(_falling(down, found, other), "note"))
     parts.append(Text(claims.rule(), "note"))
     return Section("The paper's claims, one by one", parts)
 
 
-def answer(found: Results) -> str:
-    """What the experiment says, in a sentence or two."""
-    if is_region(found):
-        return headline(found)
-    return compare.answer(compare.summarise(found.runs))
+def effects(found: Sequence[claims.Verdict]) -> list[Figure]:
+    """Return the figure of the hypotheses that were tested; none where there is nothing to draw."""
+    drawn = [
+        Effect(
+            f"({verdict.claim.letter}) {claims.named(one)}", SHARE if one.measure == COLLAPSE else FACTOR, one.effect,
+            one.low, one.high, f"{claims.effect(one)}; {one.told}; {one.seeds} seeds; {row.verdict}",
+            TONES.get(row.verdict, ""),
+        )
+        for verdict in found
+        for row in verdict.rows
+        for one in [row.comparison]
+        if one.effect is not None and one.low is not None and one.high is not None
+    ]  # fmt: skip
+    caption = (
+        f"{len(drawn)} hypotheses. Shares: Newcombe's 95 % interval of a difference within seeds; factors: 95 % "
+        "t-interval of the geometric mean over seeds. Blue is supported, red not supported, grey undecided."
+    )
+    return [Figure(lambda palette: forest(drawn, palette), "Effects behind the claims", caption)] if drawn else []
 
 
-def of_experiment(found: Results, words: figures.Words, level: int) -> list[Section]:
-    """Design, figures, tables, fairness and settings of one experiment."""
-    runs = found.runs
-    last = [
-        Section("Fairness of the comparison", [Items(fairness(found))], level),
-        Section("Settings and machine", made(found), level),
-    ]
-    if is_region(found):
-        return [*of_region(found, level), *last]
+def _falling(down: int, found: Mapping[str, str], with_them: Mapping[str, str]) -> str:
+    """Say what `down` runs that were falling at their end would change in the verdicts, claim by claim."""
+    changed = [f"({claim}) {with_them[claim]}" for claim in found if found[claim] != with_them[claim]]
+    does = f"they would change: {', '.join(changed)}" if changed else "they change no verdict"
+    return f"{down} runs were falling at their end and count neither way; counted as collapsed {does}."
+
+
+def _comparison(runs: pd.DataFrame, words: Words, level: int) -> list[Section]:
+    """Return design, figures and tables of the arms."""
     frame = compare.figures(runs)
     lines = compare.reading(frame)
-    test = next(
-        (line for line in lines if line.startswith("Log-rank")), "No log-rank test: it needs two arms and a collapse."
-    )
-    tables: list[Part] = [
+    none = "No log-rank test: it needs two arms and a collapse."
+    test = next((line for line in lines if line.startswith("Log-rank")), none)
+    tables = [
         Text("Finished runs: means with 95 % t-intervals, collapses with 95 % Clopper-Pearson intervals."),
-        Table.of(compare.readable(frame)),
-    ]
-    for title, part in (
-        ("Time to collapse (Kaplan-Meier), runs without one censored at their end.", compare.time_to_collapse(frame)),
-        (f"Against {runs['arm'].iloc[0]}; in parentheses p-values with Holm's correction over these comparisons.",
-         compare.against_reference(frame)),
-        ("Over the conditions that all algorithms share.", compare.over_conditions(frame)),
-    ):  # fmt: skip
-        if len(part):
-            tables += [Text(title), Table.of(part)]
+        Table(compare.readable(frame)),
+        *_titled(
+            [
+                ("Time to collapse (Kaplan-Meier), runs without one censored at their end.",
+                 compare.time_to_collapse(frame)),
+                (f"Against {runs['arm'].iloc[0]}; in parentheses p-values with Holm's correction over these "
+                 "comparisons.", compare.against_reference(frame)),
+                ("Over the conditions that all algorithms share.", compare.over_conditions(frame)),
+            ], {},
+        ),
+        Items(lines),
+    ]  # fmt: skip
     return [
-        Section("Design", [Text(figures.counted(runs)), Table.of(design(runs))], level),
-        Section("Figures", figures.of_experiment(runs, words, test), level),
-        Section("Tables", [*tables, Items(lines)], level),
-        *last,
+        Section("Design", [Text(counted(runs)), Table(design(runs))], level),
+        Section("Figures", list(_figures(runs, words, test)), level),
+        Section("Tables", tables, level),
     ]
 
 
-def fairness(found: Results) -> Sequence[str]:
-    """What the guard says of the comparison; of a region without what its search does on purpose."""
-    if not is_region(found):
-        nothing = "The guard found nothing that sets the arms apart besides what they are to compare."
-        return found.fairness or (nothing,)
-    meant = (
-        "Values differ in seeds, steps and rollouts: the search spends seeds beside a boundary, a collapse ends a run."
+def _figures(runs: pd.DataFrame, words: Words, test: str) -> Iterator[Figure]:
+    """Yield outcomes, success, survival and the other curves, each with its n; `test` is the log-rank test in words."""
+    key = (
+        "A cell is a run: its outcome as colour, its success (0 to 1) as a curve over the longest run, the onset of "
+        "its collapse dotted."
     )
-    return [*(line for line in found.fairness if not line.startswith("Note: the arms")), meant]
+    last = runs["steps"].max()
+    success = points(runs, "success").assign(last=max(1, int(last) - 1 if last == last else 1))
+    yield Figure(lambda palette: matrix(layout(runs), success, palette), "Outcomes", f"{counted(runs)} {key}")
+    pairs = list(runs[["arm", "algorithm"]].drop_duplicates("arm").itertuples(index=False, name=None))
+    for part in groups(runs):
+        names, n = [str(arm) for arm in dict.fromkeys(part["arm"])], counted(part)
+        tail = "" if len(names) == runs["arm"].nunique() else f": {'; '.join(names)}"
+        caption = f"{n} {_BANDS}"
+        yield Figure(_drawn_curves(part, pairs, names, words, ["success"]), f"Success{tail}", caption)
+        if len(rows := observed(part)):
+            watched = (
+                f"{n} {len(rows)} runs watched, {int(rows['event'].sum())} collapsed. Kaplan-Meier: a step down is the "
+                "onset of a collapse, a tick a run that had not collapsed when it ended. 95 % intervals of each arm "
+                "are in the table of times to collapse, and in the figure for up to three arms. Runs at risk below."
+            )
+            yield Figure(_drawn_survival(rows, pairs, names, test), f"Survival: runs not yet collapsed{tail}", watched)
+        others = [name for name in SERIES if name != "success"]
+        yield Figure(_drawn_curves(part, pairs, names, words, others), f"Diagnostics{tail}", caption)
+
+
+def _drawn_curves(
+    part: pd.DataFrame, pairs: list[tuple[str, str]], names: list[str], words: Words, of: Sequence[str]
+) -> Draw:
+    panels: list[Panel] = []
+    fell = part.dropna(subset=["collapse_step"])
+    onsets = fell.assign(x=fell["collapse_step"])[["arm", "run_id", "x"]]
+
+    def draw(palette: theme.Palette) -> go.Figure:
+        for name in of if not panels else ():
+            found = points(part, name)
+            finite = found["mean"].abs() < math.inf
+            unit, definition = words.get(name, ("", ""))
+            panels.append(Panel(name, unit, definition, banded(found[finite]), broken=found[~finite]))
+        styles = theme.styles(pairs, palette, drawn=names)
+        return curves(panels, {arm: styles[arm] for arm in names}, palette, AXES["step"], onsets=onsets)
+
+    return draw
+
+
+def _drawn_survival(rows: pd.DataFrame, pairs: list[tuple[str, str]], names: list[str], test: str) -> Draw:
+    return lambda palette: survival(curve(rows), rows, theme.styles(pairs, palette, drawn=names), palette, test)
+
+
+def counted(runs: pd.DataFrame) -> str:
+    """Return `6 arms, 30 runs, 5 seeds each (0 to 4).`"""
+    each = runs.groupby("arm", sort=False)["seed"].nunique()
+    low, high = each.min(), each.max()
+    several = f"{low}" if low == high else f"{low} to {high}"
+    arms = f"{len(each)} arms" if len(each) > 1 else "1 arm"
+    seeds = "seed" if several == "1" else "seeds"
+    return f"{arms}, {len(runs)} runs, {several} {seeds} each ({_seeds(runs['seed'])})."
+
+
+def _seeds(seeds: pd.Series) -> str:
+    known = sorted(seeds.dropna().astype(int).unique())
+    whole = known == list(range(known[0], known[-1] + 1)) and len(known) > 2
+    return f"{known[0]} to {known[-1]}" if whole else ", ".join(map(str, known))
+
+
+def groups(runs: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """Yield the runs of at most ARMS arms at a time, the first arm always among them."""
+    first, *others = dict.fromkeys(runs["arm"])
+    count = math.ceil(len(others) / (ARMS - 1))
+    for part in np.array_split(np.array(others, dtype=object), count) if len(others) >= ARMS else [others]:
+        yield runs[runs["arm"].isin([first, *part])]
+
+
+def points(runs: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return a curve of every run, a row a bucket of steps: run, arm, run_id, seed, bucket, x, mean, low, high."""
+    rows = [
+        pd.DataFrame({"run": place, "step": run["step"], "value": values} | {name: run[name] for name in _WHO})
+        for place, run in enumerate(runs.to_dict("records"))
+        if isinstance(values := run[f"{name}_curve"], np.ndarray)
+    ]
+    if not rows:
+        return pd.DataFrame(columns=["run", *_WHO, "bucket", "x", "mean", "low", "high"])
+    every = pd.concat(rows, ignore_index=True).astype({"value": float}).dropna(subset=["value"])
+    width = max(1, math.ceil((runs["steps"].max() or 1) / POINTS))
+    values = every.assign(bucket=every["step"] // width).groupby(["run", *_WHO, "bucket"], sort=True)["value"]
+    found = values.agg(mean="mean", low="min", high="max").reset_index()
+    return found.assign(x=found["bucket"] * width + (width - 1) / 2)
 
 
 def design(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row per arm: runs, steps, seeds, and every setting that not all arms share (slots by kind and options)."""
-    arms = {str(arm): rows for arm, rows in runs.groupby("arm", sort=False)}
-    told = {arm: _slots_in_words(settings(rows["config"].iloc[0], rows["slots"].iloc[0])) for arm, rows in arms.items()}
-    keys = list(dict.fromkeys(key for flat in told.values() for key in flat))
-    differing = [key for key in keys if len({json.dumps(flat.get(key), default=str) for flat in told.values()}) > 1]
-    return pd.DataFrame(
-        [
-            {
-                "arm": arm,
-                "algorithm": rows["algorithm"].iloc[0],
-                "seeds": " ".join(str(s) for s in sorted(rows["seed"])),
-                "steps": _span(rows["steps"]),
-                **{key: _word(told[arm].get(key)) for key in differing},
-            }
-            for arm, rows in arms.items()
-        ]
-    )
+    """Return one row per arm: runs, steps, seeds, and every setting that not all arms share (slots by their kind)."""
+    arms = runs.groupby("arm", sort=False)
+    flats = [_by_slot(settings(rows["config"].iloc[0], rows["slots"].iloc[0])) for _, rows in arms]
+    keys = dict.fromkeys(key for flat in flats for key in flat)
+    differing = [key for key in keys if len({json.dumps(flat.get(key), default=str) for flat in flats}) > 1]
+    found = []
+    for (arm, rows), flat in zip(arms, flats, strict=True):
+        steps = rows["steps"].dropna().astype(int)
+        span = f"{steps.min()} to {steps.max()}" if steps.nunique() > 1 else str(steps.iloc[0]) if len(steps) else "-"
+        seeds = " ".join(str(seed) for seed in sorted(rows["seed"]))
+        row = {"arm": arm, "algorithm": rows["algorithm"].iloc[0], "seeds": seeds, "steps": span}
+        found.append(row | {key: _word(flat.get(key)) for key in differing})
+    return pd.DataFrame(found)
 
 
-def _slots_in_words(flat: dict[str, Any]) -> dict[str, Any]:
-    """The settings with one entry per slot instead of one per option."""
+def _by_slot(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with one entry per slot instead of one per option."""
     slots: dict[str, list[str]] = {}
-    rest = {}
     for key, value in flat.items():
         if key.startswith("slot."):
             _, slot, option = key.split(".", 2)
             words = slots.setdefault(slot, [])
             words.insert(0, str(value)) if option == "kind" else words.append(f"{option} {_word(value)}")
-        else:
-            rest[key] = value
+    rest = {key: value for key, value in flat.items() if not key.startswith("slot.")}
     return {slot: ", ".join(words) for slot, words in slots.items()} | rest
 
 
-def made(found: Results) -> list[Part]:
-    """The settings that all arms share, versions, machine, time, and the grid file as it was run."""
-    runs = found.runs
-    flats = [settings(c, s) for c, s in zip(runs["config"], runs["slots"], strict=True)]
+def _word(value: Any) -> str:
+    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
+
+
+def _fairness(found: Results, is_region: bool) -> Sequence[str]:
+    """Return what the guard says of the comparison; of a region without what its search does on purpose."""
+    if not is_region:
+        return found.fairness or ["The guard found nothing that sets the arms apart besides what they are to compare."]
+    meant = (
+        "Values differ in seeds, steps and rollouts: the search spends seeds near a boundary, a collapse ends a run."
+    )
+    return [*(line for line in found.fairness if not line.startswith("Note: the arms")), meant]
+
+
+def _made(found: Results) -> Iterator[Part]:
+    """Yield versions, machine, time, the settings that all arms share, and the grid file as it was run."""
+    for versions, count in Counter(map(_versions, found.runs["versions"])).items():
+        yield Text(f"{count} runs: {versions}")
+    yield Text(f"{found.runs['seconds'].sum() / 3600:.1f} hours of training, summed over runs.")
+    flats = [settings(c, s) for c, s in zip(found.runs["config"], found.runs["slots"], strict=True)]
     common = {k: v for k, v in (flats[0] if flats else {}).items() if all(f.get(k) == v for f in flats)}
-    rows = [[key, _word(value)] for key, value in sorted(_slots_in_words(common).items())]
-    parts: list[Part] = []
-    for number, line in Counter(_versions(v) for v in runs["versions"]).items():
-        parts.append(Text(f"{line} runs: {number}"))
-    parts.append(Text(f"{runs['seconds'].sum() / 3600:.1f} hours of training, summed over runs."))
-    if rows:
-        parts += [Text("Settings that all arms share."), Table(["setting", "value"], rows)]
+    rows = [(key, _word(value)) for key, value in sorted(_by_slot(common).items())]
+    yield from _titled([("Settings that all arms share.", pd.DataFrame(rows, columns=["setting", "value"]))], {})
     if found.toml:
-        parts.append(Code(found.toml, f"{found.experiment}.toml"))
-    return parts
-
-
-def reproduce(experiments: Sequence[Results], commands: Sequence[str]) -> Section:
-    """The commands that train, report and recompute."""
-    return Section("Make it again", [Code("\n".join(commands))])
+        yield Code(found.toml, f"{found.experiment}.toml")
 
 
 def _versions(text: Any) -> str:
     try:
-        found = json.loads(text)
-        return ", ".join(f"{name} {value}" for name, value in found.items()) + "."
+        return ", ".join(f"{name} {value}" for name, value in json.loads(text).items()) + "."
     except (TypeError, ValueError, AttributeError):
         return "versions not recorded."
 
 
-def _span(steps: pd.Series) -> str:
-    known = steps.dropna().astype(int)
-    if known.empty:
-        return "-"
-    return f"{known.min()}" if known.min() == known.max() else f"{known.min()} to {known.max()}"
-
-
-def _word(value: Any) -> str:
-    if value is None:
-        return "none"
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def is_region(found: Results) -> bool:
-    """Whether the experiment is of kind region."""
-    return region_of(found.toml) is not None
-
-
-def of_region(found: Results, level: int) -> list[Section]:
-    """The sections of a region: areas and boundaries by both readings of survival, and the claims that they judge."""
-    file = region_of(found.toml)
-    assert file is not None
+def _region(found: Results, file: GridFile, level: int) -> tuple[str, list[Section]]:
+    """Return the answer, areas and boundaries by both readings of survival, and the claims that they judge."""
     try:
-        landscape = _landscape(found, file)
+        landscape = from_runs(found.runs.assign(started_at=None), file, found.experiment)
     except InputError as error:
-        return [Section("Stability region", [Text(str(error))], level)]
+        return str(error), [Section("Stability region", [Text(str(error))], level)]
     kept = landscape.read_as(KEPT)
-    parts = _maps(landscape, by_column(landscape), by_point(landscape))
-    for one, who in ((landscape, "all runs that did not collapse"), (kept, "only runs that learned and kept it")):
+    parts: list[Part] = [*_maps(landscape)]
+    answers = []
+    for one, which in ((landscape, "all runs that did not collapse"), (kept, "only runs that learned and kept it")):
         series, columns = by_series(one), by_column(one)
+        lines = region.answer(one, series, columns)
+        answers.append(lines[0])
         does = region.FALLS[one.survival]
         parts += [
-            Text(f"Stable area where {who} count as survivors, with 95 % intervals of the fit."),
-            Table.of(region.readable_series(series)),
+            Text(f"Stable area where {which} count as survivors, with 95 % intervals of the fit."),
+            Table(region.readable_series(series)),
             Text(f"Boundary: {one.settings.along} at which half of the runs {does}, by {one.across}."),
-            Table.of(region.readable_columns(columns)),
-            Items(region.answer(one, series, columns)),
+            Table(region.readable_columns(columns)),
+            Items(lines),
         ]
-    return [Section("Stability region", parts, level), *_claimed(landscape, kept, found.runs, level)]
+    judged = _region_claims(landscape, kept, found.runs, level)
+    return " ".join(answers), [Section("Stability region", parts, level), *judged]
 
 
-def headline(found: Results) -> str:
-    """The areas in a sentence for each reading of survival."""
-    file = region_of(found.toml)
-    assert file is not None
-    try:
-        landscape = _landscape(found, file)
-    except InputError as error:
-        return str(error)
-    both = (landscape, landscape.read_as(KEPT))
-    return " ".join(region.answer(one, by_series(one), by_column(one))[0] for one in both)
-
-
-def _landscape(found: Results, file: GridFile) -> Landscape:
-    return from_runs(found.runs.assign(started_at=None), file, found.experiment)
-
-
-def _maps(landscape: Landscape, columns: pd.DataFrame, points: pd.DataFrame) -> list[Part]:
-    arms = landscape.runs[["series", "algorithm"]].drop_duplicates("series")
-    found: list[Part] = []
+def _maps(landscape: Landscape) -> Iterator[Figure]:
+    points, columns = by_point(landscape), by_column(landscape)
+    pairs = landscape.runs[["series", "algorithm"]].drop_duplicates("series").itertuples(index=False, name=None)
+    arms = list(pairs)
+    along, across, lattice = landscape.settings.along, landscape.across or "", landscape.settings.lattice
     for piece in dict.fromkeys(points["slice"]):
-        mine = points[points["slice"] == piece]
+        mine, edges = points[points["slice"] == piece], columns[columns["slice"] == piece]
+
+        def draw(palette: theme.Palette, mine: pd.DataFrame = mine, edges: pd.DataFrame = edges) -> go.Figure:
+            return region_figure(mine, edges, lattice, theme.styles(arms, palette), palette, along, across)
+
         caption = (
-            f"{int(mine['runs'].sum())} runs, seeds {_seeds(landscape)}. A cell: collapsed runs of runs at one "
-            f"{landscape.settings.along} and {landscape.across}; empty where the search ran nothing. Line: where half "
-            "of the runs collapse, with its 95 % interval; a triangle points beyond what was tried."
+            f"{int(mine['runs'].sum())} runs, seeds {_seeds(landscape.runs['seed'])}. A cell: collapsed runs of runs "
+            f"at one {along} and {landscape.across}; empty where the search ran nothing. Dot and bar: where half of "
+            "the runs collapse, with its 95 % interval; a triangle points beyond what was tried."
         )
-        title = f"Collapsed runs by {landscape.settings.along} and {landscape.across}{f', {piece}' if piece else ''}"
-        draw = partial(_draw, mine, columns[columns["slice"] == piece], landscape, arms)
-        found.append(Figure(draw, title, caption))
-    return found
+        yield Figure(draw, f"Collapsed runs by {along} and {landscape.across}{f', {piece}' if piece else ''}", caption)
 
 
-def _draw(
-    points: pd.DataFrame, columns: pd.DataFrame, landscape: Landscape, arms: pd.DataFrame, palette: Palette
-) -> go.Figure:
-    looks = styles(list(arms.itertuples(index=False, name=None)), palette)
-    along, across = landscape.settings.along, landscape.across or ""
-    return drawn(points, columns, landscape.settings.lattice, looks, palette, along, across)
-
-
-def _seeds(landscape: Landscape) -> str:
-    seeds = sorted({int(seed) for seed in landscape.runs["seed"]})
-    return f"{seeds[0]} to {seeds[-1]}" if seeds == list(range(seeds[0], seeds[-1] + 1)) else ", ".join(map(str, seeds))
-
-
-def both_ways(down: int, found: Mapping[str, str], with_them: Mapping[str, str]) -> str:
-    """What `down` runs that were falling at their end would change in the verdicts, claim by claim."""
-    told = [f"({claim}) {with_them[claim]}" for claim in found if found[claim] != with_them[claim]]
-    changes = (
-        f"counted as collapsed they would change: {', '.join(told)}"
-        if told
-        else "counted as collapsed they change no verdict"
-    )
-    return f"{down} runs were falling at their end and count neither way; {changes}."
-
-
-def _claimed(landscape: Landscape, kept: Landscape, runs: pd.DataFrame, level: int) -> list[Section]:
+def _region_claims(landscape: Landscape, kept: Landscape, runs: pd.DataFrame, level: int) -> list[Section]:
     found, other = region_claims.shifts(landscape, runs), region_claims.shifts(kept, runs)
     if not found:
         return []
-    by_kept = region_claims.verdicts(other)
+    verdicts, by_kept = region_claims.verdicts(found), region_claims.verdicts(other)
     summary = pd.DataFrame(
         [
-            {
-                "claim": f"({letter}) {region_claims.SENTENCES[letter]}",
-                "verdict": verdict,
-                f"verdict if {KEPT}": by_kept[letter],
-            }
-            for letter, verdict in region_claims.verdicts(found).items()
-        ]
+            (f"({letter}) {region_claims.SENTENCES[letter]}", verdict, by_kept[letter])
+            for letter, verdict in verdicts.items()
+        ],
+        columns=["claim", "verdict", f"verdict if {KEPT}"],
     )
-    parts: list[Part] = [Table.of(summary, TONES), Table.of(region_claims.readable(found, other), TONES)]
+    parts: list[Part] = [Table(summary, TONES), Table(region_claims.readable(found, other), TONES)]
     if len(landscape.fading):
         fading = region_claims.verdicts(region_claims.shifts(landscape.with_fading(), runs))
-        parts.append(Text(both_ways(len(landscape.fading), region_claims.verdicts(found), fading), "note"))
+        parts.append(Text(_falling(len(landscape.fading), verdicts, fading), "note"))
     parts.append(Text(region_claims.rule(), "note"))
     return [Section("The paper's claims, by stable areas", parts, level)]

@@ -9,7 +9,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,16 +52,20 @@ class Code:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts; cells whose text is a key of `tones` (text -> outcome) have the colour of that outcome."""
+    """A table; cells whose text is a key of `tones` (text -> outcome) have the colour of that outcome."""
 
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    tones: Sequence[tuple[str, str]] = field(default=())
+    frame: pd.DataFrame
+    tones: Mapping[str, str] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, frame: pd.DataFrame, tones: Sequence[tuple[str, str]] = ()) -> Table:
-        """The cells of a frame as texts."""
-        return cls([str(c) for c in frame.columns], frame.astype(str).to_numpy().tolist(), tones)
+    @property
+    def header(self) -> list[str]:
+        """The names of the columns."""
+        return [str(name) for name in self.frame.columns]
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The cells as texts."""
+        return self.frame.astype(str).to_numpy().tolist()
 
 
 @dataclass(frozen=True)
@@ -95,13 +99,29 @@ class Report:
 
 
 def html(report: Report) -> str:
-    """Write the page. Its content policy allows its own two scripts and no request to anywhere."""
+    """Return the page. Its content policy allows its own two scripts and no request to anywhere."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
     from plotly.offline import get_plotlyjs
 
+    figures: dict[str, dict[str, Any]] = {}
+
     def literal(value: Any) -> Markup:
         return value if isinstance(value, Markup) else Markup(html_text(value))
+
+    def figure(part: Figure) -> dict[str, Any]:
+        """Return both palettes of a figure: their SVG, or its id among the figures of the page and its height."""
+        both = {kind: part.draw(palette) for kind, palette in (("light", LIGHT), ("dark", DARK))}
+        if svg := {kind: one for kind, one in both.items() if isinstance(one, str)}:
+            return {"svg": svg}
+        name = f"f{len(figures)}"
+        figures[name] = {kind: json.loads(one.to_json()) for kind, one in both.items() if not isinstance(one, str)}
+        return {"svg": {}, "name": name, "height": int(figures[name]["light"]["layout"]["height"])}
+
+    def drawn() -> Markup:
+        """Return all figures as JSON that cannot end its script element."""
+        found = json.dumps(figures).replace("<", "\\u003c")
+        return Markup(found.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
 
     pages = Environment(
         loader=FileSystemLoader(_FOLDER), autoescape=True, finalize=literal, undefined=StrictUndefined,
@@ -109,68 +129,40 @@ def html(report: Report) -> str:
     )  # fmt: skip
     library = get_plotlyjs().replace("</script", "<\\/script")
     script = (_FOLDER / "report.js").read_text(encoding="utf-8")
-    figures: dict[str, dict[str, Any]] = {}
+    digests = [base64.b64encode(hashlib.sha256(code.encode()).digest()).decode() for code in (library, script)]
     return pages.get_template("report.html.j2").render(
-        report=report, kind=lambda part: type(part).__name__, figure=lambda part: _drawn(part, figures),
-        # What the template draws fills `figures`, so it asks for them last.
-        figures=lambda: Markup(_json(figures)), library=Markup(library), script=Markup(script),
-        digests=[_digest(library), _digest(script)], palettes={"light": LIGHT, "dark": DARK}, outcomes=OUTCOMES,
-        svg=Markup,
+        report=report, kind=lambda part: type(part).__name__, figure=figure, svg=Markup, outcomes=OUTCOMES,
+        figures=drawn,  # what the template draws fills `figures`, so it asks for them last
+        library=Markup(library), script=Markup(script), digests=digests, palettes={"light": LIGHT, "dark": DARK},
     )  # fmt: skip
 
 
-def _drawn(part: Figure, figures: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Both palettes of a figure: their SVG, or its id among the figures of the page and its height in pixels."""
-    both = {kind: part.draw(palette) for kind, palette in (("light", LIGHT), ("dark", DARK))}
-    if svg := {kind: one for kind, one in both.items() if isinstance(one, str)}:
-        return {"svg": svg}
-    name = f"f{len(figures)}"
-    figures[name] = {kind: json.loads(one.to_json()) for kind, one in both.items() if not isinstance(one, str)}
-    return {"svg": {}, "name": name, "height": int(figures[name]["light"]["layout"]["height"])}
-
-
-def _digest(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _json(value: Any) -> str:
-    """JSON that cannot end its script element."""
-    return json.dumps(value).replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
 def markdown(report: Report, level: int = 1) -> str:
-    """Write the page without its figures; its title has a heading of `level`, its sections those below."""
-    lines = [f"{'#' * level} {text(report.title)}", *(_part(part) for part in report.lead)]
+    """Return the page without its figures; its title has a heading of `level`, its sections those below."""
+    blocks = [f"{'#' * level} {text(report.title)}", *(_block(part) for part in report.lead)]
     for section in report.sections:
         if section.parts and all(isinstance(part, Figure) for part in section.parts):
             continue
-        lines.append(f"{'#' * (level + section.level - 1)} {text(section.title)}")
-        lines += [_part(part) for part in section.parts]
-    return "\n\n".join(line for line in lines if line) + "\n"
+        blocks.append(f"{'#' * (level + section.level - 1)} {text(section.title)}")
+        blocks += [_block(part) for part in section.parts]
+    return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _part(part: Part) -> str:
+def _block(part: Part) -> str:
     if isinstance(part, Text):
         return f"**{text(part.text)}**" if part.kind == "lead" else text(part.text)
     if isinstance(part, Items):
         return "\n".join(f"- {text(line)}" for line in part.lines)
-    if isinstance(part, Code):
-        return (f"{text(part.title)}\n\n" if part.title else "") + _fenced(part.text)
     if isinstance(part, Table):
-        rows = [[text(cell) for cell in part.header], ["---"] * len(part.header)]
-        rows += [[text(cell) for cell in row] for row in part.rows]
-        return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        rows = [[text(cell) for cell in row] for row in (part.header, *part.rows)]
+        return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:]))
+    if isinstance(part, Code):  # its fence is longer than any in it
+        fence = "`" * max(3, 1 + max((len(found) for found in re.findall(r"`+", part.text)), default=0))
+        lines = "\n".join(visible(line) for line in part.text.strip("\n").split("\n"))
+        return (f"{text(part.title)}\n\n" if part.title else "") + f"{fence}\n{lines}\n{fence}"
     return ""
 
 
 def text(words: object) -> str:
-    """`words` as Markdown that shows exactly them, on one line."""
+    """Return `words` as Markdown that shows exactly them, on one line."""
     return _MARKS.sub(r"\\\1", visible(words)).replace("\n", " ")
-
-
-def _fenced(words: str) -> str:
-    """A block of code without control characters; its fence is longer than any in it."""
-    longest = max((len(found) for found in re.findall(r"`+", words)), default=0)
-    fence = "`" * max(3, longest + 1)
-    lines = "\n".join(visible(line) for line in words.strip("\n").split("\n"))
-    return f"{fence}\n{lines}\n{fence}"

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from workbench.app import export, falls, openings, regions, theme
-from workbench.app.experiments import choose_experiment, differences, runs
+from workbench.app import export
+from workbench.app.collapse_data import alarm_leads, first_alarms
+from workbench.app.curve_data import CLOCKS, Chosen, Window, drawn, extent, onsets, origins, panel
+from workbench.app.experiments import Arms, choose_arms, listed, settings_of
+from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
 from workbench.app.links import run_links
 from workbench.app.page import look, note, screen, table
-from workbench.app.panels import Chosen, drawn, onsets, panel
-from workbench.app.precursors import precursors
-from workbench.app.series import AXES, CLOCKS, Window, origins
-from workbench.app.store import Diagnostics, dictionary
+from workbench.app.store import dictionary
 from workbench.app.text import html_text
 from workbench.app.url import choose, choose_many, choose_range, zoom
 
@@ -24,86 +25,122 @@ if TYPE_CHECKING:
     from workbench.app.store import Store
 
 _FIRST = ("step.success", "step.grad_norm_max", "step.ess_frac_min", "step.entropy")
-_PANELS = 12
+_MOST = 12  # panels
 _SMOOTHING = {"1": "off", "2": "2 steps", "5": "5 steps", "10": "10 steps", "20": "20 steps", "50": "50 steps"}
 _AXIS = {"step": "step", "updates": "updates", "tokens": "tokens", "onset": "before collapse"}
 
 
 @screen
 def compare(store: Store) -> None:
-    """Why did this arm die and that one not: the signals of both, aligned."""
-    left, right = st.columns([1, 3])
-    with left:
-        experiment = choose_experiment(store, collapsed=True)
-    each = runs(store, experiment)
-    with right:
-        regions.point_to(store, experiment)
-        names = choose_many("arm", "Arms", list(each["arm"].unique()), openings.arms(each))
+    """Show why one arm collapsed and another did not: the signals of both, aligned."""
+    arms = choose_arms(store)
     known = dictionary(store)
-    picked = each[each["arm"].isin(names)].sort_values("arm", key=lambda a: a.map(names.index), kind="stable")
-    alarms = precursors(falls.first_alarms(store, picked)[0], known)
-    first = openings.metrics(alarms, known.charted, _FIRST)
-    metrics = choose_many("metric", "Diagnostics", known.charted, first, words=known.label, most=_PANELS)
-    if not names or not metrics:
+    alarms = alarm_leads(first_alarms(store, arms.runs)[0], known)
+    first = default_metrics(alarms, known.charted, _FIRST)
+    metrics = choose_many("metric", "Diagnostics", known.charted, first, words=known.label, most=_MOST)
+    if not arms.names or not metrics:
         note("Choose at least one arm and one diagnostic.")
         return
-    chosen, mode, scale = _how(store, picked, names, known)
-    st.html(f'<p class="sorl-answer">{html_text(openings.seen(picked, alarms))}</p>')
-    panels = [panel(store, chosen, known, metric, bands=mode == "band") for metric in metrics]
-    palette = look()
-    pairs = list(each[["arm", "algorithm"]].drop_duplicates().itertuples(index=False, name=None))
-    styles = theme.styles(pairs, palette, drawn=names)
+    with st.container(horizontal=True, gap="large", vertical_alignment="top"):
+        axes = [a for a in AXES if a not in CLOCKS or f"step.{CLOCKS[a]}" in known.charted]
+        axis = choose("x", "Align on", axes, "step", kind="row", words=lambda a: _AXIS[a])
+        bands = choose("seeds", "Seeds", ["band", "single"], "band", kind="row") == "band"
+        scale = choose("scale", "Scale", ["auto", "linear", "log"], "auto", kind="row")
+        smooth = choose("smooth", "Smoothing", list(_SMOOTHING), "1", words=lambda s: _SMOOTHING[s], width=130)
+    starts = origins(arms.runs, axis)
+    ends = choose_range("range", "Steps", *extent(store, arms.runs, starts))
+    lines = len(arms.names) if bands else len(arms.runs)
+    chosen = Chosen(arms.runs, axis, starts, Window.over(*ends, lines, int(smooth)))
+    st.html(f'<p class="sorl-answer">{html_text(seen(arms.runs, alarms))}</p>')
+    panels = [panel(store, chosen, known, metric, bands=bands) for metric in metrics]
     wide, narrow = st.columns([4, 1], gap="medium")
     with wide:
-        figure = curves(
-            panels, {arm: styles[arm] for arm in names}, palette, AXES[chosen.axis], onsets=onsets(chosen), scale=scale
-        )
-        words = f"{', '.join(p.name for p in panels)} of {', '.join(names)} over {AXES[chosen.axis]}."
-        if chosen.axis in CLOCKS:  # a range is in steps
+        figure = curves(panels, arms.styles, look(), AXES[axis], onsets=onsets(chosen), scale=scale)
+        words = f"{', '.join(p.name for p in panels)} of {', '.join(arms.names)} over {AXES[axis]}."
+        if axis in CLOCKS:  # a range is in steps
             export.figure(figure, "curves", lambda: drawn(panels), describe=words)
         else:
             zoom("range", export.zoomable(figure, "curves", lambda: drawn(panels), describe=words))
-        note(" ".join(chosen.notes(bands=mode == "band")))
-        run_links(chosen.runs, experiment)
+        note(" ".join(_notes(chosen, bands)))
+        run_links(arms.runs, arms.experiment)
     with narrow:
-        _settings(each, names)
+        _differences(arms)
 
 
-def _how(store: Store, picked: pd.DataFrame, names: list[str], known: Diagnostics) -> tuple[Chosen, str, str]:
-    """The axis, the seeds, the scale, the smoothing and the range; and the runs with their window."""
-    axes = [a for a in AXES if a not in CLOCKS or f"step.{CLOCKS[a]}" in known.charted]
-    with st.container(horizontal=True, gap="large", vertical_alignment="top"):
-        axis = choose("x", "Align on", axes, "step", kind="row", words=lambda a: _AXIS[a])
-        mode = choose("seeds", "Seeds", ["band", "single"], "band", kind="row")
-        scale = choose("scale", "Scale", ["auto", "linear", "log"], "auto", kind="row")
-        smooth = choose("smooth", "Smoothing", list(_SMOOTHING), "1", words=lambda s: _SMOOTHING[s], width=130)
-    starts = origins(picked, axis)
-    extent = store.query("extent", runs=list(picked["run_id"]), origins=starts).fillna(0)
-    low, high = int(extent["first"].iloc[0]), int(extent["last"].iloc[0])
-    first, last = choose_range("range", "Steps", low, high)
-    lines = len(names) if mode == "band" else len(picked)
-    return Chosen(picked, axis, starts, Window.over(first, last, lines, int(smooth))), mode, scale
+def default_metrics(alarms: pd.DataFrame, charted: Sequence[str], usual: Sequence[str], most: int = 4) -> list[str]:
+    """Return success, the diagnostics whose alarm came before most collapses, and what fits of the `usual` ones."""
+    warned = alarms[alarms["before"] > 0].sort_values(["before", "first"], ascending=False) if len(alarms) else alarms
+    first = [f"step.{name}" for name in warned["alarm"]] if len(warned) else []
+    wanted = dict.fromkeys([usual[0], *first[: most - 1], *usual])
+    return [metric for metric in wanted if metric in charted][:most]
 
 
-def _settings(each: pd.DataFrame, names: list[str]) -> None:
-    """In what the chosen arms differ, setting by setting."""
-    configs = {arm: each.loc[each["arm"] == arm, "config"].iloc[0] for arm in names}
-    rows = differences(configs)
+def seen(runs: pd.DataFrame, alarms: pd.DataFrame) -> str:
+    """Say which of the chosen runs collapsed, and which alarm came first."""
+    fell, down = runs[runs["collapse_step"].notna()], runs[runs["outcome"] == "falling"]
+    counts = runs.groupby("arm", sort=False).size()
+    ended = [f"{arm} in {len(mine)} of {counts[arm]}" for arm, mine in down.groupby("arm", sort=False)]
+    falling = f" Falling at the end, too late for the collapse rule: {listed(ended)}." if ended else ""
+    if fell.empty:
+        return f"None of these runs collapsed.{falling}"
+    parts = []
+    for arm, mine in fell.groupby("arm", sort=False):
+        low, high = int(mine["collapse_step"].min()), int(mine["collapse_step"].max())
+        onset = f"onset at step {low:,}" + (f" to {high:,}" if high > low else "")
+        parts.append(f"{arm} in {len(mine)} of {counts[arm]} ({onset})")
+    said = f"Collapsed: {listed(parts)}.{falling}"
+    others = [arm for arm in counts.index if arm not in {*fell["arm"], *down["arm"]}]
+    said += f" Did not: {listed(others)}." if others else ""
+    warned = alarms[alarms["before"] > 0] if len(alarms) else alarms
+    if warned.empty:
+        return f"{said} No alarm went off before an onset."
+    best = warned.sort_values(["first", "before", "lead_median"], ascending=False).iloc[0]
+    if best["steady"] and best["false_alarms"] == best["steady"]:
+        every = f"went off in all {best['steady']} runs that did not collapse"
+        return f"{said} No alarm told them apart: {best['alarm']} was first, and {every}."
+    healthy = f", and in {best['false_alarms']} of {best['steady']} that did not collapse" if best["steady"] else ""
+    lead = f"{best['lead_median']:.3g} step{'' if best['lead_median'] == 1 else 's'} before the onset"
+    return f"{said} First alarm: {best['alarm']}, {lead} in {best['before']} of {best['collapsed']}{healthy}."
+
+
+def _notes(chosen: Chosen, bands: bool) -> list[str]:
+    if bands:
+        lines = ["Line: interquartile mean over seeds. Darker band: its 95 % bootstrap interval over seeds; paler "
+                 "band: lowest and highest value of any seed."]  # fmt: skip
+    else:
+        lines = ["Each line is one run; pale: lowest and highest value where several steps share a point."]
+    lines.append("▼ onset of a collapse, △ an alarm, dotted line its threshold, ✕ NaN or Inf.")
+    if chosen.axis not in CLOCKS:
+        lines.append("Drag over a part of the curves to zoom.")
+    if chosen.window.width > 1:
+        lines.append(f"A point is the mean of {chosen.window.width} steps.")
+    onset = chosen.runs["collapse_step"].astype(float)
+    healthy = int(onset.isna().sum())
+    if chosen.axis == "onset" and healthy == len(onset):
+        lines.append("None of these runs collapsed, so x is the training step.")
+    elif chosen.axis == "onset" and healthy:
+        lines.append(f"{healthy} of {len(onset)} runs did not collapse: they are aligned at step "
+                     f"{round(onset.median())}, the median onset of the others.")  # fmt: skip
+    return lines
+
+
+def _differences(arms: Arms) -> None:
+    """Show in what the chosen arms differ, setting by setting."""
+    settings = [settings_of(arms.every.loc[arms.every["arm"] == arm, "config"].iloc[0]) for arm in arms.names]
+    keys = dict.fromkeys(key for one in settings for key in one)
+    rows = {key: [one.get(key, "") for one in settings] for key in keys}
+    rows = {key: values for key, values in rows.items() if key != "seed" and len(set(values)) > 1}
     st.html("<b>What differs</b>")
-    if len(names) == 1:
+    if len(arms.names) == 1:
         note("Choose a second arm to see in which settings they differ.")
     elif not rows:
         note("The recorded settings of these arms are equal.")
-    for key, values in rows:
-        groups: dict[str, list[str]] = {}
-        for arm, value in zip(names, values, strict=True):
-            groups.setdefault(value, []).append(arm)
+    for key, values in rows.items():
+        groups = {value: [a for a, v in zip(arms.names, values, strict=True) if v == value] for value in values}
         most = max(groups, key=lambda value: len(groups[value]))
-        others = len(groups[most]) > 1 and len(groups) > 1
-        table(
-            (key,),
-            [
-                (value or "not set", "the others" if others and value == most else ", ".join(arms))
-                for value, arms in sorted(groups.items(), key=lambda item: item[0] == most)
-            ],
-        )
+        others = len(groups[most]) > 1
+        cells = [
+            (value or "not set", "the others" if others and value == most else ", ".join(mine))
+            for value, mine in sorted(groups.items(), key=lambda item: item[0] == most)
+        ]
+        table((key,), cells)

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from workbench.app import export, theme
 from workbench.app.experiments import choose_experiment, runs
-from workbench.app.figures.episode import peaks, ranking
+from workbench.app.figures.run import peaks, ranking
 from workbench.app.links import address, anchor, episode_address, link_line, run_links
 from workbench.app.page import curves_only, look, note, screen
 from workbench.app.store import Diagnostics, dictionary
@@ -71,22 +71,25 @@ def episode(store: Store) -> None:
         return
     mine = next(row for row in rows if row["trajectory"] == chosen)
     with bars:
-        first = rows[:_BARS] if mine in rows[:_BARS] else [*rows[: _BARS - 1], mine]
-        drawn = ranking(first, 1 / len(rows), palette, step, chosen)
+        drawn = ranking(shown(rows, mine, _BARS), 1 / len(rows), palette, step, chosen)
         words = f"The trajectories of step {step}, ranked by {by}; {chosen} is chosen."
         clicked = export.figure(drawn, "ranking", lambda: _frame(rows), select=True, describe=words)
         if clicked and int(clicked[0]["customdata"]) != chosen:
             follow("trajectory", [str(clicked[0]["customdata"])])
     answer, gold = tag("b", word(mine["answer"])), tag("b", word(mine["gold"]))
-    st.html(tag("p", word(mine["question"]), css="sorl-question"))
     said = (f"Trajectory {chosen}: answered ", answer, ", expected ", gold, f"; ended by {word(mine['ended'])}.")
-    st.html(tag("p", *said, css="sorl-answer"))
+    st.html(tag("p", word(mine["question"]), css="sorl-question") + tag("p", *said, css="sorl-answer"))
     _tokens_and_turns(store, known, experiment, run, step, chosen)
     folder = batches.folder_of(store.runs, experiment, run)
     if folder is not None and step in batches.steps(folder):
         where = address("replay", experiment=experiment, run=run, step=str(step), trajectory=str(chosen))
         link_line([anchor("Replay this batch with other algorithms", where)])
     run_links(all_runs[all_runs["run_id"] == run], experiment)
+
+
+def shown(rows: Sequence[Row], chosen: Row, most: int) -> list[Row]:
+    """Return the first `most` rows; the chosen one takes the last place where it is not among them."""
+    return list(rows[:most]) if chosen in rows[:most] else [*rows[: most - 1], chosen]
 
 
 def _frame(rows: Sequence[Row]) -> Any:

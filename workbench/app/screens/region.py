@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import streamlit as st
 
-from workbench.analysis.region import FALLS, readable_columns, readable_series
+from workbench.analysis import region as analysis
 from workbench.analysis.runs import KEPT, NOT_DEAD
-from workbench.app import regions
-from workbench.app.experiments import question
+from workbench.app import export
+from workbench.app.experiments import is_region, question, show_table
 from workbench.app.figures.region import MEASURES
+from workbench.app.figures.region import region as figure
 from workbench.app.links import address, anchor, link_line
-from workbench.app.page import Empty, note, screen, table
+from workbench.app.page import Empty, look, note, screen
 from workbench.app.text import html_text
+from workbench.app.theme import styles
 from workbench.app.url import choose
 from workbench.spec import InputError
 
@@ -23,13 +25,22 @@ if TYPE_CHECKING:
     from workbench.app.store import Store
 
 
+class Region(NamedTuple):
+    """The runs of a region and its tables: a row an arm, an arm and condition, an arm and searched point."""
+
+    found: analysis.Landscape
+    series: pd.DataFrame
+    columns: pd.DataFrame
+    points: pd.DataFrame
+
+
 @screen
 def region(store: Store) -> None:
-    """The boundary of collapse of each arm, side by side on one scale."""
+    """Show the boundary of collapse of each arm, side by side on one scale."""
     recorded = store.query("experiments")["experiment"]
     if recorded.empty:
         raise Empty("no run is recorded here yet: `sorl run experiments/region_sgd.toml`")
-    known = [name for name in recorded if regions.is_region(store, name)]
+    known = [name for name in recorded if is_region(store, name)]
     if not known:
         raise InputError("no experiment of kind region is recorded here: `sorl run experiments/region_sgd.toml`")
     left, middle, right = st.columns([2, 2, 3])
@@ -39,20 +50,50 @@ def region(store: Store) -> None:
         survival = choose("survival", "Survives", [NOT_DEAD, KEPT], kind="row")
     with right:
         measure = choose("measure", "Coloured by", list(MEASURES), kind="row", words=lambda name: MEASURES[name])
-    shown = regions.region_of(store, experiment, survival)
+    shown = region_of(store, experiment, survival)
     st.html(f'<p class="sorl-question">{html_text(question(store, experiment))}</p>')
-    regions.say_answer(shown)
-    regions.draw(shown, experiment, measure)
-    settings = shown.found.settings
+    say_answer(shown)
+    draw(shown, experiment, measure)
     note("Stable area of each arm, with what was run to know it.")
-    _table(readable_series(shown.series))
+    show_table(analysis.readable_series(shown.series))
     by = f", by {shown.found.across}" if shown.found.across else ""
-    note(f"Boundary: the {settings.along} at which half of the runs {FALLS[survival]}{by}.")
-    _table(readable_columns(shown.columns))
+    does = analysis.FALLS[survival]
+    note(f"Boundary: the {shown.found.settings.along} at which half of the runs {does}{by}.")
+    show_table(analysis.readable_columns(shown.columns))
     every = anchor("Every run as a cell", address("overview", experiment=experiment, show="runs"))
     curves = anchor("curves of single points", address("compare", experiment=experiment))
     link_line([every], [curves])
 
 
-def _table(words: pd.DataFrame) -> None:
-    table(list(words.columns), words.astype(str).to_numpy().tolist(), figures=True)
+def region_of(store: Store, experiment: str, survival: str = NOT_DEAD) -> Region:
+    """Return the region of an experiment by a reading of survival; InputError where no run can be judged yet."""
+
+    def made(found: analysis.Landscape) -> Region:
+        return Region(found, analysis.by_series(found), analysis.by_column(found), analysis.by_point(found))
+
+    return store.computed(
+        ("region", experiment, survival), lambda reader: made(analysis.landscape(reader, experiment).read_as(survival))
+    )
+
+
+def say_answer(shown: Region) -> None:
+    """Say the areas in a sentence, and below it what they rest on."""
+    first, *others = analysis.answer(shown.found, shown.series, shown.columns)
+    st.html(f'<p class="sorl-answer">{html_text(first)}</p>')
+    if others:
+        note(" ".join(others))
+
+
+def draw(shown: Region, experiment: str, measure: str) -> None:
+    """Draw a figure a slice: every arm by the searched setting and the condition, coloured by `measure`."""
+    series, settings, across = shown.series, shown.found.settings, shown.found.across or ""
+    looks = styles(list(dict(zip(series["series"], series["algorithm"], strict=True)).items()), look())
+    for place, piece in enumerate(dict.fromkeys(series["slice"])):
+        mine, edges = (part[part["slice"] == piece] for part in (shown.points, shown.columns))
+        if piece:
+            st.html(f"<b>{html_text(piece)}</b>")
+        export.figure(
+            figure(mine, edges, settings.lattice, looks, look(), settings.along, across, measure), f"region-{place}",
+            mine, describe=f"For each arm of {experiment}: {MEASURES[measure]} by {settings.along} and {across}, with "
+            "the boundary at which half of the runs collapse.",
+        )  # fmt: skip

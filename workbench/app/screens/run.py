@@ -12,13 +12,13 @@ import streamlit as st
 from markupsafe import Markup
 
 from workbench.app import export, theme
+from workbench.app.curve_data import Chosen, Window, drawn, extent, onsets, panel
 from workbench.app.experiments import choose_experiment, runs, settings_of, words_of
+from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
 from workbench.app.figures.run import career, shares, spending
 from workbench.app.links import address, anchor, episode_address, link_line, open_screen
 from workbench.app.page import heading, look, note, say, screen
-from workbench.app.panels import Chosen, curve, drawn, onsets, panel
-from workbench.app.series import AXES, Window, placed
 from workbench.app.store import Diagnostics, dictionary
 from workbench.app.text import duration, number, percent, size, table_html, tag, word
 from workbench.app.trajectories import culprit, first_run, ranked, run_words, signals, watched
@@ -65,12 +65,14 @@ def run(store: Store) -> None:
     _links(now, experiment, each)
     _facts([*facts(now), *versions(now)])
     heading("What stands out")
-    for finding in findings(store, known, now):
-        link = () if finding.step is None else (" ", _to_episode(experiment, name, finding.step, finding.trajectory))
-        st.html(tag("p", finding.text, *link, css=f"sorl-finding sorl-{finding.severity}"))
-    extent = store.query("extent", runs=[name], origins=[0]).fillna(0)
-    first, last = choose_range("range", "Steps", int(extent["first"].iloc[0]), int(extent["last"].iloc[0]))
-    chosen = Chosen(each[each["run_id"] == name], "step", [0], Window.over(first, last, 1))
+    found = []
+    for one in findings(store, known, now):
+        link = () if one.step is None else (" ", _to_episode(experiment, name, one.step, one.trajectory))
+        found.append(tag("p", one.text, *link, css=f"sorl-finding sorl-{one.severity}"))
+    st.html(Markup("").join(found))
+    mine = each[each["run_id"] == name]
+    first, last = choose_range("range", "Steps", *extent(store, mine, [0]))
+    chosen = Chosen(mine, "step", [0], Window.over(first, last, 1))
     _success(store, chosen, known, experiment, styles[now["arm"]].colour)
     panels = [panel(store, chosen, known, metric, bands=False) for metric in CURVES if metric in known.rows]
     missing = [p.name for p in panels if p.data.empty and (p.broken is None or p.broken.empty)]
@@ -130,8 +132,8 @@ def _title(now: Row, colour: str, palette: theme.Palette) -> None:
     said = outcome.replace("_", " ") or word(now["status"])
     pill = tag("span", said, css="sorl-pill", style=f"background:{theme.faded(hue, 0.16)};border-color:{hue}")
     swatch = tag("span", css="sorl-swatch", style=f"background:{colour}")
-    st.html(tag("p", swatch, f"{word(now['arm'])}, seed {word(now['seed'])}", pill, css="sorl-question"))
-    st.html(tag("p", sentence(now), css="sorl-answer"))
+    title = tag("p", swatch, f"{word(now['arm'])}, seed {word(now['seed'])}", pill, css="sorl-question")
+    st.html(title + tag("p", sentence(now), css="sorl-answer"))
     if now["reason"]:
         say(f"{word(now['status'])}: {now['reason']}")
     elif now["status"] not in ("finished", "running", "queued"):
@@ -290,8 +292,7 @@ def _first_alarms(found: pd.DataFrame, onset: int | None) -> Finding:
 def _success(store: Store, chosen: Chosen, known: Diagnostics, experiment: str, hue: str) -> None:
     """Success in training and on held-out questions, with the events of these steps."""
     window, name = chosen.window, chosen.ids[0]
-    found = curve(store, chosen.ids, [0], window, "step", "success")
-    points = placed(found, chosen.runs, window).dropna(subset=["mean"])[["x", "mean", "low", "high"]]
+    points = chosen.points(store, "step", "success").dropna(subset=["mean"])[["x", "mean", "low", "high"]]
     events = store.query("happened", run=name)
     events = events[events["step"].astype(float).between(window.first, window.last)]
     held_out = store.query("evaluation", run=name, first=window.first, last=window.last)

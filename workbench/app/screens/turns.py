@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from workbench.app import export, openings, regions, theme
-from workbench.app.cells import Cell, Turns, cells_over, columns, listed, measure_of, measures
-from workbench.app.experiments import choose_experiment, runs
-from workbench.app.figures.heat import Heat, heat
-from workbench.app.links import linked_table, run_links
+from workbench.app import export
+from workbench.app.curve_data import Window, extent, origins
+from workbench.app.experiments import Arms, choose_arms
+from workbench.app.figures.common import AXES
+from workbench.app.figures.heat import ACROSS, Heat, Measure, colour_scale, heat
+from workbench.app.links import episode_address, linked_table, run_links
 from workbench.app.page import curves_only, look, note, screen
-from workbench.app.series import AXES, Window, origins
 from workbench.app.store import Diagnostics, dictionary
-from workbench.app.text import html_text
-from workbench.app.theme import shading
-from workbench.app.url import choose, choose_many, choose_range, follow, keep, zoom
+from workbench.app.text import html_text, number, word
+from workbench.app.url import choose, choose_range, follow, keep, zoom
 from workbench.spec import InputError
 
 if TYPE_CHECKING:
@@ -26,78 +28,195 @@ if TYPE_CHECKING:
     from workbench.app.store import Store
 
 _AXIS = {"step": "step", "onset": "before collapse"}
+# What a reader of a collapse asks for first; the other columns of the roll-up follow.
+_FIRST = (
+    "ratio_geo", "ratio_arith", "ratio_prod", "clip_frac", "approx_kl", "entropy", "advantage", "value_error",
+    "gradient_share", "ratio_mass_frac",
+)  # fmt: skip
+_LISTED = ("log_ratio_sum", "clip_frac", "advantage", "ratio_mass_frac", "gradient_share")  # of a trajectory
+_CELLS = 360  # of all maps in a row: narrower ones could not be told apart
+_WHOLE = re.compile(r"-?[0-9]{1,9}")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell by what it means: an arm, the step (on the axis) at which it begins, and a turn index."""
+
+    arm: str
+    first: int
+    turn: int
+
+    @classmethod
+    def read(cls, given: Sequence[str], arms: Sequence[str]) -> Cell | None:
+        """Return the cell that an address names; None where it names none of these arms."""
+        if len(given) != 3 or given[0] not in arms or not all(_WHOLE.fullmatch(value) for value in given[1:]):
+            return None
+        return cls(given[0], int(given[1]), int(given[2]))
+
+    @property
+    def written(self) -> list[str]:
+        """The cell as `read` takes it."""
+        return [self.arm, str(self.first), str(self.turn)]
+
+
+@dataclass(frozen=True)
+class Turns:
+    """The chosen runs in the order of their arms, the step that x counts from in each, the steps and the column."""
+
+    runs: pd.DataFrame
+    origins: list[int]
+    window: Window
+    measure: Measure
+
+    @property
+    def is_ratio(self) -> bool:
+        """True for importance ratios: their logarithm is averaged and coloured."""
+        return self.measure.unit == "ratio"
+
+    def heats(self, store: Store, names: Sequence[str], *, extreme: bool) -> list[Heat]:
+        """Return a heat map an arm; with `extreme` a cell is coloured by its value farthest from what is neutral."""
+        cells = store.query(
+            "heat", runs=list(self.runs["run_id"]), origins=self.origins,
+            arms=[names.index(arm) for arm in self.runs["arm"]], first=self.window.first, last=self.window.last,
+            width=self.window.width, column=self.measure.name, log=self.is_ratio,
+        )  # fmt: skip
+        low, high, value = cells["low"], cells["high"], cells["mean"]
+        if extreme:
+            value = high.where(high * low >= 1 if self.is_ratio else high.abs() >= low.abs(), low)
+        cells = cells.assign(value=value, first_step=self.window.first + cells["bucket"] * self.window.width)
+        onsets = self.runs["collapse_step"].astype(float) - self.origins
+        onsets = onsets[onsets.between(self.window.first, self.window.last)]
+        return [
+            Heat(arm, cells[cells["arm"] == i], onsets[self.runs["arm"] == arm].tolist()) for i, arm in enumerate(names)
+        ]
+
+    def bucket(self, cell: Cell | None) -> int | None:
+        """Return the bucket that holds the cell; None where it is not drawn."""
+        if cell is None or not self.window.first <= cell.first <= self.window.last:
+            return None
+        return (cell.first - self.window.first) // self.window.width
+
+    def cell(self, arm: str, bucket: int, turn: int) -> Cell:
+        """Return the cell of a bucket."""
+        return Cell(arm, self.window.first + bucket * self.window.width, turn)
+
+    def last(self, cell: Cell) -> int:
+        """Return the last step of a cell."""
+        return min(cell.first + self.window.width - 1, self.window.last)
+
+    def trajectories(self, store: Store, cell: Cell, column: str) -> list[dict[str, Any]]:
+        """Return the trajectories behind a cell, most extreme first by `column` of `turn`."""
+        mine = (self.runs["arm"] == cell.arm).to_numpy()
+        return store.records(
+            "cell", runs=list(self.runs.loc[mine, "run_id"]),
+            origins=[o for o, chosen in zip(self.origins, mine, strict=True) if chosen],
+            first=cell.first, last=self.last(cell), turn=cell.turn, column=column,
+            log=self.is_ratio and column == self.measure.name,
+        )  # fmt: skip
 
 
 @screen
 def turns(store: Store) -> None:
-    """In which turn, and when, do the signals leave their usual range?"""
-    left, right = st.columns([1, 3])
-    with left:
-        experiment = choose_experiment(store, collapsed=True)
-    each = runs(store, experiment)
-    with right:
-        regions.point_to(store, experiment)
-        names = choose_many("arm", "Arms", list(each["arm"].unique()), openings.arms(each))
+    """Show in which turn, and when, the signals leave their usual range."""
+    arms = choose_arms(store)
     known = dictionary(store)
-    view, axis, extreme = _how(store, each, names, known)
-    if view.runs.empty:
+    found = measures(known)
+    if not found:
+        raise InputError("table turn_step has no measured column here: these runs recorded no turns")
+    with st.container(horizontal=True, gap="large", vertical_alignment="top"):
+        name = choose("measure", "Diagnostic", found, width=210)
+        axis = choose("x", "Align on", list(_AXIS), kind="row", words=lambda a: _AXIS[a])
+        seed = choose("seed", "Seed", ["all", *(str(seed) for seed in sorted(arms.every["seed"].unique()))], width=110)
+        extreme = choose("cells", "Cell shows", ["mean", "extreme"], kind="row") == "extreme"
+    runs = arms.runs[(seed == "all") | (arms.runs["seed"].astype(str) == seed)]
+    if runs.empty:
         note("Choose at least one arm that has this seed.")
         return
-    maps = view.heats(store, names, extreme=extreme)
-    if _values(maps).empty:
-        curves_only(f"None of these runs has recorded {view.measure.name} by turn.")
+    starts = origins(runs, axis)
+    window = cells_over(*choose_range("range", "Steps", *extent(store, runs, starts)), len(arms.names))
+    view = Turns(runs, starts, window, measure_of(known, name))
+    maps = view.heats(store, arms.names, extreme=extreme)
+    values = _values(maps)
+    if values.empty:
+        curves_only(f"None of these runs has recorded {name} by turn.")
         return
-    st.html(f'<p class="sorl-answer">{html_text(openings.farthest(view, maps))}</p>')
-    palette = look()
-    pairs = list(each[["arm", "algorithm"]].drop_duplicates().itertuples(index=False, name=None))
-    cell = keep("cell", (experiment, axis), lambda given: Cell.read(given, names), lambda c: c.written if c else [])
+    st.html(f'<p class="sorl-answer">{html_text(farthest(view, maps))}</p>')
+    under = (arms.experiment, axis)
+    cell = keep("cell", under, lambda given: Cell.read(given, arms.names), lambda c: c.written if c else [])
     bucket = view.bucket(cell)
     shown = None if cell is None or bucket is None else view.cell(cell.arm, bucket, cell.turn)
+    framed = None if shown is None or bucket is None else (arms.names.index(shown.arm), bucket, shown.turn)
+    colours = colour_scale(view.measure.unit, values["value"].dropna())
+    figure = heat(maps, view.measure, colours, arms.styles, look(), window, AXES[axis], chosen=framed)
     clicked, dragged = export.zoomable_cells(
-        heat(maps, view.measure, shading(view.measure.unit, _values(maps)["value"].dropna()),
-             theme.styles(pairs, palette), palette, view.window, AXES[axis],
-             chosen=None if cell is None or bucket is None else (names.index(cell.arm), bucket, cell.turn)),
-        "turns", lambda: _values(maps).drop(columns=["value", "bucket"]),
-        describe=f"{view.measure.name} by turn index and {AXES[axis]} for {', '.join(names)}.",
+        figure, "turns", lambda: values.drop(columns=["value", "bucket"]),
+        describe=f"{name} by turn index and {AXES[axis]} for {', '.join(arms.names)}.",
     )  # fmt: skip
     zoom("range", dragged)
     if clicked:
         place, *where = (int(v) for v in clicked[0]["customdata"][:3])
-        if (other := view.cell(names[place], *where)) != shown:
+        if (other := view.cell(arms.names[place], *where)) != shown:
             follow("cell", other.written)
-    note(f"A cell is the {'most extreme' if extreme else 'mean'} value over the runs and steps in it. "
-         "▼ onset of a collapse · hatched: not measured · – no such turn · ✕ NaN or Inf")  # fmt: skip
+    value = "the most extreme value" if extreme else "the mean"
+    note(f"Each cell: {value} over seeds and steps. ▼ onset of a collapse · hatched: not measured · – no such turn · "
+         "✕ NaN or Inf")  # fmt: skip
     if shown is None:
-        note("Click a cell to list its trajectories; drag over steps to see only them.")
+        note("Click a cell to list its trajectories; drag over steps to zoom.")
     else:
-        _listing(store, view, known, experiment, shown)
-    run_links(view.runs, experiment)
+        _list(store, view, known, arms, shown)
+    run_links(runs, arms.experiment)
 
 
-def _how(store: Store, each: pd.DataFrame, names: list[str], known: Diagnostics) -> tuple[Turns, str, bool]:
-    """The runs, the column and the range; the axis; and whether a cell shows its extreme."""
-    found = measures(known)
-    if not found:
-        raise InputError("table turn_step has no measured column here: these runs recorded no turns")
-    seeds = [str(seed) for seed in sorted(each["seed"].unique())]
-    with st.container(horizontal=True, gap="large", vertical_alignment="top"):
-        name = choose("measure", "Diagnostic", found, width=210)
-        axis = choose("x", "Align on", list(_AXIS), kind="row", words=lambda a: _AXIS[a])
-        seed = choose("seed", "Seed", ["all", *seeds], width=110)
-        shown = choose("cells", "Cell shows", ["mean", "extreme"], kind="row")
-    picked = each[each["arm"].isin(names) & ((seed == "all") | (each["seed"].astype(str) == seed))]
-    picked = picked.sort_values("arm", key=lambda a: a.map(names.index), kind="stable")
-    if picked.empty:
-        return Turns(picked, [], Window(0, 0, 1), measure_of(known, name)), axis, False
-    starts = origins(picked, axis)
-    extent = store.query("extent", runs=list(picked["run_id"]), origins=starts).fillna(0)
-    first, last = choose_range("range", "Steps", int(extent["first"].iloc[0]), int(extent["last"].iloc[0]))
-    window = cells_over(first, last, len(names), len(picked))
-    return Turns(picked, starts, window, measure_of(known, name)), axis, shown == "extreme"
+def measures(known: Diagnostics) -> list[str]:
+    """Return the measured columns of a turn index, the telling ones first."""
+    found = [row["name"] for m, row in known.rows.items() if row["table_name"] == "turn_step" and m in known.charted]
+    return sorted(found, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
 
 
-def _listing(store: Store, view: Turns, known: Diagnostics, experiment: str, cell: Cell) -> None:
-    """The trajectories of the chosen cell, the most extreme first, each a link to its episode."""
+def measure_of(known: Diagnostics, name: str) -> Measure:
+    """Return what the dictionary says of a column of the roll-up."""
+    row = known.rows[f"turn_step.{name}"]
+    return Measure(name, row["unit"] or "", str(row["formula"] or row["description"] or ""))
+
+
+def cells_over(first: int, last: int, arms: int) -> Window:
+    """Return the steps of a cell, for the maps of so many arms in a row."""
+    return Window.made(first, last, _CELLS // max(1, min(arms, ACROSS)))
+
+
+def farthest(view: Turns, maps: Sequence[Heat]) -> str:
+    """Say which cell is farthest from 1 (a ratio) or 0, before the collapse where an arm has one, and elsewhere."""
+    collapsed = [part for part in maps if part.onsets]
+    healthy = [part for part in maps if not part.onsets]
+    said = []
+    for group, words in ((collapsed, "before a collapse: "), (healthy, "without one: " if collapsed else "")):
+        cells = _values(group, before_onset=True).dropna(subset=["value"])
+        cells = cells[cells["value"].map(math.isfinite) & ((cells["value"] > 0) | (not view.is_ratio))]
+        if cells.empty:
+            continue
+        away = cells["value"].map(math.log).abs() if view.is_ratio else cells["value"].abs()
+        row = cells.iloc[int(away.to_numpy().argmax())]
+        ahead = row["onset"] - row["first_step"]
+        when = f"step {row['first_step']:,}" + ("" if math.isnan(ahead) else f", {round(ahead):,} before the onset")
+        said.append(f"{words}{number(row['value'])} in {row['arm']}, turn {row['turn_index']}, {when}")
+    return f"{view.measure.name} farthest from {int(view.is_ratio)} {'; '.join(said)}." if said else ""
+
+
+def _values(maps: Iterable[Heat], *, before_onset: bool = False) -> pd.DataFrame:
+    """Return the cells of all maps with their arm and its first onset, only those before it where asked for."""
+    import pandas as pd
+
+    parts = [part.cells.assign(arm=part.arm, onset=min(part.onsets, default=math.nan)) for part in maps]
+    if not parts:
+        return pd.DataFrame(columns=["value"])
+    found = pd.concat(parts, ignore_index=True)
+    if before_onset:
+        return found[found["onset"].isna() | (found["first_step"] < found["onset"])]
+    return found.drop(columns="onset")
+
+
+def _list(store: Store, view: Turns, known: Diagnostics, arms: Arms, cell: Cell) -> None:
+    """List the trajectories of the chosen cell, the most extreme first, each a link to its episode."""
     name = view.measure.name if f"turn.{view.measure.name}" in known.rows else "log_ratio_sum"
     found = view.trajectories(store, cell, name)
     last = view.last(cell)
@@ -107,11 +226,32 @@ def _listing(store: Store, view: Turns, known: Diagnostics, experiment: str, cel
         note(f"{place}: no trajectory of these runs is recorded there.")
         return
     few = f"the {len(found)} farthest in {name}" if found[0]["total"] > len(found) else f"ordered by {name}"
-    note(f"{place}: {found[0]['total']} trajectories, {few}; figures of the last epoch. A number opens its episode.")
-    linked_table(columns(name, known), listed(found, experiment, name, known))
+    note(f"{place}: {found[0]['total']} trajectories, {few}; values after the last epoch; click a number.")
+    linked_table(columns(name, known), listed(found, arms.experiment, name, known))
 
 
-def _values(maps: Sequence[Heat]) -> pd.DataFrame:
-    import pandas as pd
+def columns(measured: str, known: Diagnostics) -> list[tuple[str, str]]:
+    """Return the columns that `listed` fills, each with its definition; `measured` is the column of `turn`."""
+    names = dict.fromkeys((measured, *_LISTED))
+    rows = {name: known.rows.get(f"turn.{name}") for name in names}
+    return [
+        ("trajectory", "opens the episode"), ("tokens", "whether its tokens were kept"), ("seed", ""), ("step", ""),
+        ("action", "what the agent did in the turn"),
+        *[(name, f"{row['formula']} ({row['unit'] or 'no unit'})" if row else "") for name, row in rows.items()],
+        ("solved", "the trajectory's answer is exactly right"), ("question", ""),
+    ]  # fmt: skip
 
-    return pd.concat([part.cells.assign(arm=part.arm) for part in maps])
+
+def listed(
+    found: Sequence[dict[str, Any]], experiment: str, measured: str, known: Diagnostics
+) -> list[tuple[str, list[str]]]:
+    """Return address of the episode and cells (as `columns` names them) of each trajectory of a cell."""
+    rows = []
+    for row in found:
+        place = {key: str(row[key]) for key in ("step", "trajectory")}
+        link = episode_address(experiment=experiment, run=row["run_id"], **place)
+        kept = "kept" if row["kept"] else "–"
+        cells = [place["trajectory"], kept, str(row["seed"]), place["step"], word(row["status"]), number(row["value"])]
+        cells += [number(row[name]) for name in _LISTED if name != measured]
+        rows.append((link, [*cells, word(row["success"]), word(row["question"])]))
+    return rows

@@ -1,0 +1,141 @@
+"""From the database to curves: the chosen runs and steps, the points of a column, and the panels of a figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from workbench.app.figures.curves import Panel
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from workbench.app.store import Diagnostics, Store
+
+CLOCKS = {"updates": "updates", "tokens": "tokens_trained"}  # x-axis -> the column of `step` that adds up to it
+
+_POINTS = 60_000  # of a whole panel: what a browser draws without a pause
+_MOST, _LEAST = 240, 24  # points of one line
+_MEANS = {"minibatch": "per optimizer update: ", "turn_step": "per turn index, all turns together: "}
+
+
+@dataclass(frozen=True)
+class Window:
+    """The steps that are drawn (counted from each run's origin), and how many of them share a bucket."""
+
+    first: int
+    last: int
+    width: int
+
+    @classmethod
+    def over(cls, first: int, last: int, lines: int, least: int = 1) -> Window:
+        """Choose the buckets of `lines` curves: fewer to each where there are many."""
+        return cls.made(first, last, min(_MOST, max(_LEAST, _POINTS // max(lines, 1))), least)
+
+    @classmethod
+    def made(cls, first: int, last: int, points: int, least: int = 1) -> Window:
+        """Choose at most `points` buckets of at least `least` steps."""
+        return cls(first, last, max(least, math.ceil((last - first + 1) / points)))
+
+
+def origins(runs: pd.DataFrame, axis: str) -> list[int]:
+    """Return the step that x counts from, for each of `runs`: 0, or the onset of its collapse.
+
+    A run without a collapse is aligned at the median onset of the others: there its curve shows how a healthy run looks
+    at the same age.
+    """
+    if axis != "onset" or runs["collapse_step"].isna().all():
+        return [0] * len(runs)
+    onsets = runs["collapse_step"].astype(float)
+    return [round(step) for step in onsets.fillna(onsets.median())]
+
+
+def extent(store: Store, runs: pd.DataFrame, starts: Sequence[int]) -> tuple[int, int]:
+    """Return the first and the last recorded step of `runs`, counted from the origin of each."""
+    found = store.query("extent", runs=list(runs["run_id"]), origins=list(starts)).fillna(0)
+    return int(found["first"].iloc[0]), int(found["last"].iloc[0])
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The chosen runs in the order of their arms, the step that x counts from in each, and the steps to draw."""
+
+    runs: pd.DataFrame
+    axis: str
+    origins: list[int]
+    window: Window
+
+    @property
+    def ids(self) -> list[str]:
+        """Run ids, in order; queries answer with positions in this list."""
+        return list(self.runs["run_id"])
+
+    def named(self, found: pd.DataFrame) -> pd.DataFrame:
+        """Return `found` with arm, run_id and seed of each `run`."""
+        return found.assign(**{name: self.runs[name].to_numpy()[found["run"]] for name in ("arm", "run_id", "seed")})
+
+    def inside(self, found: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of `found` whose x lies in the chosen steps."""
+        return found[found["x"].between(self.window.first, self.window.last)]
+
+    def points(self, store: Store, table: str, column: str) -> pd.DataFrame:
+        """Return a row per run and bucket: arm, run_id, seed, x, mean, low, high and non_finite of a column of `table`.
+
+        x is the middle of the bucket in steps, or what the clock of the axis counts at its end.
+        """
+        window = self.window
+        where = {"runs": self.ids, "origins": self.origins, "first": window.first, "width": window.width}
+        found = self.named(store.query("series", **where, last=window.last, column=column, table=table))
+        if self.axis in CLOCKS:
+            clock = store.query("clock", **where, column=CLOCKS[self.axis])
+            return found.merge(clock, on=["run", "bucket"], how="inner")
+        return found.assign(x=window.first + found["bucket"] * window.width + (window.width - 1) / 2)
+
+
+def banded(points: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per arm and bucket: interquartile mean over seeds, its interval, the extremes, and the mean x."""
+    from workbench.analysis.stats import bands
+
+    where = points.groupby(["arm", "bucket"], as_index=False, sort=False)["x"].mean()
+    return bands(points).merge(where, on=["arm", "bucket"], how="left").sort_values(["arm", "x"], ignore_index=True)
+
+
+def panel(store: Store, chosen: Chosen, known: Diagnostics, metric: str, *, bands: bool) -> Panel:
+    """Return one diagnostic of the chosen runs with its thresholds and alarms, as bands over seeds or run by run."""
+    row = known.rows[metric]
+    table, name, value, points = (row[key] for key in ("table_name", "name", "alarm_value", "alarm_baseline_points"))
+    thresholds: list[tuple[str | None, float]] = []
+    alarms = None
+    with store.reader.together():
+        found = chosen.points(store, table, name)
+        if table == "step" and value is not None and points is None:
+            thresholds = [(None, float(value))]
+        elif table == "step" and value is not None:  # of each arm the median over its runs
+            baseline = chosen.named(store.query("baseline", runs=chosen.ids, points=points, column=name))
+            usual = baseline[baseline["baseline"] > 0].groupby("arm", sort=False)["baseline"].median()
+            thresholds = [(str(arm), float(value * base)) for arm, base in usual.items()]
+        if table == "step" and chosen.axis not in CLOCKS:
+            events = store.query("events", runs=chosen.ids, origins=chosen.origins)
+            mine = events[(events["kind"] == "alarm") & (events["diagnostic"] == name)]
+            alarms = chosen.named(chosen.inside(mine))
+    finite = found if found["mean"].notna().all() else found.dropna(subset=["mean"])
+    return Panel(
+        known.label(metric), row["unit"] or "", _MEANS.get(table, "") + str(row["formula"] or row["description"] or ""),
+        banded(finite) if bands else finite, thresholds, alarms, found[found["non_finite"] > 0],
+    )  # fmt: skip
+
+
+def drawn(panels: Sequence[Panel]) -> pd.DataFrame:
+    """Return the points of all panels, a row a point, for the export."""
+    import pandas as pd
+
+    found = [p.data.drop(columns=["run", "bucket"], errors="ignore").assign(diagnostic=p.name) for p in panels]
+    return pd.concat(found)
+
+
+def onsets(chosen: Chosen) -> pd.DataFrame:
+    """Return where the chosen runs collapse (arm, run_id, x), on an axis that counts steps."""
+    rows = chosen.runs[["arm", "run_id"]].assign(x=chosen.runs["collapse_step"] - chosen.origins).dropna()
+    return rows.head(0) if chosen.axis in CLOCKS else chosen.inside(rows)
