@@ -45,7 +45,7 @@ def test_every_screen_waits_for_a_busy_database_with_a_word(
 ) -> None:
     monkeypatch.setattr(store, "_WAIT", 0.05)
     monkeypatch.setattr(store, "_LOCK", 0.05)
-    with writer(tmp_path, 1.0):
+    with writer(tmp_path, 30.0):  # the sync of an earlier test may still hold it
         app = open_screen(name, tmp_path)
         assert not app.exception
         assert "Waiting for the database" in html(app)

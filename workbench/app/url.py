@@ -181,17 +181,17 @@ def _notes(name: str, ignored: Sequence[str]) -> list[str]:
 
 def choose(
     name: str, label: str, options: Sequence[str], default: str | None = None, *, kind: Literal["list", "row"] = "list",
-    words: Words = str, help: str | None = None, width: int | Literal["stretch"] = "stretch",
+    words: Words = str, width: int | Literal["stretch"] = "stretch",
 ) -> str:  # fmt: skip
     """Choose one of `options` (at least one), kept in URL parameter `name`; drawn as a list, or as a row of words."""
     first = default if default is not None and default in options else options[0]
     arrive(name, lambda given: one_of(name, given, options, first), lambda value: value in options)
     chosen: str | None
     if kind == "list":
-        chosen = st.selectbox(label, options, key=name, format_func=lambda o: visible(words(o)), help=help, width=width)
+        chosen = st.selectbox(label, options, key=name, format_func=lambda o: visible(words(o)), width=width)
     else:
         chosen = st.segmented_control(
-            label, options, key=name, format_func=lambda o: markdown_text(words(o)), help=help, required=True
+            label, options, key=name, format_func=lambda o: markdown_text(words(o)), required=True
         )
     value = str(chosen or first)
     leave(name, [value])
@@ -200,7 +200,7 @@ def choose(
 
 def choose_many(
     name: str, label: str, options: Sequence[str], default: Sequence[str], *, words: Words = str,
-    help: str | None = None, most: int | None = None,
+    most: int | None = None,
 ) -> list[str]:  # fmt: skip
     """Choose any of `options`, in the order they were chosen, kept in URL parameter `name`; may be empty."""
 
@@ -210,13 +210,13 @@ def choose_many(
 
     arrive(name, read, lambda value: set(value) <= set(options))
     chosen = st.multiselect(
-        label, options, key=name, format_func=lambda o: visible(words(o)), help=help, max_selections=most, wrap=True
+        label, options, key=name, format_func=lambda o: visible(words(o)), max_selections=most, wrap=True
     )
     leave(name, chosen)
     return chosen
 
 
-def choose_range(name: str, label: str, low: int, high: int, *, help: str | None = None) -> tuple[int, int]:
+def choose_range(name: str, label: str, low: int, high: int) -> tuple[int, int]:
     """Choose a range inside [low, high], kept in URL parameter `name`; the whole range stays out of the address.
 
     `follow` and `zoom` set it, too. A range that reaches the present end of a live run goes on reaching it.
@@ -234,12 +234,12 @@ def choose_range(name: str, label: str, low: int, high: int, *, help: str | None
     if pick is not None:
         st.session_state[name], _ = between(name, pick, low, high)
     arrive(name, lambda given: between(name, given, low, high), lambda value: low <= value[0] <= value[1] <= high)
-    first, last = cast("tuple[int, int]", st.slider(label, low, high, key=name, help=help))
+    first, last = cast("tuple[int, int]", st.slider(label, low, high, key=name))
     leave(name, [] if (first, last) == (low, high) else [f"{first}..{last}"])
     return first, last
 
 
-def choose_number(name: str, label: str, low: int, high: int, default: int, *, help: str | None = None) -> int:
+def choose_number(name: str, label: str, low: int, high: int, default: int) -> int:
     """Choose a whole number in [low, high], kept in URL parameter `name`."""
 
     def read(given: Sequence[str]) -> Read[int]:
@@ -249,7 +249,7 @@ def choose_number(name: str, label: str, low: int, high: int, default: int, *, h
     if (pick := _picked(name)) is not None:
         st.session_state[name], _ = read(pick)
     arrive(name, read, lambda value: low <= value <= high)
-    value = low if low >= high else int(st.number_input(label, low, high, key=name, step=1, help=help, width=160))
+    value = low if low >= high else int(st.number_input(label, low, high, key=name, step=1, width=160))
     leave(name, [str(value)])
     return value
 

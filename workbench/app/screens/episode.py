@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import pandas as pd
 import streamlit as st
 from markupsafe import Markup
 
@@ -73,7 +73,7 @@ def episode(store: Store) -> None:
     with bars:
         drawn = ranking(shown(rows, mine, _BARS), 1 / len(rows), palette, step, chosen)
         words = f"The trajectories of step {step}, ranked by {by}; {chosen} is chosen."
-        clicked = export.figure(drawn, "ranking", lambda: _frame(rows), select=True, describe=words)
+        clicked = export.figure(drawn, "ranking", lambda: pd.DataFrame(rows), select=True, describe=words)
         if clicked and int(clicked[0]["customdata"]) != chosen:
             follow("trajectory", [str(clicked[0]["customdata"])])
     answer, gold = tag("b", word(mine["answer"])), tag("b", word(mine["gold"]))
@@ -90,12 +90,6 @@ def episode(store: Store) -> None:
 def shown(rows: Sequence[Row], chosen: Row, most: int) -> list[Row]:
     """Return the first `most` rows; the chosen one takes the last place where it is not among them."""
     return list(rows[:most]) if chosen in rows[:most] else [*rows[: most - 1], chosen]
-
-
-def _frame(rows: Sequence[Row]) -> Any:
-    import pandas as pd
-
-    return pd.DataFrame(rows)
 
 
 def _tokens_and_turns(store: Store, known: Diagnostics, experiment: str, run: str, step: int, trajectory: int) -> None:
@@ -205,8 +199,7 @@ LONGEST = 500  # characters of a token: no vocabulary has longer ones, a broken 
 _TAG = re.compile(r"<(/?)(think|search|answer|information)>")
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """Neighbouring tokens of one kind: first and one past the last; `written` by the policy, in turn `turn`."""
 
     kind: str

@@ -131,9 +131,7 @@ def _tokens(answer: Answer, here: dict[str, str]) -> None:
     names = list(dict.fromkeys(shown["algorithm"]))
     table_of = shown.pivot(index="position", columns="algorithm", values="weight").reindex(columns=names).fillna("–")
     first = shown[shown["algorithm"] == names[0]].set_index("position")[["turn_index", "token", "log_ratio"]]
-    st.dataframe(
-        first.set_axis(["turn", "token", "log-ratio"], axis=1).join(table_of).sort_index(), hide_index=True, height=420
-    )
+    st.dataframe(first.set_axis(["turn", "token", "log-ratio"], axis=1).join(table_of).sort_index(), hide_index=True)
     where = episode_address(**here, trajectory=which)
     link_line([anchor(f"Trajectory {which} of step {here['step']} in Episode", where)])
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pandas as pd
 import streamlit as st
 from markupsafe import Markup
 
@@ -29,8 +30,6 @@ from workbench.spec import RunSettings
 from workbench.store.text import log_of, tail
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from workbench.app.store import Store
 
 # What a run is judged by besides success; those that it did not measure are left out.
@@ -63,12 +62,12 @@ def run(store: Store) -> None:
     styles = theme.styles(pairs, palette, drawn=[now["arm"]])
     _title(now, styles[now["arm"]].colour, palette)
     _links(now, experiment, each)
-    _facts([*facts(now), *versions(now)])
+    _facts(facts(now))
     heading("What stands out")
     found = []
     for one in findings(store, known, now):
-        link = () if one.step is None else (" ", _to_episode(experiment, name, one.step, one.trajectory))
-        found.append(tag("p", one.text, *link, css=f"sorl-finding sorl-{one.severity}"))
+        link = "" if one.step is None else _to_episode(experiment, name, one.step, one.trajectory)
+        found.append(tag("p", one.text, " ", link, css=f"sorl-finding sorl-{one.severity}"))
     st.html(Markup("").join(found))
     mine = each[each["run_id"] == name]
     first, last = choose_range("range", "Steps", *extent(store, mine, [0]))
@@ -162,7 +161,7 @@ def sentence(now: Row) -> str:
 
 
 def facts(now: Row) -> Iterator[tuple[str, str]]:
-    """Yield names and values of what is known of a run besides its settings; what is not known is left out."""
+    """Yield names and values of what is known of a run besides its settings, what it was trained with at the end."""
     yield "run", now["run_id"]
     yield "algorithm", word(now["algorithm"])
     yield "status", word(now["status"])
@@ -176,17 +175,12 @@ def facts(now: Row) -> Iterator[tuple[str, str]]:
             yield name, str(now[name])
     if now["config_hash"]:
         yield "config hash", str(now["config_hash"])[:12]
-
-
-def versions(now: Row) -> list[tuple[str, str]]:
-    """List what a run was trained with, and its machine; what is no JSON table is one text."""
     try:
-        found = json.loads(now["versions"] or "{}")
+        versions = json.loads(now["versions"] or "{}")
     except ValueError:  # logs of another trainer may carry anything
-        found = None
-    if not isinstance(found, dict):
-        return [("versions", str(now["versions"]))]
-    return [(str(name), word(value)) for name, value in found.items()]
+        versions = now["versions"]
+    for name, value in versions.items() if isinstance(versions, dict) else [("versions", versions)]:
+        yield str(name), word(value)
 
 
 def _facts(pairs: Iterable[tuple[str, str]]) -> None:
@@ -358,8 +352,6 @@ def settings(config: str | None, toml: str | None, arms: Mapping[str, str | None
     `config` is the run's own (JSON), `toml` its grid file, `arms` the JSON of the other arms. A base that the grid does
     not name is the default; a log of another trainer has neither.
     """
-    import pandas as pd
-
     try:
         grid = tomllib.loads(toml or "").get("base", {})
     except tomllib.TOMLDecodeError:
@@ -375,11 +367,7 @@ def settings(config: str | None, toml: str | None, arms: Mapping[str, str | None
         for arm, one in elsewhere.items():
             if key != "seed" and one.get(key, "–") != value:
                 others.setdefault(one.get(key, "–"), []).append(arm)
-        words = "; ".join(f"{other}: {_listed(names)}" for other, names in others.items())
+        more = {other: f" and {len(names) - 4} more" if len(names) > 4 else "" for other, names in others.items()}
+        words = "; ".join(f"{other}: {', '.join(names[:4])}{more[other]}" for other, names in others.items())
         rows.append((key, value, base.get(key, "–"), default.get(key, "–"), words))
     return pd.DataFrame(rows, columns=["setting", "here", "base of the grid", "default", "other arms"])
-
-
-def _listed(arms: list[str]) -> str:
-    more = f" and {len(arms) - 4} more" if len(arms) > 4 else ""
-    return ", ".join(arms[:4]) + more

@@ -7,12 +7,17 @@ import time
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import streamlit as st
+from pyarrow import types
 
 from workbench.app import export
 from workbench.app.figures.chart import GROUPS as LEGEND
@@ -27,9 +32,6 @@ from workbench.store.reader import Saved, saved, saved_query
 from workbench.store.text import as_csv
 
 if TYPE_CHECKING:
-    import pandas as pd
-    import pyarrow as pa
-
     from workbench.app.store import State, Store
     from workbench.store.reader import Excerpt
 
@@ -61,7 +63,7 @@ def sql(store: Store) -> None:
         with st.container(height=290, border=False):
             mine = columns.loc[columns["table"] == name, ["name", "type", "description"]]
             st.html(tag("div", *(
-                tag("p", tag("b", column), " ", tag("span", kind.lower()), tag("div", words))
+                tag("div", tag("b", column), " ", tag("span", kind.lower()), tag("div", words))
                 for column, kind, words in mine.itertuples(index=False, name=None)
             ), css="sorl-columns"))  # fmt: skip
     if not text:
@@ -152,8 +154,7 @@ def unpacked(given: Sequence[str], default: str) -> tuple[str, list[str]]:
 # A question and its answer, kept for the session so that a slow question is asked once.
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(NamedTuple):
     """A question, the state of the database it was put to, and the answer or the mistake in it."""
 
     text: str
@@ -222,8 +223,6 @@ _FEW, _ALL, _LARGE = "%.6g", "%.15g", 1e6
 
 
 def _answer(store: Store, asked: Asked, words: Words) -> None:
-    import pyarrow.types as kinds
-
     assert asked.answer is not None
     table = asked.answer.table
     rows = table.num_rows
@@ -235,7 +234,7 @@ def _answer(store: Store, asked: Asked, words: Words) -> None:
         unit, definition = words(name)
         tip = markdown_text(" ".join(part for part in (definition, f"[{unit}]" if unit else "") if part)) or None
         values = table.column(name)
-        is_float = kinds.is_floating(values.type)
+        is_float = types.is_floating(values.type)
         config[name] = (
             st.column_config.NumberColumn(help=tip, format=figures(values)) if is_float
             else st.column_config.Column(help=tip)
@@ -253,8 +252,6 @@ def _answer(store: Store, asked: Asked, words: Words) -> None:
 
 def figures(values: pa.ChunkedArray) -> str:
     """Say how the grid writes the numbers of a column: in six figures, or in all if one has more before the point."""
-    import pyarrow.compute as pc
-
     largest = pc.max(pc.abs(pc.filter(values, pc.is_finite(values)))).as_py()
     return _ALL if largest is not None and largest >= _LARGE else _FEW
 
@@ -267,9 +264,6 @@ def csv_of(table: pa.Table) -> bytes:
 
 def parquet_of(table: pa.Table) -> bytes:
     """Write the table as a Parquet file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     out = pa.BufferOutputStream()
     pq.write_table(table, out)
     return out.getvalue().to_pybytes()
@@ -315,16 +309,13 @@ def _chart(frame: pd.DataFrame, words: Words) -> None:
 
 def drawable(table: pa.Table) -> pd.DataFrame:
     """Return the columns of numbers, times and texts; a truth value is a text, a decimal number a float."""
-    import pyarrow as pa
-    import pyarrow.types as kinds
-
     columns = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
-        if kinds.is_decimal(column.type):
+        if types.is_decimal(column.type):
             columns[name] = column.cast(pa.float64())
-        elif kinds.is_boolean(column.type):
+        elif types.is_boolean(column.type):
             columns[name] = column.cast(pa.string())
-        elif not (kinds.is_list(column.type) or kinds.is_null(column.type) or kinds.is_time(column.type)):
+        elif not (types.is_list(column.type) or types.is_null(column.type) or types.is_time(column.type)):
             columns[name] = column
     found: pd.DataFrame = pa.table(columns).to_pandas(date_as_object=False)
     return found
@@ -358,7 +349,5 @@ def fitting_marks(frame: pd.DataFrame, x: str, colour: str) -> list[str]:
 
 def complete(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """Return the rows that a chart of `columns` can show: no NULL, NaN or Inf in any of them."""
-    import numpy as np
-
     shown = frame[list(dict.fromkeys(columns))].replace([np.inf, -np.inf], np.nan)
     return frame[shown.notna().all(axis=1)]
