@@ -72,7 +72,6 @@ docs: $(BIN)/.test ## rewrite the generated blocks of the docs
 
 screenshots: $(BIN)/.test ## pictures of every screen over RUNS (default runs), into docs/screenshots; needs chromium
 	$(BIN)/python -m tests.e2e.screenshots $(RUNS) docs/screenshots
-	$(BIN)/python -m tests.e2e.headline docs/screenshots
 
 bench: $(BIN)/.core ## speed, each figure beside its baseline
 	$(BIN)/sorl bench

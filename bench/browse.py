@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench import live
 from bench.crowd import EXPERIMENT, Size, ensure
-from bench.measure import Latency, Peer, Sample, asked
+from bench.measure import Latency, Peer, Sample, answered
 from workbench.analysis.runs import runs as runs_of
 from workbench.app import theme
 from workbench.app.curve_data import Chosen, Window, onsets, panel
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 REQUESTS = 60  # of each kind: 240 in all, and again
-PEERS = "5,20,50,100,200,500,1000"  # runs that trackio and TensorBoard are asked for
+PEERS = "5,20,50,100,200,500,1000"  # runs that trackio and TensorBoard are measured with
 PYTHON = Path(".venv-browse/bin/python")
 SCRIPT = Path(__file__).with_name("browse_peers.py")
 TOOLS = ("trackio", "tensorboard")
@@ -77,7 +77,7 @@ class Crowd:
 
 @dataclass(frozen=True)
 class Browse:
-    """How large the crowd is, where it is kept (None: in a temporary folder), and how often each kind is asked."""
+    """How large the crowd is, where it is kept (None: in a temporary folder), and how often each kind is requested."""
 
     size: Size = field(default_factory=Size)
     folder: Path | None = None
@@ -115,12 +115,12 @@ def ours(crowd: Crowd, runs: int) -> tuple[float, float]:
     times = []
     for _ in range(5):
         crowd.fresh()
-        times.append(asked(lambda: chosen.points(crowd.store, "step", "success")))
+        times.append(answered(lambda: chosen.points(crowd.store, "step", "success")))
     return median(t.seconds for t in times), median(t.cpu_seconds for t in times)
 
 
 def app(runs: Path, place: Path, times: int = 5) -> list[Latency]:
-    """Seconds until Overview is drawn in a browser, beside those for one run, and the most memory of the app (GiB)."""
+    """Seconds until Overview is drawn in a browser, next to those for one run, and the most memory of the app (GiB)."""
     one = place / "one"
     ensure(one, Size(1, 40, 1), lambda _: None)
     all_runs, one_run = Latency("first paint of Overview", 2.0), Latency("the same, one run", 2.0)
@@ -134,7 +134,7 @@ def app(runs: Path, place: Path, times: int = 5) -> list[Latency]:
 
 
 def _painted(runs: Path, place: Path, then: Sequence[str] = ()) -> tuple[Sample, Sample]:
-    """Seconds until Overview is drawn by an app that nobody has asked anything, and its memory after screens `then`."""
+    """Seconds until Overview is drawn by an app that nobody has opened yet, and its memory after screens `then`."""
     with live.served(runs, place / "app.log") as (process, address), live.opened(f"{address}/glossary") as page:
         page.wait_for_selector(".sorl-note, .sorl-table")  # its modules are loaded by then, as in any app
         began = time.perf_counter()
@@ -162,7 +162,7 @@ def answers(runs: Path, requests: int = REQUESTS) -> list[Latency]:
         for latency, (_, _, prepare) in zip(found, kinds, strict=True):
             request = prepare()
             crowd.fresh()
-            sample = asked(request)
+            sample = answered(request)
             if number >= 0:
                 latency.samples.append(sample)
     return found

@@ -1,4 +1,4 @@
-"""How often the collapse rule is wrong, beside the rule of running medians before it: `python bench/collapse_rule.py`.
+"""How often the collapse rule is wrong, against the rule of running medians before it: `python bench/collapse_rule.py`.
 
 Prints one Markdown table (`make bench-collapse`); `--shipped` looks instead for runs of experiments/results that end
 down by half and are not called so. Two kinds of runs that lose nothing:

@@ -1,4 +1,4 @@
-"""A running training beside all who watch it: how soon its rows are in the page, and what the watching costs."""
+"""A running training with everything that can watch it: how soon its rows are in the page, and what that costs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def chromium() -> str | None:
 
 
 def measure(scene: Scene, rounds: int) -> list[Comparison | Latency]:
-    """Seconds from the file of a segment to its rows in the page; iterations/s watched beside unwatched."""
+    """Seconds from the file of a segment to its rows in the page; iterations/s watched against unwatched."""
     if reason := missing():
         raise InputError(reason)
     runs = scene.folder / "live"

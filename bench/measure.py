@@ -70,7 +70,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Ours beside a baseline; sample i of one side ran next to sample i of the other."""
+    """Ours against a baseline; sample i of one side ran next to sample i of the other."""
 
     name: str
     unit: str  # of a rate: "episodes/s"
@@ -151,7 +151,7 @@ class Latency:
         return self.at(1.0 if self.of == "max" else 0.95, cpu=True) <= self.bar
 
 
-def asked(work: Callable[[], Any]) -> Sample:
+def answered(work: Callable[[], Any]) -> Sample:
     """One answer: seconds by the clock, and of CPU time over all threads of this process."""
     cpu, began = time.process_time(), time.perf_counter()
     work()
@@ -225,31 +225,25 @@ _BUSY = 0.15  # relative gap between the ratios by wall and by CPU time from whi
 
 def show(results: Results) -> None:
     """Print the tables, and what the reader must know to read them."""
-    if results.comparisons:
-        rows = [comparison_row(c) for c in results.comparisons]
-        print_table(list(rows[0]), [list(row.values()) for row in rows])
-        typer.echo()
-        for c in results.comparisons:
-            typer.echo(f"{c.name}: {c.ours.label}, beside {c.baseline.label}; {c.note}")
-        typer.echo()
-    for rows in ([latency_row(x) for x in results.latencies], [peer_row(x) for x in results.peers]):
+
+    def table(rows: list[dict[str, Any]]) -> None:
         if rows:
             print_table(list(rows[0]), [list(row.values()) for row in rows])
             typer.echo()
+
+    table([comparison_row(c) for c in results.comparisons])
+    if notes := [f"{c.name}: {c.ours.label}, against {c.baseline.label}; {c.note}" for c in results.comparisons]:
+        typer.echo("\n".join(notes) + "\n")
+    table([latency_row(x) for x in results.latencies])
+    table([peer_row(x) for x in results.peers])
     if results.latencies:
         load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
         typer.echo(
             f"CPU seconds are those of all threads: on a machine with nothing else to do an answer takes no longer. "
             f"Load average at the end: {load} on {os.cpu_count()} cores."
         )
-    if results.shares:
-        shares = [share_row(s) for s in results.shares]
-        print_table(list(shares[0]), [list(row.values()) for row in shares])
-        typer.echo()
-    if results.memory:
-        memory = [memory_row(m) for m in results.memory]
-        print_table(list(memory[0]), [list(row.values()) for row in memory])
-        typer.echo()
+    table([share_row(s) for s in results.shares])
+    table([memory_row(m) for m in results.memory])
     if not results.comparisons and not results.shares:
         return
     typer.echo(

@@ -1,4 +1,4 @@
-"""Whole iterations in processes of their own: beside TRL's GRPO, and the ways to share the cores out."""
+"""Whole iterations in processes of their own: against TRL's GRPO, and the ways to share the cores."""
 
 from __future__ import annotations
 
@@ -179,13 +179,13 @@ def compared_cores() -> int:
 
 
 def packing(scene: Scene, rounds: int) -> list[Comparison]:
-    """Iterations/s over all processes that run side by side, the default beside each alternative; none on one core."""
+    """Iterations/s over all processes that run side by side, the default against each alternative; none on one core."""
     default, *others = splits(compared_cores())
     found = []
     for split in others:
         with ExitStack() as stack:
-            ours = _workers(stack, scene, *default, beside=split)
-            theirs = _workers(stack, scene, *split, beside=split)
+            ours = _workers(stack, scene, *default, other=split)
+            theirs = _workers(stack, scene, *split, other=split)
             a, b = alternate(ours, theirs, rounds, warm_up=WARM_UP)
         found.append(
             Comparison(
@@ -207,10 +207,10 @@ def label(processes: int, threads: int) -> str:
 
 
 def _workers(
-    stack: ExitStack, scene: Scene, processes: int, threads: int, beside: tuple[int, int]
+    stack: ExitStack, scene: Scene, processes: int, threads: int, other: tuple[int, int]
 ) -> Callable[[], Sample]:
     """Start the processes of one side; each call has all of them make one iteration at the same time."""
-    place = scene.folder / f"packing-{processes}x{threads}-beside-{beside[0]}x{beside[1]}"
+    place = scene.folder / f"packing-{processes}x{threads}-with-{other[0]}x{other[1]}"
     workers = [
         stack.enter_context(worker(_command(scene, place / str(i), threads), place / f"{i}.log", threads))
         for i in range(processes)

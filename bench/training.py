@@ -34,7 +34,7 @@ from workbench.objective.pipeline import prepare
 from workbench.record.recorder import NullRecorder, Recorder
 from workbench.spec import EvaluationSettings, LearnSettings, RunSettings
 
-ENDLESS = 1_000_000  # iterations: whoever measures decides when to stop
+ENDLESS = 1_000_000  # iterations: the benchmark decides when to stop
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def rollout(scene: Scene, rounds: int) -> list[Comparison]:
     ]
 
 
-UPDATED = ("ppo", "st-ppo")  # the base, and the one with the most beside the surrogate
+UPDATED = ("ppo", "st-ppo")  # the base, and the one with the most besides the surrogate
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--lr", type=float, default=0.15)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args(argv)
-    # The trainer prints; only reports may reach whoever reads our stdout.
+    # The trainer prints; only reports may reach stdout.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     torch.set_num_threads(options.threads)

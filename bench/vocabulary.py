@@ -1,4 +1,4 @@
-"""Memory: log-probs and their gradient over a vocabulary of 151,936 (Qwen2.5's), in parts beside all logits at once.
+"""Memory: log-probs and their gradient over a vocabulary of 151,936 (Qwen2.5), in parts against all logits at once.
 
 python bench/vocabulary.py ELEMENTS OUT.safetensors    one side, in a process of its own
 """

@@ -1,6 +1,6 @@
-"""What the shipped results say of each algorithm, in a line; `make docs` writes it to algorithms/measured.toml.
+"""One line per algorithm of what the shipped results say; `make docs` writes them to algorithms/measured.toml.
 
-The page of algorithms, the glossary and `sorl algorithms` show it.
+The page of algorithms, the glossary and `sorl algorithms` show them.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _FIRST = ("six_by_five", "region_sgd")  # the others by name
 
 
 def measured(folder: Path = SHIPPED) -> dict[str, str]:
-    """Algorithm -> what each results file of the folder that tried it found: runs, seeds, 95 % interval."""
+    """Return, for each algorithm, what each results file that tried it found: runs, seeds, 95 % interval."""
     from workbench.analysis.region import region_of
     from workbench.analysis.results import read
 
     files = sorted(folder.glob("*.parquet"), key=lambda f: (f.stem not in _FIRST, _rank(f.stem), f.stem))
-    told: dict[str, list[str]] = defaultdict(list)
+    found_in: dict[str, list[str]] = defaultdict(list)
     for file in files:
         found = read(file)
         region = region_of(found.toml)
         lines = _of_grid(found) if region is None else _of_region(found, region)
         for algorithm, line in lines:
-            told[algorithm].append(f"`{found.experiment}`{line}")
-    return {algorithm: "; ".join(lines) for algorithm, lines in told.items()}
+            found_in[algorithm].append(f"`{found.experiment}`{line}")
+    return {algorithm: "; ".join(lines) for algorithm, lines in found_in.items()}
 
 
 def _rank(stem: str) -> int:
@@ -41,23 +41,23 @@ def _rank(stem: str) -> int:
 
 
 def _of_grid(found: Results) -> Iterable[tuple[str, str]]:
-    """(algorithm, line) of each arm that is an algorithm as declared, or with the options that the line names."""
+    """Yield (algorithm, line) of each arm that is an algorithm as declared, or with options that the line names."""
     from workbench.analysis.stats import clopper_pearson
     from workbench.spec import COLLAPSED
 
     runs = _judged(found.runs)
     for arm, mine in runs.groupby("arm", sort=False):
-        name, said = _named(str(arm))
+        name, options = _named(str(arm))
         if name is None:
             continue
-        n, fell = len(mine), int(mine["outcome"].isin(COLLAPSED).sum())
-        low, high = clopper_pearson(fell, n)
-        where = f" ({said})" if said else ""
-        yield name, f"{where}: {fell} of {n} runs collapsed, {_seeds(mine)}, [{100 * low:.0f}, {100 * high:.0f}] %"
+        n, collapsed = len(mine), int(mine["outcome"].isin(COLLAPSED).sum())
+        low, high = clopper_pearson(collapsed, n)
+        where = f" ({options})" if options else ""
+        yield name, f"{where}: {collapsed} of {n} runs collapsed, {_seeds(mine)}, [{100 * low:.0f}, {100 * high:.0f}] %"
 
 
 def _of_region(found: Results, file: GridFile) -> Iterable[tuple[str, str]]:
-    """(algorithm, line) of each series that is an algorithm as declared: where half of its runs collapse."""
+    """Yield (algorithm, line) of each series that is an algorithm as declared: where half of its runs collapse."""
     from workbench.analysis.region import by_column, edge, from_runs
 
     runs = _judged(found.runs)
@@ -67,7 +67,7 @@ def _of_region(found: Results, file: GridFile) -> Iterable[tuple[str, str]]:
     columns = by_column(landscape)
     for series, piece in landscape.parts:
         mine = columns[(columns["series"] == series) & (columns["slice"] == piece)]
-        name, said = _named(series)
+        name, options = _named(series)
         if name is None:
             continue
         runs = landscape.part(series, piece)
@@ -75,31 +75,31 @@ def _of_region(found: Results, file: GridFile) -> Iterable[tuple[str, str]]:
         edges = [
             f"{edge(row)} at {across} {row['y']:g}" if across else edge(row) for row in mine.to_dict(orient="records")
         ]
-        also = ", ".join(part for part in (said, piece) if part)
+        also = ", ".join(part for part in (options, piece) if part)
         where = f" ({also})" if also else ""
         basis = f"{len(runs)} runs, {_seeds(runs)}"
         yield name, f"{where}: half collapse at {landscape.settings.along} {', '.join(edges)} ({basis})"
 
 
 def _judged(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs with a verdict whose slots are those that their configuration stands for today."""
+    """Return the runs with a verdict whose configuration still resolves to the same slots."""
     import pandas as pd
 
-    from workbench.cli.results import slots
+    from workbench.cli.report import slots
 
     runs = runs[(runs["status"] == "finished") & runs["outcome"].notna() & runs["config"].notna()]
-    today = [slots(str(config)) == told for config, told in zip(runs["config"], runs["slots"], strict=True)]
-    return runs[pd.Series(today, runs.index, dtype=bool)]
+    same = [slots(str(config)) == stored for config, stored in zip(runs["config"], runs["slots"], strict=True)]
+    return runs[pd.Series(same, runs.index, dtype=bool)]
 
 
 def _named(arm: str) -> tuple[str | None, str]:
-    """The algorithm that an arm of the axes is named by, and what else its name says; None for a named control."""
+    """Return the algorithm in the name of an arm and the rest of the name; None as the algorithm of a control."""
     from workbench.algorithms import ALGORITHMS
 
     first, *points = arm.split(" · ")
     name, _, options = first.partition(" (")
-    said = [part for part in (options.removesuffix(")"), *points) if part]
-    return (name if name in ALGORITHMS else None), ", ".join(said)
+    rest = [part for part in (options.removesuffix(")"), *points) if part]
+    return (name if name in ALGORITHMS else None), ", ".join(rest)
 
 
 def _seeds(runs: pd.DataFrame) -> str:

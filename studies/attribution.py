@@ -172,7 +172,7 @@ def _evidence(part: Batch, log_prob: torch.Tensor, terms: Any, weight: torch.Ten
 
 
 def judged(run: Path, reader: Reader, step: int, planted: Planted) -> Case:
-    """Compare what a user is told about the step with where the fault lies."""
+    """Compare what a user reads about the step with where the fault lies."""
     found = attribute(batches.read(run, step))
     plan, first = planted.plan, found[0] if found else None
     named = set() if first is None else set(range(first.first, first.last + 1))
@@ -298,7 +298,7 @@ def read(path: Path) -> list[Case]:
 
 def main(shipped: Path | None = None, output: Path | None = None) -> str:
     """Return how often the turn and the span of planted faults are named, or of the shipped cases; write the cases."""
-    from workbench.cli.shared import note
+    from workbench.cli.tables import note
 
     if shipped is not None:
         found = read(shipped)

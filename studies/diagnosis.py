@@ -91,7 +91,7 @@ def confusion(found: Sequence[Case]) -> pd.DataFrame:
 
 
 def write(found: Sequence[Case], path: Path) -> None:
-    """The cases as a small Parquet file: whoever has it can count again without training."""
+    """The cases as a small Parquet file, from which the rates can be counted again without training."""
     pd.DataFrame([{**asdict(case), "named": list(case.named)} for case in found]).to_parquet(path, index=False)
 
 

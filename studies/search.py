@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def main(runs: Path, experiments: Sequence[str], files: Sequence[Path]) -> str:
     """Return the table of each full grid."""
-    from workbench.cli.results import gather
+    from workbench.cli.report import gather
 
     found = gather(runs, experiments, files)
     if not found:

@@ -3,8 +3,6 @@
 Mutants inside annotations are left out as well: annotations are never evaluated, so those mutants are the same program.
 """
 
-from __future__ import annotations
-
 import ast
 import random
 import sqlite3

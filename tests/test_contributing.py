@@ -1,7 +1,5 @@
 """The examples of CONTRIBUTING.md run, section by section."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

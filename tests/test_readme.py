@@ -1,7 +1,5 @@
 """README's tree is the tree on the disk, and the nucleus fits into an afternoon."""
 
-from __future__ import annotations
-
 import re
 
 from docs.tree import IN_FULL, NUCLEUS, ROOT, nucleus

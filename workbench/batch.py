@@ -6,7 +6,7 @@ All per-token tensors are aligned with `tokens`: entry t speaks of token t given
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from workbench.tensors import Tensor, torch
 
@@ -32,10 +32,8 @@ class Batch:
     values: Tensor | None = None  # (B, T) critic before the update, V_old
     advantages: Tensor | None = None  # (B, T)
     returns: Tensor | None = None  # (B, T) target of the critic
-    sentence: Tensor | None = (
-        None  # (B, T) int64, sentence of each token from 1, 0 = none; only sentence ratios need it
-    )
-    placebo: Tensor | None = None  # (B, T) int64, placebo turn of each token from 1; only placebo ratios need it
+    sentence: Tensor | None = None  # (B, T) int64, sentence of each token from 1, 0 = none; for sentence ratios
+    placebo: Tensor | None = None  # (B, T) int64, placebo turn of each token from 1; for placebo ratios
     turn_id: Tensor | None = None  # (B, T) int64, `turn` computed once; drop it when `mask` changes
 
     @property
@@ -43,19 +41,24 @@ class Batch:
         """Turn id of each token, (B, T): 1..K on policy tokens, 0 elsewhere."""
         return turn_ids(self.mask) if self.turn_id is None else self.turn_id
 
+    def need(self, name: str) -> Tensor:
+        """Return a tensor that a batch may lack; ValueError where this one does."""
+        found: Tensor | None = getattr(self, name)
+        if found is None:
+            raise ValueError(f"Batch.{name} is missing; prepare() fills advantages and returns, the trainer the others")
+        return found
+
     def rows(self, index: Tensor) -> Batch:
         """Return the sequences `index` (any order), with every tensor indexed alike."""
-        changes = {f.name: getattr(self, f.name)[index] for f in fields(self) if getattr(self, f.name) is not None}
-        return replace(self, **changes)
+        return replace(self, **{name: x[index] for name, x in vars(self).items() if x is not None})
 
     def trimmed(self) -> Batch:
         """Return the same sequences without the positions at which every one of them is padding."""
-        width, full = int(self.length.max()), self.tokens.shape[1]
-        if width == full:
+        width, shape = int(self.length.max()), self.tokens.shape
+        if width == shape[1]:
             return self
-        changes = {f.name: getattr(self, f.name) for f in fields(self)}
-        cut = {k: x[:, :width] for k, x in changes.items() if x is not None and x.dim() == 2 and x.shape[1] == full}
-        return replace(self, **cut)
+        tensors = {k: x for k, x in vars(self).items() if x is not None}
+        return replace(self, **{k: x[:, :width] for k, x in tensors.items() if x.shape == shape})
 
 
 def turn_ids(mask: Tensor) -> Tensor:

@@ -170,10 +170,10 @@ def _of_config(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _runs(table: pa.Table, columns: Any) -> Iterator[Run]:
-    for told in table.to_pylist():
-        if told.get("status", "finished") != "finished" or not told["outcome"] or not told["success"]:
+    for recorded in table.to_pylist():
+        if recorded.get("status", "finished") != "finished" or not recorded["outcome"] or not recorded["success"]:
             continue
-        row = columns(told)
+        row = columns(recorded)
         steps = np.array(row["step"], np.int64)
         curves = {name: _curve(row[name]) for name in SIGNALS if row.get(name) is not None}
         plain = {name: row[name] for name in (*_TEXT, *_WHOLE, *_REAL)}

@@ -49,6 +49,11 @@ class Verdict:
         return Share(sum(self.collapsed), len(self.collapsed))
 
     @property
+    def cells(self) -> tuple[Share, ...]:
+        """The four rates that every table begins with."""
+        return self.false_alarms, self.all_false_alarms, self.recall, self.precision
+
+    @property
     def recall_late(self) -> Share:
         """The same of collapses with an onset after the first steps."""
         return Share(sum(self.late), len(self.late))

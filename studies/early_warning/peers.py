@@ -14,7 +14,7 @@ _LEVELS = ("SKIPPED", "OK", "INFO", "WARNING", "CRITICAL")
 
 
 @dataclass(frozen=True)
-class Told:
+class Record:
     """What rldoctor said of a run: with its whole log, with the log up to the detection, and after every step."""
 
     whole: str
@@ -28,7 +28,7 @@ class Peer:
     """All that was recorded, by run, and the version that said it."""
 
     version: str
-    told: Mapping[str, Told]
+    records: Mapping[str, Record]
 
 
 def read(file: Path) -> Peer:
@@ -39,10 +39,10 @@ def read(file: Path) -> Peer:
     try:
         table = pq.read_table(file)
         version = (table.schema.metadata or {})[b"rldoctor"].decode()
-        rows = table.select(["run_id", *Told.__dataclass_fields__]).to_pylist()
+        rows = table.select(["run_id", *Record.__dataclass_fields__]).to_pylist()
     except (pa.ArrowException, OSError, KeyError) as error:
         raise InputError(f"'{file}' is no record of rldoctor: {str(error).splitlines()[0]}") from None
-    return Peer(version, {row.pop("run_id"): Told(**row) for row in rows})
+    return Peer(version, {row.pop("run_id"): Record(**row) for row in rows})
 
 
 def rates(peer: Peer, runs: Sequence[Run], level: str, how: str) -> tuple[Share, Share, Share]:
@@ -53,15 +53,15 @@ def rates(peer: Peer, runs: Sequence[Run], level: str, how: str) -> tuple[Share,
     `how`: "whole", one look at the whole log; "until_detection", of a collapsed run at its log up to there; "along",
     a look after every step.
     """
-    known = [(run, peer.told[run.run_id]) for run in runs if run.run_id in peer.told]
-    healthy = [_alarmed(run, told, level, how) for run, told in known if run.healthy]
-    collapsed = [_alarmed(run, told, level, how) for run, told in known if run.collapsed]
-    lasting = [_alarmed(run, told, level, how) for run, told in known if run.lasting]
+    known = [(run, peer.records[run.run_id]) for run in runs if run.run_id in peer.records]
+    healthy = [_alarmed(run, record, level, how) for run, record in known if run.healthy]
+    collapsed = [_alarmed(run, record, level, how) for run, record in known if run.collapsed]
+    lasting = [_alarmed(run, record, level, how) for run, record in known if run.lasting]
     return tuple(Share(sum(found), len(found)) for found in (healthy, collapsed, lasting))  # type: ignore[return-value]
 
 
-def _alarmed(run: Run, told: Told, level: str, how: str) -> bool:
+def _alarmed(run: Run, record: Record, level: str, how: str) -> bool:
     if how == "along":
-        step = told.first_warning if level == "WARNING" else told.first_critical
+        step = record.first_warning if level == "WARNING" else record.first_critical
         return step is not None and (not run.collapsed or run.detection is None or step <= run.detection)
-    return _LEVELS.index(getattr(told, how)) >= _LEVELS.index(level)
+    return _LEVELS.index(getattr(record, how)) >= _LEVELS.index(level)

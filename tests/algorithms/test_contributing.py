@@ -11,8 +11,7 @@ import torch
 
 import workbench.algorithms
 from tests.algorithms.ragged import ragged
-from workbench.algorithms import ALGORITHMS, ALIASES, differences, resolve
-from workbench.algorithms.resolution import resolve_in
+from workbench.algorithms import ALGORITHMS, differences, resolve
 from workbench.objective import KINDS, policy_loss, prepare
 
 TEXT = (Path(workbench.algorithms.__file__).parents[2] / "CONTRIBUTING.md").read_text()
@@ -40,7 +39,7 @@ def test_the_example_is_a_declaration_like_the_others():
 
 def test_the_example_can_be_trained():
     known = {**ALGORITHMS, "turn-gspo": example()}
-    made = resolve_in(known, ALIASES, "turn-gspo", {})
+    made = resolve("turn-gspo", known=known)
     batch, new = ragged(0)
     leaf = new.requires_grad_()
     policy_loss(made, prepare(made, batch), leaf).loss.backward()

@@ -14,7 +14,7 @@ from tests.algorithms.ragged import F64, ragged
 from workbench.algorithms import ALGORITHMS
 from workbench.batch import Batch
 from workbench.objective import Algorithm, Normaliser, PolicyLoss, clipped_loss, policy_loss, prepare
-from workbench.objective.clip_weighted import WEIGHTED
+from workbench.objective.clip import Gamma, PpoMask, SgClip, TvMask
 from workbench.objective.kl import NoKL
 from workbench.objective.stabilise import KlClipFrac, NoStabiliser
 
@@ -28,6 +28,11 @@ def solved(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> tuple[Policy
     out = policy_loss(algorithm, batch, leaf)
     (gradient,) = torch.autograd.grad(out.loss, leaf)
     return out, gradient
+
+
+def prepared(algorithm: Algorithm, seed: int, scale: float = 0.4) -> tuple[Batch, Tensor]:
+    batch, new = ragged(seed, scale=scale)
+    return prepare(algorithm, batch), new
 
 
 def pure(algorithm: Algorithm) -> Algorithm:
@@ -69,10 +74,9 @@ def test_on_policy_every_ratio_is_one_and_each_token_gets_its_advantage(algorith
         assert not (terms.active_low | terms.active_high | terms.dual | terms.out_of_range).any()
         assert torch.all(terms.factor == 1)
         assert float(clipped_loss(algorithm, batch, batch.log_prob_old)) == 0
-        assert batch.advantages is not None
-        credit = -algorithm.aggregate.weights(batch, Normaliser.of(batch)) * batch.advantages
+        credit = -algorithm.aggregate.weights(batch, Normaliser.of(batch)) * batch.need("advantages")
         ratio = algorithm.ratio
-        shared = ratio.grad == "shared" and not isinstance(algorithm.clip, WEIGHTED)
+        shared = ratio.grad == "shared" and not isinstance(algorithm.clip, SgClip | PpoMask | TvMask | Gamma)
         units = ratio.units(batch)
         expected = (units.total if ratio.mean == "product" else units.mean)(credit) if shared else credit
         assert same(gradient, expected)
@@ -96,11 +100,10 @@ def test_sequences_of_one_token_leave_no_choice_of_the_unit(algorithm: Algorithm
 @pytest.mark.parametrize("factor", [0.25, 3.0])
 def test_advantages_scale_the_loss_and_nothing_else(algorithm: Algorithm, factor: float) -> None:
     for seed in SEEDS:
-        batch, new = ragged(seed)
-        batch = prepare(algorithm, batch)
-        assert batch.advantages is not None
+        batch, new = prepared(algorithm, seed)
+        assert batch.need("advantages") is not None
         a, gradient = solved(pure(algorithm), batch, new)
-        b, scaled = solved(pure(algorithm), replace(batch, advantages=factor * batch.advantages), new)
+        b, scaled = solved(pure(algorithm), replace(batch, advantages=factor * batch.need("advantages")), new)
         assert same(b.loss, factor * a.loss)
         assert same(scaled, factor * gradient)
         for flag in ("active_low", "active_high", "dual", "out_of_range"):
@@ -138,14 +141,11 @@ def test_extreme_log_ratios_stay_finite(algorithm: Algorithm, drift: float) -> N
 
 @every
 def test_a_sequence_without_a_policy_token_does_not_count(algorithm: Algorithm) -> None:
-    batch, new = ragged(2)
-    batch = prepare(algorithm, batch)
+    batch, new = prepared(algorithm, 2)
     twice = batch.rows(torch.tensor([*range(len(new)), 0]))
     mask = twice.mask.clone()
     mask[-1] = False
-    assert batch.turn_id is not None
-    assert twice.turn_id is not None
-    empty = replace(twice, mask=mask, turn_id=torch.where(mask, twice.turn_id, 0))
+    empty = replace(twice, mask=mask, turn_id=torch.where(mask, twice.need("turn_id"), 0))
     a, gradient = solved(algorithm, batch, new)
     b, extended = solved(algorithm, empty, torch.cat([new, new[:1]]))
     assert same(a.loss, b.loss)
@@ -158,12 +158,11 @@ def test_equal_rewards_and_groups_of_one_give_numbers(algorithm: Algorithm) -> N
     alone = replace(batch, group=torch.arange(len(new)))
     for made in (replace(batch, score=torch.ones_like(batch.score)), alone):
         ready = prepare(algorithm, made)
-        assert ready.advantages is not None
-        assert ready.advantages.isfinite().all()
+        assert ready.need("advantages").isfinite().all()
         assert policy_loss(algorithm, ready, new).loss.isfinite()
     if algorithm.advantage.group_size > 1:
         ready = prepare(algorithm, replace(batch, score=torch.ones_like(batch.score)))
-        assert torch.all(ready.advantages == 0)
+        assert torch.all(ready.need("advantages") == 0)
 
 
 @every
@@ -172,8 +171,7 @@ def test_no_gradient_reaches_a_token_that_the_clip_stopped(algorithm: Algorithm)
         pytest.skip("the clip stops units")
     stopped = 0
     for seed in SEEDS:
-        batch, new = ragged(seed, scale=0.9)
-        batch = prepare(algorithm, batch)
+        batch, new = prepared(algorithm, seed, scale=0.9)
         out, gradient = solved(pure(algorithm), batch, new)
         active = out.terms.active_low | out.terms.active_high
         stopped += int(active.sum())
@@ -189,8 +187,7 @@ def test_micro_batches_add_up(algorithm: Algorithm) -> None:
     """Except where a rule looks at the micro-batch as a whole, which is why those results name its size."""
     adds_up = True
     for seed in SEEDS:
-        batch, new = ragged(seed)
-        batch = prepare(algorithm, batch)
+        batch, new = prepared(algorithm, seed)
         parts = torch.arange(len(new)).split(4)
         whole = Normaliser.of(batch, len(parts), algorithm.correction)
         split = [policy_loss(algorithm, batch.rows(rows), new[rows], normaliser=whole).loss for rows in parts]

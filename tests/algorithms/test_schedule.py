@@ -44,7 +44,6 @@ def test_every_turn_is_trained_once_and_the_last_comes_first():
 def test_an_earlier_turn_is_weighed_by_how_far_the_later_ones_moved():
     """The policy of each turn's update is the proximal one of the next, so M is the move of that update alone."""
     batch, _ = prepared()
-    assert batch.advantages is not None
     jumps = [0.1, -5.0, 9.0, 9.0, 9.0, 9.0]
     policy = [batch.log_prob_old + 0.3]  # it has left the one that sampled before the first turn is trained
     weight = torch.ones(len(batch.mask), dtype=torch.float64)
@@ -52,9 +51,8 @@ def test_an_earlier_turn_is_weighed_by_how_far_the_later_ones_moved():
     for part in ReverseTurns(epsilon=0.2).parts(batch, lambda whole: policy[-1]):
         rows = part.trajectory
         assert torch.equal(part.log_prob_old, policy[-1][rows]), "the ratio of a turn's first update is 1"
-        wanted = torch.where(part.mask, weight[rows, None] * batch.advantages[rows], 0)
-        assert part.advantages is not None
-        assert torch.allclose(part.advantages, wanted)
+        wanted = torch.where(part.mask, weight[rows, None] * batch.need("advantages")[rows], 0)
+        assert torch.allclose(part.need("advantages"), wanted)
         policy.append(
             policy[-1] + jumps[seen]
         )  # the update moves every turn of every sequence, that of the part as well

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.cli.results import slots
+from workbench.cli.report import slots
 from workbench.spec import RunSettings
 
 STALE = {"learn": {"epochs": 4, "staleness": 16}}

@@ -2,58 +2,61 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.analysis.region import Boundary, Counts, Landscape, areas, boundary, by_column, by_series, edge, heights
+from workbench.analysis.region import (
+    Boundary,
+    Counts,
+    Landscape,
+    answer,
+    areas,
+    boundary,
+    by_column,
+    by_series,
+    edge,
+    heights,
+)
 from workbench.analysis.runs import KEPT, NOT_DEAD
 from workbench.spec import RegionSettings
 
 SETTINGS = RegionSettings(low=1.0, high=8.0, points=4)
 
 
-def counts(*pairs: tuple[float, float, float]) -> dict[float, Counts]:
-    return {x: Counts(k, n) for x, k, n in pairs}
-
-
 @pytest.mark.parametrize(
     ("points", "at"),
     [
-        (counts((0, 0, 5), (1, 5, 5)), 0.5),
-        (counts((0, 0, 5), (1, 4, 5)), 0.625),  # 1/2 on the line from 0 to .8
-        (counts((0, 1, 5), (1, 4, 5)), 0.5),
-        (counts((0, 0, 5), (1, 1, 2), (2, 5, 5)), 1.0),  # the middle of a stretch at 1/2
-        (counts((0, 0, 5), (1, 1, 2), (2, 1, 2), (3, 2, 2)), 1.5),
-        (counts((0, 0, 5), (1, 2, 2), (2, 0, 5), (3, 5, 5)), 2.3),  # (1, 2) pool to 2/7
-        (counts((0, 0, 5), (1, 0, 0), (2, 5, 5)), 1.0),  # a point without a run is no point
+        ([(0, 0, 5), (1, 5, 5)], 0.5),
+        ([(0, 0, 5), (1, 4, 5)], 0.625),  # 1/2 on the line from 0 to .8
+        ([(0, 1, 5), (1, 4, 5)], 0.5),
+        ([(0, 0, 5), (1, 1, 2), (2, 5, 5)], 1.0),  # the middle of a stretch at 1/2
+        ([(0, 0, 5), (1, 1, 2), (2, 1, 2), (3, 2, 2)], 1.5),
+        ([(0, 0, 5), (1, 2, 2), (2, 0, 5), (3, 5, 5)], 2.3),  # (1, 2) pool to 2/7
+        ([(0, 0, 5), (1, 0, 0), (2, 5, 5)], 1.0),  # a point without a run is no point
+        ([(0, 0, 5), (1, 2, 5)], Boundary(1, "above", low=1)),  # outside what was tried
+        ([(0, 3, 5), (1, 5, 5)], Boundary(0, "below", high=0)),
+        ([(0, 1, 2), (1, 2, 2)], Boundary(0, "below", high=0)),
+        ([], None),
+        ([(0, 0, 0)], None),
     ],
 )
-def test_the_boundary_is_where_the_isotonic_share_crosses_a_half(points: dict[float, Counts], at: float) -> None:
-    found = boundary(points)
-    assert found is not None
-    assert (found.at, found.beyond) == (pytest.approx(at), "")
-
-
-def test_a_boundary_outside_what_was_tried_says_so() -> None:
-    assert boundary(counts((0, 0, 5), (1, 2, 5))) == Boundary(1, "above", low=1)
-    assert boundary(counts((0, 3, 5), (1, 5, 5))) == Boundary(0, "below", high=0)
-    assert boundary(counts((0, 1, 2), (1, 2, 2))) == Boundary(0, "below", high=0)
-    assert boundary({}) is None
-    assert boundary(counts((0, 0, 0))) is None
+def test_the_boundary_is_where_the_isotonic_share_crosses_a_half(points: list, at: float | Boundary | None) -> None:
+    found = boundary({x: Counts(k, n) for x, k, n in points})
+    assert found == at if not isinstance(at, float) else (found.at, found.beyond) == (pytest.approx(at), "")
 
 
 @given(st.dictionaries(st.integers(0, 8), st.tuples(st.integers(0, 5), st.integers(1, 5)), min_size=1))
-def test_the_boundary_lies_between_the_tried_values_beside_it(drawn) -> None:
+def test_the_boundary_lies_between_the_tried_values_next_to_it(drawn) -> None:
     found = boundary({float(x): Counts(min(k, n), n) for x, (k, n) in drawn.items()})
     assert found is not None
     assert min(drawn) <= found.at <= max(drawn)
     if not found.beyond:
-        assert found.low is not None
-        assert found.high is not None
-        assert found.low < found.high
+        assert found.low < found.high  # type: ignore[operator]
         assert {found.low, found.high} <= set(map(float, drawn))
 
 
@@ -62,10 +65,7 @@ def test_more_collapses_never_move_the_boundary_up(drawn, where) -> None:
     points = {float(i): Counts(min(k, n), n) for i, (k, n) in enumerate(drawn)}
     x = float(where % len(drawn))
     worse = {**points, x: Counts(points[x].judged, points[x].judged)}
-    a, b = boundary(points), boundary(worse)
-    assert a is not None
-    assert b is not None
-    assert b.at <= a.at + 1e-9
+    assert boundary(worse).at <= boundary(points).at + 1e-9  # type: ignore[union-attr]
 
 
 def test_the_area_is_that_of_the_trapezoids_over_the_conditions() -> None:
@@ -125,3 +125,10 @@ def test_a_run_that_never_learned_is_not_dead_and_kept_nothing() -> None:
           for survival in (NOT_DEAD, KEPT)}  # fmt: skip
     assert 2 < by[NOT_DEAD]["boundary"] < 4
     assert 1 < by[KEPT]["boundary"] < 2
+
+
+def test_a_region_of_one_condition_answers_with_its_boundary_where_there_is_no_area_to_rank() -> None:
+    found = region(ppo=[2.0] * 5)
+    for one in (found, found.read_as(KEPT)):
+        alone = replace(one, runs=one.runs[one.runs["y"] == 0.0])
+        assert answer(alone, by_series(alone), by_column(alone))[0].startswith("Boundary of ")

@@ -1,4 +1,9 @@
+"""Survival curves, tests and hazard ratios: figures that R prints of published data, closed forms and properties."""
+
 from __future__ import annotations
+
+import itertools
+import math
 
 import numpy as np
 import pandas as pd
@@ -6,22 +11,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.analysis.published import AML, lung, rows
+from tests.analysis.published import AML, TIED, lung, lung_by_ecog, rows
+from workbench.analysis.stats import Estimate
 from workbench.analysis.survival import (
     by_arm,
     common_horizon,
     curve,
+    hazard_ratio,
+    logrank,
     median_time,
     observed,
+    permuted_logrank,
     restricted_mean,
+    restricted_mean_difference,
     restricted_mean_interval,
     survival_at,
 )
 
-
-def run(**changes: object) -> dict[str, object]:
-    healthy = {"outcome": "healthy", "collapse_step": None, "onset_low": None, "detected": None, "steps": 36}
-    return {"run_id": "r", "arm": "ppo", "seed": 0} | healthy | changes
+FELL, STOOD = rows("ppo", [10, 12, 14, 16, 20], [1] * 5), rows("st-ppo", [36] * 5, [0] * 5)
+HEALTHY = {"run_id": "r", "arm": "ppo", "seed": 0, "outcome": "healthy", "collapse_step": None, "onset_low": None,
+           "detected": None, "steps": 36}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -40,15 +49,14 @@ def run(**changes: object) -> dict[str, object]:
         ({"outcome": "diverged", "steps": 0}, 0, True),
     ],
 )
-def test_a_run_is_an_event_at_its_onset_or_censored_where_it_ends(
-    changes: dict[str, object], time: float, event: bool
-) -> None:
-    seen = observed(pd.DataFrame([run(**changes)]))
+def test_a_run_is_an_event_at_its_onset_or_censored_where_it_ends(changes: dict, time: float, event: bool) -> None:
+    seen = observed(pd.DataFrame([HEALTHY | changes]))
     assert (seen["time"].tolist(), seen["event"].tolist()) == ([float(time)], [event])
 
 
 def test_a_run_that_never_began_is_not_watched() -> None:
-    assert observed(pd.DataFrame([run(outcome=None, steps=0), run(outcome=None, steps=None)])).empty
+    never = HEALTHY | {"outcome": None}
+    assert observed(pd.DataFrame([never | {"steps": 0}, never | {"steps": None}])).empty
 
 
 def test_the_curve_is_the_one_that_r_prints_for_the_leukaemia_data() -> None:
@@ -65,44 +73,41 @@ def test_the_curve_is_the_one_that_r_prints_for_the_leukaemia_data() -> None:
 
 
 def test_the_median_is_the_one_that_r_prints() -> None:
-    by = {arm: median_time(group) for arm, group in AML.groupby("arm")}
-    assert by["Maintained"].value == 31
-    assert by["Nonmaintained"].value == 23
-    by = {arm: median_time(group) for arm, group in lung().groupby("arm")}
-    assert (by["male"].value, by["female"].value) == (270, 426)
+    by = {arm: median_time(group).value for data in (AML, lung()) for arm, group in data.groupby("arm")}
+    assert by == {"Maintained": 31, "Nonmaintained": 23, "male": 270, "female": 426}
 
 
 def test_the_restricted_mean_and_its_error_are_those_that_r_prints_for_the_lung_data() -> None:
     # summary(survfit(Surv(time, status) ~ sex, lung))$table, common upper limit 1022 days
     for arm, mean, error in (("male", 326.0841, 22.91156), ("female", 460.6473, 34.68985)):
         found, variance = restricted_mean(lung()[lung()["arm"] == arm], 1022)
-        assert found == pytest.approx(mean, abs=5e-5)
-        assert variance**0.5 == pytest.approx(error, abs=5e-6)
+        assert (found, variance**0.5) == (pytest.approx(mean, abs=5e-5), pytest.approx(error, abs=5e-6))
 
 
 def test_the_restricted_mean_of_three_runs_by_hand() -> None:
     # S: 1 to step 2, 2/3 to 6 (one censored at 4), then 0 of one run left: 2 + 4 * 2/3.
     three = rows("a", [2, 4, 6], [1, 0, 1])
-    mean, variance = restricted_mean(three, 10)
-    assert mean == pytest.approx(2 + 8 / 3)
-    assert variance == pytest.approx((8 / 3) ** 2 / (3 * 2))  # after the last collapse no area is left
+    # After the last collapse no area is left.
+    assert restricted_mean(three, 10) == pytest.approx((2 + 8 / 3, (8 / 3) ** 2 / (3 * 2)))
     assert restricted_mean(three, 5)[0] == pytest.approx(2 + 2)
 
 
 def test_what_seeds_cannot_tell_has_no_interval() -> None:
-    up = restricted_mean_interval(rows("a", [36, 36], [0, 0]), 36)
-    assert (up.value, up.low, up.high) == (36, None, None)
+    assert restricted_mean_interval(rows("a", [36, 36], [0, 0]), 36) == Estimate(36)
+    assert restricted_mean_interval(rows("a", [9, 9], [1, 1]), 36) == Estimate(9)
     assert median_time(rows("a", [36, 36], [0, 0])).value is None
-    at_once = restricted_mean_interval(rows("a", [9, 9], [1, 1]), 36)
-    assert (at_once.value, at_once.low) == (9, None)
     # Five collapses of five: the probability that all fall on one side of the median is 2 / 32, more than 5 %.
     assert median_time(rows("a", [1, 2, 3, 4, 5], [1] * 5)).high is None
-
-
-def test_the_interval_of_the_restricted_mean_stays_within_what_is_possible() -> None:
     mean = restricted_mean_interval(rows("a", [1, 35, 36], [1, 1, 0]), 36)
-    assert mean.low is not None
-    assert 0 <= mean.low <= 24 <= 36 == mean.high
+    assert 0 <= mean.low <= 24 <= 36 == mean.high, "it stays within what is possible"  # type: ignore[operator]
+
+
+def test_the_difference_of_restricted_means_adds_the_variances() -> None:
+    difference, horizon = restricted_mean_difference(AML, "Nonmaintained")
+    one, other = (restricted_mean(AML.query("arm == @arm"), 161) for arm in ("Maintained", "Nonmaintained"))
+    gap, half = one[0] - other[0], 1.959964 * math.sqrt(one[1] + other[1])
+    assert horizon == 161
+    assert (difference.value, difference.low, difference.high) == pytest.approx((gap, gap - half, gap + half))
 
 
 def test_the_common_horizon_is_the_shortest_of_the_arms_that_did_not_all_fall() -> None:
@@ -116,26 +121,122 @@ def test_the_common_horizon_is_the_shortest_of_the_arms_that_did_not_all_fall() 
 
 def test_every_arm_has_its_row_and_one_horizon() -> None:
     frame = by_arm(AML).set_index("arm")
-    assert frame["watched"].to_dict() == {"Maintained": 11, "Nonmaintained": 12}
-    assert frame["events"].to_dict() == {"Maintained": 7, "Nonmaintained": 11}
+    assert frame[["watched", "events"]].to_numpy().tolist() == [[11, 7], [12, 11]]
     assert set(frame["horizon"]) == {161}
 
 
+@pytest.mark.parametrize(
+    ("data", "chi2", "degrees", "p"),
+    [
+        (AML, 3.396389, 1, 0.065339),
+        (lung(), 10.326741954885632, 1, None),
+        (lung_by_ecog(), 21.962131682476, 3, None),
+        # difftest.R: an arm that no collapse finds at risk changes nothing, chi-squared 3.4 on 1 degree of freedom.
+        (pd.concat([rows("Dummy", [1, 2, 2, 3, 3, 3, 4], [0] * 7), AML]), 3.396389, 1, 0.065339),
+    ],
+)
+def test_the_log_rank_test_is_the_one_that_r_prints(data: pd.DataFrame, chi2: float, degrees: int, p: float) -> None:
+    found = logrank(data)
+    assert found is not None
+    assert (found.chi2, found.degrees) == (pytest.approx(chi2, rel=3e-7), degrees)
+    assert p is None or found.p == pytest.approx(p, abs=1e-6)
+
+
+def test_the_hazard_ratio_is_the_one_that_r_prints() -> None:
+    found, _ = hazard_ratio(AML, "Maintained")
+    assert math.log(found.value or 0) == pytest.approx(0.9155326, abs=5e-8)
+    # exp(coef) and the standard error of coef: 2.4981, 0.5119
+    assert found.value == pytest.approx(2.4981, abs=5e-5)
+    assert math.log(found.high / found.low) / (2 * 1.959964) == pytest.approx(0.5119, abs=5e-5)  # type: ignore[operator]
+    by_sex, _ = hazard_ratio(lung(), "male")
+    assert (by_sex.value, by_sex.low, by_sex.high) == pytest.approx((0.5880, 0.4237, 0.8160), abs=5e-5)
+
+
+def test_the_hazard_ratio_with_ties_is_the_solution_in_closed_form() -> None:
+    # Efron's score is 30 + 23 r - r^3 = 0 with r the hazard ratio (Therneau and Grambsch, appendix).
+    ratio = math.cos(math.acos((45 / 23) * math.sqrt(3 / 23)) / 3) * 2 * math.sqrt(23 / 3)
+    information = sum(share - share**2 for share in (ratio / (ratio + k) for k in (1, 5, 3)))
+    half = 1.959964 / math.sqrt(information)
+    found, _ = hazard_ratio(TIED, "x=0")
+    assert found.value == pytest.approx(ratio, rel=1e-8)
+    assert (found.low, found.high) == pytest.approx((ratio * math.exp(-half), ratio * math.exp(half)), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "reason"),
+    [
+        (FELL, STOOD, "no collapse in st-ppo"),
+        (FELL, rows("st-ppo", [25, 30, 36], [1, 1, 0]), "no collapse in st-ppo while the other arm was at risk"),
+        (FELL, rows("st-ppo", [3, 4, 5], [1, 1, 1]), "no collapse in ppo while the other arm was at risk"),
+        (FELL, rows("st-ppo", [], []), "no run to compare"),
+        (rows("ppo", [36, 36], [0, 0]), STOOD, "no collapse in st-ppo and ppo"),
+    ],
+)
+def test_a_hazard_ratio_whose_likelihood_has_no_maximum_is_not_given(one, other, reason: str) -> None:
+    assert hazard_ratio(pd.concat([one, other]), "ppo") == (Estimate(None), reason)
+
+
+def test_without_a_collapse_there_is_nothing_to_test() -> None:
+    both = pd.concat([STOOD, rows("ppo", [36, 36], [0, 0])])
+    assert (logrank(both), permuted_logrank(both, "ppo")) == (None, None)
+
+
+def test_the_permutations_are_all_that_there_are() -> None:
+    # Five against none of five is the most extreme of all labellings.
+    assert permuted_logrank(pd.concat([FELL, STOOD]), "ppo") == pytest.approx(2 / math.comb(10, 5))
+    few = pd.concat([rows("a", [4, 9, 9], [1, 1, 0]), rows("b", [6, 9, 15, 20], [1, 1, 0, 1])], ignore_index=True)
+
+    def distance(mine: tuple[int, ...]) -> float:  # |O - E| of the arm, summed over the collapses one by one
+        inside = np.isin(np.arange(len(few)), mine)
+        total = 0.0
+        for at in sorted(set(few.loc[few["event"], "time"])):
+            risk, died = few["time"] >= at, (few["time"] == at) & few["event"]
+            total += (died & inside).sum() - died.sum() * (risk & inside).sum() / risk.sum()
+        return abs(total)
+
+    every = [distance(labels) >= distance((0, 1, 2)) - 1e-9 for labels in itertools.combinations(range(7), 3)]
+    assert permuted_logrank(few, "a") == pytest.approx(np.mean(every))
+
+
+def test_many_runs_are_permuted_at_random_and_agree_with_the_approximation() -> None:
+    # 22 runs against 20 have 5e11 labellings; at such numbers the chi-squared distribution is a good approximation.
+    many = pd.concat([AML, AML.assign(time=AML["time"] + 1)]).iloc[:42]
+    exact, approximate = permuted_logrank(many, "Maintained"), logrank(many)
+    assert approximate is not None
+    assert exact == pytest.approx(approximate.p, abs=0.005)
+    assert exact == permuted_logrank(many, "Maintained"), "the same runs give the same figure"
+
+
 watched = st.lists(st.tuples(st.integers(0, 40), st.booleans()), min_size=1, max_size=12)
+few_watched = st.lists(st.tuples(st.integers(0, 12), st.booleans()), min_size=1, max_size=6)
 
 
 def some(runs: list[tuple[int, bool]], arm: str = "a") -> pd.DataFrame:
-    return rows(arm, [t for t, _ in runs], [e for _, e in runs])
+    return rows(arm, *zip(*runs, strict=True))
+
+
+@settings(max_examples=15)
+@given(few_watched, few_watched)
+def test_the_reference_only_inverts_a_hazard_ratio_and_changes_no_test(one: list, two: list) -> None:
+    both = pd.concat([some(one, "a"), some(two, "b")])
+    (found, reason), (turned, _) = hazard_ratio(both, "a"), hazard_ratio(both, "b")
+    if found.value is None:
+        assert reason
+        assert turned.value is None
+    else:
+        assert 1e-3 < found.low < found.value < found.high < 1e6  # type: ignore[operator]
+        assert found.value * turned.value == pytest.approx(1, rel=1e-5)  # type: ignore[operator]
+    if test := logrank(both):
+        assert 0 <= test.p <= 1
+        assert permuted_logrank(both, "a") == pytest.approx(permuted_logrank(both, "b"))
+        assert logrank(both.iloc[::-1]) == pytest.approx(test, abs=1e-9)
 
 
 @settings(max_examples=40)
 @given(watched, watched, st.randoms())
-def test_the_order_of_seeds_does_not_matter(one: list[tuple[int, bool]], two: list, random: object) -> None:
-    mixed_one, mixed_two = list(one), list(two)
-    random.shuffle(mixed_one)  # type: ignore[attr-defined]
-    random.shuffle(mixed_two)  # type: ignore[attr-defined]
-    before = by_arm(pd.concat([some(one), some(two, "b")]))
-    after = by_arm(pd.concat([some(mixed_one), some(mixed_two, "b")]))
+def test_the_order_of_seeds_does_not_matter(one: list, two: list, random) -> None:
+    mixed = [random.sample(runs, len(runs)) for runs in (one, two)]
+    before, after = (by_arm(pd.concat([some(a), some(b, "b")])) for a, b in ((one, two), mixed))
     pd.testing.assert_frame_equal(before, after)
 
 
@@ -149,17 +250,13 @@ def test_without_censoring_the_curve_is_the_share_of_runs_still_up(times: list[i
 
 
 @settings(max_examples=60)
-@given(watched, st.data())
-def test_to_watch_a_run_longer_never_lowers_the_restricted_mean(
-    runs: list[tuple[int, bool]], data: st.DataObject
-) -> None:
-    up = [i for i, (_, event) in enumerate(runs) if not event]
-    if not up:
-        return
-    i = data.draw(st.sampled_from(up))
-    longer = list(runs)
-    longer[i] = (runs[i][0] + data.draw(st.integers(1, 20)), False)
-    assert restricted_mean(some(longer), 41)[0] >= restricted_mean(some(runs), 41)[0] - 1e-9
+@given(watched, st.integers(1, 20))
+def test_to_watch_a_run_longer_never_lowers_the_restricted_mean(runs: list[tuple[int, bool]], more: int) -> None:
+    for i, (time, event) in enumerate(runs):
+        if not event:
+            longer = [*runs[:i], (time + more, False), *runs[i + 1 :]]
+            assert restricted_mean(some(longer), 41)[0] >= restricted_mean(some(runs), 41)[0] - 1e-9
+            return
 
 
 @settings(max_examples=40)
@@ -170,11 +267,6 @@ def test_the_curve_falls_from_one_and_agrees_with_scipy(runs: list[tuple[int, bo
     drawn = curve(some(runs))
     assert drawn["survival"].between(0, 1).all()
     assert (drawn["survival"].diff().dropna() <= 1e-12).all()
-    if not any(event for _, event in runs):
-        assert (drawn["survival"] == 1).all()
-        return
-    sample = CensoredData(
-        uncensored=[float(t) for t, event in runs if event], right=[float(t) for t, event in runs if not event]
-    )
-    theirs = ecdf(sample).sf.evaluate(drawn["time"].to_numpy())
+    fell, up = ([float(t) for t, event in runs if event is kind] for kind in (True, False))
+    theirs = ecdf(CensoredData(uncensored=fell, right=up)).sf.evaluate(drawn["time"].to_numpy()) if fell else 1.0
     assert drawn["survival"].to_numpy() == pytest.approx(theirs, abs=1e-9)

@@ -182,6 +182,7 @@ def test_each_kind_of_event_has_its_own_mark_and_an_unknown_kind_is_shown_all_th
     kinds = [kind for kind in KINDS if kind != "other"]
     figure = draw_timeline(*[("ppo-0", i, kind) for i, kind in enumerate([*kinds, "guard_mask"])])
     assert list(marks(figure)) == [words for _, words, _ in KINDS.values()]
+    assert [t.name for t in figure.data if t.showlegend is not False] == list(marks(figure))
     assert len({(t.marker.symbol, t.marker.color) for t in marks(figure).values()}) == len(KINDS)
     assert "guard mask" in marks(figure)["other event"].text[0]
 

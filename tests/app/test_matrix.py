@@ -80,7 +80,7 @@ def test_a_full_crossing_has_a_block_of_columns_for_each_condition() -> None:
     assert [words.count(block) for block in ("staleness 0", "staleness 8")] == [1, 1]
 
 
-def test_a_large_grid_is_parts_of_one_width_that_hold_every_run_once() -> None:
+def test_a_large_grid_is_parts_of_one_width_that_hold_every_run_once_and_a_smaller_one_is_one_part() -> None:
     frame = pd.concat([runs(*[(f"arm {i}", "ppo") for i in range(2 * TALL)], seeds=15), runs(("last", "grpo"))])
     found = parts(layout(frame))
     assert list(found) == ["1-12", "13-24", "25-25"]
@@ -88,9 +88,6 @@ def test_a_large_grid_is_parts_of_one_width_that_hold_every_run_once() -> None:
     assert sorted(pd.concat(found.values())["run_id"]) == sorted(frame["run_id"])
     drawn = [Drawn(matrix(part, success(frame), LIGHT)) for part in found.values()]
     assert len({cell["width"] for one in drawn for cell in one.all("svg")[1:]}) == 1
-
-
-def test_a_grid_of_a_few_hundred_cells_is_one_part() -> None:
     cells = layout(runs(*[(f"arm {i}", "ppo") for i in range(MOST // 10)], seeds=10))
     assert parts(cells)["1-30"] is cells
 
@@ -102,11 +99,12 @@ def test_an_arm_with_many_seeds_goes_on_in_the_next_row() -> None:
     assert sorted(cells.loc[cells["arm"] == "grpo", "row"].unique()) == [3, 4, 5]
 
 
-def test_a_condition_is_what_the_arm_says_besides_its_algorithm() -> None:
-    assert condition("ppo · staleness 8", "ppo") == "staleness 8"
-    assert condition("ppo, on-policy", "ppo") == "on-policy"
-    assert condition("ppo", "ppo") == ""
-    assert condition("mine", "ppo") == "mine"
+@pytest.mark.parametrize(
+    ("arm", "words"),
+    [("ppo · staleness 8", "staleness 8"), ("ppo, on-policy", "on-policy"), ("ppo", ""), ("mine", "mine")],
+)
+def test_a_condition_is_what_the_arm_says_besides_its_algorithm(arm: str, words: str) -> None:
+    assert condition(arm, "ppo") == words
 
 
 def test_a_collapsed_run_says_so_and_when() -> None:
@@ -117,11 +115,8 @@ def test_a_collapsed_run_says_so_and_when() -> None:
     assert (mark["d"] or "").startswith("M50.0 ")  # step 5 of 10: the middle of the cell
 
 
-def test_a_run_without_an_outcome_says_its_status() -> None:
+def test_a_run_without_an_outcome_says_its_status_and_one_without_a_step_has_no_curve() -> None:
     assert "running" in draw(runs(("ppo", "ppo"), seeds=1, outcome=None, status="running")).words["text"]
-
-
-def test_a_run_without_a_single_step_has_a_cell_without_a_curve() -> None:
     frame = runs(("ppo", "ppo"), seeds=1, outcome=None, status="queued", steps=0)
     none = pd.DataFrame(columns=["run_id", "x", "mean", "last"])
     for curves in (success(frame).head(0), none):  # typed by the database, or not at all

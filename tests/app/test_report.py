@@ -23,8 +23,7 @@ from workbench.app.report import content
 from workbench.app.report.content import design, report
 from workbench.app.report.write import Figure, Report, Section, Table, Text, html, text
 from workbench.app.theme import DARK, LIGHT
-from workbench.cli.report import written
-from workbench.cli.results import recorded
+from workbench.cli.report import gather, written
 
 CLIP = {"learn": {"epochs": 4, "staleness": 16, "policy": {"max_grad_norm": 1.0}}}
 
@@ -117,7 +116,7 @@ def test_hostile_text_is_shown_literally(bad: str) -> None:
 
 
 def test_hostile_arms_questions_and_files_end_no_element(hostile: Path) -> None:
-    (every,) = recorded(hostile, ["hostile"])
+    (every,) = gather(hostile, ["hostile"])
     few = every.runs["arm"].isin([HOSTILE[0], HOSTILE[5], HOSTILE[6]]).to_numpy()
     found = [replace(every, table=every.table.filter(few))]
     source = written(found, ["sorl report hostile"], "html")

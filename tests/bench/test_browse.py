@@ -11,11 +11,10 @@ from bench.browse import Browse, Crowd
 from bench.crowd import Size, ensure
 from bench.measure import Latency, Sample
 from tests.store.contents import is_open
-from workbench.cli.bench import ON_REQUEST
 from workbench.spec import RunSettings
 
 SIZE = Size(runs=25, steps=600, turns=2)
-KINDS = ("overlay, all runs", "zoom, all runs", "zoom, six arms", "heat map, six arms")
+KINDS = ["overlay, all runs", "zoom, all runs", "zoom, six arms", "heat map, six arms"]
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +24,8 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def latency(*seconds: float, bar: float = 1.0, of: str = "p95") -> Latency:
-    return Latency("answers", bar, [Sample(1, s, s / 2) for s in seconds], of=of)
+def latency(*seconds: float, of: str = "p95") -> Latency:
+    return Latency("answers", 1.0, [Sample(1, s, s / 2) for s in seconds], of=of)
 
 
 def test_the_quantile_is_a_value_that_so_many_answers_do_not_exceed() -> None:
@@ -38,13 +37,12 @@ def test_the_quantile_is_a_value_that_so_many_answers_do_not_exceed() -> None:
 def test_a_bar_is_kept_by_the_clock_or_by_cpu_time_or_not() -> None:
     assert [measure.latency_row(latency(s))["met"] for s in (0.9, 1.9, 2.1)] == ["yes", "by CPU", "no"]
     twenty = [0.5] * 19 + [9.0]
-    assert latency(*twenty).met
-    assert not latency(*twenty, of="max").met
+    assert (latency(*twenty).met, latency(*twenty, of="max").met) == (True, False)
 
 
 def test_every_kind_of_request_is_answered_by_the_code_of_the_screens(crowd: Path) -> None:
     found = browse.answers(crowd, requests=2)
-    assert [x.name for x in found] == list(KINDS)
+    assert [x.name for x in found] == KINDS
     assert all(len(x.samples) == 2 and min(s.cpu_seconds for s in x.samples) > 0 for x in found)
 
 
@@ -64,14 +62,12 @@ def test_an_overlay_draws_every_run_and_a_heat_map_every_arm(crowd: Path) -> Non
     assert sum(t["type"] == "heatmap" for t in maps["data"]) == min(6, known.each["arm"].nunique())
 
 
-def test_without_browser_and_other_tools_it_says_so_and_measures_the_rest(
-    crowd: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_browser_and_other_tools_it_says_so_and_measures_the_rest(crowd: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(live, "missing", lambda: "no browser here")
     monkeypatch.setattr(browse, "missing", lambda: "no other tools here")
     said: list[str] = []
     results = main.run(RunSettings(), crowd, ["browse"], 1, said.append, Browse(SIZE, crowd, requests=1))
-    assert [x.name for x in results.latencies] == list(KINDS)
+    assert [x.name for x in results.latencies] == KINDS
     assert [line for line in said if "here" in line] == [
         "without first paint and memory: no browser here",
         "without trackio and TensorBoard: no other tools here",
@@ -81,16 +77,17 @@ def test_without_browser_and_other_tools_it_says_so_and_measures_the_rest(
     assert len(measure.as_json(results)["latencies"]) == 4
 
 
-def test_other_tools_are_asked_n_by_n_beside_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = tmp_path / "peer.py"
-    script.write_text(
-        "import json, sys\n"
-        "for n in sys.argv[6].split(','):\n"
-        "    print(json.dumps({'tool': sys.argv[1], 'version': '1', 'runs': int(n), 'points': 7, 'ready_s': 9.0,"
-        " 'ready_cpu_s': 3.0, 'again_s': 2.0, 'again_cpu_s': 1.0}))\n"
-    )
+def scripted(monkeypatch: pytest.MonkeyPatch, script: Path, code: str) -> None:
+    script.write_text(code)
     monkeypatch.setattr(browse, "PYTHON", Path(sys.executable))
     monkeypatch.setattr(browse, "SCRIPT", script)
+
+
+def test_other_tools_are_asked_n_by_n_next_to_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = "{'tool': sys.argv[1], 'version': '1', 'runs': int(n), 'points': 7, 'ready_s': 9.0, 'ready_cpu_s': 3.0, "
+    answer += "'again_s': 2.0, 'again_cpu_s': 1.0}"
+    code = f"import json, sys\nfor n in sys.argv[6].split(','):\n    print(json.dumps({answer}))\n"
+    scripted(monkeypatch, tmp_path / "peer.py", code)
     found = list(browse.peers(tmp_path, 100, "2,4", lambda runs: (runs / 1, runs / 2)))
     assert [(p.tool, p.runs, p.ours_cpu_s) for p in found] == [
         ("trackio", 2, 1.0), ("trackio", 4, 2.0), ("tensorboard", 2, 1.0), ("tensorboard", 4, 2.0),
@@ -99,14 +96,6 @@ def test_other_tools_are_asked_n_by_n_beside_us(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_tool_that_dies_is_reported_with_its_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = tmp_path / "peer.py"
-    script.write_text("import sys; sys.exit('no such project')")
-    monkeypatch.setattr(browse, "PYTHON", Path(sys.executable))
-    monkeypatch.setattr(browse, "SCRIPT", script)
+    scripted(monkeypatch, tmp_path / "peer.py", "import sys; sys.exit('no such project')")
     with pytest.raises(RuntimeError, match="no such project"):
         list(browse.peers(tmp_path, 100, "2", lambda _: (1.0, 1.0)))
-
-
-def test_the_parts_of_the_app_run_only_when_they_are_named() -> None:
-    assert not set(ON_REQUEST) & set(main.chosen(None))
-    assert main.chosen("browse,live") == ["live", "browse"]

@@ -1,18 +1,12 @@
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from tests.store.fixture import Shape, write_grid
-from workbench.cli.main import app
+from tests.cli.command import ONE_FALLS, done, fell, grid_file, record
+from tests.grid.harness import put_scripted_trainer
+from tests.store.fixture import Shape, write_experiment, write_grid
 from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync
-
-Sorl = Callable[..., Any]
 
 
 @pytest.fixture
@@ -34,17 +28,34 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def two(runs: Path) -> Path:
+    """Recorded runs: ppo with two seeds that collapse, st-ppo with two that do not."""
+    write_experiment(runs, "demo", question="Which of the two?")
+    for seed in (0, 1):
+        fell(runs, "ppo", seed, 12 + seed, detection_step=17)
+        record(runs, "st-ppo", seed)
+    return runs
+
+
+@pytest.fixture
 def small() -> Shape:
     """A run of a few rows."""
     return Shape(steps=12, trajectories=2, turns=2, epochs=1, steps_per_segment=4)
 
 
 @pytest.fixture
-def sorl() -> Sorl:
-    """Call the command in this process: `sorl("ls", runs=folder)`."""
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, where `sorl run` starts the scripted trainer."""
+    put_scripted_trainer(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
-    def call(*arguments: object, runs: Path | None = None) -> Any:
-        words = [str(a) for a in arguments] + ([] if runs is None else ["--runs", str(runs)])
-        return CliRunner().invoke(app, words, prog_name="sorl")
 
-    return call
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder where `sorl run demo.toml` has ended; tests must not change it."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        put_scripted_trainer(patch)
+        done("run", grid_file(folder, **ONE_FALLS), runs=folder / "runs")
+    return folder

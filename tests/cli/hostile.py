@@ -1,12 +1,11 @@
 """Bad and hostile input, some 300 kinds of it: what is put into a folder, what is typed, and how it must end."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +20,21 @@ QUESTION = 'question = "What does bad input do?"\n'
 REFUSED = (2,)
 
 
+Make = Callable[[Path], list[str]]
+
+
 @dataclass(frozen=True)
 class Case:
     """`make` puts files into an empty folder and says what to type; `codes` are the exit codes that are right."""
 
     name: str
-    make: Callable[[Path], list[str]]
+    make: Make
     codes: tuple[int, ...] = REFUSED
     grid: bool = False  # wants a runs folder with an experiment in it, as `runs`
     heavy: bool = False  # minutes or gigabytes on a reader without limits
 
 
-def file(name: str, content: str | bytes, *words: str) -> Callable[[Path], list[str]]:
+def file(name: str, content: str | bytes, *words: str) -> Make:
     """A file, and the words to type before its name."""
 
     def make(folder: Path) -> list[str]:
@@ -43,20 +45,30 @@ def file(name: str, content: str | bytes, *words: str) -> Callable[[Path], list[
     return make
 
 
-def typed(*words: str) -> Callable[[Path], list[str]]:
+def typed(*words: str) -> Make:
     return lambda folder: list(words)
 
 
+def after(change: Callable[[Path], Any], name: str, *words: str) -> Make:
+    """Change what lies at `name` in the folder, then type the words, and the path in place of the word PATH."""
+
+    def make(folder: Path) -> list[str]:
+        change(folder / name)
+        return [str(folder / name) if word == "PATH" else word for word in words]
+
+    return make
+
+
+# What is no file, in the place of one.
+NO_FILE: dict[str, Callable[[Path], Any]] = {
+    "a pipe": os.mkfifo, "a folder": Path.mkdir, "a link to itself": lambda path: path.symlink_to(path)
+}  # fmt: skip
+
+
 def cases() -> Iterator[Case]:
-    yield from grids()
-    yield from logs()
-    yield from names()
-    yield from results()
-    yield from run_folders()
-    yield from indices()
+    return itertools.chain(grids(), logs(), names(), results(), runs_and_indices())
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Grid files
 
 
@@ -127,12 +139,11 @@ WHOLE = ("seed", "threads", "iterations", "warmstart.seed", "learn.staleness", "
 def grids() -> Iterator[Case]:
     for name, content in TOML.items():
         yield Case(f"plan: {name}", file("grid.toml", content, "plan"), heavy="million" in name)
-    for setting, (name, value) in itertools.product(SETTINGS, VALUES.items()):
+    bad = [(setting, name, value) for setting in SETTINGS for name, value in VALUES.items()]
+    bad += [(setting, value, value) for setting in WHOLE for value in ("1e20", str(2**63), "-1")]
+    for setting, name, value in bad:
         line = f"seeds = [{value}]" if setting == "seed" else f"base.{setting} = {value}"
         yield Case(f"plan: {setting} is {name}", file("grid.toml", f"{QUESTION}{line}\n", "plan"))
-    for setting, value in itertools.product(WHOLE, ("1e20", str(2**63), "-1")):
-        line = f"seeds = [{value}]" if setting == "seed" else f"base.{setting} = {value}"
-        yield Case(f"plan: {setting} is {value}", file("grid.toml", f"{QUESTION}{line}\n", "plan"))
     for word in ("learn.policy.lr=inf", "seeds=[1e99]", f"seeds=[{2**64}]", "a.b", "=", "seeds", f"a={ESCAPES}",
                  "seeds=" + "[" * 5000, f"{'a.' * 5000}b=1", "threads=" + "9" * 6000):  # fmt: skip
         good = file("grid.toml", QUESTION, "plan")
@@ -143,39 +154,14 @@ def grids() -> Iterator[Case]:
     for form in ("table", "md", "json"):
         make = file("grid.toml", hostile, "plan", "--format", form)
         yield Case(f"plan: arms with escapes, {form}", make, codes=(0,))
-    yield Case("run: a runs folder that cannot be made", lambda folder: [
-        *file("grid.toml", QUESTION, "run")(folder), "--runs", "/proc/nowhere"])  # fmt: skip
-    yield Case("run: a runs folder that is a file", lambda folder: [
-        *file("grid.toml", QUESTION, "run")(folder), "--runs", str(folder / "grid.toml")])  # fmt: skip
-    yield Case("plan: a pipe", pipe("grid.toml", "plan"))
-    yield Case("plan: a folder", place("plan", "grid.toml", lambda path: path.mkdir()))
-    yield Case("plan: a link to itself", place("plan", "grid.toml", lambda path: path.symlink_to(path)))
+    for title, folder in {"that cannot be made": "/proc/nowhere", "that is a file": "PATH"}.items():
+        make = after(lambda path: path.write_text(QUESTION), "grid.toml", "run", "PATH", "--runs", folder)
+        yield Case(f"run: a runs folder {title}", make)
+    for title, put in NO_FILE.items():
+        yield Case(f"plan: {title}", after(put, "grid.toml", "plan", "PATH"))
 
 
-def place(verb: str, name: str, put: Callable[[Path], Any], *more: str) -> Callable[[Path], list[str]]:
-    """Something else than a file in a file's place."""
-
-    def make(folder: Path) -> list[str]:
-        put(folder / name)
-        return [verb, *more, str(folder / name)]
-
-    return make
-
-
-def pipe(name: str, verb: str, *more: str) -> Callable[[Path], list[str]]:
-    return place(verb, name, lambda path: os.mkfifo(path), *more)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Logs of other trainers
-
-
-def table(columns: dict[str, Any]) -> Callable[[Path], list[str]]:
-    def make(folder: Path) -> list[str]:
-        pq.write_table(pa.table(columns), folder / "log.parquet")
-        return ["diagnose", str(folder / "log.parquet")]
-
-    return make
 
 
 LOGS: dict[str, dict[str, str | bytes]] = {
@@ -246,19 +232,20 @@ def logs() -> Iterator[Case]:
         for form in ("text", "json", "md"):
             make = file(f"{ESCAPES.replace('/', '')}.jsonl", content, "diagnose", "--format", form)
             yield Case(f"diagnose: {title}, {form}", make, codes=(0, 2))
-    for name in ("log.jsonl", "log.json", "log.csv", "log.parquet"):
-        yield Case(f"diagnose {name}: a pipe", pipe(name, "diagnose"))
-        yield Case(f"diagnose {name}: a folder", place("diagnose", name, lambda path: path.mkdir()))
-        yield Case(f"diagnose {name}: a link to itself", place("diagnose", name, lambda path: path.symlink_to(path)))
+    for name, (title, put) in itertools.product(("log.jsonl", "log.json", "log.csv", "log.parquet"), NO_FILE.items()):
+        yield Case(f"diagnose {name}: {title}", after(put, name, "diagnose", "PATH"))
     ones = pa.array(np.ones(1_000_000))
-    yield Case("diagnose: a million equal rows in a few bytes", table({"step": ones, "reward": ones}))
-    yield Case("diagnose: a parquet file of text", table({"step": ["a"], "reward": ["b"]}))
-    yield Case("diagnose: a parquet file of lists", table({"step": [1], "reward": [[1.0, 2.0]]}))
-    yield Case("diagnose: a parquet file without rows", table({"reward": pa.array([], pa.float64())}))
+    for title, columns in {
+        "a million equal rows in a few bytes": {"step": ones, "reward": ones},
+        "a parquet file of text": {"step": ["a"], "reward": ["b"]},
+        "a parquet file of lists": {"step": [1], "reward": [[1.0, 2.0]]},
+        "a parquet file without rows": {"reward": pa.array([], pa.float64())},
+    }.items():
+        table = pa.table(columns)
+        yield Case(f"diagnose: {title}", after(partial(pq.write_table, table), "log.parquet", "diagnose", "PATH"))
     yield Case("diagnose: a million lines", file("log.jsonl", '{"reward": 1}\n' * 1_000_000, "diagnose"), heavy=True)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Names that are typed
 
 
@@ -281,34 +268,23 @@ def names() -> Iterator[Case]:
         yield Case(f"sql: escapes in the answer, {form}", typed("sql", query, "--format", form), codes=(0,), grid=True)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Files of results, of variants
 
 
 def results() -> Iterator[Case]:
-    contents: dict[str, bytes] = {"nothing": b"", "text": b"hello", "zeros": b"\0" * 999}
+    contents = {"nothing": b"", "text": b"hello", "zeros": b"\0" * 999}
+    abouts = {"no JSON": "{", "nested deep": "[" * 5000, "a list": "[1]", "another format": '{"format": 99}'}
     for verb in (("report", "--format", "md", "--from"), ("sync", "--from")):
-        for title, content in contents.items():
-            yield Case(f"{verb[0]} --from: {title}", file("r.parquet", content, *verb), grid=True)
-        yield Case(f"{verb[0]} --from: a pipe", pipe("r.parquet", verb[0], *verb[1:]), grid=True)
-        yield Case(f"{verb[0]} --from: a NUL", typed(*verb, "a\0.parquet"), grid=True)
-        yield Case(f"{verb[0]} --from: a long name", typed(*verb, LONG), grid=True)
-        for title, about in {
-            "no JSON": "{",
-            "nested deep": "[" * 5000,
-            "a list": "[1]",
-            "another format": '{"format": 99}',
-        }.items():
-
-            def make(folder: Path, verb: tuple[str, ...] = verb, about: str = about) -> list[str]:
-                told = pa.table({"a": [1]}).replace_schema_metadata({b"sorl_results": about.encode()})
-                pq.write_table(told, folder / "r.parquet")
-                return [*verb, str(folder / "r.parquet")]
-
-            yield Case(f"{verb[0]} --from: about is {title}", make, grid=True)
+        makes = {title: file("r.parquet", content, *verb) for title, content in contents.items()}
+        makes |= {"a pipe": after(os.mkfifo, "r.parquet", *verb, "PATH")}
+        makes |= {"a NUL": typed(*verb, "a\0.parquet"), "a long name": typed(*verb, LONG)}
+        for title, about in abouts.items():
+            table = pa.table({"a": [1]}).replace_schema_metadata({b"sorl_results": about.encode()})
+            makes[f"about is {title}"] = after(partial(pq.write_table, table), "r.parquet", *verb, "PATH")
+        for title, make in makes.items():
+            yield Case(f"{verb[0]} --from: {title}", make, grid=True)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Run folders, and the index of them
 
 
@@ -320,14 +296,8 @@ def segment(run: Path, name: str, columns: dict[str, Any]) -> Path:
 
 
 def _text_for_declared_numbers(run: Path) -> None:
-    declared = {
-        "name": ["mine"],
-        "table_name": ["turn"],
-        "level": ["turn"],
-        "description": ["d"],
-        "sql_type": ["DOUBLE"],
-    }
-    segment(run, "diagnostic", declared)
+    declared = {"name": "mine", "table_name": "turn", "level": "turn", "description": "d", "sql_type": "DOUBLE"}
+    segment(run, "diagnostic", {name: [value] for name, value in declared.items()})
     segment(run, "turn", {"run_id": [run.name], "step": [0], "turn_index": [1], "mine": ["much"]})
 
 
@@ -377,31 +347,6 @@ BAD_RUNS: dict[str, Callable[[Path], Any]] = {
 }  # fmt: skip
 
 
-def in_runs(make: Callable[[Path], Any], *words: str) -> Callable[[Path], list[str]]:
-    """A folder `ill` beside the runs of the experiment."""
-
-    def put(folder: Path) -> list[str]:
-        run = folder / "runs" / "demo" / "ill"
-        run.mkdir()
-        make(run)
-        return list(words)
-
-    return put
-
-
-def run_folders() -> Iterator[Case]:
-    for title, make in BAD_RUNS.items():
-        yield Case(f"compare: a run with {title}", in_runs(make, "compare", "demo"), codes=(0,), grid=True)
-
-
-def damaged(change: Callable[[Path], Any], *words: str) -> Callable[[Path], list[str]]:
-    def make(folder: Path) -> list[str]:
-        change(folder / "runs" / "sorl.duckdb")
-        return list(words)
-
-    return make
-
-
 def ask(*statements: str, fresh: bool = False) -> Callable[[Path], None]:
     def change(file: Path) -> None:
         if fresh:
@@ -413,12 +358,9 @@ def ask(*statements: str, fresh: bool = False) -> Callable[[Path], None]:
     return change
 
 
-def instead(put: Callable[[Path], Any]) -> Callable[[Path], None]:
-    def change(file: Path) -> None:
-        file.unlink()
-        put(file)
-
-    return change
+def instead(put: Callable[[Path], Any], file: Path) -> None:
+    file.unlink()
+    put(file)
 
 
 INDICES: dict[str, Callable[[Path], Any]] = {
@@ -426,9 +368,7 @@ INDICES: dict[str, Callable[[Path], Any]] = {
     "cut to a tenth": lambda file: os.truncate(file, file.stat().st_size // 10),
     "of random bytes": lambda file: file.write_bytes(bytes(range(256)) * 99),
     "empty": lambda file: os.truncate(file, 0),
-    "a pipe": instead(os.mkfifo),
-    "a folder": instead(Path.mkdir),
-    "a link to itself": instead(lambda file: file.symlink_to(file)),
+    **{title: partial(instead, put) for title, put in NO_FILE.items()},
     "without the table of runs": ask("DROP TABLE run"),
     "without the table of segments": ask("DROP TABLE segment"),
     "with a view for a table": ask("CREATE VIEW run AS SELECT 1 AS a", fresh=True),
@@ -438,7 +378,10 @@ INDICES: dict[str, Callable[[Path], Any]] = {
 }
 
 
-def indices() -> Iterator[Case]:
+def runs_and_indices() -> Iterator[Case]:
+    for title, make in BAD_RUNS.items():
+        case = after(make, "runs/demo/ill", "compare", "demo")
+        yield Case(f"compare: a run with {title}", case, codes=(0,), grid=True)
     for title, change in INDICES.items():
         for words in (["ls"], ["sql", "SELECT avg(ratio_geo) FROM turn"]):
-            yield Case(f"{words[0]}: an index {title}", damaged(change, *words), grid=True)
+            yield Case(f"{words[0]}: an index {title}", after(change, "runs/sorl.duckdb", *words), grid=True)

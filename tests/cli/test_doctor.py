@@ -1,10 +1,9 @@
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import pytest
+from typer.testing import Result
 
+from tests.cli.command import done, sorl
 from tests.store.fixture import Shape, write_run, write_status
 from tests.store.processes import HOLD, python
 from workbench.cli import doctor
@@ -17,78 +16,59 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "accelerator", lambda: iter(()))
 
 
-def lines(result: Any, state: str) -> list[str]:
-    return [line for line in result.stdout.splitlines() if line.startswith(state)]
+def found(result: Result, state: str) -> str:
+    return "\n".join(line for line in result.stdout.splitlines() if line.startswith(state))
 
 
-def test_a_healthy_place_has_nothing_to_fix(sorl: Any, runs: Path, small: Shape) -> None:
+def test_a_healthy_place_has_nothing_to_fix(runs: Path, small: Shape) -> None:
     write_run(runs, "demo", "a", shape=small)
     sync(runs)
-    result = sorl("doctor", runs=runs)
-    assert result.exit_code == 0
-    assert lines(result, "fail") == []
-    for words in (
-        "duckdb",
-        "cores",
-        "GB free",
-        "can be written",
-        "1 runs in 1 experiments",
-        "no corrupt segments",
-        "no stale runs",
-    ):
-        assert any(words in line for line in lines(result, "ok")), words
+    result = done("doctor", runs=runs)
+    assert found(result, "fail") == ""
+    for words in ("duckdb", "cores", "GB free", "can be written", "1 runs in 1 experiments", "no corrupt", "no stale"):
+        assert words in found(result, "ok")
 
 
-def test_a_place_where_nothing_ran_yet_is_no_failure(sorl: Any, tmp_path: Path) -> None:
-    result = sorl("doctor", runs=tmp_path / "nowhere")
-    assert result.exit_code == 0
-    assert any("no runs folder" in line for line in lines(result, "warn"))
+def test_a_place_where_nothing_ran_yet_is_no_failure(tmp_path: Path) -> None:
+    result = done("doctor", runs=tmp_path / "nowhere")
+    assert "no runs folder" in found(result, "warn")
     assert "-> sorl run FILE.toml makes it" in result.stdout
 
 
-def test_corrupt_segments_stale_runs_and_unsynced_folders_are_named_with_what_to_type(
-    sorl: Any, runs: Path, small: Shape
-) -> None:
+def test_corrupt_segments_stale_runs_and_unsynced_folders_are_named_with_what_to_type(runs: Path, small: Shape) -> None:
     folder = write_run(runs, "demo", "a", shape=small, status="running")
     (folder / "segments" / "turn" / "000000.parquet").write_bytes(b"")
     sync(runs)
     write_status(runs / "demo" / "late", status="finished")
-    result = sorl("doctor", runs=runs)
-    warnings = "\n".join(lines(result, "warn"))
-    assert "corrupt segment of run 'a': segments/turn/000000.parquet" in warnings
-    assert "run 'a' of 'demo' stopped before its end" in warnings
-    assert "late' has no rows in the database" in warnings
+    result = done("doctor", runs=runs)
+    for words in (
+        "corrupt segment of run 'a': segments/turn/000000.parquet", "run 'a' of 'demo' stopped before its end",
+        "late' has no rows in the database",
+    ):  # fmt: skip
+        assert words in found(result, "warn")
     assert "-> resume: sorl run experiments/demo.toml" in result.stdout
-    assert result.exit_code == 0
 
 
-def test_who_holds_the_database_is_named(sorl: Any, runs: Path) -> None:
+def test_the_process_that_holds_the_database_is_named(runs: Path) -> None:
     sync(runs)
     holder = python(HOLD, runs / "sorl.duckdb")
     assert holder.stdout is not None
     assert holder.stdout.readline() == "open\n"
     result = sorl("doctor", runs=runs)
     holder.communicate(timeout=120)
-    assert any(f"PID {holder.pid}" in line for line in lines(result, "warn"))
+    assert f"PID {holder.pid}" in found(result, "warn")
 
 
-def test_a_broken_database_fails_with_the_command_that_rebuilds_it(sorl: Any, runs: Path) -> None:
-    (runs / "sorl.duckdb").write_bytes(b"x" * 10_000)
-    result = sorl("doctor", runs=runs)
-    assert result.exit_code == 1
-    assert f"rm '{runs / 'sorl.duckdb'}' && sorl sync" in result.stdout
+def test_what_must_be_fixed_sets_the_exit_code(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(words: str, place: Path) -> None:
+        result = sorl("doctor", runs=place)
+        assert result.exit_code == 1
+        assert words in result.stdout
 
-
-def test_a_runs_folder_that_is_a_file_fails(sorl: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    result = sorl("doctor", runs=tmp_path / "file")
-    assert result.exit_code == 1
-    assert "is not a folder" in result.stdout
-
-
-def test_a_full_disk_fails(sorl: Any, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = type("Usage", (), {"free": 1e8})
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda place: usage)
-    result = sorl("doctor", runs=runs)
-    assert result.exit_code == 1
-    assert any("0.1 GB free" in line for line in lines(result, "fail"))
+    fails("is not a folder", tmp_path / "file")
+    (runs / "sorl.duckdb").write_bytes(b"x" * 10_000)
+    fails(f"rm '{runs / 'sorl.duckdb'}' && sorl sync", runs)
+    (runs / "sorl.duckdb").unlink()
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda place: type("Usage", (), {"free": 1e8}))
+    fails("fail  0.1 GB free", runs)

@@ -1,7 +1,5 @@
 """`sorl eval` on a run that was never trained: its checkpoint is the untrained policy, its questions are ours."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from scipy.stats import beta
 
 from tests.agent.data.test_read import FLASHRAG, MEDQA, jsonl
 from tests.agent.scripted import ScriptedEngine
-from tests.cli.conftest import Sorl
+from tests.cli.command import done, refused, told
 from workbench.agent.data import Item
 from workbench.agent.tokenizer import build_tokenizer
 from workbench.agent.worlds.dataset import Dataset
@@ -23,8 +21,7 @@ from workbench.record.segments import append
 from workbench.spec import PolicySettings, RetrieverSettings, RunSettings, WorldSettings
 
 SETTINGS = RunSettings(
-    policy=PolicySettings(hidden=16, layers=1, heads=2, mlp=16),
-    world=WorldSettings(max_turns=2, max_turn_tokens=6),
+    policy=PolicySettings(hidden=16, layers=1, heads=2, mlp=16), world=WorldSettings(max_turns=2, max_turn_tokens=6)
 )
 RUN = "ppo-s0-abc"
 
@@ -40,65 +37,49 @@ def run(runs: Path) -> Path:
         tokenizer.save_pretrained(made / "policy")
         (made / "progress.json").write_text(json.dumps({"step": step}))
     (folder / "config.toml").write_text(tomli_w.dumps(SETTINGS.model_dump(mode="json", exclude_none=True)))
-    append(
-        folder, RUN, "run", {"experiment": "mine", "algorithm": "ppo", "arm": "ppo", "seed": 0, "status": "finished"}
-    )
+    row = {"experiment": "mine", "algorithm": "ppo", "arm": "ppo", "seed": 0, "status": "finished"}
+    append(folder, RUN, "run", row)
     return folder
 
 
-def test_a_row_of_the_database_for_each_data_set_and_step(run: Path, runs: Path, sorl: Sorl, tmp_path: Path) -> None:
+def test_a_row_of_the_database_for_each_data_set_and_step(
+    run: Path, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SORL_CACHE", str(tmp_path))
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"id": "1", "contents": "Lima is the capital of Peru."}')
-    questions = jsonl(tmp_path / "mine.jsonl", FLASHRAG)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SORL_CACHE", str(tmp_path))
-        done = sorl("eval", "ppo", "--data", questions, "--corpus", corpus, runs=runs)
-    assert done.exit_code == 0, done.stderr
-    assert "2 rows of" in done.stderr
-    assert "4 of 4 questions" in done.stderr
+    result = done("eval", "ppo", "--data", jsonl(tmp_path / "mine.jsonl", FLASHRAG), "--corpus", corpus, runs=runs)
+    assert "2 rows of" in result.stderr
+    assert "4 of 4 questions" in result.stderr
     medqa = jsonl(tmp_path / "medqa.jsonl", MEDQA)
     for _ in range(2):  # typed twice it is still one row
-        assert sorl("eval", RUN, "--data", medqa, "--no-search", "--step", 0, runs=runs).exit_code == 0
-    shown = sorl(
-        "sql", "SELECT step, data, episodes, metric, success, f1 IS NULL AS no_f1 FROM evaluation ORDER BY step",
-        "--format", "json", runs=runs,
-    )  # fmt: skip
-    assert json.loads(shown.stdout) == [
-        {
-            "step": 0,
-            "data": "medqa-no-search",
-            "episodes": 3,
-            "metric": "choice accuracy",
-            "success": 0.0,
-            "no_f1": True,
-        },
-        {"step": 20, "data": "mine", "episodes": 4, "metric": "exact match", "success": 0.0, "no_f1": False},
+        done("eval", RUN, "--data", medqa, "--no-search", "--step", 0, runs=runs)
+    query = "SELECT step, data, episodes, metric, success, f1 IS NULL AS no_f1 FROM evaluation ORDER BY step"
+    assert [list(row.values()) for row in told("sql", query, runs=runs)] == [
+        [0, "medqa-no-search", 3, "choice accuracy", 0.0, True],
+        [20, "mine", 4, "exact match", 0.0, False],
     ]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("line", "says"),
     [
-        (["--data", "hotpot"], "did you mean 'hotpotqa'"),
-        (["--data", "FILE"], "name some: --corpus FILE.jsonl or --retriever URL"),
-        (["--data", "FILE", "--no-search", "--step", "7"], "no checkpoint of step 7; there is: 0, 20"),
-        (["--data", "FILE", "--corpus", "x", "--retriever", "http://x/"], "both name a retriever"),
-        (["--data", "FILE", "--corpus", "nowhere.jsonl"], "no corpus file 'nowhere.jsonl'"),
-        (["--data", "FILE", "--retriever", "http://127.0.0.1:9/"], "start it (sorl retriever serve"),
+        ("--data hotpot", "did you mean 'hotpotqa'"),
+        ("--data FILE", "name some: --corpus FILE.jsonl or --retriever URL"),
+        ("--data FILE --no-search --step 7", "no checkpoint of step 7; there is: 0, 20"),
+        ("--data FILE --corpus x --retriever http://x/", "both name a retriever"),
+        ("--data FILE --corpus nowhere.jsonl", "no corpus file 'nowhere.jsonl'"),
+        ("--data FILE --retriever http://127.0.0.1:9/", "start it (sorl retriever serve"),
     ],
 )
-def test_mistakes_are_named(run: Path, runs: Path, sorl: Sorl, tmp_path: Path, arguments: list[str], said: str) -> None:
-    questions = jsonl(tmp_path / "mine.jsonl", FLASHRAG)
-    refused = sorl("eval", RUN, *[str(questions) if a == "FILE" else a for a in arguments], runs=runs)
-    assert (refused.exit_code, said in refused.stderr) == (2, True), refused.stderr
+def test_mistakes_are_named(run: Path, runs: Path, tmp_path: Path, line: str, says: str) -> None:
+    questions = str(jsonl(tmp_path / "mine.jsonl", FLASHRAG))
+    refused(says, "eval", RUN, *line.replace("FILE", questions).split(), runs=runs)
 
 
 def test_the_summary_has_exact_intervals() -> None:
-    items = [Item(str(i), f"q{i}?", ("alice boris", "clara")) for i in range(20)]
-    world = Dataset(
-        WorldSettings(kind="dataset", data="-", top_k=0, retriever=RetrieverSettings(kind="bm25", corpus="-")),
-        items=items,
-    )
+    settings = WorldSettings(kind="dataset", data="-", top_k=0, retriever=RetrieverSettings(kind="bm25", corpus="-"))
+    world = Dataset(settings, items=[Item(str(i), f"q{i}?", ("alice boris", "clara")) for i in range(20)])
     said = ["clara", "alice diego", "diego", None]
     engine = ScriptedEngine(
         build_tokenizer(), lambda q: [f"<answer> {said[q.id % 4]} </answer>"] if said[q.id % 4] else ["got"] * 6

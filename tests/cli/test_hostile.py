@@ -1,8 +1,5 @@
 """Whatever is typed or lies in a folder, a command ends in bounded time with one clear message, and obeys no name."""
 
-from __future__ import annotations
-
-import json
 import os
 import re
 import shutil
@@ -10,10 +7,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.cli.command import done, sorl, told
 from tests.cli.hostile import QUESTION, Case, cases
 from tests.store.fixture import Shape, write_run
 from tests.store.processes import ROOT
@@ -36,23 +33,17 @@ def small_grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs
 
 
-def prepared(case: Case, folder: Path, grid: Path) -> tuple[list[str], dict[str, tuple[int, int]]]:
-    """The words of the command, and what lies in the folder before it."""
-    runs = folder / "runs"
+def words_of(case: Case, folder: Path, grid: Path) -> list[str]:
+    """Fill the folder, return the words of the command."""
     if case.grid:
-        shutil.copytree(grid, runs)
+        shutil.copytree(grid, folder / "runs")
     words = case.make(folder)
-    if "--runs" not in words:
-        words += ["--runs", str(runs)]
-    return words, contents(folder)
+    return words if "--runs" in words else [*words, "--runs", str(folder / "runs")]
 
 
 def contents(folder: Path) -> dict[str, tuple[int, int]]:
-    found = {}
-    for path in folder.rglob("*"):
-        state = path.lstat()
-        found[str(path)] = (state.st_size, 0 if path.is_dir() else state.st_mtime_ns)
-    return found
+    found = [(path, path.lstat()) for path in folder.rglob("*")]
+    return {str(path): (state.st_size, 0 if path.is_dir() else state.st_mtime_ns) for path, state in found}
 
 
 def test_there_are_more_than_three_hundred_of_all_kinds_and_no_two_of_one_name() -> None:
@@ -61,11 +52,11 @@ def test_there_are_more_than_three_hundred_of_all_kinds_and_no_two_of_one_name()
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES if not case.heavy])
 def test_bad_input_ends_in_one_message_and_changes_nothing(
-    case: Case, sorl: Any, small_grid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: Case, small_grid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words, before = prepared(case, tmp_path, small_grid)
-    since = time.monotonic()
+    words = words_of(case, tmp_path, small_grid)
+    before, since = contents(tmp_path), time.monotonic()
     result = sorl(*words)
     assert time.monotonic() - since < SECONDS
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
@@ -84,25 +75,22 @@ def test_bad_input_ends_in_one_message_and_changes_nothing(
     "case", [pytest.param(case, id=case.name) for i, case in enumerate(CASES) if case.heavy or i % 12 == 0]
 )
 def test_a_process_ends_in_ten_seconds_and_two_gibibytes(case: Case, small_grid: Path, tmp_path: Path) -> None:
-    words, _ = prepared(case, tmp_path, small_grid)
+    words = words_of(case, tmp_path, small_grid)
     if any("\0" in word for word in words):
         pytest.skip("no process can be given a NUL")
-    said = tmp_path / "said"
-    with said.open("wb") as out:
-        since = time.monotonic()
+    with (tmp_path / "said").open("wb+") as out:
         command = [sys.executable, str(ROOT / "cli.py"), *(os.fsencode(word) for word in words)]
         process = subprocess.Popen(command, cwd=tmp_path, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
-        while time.monotonic() - since < 3 * SECONDS:
-            ended, status, used = os.wait4(process.pid, os.WNOHANG)
-            if ended:
-                break
+        since = time.monotonic()
+        while not (waited := os.wait4(process.pid, os.WNOHANG))[0]:
+            if time.monotonic() - since > 3 * SECONDS:
+                process.kill()
+                process.wait()
+                pytest.fail("it hangs")
             time.sleep(0.02)
-        else:
-            process.kill()
-            process.wait()
-            pytest.fail("it hangs")
-        process.returncode = os.waitstatus_to_exitcode(status)
-    text = said.read_text(encoding="utf-8", errors="surrogateescape")
+    _, status, used = waited
+    process.returncode = os.waitstatus_to_exitcode(status)
+    text = (tmp_path / "said").read_text(encoding="utf-8", errors="surrogateescape")
     assert "Traceback" not in text, text
     assert process.returncode in case.codes, text
     assert not OBEYED.search(text), ascii(text)
@@ -110,14 +98,14 @@ def test_a_process_ends_in_ten_seconds_and_two_gibibytes(case: Case, small_grid:
     assert used.ru_utime + used.ru_stime < SECONDS  # of its own: others share the machine
 
 
-def test_json_says_a_name_with_its_escapes_and_means_it(sorl: Any, tmp_path: Path) -> None:
+def test_json_has_a_name_with_its_escapes_and_means_it(tmp_path: Path) -> None:
     (tmp_path / "grid.toml").write_text(QUESTION + '[[arms]]\nname = "a\\u001b\\u202e\\u0085"\n')
-    result = sorl("plan", tmp_path / "grid.toml", "--format", "json", runs=tmp_path)
-    assert r"a\u001b\u202e\u0085" in result.stdout
-    assert json.loads(result.stdout)["cells"][0]["arm"] == "a\x1b\u202e\x85"
+    words = ("plan", tmp_path / "grid.toml")
+    assert r"a\u001b\u202e\u0085" in done(*words, "--format", "json", runs=tmp_path).stdout
+    assert told(*words, runs=tmp_path)["cells"][0]["arm"] == "a\x1b\u202e\x85"
 
 
 def test_no_verb_prints_past_the_one_function_that_shows_control_characters() -> None:
     past = re.compile(r"typer\.echo\(|(?<![\w.])print\(")
     found = [p.name for p in (ROOT / "workbench" / "cli").glob("*.py") if past.search(p.read_text(encoding="utf-8"))]
-    assert found == ["shared.py"]
+    assert found == ["tables.py"]

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -27,9 +25,8 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-def test_no_text_is_a_command(text: str) -> None:
-    assert HARMLESS.fullmatch(escape(text))
+def test_no_hostile_text_is_a_command() -> None:
+    assert all(HARMLESS.fullmatch(escape(text)) for text in HOSTILE)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"])))
@@ -53,8 +50,6 @@ def test_latex_typesets_it(tmp_path: Path) -> None:
     table = tabular(["arm", "50 %", "n_x"], [[text, text, "1"] for text in HOSTILE])
     begin = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\\tiny\n"
     (tmp_path / "t.tex").write_text(f"{begin}{table}\n\\end{{document}}\n", encoding="utf-8")
-    done = subprocess.run(
-        ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "t.tex"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "t.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:]

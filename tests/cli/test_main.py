@@ -1,19 +1,24 @@
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
+import pytest
+
+from tests.cli.command import done
 from tests.store.processes import ROOT
-from workbench.cli.main import VERBS, Verbs, app
+from workbench.cli.main import VERBS
 
 HEAVY = ("torch", "transformers", "vllm", "streamlit", "plotly", "scipy", "duckdb", "pandas")
+LOOKING = (
+    "ls", "show ppo-s0", "sql", "sql --saved worst_turns", "sync", "rescan --dry-run", "algorithms",
+    "algorithms st-ppo", "diagnostics",
+)  # fmt: skip
 
 
-def verbs() -> list[str]:
-    return Verbs(name="sorl").list_commands(None)
+def python(code: str, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
 
 def test_help_of_every_verb_starts_without_heavy_packages() -> None:
@@ -26,61 +31,39 @@ def test_help_of_every_verb_starts_without_heavy_packages() -> None:
         f"    heavy = sorted(set({HEAVY!r}) & set(sys.modules))\n"
         "    print(verb, code, 'Usage: sorl' in out.getvalue(), heavy, sep='|')\n"
     )
-    asked = ["--help", *(f"{verb} --help" for verb in verbs())]
-    done = subprocess.run([sys.executable, "-c", code, *asked], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.stderr == ""
-    assert done.stdout.splitlines() == [f"{verb}|0|True|[]" for verb in asked]
+    verbs = ["--help", *(f"{verb} --help" for verb in VERBS)]
+    found = python(code, *verbs)
+    assert found.stderr == ""
+    assert found.stdout.splitlines() == [f"{verb}|0|True|[]" for verb in verbs]
 
 
-def test_the_help_page_imports_no_verb() -> None:
-    code = (
-        "import sys\nfrom workbench.cli.main import app\napp(['--help'], standalone_mode=False)\n"
-        "heavy = {'workbench.spec', 'workbench.cli.run', 'pydantic', 'pandas', 'numpy', 'duckdb', 'torch'}\n"
-        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert "[]" in done.stderr.splitlines(), done.stderr
-    assert all(verb in done.stdout for verb in ("Measure speed", "List the algorithms", "Serve passages"))
-
-
-def test_every_module_named_like_a_verb_is_a_verb() -> None:
-    assert {"ls", "show", "sql", "sync", "rescan", "doctor", "run", "plan", "compare"} <= set(verbs()) <= set(VERBS)
-
-
-def test_looking_needs_no_torch(grid: Path) -> None:
+@pytest.mark.parametrize(
+    ("lines", "heavy"),
+    [
+        (("--help",), ("workbench.spec", "workbench.cli.run", "pydantic", "pandas", "numpy", "duckdb", "torch")),
+        (LOOKING, ("torch", "transformers", "vllm")),
+    ],
+    ids=["the help page imports no verb", "looking needs no torch"],
+)
+def test_imports(grid: Path, lines: tuple[str, ...], heavy: tuple[str, ...]) -> None:
     code = (
         "import sys\nfrom workbench.cli.main import app\n"
-        "verbs = 'ls', 'show ppo-s0', 'sql', 'sql --saved worst_turns', 'sync', 'rescan --dry-run'\n"
-        "verbs += 'algorithms', 'algorithms st-ppo', 'diagnostics'\n"
-        "for line in map(str.split, verbs):\n    app(['--runs', sys.argv[1], *line], standalone_mode=False)\n"
-        "print(sorted({'torch', 'transformers', 'vllm'} & set(sys.modules)), file=sys.stderr)\n"
+        f"for line in {lines!r}:\n    app(['--runs', sys.argv[1], *line.split()], standalone_mode=False)\n"
+        f"print(sorted(set({heavy!r}) & set(sys.modules)), file=sys.stderr)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(grid)], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines()[-1] == "[]"
+    found = python(code, str(grid))
+    assert found.returncode == 0, found.stderr
+    assert found.stderr.splitlines()[-1] == "[]"
+    if lines == ("--help",):
+        assert all(words in found.stdout for words in ("Measure speed", "List the algorithms", "Serve passages"))
 
 
-def test_an_unknown_verb_names_the_nearest(sorl: Any) -> None:
-    result = sorl("lss")
-    assert result.exit_code == 2
-    assert "did you mean 'ls'" in result.stderr.replace("│", "").replace("\n", " ")
-
-
-def test_runs_may_stand_before_or_after_the_verb_or_in_the_environment(grid: Path, sorl: Any) -> None:
-    expected = sorl("ls", runs=grid).stdout
+def test_runs_may_stand_before_or_after_the_verb_or_in_the_environment(grid: Path) -> None:
+    expected = done("ls", runs=grid).stdout
     assert "demo: 8 runs" in expected
+    assert not set("│┃━─╭╰\x1b") & set(expected), "results are plain in a pipe"
     for words in (["--runs", grid, "ls"], [f"--runs={grid}", "ls"], ["ls", f"--runs={grid}"]):
-        assert sorl(*words).stdout == expected
-    environment = os.environ | {"SORL_RUNS": str(grid)}
-    command = [sys.executable, "cli.py", "ls"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, env=environment)
-    assert done.stdout == expected
-
-
-def test_results_are_plain_in_a_pipe(grid: Path, sorl: Any) -> None:
-    assert app is not None
-    output = sorl("ls", runs=grid).stdout
-    assert "\x1b" not in output
-    assert not set("│┃━─╭╰") & set(output)
+        assert done(*words).stdout == expected
+    environment, command = os.environ | {"SORL_RUNS": str(grid)}, [sys.executable, "cli.py", "ls"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, env=environment)
+    assert found.stdout == expected

@@ -1,12 +1,11 @@
 """`sorl replay`: the answer in every format, and what to type where there is none."""
 
-import json
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from tests.cli.conftest import Sorl
+from tests.cli.command import done, refused, told
 from tests.store.stored_batch import write_batch
 from workbench.replay.tables import CULPRITS, SUMMARY, TOKENS, TURNS
 
@@ -19,96 +18,83 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-def test_it_tells_all_six_beside_what_was_logged(run: Path, sorl: Sorl) -> None:
-    seen = sorl("replay", run, "--step", 5, "--trajectory", 6)
-    assert seen.exit_code == 0, seen.output
-    assert "step 5: 2 updates in 1 epoch on 8 trajectories" in seen.stdout
-    assert "! its advantages, recomputed from the stored rewards, differ by up to" in seen.stdout
+def test_all_six_stand_next_to_what_was_logged(run: Path) -> None:
+    text = done("replay", run, "--step", 5, "--trajectory", 6).stdout
+    assert "step 5: 2 updates in 1 epoch on 8 trajectories" in text
+    assert "! its advantages, recomputed from the stored rewards, differ by up to" in text
     for name in ("ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo", "logged", "By turn"):
-        assert name in seen.stdout
+        assert name in text
 
 
-def test_json_holds_every_table_with_null_where_nothing_was_measured(run: Path, sorl: Sorl) -> None:
+def test_json_holds_every_table_with_null_where_nothing_was_measured(run: Path) -> None:
     write_batch(run, 4, values=False, algorithm="grpo")
-    seen = sorl("replay", run, "--step", 4, "--format", "json", "--trajectory", 6, "--algorithm", "ppo")
-    told = json.loads(seen.stdout)
-    assert (told["run"], told["step"], told["own"], told["updates"]) == ("ppo-s0", 4, "grpo", 2)
-    assert list(told["reasons"]) == ["ppo"]
+    found = told("replay", run, "--step", 4, "--trajectory", 6, "--algorithm", "ppo")
+    assert (found["run"], found["step"], found["own"], found["updates"]) == ("ppo-s0", 4, "grpo", 2)
+    assert list(found["reasons"]) == ["ppo"]
     for name, columns in (("summary", SUMMARY), ("turns", TURNS), ("culprits", CULPRITS), ("tokens", TOKENS)):
-        assert [list(row) for row in told[name]] == [[c.name for c in columns]] * len(told[name])
-    row = next(r for r in told["summary"] if r["algorithm"] == "ppo")
+        assert [list(row) for row in found[name]] == [[c.name for c in columns]] * len(found[name])
+    row = next(r for r in found["summary"] if r["algorithm"] == "ppo")
     assert row["policy_loss"] is None
     assert "critic" in row["reason"]
-    logged = [r["policy_loss"] for r in told["summary"] if r["source"] == "logged"]
-    assert logged == [0.5, 0.5, 0.5]
+    assert [r["policy_loss"] for r in found["summary"] if r["source"] == "logged"] == [0.5, 0.5, 0.5]
 
 
-def test_one_table_as_csv_and_parquet(run: Path, sorl: Sorl, tmp_path: Path) -> None:
-    text = sorl("replay", run, "--step", 9, "--format", "csv", "--table", "turns", "--update", 1).stdout
+def test_one_table_as_csv_and_parquet(run: Path, tmp_path: Path) -> None:
+    text = done("replay", run, "--step", 9, "--format", "csv", "--table", "turns", "--update", 1).stdout
     header, *lines = text.splitlines()
     assert header.split(",") == [c.name for c in TURNS]
     assert {line.split(",")[2] for line in lines} == {"1"}
     file = tmp_path / "x.parquet"
-    assert sorl("replay", run, "--step", 9, "--format", "parquet", "--table", "summary", "-o", file).exit_code == 0
+    done("replay", run, "--step", 9, "--format", "parquet", "--table", "summary", "-o", file)
     table = pq.read_table(file)
     assert table.column_names == [c.name for c in SUMMARY]
     assert table["reason"].null_count == table.num_rows
     assert table["grad_norm"].to_pylist().count(1.5) == 3
 
 
-def test_without_a_trajectory_the_tokens_are_those_of_the_one_that_carries_most(run: Path, sorl: Sorl) -> None:
-    told = json.loads(sorl("replay", run, "--step", 9, "--tokens", "--format", "json").stdout)
-    assert told["culprits"][0]["algorithm"] == told["own"]
-    assert {row["trajectory"] for row in told["tokens"]} == {told["culprits"][0]["trajectory"]}
+def test_without_a_trajectory_the_tokens_are_those_with_the_largest_gradient_share(run: Path) -> None:
+    found = told("replay", run, "--step", 9, "--tokens")
+    assert found["culprits"][0]["algorithm"] == found["own"]
+    assert {row["trajectory"] for row in found["tokens"]} == {found["culprits"][0]["trajectory"]}
 
 
-def test_variants_come_from_options_and_from_a_file(run: Path, sorl: Sorl, tmp_path: Path) -> None:
-    told = json.loads(sorl("replay", run, "--step", 4, "--set", "clip.high=0.5", "--format", "json").stdout)
-    assert {r["algorithm"] for r in told["summary"]} == {"ppo", "ppo (clip 0.5)"}
+def test_variants_come_from_options_and_from_a_file(run: Path, tmp_path: Path) -> None:
+    found = told("replay", run, "--step", 4, "--set", "clip.high=0.5")
+    assert {r["algorithm"] for r in found["summary"]} == {"ppo", "ppo (clip 0.5)"}
     file = tmp_path / "variants.toml"
     file.write_text('[wide]\nbase = "ppo"\nratio = "turn"\nclip = { high = 5.0 }\n')
-    told = json.loads(sorl("replay", run, "--step", 4, "--variants", file, "--format", "json").stdout)
-    assert [r["algorithm"] for r in told["summary"]] == ["ppo"] * 6 + ["wide"] * 3
+    found = told("replay", run, "--step", 4, "--variants", file)
+    assert [r["algorithm"] for r in found["summary"]] == ["ppo"] * 6 + ["wide"] * 3
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("line", "says"),
     [
-        ([], "name a stored step of run 'ppo-s0' with --step; stored are 4-5, 9"),
-        (["--step", 7], "the nearest is --step 5"),
-        (["--step", 4, "--update", 2], "no update 2; there are 0 to 1"),
-        (["--step", 4, "--trajectory", 8], "no trajectory 8; there are 0 to 7"),
-        (["--step", 4, "--trajectory", 1, "--update", 1], "in updates 0 of step 4 only"),
-        (["--step", 4, "--algorithm", "pppo"], "did you mean 'ppo'?"),
-        (["--step", 4, "--set", "clip"], "write it like --set clip.high=0.3"),
-        (["--step", 4, "--set", "clip.hihg=1"], "unknown option 'hihg'"),
-        (["--step", 4, "--variants", "none.toml"], "cannot read --variants"),
-        (["--step", 4, "--format", "csv"], "add --table"),
-        (["--step", 4, "--format", "parquet", "--table", "turns"], "add --output FILE.parquet"),
-        (["--step", 4, "--table", "turn"], "did you mean 'turns'?"),
-        (["--step", 4, "--gradients"], "record.batches.weights_mb"),
+        ("", "name a stored step of run 'ppo-s0' with --step; stored are 4-5, 9"),
+        ("--step 7", "the nearest is --step 5"),
+        ("--step 4 --update 2", "no update 2; there are 0 to 1"),
+        ("--step 4 --trajectory 8", "no trajectory 8; there are 0 to 7"),
+        ("--step 4 --trajectory 1 --update 1", "in updates 0 of step 4 only"),
+        ("--step 4 --algorithm pppo", "did you mean 'ppo'?"),
+        ("--step 4 --set clip", "write it like --set clip.high=0.3"),
+        ("--step 4 --set clip.hihg=1", "unknown option 'hihg'"),
+        ("--step 4 --variants none.toml", "cannot read --variants"),
+        ("--step 4 --format csv", "add --table"),
+        ("--step 4 --format parquet --table turns", "add --output FILE.parquet"),
+        ("--step 4 --table turn", "did you mean 'turns'?"),
+        ("--step 4 --gradients", "record.batches.weights_mb"),
     ],
 )
-def test_wrong_input_is_one_line_that_says_what_to_type(run: Path, sorl: Sorl, words: list[object], said: str) -> None:
-    seen = sorl("replay", run, *words)
-    assert seen.exit_code == 2
-    assert said in " ".join(seen.stderr.split())
-    assert "Traceback" not in seen.stderr
+def test_wrong_input_is_one_message_that_says_what_to_type(run: Path, line: str, says: str) -> None:
+    refused(says, "replay", run, *line.split())
 
 
-def test_a_corrupt_batch_and_a_run_that_is_not_there_are_named(run: Path, sorl: Sorl) -> None:
+def test_a_corrupt_batch_is_named(run: Path) -> None:
     file = run / "batches" / "000004.safetensors"
     file.write_bytes(file.read_bytes()[:50])
-    seen = sorl("replay", run, "--step", 4)
-    assert seen.exit_code == 2
-    assert "cannot be read" in " ".join(seen.stderr.split())
-    seen = sorl("replay", "nobody", "--step", 4, runs=run.parents[1])
-    assert seen.exit_code == 2
-    assert "no run 'nobody'" in " ".join(seen.stderr.split())
+    refused("cannot be read", "replay", run, "--step", 4)
 
 
-def test_text_of_tokens_and_names_cannot_control_the_terminal(run: Path, sorl: Sorl) -> None:
+def test_text_of_tokens_and_names_cannot_control_the_terminal(run: Path) -> None:
     write_batch(run, 4, text="\x1b[31mred\x1b[0m")
-    seen = sorl("replay", run, "--step", 4, "--trajectory", 0, "--algorithm", "ppo")
-    assert seen.exit_code == 0
-    assert "\x1b" not in seen.stdout
+    assert "\x1b" not in done("replay", run, "--step", 4, "--trajectory", 0, "--algorithm", "ppo").stdout

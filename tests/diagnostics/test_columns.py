@@ -13,7 +13,7 @@ from tests.objective.worked_example import DELTA, MASK, OLD, R
 from tests.objective.worked_example import batch as example
 from workbench.diagnostics.evidence import Evidence, StepEvidence, fingerprint
 from workbench.diagnostics.measure import measure, measure_updates
-from workbench.diagnostics.step import StepView, distinct_rollout_frac, prompt_retrieval_frac
+from workbench.diagnostics.step import StepView
 from workbench.objective.rollout_correction import IcePop, Tis
 from workbench.spec import GUARD, check
 
@@ -47,11 +47,10 @@ def test_the_worked_weights_of_tis_and_icepop():
         assert float(columns["corrected_negative_frac"][0]) == pytest.approx(1 / 11)
 
 
-def test_without_a_correction_its_columns_are_null():
+def test_without_a_correction_or_a_probe_their_columns_are_null():
     columns = measure_updates(evidence())
-    for name in ("correction_mean", "corrected_frac", "corrected_positive_frac", "corrected_negative_frac"):
-        assert columns[name] is None
-    for name in ("gradient_cosine", "noise_scale", "proxy_power", "control_on_prob"):
+    corrected = [f"corrected{sign}_frac" for sign in ("", "_positive", "_negative")]
+    for name in ("correction_mean", *corrected, "gradient_cosine", "noise_scale", "proxy_power", "control_on_prob"):
         assert columns[name] is None
 
 
@@ -75,27 +74,20 @@ def view(*rollouts: tuple[int, list[int]]) -> StepView:
     return StepView(0, StepEvidence(made), None)
 
 
-def test_an_answer_that_depends_on_its_prompt_is_found_again():
-    own = view((0, [1, 2]), (0, [1, 2, 2]), (1, [3, 4]), (1, [3, 3, 4]))
-    assert prompt_retrieval_frac(own) == 1
-    assert distinct_rollout_frac(own) == 1
-
-
-def test_a_template_could_belong_to_any_prompt():
-    template = view((0, [1, 2]), (0, [1, 2]), (1, [1, 2]), (1, [1, 2]), (2, [1, 2]), (2, [1, 2]))
-    assert prompt_retrieval_frac(template) == pytest.approx(1 / 3)
-    assert distinct_rollout_frac(template) == 0.5
-
-
-def test_a_rollout_does_not_vouch_for_itself():
-    crossed = view((0, [1]), (0, [2]), (1, [1]), (1, [2]))
-    assert prompt_retrieval_frac(crossed) == 0
-
-
-def test_one_rollout_a_prompt_or_one_prompt_says_nothing():
-    assert distinct_rollout_frac(view((0, [1]), (1, [2]))) is None
-    assert prompt_retrieval_frac(view((0, [1]), (1, [2]))) is None
-    assert prompt_retrieval_frac(view((0, [1]), (0, [2]))) is None
+@pytest.mark.parametrize(
+    ("rollouts", "found", "distinct"),
+    [
+        ([(0, [1, 2]), (0, [1, 2, 2]), (1, [3, 4]), (1, [3, 3, 4])], 1, 1),  # an answer depends on its prompt
+        ([(group, [1, 2]) for group in (0, 0, 1, 1, 2, 2)], 1 / 3, 0.5),  # a template could belong to any prompt
+        ([(0, [1]), (0, [2]), (1, [1]), (1, [2])], 0, 1),  # a rollout does not vouch for itself
+        ([(0, [1]), (1, [2])], None, None),  # one rollout a prompt
+        ([(0, [1]), (0, [2])], None, 1),  # one prompt
+    ],
+)
+def test_a_template_is_told_from_answers_that_depend_on_their_prompt(rollouts, found, distinct):
+    step = view(*rollouts)
+    assert StepView.prompt_retrieval_frac(step) == (None if found is None else pytest.approx(found))
+    assert StepView.distinct_rollout_frac(step) == distinct
 
 
 def test_the_guard_measures_every_step_and_leaves_null_what_it_cannot_know():

@@ -19,50 +19,39 @@ PROMISED = {
 }
 
 
-@pytest.mark.parametrize(("name", "column"), [(t, c) for t, names in PROMISED.items() for c in names.split()])
-def test_promised_columns_exist(name, column):
-    assert (name, column) in {(d.table, d.name) for d in CATALOGUE}
-
-
-def test_no_column_is_declared_twice_or_shadows_an_identity_column():
+def test_promised_columns_exist_and_none_is_declared_twice_or_shadows_an_identity_column():
     columns = [(d.table, d.name) for d in CATALOGUE]
+    assert {(t, c) for t, names in PROMISED.items() for c in names.split()} <= set(columns)
     assert len(set(columns)) == len(columns)
     for name in {d.table for d in CATALOGUE}:
         identity = {c.name for c in table(name).columns}
         assert not identity & {d.name for d in CATALOGUE if d.table == name}
 
 
-def test_every_diagnostic_says_what_it_is():
+def test_every_diagnostic_says_what_it_is_and_why_it_has_no_alarm():
+    text = page()
     for d in CATALOGUE:
         assert len(d.description) > 10, d.name
+        assert d.description.rstrip().endswith("."), d.name
         assert d.formula, d.name
         assert d.source, d.name
-        assert d.description.rstrip().endswith("."), d.name
-
-
-def test_what_has_no_alarm_says_why_and_what_has_one_does_not():
-    for d in CATALOGUE:
         assert (d.alarm is None) == bool(d.no_alarm), d.name
-        assert d.no_alarm in page(), d.name
+        assert d.no_alarm in text, d.name
         assert d.alarm is None or d.level is Level.STEP, d.name  # only rows of table step are watched
-
-
-def test_fractions_are_named_so_and_nothing_else_is():
-    for d in CATALOGUE:
-        if d.name.endswith("_frac"):
-            assert d.unit is Unit.FRACTION, d.name
+        assert d.unit is Unit.FRACTION or not d.name.endswith("_frac"), d.name
 
 
 def test_a_diagnostic_without_a_docstring_or_a_word_about_its_alarm_is_refused():
     with pytest.raises(TypeError, match="docstring"):
-        diagnostic(Level.UPDATE, Unit.NONE, "x", "test")(lambda v: None)
+        list(diagnostic(Level.UPDATE, Unit.NONE, "x", "test")(lambda v: None).diagnostics())
 
     def described(v):
         """It is described."""
 
     with pytest.raises(TypeError, match="alarm"):
-        diagnostic(Level.STEP, Unit.NONE, "x", "test")(described)
-    assert diagnostic(Level.STEP, Unit.NONE, "x", "test", alarm="no mark")(described).diagnostics()[0].no_alarm
+        list(diagnostic(Level.STEP, Unit.NONE, "x", "test")(described).diagnostics())
+    (entry,) = diagnostic(Level.STEP, Unit.NONE, "x", "test", no_alarm="no mark")(described).diagnostics()
+    assert entry.no_alarm == "no mark"
 
 
 def test_the_catalogue_and_the_page_need_no_torch():
@@ -84,23 +73,13 @@ def test_the_page_names_every_column_setting_and_hard_event():
     assert all(line.replace(r"\|", "").count("|") in (3, 4, 5, 6) for line in rows)
 
 
-def test_the_dictionary_has_the_columns_of_its_table():
+def test_the_dictionary_has_the_columns_of_its_table_and_alarms_as_numbers_too():
     rows = dictionary(CATALOGUE)
     assert set(rows) == {c.name for c in table("diagnostic").columns}
     assert {len(v) for v in rows.values()} == {len(CATALOGUE)}
-    alarm = dict(zip(rows["name"], rows["alarm"], strict=True))
-    assert alarm["grad_norm_max"].startswith("warning when above 10 x the median")
-
-
-def test_the_dictionary_has_alarms_as_numbers_too():
-    rows = dictionary(CATALOGUE)
-    by_name = {
-        key: (when, value, points)
-        for key, when, value, points in zip(
-            zip(rows["name"], rows["level"], strict=True), rows["alarm_when"], rows["alarm_value"],
-            rows["alarm_baseline_points"], strict=True,
-        )
-    }  # fmt: skip
-    assert by_name["grad_norm_max", "step"] == ("above", 10.0, 10)
-    assert by_name["ess_frac_min", "step"] == ("below", 0.3, None)
-    assert by_name["success", "step"] == (None, None, None)
+    columns = ("name", "level", "alarm_when", "alarm_value", "alarm_baseline_points", "alarm")
+    found = {(name, level): rest for name, level, *rest in zip(*(rows[c] for c in columns), strict=True)}
+    assert found["grad_norm_max", "step"][:3] == ["above", 10.0, 10]
+    assert found["grad_norm_max", "step"][3].startswith("warning when above 10 x the median")
+    assert found["ess_frac_min", "step"][:3] == ["below", 0.3, None]
+    assert found["success", "step"] == [None] * 4

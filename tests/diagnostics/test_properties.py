@@ -86,18 +86,12 @@ def test_pooling_the_shards_of_an_update_equals_the_whole(shape):
         replace(whole, **{k: x[:, b : b + 1] for k, x in tensors_of(whole).items() if x.dim() > 1})
         for b in range(whole.mask.shape[1])
     ]
-    pooled = measure(0, StepEvidence(rollouts_of([1.0] * shape[1]), Evidence.stack(parts))).step
-    single = measure(0, StepEvidence(rollouts_of([1.0] * shape[1]), whole)).step
+    rollouts = rollouts_of([1.0] * shape[1])
+    pooled, single = (measure(0, StepEvidence(rollouts, e)).step for e in (Evidence.stack(parts), whole))
     for name in (
-        "approx_kl",
-        "entropy",
-        "clip_frac",
-        "kl_k3",
-        "ratio_max",
-        "ess_frac",
-        "advantage_std",
-        "explained_variance",
-    ):
+        "approx_kl", "entropy", "clip_frac", "kl_k3", "ratio_max", "ess_frac", "advantage_std",
+        "explained_variance"
+    ):  # fmt: skip
         assert pooled[name] == (None if single[name] is None else pytest.approx(single[name], rel=1e-9)), name
 
 
@@ -147,17 +141,9 @@ def test_on_the_policy_that_sampled_nothing_has_moved(shape):
     for name in ("ratio_mean", "ratio_max", "ratio_min", "ess_frac", "ess_sequence_frac", "turn_ratio_geo_max"):
         assert update[name][0] == pytest.approx(1, abs=1e-14), name
     for name in (
-        "clip_frac",
-        "out_of_range_frac",
-        "approx_kl",
-        "kl_k2",
-        "kl_k3",
-        "chi2",
-        "log_ratio_abs_max",
-        "log_ratio_std",
-        "chi2_sequence",
-        "ratio_std",
-    ):
+        "clip_frac", "out_of_range_frac", "approx_kl", "kl_k2", "kl_k3", "chi2", "log_ratio_abs_max",
+        "log_ratio_std", "chi2_sequence", "ratio_std"
+    ):  # fmt: skip
         assert update[name][0] == pytest.approx(0, abs=1e-14), name
     turns = measure_turns(evidence)
     assert turns["ratio_prod"] == pytest.approx(np.ones(len(turns["ratio_prod"])))
@@ -190,12 +176,16 @@ def test_log_ratios_of_fifty_are_clamped_before_exp_and_counted():
     assert all(np.all(np.isfinite(np.ma.compressed(v))) for v in update.values() if v is not None)
 
 
+def first_log_prob(evidence, value):
+    """`evidence` with this log-prob at its first trained token."""
+    log_prob = evidence.log_prob.clone()
+    log_prob[tuple(evidence.mask.nonzero()[0].tolist())] = value
+    return replace(evidence, log_prob=log_prob)
+
+
 def test_a_nan_stays_a_nan_and_is_counted_and_spares_the_other_updates():
-    good, bad = random_evidence(1, 3, 2), random_evidence(1, 3, 2)
-    place = tuple(bad.mask.nonzero()[0].tolist())
-    broken = bad.log_prob.clone()
-    broken[place] = float("nan")
-    update = measure_updates(Evidence.stack([good, replace(bad, log_prob=broken)]))
+    one = random_evidence(1, 3, 2)
+    update = measure_updates(Evidence.stack([one, first_log_prob(one, float("nan"))]))
     assert update["non_finite"].tolist() == [0, 1]
     for name in ("approx_kl", "ratio_max", "ess_frac", "log_ratio_q50", "kl_k3", "chi2"):
         assert np.isfinite(update[name][0]), name
@@ -203,11 +193,7 @@ def test_a_nan_stays_a_nan_and_is_counted_and_spares_the_other_updates():
 
 
 def test_infinite_log_ratios_are_stored_as_infinite():
-    evidence = random_evidence(2, 2, 2)
-    place = tuple(evidence.mask.nonzero()[0].tolist())
-    log_prob = evidence.log_prob.clone()
-    log_prob[place] = -float("inf")
-    update = measure_updates(replace(evidence, log_prob=log_prob))
+    update = measure_updates(first_log_prob(random_evidence(2, 2, 2), -float("inf")))
     assert update["approx_kl"][0] == float("inf")
     assert update["ratio_min"][0] == pytest.approx(np.exp(-20))
     assert update["non_finite"][0] == 1
@@ -242,12 +228,8 @@ def test_scalars_stack_with_a_gap_where_an_update_lacks_one():
     assert update["grad_norm"][0] == 1
     assert np.isnan(update["grad_norm"][1])
     assert np.ma.getmaskarray(update["lr"]).tolist() == [False, True]
-
-
-def test_a_stack_lacks_the_field_that_one_update_lacks():
     stacked = Evidence.stack([random_evidence(8, 2, 2), random_evidence(9, 2, 2, critic=False)])
-    assert stacked.values is None
-    assert stacked.mask.shape[0] == 2
+    assert stacked.values is None, "a field that one update lacks"
 
 
 def test_turns_are_labelled_by_what_they_did():

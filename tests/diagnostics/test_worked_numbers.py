@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.diagnostics.shared_batch import ADVANTAGE, DELTA, MASK, rollouts_of, worked
+from tests.diagnostics.shared_batch import ADVANTAGE, DELTA, MASK, evidence_of, rollouts_of, worked
 from workbench.diagnostics import measure, measure_turn_steps, measure_turns, measure_updates
 from workbench.diagnostics.evidence import Evidence, StepEvidence
 
@@ -17,44 +17,22 @@ def measured(evidence, name):
     return float(measure_updates(evidence)[name][0])
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("approx_kl", 0.043636),
-        ("kl_k2", 0.108200),
-        ("kl_k3", 0.089607),
-        ("ratio_mean", 1.045970),
-        ("ratio_std", 0.396946),
-        ("ratio_max", 2.013753),
-        ("ratio_min", 0.272532),
-        ("chi2", 0.251620),
-        ("ess_frac", 0.874110),
-        ("ess_sequence_frac", 0.728371),
-        ("log_ratio_abs_max", 1.3),
-        ("clip_frac", 2 / 11),
-        ("clip_low_frac", 1 / 11),
-        ("clip_high_frac", 1 / 11),
-        ("out_of_range_frac", 4 / 11),
-        ("turn_ratio_geo_max", 1.284025),
-        ("turn_ratio_arith_max", 1.356718),
-        ("turn_log_ratio_sum_abs_max", 1.1),
-        ("clip_bias_proxy", 0.142439),
-        ("clip_bias_proxy_range", 0.192383),
-        ("turn_clip_frac", 0.5),
-        ("turn_clip_token_frac", 7 / 11),
-        ("sequence_clip_frac", 1.0),
-        ("tokens", 11),
-        ("advantage_abs_max", 1.2),
-        ("advantage_positive_frac", 6 / 11),
-        ("log_ratio_q50", 0.02),
-        ("unit_ratio_max", 2.013753),
-        ("log_ratio_std", (0.2164 - (0.48 / 11) ** 2) ** 0.5),  # mean of delta^2 is 2 kl_k2
-        ("ratio_positive_q50", (1.020201 + 1.105171) / 2),  # .741 .951 1.020 | 1.105 1.162 2.014
-        ("chi2_sequence", (2.559981 + 0.149569) / 2 - 1),  # exp(2 x .47), exp(2 x -.95)
-        ("sequence_clip_token_frac", 1.0),
-        ("advantage_negative_frac", 5 / 11),
-    ],
-)
+NUMBERS = {
+    "approx_kl": 0.043636, "kl_k2": 0.108200, "kl_k3": 0.089607, "ratio_mean": 1.045970, "ratio_std": 0.396946,
+    "ratio_max": 2.013753, "ratio_min": 0.272532, "chi2": 0.251620, "ess_frac": 0.874110, "ess_sequence_frac": 0.728371,
+    "log_ratio_abs_max": 1.3, "clip_frac": 2 / 11, "clip_low_frac": 1 / 11, "clip_high_frac": 1 / 11,
+    "out_of_range_frac": 4 / 11, "turn_ratio_geo_max": 1.284025, "turn_ratio_arith_max": 1.356718,
+    "turn_log_ratio_sum_abs_max": 1.1, "clip_bias_proxy": 0.142439, "clip_bias_proxy_range": 0.192383,
+    "turn_clip_frac": 0.5, "turn_clip_token_frac": 7 / 11, "sequence_clip_frac": 1.0, "sequence_clip_token_frac": 1.0,
+    "tokens": 11, "advantage_abs_max": 1.2, "advantage_positive_frac": 6 / 11, "advantage_negative_frac": 5 / 11,
+    "log_ratio_q50": 0.02, "unit_ratio_max": 2.013753,
+    "log_ratio_std": (0.2164 - (0.48 / 11) ** 2) ** 0.5,  # mean of delta^2 is 2 kl_k2
+    "ratio_positive_q50": (1.020201 + 1.105171) / 2,  # .741 .951 1.020 | 1.105 1.162 2.014
+    "chi2_sequence": (2.559981 + 0.149569) / 2 - 1,  # exp(2 x .47), exp(2 x -.95)
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "expected"), NUMBERS.items())
 def test_update_level_numbers(name, expected):
     assert measured(worked(), name) == pytest.approx(expected, **EXACT)
 
@@ -145,18 +123,10 @@ def test_entropy_is_told_apart_by_what_the_policy_was_doing():
 
 
 def test_explained_variance_uses_unbiased_variances_and_the_old_values():
-    mask = torch.tensor([[1, 1, 1, 1]]).bool()
     values = torch.tensor([[0.2, 0.4, 0.6, 0.1]]).double()[None]
     returns = torch.tensor([[0, 1, 1, 0]]).double()[None]
-    flat = {name: getattr(worked(), name)[:, :1, :4] for name in ("log_prob", "log_prob_old", "log_prob_behaviour")}
-    other = {
-        name: getattr(worked(), name)[:, :1, :4]
-        for name in ("ratio", "active_low", "active_high", "out_of_range", "dual", "factor", "advantages", "entropy")
-    }
-    case = replace(
-        worked(), mask=mask[None], turn=mask[None].long(), trajectory=torch.tensor([[0]]), values=values * 0,
-        values_old=values, returns=returns, gradient_weight=values, **flat, **other,
-    )  # fmt: skip
+    mask, zero = torch.ones(1, 4).bool(), torch.zeros(1, 4).double()
+    case = evidence_of(mask, zero, zero, zero, values=values * 0, values_old=values, returns=returns)
     assert measured(case, "explained_variance") == pytest.approx(0.552513, **EXACT)
     assert measured(case, "value_mae") == pytest.approx((0.2 + 0.6 + 0.4 + 0.1) / 4)
     assert measured(case, "value_bias") == pytest.approx((0.2 - 0.6 - 0.4 + 0.1) / 4)
@@ -185,21 +155,16 @@ def test_likelihood_displacement_separates_good_from_bad_trajectories():
     assert flipped["displaced_positive_frac"][0] == 1
 
 
-def test_mismatch_compares_the_old_policy_with_the_sampler():
-    shift = torch.where(MASK, 0.1, float("nan")).double()[None]
-    case = worked()
-    case = replace(case, log_prob_behaviour=case.log_prob_old + shift)
-    update = measure_updates(case)
-    assert update["mismatch"][0] == pytest.approx(0.1)
-    assert update["mismatch_max"][0] == pytest.approx(0.1)
-    assert update["mismatch_kl"][0] == pytest.approx(0.1)
+def test_mismatch_compares_the_old_policy_with_the_sampler_token_by_token_and_trajectory_by_trajectory():
+    def shifted(*by):
+        shift = torch.where(MASK, torch.tensor(by).double()[:, None], float("nan"))[None]
+        return measure_updates(worked(log_prob_behaviour=worked().log_prob_old + shift))
+
+    update = shifted(0.1, 0.1)
+    for name in ("mismatch", "mismatch_max", "mismatch_kl"):
+        assert update[name][0] == pytest.approx(0.1), name
     assert update["mismatch_k3"][0] == pytest.approx(np.exp(-0.1) - 1 + 0.1)
-
-
-def test_perplexities_are_compared_trajectory_by_trajectory():
-    shift = torch.where(MASK, torch.tensor([[0.1], [0.3]]).double(), float("nan"))[None]
-    case = worked()
-    update = measure_updates(replace(case, log_prob_behaviour=case.log_prob_old + shift))
+    update = shifted(0.1, 0.3)
     assert update["mismatch_log_ppl"][0] == pytest.approx(0.2)  # of the tokens it is 2.3 / 11
     assert update["mismatch_ppl_ratio"][0] == pytest.approx((np.exp(0.1) + np.exp(0.3)) / 2)
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 240.0  # seconds: what a loaded machine may need for what takes one when it is idle
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
+NO_CHROMIUM = "no chromium on this machine: apt-get install chromium, or name one in SORL_CHROMIUM"
 # Opened at the address of a screen, the app looks for its server there first, and only then where it is.
 _EXPECTED = "/_stcore/"
 # What is said at the end of each screen, or in its stead. The app looks for new rows twice a second: it is never idle.
@@ -85,8 +86,16 @@ def served(runs: Path) -> Iterator[str]:
         port = probe.getsockname()[1]
     command = [sys.executable, "cli.py", "--runs", str(runs), "app", "--port", str(port)]
     app = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    end = time.monotonic() + PATIENCE
     try:
-        _until_it_answers(app, f"http://127.0.0.1:{port}/_stcore/health")
+        while True:
+            if app.poll() is not None:
+                raise RuntimeError(f"the app ended: {app.stdout.read() if app.stdout else ''}")
+            with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=5):
+                break
+            if time.monotonic() > end:
+                raise TimeoutError(f"the app does not answer in {PATIENCE:g} s")
+            time.sleep(0.1)
         yield f"http://127.0.0.1:{port}"
     finally:
         app.terminate()
@@ -94,19 +103,6 @@ def served(runs: Path) -> Iterator[str]:
             app.wait(20)
         except subprocess.TimeoutExpired:
             app.kill()
-
-
-def _until_it_answers(app: subprocess.Popen[str], address: str) -> None:
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        if app.poll() is not None:
-            raise RuntimeError(f"the app ended: {app.stdout.read() if app.stdout else ''}")
-        try:
-            with urlopen(address, timeout=5):
-                return
-        except OSError:
-            time.sleep(0.1)
-    raise TimeoutError(f"no answer from {address} in {PATIENCE:g} s")
 
 
 @contextmanager
@@ -141,17 +137,13 @@ def complaints(page: Page) -> list[str]:
     """A list that fills with the errors of the page: of its scripts, its console, and requests that failed."""
     found: list[str] = []
 
-    def said(message: Any) -> None:
-        if message.type == "error" and _EXPECTED not in message.location.get("url", ""):
-            found.append(f"console: {message.text}")
+    def add(text: str, url: str) -> None:
+        if _EXPECTED not in url:
+            found.append(text)
 
-    def answered(response: Any) -> None:
-        if response.status >= 400 and _EXPECTED not in response.url:
-            found.append(f"{response.status}: {response.url}")
-
-    page.on("console", said)
+    page.on("console", lambda m: m.type == "error" and add(f"console: {m.text}", m.location.get("url", "")))
+    page.on("response", lambda r: r.status >= 400 and add(f"{r.status}: {r.url}", r.url))
     page.on("pageerror", lambda error: found.append(f"script: {error}"))
-    page.on("response", answered)
     return found
 
 
@@ -159,6 +151,12 @@ def settle(page: Page, screen: str) -> None:
     """Wait until a screen is drawn whole."""
     paths = ["/", f"/{screen}"] if screen == "overview" else [f"/{screen}"]
     page.wait_for_function(_SETTLED, arg=[paths, ENDS[screen]])
+
+
+def visit(page: Page, url: str, screen: str) -> None:
+    """Open an address, until the screen is drawn whole."""
+    page.goto(url)
+    settle(page, screen)
 
 
 def go(page: Page, words: str, screen: str) -> None:

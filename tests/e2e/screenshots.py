@@ -1,31 +1,21 @@
-"""Pictures of every screen, light and dark, at two widths: `make screenshots`, or this file with RUNS and a folder."""
+"""Pictures of every screen and of the README's figures, light and dark: `make screenshots`, or this file with RUNS."""
 
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlencode
 
-from tests.e2e.browser import browser, chromium, served, settle, window
+from tests.e2e.browser import ENDS, NO_CHROMIUM, browser, chromium, served, settle, window
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 WIDTHS = (1280, 1920)
-# Screen -> what its address says; a screen opens with a collapsed run where there is one.
-VIEWS: dict[str, list[tuple[str, str]]] = {
-    "overview": [],
-    "compare": [("arm", "ppo"), ("arm", "s-ppo"), ("arm", "st-ppo")],
-    "region": [],
-    "turns": [],
-    "collapse": [],
-    "episode": [],
-    "replay": [],
-    "run": [],
-    "sql": [],
-    "glossary": [("find", "clip_bias")],
-}
+# Screen -> query of its address; without one a screen opens with a collapsed run where there is one.
+VIEWS = dict.fromkeys(ENDS, "") | {"compare": "arm=ppo&arm=s-ppo&arm=st-ppo", "glossary": "find=clip_bias"}
+RESULTS, REGIONS = Path("experiments/results"), ("region_sgd", "region_adamw")
 _TALLEST = 4000  # pixels of a picture
 _LARGE = 280_000  # bytes
 _HEIGHT = "document.querySelector('[data-testid=stMainBlockContainer]').scrollHeight"
@@ -37,7 +27,9 @@ _FITS = """
 
 
 def shoot(page: Page, screen: str, file: Path, width: int) -> None:
-    """A picture of the whole screen, however tall it is."""
+    """A picture of the whole screen, however tall it is; a large one keeps 256 colours."""
+    from PIL import Image
+
     page.set_viewport_size({"width": width, "height": 800})
     settle(page, screen)
     page.wait_for_function(_FITS)
@@ -45,44 +37,40 @@ def shoot(page: Page, screen: str, file: Path, width: int) -> None:
     settle(page, screen)
     page.wait_for_function(_FITS)
     page.screenshot(path=file)
-    _shrink(file)
-
-
-def _shrink(file: Path) -> None:
-    """A picture above `_LARGE` keeps 256 of its colours, no two alike; every other pixel takes the nearest of them."""
-    from PIL import Image
-
     with Image.open(file) as opened:
         picture = opened.convert("RGB")
     picture.save(file, optimize=True)
-    if file.stat().st_size <= _LARGE:
-        return
-    found: list[tuple[int, tuple[int, int, int]]] = picture.getcolors(1 << 24) or []
-    alike: dict[tuple[int, ...], tuple[int, tuple[int, int, int]]] = {}
-    for count, colour in sorted(found, reverse=True):
-        alike.setdefault(tuple(part // 16 for part in colour), (count, colour))
-    kept = [colour for _, colour in sorted(alike.values(), reverse=True)[:256]]
-    palette = Image.new("P", (1, 1))
-    palette.putpalette([part for colour in kept for part in colour])
-    picture.quantize(palette=palette, dither=Image.Dither.NONE).save(file, optimize=True)
+    if file.stat().st_size > _LARGE:
+        picture.quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(file, optimize=True)
 
 
 def main(runs: Path, folder: Path) -> None:
-    """Write `SCREEN-THEME-WIDTH.png` for every screen, theme and width."""
+    """Write `SCREEN-THEME-WIDTH.png` for every screen, theme and width, and `REGION-THEME.png` of shipped results."""
+    from workbench.analysis.results import read
+    from workbench.cli.report import written
+
     folder.mkdir(parents=True, exist_ok=True)
-    with served(runs) as address, browser() as opened:
+    with served(runs) as address, browser() as opened, tempfile.TemporaryDirectory() as place:
         for theme in ("light", "dark"):
             with window(opened, dark=theme == "dark") as page:
                 for name, choices in VIEWS.items():
-                    page.goto(f"{address}/{'' if name == 'overview' else name}?{urlencode(choices)}")
+                    page.goto(f"{address}/{'' if name == 'overview' else name}?{choices}")
                     for width in WIDTHS:
                         shoot(page, name, folder / f"{name}-{theme}-{width}.png", width)
                     print(f"{folder}/{name}-{theme}-*.png", flush=True)
+                page.set_viewport_size({"width": 1280, "height": 900})
+                for name in REGIONS:
+                    report = Path(place) / f"{name}.html"
+                    report.write_text(written([read(RESULTS / f"{name}.parquet")], [], "html"), encoding="utf-8")
+                    page.goto(report.as_uri())
+                    page.locator(".drawing .main-svg").first.wait_for()
+                    page.locator(".drawing").first.screenshot(path=folder / f"{name}-{theme}.png")
+                    print(f"{folder}/{name}-{theme}.png", flush=True)
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 3 or not Path(sys.argv[1]).is_dir():
         sys.exit("usage: python -m tests.e2e.screenshots RUNS FOLDER; RUNS is a folder that `sorl run` has filled")
     if chromium() is None:
-        sys.exit("no chromium on this machine: apt-get install chromium, or name one in SORL_CHROMIUM")
+        sys.exit(NO_CHROMIUM)
     main(Path(sys.argv[1]), Path(sys.argv[2]))

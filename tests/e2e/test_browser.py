@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,19 +10,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-from tests.e2e.browser import (
-    ENDS,
-    browser,
-    chromium,
-    click_cell,
-    complaints,
-    drag,
-    go,
-    open_run,
-    served,
-    settle,
-    window,
-)
+from tests.e2e import browser as web
 from tests.store.fixture import write_grid
 from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync
@@ -37,9 +24,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1200),  # a minute where nothing else runs
     pytest.mark.skipif(find_spec("playwright") is None, reason="playwright is not installed: pip install 'sorl[test]'"),
-    pytest.mark.skipif(
-        chromium() is None, reason="no chromium on this machine: apt-get install chromium, or name one in SORL_CHROMIUM"
-    ),
+    pytest.mark.skipif(web.chromium() is None, reason=web.NO_CHROMIUM),
 ]
 
 
@@ -49,157 +34,137 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     runs.mkdir()
     write_grid(runs)
     sync(runs, CATALOGUE)
-    with served(runs) as url:
+    with web.served(runs) as url:
         yield url
+
+
+@pytest.fixture
+def page() -> Iterator[Page]:
+    """A page on which no script, no request and nothing in the console fails."""
+    with web.browser() as opened, web.window(opened) as found:
+        errors = web.complaints(found)
+        yield found
+        assert not errors
 
 
 def query(page: Page) -> dict[str, list[str]]:
     return parse_qs(urlsplit(page.url).query)
 
 
-def stored(page: Page, name: str) -> None:
-    """A picture of the screen, where the variable SORL_SCREENSHOTS names a folder."""
-    if folder := os.environ.get("SORL_SCREENSHOTS"):
-        page.screenshot(path=Path(folder) / f"walk-{name}.png")
+def test_from_the_overview_to_the_culprit_token(address: str, page: Page) -> None:
+    web.visit(page, address, "overview")
+
+    for kind in ("PNG", "SVG"):
+        with page.expect_download() as saved:
+            page.get_by_role("button", name=kind).click()
+        assert saved.value.suggested_filename == f"sorl-grid.{kind.lower()}"
+        assert saved.value.path().stat().st_size > 5_000
+
+    # The collapsed run, by its cell.
+    web.open_run(page, "ppo-s0-aaaa0000")
+    web.settle(page, "run")
+    assert query(page)["run"] == ["ppo-s0-aaaa0000"]
+    assert "Collapsed: the fall began at step 15" in page.inner_text(".sorl-answer")
+
+    web.go(page, "Compare", "compare")
+    assert page.get_by_text("Each line is one run").or_(page.get_by_text("interquartile mean")).is_visible()
+
+    # A part of the curves, by dragging over it: a link to it can be sent.
+    web.drag(page, "curves", 9.6, 20.3)
+    page.wait_for_url("**/compare?**range=10..20")
+    web.settle(page, "compare")
+
+    web.go(page, "Collapse", "collapse")
+    assert page.get_by_text("Survival: runs not yet collapsed").is_visible()
+
+    web.go(page, "Turns", "turns")
+    web.drag(page, "turns", 10.6, 16.4)  # of 10..20
+    page.wait_for_url("**/turns?**range=11..16**")
+    web.settle(page, "turns")
+    web.click_cell(page, "turns", [PPO, 12 - 11, 3], opens="**/turns?**cell=ppo&cell=12&cell=3")
+    page.get_by_text("ppo, turn 3, step 12:").wait_for()
+    link = page.locator(".sorl-listing tr", has_text="kept").first.get_by_role("link")
+
+    link.click()
+    page.wait_for_url("**/episode?**")
+    web.settle(page, "episode")
+    token = page.locator(".sorl-token.sorl-heaviest")
+    token.scroll_into_view_if_needed()
+    token.hover()
+    tip = token.evaluate("element => getComputedStyle(element, '::after').content")
+    assert "log-ratio" in tip
+    assert "gradient weight" in tip
+
+    # Back is where one came from.
+    page.go_back()
+    page.wait_for_url("**/turns?**")
+    web.settle(page, "turns")
+    assert "cell" in query(page)
 
 
-def test_from_the_overview_to_the_culprit_token(address: str) -> None:
-    with browser() as opened, window(opened) as page:
-        errors = complaints(page)
-        page.goto(address)
-        settle(page, "overview")
-        stored(page, "overview")
+def test_every_opening_and_every_choice_is_one_step_back(address: str, page: Page) -> None:
+    def entries() -> int:
+        page.wait_for_timeout(2_000)  # what is written late would be seen
+        return int(page.evaluate("history.length"))
 
-        for kind in ("PNG", "SVG"):
-            with page.expect_download() as saved:
-                page.get_by_role("button", name=kind).click()
-            assert saved.value.suggested_filename == f"sorl-grid.{kind.lower()}"
-            assert saved.value.path().stat().st_size > 5_000
+    def steps(deed: Callable[[], object], says: str) -> int:
+        before = entries()
+        deed()
+        page.wait_for_url(lambda url: says in url)
+        return entries() - before
 
-        # The collapsed run, by its cell.
-        open_run(page, "ppo-s0-aaaa0000")
-        settle(page, "run")
-        assert query(page)["run"] == ["ppo-s0-aaaa0000"]
-        assert "Collapsed: the fall began at step 15" in page.inner_text(".sorl-answer")
-        stored(page, "run")
-
-        go(page, "Compare", "compare")
-        assert page.get_by_text("Each line is one run").or_(page.get_by_text("interquartile mean")).is_visible()
-        stored(page, "compare")
-
-        # A part of the curves, by dragging over it: a link to it can be sent.
-        drag(page, "curves", 9.6, 20.3)
-        page.wait_for_url("**/compare?**range=10..20")
-        settle(page, "compare")
-
-        go(page, "Collapse", "collapse")
-        assert page.get_by_text("Survival: runs not yet collapsed").is_visible()
-        stored(page, "collapse")
-
-        go(page, "Turns", "turns")
-        drag(page, "turns", 10.6, 16.4)  # of 10..20
-        page.wait_for_url("**/turns?**range=11..16**")
-        settle(page, "turns")
-        click_cell(page, "turns", [PPO, 12 - 11, 3], opens="**/turns?**cell=ppo&cell=12&cell=3")
-        page.get_by_text("ppo, turn 3, step 12:").wait_for()
-        link = page.locator(".sorl-listing tr", has_text="kept").first.get_by_role("link")
-        stored(page, "turns")
-
-        link.click()
-        page.wait_for_url("**/episode?**")
-        settle(page, "episode")
-        token = page.locator(".sorl-token.sorl-heaviest")
-        token.scroll_into_view_if_needed()
-        token.hover()
-        tip = token.evaluate("element => getComputedStyle(element, '::after').content")
-        assert "log-ratio" in tip
-        assert "gradient weight" in tip
-        stored(page, "episode")
-
-        # Back is where one came from.
+    def back(screen: str, says: Callable[[dict[str, list[str]]], bool] = lambda _: True) -> None:
         page.go_back()
-        page.wait_for_url("**/turns?**")
-        settle(page, "turns")
-        assert "cell" in query(page)
-        assert not errors
+        page.wait_for_url(lambda url: says(parse_qs(urlsplit(url).query)))
+        web.settle(page, screen)
+        page.wait_for_timeout(2_000)
+        assert says(query(page)), "the step back was undone"
+
+    assert steps(lambda: page.goto(address), "/?experiment=demo") == 1
+    assert steps(lambda: web.go(page, "Compare", "compare"), "/compare?experiment=demo&arm=") == 1
+    assert steps(lambda: page.get_by_role("radio", name="single").click(), "seeds=single") == 1
+    assert steps(lambda: web.drag(page, "curves", 9.6, 20.3), "range=10..20") == 1
+    assert steps(lambda: web.go(page, "Overview", "overview"), "?experiment=demo") == 1
+    assert steps(lambda: web.open_run(page, "ppo-s0-aaaa0000"), "/run?experiment=demo&run=ppo-s0") == 1
+
+    back("overview", lambda said: said == {"experiment": ["demo"]})
+    back("compare", lambda said: said["range"] == ["10..20"])
+    back("compare", lambda said: "range" not in said and said["seeds"] == ["single"])
+    assert page.locator(".st-key-range").inner_text().split()[:3] == ["Steps", "0", "29"]
+    back("compare", lambda said: said["seeds"] == ["band"])
+    back("overview", lambda said: said == {"experiment": ["demo"]})
+
+    web.visit(page, f"{address}/sql", "sql")
+    before, there = entries(), page.url
+    page.locator(".st-key-saved input").click()
+    page.get_by_role("option").nth(3).click()
+    page.wait_for_url(lambda url: url != there)
+    assert entries() - before == 1
+
+    web.visit(page, f"{address}/glossary", "glossary")
+    box = page.get_by_label("Search")
+    assert steps(lambda: box.press_sequentially("clip", delay=300), "find=clip") == 0, "a letter is no step"
 
 
-def test_every_opening_and_every_choice_is_one_step_back(address: str) -> None:
-    with browser() as opened, window(opened) as page:
-
-        def entries() -> int:
-            page.wait_for_timeout(2_000)  # what is written late would be seen
-            return int(page.evaluate("history.length"))
-
-        def steps(deed: Callable[[], object], says: str) -> int:
-            before = entries()
-            deed()
-            page.wait_for_url(lambda url: says in url)
-            return entries() - before
-
-        def back(screen: str, says: Callable[[dict[str, list[str]]], bool] = lambda _: True) -> None:
-            page.go_back()
-            page.wait_for_url(lambda url: says(parse_qs(urlsplit(url).query)))
-            settle(page, screen)
-            page.wait_for_timeout(2_000)
-            assert says(query(page)), "the step back was undone"
-
-        assert steps(lambda: page.goto(address), "/?experiment=demo") == 1
-        assert steps(lambda: go(page, "Compare", "compare"), "/compare?experiment=demo&arm=") == 1
-        assert steps(lambda: page.get_by_role("radio", name="single").click(), "seeds=single") == 1
-        assert steps(lambda: drag(page, "curves", 9.6, 20.3), "range=10..20") == 1
-        assert steps(lambda: go(page, "Overview", "overview"), "?experiment=demo") == 1
-        assert steps(lambda: open_run(page, "ppo-s0-aaaa0000"), "/run?experiment=demo&run=ppo-s0") == 1
-
-        back("overview", lambda said: said == {"experiment": ["demo"]})
-        back("compare", lambda said: said["range"] == ["10..20"])
-        back("compare", lambda said: "range" not in said and said["seeds"] == ["single"])
-        assert page.locator(".st-key-range").inner_text().split()[:3] == ["Steps", "0", "29"]
-        back("compare", lambda said: said["seeds"] == ["band"])
-        back("overview", lambda said: said == {"experiment": ["demo"]})
-
-        page.goto(f"{address}/sql")
-        settle(page, "sql")
-        before, there = entries(), page.url
-        page.locator(".st-key-saved input").click()
-        page.get_by_role("option").nth(3).click()
-        page.wait_for_url(lambda url: url != there)
-        assert entries() - before == 1
-
-        page.goto(f"{address}/glossary")
-        settle(page, "glossary")
-        box = page.get_by_label("Search")
-        assert steps(lambda: box.press_sequentially("clip", delay=300), "find=clip") == 0, "a letter is no step"
+def test_every_screen_opens_by_its_name_without_a_complaint(address: str, page: Page) -> None:
+    for name in web.ENDS:
+        web.visit(page, f"{address}/{name}", name)
+        here = page.locator("[data-testid=stTopNavLink][aria-current=page]")
+        assert here.inner_text().lower() == name
 
 
-def test_every_screen_opens_by_its_name_without_a_complaint(address: str) -> None:
-    with browser() as opened, window(opened) as page:
-        errors = complaints(page)
-        for name in ENDS:
-            page.goto(f"{address}/{name}")
-            settle(page, name)
-            here = page.locator("[data-testid=stTopNavLink][aria-current=page]")
-            assert here.inner_text().lower() == name
-        assert not errors
-
-
-def test_a_large_answer_is_saved_whole(address: str, tmp_path: Path) -> None:
+def test_a_large_answer_is_saved_whole(address: str, page: Page, tmp_path: Path) -> None:
     rows = 316_000
-    with browser() as opened, window(opened) as page:
-        errors = complaints(page)
-        with page.expect_websocket() as connection:
-            page.goto(
-                f"{address}/sql?{urlencode({'sql': f'SELECT range AS n, range / 7 AS share FROM range({rows})'})}"
-            )
-        settle(page, "sql")
-        with page.expect_download() as waited:
-            page.get_by_role("button", name="CSV", exact=True).first.click()
-        waited.value.save_as(tmp_path / "answer.csv")
-        lines = (tmp_path / "answer.csv").read_text().splitlines()
-        assert len(lines) == rows + 1
-        assert lines[-1].startswith(f"{rows - 1},")
-        # On a slow connection the browser comes for it later: after some looks for new rows, of several messages each.
-        for _ in range(30):
-            connection.value.wait_for_event("framereceived")
-        assert page.request.get(waited.value.url).status == 200
-        assert not errors
+    query = urlencode({"sql": f"SELECT range AS n, range / 7 AS share FROM range({rows})"})
+    with page.expect_websocket() as connection:
+        web.visit(page, f"{address}/sql?{query}", "sql")
+    with page.expect_download() as waited:
+        page.get_by_role("button", name="CSV", exact=True).first.click()
+    waited.value.save_as(tmp_path / "answer.csv")
+    lines = (tmp_path / "answer.csv").read_text().splitlines()
+    assert len(lines) == rows + 1
+    assert lines[-1].startswith(f"{rows - 1},")
+    # On a slow connection the browser comes for it later: after some looks for new rows, of several messages each.
+    for _ in range(30):
+        connection.value.wait_for_event("framereceived")
+    assert page.request.get(waited.value.url).status == 200

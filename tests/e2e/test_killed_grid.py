@@ -1,16 +1,18 @@
-"""A grid that is killed with kill -9, all its processes at once, at random moments, and typed again each time."""
+"""Runs and grids that are killed with kill -9 at random moments, or lose their terminal, and are typed again."""
 
-from __future__ import annotations
-
+import fcntl
 import json
+import os
+import pty
 import random
 import signal
 import subprocess
 import sys
+import termios
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,14 @@ import pyarrow.parquet as pq
 import pytest
 import tomli_w
 
-from tests.grid.harness import PATCH
+from tests.grid.harness import PATCH, row, starts
 from tests.learn.tiny import TINY, merged, rows
+from tests.store.processes import ROOT as ROOT
+from workbench.diagnostics import CATALOGUE
 from workbench.grid.folder import last_row
 from workbench.spec import TABLES
+from workbench.store.sync import sync
 
-ROOT = Path(__file__).parents[2]
 ARMS = ("ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo")
 SCRIPTED = f"{PATCH}from workbench.cli.main import main\nmain()\n"
 
@@ -45,13 +49,15 @@ class Place:
         program = ("-c", SCRIPTED) if self.scripted else (str(ROOT / "cli.py"),)
         return [sys.executable, *program, "--runs", str(self.runs), *words]
 
+    def run(self) -> list[str]:
+        return self.sorl("run", str(self.folder / "kill.toml"), "--workers", "2")
+
     def start(self, log: Path) -> subprocess.Popen[bytes]:
         with log.open("w") as out:
-            command = self.sorl("run", str(self.folder / "kill.toml"), "--workers", "2")
-            return subprocess.Popen(command, stdout=out, stderr=out, cwd=ROOT)
+            return subprocess.Popen(self.run(), stdout=out, stderr=out, cwd=ROOT)
 
     def finish(self) -> str:
-        """Run to the end without a kill; returns the table of the comparison."""
+        """Run to the end without a kill; return the table of the comparison."""
         log = self.folder / "last.log"
         assert self.start(log).wait() == 0, log.read_text()[-3000:]
         done = subprocess.run(self.sorl("compare", "kill", "--format", "csv"), capture_output=True, text=True, cwd=ROOT)
@@ -64,13 +70,9 @@ class Place:
 
 def place(folder: Path, seeds: int, base: dict[str, Any], scripted: bool) -> Place:
     (folder / "runs").mkdir(parents=True)
-    document = {
-        "question": "Does a grid that is killed again and again end like one that is not?",
-        "seeds": list(range(seeds)),
-        "base": base,
-        "axes": {"algorithm": list(ARMS)},
-    }
-    (folder / "kill.toml").write_text(tomli_w.dumps(document))
+    question = "Does a grid that is killed again and again end like one that is not?"
+    grid = {"question": question, "seeds": list(range(seeds)), "base": base, "axes": {"algorithm": list(ARMS)}}
+    (folder / "kill.toml").write_text(tomli_w.dumps(grid))
     if scripted:
         ends = [
             {"outcome": "collapsed", "collapse_step": 2, "peak_success": 0.6, "final_success": 0.1},
@@ -100,26 +102,44 @@ def recorded(cell: Path) -> list[int]:
     return sorted(step for file in files for step in pq.read_table(file, columns=["step"])["step"].to_pylist())
 
 
-def reported(cell: Path, before: float) -> set[int]:
-    """The steps that the run had reported as done by the time `before`."""
-    log = cell / "console.log"
+def reported(log: Path, before: float) -> set[int]:
+    """The steps that a run had reported as done by the time `before`."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     done = [json.loads(line) for line in lines if line.startswith('{"step"') and line.endswith("}")]
     return {line["step"] - 1 for line in done if line["at"] < before}
 
 
-@dataclass
-class Witness:
-    """What was seen of each cell when it was found finished for the first time."""
+def check_rows(db: duckdb.DuckDBPyConnection) -> None:
+    """No row is there twice, no segment is corrupt."""
+    for table in TABLES:
+        twice = f"SELECT {', '.join(table.key)} FROM {table.name} GROUP BY ALL HAVING count(*) > 1"
+        assert not db.execute(twice).fetchall(), table.name
+    assert db.execute("SELECT count(*) FROM segment WHERE status = 'corrupt'").fetchone() == (0,)
 
-    attempts: dict[str, int] = field(default_factory=dict)
 
-    def look(self, cells: Sequence[Path]) -> None:
-        for cell in cells:
-            row = last_row(cell)
-            attempt = json.loads((cell / "run.json").read_text()).get("attempt")
-            if row is not None and row["status"] == "finished":
-                assert self.attempts.setdefault(cell.name, attempt) == attempt, f"{cell.name} ran again"
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_run_that_is_killed_again_and_again_loses_two_seconds_and_doubles_nothing(
+    new_run: Callable[..., Path], cache: Path, kills: int
+) -> None:
+    folder = new_run(iterations=3000, record={"checkpoint_every": 5}, evaluation={"every": 0})
+    runs, log, moments = folder.parents[1], folder / "progress.log", random.Random(kills)
+    for _ in range(kills):
+        command = [sys.executable, "-m", "workbench.learn", str(folder), "--cache", str(cache)]
+        with log.open("w") as out, subprocess.Popen(command, stdout=out) as process:
+            while not log.read_text() and process.poll() is None:
+                time.sleep(0.02)
+            time.sleep(moments.uniform(0.0, 4.0))
+            process.kill()
+            dead = time.time()
+        safe = reported(log, dead - 2.0)
+        sync(runs, CATALOGUE)
+        with duckdb.connect(str(runs / "sorl.duckdb"), read_only=True) as db:
+            check_rows(db)
+            steps = {step for (step,) in db.execute("SELECT step FROM step").fetchall()}
+            updates = {step for (step,) in db.execute("SELECT DISTINCT step FROM minibatch").fetchall()}
+            assert steps == set(range(len(steps))), "no hole"
+            assert safe <= steps & updates
+            assert db.execute("SELECT status FROM run").fetchone() == ("interrupted",)
 
 
 @pytest.mark.timeout(3600)
@@ -137,11 +157,17 @@ def test_a_grid_that_is_killed_again_and_again_ends_like_one_that_is_not(
 ) -> None:
     changes = {"iterations": 5, "record": {"checkpoint_every": 2}, "evaluation": {"every": 0, "episodes": 8}}
     base = {"iterations": 6} if scripted else merged(TINY, changes)
-    moments = random.Random(20 * seeds + kills)
-    victim = place(tmp_path / "victim", seeds, base, scripted)
-    witness = Witness()
-    log = tmp_path / "victim.log"
-    over = 0
+    moments, over = random.Random(20 * seeds + kills), 0
+    victim, log = place(tmp_path / "victim", seeds, base, scripted), tmp_path / "victim.log"
+    attempts: dict[str, int] = {}  # of each cell when it was seen finished for the first time
+
+    def look() -> None:
+        for cell in victim.cells():
+            end = last_row(cell)
+            if end is not None and end["status"] == "finished":
+                attempt = json.loads((cell / "run.json").read_text()).get("attempt")
+                assert attempts.setdefault(cell.name, attempt) == attempt, f"{cell.name} ran again"
+
     for kill in range(kills):
         grid = victim.start(log)
         if kill % 5:  # every fifth one dies anywhere between its first import and its first cells
@@ -150,16 +176,15 @@ def test_a_grid_that_is_killed_again_and_again_ends_like_one_that_is_not(
         time.sleep(moments.uniform(0.0, 3.0 if scripted else 12.0))
         over += grid.poll() is not None
         dead = kill_all(grid)
-        cells = victim.cells()
-        witness.look(cells)
-        for cell in cells:
+        look()
+        for cell in victim.cells():
             steps = recorded(cell)
             assert steps == list(range(len(steps))), "no step twice, no hole"
-            assert reported(cell, dead - 2.0) <= set(steps)
+            assert reported(cell / "console.log", dead - 2.0) <= set(steps)
     assert over <= kills // 4, "the grid was over before it was killed: too little was tried"
     table = victim.finish()
-    witness.look(victim.cells())
-    assert len(witness.attempts) == len(ARMS) * seeds
+    look()
+    assert len(attempts) == len(ARMS) * seeds
 
     untouched = place(tmp_path / "untouched", seeds, base, scripted)
     assert table == untouched.finish()
@@ -169,12 +194,43 @@ def test_a_grid_that_is_killed_again_and_again_ends_like_one_that_is_not(
         for name in ("step", "minibatch", *(() if scripted else ("trajectory", "turn", "turn_step", "evaluation"))):
             assert rows(a, name).equals(rows(b, name)), (a.name, name)
     with duckdb.connect(str(victim.runs / "sorl.duckdb"), read_only=True) as db:
-        for table_ in TABLES:
-            keys = ", ".join(table_.key)
-            twice = f"SELECT {keys} FROM {table_.name} GROUP BY ALL HAVING count(*) > 1"
-            assert not db.execute(twice).fetchall(), table_.name
+        check_rows(db)
         assert db.execute("SELECT DISTINCT status FROM run").fetchall() == [("finished",)]
-        assert db.execute("SELECT count(*) FROM segment WHERE status = 'corrupt'").fetchone() == (0,)
-        resumed = db.execute("SELECT count(*) FROM event WHERE kind = 'resumed'").fetchone()
-        assert resumed is not None
-        assert resumed[0] > 0, "nothing had to be resumed, so nothing was tried"
+        resumed = db.execute("SELECT run_id FROM event WHERE kind = 'resumed'").fetchall()
+        assert resumed, "nothing had to be resumed, so nothing was tried"
+
+
+def test_two_commands_at_once_train_no_cell_twice_and_print_the_same_table(tmp_path: Path) -> None:
+    both = place(tmp_path / "both", seeds=1, base={"iterations": 5}, scripted=True)
+    pipe = subprocess.PIPE
+    processes = [subprocess.Popen(both.run(), stdout=pipe, stderr=pipe, text=True, cwd=ROOT) for _ in range(2)]
+    ends = [process.communicate(timeout=250) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], ends
+    (first, said), (second, also_said) = ends
+    assert first == second
+    assert first.count("1/1 [") == first.count("0/1 [") == 3, first
+    assert [starts(cell) for cell in both.cells()] == [1] * 6
+    assert "trained by another process" in said + also_said, "they met"
+
+
+def test_a_closed_terminal_is_a_ctrl_c_and_the_cells_write_their_checkpoints(tmp_path: Path) -> None:
+    mine = place(tmp_path / "mine", seeds=1, base={"iterations": 200}, scripted=True)
+    terminal, inside = pty.openpty()
+    grid = subprocess.Popen(
+        mine.run(), stdin=inside, stdout=inside, stderr=inside, start_new_session=True, cwd=ROOT,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )  # fmt: skip
+    os.close(inside)
+    os.set_blocking(terminal, False)
+    deadline = time.monotonic() + 120
+    while not any((cell / "checkpoints").exists() for cell in mine.cells()) and time.monotonic() < deadline:
+        with suppress(BlockingIOError):
+            os.read(terminal, 65536)  # or it fills up, and the grid waits
+        time.sleep(0.02)
+    os.close(terminal)
+    grid.wait(120)
+    stopped = [row(cell) for cell in mine.cells() if row(cell)["status"] != "queued"]
+    reasons = ("stopped by SIGINT", "stopped before its first step")
+    assert stopped
+    assert {(r["status"], r["reason"]) for r in stopped} <= {("interrupted", reason) for reason in reasons}
+    assert any(r["steps"] for r in stopped)

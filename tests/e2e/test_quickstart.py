@@ -10,26 +10,15 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from tests.store.processes import ROOT
 from workbench.spec import TABLES
 
-ROOT = Path(__file__).parents[2]
 SMALL = (
-    "seeds=[0]",
-    "iterations=4",
-    "world.entities=8",
-    "world.relations=4",
-    "world.hops=[1.0, 0.0, 0.0]",
-    "world.max_turns=3",
-    "policy.hidden=32",
-    "policy.layers=1",
-    "policy.heads=2",
-    "policy.mlp=32",
-    "warmstart.steps=100",
-    "warmstart.batch=32",
-    "learn.episodes=16",
-    "learn.minibatches=2",
-    "evaluation.episodes=16",
-)
+    "seeds=[0]", "iterations=4", "world.entities=8", "world.relations=4", "world.hops=[1.0, 0.0, 0.0]",
+    "world.max_turns=3", "policy.hidden=32", "policy.layers=1", "policy.heads=2", "policy.mlp=32",
+    "warmstart.steps=100", "warmstart.batch=32", "learn.episodes=16", "learn.minibatches=2", "evaluation.episodes=16",
+)  # fmt: skip
+RUN = ("run", "experiments/quickstart.toml", *(word for change in SMALL for word in ("--set", change)))
 
 
 def sorl(runs: Path, *words: str) -> "subprocess.CompletedProcess[str]":
@@ -41,8 +30,7 @@ def sorl(runs: Path, *words: str) -> "subprocess.CompletedProcess[str]":
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = tmp_path_factory.mktemp("runs")
-    changes = [word for change in SMALL for word in ("--set", change)]
-    done = sorl(runs, "run", "experiments/quickstart.toml", *changes)
+    done = sorl(runs, *RUN)
     assert done.returncode == 0, done.stderr[-2000:]
     for arm in ("ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo", "ppo, on-policy"):
         assert arm in done.stdout
@@ -61,10 +49,8 @@ def test_the_run_folders_hold_what_the_page_about_them_says(trained: Path) -> No
 
 
 def test_the_same_command_again_starts_nothing(trained: Path) -> None:
-    changes = [word for change in SMALL for word in ("--set", change)]
     stamps = {p: p.stat().st_mtime_ns for p in trained.glob("quickstart/*/checkpoints/*")}
-    again = sorl(trained, "run", "experiments/quickstart.toml", *changes)
-    assert again.returncode == 0
+    assert sorl(trained, *RUN).returncode == 0
     assert {p: p.stat().st_mtime_ns for p in trained.glob("quickstart/*/checkpoints/*")} == stamps
 
 
@@ -76,8 +62,7 @@ def readme_commands() -> list[str]:
 
 @pytest.mark.parametrize("command", readme_commands())
 def test_every_command_of_the_readme_answers(trained: Path, command: str) -> None:
-    words = shlex.split(command, comments=True)[1:]
-    done = sorl(trained, *words)
+    done = sorl(trained, *shlex.split(command, comments=True)[1:])
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 

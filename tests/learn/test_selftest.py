@@ -3,7 +3,7 @@
 import io
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -63,7 +63,6 @@ def test_the_self_test_neither_draws_from_the_global_stream_nor_changes_the_netw
     assert all(p.grad is None for p in network.parameters())
 
 
-@dataclass(frozen=True)
 class KlOfTheResponse(LossKL):
     """A KL term over the whole response, as one whose mask was built from the attention mask."""
 
@@ -73,7 +72,6 @@ class KlOfTheResponse(LossKL):
         return (torch.where(batch.response, log_prob, 0)).sum() / counts.tokens
 
 
-@dataclass(frozen=True)
 class CountsTokens(TokenMean):
     """A mean that divides by a number which tokens of the world and of nobody enter."""
 

@@ -14,7 +14,7 @@ from workbench.objective import clip as clips
 from workbench.objective import kl as kls
 from workbench.objective import rollout_correction as corrections
 from workbench.objective import stabilise as stab
-from workbench.objective.placebo import placebo_turns
+from workbench.objective.ratio import placebo_turns
 
 F64 = torch.float64
 

@@ -12,7 +12,7 @@ from tests.objective.random_batches import batches
 from tests.objective.worked_example import PPO
 from workbench.batch import Batch, pool, turn_ids
 from workbench.objective import Pool, policy_loss, prepare
-from workbench.objective.placebo import placebo_turns
+from workbench.objective.ratio import placebo_turns
 from workbench.objective.select import ZeroVariance
 
 SEEDS = st.integers(0, 2**31)
@@ -28,23 +28,15 @@ def lengths(segments: Tensor) -> list[list[int]]:
 
 
 @given(batches(rows=(1, 6), width=(1, 30)), SEEDS)
-def test_each_trajectory_has_segments_of_its_own_turns_lengths(drawn, seed):
+def test_segments_are_stretches_of_policy_tokens_with_the_lengths_of_the_turns_and_from_the_seed_alone(drawn, seed):
     mask = drawn[0].mask
-    assert lengths(placebo_turns(mask, stream(seed))) == lengths(turn_ids(mask))
-
-
-@given(batches(rows=(1, 6), width=(1, 30)), SEEDS)
-def test_only_policy_tokens_belong_to_a_segment(drawn, seed):
-    mask = drawn[0].mask
-    assert torch.equal(placebo_turns(mask, stream(seed)) > 0, mask)
-
-
-@given(batches(rows=(1, 6), width=(1, 30)), SEEDS)
-def test_a_segment_is_one_stretch_of_policy_tokens_around_the_end(drawn, seed):
-    mask = drawn[0].mask
-    for ids, written in zip(placebo_turns(mask, stream(seed)), mask, strict=True):
-        own = ids[written]
+    placebo = placebo_turns(mask, stream(seed))
+    assert lengths(placebo) == lengths(turn_ids(mask))
+    assert torch.equal(placebo > 0, mask)
+    for ids, written in zip(placebo, mask, strict=True):
+        own = ids[written]  # one stretch each, around the end
         assert int((own != own.roll(1)).sum()) in (0, len(own.unique()))
+    assert torch.equal(placebo, placebo_turns(mask, stream(seed)))
 
 
 @given(batches(rows=(2, 5), width=(2, 20)), SEEDS)
@@ -58,12 +50,6 @@ def test_no_segment_is_shared_between_trajectories(drawn, seed):
     assert torch.equal(together[0], policy_loss(algorithm, batch, other).terms.ratio[0])
 
 
-@given(batches(), SEEDS)
-def test_the_same_seed_draws_the_same_segments(drawn, seed):
-    mask = drawn[0].mask
-    assert torch.equal(placebo_turns(mask, stream(seed)), placebo_turns(mask, stream(seed)))
-
-
 def test_they_seldom_are_the_turns():
     mask = torch.tensor([[False, *[True] * 5, False, *[True] * 5, False, *[True] * 2]]).expand(400, -1)
     drawn, real = placebo_turns(mask, stream(0)), turn_ids(mask)
@@ -75,13 +61,10 @@ def test_they_seldom_are_the_turns():
 
 def bare(mask: Tensor) -> Batch:
     """Groups of four; the second one has no variance."""
-    n = len(mask)
-    return Batch(
-        tokens=torch.zeros(mask.shape, dtype=torch.int64), response=mask, mask=mask, length=mask.sum(1),
-        group=torch.arange(n) // 4, trajectory=torch.arange(n), score=torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 1])[:n],
-        log_prob_behaviour=torch.zeros(mask.shape), log_prob_old=torch.zeros(mask.shape),
-        values=torch.zeros(mask.shape),
-    )  # fmt: skip
+    n, zeros = len(mask), torch.zeros(mask.shape)
+    score = torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 1])[:n]
+    return Batch(mask.long(), mask, mask, mask.sum(1), torch.arange(n) // 4, torch.arange(n), score, zeros, zeros,
+                 values=zeros)  # fmt: skip
 
 
 def test_prepare_draws_them_after_the_selection_and_from_the_stream_that_it_is_given():

@@ -32,9 +32,8 @@ def new_values(batch: Batch, seed: int) -> Tensor:
 
 def sequence_advantages(batch: Batch) -> Tensor:
     """One advantage a sequence, (B,): the token advantage of its first policy token."""
-    assert batch.advantages is not None
     first = batch.mask & (batch.mask.cumsum(1) == 1)
-    return torch.where(first, batch.advantages, 0).sum(1)
+    return torch.where(first, batch.need("advantages"), 0).sum(1)
 
 
 def token_rewards(batch: Batch) -> Tensor:

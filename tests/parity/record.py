@@ -42,11 +42,8 @@ def verl(seed: int) -> dict[str, list[float]]:
     from verl.workers.config import ActorConfig
 
     batch, new = case(seed)
-    assert batch.advantages is not None
-    assert batch.returns is not None
-    assert batch.values is not None
     mask, group = batch.mask.double(), batch.group.numpy()
-    made: dict[str, list[float]] = {"batch": sketch(torch.stack([new, batch.log_prob_old, batch.advantages]))}
+    made: dict[str, list[float]] = {"batch": sketch(torch.stack([new, batch.log_prob_old, batch.need("advantages")]))}
 
     def config(name: str) -> Any:
         return ActorConfig(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, **CLIPS[name])
@@ -60,7 +57,7 @@ def verl(seed: int) -> dict[str, list[float]]:
 
     rewards = token_rewards(batch)
     for gamma, lam in ((1.0, 1.0), (0.99, 0.95)):
-        advantages, returns = core.compute_gae_advantage_return(rewards, batch.values, mask, gamma, lam)
+        advantages, returns = core.compute_gae_advantage_return(rewards, batch.need("values"), mask, gamma, lam)
         made[f"compute_gae_advantage_return {gamma} {lam}"] = sketch(advantages * mask) + sketch(returns * mask)
     for by_std in (True, False):
         found = core.compute_grpo_outcome_advantage(rewards, mask, group, norm_adv_by_std_in_grpo=by_std)[0]
@@ -71,30 +68,29 @@ def verl(seed: int) -> dict[str, list[float]]:
         made[f"compute_reinforce_plus_plus_outcome_advantage {gamma}"] = sketch(found)
 
     for mode in MODES:
-        made[f"compute_policy_loss_vanilla {mode}"] = loss("vanilla", mode, batch.advantages)
-        made[f"agg_loss {mode}"] = [float(core.agg_loss(batch.advantages, mask, mode))]
+        made[f"compute_policy_loss_vanilla {mode}"] = loss("vanilla", mode, batch.need("advantages"))
+        made[f"agg_loss {mode}"] = [float(core.agg_loss(batch.need("advantages"), mask, mode))]
     for name, mode in (
         ("gspo", "seq-mean-token-mean"),
         ("sapo", "-"),
         ("cispo", "token-mean"),
         ("dppo_tv", "token-mean"),
     ):
-        made[f"compute_policy_loss_{name}"] = loss(name, mode, batch.advantages)
+        made[f"compute_policy_loss_{name}"] = loss(name, mode, batch.need("advantages"))
     one = sequence_advantages(batch)[:, None] * mask
     made["compute_policy_loss_geo_mean"] = loss("geo_mean", "-", one)
     leaf = new.clone().requires_grad_()
     found = core.compute_policy_loss_reinforce(
-        batch.log_prob_behaviour, leaf, batch.advantages, mask, "token-mean", config("vanilla")
+        batch.log_prob_behaviour, leaf, batch.need("advantages"), mask, "token-mean", config("vanilla")
     )[0]
     made["compute_policy_loss_reinforce"] = solved(found, leaf)
 
-    assert batch.log_prob_ref is not None
     for name in ("k1", "k2", "k3", "abs", "k1+", "k3+"):
         leaf = new.clone().requires_grad_()
-        found = core.kl_penalty(leaf, batch.log_prob_ref, name)
+        found = core.kl_penalty(leaf, batch.need("log_prob_ref"), name)
         made[f"kl_penalty {name}"] = solved((found * mask).sum() / mask.sum(), leaf)
     leaf = new_values(batch, seed).requires_grad_()
-    found, share = core.compute_value_loss(leaf, batch.returns, batch.values, mask, 0.5)
+    found, share = core.compute_value_loss(leaf, batch.need("returns"), batch.need("values"), mask, 0.5)
     made["compute_value_loss"] = [*solved(found, leaf), float(share)]
 
     gap = (batch.log_prob_old - batch.log_prob_behaviour) * mask
@@ -106,7 +102,7 @@ def verl(seed: int) -> dict[str, list[float]]:
                 made[key] = sketch(weights * mask)
     weights = corr.compute_rollout_correction_weights(gap, mask, "token", 1.5)[0]
     made["compute_policy_loss_vanilla corrected"] = loss(
-        "vanilla", "token-mean", batch.advantages, rollout_is_weights=weights
+        "vanilla", "token-mean", batch.need("advantages"), rollout_is_weights=weights
     )
     kept = corr.compute_rollout_rejection_mask(gap, mask, "token_k1", "0.5_1.5")[0]
     made["compute_rollout_rejection_mask token_k1 0.5_1.5"] = sketch(kept)

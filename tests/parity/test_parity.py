@@ -24,8 +24,7 @@ from workbench.diagnostics.divergence import k3
 from workbench.objective import Algorithm, policy_loss, prepare, value_loss
 from workbench.objective import aggregate as agg
 from workbench.objective.advantage import Gae, Grpo, MeanOnly, ReinforcePp, Rloo
-from workbench.objective.clip import LogClip, Ppo
-from workbench.objective.clip_weighted import Gamma, SgClip, TvMask
+from workbench.objective.clip import Gamma, LogClip, Ppo, SgClip, TvMask
 from workbench.objective.kl import estimate
 from workbench.objective.rollout_correction import Correction, IcePop, Mis, Tis
 
@@ -84,8 +83,7 @@ def test_the_batches_are_those_that_were_recorded() -> None:
     assert RECORDED["trl"]["version"].startswith("1.")
 
     def numbers(seed: int, batch: Batch, new: Tensor) -> list[float]:
-        assert batch.advantages is not None
-        return sketch(torch.stack([new, batch.log_prob_old, batch.advantages]))
+        return sketch(torch.stack([new, batch.log_prob_old, batch.need("advantages")]))
 
     compare("verl", "batch", numbers)
 
@@ -104,9 +102,7 @@ def test_every_recorded_case_is_compared_here() -> None:
 def test_gae(gamma: float, lam: float) -> None:
     def numbers(seed: int, batch: Batch, new: Tensor) -> list[float]:
         made = prepare(replace(PPO, advantage=Gae(gamma, lam)), batch)
-        assert made.advantages is not None
-        assert made.returns is not None
-        return sketch(made.advantages) + sketch(made.returns)
+        return sketch(made.need("advantages")) + sketch(made.need("returns"))
 
     compare("verl", f"compute_gae_advantage_return {gamma} {lam}", numbers)
 
@@ -139,8 +135,7 @@ def test_ppo_with_every_aggregation(mode: str) -> None:
     weights = AGGREGATES[mode].weights
 
     def sums(seed: int, batch: Batch, new: Tensor) -> list[float]:
-        assert batch.advantages is not None
-        return [float((weights(batch, agg.Normaliser.of(batch)) * batch.advantages).sum())]
+        return [float((weights(batch, agg.Normaliser.of(batch)) * batch.need("advantages")).sum())]
 
     compare("verl", f"agg_loss {mode}", sums)
 
@@ -195,9 +190,8 @@ def test_reinforce_has_verls_gradient_and_another_value() -> None:
 @pytest.mark.parametrize("name", ["k1", "k2", "k3", "abs", "k1+", "k3+"])
 def test_kl_penalty(name: Any) -> None:
     def numbers(seed: int, batch: Batch, new: Tensor) -> list[float]:
-        assert batch.log_prob_ref is not None
         leaf = new.clone().requires_grad_()
-        term = masked_mean(estimate(name, leaf - batch.log_prob_ref), batch.mask)
+        term = masked_mean(estimate(name, leaf - batch.need("log_prob_ref")), batch.mask)
         (gradient,) = torch.autograd.grad(term, leaf)
         return [float(term.detach()), *sketch(gradient)]
 
@@ -209,11 +203,9 @@ def test_value_loss() -> None:
         leaf = new_values(batch, seed).requires_grad_()
         term = value_loss(leaf, batch, 0.5)
         (gradient,) = torch.autograd.grad(term, leaf)
-        assert batch.values is not None
-        assert batch.returns is not None
         value = leaf.detach()
-        clipped = value.clamp(batch.values - 0.5, batch.values + 0.5)
-        flags = (clipped - batch.returns).square() > (value - batch.returns).square()
+        clipped = value.clamp(batch.need("values") - 0.5, batch.need("values") + 0.5)
+        flags = (clipped - batch.need("returns")).square() > (value - batch.need("returns")).square()
         return [float(term.detach()), *sketch(gradient), share(flags, batch)]
 
     compare("verl", "compute_value_loss", numbers)

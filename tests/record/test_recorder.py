@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from tests.diagnostics.shared_batch import random_evidence, rollouts_of
-from workbench.diagnostics import CATALOGUE
+from workbench.diagnostics import CATALOGUE, measure
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from workbench.record.recorder import NullRecorder, Recorder
 from workbench.record.schema import sample, token_rows
@@ -88,10 +89,8 @@ def test_events_of_the_watches_are_written_with_the_step_they_belong_to(tmp_path
         recorder.diverged(3, "sampling failed")
         assert recorder.verdict(final=False)["outcome"] == "diverged"
     events = read(tmp_path, "event").to_pylist()
-    assert [(e["kind"], e["step"], e["severity"]) for e in events] == [
-        ("non_finite", 1, "critical"),
-        ("diverged", 3, "critical"),
-    ]
+    found = [(e["kind"], e["step"], e["severity"]) for e in events]
+    assert found == [("non_finite", 1, "critical"), ("diverged", 3, "critical")]
     assert events[0]["diagnostic"] == "non_finite"
     assert events[1]["message"] == "sampling failed"
 
@@ -152,13 +151,10 @@ def test_a_resumed_recorder_ends_with_the_rows_and_events_of_one_that_never_stop
 def test_started_at_is_the_first_start_of_the_run(tmp_path):
     with Recorder(tmp_path, "r", settings_of()) as recorder:
         assert recorder.started_at() is None
-        import datetime
-
-        first = datetime.datetime(2026, 1, 2, 3, 4, 5)
-        recorder.rows("run", {"started_at": [first], "status": ["running"]})
-        recorder.flush()
-        recorder.rows("run", {"started_at": [first + datetime.timedelta(days=1)], "status": ["finished"]})
-        recorder.flush()
+        first = datetime(2026, 1, 2, 3, 4, 5)
+        for days, status in enumerate(("running", "finished")):
+            recorder.rows("run", {"started_at": [first + timedelta(days=days)], "status": [status]})
+            recorder.flush()
         assert recorder.started_at() == first
 
 
@@ -186,11 +182,8 @@ def test_a_trajectory_that_no_update_used_has_tokens_and_nothing_measured():
 
 def test_sampled_trajectories_hold_the_culprit_and_change_from_step_to_step():
     share = np.array([0.1, 0.2, 0.6, 0.1])
-    assert sample(0, 2, 4, share) == [2, 0]
-    assert sample(1, 2, 4, share) == [2, 1]
-    assert sample(2, 2, 4, share) == [2, 3]
-    assert sample(0, 9, 4, share) == [2, 0, 1, 3]
-    assert sample(0, 0, 4, share) == []
+    assert [sample(step, 2, 4, share) for step in range(3)] == [[2, 0], [2, 1], [2, 3]]
+    assert [sample(0, count, 4, share) for count in (9, 0)] == [[2, 0, 1, 3], []]
     assert sample(3, 1, 4, None) == [3]
 
 
@@ -217,19 +210,19 @@ def test_repetition_and_duplicate_turns_are_counted_on_what_the_policy_wrote():
 
 
 def test_group_statistics_need_groups():
-    from workbench.diagnostics import measure
+    def step(rewards, group=None):
+        return measure(0, StepEvidence(rollouts_of(rewards, group=group))).step
 
-    grouped = measure(0, StepEvidence(rollouts_of([1.0, 1.0, 0.0, 0.0, 1.0, 0.0], group=[5, 5, 3, 3, 4, 4]))).step
+    grouped = step([1.0, 1.0, 0.0, 0.0, 1.0, 0.0], [5, 5, 3, 3, 4, 4])
     assert grouped["zero_advantage_frac"] == pytest.approx(2 / 3)
     assert grouped["solved_group_frac"] == pytest.approx(1 / 3)
     assert grouped["failed_group_frac"] == pytest.approx(1 / 3)
     assert grouped["group_reward_std"] == pytest.approx(np.sqrt(0.5) / 3)
-    tenths = measure(0, StepEvidence(rollouts_of([0.1] * 6 + [0.1, 0.2], group=[0] * 6 + [1] * 2))).step
+    tenths = step([0.1] * 6 + [0.1, 0.2], [0] * 6 + [1] * 2)
     assert tenths["zero_advantage_frac"] == 0.5, "the mean of six rewards of .1 is not .1"
     assert tenths["group_reward_std"] == pytest.approx(np.sqrt(0.005) / 2, rel=1e-12)
-    alone = measure(0, StepEvidence(rollouts_of([1.0, 0.0]))).step
-    assert alone["zero_advantage_frac"] is None
-    assert alone["group_reward_std"] is None
+    alone = step([1.0, 0.0])
+    assert (alone["zero_advantage_frac"], alone["group_reward_std"]) == (None, None)
 
 
 def test_the_null_recorder_answers_like_a_recorder_and_writes_nothing(tmp_path, monkeypatch):

@@ -30,6 +30,15 @@ def waits_for(condition, seconds):
     return condition()
 
 
+def write(folder, *rows, seconds=2.0):
+    """A session that writes rows of (table, columns), each with the run's id, and ends."""
+    writer = SegmentWriter(folder, seconds)
+    for table, columns in rows:
+        writer.append(table, {"run_id": "r", **columns})
+    writer.close()
+    return writer
+
+
 @pytest.fixture
 def writer(tmp_path):
     made = SegmentWriter(tmp_path, flush_seconds=2.0)
@@ -46,8 +55,9 @@ def test_rows_come_back_as_they_went_in(tmp_path, writer):
     assert row["explained_variance"] is None
 
 
-def test_rows_are_on_the_disk_as_soon_as_they_come_however_long_the_period(tmp_path):
-    writer = SegmentWriter(tmp_path, flush_seconds=600.0)
+@pytest.mark.parametrize("period", [0.1, 600.0])
+def test_rows_are_on_the_disk_as_soon_as_they_come_also_while_training_hangs(tmp_path, period):
+    writer = SegmentWriter(tmp_path, period)
     writer.append("step", {"run_id": "r", "step": 0})
     assert waits_for(lambda: writer.files("step"), 60)
     writer.append("step", {"run_id": "r", "step": 1})
@@ -83,35 +93,34 @@ def test_null_and_nan_are_different_things_in_every_form_of_column(tmp_path, wri
 
 
 @pytest.mark.parametrize("name", [t.name for t in TABLES])
-def test_types_do_not_depend_on_the_values(tmp_path, name):
-    key = {"step": 0} if "step" in schema_of(name).names else {}
-    with_nothing, first = SegmentWriter(tmp_path, 2.0), schema_of(name)
-    with_nothing.append(name, {"run_id": "r", **key} if "run_id" in first.names else {first.names[0]: "x"})
-    with_nothing.close()
-    assert read(tmp_path, name).schema.equals(first)
-
-
-def test_whole_numbers_measured_as_floats_are_stored_as_whole_numbers(tmp_path, writer):
-    writer.append("minibatch", {"run_id": "r", "step": 0, "update": 0, "tokens": np.array([3.0])})
+def test_types_do_not_depend_on_the_values(tmp_path, name, writer):
+    schema = schema_of(name)
+    writer.append(
+        name,
+        {
+            "run_id" if "run_id" in schema.names else schema.names[0]: "r",
+            **({"step": 0} if "step" in schema.names else {}),
+        },
+    )
     writer.flush()
+    assert read(tmp_path, name).schema.equals(schema)
+
+
+def test_whole_numbers_measured_as_floats_are_stored_as_whole_numbers(tmp_path):
+    write(tmp_path, ("minibatch", {"step": 0, "update": 0, "tokens": np.array([3.0])}))
     assert read(tmp_path, "minibatch")["tokens"].to_pylist() == [3]
 
 
-def test_an_unknown_column_is_refused_at_once(writer):
-    with pytest.raises(KeyError, match="clip_fraction"):
-        writer.append("step", {"step": 0, "clip_fraction": 0.1})
-
-
-def test_columns_of_different_lengths_are_refused_at_once(writer):
-    with pytest.raises(ValueError, match="different lengths"):
-        writer.append("minibatch", {"step": 0, "update": [0, 1], "lr": [0.1]})
-
-
-def test_rows_reach_the_disk_while_training_hangs(tmp_path):
-    writer = SegmentWriter(tmp_path, flush_seconds=0.1)
-    writer.append("step", {"run_id": "r", "step": 0})
-    assert waits_for(lambda: writer.files("step"), 2.0)
-    writer.close()
+@pytest.mark.parametrize(
+    ("columns", "error", "says"),
+    [
+        ({"update": 0, "clip_fraction": 0.1}, KeyError, "clip_fraction"),
+        ({"update": [0, 1], "lr": [0.1]}, ValueError, "different lengths"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused_at_once(writer, columns, error, says):
+    with pytest.raises(error, match=says):
+        writer.append("minibatch", {"step": 0, **columns})
 
 
 def test_no_half_written_file_ever_has_a_segment_name(tmp_path, writer, monkeypatch):
@@ -126,30 +135,22 @@ def test_no_half_written_file_ever_has_a_segment_name(tmp_path, writer, monkeypa
 
 
 def test_a_restart_continues_the_numbering_and_writes_no_step_twice(tmp_path):
-    first = SegmentWriter(tmp_path, 2.0)
-    for step in range(6):
-        first.append("step", {"run_id": "r", "step": step, "success": step / 10})
-        if step < 4:
-            first.append("turn", {"run_id": "r", "step": step, "epoch": 0, "trajectory": [0, 1], "turn_index": 1})
-    first.close()
-    again = SegmentWriter(tmp_path, 2.0)  # from a checkpoint at step 3; the turns of 4 and 5 were lost
-    for step in range(3, 8):
-        again.append("step", {"run_id": "r", "step": step, "success": step / 10})
-        again.append("turn", {"run_id": "r", "step": step, "epoch": 0, "trajectory": [0, 1], "turn_index": 1})
-    again.close()
+    def session(steps, turns):
+        turn = {"epoch": 0, "trajectory": [0, 1], "turn_index": 1}
+        rows = [("step", {"step": step, "success": step / 10}) for step in steps]
+        return write(tmp_path, *rows, *(("turn", {"step": step, **turn}) for step in turns))
+
+    session(range(6), range(4))
+    again = session(range(3, 8), range(3, 8))  # from a checkpoint at step 3; the turns of 4 and 5 were lost
     assert read(tmp_path, "step")["step"].to_pylist() == list(range(8))
     assert read(tmp_path, "turn")["step"].to_pylist() == [s for s in range(8) for _ in range(2)]
     assert [f.name for f in again.files("step")] == ["000000.parquet", "000001.parquet"]
 
 
 def test_a_restart_drops_the_old_rows_of_a_chunk_that_spans_steps(tmp_path):
-    first = SegmentWriter(tmp_path, 2.0)
-    first.append("step", {"run_id": "r", "step": [0, 1]})
-    first.close()
-    again = SegmentWriter(tmp_path, 2.0)
+    write(tmp_path, ("step", {"step": [0, 1]}))
     values = np.ma.array([0.1, 0.2, 0.3], mask=[True, False, True])
-    again.append("step", {"run_id": "r", "step": np.array([1, 2, 3]), "success": values, "reward": [1.0, 2.0, None]})
-    again.close()
+    write(tmp_path, ("step", {"step": np.array([1, 2, 3]), "success": values, "reward": [1.0, 2.0, None]}))
     rows = read(tmp_path, "step")
     assert rows["step"].to_pylist() == [0, 1, 2, 3]
     assert rows["success"].to_pylist() == [None, None, 0.2, None]
@@ -157,40 +158,27 @@ def test_a_restart_drops_the_old_rows_of_a_chunk_that_spans_steps(tmp_path):
 
 
 def test_a_number_is_never_used_again(tmp_path):
-    writer = SegmentWriter(tmp_path, 2.0)
     for step in range(3):
-        writer.append("step", {"run_id": "r", "step": step})
-        writer.flush()
-    writer.close()
+        writer = write(tmp_path, ("step", {"step": step}))
     writer.files("step")[0].unlink()  # a gap must not make a later number come twice
-    again = SegmentWriter(tmp_path, 2.0)
-    again.append("step", {"run_id": "r", "step": 3})
-    again.close()
+    again = write(tmp_path, ("step", {"step": 3}))
     assert [f.name for f in again.files("step")] == ["000001.parquet", "000002.parquet", "000003.parquet"]
 
 
 def test_rows_that_replace_earlier_ones_are_never_dropped(tmp_path):
     for status in ("running", "finished"):
-        writer = SegmentWriter(tmp_path, 2.0)
-        writer.append("run", {"run_id": "r", "status": status})
-        writer.append("event", {"run_id": "r", "step": 5, "kind": "alarm", "diagnostic": "x"})
-        writer.close()
+        write(tmp_path, ("run", {"status": status}), ("event", {"step": 5, "kind": "alarm", "diagnostic": "x"}))
     assert read(tmp_path, "run")["status"].to_pylist() == ["running", "finished"]
     assert read(tmp_path, "event").num_rows == 2
 
 
 def test_a_torn_segment_is_written_again_under_a_new_number(tmp_path):
-    first = SegmentWriter(tmp_path, 2.0)
-    first.append("step", {"run_id": "r", "step": 0})
-    first.flush()
-    first.append("step", {"run_id": "r", "step": 1})
-    first.close()
+    for step in range(2):
+        first = write(tmp_path, ("step", {"step": step}))
     torn = first.files("step")[1]
     torn.write_bytes(torn.read_bytes()[:100])
     assert last_step(torn) == -1
-    again = SegmentWriter(tmp_path, 2.0)
-    again.append("step", {"run_id": "r", "step": 1})
-    again.close()
+    again = write(tmp_path, ("step", {"step": 1}))
     torn.rename(torn.with_suffix(".parquet.corrupt"))
     assert read(tmp_path, "step")["step"].to_pylist() == [0, 1]
     assert [f.name for f in again.files("step")] == ["000000.parquet", "000002.parquet"]
@@ -275,8 +263,5 @@ def test_kill_9_loses_two_seconds_at_most_and_the_restart_doubles_nothing(tmp_pa
     assert kept == list(range(len(kept)))
     assert len(kept) < len(appended)  # killed between two flushes, or the test shows nothing
     assert killed - appended[len(kept)] < 2.0  # the oldest lost row was younger than that
-    writer = SegmentWriter(tmp_path, 2.0)
-    for step in range(len(appended) + 5):
-        writer.append("step", {"run_id": "r", "step": step})
-    writer.close()
+    write(tmp_path, *(("step", {"step": step}) for step in range(len(appended) + 5)))
     assert read(tmp_path, "step")["step"].to_pylist() == list(range(len(appended) + 5))

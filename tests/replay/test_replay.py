@@ -99,7 +99,7 @@ def the_true_gradients_are_those_of_the_trainer(stored: StoredBatch, logged: pd.
     own, other = resolve(stored.meta["algorithm"], stored.meta["slots"]), resolve("reinforce")
     algorithms = {"own": own} if algorithm == "seeupo" else {"own": own, "reinforce": other}
     done = play(stored, algorithms, "own")
-    taken = gradients(stored, algorithms, done, Policy.of(stored))
+    taken = gradients(stored, algorithms, done, Policy(stored))
     updates = 1 if algorithm == "dr-grpo" else len(logged)
     assert taken.reason.startswith("true gradients after update 0 are NULL") == (algorithm == "dr-grpo")
     for update in range(updates):

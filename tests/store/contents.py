@@ -23,9 +23,14 @@ def contents(runs: Path) -> dict[str, list[str]]:
     return found
 
 
+def rows(runs: Path, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+    """The rows of a question."""
+    return Reader(runs).rows(sql, list(parameters)).rows
+
+
 def one(runs: Path, sql: str, *parameters: Any) -> Any:
     """The only value of a question."""
-    return Reader(runs).rows(sql, list(parameters)).rows[0][0]
+    return rows(runs, sql, *parameters)[0][0]
 
 
 def is_open(runs: Path) -> bool:

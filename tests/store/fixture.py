@@ -20,13 +20,10 @@ import pyarrow.parquet as pq
 from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.collapse import judge
 from workbench.diagnostics.declare import dictionary as declared_rows
-from workbench.spec import Diagnostic, LearnSettings, RunSettings, Unit, table
+from workbench.record.schema import schema_of
+from workbench.spec import Diagnostic, LearnSettings, RunSettings, Unit
 
 START = datetime(2026, 11, 1, 12)
-ARROW = {
-    "VARCHAR": pa.string(), "BIGINT": pa.int64(), "INTEGER": pa.int32(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(),
-    "TIMESTAMP": pa.timestamp("us"),
-}  # fmt: skip
 
 
 # Diagnostics whose usual size is neither near 0 nor near 1.
@@ -53,14 +50,9 @@ class Shape:
 CONFIG = RunSettings(learn=LearnSettings(episodes=1000)).model_dump_json()
 
 
-def arrow_type(sql: str) -> pa.DataType:
-    return pa.list_(ARROW[sql.removesuffix("[]")]) if sql.endswith("[]") else ARROW[sql]
-
-
-def columns_of(name: str, dictionary: Sequence[Diagnostic] = CATALOGUE) -> dict[str, pa.DataType]:
+def columns_of(name: str) -> dict[str, pa.DataType]:
     """Every column of a table, the measured ones included."""
-    declared = {c.name: arrow_type(c.type) for c in table(name).columns}
-    return {d.name: arrow_type(d.sql_type) for d in dictionary if d.table == name} | declared
+    return {field.name: field.type for field in schema_of(name)}
 
 
 def write_segment(folder: Path, name: str, rows: Mapping[str, Sequence[Any]], file: str | None = None) -> Path:
@@ -119,9 +111,8 @@ def write_run(
     rng = np.random.default_rng([seed, len(algorithm)])
     success = success_curve(shape.steps, collapse, learns, rng)
     judged = judge(success.tolist(), episodes=1000)
-    write_status(
-        folder, algorithm=algorithm, arm=arm or algorithm, seed=seed, status="running", outcome=None, ended_at=None
-    )
+    identity = {"algorithm": algorithm, "arm": arm or algorithm, "seed": seed}
+    write_status(folder, **identity, status="running", outcome=None, ended_at=None)
     write_dictionary(folder)
     for first in range(0, shape.steps, shape.steps_per_segment):
         steps = np.arange(first, min(first + shape.steps_per_segment, shape.steps))
@@ -138,22 +129,17 @@ def write_run(
         write_segment(folder, "event", rows | {"written_at": [START] * 3})
     verdict = judged.columns() | ({} if status == "finished" else {"outcome": None})
     over = {"ended_at": None} if status == "running" else {}
+    started = START + timedelta(seconds=seed)
     write_status(
-        folder, algorithm=algorithm, arm=arm or algorithm, seed=seed, status=status, reason=reason, steps=shape.steps,
-        started_at=START + timedelta(seconds=seed), **verdict, **over,
-    )  # fmt: skip
+        folder, **identity, status=status, reason=reason, steps=shape.steps, started_at=started, **verdict, **over
+    )
     return folder
 
 
 def step_rows(
-    run_id: str,
-    steps: np.ndarray,
-    success: np.ndarray,
-    shape: Shape,
-    collapse: int | None,
-    rng: np.random.Generator,
+    run_id: str, steps: np.ndarray, success: np.ndarray, shape: Shape, collapse: int | None, rng: np.random.Generator,
     seed: int = 0,
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, dict[str, Any]]:  # fmt: skip
     """Rows of every measured table for `steps`."""
     B, K, E, U = shape.trajectories, shape.turns, shape.epochs, shape.minibatches
     danger = np.clip((steps - (collapse - 6)) / 3, 0, 3) if collapse is not None else np.zeros(len(steps))
@@ -171,13 +157,11 @@ def step_rows(
 
     step = measured("step", index())
     step |= {
-        "success": success[steps],
-        "reward": success[steps],
+        "success": success[steps], "reward": success[steps], "token_mismatches": np.zeros(len(steps), dtype=int),
         "questions_hash": 1000 * seed + steps,  # what the guard sees: the seed reached the run
         "batch_hash": rng.integers(2**48, size=len(steps)),
-        "token_mismatches": np.zeros(len(steps), dtype=int),
         "written_at": [START + timedelta(seconds=int(s)) for s in steps],
-    }
+    }  # fmt: skip
     updates = index(epoch=E, update=U)
     updates["update"] = updates["epoch"] * U + updates["update"]
     minibatch = measured("minibatch", updates | {"rollout_step": updates["step"]})
@@ -268,39 +252,24 @@ def write_experiment(runs: Path, experiment: str, question: str = "Does the clip
     """The folder of an experiment with its row."""
     folder = runs / experiment
     folder.mkdir(parents=True, exist_ok=True)
-    rows = {
-        "experiment": [experiment],
-        "question": [question],
-        "toml": [f'question = "{question}"\n'],
-        "written_at": [START],
-    }
-    write_segment(folder, "experiment", rows)
+    row = {"experiment": experiment, "question": question, "toml": f'question = "{question}"\n', "written_at": START}
+    write_segment(folder, "experiment", {name: [value] for name, value in row.items()})
     return folder
 
 
 def write_grid(runs: Path, experiment: str = "demo", shape: Shape = Shape()) -> list[str]:
     """A small experiment of eight runs; returns their ids."""
     write_experiment(runs, experiment)
-    ids = []
-    for algorithm, collapse, learns in (("ppo", 15, True), ("st-ppo", None, True), ("grpo", None, False)):
-        for seed in (0, 1):
-            ids.append(f"{algorithm}-s{seed}-aaaa000{seed}")
-            write_run(
-                runs, experiment, ids[-1], shape=shape, algorithm=algorithm, seed=seed,
-                collapse=None if collapse is None else collapse + seed, learns=learns,
-            )  # fmt: skip
-    ids.append("so-grpo-s0-bbbb0000")
     log = "loading\n\x1b[31mRuntimeError: [bold]CUDA out of memory[/bold]\x1b[0m\n"
-    write_run(
-        runs,
-        experiment,
-        ids[-1],
-        shape=shape,
-        algorithm="so-grpo",
-        status="failed",
-        reason="RuntimeError: out",
-        log=log,
-    )
-    ids.append("so-grpo-s1-bbbb0001")
-    write_run(runs, experiment, ids[-1], shape=shape, algorithm="so-grpo", seed=1, status="running")
+    arms: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
+        ("ppo", "aaaa", {"collapse": 15}, {"collapse": 16}),
+        ("st-ppo", "aaaa", {}, {}),
+        ("grpo", "aaaa", {"learns": False}, {"learns": False}),
+        ("so-grpo", "bbbb", {"status": "failed", "reason": "RuntimeError: out", "log": log}, {"status": "running"}),
+    ]
+    ids = []
+    for algorithm, key, *seeds in arms:
+        for seed, more in enumerate(seeds):
+            ids.append(f"{algorithm}-s{seed}-{key}000{seed}")
+            write_run(runs, experiment, ids[-1], shape=shape, algorithm=algorithm, seed=seed, **more)
     return ids

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -11,9 +13,18 @@ from tests.store.contents import contents, one
 from tests.store.fixture import Shape, write_run
 from tests.store.processes import HOLD, SYNC, python
 from workbench.diagnostics import CATALOGUE
+from workbench.record.segments import SegmentWriter
 from workbench.store.connect import Busy
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
+
+
+def started(code: str, *args: object) -> subprocess.Popen[str]:
+    """A process that has said its first line."""
+    process = python(code, *args)
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    return process
 
 
 def test_four_processes_ingest_each_segment_exactly_once(runs: Path, small: Shape) -> None:
@@ -29,13 +40,8 @@ def test_four_processes_ingest_each_segment_exactly_once(runs: Path, small: Shap
     assert [w.returncode for w in workers] == [0] * 4, answers
     assert sum(int(out.split()[0]) for out, _ in answers) == files == one(runs, "SELECT count(*) FROM segment")
     assert one(runs, "SELECT count(*) FROM step") == 6 * small.steps
-    assert (
-        one(
-            runs,
-            "SELECT max(n) FROM (SELECT count(*) AS n FROM turn GROUP BY run_id, step, epoch, trajectory, turn_index)",
-        )
-        == 1
-    )
+    keys = "run_id, step, epoch, trajectory, turn_index"
+    assert one(runs, f"SELECT max(n) FROM (SELECT count(*) AS n FROM turn GROUP BY {keys})") == 1
 
 
 @pytest.mark.parametrize("mode", ["write", "read"])
@@ -45,10 +51,8 @@ def test_a_database_held_by_another_process_is_named_with_its_pid_and_nothing_is
     write_run(runs, "demo", "a", shape=small)
     sync(runs)
     write_run(runs, "demo", "b", shape=small)
-    holder = python(HOLD, runs / "sorl.duckdb", *(["read"] if mode == "read" else []))
+    holder = started(HOLD, runs / "sorl.duckdb", *(["read"] if mode == "read" else []))
     try:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "open\n"
         began = time.monotonic()
         with pytest.raises(Busy, match=rf"held open by PID {holder.pid} \(python.*your runs are not affected"):
             sync(runs, seconds=0.5)
@@ -68,9 +72,7 @@ def test_a_lock_that_is_let_go_in_time_is_waited_for(runs: Path, small: Shape) -
     write_run(runs, "demo", "a", shape=small)
     sync(runs)
     write_run(runs, "demo", "b", shape=small)
-    holder = python(HOLD.replace("sys.stdin.read()", "import time; time.sleep(0.7)"), runs / "sorl.duckdb")
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "open\n"
+    holder = started(HOLD.replace("sys.stdin.read()", "import time; time.sleep(0.7)"), runs / "sorl.duckdb")
     report = sync(runs, seconds=30)
     holder.communicate(timeout=120)
     assert report.rows > 0
@@ -83,12 +85,8 @@ def test_a_sync_killed_at_any_moment_loses_and_doubles_nothing(runs: Path) -> No
     killed = 0
     for delay in (0.0, 0.05, 0.1, 0.2, 0.4):
         (runs / "sorl.duckdb").unlink(missing_ok=True) if delay in (0.0, 0.2) else None
-        victim = python(
-            "import workbench.store.sync, duckdb, workbench.diagnostics\nprint('up', flush=True)\n" + SYNC, runs
-        )
-        assert victim.stdout is not None
+        victim = started("import workbench.store.sync, duckdb\nprint('up', flush=True)\n" + SYNC, runs)
         assert victim.stdin is not None
-        assert victim.stdout.readline() == "up\n"
         victim.stdin.write("go\n")
         victim.stdin.flush()
         time.sleep(delay)
@@ -124,3 +122,41 @@ with writer(Path(sys.argv[1]), 5) as connection:
     python(code, runs, "commit").communicate(timeout=120)  # committed, but not yet in the file itself
     assert one(runs, "SELECT count(*) FROM step WHERE run_id = 'ghost'") == 100_000
     sync(runs, CATALOGUE)
+
+
+STEPS = 40
+
+
+def test_a_run_that_everybody_watches_writes_on_and_loses_no_row(tmp_path: Path) -> None:
+    folder = tmp_path / "demo" / "a"
+    writer = SegmentWriter(folder, flush_seconds=60.0)
+    writer.append("step", {"run_id": "a", "step": 0, "success": 0.0})
+    assert writer.flush()
+    sync(tmp_path, CATALOGUE)
+    shells = [started(HOLD, tmp_path / "sorl.duckdb", "read") for _ in range(2)]
+    seen: list[int] = []
+    over = threading.Event()
+
+    def ask() -> None:
+        while not over.is_set():
+            seen.append(Reader(tmp_path).rows("SELECT count(*) FROM step").rows[0][0])
+            try:
+                sync(tmp_path, CATALOGUE, seconds=0.0)
+            except Busy:
+                continue
+
+    watcher = threading.Thread(target=ask)
+    watcher.start()
+    # The shells let go only when everything is written: a writer that waited for them would never come to its end.
+    for step in range(1, STEPS):
+        writer.append("step", {"run_id": "a", "step": step, "success": step / STEPS})
+        assert writer.flush()
+    writer.close()
+    for shell in shells:
+        shell.communicate(timeout=120)
+    over.set()
+    watcher.join(timeout=120)
+    sync(tmp_path, CATALOGUE)
+    assert len(seen) > 0
+    assert seen == sorted(seen)
+    assert one(tmp_path, "SELECT list(step ORDER BY step) FROM step") == list(range(STEPS))

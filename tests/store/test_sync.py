@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.store.contents import contents, one
+from tests.store.contents import contents, one, rows
 from tests.store.fixture import (
     START,
     Shape,
@@ -28,34 +28,39 @@ from workbench.diagnostics import CATALOGUE
 from workbench.spec import TABLES, InputError
 from workbench.store.connect import Busy, writer
 from workbench.store.reader import Reader
-from workbench.store.sync import DIED, forget, sync
+from workbench.store.sync import DIED, sync
 
 
-def measured_rows(run_id: str, steps: list[int], **columns: list[object]) -> dict[str, list[object]]:
-    return {"run_id": [run_id] * len(steps), "step": [*steps], **columns, "written_at": [START] * len(steps)}
+def write_steps(folder: Path, steps: list[int], file: str | None = None, **columns: list[object]) -> Path:
+    """A segment of table step of the run in `folder`."""
+    keys = {"run_id": [folder.name] * len(steps), "step": steps, "written_at": [START] * len(steps)}
+    return write_segment(folder, "step", keys | columns, file)
 
 
-def test_a_second_sync_ingests_nothing(runs: Path, small: Shape) -> None:
+def write_one(folder: Path, name: str, file: str | None = None, **row: object) -> Path:
+    """A segment of one row."""
+    return write_segment(folder, name, {key: [value] for key, value in row.items()}, file)
+
+
+def test_a_second_sync_ingests_nothing_and_waits_for_nobody(runs: Path, small: Shape) -> None:
     write_run(runs, "demo", "a", shape=small)
     first = sync(runs, CATALOGUE)
-    before = contents(runs)
+    before, changed = contents(runs), (runs / "sorl.duckdb").stat().st_mtime_ns
     assert first.rows > 100
     assert first.segments == one(runs, "SELECT count(*) FROM segment")
-    second = sync(runs, CATALOGUE)
+    second = sync(runs, CATALOGUE, seconds=0.0)
     assert (second.segments, second.rows) == (0, 0)
     assert contents(runs) == before
+    assert (runs / "sorl.duckdb").stat().st_mtime_ns == changed
 
 
 def test_new_segments_of_a_known_run_are_added_to_its_rows(runs: Path, small: Shape) -> None:
     folder = write_run(runs, "demo", "a", shape=small)
     sync(runs)
-    write_segment(folder, "step", measured_rows("a", [12, 13], success=[0.5, None]))
+    write_steps(folder, [12, 13], success=[0.5, None])
     assert sync(runs).rows == 2
     assert one(runs, "SELECT count(*) FROM step") == small.steps + 2
-    assert Reader(runs).rows("SELECT step, success FROM step WHERE step >= 12 ORDER BY step").rows == [
-        (12, 0.5),
-        (13, None),
-    ]
+    assert rows(runs, "SELECT step, success FROM step WHERE step >= 12 ORDER BY step") == [(12, 0.5), (13, None)]
 
 
 def test_a_deleted_database_comes_back_row_for_row(runs: Path, small: Shape) -> None:
@@ -64,7 +69,7 @@ def test_a_deleted_database_comes_back_row_for_row(runs: Path, small: Shape) -> 
     folder = runs / "demo" / "ppo-s0-aaaa0000"
     (folder / "segments" / "step" / "000009.parquet").write_bytes(b"PAR1 torn")
     sync(runs, CATALOGUE)  # in several syncs, as it happens while runs go on
-    write_segment(folder, "step", measured_rows(folder.name, [12], success=[0.1]), "000010.parquet")
+    write_steps(folder, [12], "000010.parquet", success=[0.1])
     write_status(folder, status="interrupted", reason="stopped by SIGTERM")
     sync(runs, CATALOGUE)
     before = contents(runs)
@@ -75,94 +80,74 @@ def test_a_deleted_database_comes_back_row_for_row(runs: Path, small: Shape) -> 
 
 
 def test_not_measured_not_a_number_and_infinite_stay_three_different_things(runs: Path) -> None:
-    folder = runs / "demo" / "a"
-    write_segment(folder, "step", measured_rows("a", [0, 1, 2], success=[None, float("nan"), float("inf")]))
+    write_steps(runs / "demo" / "a", [0, 1, 2], success=[None, float("nan"), float("inf")])
     sync(runs, CATALOGUE)
     flags = "SELECT success IS NULL, isnan(success), isinf(success) FROM step ORDER BY step"
-    assert Reader(runs).rows(flags).rows == [(True, None, None), (False, True, False), (False, False, True)]
+    assert rows(runs, flags) == [(True, None, None), (False, True, False), (False, False, True)]
 
 
 def test_the_latest_row_of_a_run_wins_whatever_order_the_files_are_listed_in(runs: Path) -> None:
     folder = runs / "demo" / "a"
-    early = write_segment(
-        folder, "run", {k: [v] for k, v in run_row(folder, status="queued").items()}, "queue-000000.parquet"
-    )
+    early = write_one(folder, "run", "queue-000000.parquet", **run_row(folder, status="queued"))
     late = write_status(folder, status="finished")
-    later = write_segment(
-        folder, "run", {k: [v] for k, v in run_row(folder, status="failed").items()}, "000001.parquet"
-    )
+    later = write_one(folder, "run", "000001.parquet", **run_row(folder, status="failed"))
     for age, file in enumerate((early, late, later)):
         os.utime(file, ns=(10**18 + age, 10**18 + age))
     sync(runs)
-    assert Reader(runs).rows("SELECT status FROM run").rows == [("failed",)]
-    again = write_segment(folder, "run", {k: [v] for k, v in run_row(folder).items()}, "queue-000001.parquet")
-    assert again.exists()
+    assert rows(runs, "SELECT status FROM run") == [("failed",)]
+    write_one(folder, "run", "queue-000001.parquet", **run_row(folder))
     sync(runs)
-    assert Reader(runs).rows("SELECT status FROM run").rows == [("finished",)]
-
-
-def test_two_rows_of_one_run_in_one_segment_leave_the_last(runs: Path) -> None:
-    folder = runs / "demo" / "a"
-    rows = [run_row(folder, steps=s) for s in (1, 2, 3)]
-    write_segment(folder, "run", {k: [r[k] for r in rows] for k in rows[0]})
+    assert rows(runs, "SELECT status FROM run") == [("finished",)]
+    last = [run_row(folder, steps=s) for s in (1, 2, 3)]
+    write_segment(folder, "run", {k: [r[k] for r in last] for k in last[0]}, "queue-000002.parquet")
     sync(runs)
-    assert Reader(runs).rows("SELECT steps FROM run").rows == [(3,)]
+    assert rows(runs, "SELECT steps FROM run") == [(3,)]
 
 
 def test_an_event_without_a_severity_withdraws_the_one_before(runs: Path) -> None:
     folder = runs / "demo" / "a"
     for severity in ("critical", None):
-        rows = {"run_id": ["a", "a"], "step": [5, 6], "kind": ["collapse"] * 2, "diagnostic": [""] * 2}
-        write_segment(folder, "event", rows | {"severity": [severity, "info"]})
+        events = {"run_id": ["a", "a"], "step": [5, 6], "kind": ["collapse"] * 2, "diagnostic": [""] * 2}
+        write_segment(folder, "event", events | {"severity": [severity, "info"]})
     sync(runs)
-    assert Reader(runs).rows("SELECT step FROM event").rows == [(6,)]
+    assert rows(runs, "SELECT step FROM event") == [(6,)]
 
 
-def test_a_column_nobody_declared_is_added_with_its_type_and_by_name(runs: Path) -> None:
+@pytest.mark.parametrize(
+    ("first", "second", "values", "kind"),
+    [
+        (1.5, 2.5, [1.5, 2.5], "DOUBLE"),  # added with its type
+        (1, 1.5, [1.0, 1.5], "DOUBLE"),  # began with whole numbers: widened, not rounded
+        (None, "word", [None, "word"], "VARCHAR"),  # nothing but NULL waits for its type
+    ],
+)
+def test_a_column_nobody_declared_is_added_by_name(
+    runs: Path, first: object, second: object, values: list[object], kind: str
+) -> None:
     folder = runs / "demo" / "a"
-    write_segment(folder, "step", {"invented": [1.5], "success": [0.25], "step": [7], "run_id": ["a"]})
+    write_segment(folder, "step", {"invented": [first], "success": [0.25], "step": [7], "run_id": ["a"]})
     sync(runs, CATALOGUE)
-    assert Reader(runs).rows("SELECT run_id, step, success, invented FROM step").rows == [("a", 7, 0.25, 1.5)]
-    assert one(runs, "SELECT data_type FROM duckdb_columns() WHERE column_name = 'invented'") == "DOUBLE"
-
-
-def test_a_column_that_began_with_whole_numbers_is_widened_not_rounded(runs: Path) -> None:
-    folder = runs / "demo" / "a"
-    write_segment(folder, "step", measured_rows("a", [0], invented=[1]))
-    sync(runs)
-    write_segment(folder, "step", measured_rows("a", [1], invented=[1.5]))
-    sync(runs)
-    assert Reader(runs).rows("SELECT invented FROM step ORDER BY step").rows == [(1.0,), (1.5,)]
-
-
-def test_a_column_of_nothing_but_null_waits_for_its_type(runs: Path) -> None:
-    folder = runs / "demo" / "a"
-    write_segment(folder, "step", measured_rows("a", [0], invented=[None]))
-    sync(runs)
-    write_segment(folder, "step", measured_rows("a", [1], invented=["word"]))
-    sync(runs)
-    assert Reader(runs).rows("SELECT invented FROM step ORDER BY step").rows == [(None,), ("word",)]
+    write_steps(folder, [8], invented=[second])
+    sync(runs, CATALOGUE)
+    found = rows(runs, "SELECT run_id, step, success, invented FROM step ORDER BY step")
+    assert found == [("a", 7, 0.25, values[0]), ("a", 8, None, values[1])]
+    assert one(runs, "SELECT data_type FROM duckdb_columns() WHERE column_name = 'invented'") == kind
 
 
 def test_the_dictionary_that_travels_with_a_run_brings_columns_and_comments(runs: Path) -> None:
-    folder = runs / "demo" / "a"
-    write_dictionary(folder)
+    write_dictionary(runs / "demo" / "a")
     sync(runs)  # without a dictionary of our own
-    unknown = {d.name for d in CATALOGUE if d.table == "turn"} - {
-        row[0] for row in Reader(runs).rows("SELECT column_name FROM duckdb_columns() WHERE table_name = 'turn'").rows
-    }
-    assert unknown == set()
-    comment = one(runs, "SELECT comment FROM duckdb_columns() WHERE table_name = 'turn' AND column_name = 'ratio_geo'")
-    assert "[ratio]" in comment
+    comments = dict(rows(runs, "SELECT column_name, comment FROM duckdb_columns() WHERE table_name = 'turn'"))
+    assert {d.name for d in CATALOGUE if d.table == "turn"} <= set(comments)
+    assert "[ratio]" in comments["ratio_geo"]
 
 
 def test_every_table_and_column_of_an_empty_database_has_a_comment(runs: Path) -> None:
     sync(runs, CATALOGUE)
     bare = "SELECT table_name, column_name FROM duckdb_columns() WHERE coalesce(comment, '') = '' AND table_name IN "
     tables = ", ".join(f"'{t.name}'" for t in TABLES)
-    assert Reader(runs).rows(f"{bare} ({tables})").rows == []
-    views = Reader(runs).rows("SELECT view_name FROM duckdb_views() WHERE NOT internal AND coalesce(comment, '') = ''")
-    assert views.rows == []
+    assert rows(runs, f"{bare} ({tables})") == []
+    assert rows(runs, "SELECT view_name FROM duckdb_views() WHERE NOT internal AND coalesce(comment, '') = ''") == []
 
 
 @pytest.mark.parametrize("damage", ["empty", "torn", "noise", "wrong type"])
@@ -181,10 +166,9 @@ def test_a_corrupt_segment_is_set_aside_with_an_event_and_blocks_nothing(runs: P
     assert [path.name for path in report.corrupt] == ["000001.parquet.corrupt"]
     assert not victim.exists()
     assert victim.with_name("000001.parquet.corrupt").exists()
-    assert Reader(runs).rows("SELECT file, rows FROM segment WHERE status = 'corrupt'").rows == [
-        ("segments/turn/000001.parquet", None)
-    ]
-    events = Reader(runs).rows("SELECT run_id, severity, message FROM event WHERE kind = 'segment_corrupt'").rows
+    corrupt = rows(runs, "SELECT file, rows FROM segment WHERE status = 'corrupt'")
+    assert corrupt == [("segments/turn/000001.parquet", None)]
+    events = rows(runs, "SELECT run_id, severity, message FROM event WHERE kind = 'segment_corrupt'")
     assert events == [("a", "warning", "set aside, unreadable: segments/turn/000001.parquet")]
     per_run = small.steps * small.trajectories * small.turns * small.epochs
     assert one(runs, "SELECT count(*) FROM turn WHERE run_id = 'a'") == per_run * 2 // 3
@@ -215,22 +199,11 @@ def test_a_deleted_run_leaves_the_database_and_a_replaced_one_is_read_anew(runs:
     write_run(runs, "demo", "a", shape=Shape(steps=4, trajectories=2, turns=2, epochs=1))
     assert sync(runs).forgotten == ["a"]
     counts = "SELECT run_id, count(*) FROM step GROUP BY ALL ORDER BY ALL"
-    assert Reader(runs).rows(counts).rows == [("a", 4), ("b", small.steps)]
+    assert rows(runs, counts) == [("a", 4), ("b", small.steps)]
     shutil.rmtree(folder)
     assert sync(runs).forgotten == ["a"]
-    assert Reader(runs).rows(counts).rows == [("b", small.steps)]
-    assert Reader(runs).rows("SELECT run_id FROM run").rows == [("b",)]
-
-
-def test_a_forgotten_run_is_rebuilt_by_the_next_sync(runs: Path, small: Shape) -> None:
-    write_run(runs, "demo", "a", shape=small)
-    write_run(runs, "demo", "b", shape=small)
-    sync(runs)
-    before = contents(runs)
-    assert forget(runs, "a") > 100
-    assert Reader(runs).rows("SELECT DISTINCT run_id FROM step").rows == [("b",)]
-    sync(runs)
-    assert contents(runs) == before
+    assert rows(runs, counts) == [("b", small.steps)]
+    assert rows(runs, "SELECT run_id FROM run") == [("b",)]
 
 
 def test_two_runs_of_one_name_in_two_experiments_do_not_mix(runs: Path, small: Shape) -> None:
@@ -250,22 +223,22 @@ def test_a_running_run_that_nobody_holds_is_shown_as_interrupted_until_it_is_bac
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         sync(runs)
-        assert Reader(runs).rows(status).rows == [("running", None)]
+        assert rows(runs, status) == [("running", None)]
     sync(runs)
-    assert Reader(runs).rows(status).rows == [("interrupted", DIED)]
+    assert rows(runs, status) == [("interrupted", DIED)]
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         sync(runs)  # resumed, but it has not written a row yet
-        assert Reader(runs).rows(status).rows == [("running", None)]
+        assert rows(runs, status) == [("running", None)]
         write_status(folder, status="finished")
     sync(runs)
-    assert Reader(runs).rows(status).rows == [("finished", None)]
+    assert rows(runs, status) == [("finished", None)]
 
 
 def test_a_queued_run_is_not_taken_for_a_dead_one(runs: Path) -> None:
     write_status(runs / "demo" / "a", status="queued")
     sync(runs)
-    assert Reader(runs).rows("SELECT status FROM run").rows == [("queued",)]
+    assert rows(runs, "SELECT status FROM run") == [("queued",)]
 
 
 def test_threads_of_one_process_ingest_each_segment_once(runs: Path, small: Shape) -> None:
@@ -286,14 +259,6 @@ def test_threads_of_one_process_ingest_each_segment_once(runs: Path, small: Shap
     assert len(reports) == 6
     assert sum(r.segments for r in reports) == one(runs, "SELECT count(*) FROM segment")
     assert one(runs, "SELECT count(*) FROM step") == 4 * small.steps
-
-
-def test_a_sync_with_nothing_new_does_not_wait_for_readers(runs: Path, small: Shape) -> None:
-    write_run(runs, "demo", "a", shape=small)
-    sync(runs, CATALOGUE)
-    before = (runs / "sorl.duckdb").stat().st_mtime_ns
-    sync(runs, CATALOGUE, seconds=0.0)
-    assert (runs / "sorl.duckdb").stat().st_mtime_ns == before
 
 
 def test_an_older_database_without_some_columns_is_brought_up_to_date(runs: Path, small: Shape) -> None:
@@ -330,35 +295,17 @@ def test_the_time_of_a_segment_is_that_of_its_file(runs: Path) -> None:
     assert one(runs, "SELECT written_at FROM segment") == datetime(2017, 7, 14, 2, 40, 0, 123456)
 
 
-def test_a_copied_runs_folder_gives_the_same_rows_although_its_files_have_new_times(tmp_path: Path) -> None:
-    runs = tmp_path / "runs"
+def test_a_copied_runs_folder_gives_the_same_rows_although_its_files_have_new_times(runs: Path, tmp_path: Path) -> None:
     folder = runs / "demo" / "ppo-s0"
     for number, status in enumerate(("queued", "running", "finished")):
-        say_status(folder, f"{number:06d}", status, at=datetime(2026, 1, 1, 0, number))
+        at = datetime(2026, 1, 1, 0, number)
+        write_one(folder, "run", run_id="ppo-s0", experiment="demo", status=status, written_at=at)
     sync(runs)
-    assert status_in(runs) == "finished"
     copied = tmp_path / "copied"
     shutil.copytree(runs, copied, ignore=shutil.ignore_patterns("sorl.duckdb*"), copy_function=shutil.copyfile)
-    newest = copied / "demo" / "ppo-s0" / "segments" / "run" / "000000.parquet"
-    newest.touch()  # the oldest row now lies in the newest file
+    (copied / "demo" / "ppo-s0" / "segments" / "run" / "000000.parquet").touch()  # the oldest row in the newest file
     sync(copied)
-    assert status_in(copied) == "finished"
-
-
-def say_status(folder: Path, name: str, status: str, at: datetime) -> None:
-    segments = folder / "segments" / "run"
-    segments.mkdir(parents=True, exist_ok=True)
-    row = {"run_id": ["ppo-s0"], "experiment": ["demo"], "status": [status], "written_at": [at]}
-    schema = pa.schema(
-        [("run_id", "string"), ("experiment", "string"), ("status", "string"), ("written_at", pa.timestamp("us"))]
-    )
-    pq.write_table(pa.table(row, schema=schema), segments / f"{name}.parquet")
-
-
-def status_in(runs: Path) -> str:
-    with duckdb.connect(str(runs / "sorl.duckdb"), read_only=True) as db:
-        (row,) = db.execute("SELECT status FROM run").fetchall()
-    return str(row[0])
+    assert [one(folder, "SELECT status FROM run") for folder in (runs, copied)] == ["finished", "finished"]
 
 
 def test_a_segment_that_only_another_run_makes_unreadable_is_set_aside_alone(runs: Path, small: Shape) -> None:

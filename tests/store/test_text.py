@@ -2,9 +2,77 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
+import os
+from pathlib import Path
 
-from workbench.store.text import as_csv, as_json
+import pytest
+
+from workbench.store.text import as_csv, as_json, log_of, plain, tail, visible
+
+
+def run(runs: Path, text: str = "hello\n") -> Path:
+    folder = runs / "demo" / "a"
+    folder.mkdir(parents=True)
+    (folder / "console.log").write_text(text)
+    return folder
+
+
+def test_the_log_of_a_run_is_in_its_folder(tmp_path: Path) -> None:
+    folder = run(tmp_path)
+    assert log_of(tmp_path, "demo", "a") == folder / "console.log"
+    assert log_of(tmp_path, "demo", "b") is None
+
+
+def test_a_link_to_the_runs_folder_is_no_way_out(tmp_path: Path) -> None:
+    run(tmp_path / "elsewhere")
+    (tmp_path / "runs").symlink_to(tmp_path / "elsewhere")
+    found = log_of(tmp_path / "runs", "demo", "a")
+    assert found is not None
+    assert tail(found) == ["hello"]
+
+
+@pytest.mark.parametrize("run_id", ["..", ".", "", "../a", "a/..", "a/../../secret", "/etc", "a\0b"])
+def test_no_name_leads_out_of_the_runs_folder(tmp_path: Path, run_id: str) -> None:
+    run(tmp_path / "runs")
+    for folder in (tmp_path, tmp_path / "runs", tmp_path / "runs" / "demo"):
+        (folder / "console.log").write_text("secret")
+    assert log_of(tmp_path / "runs", "demo", run_id) is None
+    assert log_of(tmp_path / "runs", run_id, "a") is None
+
+
+def test_a_log_that_is_a_link_or_no_file_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("password")
+    folder = run(tmp_path)
+    (folder / "console.log").unlink()
+    (folder / "console.log").symlink_to(tmp_path / "secret")
+    assert log_of(tmp_path, "demo", "a") is None
+    (folder / "console.log").unlink()
+    os.mkfifo(folder / "console.log")  # opening it would wait for ever
+    assert log_of(tmp_path, "demo", "a") is None
+
+
+def test_a_log_of_any_size_is_read_from_its_end(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"x" * 200_000 + b"\n\xff\xfe the end")
+    assert tail(log)[-1] == "\ufffd\ufffd the end"
+    assert sum(map(len, tail(log))) <= 65536
+
+
+def test_nothing_in_a_log_acts_on_what_shows_it() -> None:
+    hostile = "\x1b[2J\x1b]0;title\x07\x1b]8;;http://x\x1b\\link\x1b(B\x9b31mred\x07\x08\r\u202etxt.exe\u2066 tab\tend"
+    assert plain(hostile) == "link31mredtxt.exe tab\tend"
+
+
+def test_a_name_is_shown_with_its_control_characters_as_json_escapes_them() -> None:
+    hostile = "\x1b[2Jred\x9b31m\x08\r\u202etxt.exe\u2066\u200f\u2028\x7f\ud800\ttab\nend [bold]"
+    shown = visible(hostile)
+    assert shown == (
+        r"\u001b[2Jred\u009b31m\u0008\u000d\u202etxt.exe\u2066\u200f\u2028\u007f\ud800" + "\ttab\nend [bold]"
+    )
+    assert visible(shown) == shown
+    assert json.loads(visible(json.dumps([hostile], ensure_ascii=False))) == [hostile]
 
 
 def test_csv_keeps_null_nan_quotes_and_lists() -> None:

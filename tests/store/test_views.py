@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.store.contents import rows as ask
 from tests.store.fixture import START, run_row, write_segment, write_status
 from workbench.diagnostics import CATALOGUE
 from workbench.spec import InputError
@@ -22,10 +23,6 @@ GRAIN = {
     "lead_time": "run_id, diagnostic, alarm_step",
     "culprit": "run_id, step, epoch, trajectory, turn_index",
 }
-
-
-def ask(runs: Path, sql: str) -> list[tuple[Any, ...]]:
-    return Reader(runs).rows(sql).rows
 
 
 def step_rows(folder: Path, success: list[float | None]) -> None:
@@ -75,23 +72,16 @@ def test_of_a_cell_that_was_started_over_only_the_newest_run_is_a_seed(runs: Pat
     write_status(other, arm="other", config_hash="other settings", generation=1)
     sync(runs, CATALOGUE)
     assert ask(runs, "SELECT run_id, generation FROM cell ORDER BY ALL") == [("a-g10", 10), ("b", 1), ("edited", 1)]
-    assert ask(runs, "SELECT arm, seeds, n, final_success_median FROM compare WHERE arm = 'ppo'") == [
-        ("ppo", 2, 2, 0.7)
-    ]
+    compared = ask(runs, "SELECT arm, seeds, n, final_success_median FROM compare WHERE arm = 'ppo'")
+    assert compared == [("ppo", 2, 2, 0.7)]
     assert ask(runs, "SELECT n, success_min FROM seed_band") == [(2, 0.5)]
 
 
 def test_compare_counts_finished_runs_only_and_diverged_ones_among_the_collapsed(runs: Path) -> None:
-    ends = [
-        ("collapsed", "finished", 0.1),
-        ("diverged", "finished", 0.2),
-        ("healthy", "finished", 0.9),
-        (None, "running", 0.5),
-    ]
-    for seed, (outcome, status, final) in enumerate(ends):
-        folder = runs / "demo" / f"r{seed}"
+    for seed, (outcome, final) in enumerate({"collapsed": 0.1, "diverged": 0.2, "healthy": 0.9, None: 0.5}.items()):
+        ended = {"outcome": outcome, "status": "finished" if outcome else "running", "final_success": final}
         step = 40 + seed if outcome == "collapsed" else None
-        write_status(folder, seed=seed, outcome=outcome, status=status, final_success=final, collapse_step=step)
+        write_status(runs / "demo" / f"r{seed}", seed=seed, **ended, collapse_step=step)
     sync(runs, CATALOGUE)
     columns = "seeds, n, collapsed, collapse_step_median, final_success_median, final_success_min"
     assert ask(runs, f"SELECT {columns} FROM compare") == [(4, 3, 2, 40.0, 0.2, 0.1)]
@@ -117,9 +107,8 @@ def test_collapse_measures_the_depth_until_the_recovery_and_knows_only_the_first
         "kind": ["collapse", "recovered", "collapse"],
         "severity": ["critical", "info", "critical"],
     }
-    write_segment(
-        folder, "event", {"run_id": ["a"] * 3, "diagnostic": ["success"] * 3, "written_at": [START] * 3} | kinds
-    )
+    same = {"run_id": "a", "diagnostic": "success", "written_at": START}
+    write_segment(folder, "event", kinds | {name: [value] * 3 for name, value in same.items()})
     sync(runs, CATALOGUE)
     columns = "onset_step, detection_step, steps_to_detection, peak, depth, drop_frac, recovered_step"
     rows = ask(runs, f"SELECT {columns} FROM collapse ORDER BY detection_step")
@@ -149,11 +138,8 @@ def test_culprit_ranks_nan_first_and_the_unmeasured_last(runs: Path) -> None:
 
 
 def test_the_planted_turn_is_the_culprit_before_the_collapse(grid: Path) -> None:
-    found = ask(
-        grid,
-        "SELECT mode(turn_index) FROM culprit JOIN run USING (run_id) WHERE mass_rank = 1 AND outcome = 'collapsed'",
-    )
-    assert found == [(3,)]
+    of = "culprit JOIN run USING (run_id) WHERE mass_rank = 1 AND outcome = 'collapsed'"
+    assert ask(grid, f"SELECT mode(turn_index) FROM {of}") == [(3,)]
 
 
 def test_turn_heat_is_aligned_on_the_collapse(grid: Path) -> None:
@@ -176,7 +162,7 @@ def test_explained_variance_by_turn_is_one_for_a_perfect_critic_and_zero_for_a_c
             "run_id": ["a"] * 4,
             "step": [0] * 4,
             "epoch": [0] * 4,
-            "trajectory": [0, 1, 2, 3],
+            "trajectory": [*range(4)],
             "turn_index": [turn] * 4,
         }
         errors = [v - g for v, g in zip(values, returns, strict=True)]

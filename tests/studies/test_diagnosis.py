@@ -18,55 +18,41 @@ def case(fault: str, *named: str, outcome: str = "healthy", algorithm: str = "pp
 
 
 FOUND = [
-    case("mask", "mask", "other"),
-    case("mask", "other", "mask", algorithm="grpo"),
-    case("mask", "a", "b", "c", "mask"),
-    case("lr"),
-    case("", "lr"),
-    case(""),
-    case("", outcome="mild"),
-    case("", "off_policy", outcome="collapsed"),
-]
+    case("mask", "mask", "other"), case("mask", "other", "mask", algorithm="grpo"), case("mask", "a", "b", "c", "mask"),
+    case("lr"), case("", "lr"), case(""), case("", outcome="mild"), case("", "off_policy", outcome="collapsed"),
+]  # fmt: skip
 
 
-def test_shares_are_over_the_runs_that_the_question_is_about() -> None:
+def test_shares_are_over_the_runs_that_the_question_is_about_with_clopper_pearson_intervals() -> None:
     assert score.right_first(FOUND) == Share(1, 4)
     assert score.right_among_three(FOUND) == Share(2, 4)
     assert score.false_alarms(FOUND) == Share(1, 3), "a run that collapsed on its own is not healthy"
-
-
-def test_intervals_are_clopper_pearson() -> None:
-    assert str(Share(1, 4)) == "1/4 = 25 % [1, 81]"
-    assert str(Share(0, 0)) == "-"
+    assert (str(Share(1, 4)), str(Share(0, 0))) == ("1/4 = 25 % [1, 81]", "-")
 
 
 def test_confusion_counts_every_run_once() -> None:
     table = score.confusion(FOUND)
     assert table.to_numpy().sum() == 7
-    assert table.loc["mask", "other"] == 1
-    assert table.loc["lr", "nothing"] == 1
-    assert table.loc["none", "lr"] == 1
+    assert [table.loc[pair] for pair in (("mask", "other"), ("lr", "nothing"), ("none", "lr"))] == [1, 1, 1]
 
 
 def test_the_page_says_what_was_taken_for_what() -> None:
-    page = scores(FOUND)
-    assert "| all | 1/4 = 25 % [1, 81] | 2/4 = 50 % [7, 93] |" in page
-    assert "| `mask` | 3 | 1 | 2 | a 1, other 1 |" in page
-    assert "| `none` | 3 | 2 | 2 | lr 1 |" in page
-    assert "1 runs without a fault that collapsed" in page
+    for words in (
+        "| all | 1/4 = 25 % [1, 81] | 2/4 = 50 % [7, 93] |", "| `mask` | 3 | 1 | 2 | a 1, other 1 |",
+        "| `none` | 3 | 2 | 2 | lr 1 |", "1 runs without a fault that collapsed",
+    ):  # fmt: skip
+        assert words in scores(FOUND)
 
 
 def test_cases_survive_their_file(tmp_path: Path) -> None:
-    path = tmp_path / "scored.parquet"
-    score.write(FOUND, path)
-    assert score.read(path) == FOUND
+    score.write(FOUND, tmp_path / "scored.parquet")
+    assert score.read(tmp_path / "scored.parquet") == FOUND
 
 
-@pytest.mark.parametrize("content", [b"", b"PAR1"])
-def test_a_file_that_is_none_is_said(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize("content", [b"", b"PAR1", None])
+def test_a_file_that_is_none_is_said(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "broken.parquet"
-    path.write_bytes(content)
+    if content is not None:
+        path.write_bytes(content)
     with pytest.raises(InputError, match="holds no scored diagnoses"):
         score.read(path)
-    with pytest.raises(InputError, match="holds no scored diagnoses"):
-        score.read(tmp_path / "missing.parquet")

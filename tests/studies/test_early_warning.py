@@ -1,4 +1,4 @@
-"""Corpus, thresholds, held-out verdicts, and the page that is made of them."""
+"""Corpus, thresholds, held-out verdicts, the page that is made of them, and `sorl bench warning`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
+from docs.render import ROOT
 from studies.early_warning import corpus as corpora
 from studies.early_warning import page, peers
 from studies.early_warning.evaluate import (
@@ -25,6 +27,7 @@ from studies.early_warning.evaluate import (
 )
 from studies.early_warning.scores import TOGETHER, Watched, joined, scored
 from tests.studies.runs import ONSET, STEPS, corpus, run
+from workbench.cli.main import app
 from workbench.spec import InputError
 
 ENTROPY = Watched("entropy", "above", "start")
@@ -35,51 +38,39 @@ def bench() -> Bench:
     return Bench(corpus())
 
 
+def share(found) -> tuple[int, int]:
+    return found.k, found.n
+
+
 def test_a_threshold_lets_through_the_share_that_was_asked_for() -> None:
     scores = np.array([1.0, 2.0, 3.0, 4.0, np.nan])
-    assert [int((scores >= threshold(scores, share)).sum()) for share in (0.0, 0.25, 0.5, 1.0)] == [0, 1, 2, 4]
+    assert [int((scores >= threshold(scores, rate)).sum()) for rate in (0.0, 0.25, 0.5, 1.0)] == [0, 1, 2, 4]
     assert threshold(np.array([np.nan]), 0.5) == np.inf
 
 
 def test_a_signal_that_leads_is_found_with_its_lead_and_one_that_is_noise_is_not(bench: Bench) -> None:
     half = halves(bench.runs, "seed")
     found = held_out(bench.single(ENTROPY), bench.runs, half)
-    assert (found.recall.k, found.recall.n) == (20, 20)
+    assert (share(found.recall), found.before.k, set(found.ahead)) == ((20, 20), 20, {10})
     assert 1 <= found.false_alarms.k <= 3  # a threshold that lets none of ten through lets some of the next ten
-    assert found.before.k == 20
     assert median_interval(found.leads) == (2.0, 2.0, 2.0)
-    assert set(found.ahead) == {10}
-    noise = held_out(bench.single(Watched("grad_norm_max", "above", "baseline")), bench.runs, half)
-    assert noise.recall.k < 8
+    assert held_out(bench.single(Watched("grad_norm_max", "above", "baseline")), bench.runs, half).recall.k < 8
 
 
 def test_no_half_sets_its_own_threshold(bench: Bench) -> None:
-    half = halves(bench.runs, "seed")
-    seen: list[np.ndarray] = []
-
-    def spying(tuning: np.ndarray):  # type: ignore[no-untyped-def]
-        seen.append(tuning)
-        return bench.scores[ENTROPY]
-
-    held_out(spying, bench.runs, half)
+    half, seen = halves(bench.runs, "seed"), []
+    held_out(lambda tuning: seen.append(tuning) or bench.scores[ENTROPY], bench.runs, half)
     assert [set(half[tuning].tolist()) for tuning in seen] == [{0}, {1}]
 
 
 @pytest.mark.parametrize("by", ["seed", "condition"])
-def test_halves_share_no_seed_or_no_condition(bench: Bench, by: str) -> None:
+def test_halves_share_no_seed_or_condition_and_a_run_trained_again_lies_with_its_copy(bench: Bench, by: str) -> None:
     half = halves(bench.runs, by)
-    key = (lambda r: r.seed) if by == "seed" else (lambda r: r.condition)
-    sides = [{key(r) for r, h in zip(bench.runs, half, strict=True) if h == side} for side in (0, 1)]
-    assert sides[0]
-    assert sides[1]
+    sides = [{getattr(r, by) for r, h in zip(bench.runs, half, strict=True) if h == side} for side in (0, 1)]
+    assert all(sides)
     assert not sides[0] & sides[1]
-
-
-def test_a_run_trained_again_lies_on_the_same_side_as_its_copy() -> None:
-    runs = [*corpus(), *(replace(r, run_id=f"again-{r.run_id}", experiment="a control") for r in corpus())]
-    for by in ("seed", "condition"):
-        half = halves(runs, by)
-        assert np.array_equal(half[: len(corpus())], half[len(corpus()) :])
+    again = halves([*corpus(), *(replace(r, run_id=f"again-{r.run_id}", experiment="other") for r in corpus())], by)
+    assert np.array_equal(*np.split(again, 2))
 
 
 def test_a_run_trained_again_counts_once_and_is_not_new() -> None:
@@ -96,28 +87,25 @@ def test_a_run_trained_again_counts_once_and_is_not_new() -> None:
 
 
 def test_false_alarms_count_every_run_that_did_not_collapse() -> None:
-    never = [replace(run(s, True), run_id=f"never-{s}", outcome="no_learning", onset=None, detection=None)
-             for s in range(20, 26)]  # fmt: skip
-    falling = replace(run(30, True), run_id="falling", outcome="falling", onset=None, detection=None)
+    up = {"onset": None, "detection": None}
+    never = [replace(run(s, True), run_id=f"never-{s}", outcome="no_learning", **up) for s in range(20, 26)]
+    falling = replace(run(30, True), run_id="falling", outcome="falling", **up)
+    assert (falling.healthy, falling.collapsed) == (False, False), "undecided"
     bench = Bench([*corpus(), *never, replace(never[0], run_id="mild", outcome="mild", seed=40), falling])
     found = judged(bench.scores[ENTROPY], 2.0, np.ones(len(bench.runs), bool))
-    assert (found.false_alarms.k, found.false_alarms.n) == (0, 20)
-    assert (found.all_false_alarms.k, found.all_false_alarms.n) == (7, 27)
-    assert (found.precision.k, found.precision.n) == (20, 27)
-    told = page.everything(bench, None)
-    assert "| never learned | 6/6 = 100 %" in told
-    assert "| falling | 1/1 = 100 %" in told
+    assert [share(s) for s in (found.false_alarms, found.all_false_alarms, found.precision)] == [
+        (0, 20), (7, 27), (20, 27),
+    ]  # fmt: skip
+    everything = page.everything(bench, None)
+    assert "| never learned | 6/6 = 100 %" in everything
+    assert "| falling | 1/1 = 100 %" in everything
     assert "of all runs that did not collapse" in page.findings(bench, peers.Peer("0.0", {}))
 
 
-def test_an_alarm_after_the_detection_finds_nothing() -> None:
+def test_an_alarm_after_the_detection_finds_nothing_and_a_run_without_the_signal_counts_on_neither_side() -> None:
     late = run(0, True)
     late.curves["entropy"][0][:] = np.where(np.arange(STEPS) > ONSET + 9, 0.9, 0.2)
-    found = judged(scored([late], ENTROPY), 2.0, np.array([True]))
-    assert (found.recall.k, found.recall.n) == (0, 1)
-
-
-def test_a_run_that_did_not_log_the_signal_counts_on_neither_side() -> None:
+    assert share(judged(scored([late], ENTROPY), 2.0, np.array([True])).recall) == (0, 1)
     runs = [replace(r, curves={"success": r.curves["success"]}) for r in corpus(3)]
     found = judged(scored(runs, ENTROPY), 0.0, np.ones(len(runs), bool))
     assert (found.recall.n, found.false_alarms.n) == (0, 0)
@@ -134,8 +122,8 @@ def test_units_of_the_combined_alarm_come_from_the_runs_that_may_be_learned_from
 
 
 def test_areas_by_hand() -> None:
-    assert area(np.array([2.0, 3.0]), np.array([1.0, 2.0])) == 0.875
     one, other = (np.array([2.0, 3.0]), np.array([1.0, 2.0])), (np.array([9.0, 7.0]), np.array([8.0]))
+    assert area(*one) == 0.875
     found, low, high = areas([one, other])
     assert found == pytest.approx((4 * 0.875 + 2 * 0.5) / 6)
     assert low <= found <= high
@@ -152,19 +140,11 @@ def test_recall_grows_with_the_false_alarms_that_are_allowed(bench: Bench) -> No
     assert all(low <= recall <= high for recall, low, high in points)
 
 
-def test_a_run_that_was_falling_at_its_end_is_neither_healthy_nor_collapsed() -> None:
-    falling = replace(run(1, False), outcome="falling")
-    assert not falling.healthy
-    assert not falling.collapsed
-    assert run(1, False).healthy
-
-
 def test_a_corpus_is_read_as_it_was_written_and_null_stays_null(tmp_path: Path) -> None:
     runs = corpus(2)
     values, known = runs[0].curves["entropy"]
     values[3], values[4], known[4] = np.nan, np.nan, False
-    file = tmp_path / "corpus.parquet"
-    corpora.write(runs, file)
+    corpora.write(runs, file := tmp_path / "corpus.parquet")
     again = corpora.read(file)
     assert [r.run_id for r in again] == [r.run_id for r in runs]
     kept, seen = again[0].curves["entropy"]
@@ -176,16 +156,11 @@ def test_a_corpus_is_read_as_it_was_written_and_null_stays_null(tmp_path: Path) 
 
 
 def test_other_files_are_refused_by_name(tmp_path: Path) -> None:
-    other = tmp_path / "other.parquet"
-    pq.write_table(pa.table({"x": [1]}), other)
+    pq.write_table(pa.table({"x": [1]}), other := tmp_path / "other.parquet")
     (tmp_path / "text.parquet").write_text("no")
-    for file, words in (
-        (other, "neither a corpus"),
-        (tmp_path / "text.parquet", "no Parquet"),
-        (tmp_path / "no", "no file"),
-    ):
+    for name, words in (("other.parquet", "neither a corpus"), ("text.parquet", "no Parquet"), ("no", "no file")):
         with pytest.raises(InputError, match=words):
-            corpora.read(file)
+            corpora.read(tmp_path / name)
     with pytest.raises(InputError, match="no record of rldoctor"):
         peers.read(other)
 
@@ -196,26 +171,50 @@ def test_a_peer_is_counted_on_the_same_runs(bench: Bench, tmp_path: Path) -> Non
          "detectors": [], "first_warning": 8, "first_critical": ONSET + 9 if r.collapsed else None}
         for r in bench.runs
     ]  # fmt: skip
-    file = tmp_path / "peer.parquet"
-    pq.write_table(pa.Table.from_pylist(rows).replace_schema_metadata({"rldoctor": "0.0"}), file)
+    table = pa.Table.from_pylist(rows).replace_schema_metadata({"rldoctor": "0.0"})
+    pq.write_table(table, file := tmp_path / "peer.parquet")
     peer = peers.read(file)
-    assert [(s.k, s.n) for s in peers.rates(peer, bench.runs, "CRITICAL", "whole")] == [(0, 20), (20, 20), (0, 20)]
+    assert [share(s) for s in peers.rates(peer, bench.runs, "CRITICAL", "whole")] == [(0, 20), (20, 20), (0, 20)]
     assert [s.k for s in peers.rates(peer, bench.runs, "CRITICAL", "along")] == [0, 0, 0]  # after the detection
     assert [s.k for s in peers.rates(peer, bench.runs, "WARNING", "along")] == [20, 20, 20]
     assert "rldoctor 0.0" in page.peers(bench, peer)
     assert "20/20 = 100 %" in page.findings(bench, peer)
 
 
-def test_the_page_says_what_is_useless_and_what_was_not_tried(bench: Bench) -> None:
-    told = page.signals(bench)
-    assert "Of no use here" in told
-    assert "`grad_norm_max`" in told.split("Of no use here")[1]
-    assert "`reward`" in told.split("Not tried")[1]
+def test_the_page_says_what_is_useless_what_was_not_tried_and_judges_later_runs_apart(bench: Bench) -> None:
+    signals = page.signals(bench)
+    assert "`grad_norm_max`" in signals.split("Of no use here")[1]
+    assert "`reward`" in signals.split("Not tried")[1]
     assert "20/20" in page.splits(bench)
     assert "**together**" in page.everything(bench, None)
+    later = page.splits(Bench([replace(r, fresh=r.seed > 12) for r in corpus()]))
+    assert "7/7 = 100 %" in next(line for line in later.splitlines() if "trained since" in line)
 
 
-def test_runs_that_came_later_are_judged_at_the_thresholds_of_the_earlier_ones() -> None:
-    runs = [replace(r, fresh=r.seed > 12) for r in corpus()]
-    line = next(line for line in page.splits(Bench(runs)).splitlines() if "trained since" in line)
-    assert "7/7 = 100 %" in line
+def sorl(*words: object) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["bench", "warning", *map(str, words)])
+    return done.exit_code, done.output + str(done.exception or "")
+
+
+def test_the_verb_evaluates_a_corpus_and_can_keep_it(tmp_path: Path) -> None:
+    corpora.write(corpus(), file := tmp_path / "corpus.parquet")
+    code, page = sorl("--from", file, "--from", file, "--output", tmp_path / "again.parquet")
+    assert code == 0, page
+    assert "| half of the seeds |" in page
+    assert len(corpora.read(tmp_path / "again.parquet")) == 40
+
+
+def test_the_verb_says_what_it_cannot_evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    corpora.write(corpus(3), Path("few.parquet"))
+    few = "at least 20 collapsed and 20 healthy runs, not 3 and 3"
+    for name, says in (("few.parquet", few), ("none.parquet", "no file 'none.parquet'")):
+        code, words = sorl("--from", name)
+        assert code != 0
+        assert says in words
+
+
+def test_the_shipped_runs_are_small_and_the_peer_was_asked_about_each_of_them() -> None:
+    file = ROOT / page.CORPUS
+    assert file.stat().st_size < 4 * 2**20
+    assert {run.run_id for run in corpora.read(file)} == set(peers.read(file.with_name(page.PEER)).records)

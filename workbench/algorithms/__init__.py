@@ -1,16 +1,18 @@
-"""The named algorithms: a file for each family, a declaration for each algorithm."""
+"""The named algorithms: a file for each family, a declaration for each algorithm; and how a grid file names one."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from workbench.algorithms import correction, critic, group, guard, normalised, reinforce, unit, weight
-from workbench.algorithms.resolution import differences, resolve_in
-from workbench.objective import FAMILIES, Algorithm
+from workbench.objective import FAMILIES, KINDS, Algorithm, Slot
+from workbench.spec import InputError, nearest
 
 _FILES = {"critic": critic, "normalised": normalised, "group": group, "reinforce": reinforce, "unit": unit,
           "weight": weight, "guard": guard, "correction": correction}  # fmt: skip
@@ -20,15 +22,8 @@ _BY_FAMILY = {
 }
 CORE = ("ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo")
 """The six algorithms of the core grid."""
-ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
-    {
-        a.name: a
-        for a in sorted(
-            (a for family in _BY_FAMILY.values() for a in family),
-            key=lambda a: CORE.index(a.name) if a.name in CORE else len(CORE),
-        )
-    }
-)
+_BY_NAME = {a.name: a for family in _BY_FAMILY.values() for a in family}
+ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType({name: _BY_NAME[name] for name in [*CORE, *_BY_NAME]})
 ALIASES: Mapping[str, str] = MappingProxyType({"so-ppo": "st-ppo"})
 
 SYMBOLS = (
@@ -53,11 +48,85 @@ def measured() -> Mapping[str, str]:
     return tomllib.loads(Path(__file__).with_name("measured.toml").read_text(encoding="utf-8"))
 
 
-def resolve(algorithm: str | Mapping[str, object], slots: Mapping[str, object] | None = None) -> Algorithm:
+def resolve(
+    algorithm: str | Mapping[str, object],
+    slots: Mapping[str, object] | None = None,
+    known: Mapping[str, Algorithm] = ALGORITHMS,
+) -> Algorithm:
     """Return the algorithm of a name, or of a table {base = name, slot = ...}, with `slots` changed.
 
     A slot's value is a table of options, with `kind` to change the kind (its options then start from the defaults), or
     a kind alone; for `ratio`, a level alone. Raises InputError naming what is unknown or of the wrong type, what is
     allowed, and the nearest valid name.
     """
-    return resolve_in(ALGORITHMS, ALIASES, algorithm, slots or {})
+    changes: dict[str, object] = {}
+    name: object = algorithm
+    if isinstance(algorithm, Mapping):
+        changes = dict(algorithm)
+        if "base" not in changes:
+            raise InputError("an algorithm given as a table needs a base, such as { base = 'ppo' }")
+        name = changes.pop("base")
+    if not isinstance(name, str) or ALIASES.get(name, name) not in known:
+        raise _unknown("algorithm", name, [*known, *ALIASES])
+    resolved = known[ALIASES.get(name, name)]
+    for slot, value in [*changes.items(), *(slots or {}).items()]:
+        if slot not in KINDS:
+            raise _unknown("slot", slot, KINDS, " of an algorithm")
+        changed: Any = {slot: _changed(slot, getattr(resolved, slot), value)}
+        resolved = replace(resolved, **changed)
+    return resolved
+
+
+def _changed(slot: str, current: Slot, value: object) -> Slot:
+    """The slot's choice after `value`: a table of options, a kind, or a word for the slot's main option (a level)."""
+    kinds = KINDS[slot]
+    if isinstance(value, str):
+        value = {current.word: value} if current.word and value not in kinds else {"kind": value}
+    if not isinstance(value, Mapping):
+        raise InputError(f"{slot} = {value!r} is neither a table nor a kind; kinds: {', '.join(kinds)}")
+    options = dict(value)
+    kind = options.pop("kind", current.kind)
+    if not isinstance(kind, str) or kind not in kinds:
+        raise _unknown("kind", kind, kinds, f" of {slot}")
+    choice: Any = kinds[kind]
+    types = get_type_hints(choice)
+    allowed = [f.name for f in fields(choice)]
+    for option, given in options.items():
+        if option not in allowed:
+            raise _unknown("option", option, allowed, f" of {slot} kind '{kind}'")
+        options[option] = _typed(f"{slot}.{option}", given, types[option])
+    try:
+        made: Slot = replace(current, **options) if choice is type(current) else choice(**options)
+    except InputError as error:
+        raise InputError(f"{slot}: {error}") from error
+    return made
+
+
+def _unknown(what: str, word: object, allowed: Iterable[str], of: str = "") -> InputError:
+    offer = f"use one of: {', '.join(allowed)}" if list(allowed) else "it has none"
+    return InputError(f"unknown {what} {word!r}{of}{nearest(str(word), allowed)}; {offer}")
+
+
+def _typed(name: str, value: object, hint: Any) -> object:
+    """`value` as the type of its option; TOML has no null, so 'none' stands for it."""
+    if get_origin(hint) in (UnionType, Union):
+        if value is None or value == "none":
+            return None
+        (hint,) = (part for part in get_args(hint) if part is not type(None))
+        return _typed(name, value, hint)
+    if get_origin(hint) is Literal:
+        allowed = get_args(hint)
+        if not isinstance(value, str) or value not in allowed:
+            near = nearest(str(value), allowed)
+            raise InputError(f"{name} = {value!r} is unknown{near}; use one of: {', '.join(allowed)}")
+        return value
+    if isinstance(value, bool) == (hint is bool) and isinstance(value, int | float if hint is float else hint):
+        return float(value) if hint is float else value
+    words = {bool: "true or false", int: "a whole number", float: "a number"}[hint]
+    raise InputError(f"{name} = {value!r} has the wrong type; use {words}")
+
+
+def differences(a: Algorithm, b: Algorithm) -> dict[str, tuple[Slot, Slot]]:
+    """Return the slots in which two algorithms differ, each with the choice of `a` and of `b`."""
+    pairs = {slot: (getattr(a, slot), getattr(b, slot)) for slot in KINDS}
+    return {slot: pair for slot, pair in pairs.items() if pair[0] != pair[1]}

@@ -4,9 +4,8 @@ from workbench.algorithms.critic import PPO
 from workbench.objective.advantage import Grpo, MeanOnly, Rloo
 from workbench.objective.aggregate import SeqMeanTokenMean, SeqMeanTokenSumNorm
 from workbench.objective.clip import Ppo, Recip
-from workbench.objective.early_stop import TrajectoryKL
-from workbench.objective.select import DynamicSampling, LargeAdvantage
-from workbench.objective.shaping import Overlong
+from workbench.objective.schedule import TrajectoryKL
+from workbench.objective.select import DynamicSampling, LargeAdvantage, Overlong
 
 GRPO = PPO.but(
     name="grpo",
@@ -34,8 +33,7 @@ DR_GRPO = GRPO.but(
 DAPO = GRPO.but(
     name="dapo",
     title="DAPO",
-    summary="DAPO: GRPO with a wider upper clip, groups drawn again until they disagree, and a penalty for overlong "
-    "answers.",
+    summary="DAPO: GRPO with a wider upper clip, groups drawn until they disagree, and a penalty for overlong answers.",
     paper="https://arxiv.org/abs/2503.14476",
     formula=r"\mathrm{clip}(r, 0.8, 1.28),\ 0 < \#\{i \in g : R_i = 1\} < G,\ R_i \to R_i + \text{penalty}(|y_i|)",
     clip=Ppo(low=0.2, high=0.28),

@@ -25,9 +25,8 @@ GRPO_GUARD_FULL = GRPO.but(
     formula=r"r_{it} = \exp(\sigma_0 (\delta_{it} - \mu_k) / \sigma_k)",
     ratio=Guard(mode="full", bins="turn"),
     family="guard",
-    experimental="the method is for flow matching; turns in place of denoising steps are our construction, and of its "
-    "two parts only the ratio normalisation is here: the reweighting of gradients over the steps is left out",
-    claim="over-optimisation of flow-matching models avoided; nothing for language models",
+    experimental=GRPO_GUARD.experimental,
+    claim=GRPO_GUARD.claim,
 )
 
 LLDS = GRPO.but(

@@ -52,8 +52,7 @@ SO_GRPO = GRPO.but(
 SO_PPO_NOTE = ST_PPO.but(
     name="so-ppo-note",
     title="SO-PPO (a note's objective)",
-    summary="SO-PPO as a note on 2511.20718 has it: turn credit, arithmetic turn ratios, a KL term that clipping "
-    "switches on.",
+    summary="SO-PPO as in a note on 2511.20718: turn credit, arithmetic turn ratios, a KL term that clipping scales.",
     formula=r"\bar w_{ik} = \tfrac{1}{n_{ik}} \sum_{s \in k} r_{is},\ A_{ik} = R_{ik} - V(s_{ik}),\ "
     r"L + \lambda\, \mathbb{E}_i[f_i\, \mathrm{KL}_i(\theta \| \mathrm{old})],\ f_i \text{ the share out of range}",
     advantage=TurnGae(gamma=1.0, lam=1.0),  # R_k is the return from turn k on

@@ -4,8 +4,7 @@ from workbench.algorithms.group import GRPO
 from workbench.objective import Pool
 from workbench.objective.advantage import GroupBatchZ
 from workbench.objective.aggregate import SeqMeanTokenMean
-from workbench.objective.clip import LogClip, Ppo
-from workbench.objective.clip_adaptive import EntropyBand
+from workbench.objective.clip import EntropyBand, LogClip, Ppo
 from workbench.objective.schedule import ReverseTurns
 
 GSPO = GRPO.but(
@@ -25,9 +24,7 @@ GSPO = GRPO.but(
 GSPO_TOKEN = GSPO.but(
     name="gspo-token",
     title="GSPO-token",
-    summary="GSPO-token: GSPO whose gradient stays with each token; with one advantage a sequence the very update of "
-    "GSPO.",
-    paper="https://arxiv.org/abs/2507.18071",
+    summary="GSPO-token: GSPO whose gradient stays with each token; the same update with one advantage a sequence.",
     formula=r"s_{it} = \mathrm{sg}[s_i]\,\pi_\theta / \mathrm{sg}[\pi_\theta]",
     ratio=Pool("sequence", mean="geometric", grad="token"),  # what verl computes as gspo
     claim="equal to GSPO in objective and gradient where advantages are constant; for token advantages",
@@ -63,8 +60,7 @@ GMPO = GRPO.but(
 SEEUPO = GSPO.but(
     name="seeupo",
     title="SeeUPO",
-    summary="SeeUPO: turns are updated one after the other, the last first, each weighed by how far the later ones "
-    "moved.",
+    summary="SeeUPO: updates turns one by one, the last first, each weighed by how far the later ones moved.",
     paper="https://arxiv.org/abs/2602.06554",
     formula=r"h = K..1:\ A^{(h)}_i = \mathrm{sg}[M_i] A_i,\ M_i \to \mathrm{clip}(M_i\,\mathrm{clip}(w_{ih}))",
     advantage=GroupBatchZ(limit=3.0),

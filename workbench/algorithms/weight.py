@@ -3,8 +3,7 @@
 from workbench.algorithms.group import GRPO
 from workbench.objective import Pool
 from workbench.objective.aggregate import SeqMeanTokenMean, SeqMeanTokenSum
-from workbench.objective.clip_adaptive import Bapo, SoftSigmoid
-from workbench.objective.clip_weighted import Gamma, PpoMask, SgClip, TvMask
+from workbench.objective.clip import Bapo, Gamma, PpoMask, SgClip, SoftSigmoid, TvMask
 from workbench.objective.rollout_correction import Tis
 
 CISPO = GRPO.but(

@@ -1,104 +1,110 @@
-"""The claims of arXiv 2511.20718 as hypotheses about arms, their verdicts by one rule, and both as text.
+"""The claims of arXiv 2511.20718 as hypotheses about arms, their verdicts, and both as text.
 
-Arms are found by their settings, never by their names. docs/statistics.md has the rule in words.
+Arms are found by their settings, never by their names. docs/statistics.md has the rule in words. The second half judges
+the claims by stable areas: an area weighs every learning rate and every staleness that was searched, so no single
+setting decides a verdict.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from workbench.analysis.evidence import (
-    COLLAPSE,
-    CREDIT,
-    MIN_SEEDS,
-    OFF_POLICY,
-    OPTIMISER,
-    RATIO,
-    STABILISER,
-    Comparison,
-    Control,
-    Design,
-    before_collapse,
-    collapses,
-    control,
-    designs,
-    finished,
-    judged,
-    pairs,
-    while_up,
-)
-from workbench.analysis.runs import KEPT, NOT_DEAD
-from workbench.analysis.stats import ALPHA, MOST, holm, p_value, power_of_fisher, power_of_t, seeds_for_fisher
+from workbench.analysis import evidence, stats
+from workbench.analysis.evidence import COLLAPSE, FACTOR, MEASURES, MIN_SEEDS, NOT_TESTED, SHIFT, TOO_FEW, Comparison
+from workbench.analysis.region import Landscape, areas, estimate, heights
+from workbench.analysis.runs import KEPT, NOT_DEAD, Design, designs, pairs, settings
+from workbench.analysis.stats import ALPHA, MOST, p_value, percent
 
-SUPPORTED, NOT_SUPPORTED, UNDECIDED = "supported", "not supported", "undecided at this power"
-TOO_FEW, NOT_TESTED = "too few seeds", "not tested here"
-
-MATTERS = 0.5  # difference in the share of runs that collapse: less than half of the runs is no cure
-FACTOR = 1.25  # of a measurement: less than a quarter more is no growth
-SHARES = (0.75, 0.25)  # the difference of MATTERS at which the power of Fisher's test is told
+# Which settings a change may touch: a key, or the beginning of one that ends in a dot.
+OPTIMISER = ("learn.policy.", "slot.clip.")  # what an ordinary cure changes: step size, its norm, the clip itself
+CREDIT = ("slot.advantage.", "critic", "group_size", "learn.group_size")  # what tells a critic from group advantages
+OFF_POLICY = ("learn.epochs", "learn.staleness")
+RATIO, STABILISER = ("slot.ratio.",), ("slot.stabilise.",)
+LISTED = 3  # pairs with too few seeds that are named
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A comparison with its verdict; p_holm is corrected over all hypotheses of the report.
+class Arms:
+    """The arms with known settings, their finished runs, those that can be judged, and the same with who survived."""
 
-    power: probability that so many seeds show an effect that matters, at alpha over the number of hypotheses;
-    needed: seeds per arm with which it is 80 %, for collapses.
-    """
+    designs: Sequence[Design]
+    done: pd.DataFrame
+    over: pd.DataFrame
+    counted: pd.DataFrame
 
-    comparison: Comparison
-    verdict: str
-    p_holm: float | None = None
-    decidable: bool = False
-    power: float | None = None
-    needed: int | None = None
+    def collapses(self, more: Design, less: Design, controls: Sequence[Design] = ()) -> Comparison:
+        """Compare two arms; each control counts on the seeds of the pair."""
+        found = evidence.collapses(self.counted, more.arm, less.arm)
+        mine, theirs = (set(self.counted.loc[self.counted["arm"] == d.arm, "seed"]) for d in (more, less))
+        counted = (evidence.control(self.counted, d.arm, sorted(mine & theirs)) for d in controls)
+        return replace(found, controls=tuple(c for c in counted if c is not None), reading=less.reading)
 
+    def controlled(self, more: Design, less: Design) -> Comparison:
+        """Compare two arms, with every ordinary change of the first as a control."""
+        return self.collapses(more, less, self.ordinary(more))
 
-def judge(found: Sequence[Comparison]) -> list[Judged]:
-    """Return the verdict of each comparison, its p-value corrected over all of them (Holm)."""
-    ps = [c.p if c.seeds >= MIN_SEEDS else None for c in found]
-    family = sum(p is not None for p in ps)
-    corrected = holm(ps)
-    rows = []
-    for i, one in enumerate(found):
-        if one.seeds < MIN_SEEDS:
-            rows.append(Judged(one, TOO_FEW))
-            continue
-        best = holm([*ps[:i], one.smallest_p if one.p is not None else None, *ps[i + 1 :]])[i]
-        decidable = best is not None and best <= ALPHA
-        verdict = _verdict(one, corrected[i], decidable)
-        rows.append(Judged(one, verdict, corrected[i], decidable, *_power(one, ALPHA / max(family, 1))))
-    return rows
+    def clipping(self, more: Design, less: Design) -> Comparison:
+        """Compare the clip fractions of two arms while both are up."""
+        return evidence.while_up(self.done, "clip_frac", more.arm, less.arm)
+
+    def ordinary(self, reference: Design) -> list[Design]:
+        """Arms that change an ordinary thing of the reference: its optimizer, its clip, or turns into placebo turns."""
+        placebo = (d for d in self.designs if d.ratio == "placebo" and d.only_in(reference, RATIO))
+        return [*(d for d in self.designs if d.only_in(reference, OPTIMISER)), *placebo]
 
 
-def _verdict(one: Comparison, p: float | None, decidable: bool) -> str:
-    none, matters = (0.0, MATTERS) if one.measure == COLLAPSE else (1.0, FACTOR)
-    if one.effect is None or one.high is None:
-        return UNDECIDED
-    if p is not None and p <= ALPHA:
-        return SUPPORTED if one.effect > none else NOT_SUPPORTED
-    # Only a test that could have shown the effect tells something by not showing it.
-    return NOT_SUPPORTED if decidable and one.high < matters else UNDECIDED
+PLAIN = {"ratio": "token", "stabilised": False, "off_policy": True}
+Compare = Callable[[Arms, Design, Design], Comparison]
 
 
-def _power(one: Comparison, alpha: float) -> tuple[float | None, int | None]:
-    if one.measure == COLLAPSE:
-        return power_of_fisher(one.seeds, *SHARES, alpha), seeds_for_fisher(*SHARES, alpha)
-    return power_of_t(one.seeds, one.deviation or 0.0, math.log(FACTOR), alpha), None
+def one_change(
+    arms: Arms, keys: Sequence[str], more: Mapping[str, Any], less: Mapping[str, Any], compare: Compare
+) -> Iterator[Comparison]:
+    """Pairs of arms that differ in nothing but `keys`, the one with the properties `more` and the other with `less`."""
+    for a, b in pairs(arms.designs, keys):
+        if a.fits(more) and b.fits(less):
+            yield compare(arms, a, b)
 
 
-def together(verdicts: Sequence[str]) -> str:
-    """Return the verdict of a claim whose hypotheses must all hold."""
-    if not verdicts:
-        return NOT_TESTED
-    if NOT_SUPPORTED in verdicts:
-        return NOT_SUPPORTED
-    alike = set(verdicts)
-    return verdicts[0] if len(alike) == 1 else UNDECIDED
+def off_policy(arms: Arms, critic: bool) -> Iterator[Comparison]:
+    """Token ratios, stale and reused, against fresh and used once; the controls change one of the two, or the step."""
+    for less in (d for d in arms.designs if d.fits({"off_policy": False, "critic": critic})):
+        mine = [d for d in arms.designs if d.fits(PLAIN) and d.only_in(less, OFF_POLICY)]
+        most = max((sum(d.reuse) for d in mine), default=0)
+        for more in (d for d in mine if sum(d.reuse) == most):
+            partly = [d for d in mine if sum(d.reuse) < most]
+            yield arms.collapses(more, less, [*partly, *arms.ordinary(more)])
+
+
+def both_cures(arms: Arms) -> Iterator[Comparison]:
+    """Both cures against each alone; of the two comparisons the one that holds less counts, under both names."""
+    for both in (d for d in arms.designs if d.fits({"ratio": "turn", "stabilised": True, "off_policy": True})):
+        turns = [d for d in arms.designs if d.only_in(both, STABILISER) and not d.stabilised]
+        tokens = [d for d in arms.designs if d.only_in(both, RATIO) and d.ratio == "token"]
+        for turn in turns:
+            for token in tokens:
+                plain = [d for d in arms.designs if d.only_in(turn, RATIO) and d.fits(PLAIN)]
+                controls = [c for d in plain for c in arms.ordinary(d)]
+                two = [arms.collapses(alone, both, controls) for alone in (turn, token)]
+                weaker = min(two, key=lambda c: (c.seeds if c.p is None else 10**6, -(c.p or 0.0), c.effect or 0.0))
+                details = [c.detail for c in two]
+                yield replace(
+                    weaker, more="; ".join(c.more for c in two), detail="; ".join(details) if all(details) else "",
+                    smallest_p=max((c.smallest_p for c in two if c.smallest_p is not None), default=None),
+                    left_out=sum(c.left_out for c in two),
+                )  # fmt: skip
+
+
+def grows(arms: Arms, name: str) -> Iterator[Comparison]:
+    """A curve before collapses, against the same steps of runs that stay up."""
+    if found := evidence.before_collapse(arms.over, {d.arm: d for d in arms.designs}, name):
+        yield found
 
 
 @dataclass(frozen=True)
@@ -112,12 +118,48 @@ class Claim:
     hypotheses: Callable[[Arms], Iterator[Comparison]]
 
 
+_APART = "staleness and reuse one by one; the same rollouts with a clipped gradient or a smaller step"
+_OFF = "an off-policy arm with token ratios, and the same arm with learn.epochs = 1, learn.staleness = 0"
+_ORDINARY = (
+    "an ordinary cure on token ratios: gradient-norm clip, smaller or matched learning rate, dual clip, placebo turns"
+)
+_SAME_STEPS = "its growth at the same steps in runs of the same seed, epochs and staleness that stay up"
+CLAIMS = (
+    Claim("a1", "Token PPO collapses off-policy, and not on-policy at the same settings.",
+          _APART, _OFF, partial(off_policy, critic=True)),
+    Claim("a2", "Token GRPO collapses off-policy, and not on-policy at the same settings.",
+          _APART, _OFF, partial(off_policy, critic=False)),
+    Claim("b", "Turn-level ratios alone help.", _ORDINARY,
+          "two off-policy arms without normalisation that differ in slot ratio: token, turn",
+          partial(one_change, keys=RATIO, more=PLAIN, less={"ratio": "turn"}, compare=Arms.controlled)),
+    Claim("c", "The normalisation alone helps.", _ORDINARY,
+          "two off-policy arms with token ratios that differ in slot stabilise",
+          partial(one_change, keys=STABILISER, more=PLAIN, less={"stabilised": True}, compare=Arms.controlled)),
+    Claim("d", "Both together are best.", _ORDINARY,
+          "an off-policy arm with both cures, and one with each alone", both_cures),
+    Claim("e", "Clip fractions are lower with turn ratios.",
+          "the same seeds, over the steps before either run collapses: a dead run's clip fraction says nothing",
+          "two off-policy arms that differ in slot ratio: token, turn",
+          partial(one_change, keys=RATIO, more={"ratio": "token", "off_policy": True}, less={"ratio": "turn"},
+                  compare=Arms.clipping)),
+    Claim("f", "The clipping-bias norm grows before the collapse.", _SAME_STEPS,
+          "off-policy runs that collapse with clip_bias_norm measured", partial(grows, name="clip_bias_norm")),
+    Claim("g1", "The critic's errors drive the collapse: they grow before it.", _SAME_STEPS,
+          "off-policy runs with a critic that collapse", partial(grows, name="value_mae")),
+    Claim("g2", "The critic's errors drive the collapse: without a critic it is rarer.",
+          "the same settings with group advantages instead of a critic",
+          "two off-policy arms with token ratios, one with a critic and one without",
+          partial(one_change, keys=CREDIT, more=PLAIN | {"critic": True}, less={"critic": False},
+                  compare=Arms.collapses)),
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """A claim, each hypothesis with its verdict, the verdict of all together, and the reading of the paper that ran."""
+    """A claim, its hypotheses, the verdict of all together, and the reading of the paper that ran."""
 
     claim: Claim
-    rows: tuple[Judged, ...]
+    rows: tuple[Comparison, ...]
     verdict: str
     reading: str = ""
 
@@ -127,165 +169,34 @@ class Verdict:
         return f"{self.claim.letter}: {self.reading}" if self.reading else self.claim.letter
 
 
-@dataclass(frozen=True)
-class Arms:
-    """The arms with known settings, their finished runs, those that can be judged, and the same with who survived."""
-
-    designs: Sequence[Design]
-    done: pd.DataFrame
-    over: pd.DataFrame
-    counted: pd.DataFrame
-
-    def collapses(self, more: Design, less: Design, controls: Sequence[Design] = ()) -> Comparison:
-        """Compare two arms; each control is told on the seeds of the pair."""
-        found = collapses(self.counted, more.arm, less.arm)
-        mine, theirs = (set(self.counted.loc[self.counted["arm"] == d.arm, "seed"]) for d in (more, less))
-        beside = [control(self.counted, d.arm, sorted(mine & theirs)) for d in controls]
-        return replace(found, controls=tuple(c for c in beside if c is not None), reading=less.reading)
-
-    def ordinary(self, reference: Design) -> list[Design]:
-        """Arms that change an ordinary thing of the reference: its optimizer, its clip, or turns into placebo turns."""
-        placebo = (d for d in self.designs if d.ratio == "placebo" and d.only_in(reference, RATIO))
-        return [*(d for d in self.designs if d.only_in(reference, OPTIMISER)), *placebo]
-
-
-def _plain_tokens(design: Design) -> bool:
-    return design.ratio == "token" and not design.stabilised and design.off_policy
-
-
-def _off_policy(critic: bool) -> Callable[[Arms], Iterator[Comparison]]:
-    """Token ratios, stale and reused, against fresh and used once; the controls change one of the two, or the step."""
-
-    def hypotheses(arms: Arms) -> Iterator[Comparison]:
-        for less in (d for d in arms.designs if not d.off_policy and d.critic == critic):
-            mine = [d for d in arms.designs if _plain_tokens(d) and d.only_in(less, OFF_POLICY)]
-            most = max((sum(d.reuse) for d in mine), default=0)
-            for more in (d for d in mine if sum(d.reuse) == most):
-                partly = [d for d in mine if sum(d.reuse) < most]
-                yield arms.collapses(more, less, [*partly, *arms.ordinary(more)])
-
-    return hypotheses
-
-
-def _turns_alone(arms: Arms) -> Iterator[Comparison]:
-    for more, less in pairs(arms.designs, RATIO):
-        if _plain_tokens(more) and less.ratio == "turn":
-            yield arms.collapses(more, less, arms.ordinary(more))
-
-
-def _stabiliser_alone(arms: Arms) -> Iterator[Comparison]:
-    for more, less in pairs(arms.designs, STABILISER):
-        if _plain_tokens(more) and less.stabilised:
-            yield arms.collapses(more, less, arms.ordinary(more))
-
-
-def _both(arms: Arms) -> Iterator[Comparison]:
-    """Both cures against each alone; of the two comparisons the one with the larger p-value counts."""
-    for both in (d for d in arms.designs if d.ratio == "turn" and d.stabilised and d.off_policy):
-        turns = [d for d in arms.designs if d.only_in(both, STABILISER) and not d.stabilised]
-        tokens = [d for d in arms.designs if d.only_in(both, RATIO) and d.ratio == "token"]
-        for turn in turns:
-            for token in tokens:
-                plain = [d for d in arms.designs if d.only_in(turn, RATIO) and _plain_tokens(d)]
-                controls = [c for d in plain for c in arms.ordinary(d)]
-                yield _weaker(arms.collapses(turn, both, controls), arms.collapses(token, both, controls))
-
-
-def _weaker(one: Comparison, other: Comparison) -> Comparison:
-    """Both must hold: the one that holds less, under both names."""
-    floor = max((c.smallest_p for c in (one, other) if c.smallest_p is not None), default=None)
-    ends = [(c.seeds if c.p is None else 10**6, -(c.p or 0.0), c.effect or 0.0) for c in (one, other)]
-    told = one if ends[0] <= ends[1] else other
-    words = f"{one.told}; {other.told}" if one.told and other.told else ""
-    return replace(
-        told, more=f"{one.more}; {other.more}", told=words, smallest_p=floor, left_out=one.left_out + other.left_out
-    )
-
-
-def _clipping(arms: Arms) -> Iterator[Comparison]:
-    for more, less in pairs(arms.designs, RATIO):
-        if more.ratio == "token" and less.ratio == "turn" and more.off_policy:
-            yield while_up(arms.done, "clip_frac", more.arm, less.arm)
-
-
-def _grows(name: str) -> Callable[[Arms], Iterator[Comparison]]:
-    def hypotheses(arms: Arms) -> Iterator[Comparison]:
-        found = before_collapse(arms.over, {d.arm: d for d in arms.designs}, name)
-        if found is not None:
-            yield found
-
-    return hypotheses
-
-
-def _critic(arms: Arms) -> Iterator[Comparison]:
-    for more, less in pairs(arms.designs, CREDIT):
-        if _plain_tokens(more) and more.critic and not less.critic:
-            yield arms.collapses(more, less)
-
-
-_APART = "staleness and reuse one by one; the same rollouts with a clipped gradient or a smaller step"
-_OFF = "an off-policy arm with token ratios, and the same arm with learn.epochs = 1, learn.staleness = 0"
-_ORDINARY = (
-    "an ordinary cure on token ratios: gradient-norm clip, smaller or matched learning rate, dual clip, placebo turns"
-)
-CLAIMS = (
-    Claim("a1", "Token PPO collapses off-policy, and not on-policy at the same settings.",
-          _APART, _OFF, _off_policy(critic=True)),
-    Claim("a2", "Token GRPO collapses off-policy, and not on-policy at the same settings.",
-          _APART, _OFF, _off_policy(critic=False)),
-    Claim("b", "Turn-level ratios alone help.", _ORDINARY,
-          "two off-policy arms without normalisation that differ in slot ratio: token, turn", _turns_alone),
-    Claim("c", "The normalisation alone helps.", _ORDINARY,
-          "two off-policy arms with token ratios that differ in slot stabilise", _stabiliser_alone),
-    Claim("d", "Both together are best.", _ORDINARY,
-          "an off-policy arm with both cures, and one with each alone", _both),
-    Claim("e", "Clip fractions are lower with turn ratios.",
-          "the same seeds, over the steps before either run collapses: a dead run's clip fraction says nothing",
-          "two off-policy arms that differ in slot ratio: token, turn", _clipping),
-    Claim("f", "The clipping-bias norm grows before the collapse.",
-          "its growth at the same steps in runs of the same seed, epochs and staleness that stay up",
-          "off-policy runs that collapse with clip_bias_norm measured", _grows("clip_bias_norm")),
-    Claim("g1", "The critic's errors drive the collapse: they grow before it.",
-          "its growth at the same steps in runs of the same seed, epochs and staleness that stay up",
-          "off-policy runs with a critic that collapse", _grows("value_mae")),
-    Claim("g2", "The critic's errors drive the collapse: without a critic it is rarer.",
-          "the same settings with group advantages instead of a critic",
-          "two off-policy arms with token ratios, one with a critic and one without", _critic),
-)  # fmt: skip
-
-
 def verdicts(runs: pd.DataFrame, survival: str = NOT_DEAD) -> list[Verdict]:
     """Return the verdict of every claim from the rows of Results.runs; every p-value is corrected over all hypotheses.
 
-    A claim has a verdict for each reading of the paper that ran. `survival` is the reading of who
-    survived.
+    A claim has a verdict for each reading of the paper that ran. `survival` is the reading of who survived.
     """
-    arms = Arms(designs(runs), finished(runs), judged(runs), judged(runs, survival))
-    asked = [(claim, found) for claim in CLAIMS for found in _once(claim.hypotheses(arms))]
-    rows = judge([found for _, found in asked])
+    arms = Arms(designs(runs), evidence.finished(runs), evidence.judged(runs), evidence.judged(runs, survival))
+    hypotheses: list[Comparison] = []
+    for claim in CLAIMS:
+        once = {(c.measure, c.more, c.less): replace(c, claim=claim.letter) for c in claim.hypotheses(arms)}
+        hypotheses += once.values()
+    rows = evidence.judge(hypotheses)
     found = []
     for claim in CLAIMS:
-        mine = [row for (its, _), row in zip(asked, rows, strict=True) if its is claim]
-        for reading in dict.fromkeys(row.comparison.reading for row in mine) or [""]:
-            part = tuple(row for row in mine if row.comparison.reading == reading)
-            found.append(Verdict(claim, part, together([row.verdict for row in part]), reading))
+        mine = [row for row in rows if row.claim == claim.letter]
+        for reading in dict.fromkeys(row.reading for row in mine) or [""]:
+            part = tuple(row for row in mine if row.reading == reading)
+            found.append(Verdict(claim, part, evidence.together([row.verdict for row in part]), reading))
     return found
 
 
-def _once(found: Iterator[Comparison]) -> list[Comparison]:
-    return list({(c.measure, c.more, c.less): c for c in found}.values())
+# Tables and words
 
 
-def as_well(row: Judged) -> list[str]:
+def as_well(one: Comparison) -> list[str]:
     """Return the controls that collapsed no more often than the arm that the claim favours."""
-    one = row.comparison
     if one.counts is None:
         return []
-    favoured = one.counts[1] / one.seeds
-    return [c.arm for c in one.controls if c.collapsed / c.n <= favoured]
-
-
-_LISTED = 3  # pairs with too few seeds that are named
+    return [c.arm for c in one.controls if c.collapsed / c.n <= one.counts[1] / one.seeds]
 
 
 def summary(found: Sequence[Verdict], kept: Sequence[Verdict] = ()) -> pd.DataFrame:
@@ -295,96 +206,78 @@ def summary(found: Sequence[Verdict], kept: Sequence[Verdict] = ()) -> pd.DataFr
     """
     other = {v.letter: v.verdict for v in kept}
     return pd.DataFrame(
-        [
-            {
-                "claim": f"({v.claim.letter}) {v.claim.sentence}{f' As {v.reading}.' if v.reading else ''}",
-                "verdict": v.verdict, f"verdict if {KEPT}": other.get(v.letter, NOT_TESTED), "because": _because(v),
-                "what decides": v.claim.decides,
-            }
-            for v in found
-        ]
-    )  # fmt: skip
+        {
+            "claim": f"({v.claim.letter}) {v.claim.sentence}{f' As {v.reading}.' if v.reading else ''}",
+            "verdict": v.verdict,
+            f"verdict if {KEPT}": other.get(v.letter, NOT_TESTED),
+            "because": _because(v),
+            "what decides": v.claim.decides,
+        }
+        for v in found
+    )
 
 
 def _because(verdict: Verdict) -> str:
     if verdict.verdict == NOT_TESTED:
         return f"It needs {verdict.claim.needs}."
-    parts = []
-    few = [row for row in verdict.rows if row.verdict == TOO_FEW]
-    if len(few) > _LISTED:
-        parts.append(f"{len(few)} pairs of arms with fewer than the {MIN_SEEDS} shared seeds that it takes")
-    for row in verdict.rows:
-        one = row.comparison
-        if row.verdict == TOO_FEW and len(few) > _LISTED:
-            continue
-        if row.verdict == TOO_FEW:
-            parts.append(f"{named(one)}: {one.seeds} of the {MIN_SEEDS} shared seeds that it takes{_left(one)}")
-            continue
-        parts.append(f"{named(one)}: {effect(one)}, {one.seeds} seeds")
-        if equal := as_well(row):
-            parts[-1] += f"; as rare with {'; '.join(equal)}"
+    few = sum(one.verdict == TOO_FEW for one in verdict.rows)
+    many = few > LISTED
+    parts = [f"{few} pairs of arms with fewer than the {MIN_SEEDS} shared seeds that it takes"] if many else []
+    for one in verdict.rows:
+        if one.verdict != TOO_FEW:
+            equal = as_well(one)
+            also = f"; as rare with {'; '.join(equal)}" if equal else ""
+            parts.append(f"{named(one)}: {effect(one)}, {one.seeds} seeds{also}")
+        elif not many:
+            parts.append(f"{named(one)}: {one.seeds} of the {MIN_SEEDS} shared seeds that it takes{one.left}")
     return ". ".join(parts) + "."
 
 
 def hypotheses(found: Sequence[Verdict], kept: Sequence[Verdict] = ()) -> pd.DataFrame:
     """One row per hypothesis that has enough seeds, with everything that its verdict rests on, by both readings."""
-    other = {_key(verdict, row): row for verdict in kept for row in verdict.rows}
+    other = {(v.letter, one.more, one.less): one for v in kept for one in v.rows}
     return pd.DataFrame(
-        [
-            {
-                "claim": verdict.claim.letter,
-                "compared": named(row.comparison),
-                "found": row.comparison.told,
-                "effect, 95 % interval": effect(row.comparison),
-                "seeds in favour": f"{row.comparison.in_favour} of {row.comparison.seeds}{_left(row.comparison)}",
-                "p (Holm)": f"{p_value(row.comparison.p)} ({p_value(row.p_holm)})",
-                "so many seeds could show": _could(row),
-                "verdict": row.verdict,
-                **_kept(other.get(_key(verdict, row))),
-            }
-            for verdict in found
-            for row in verdict.rows
-            if row.verdict != TOO_FEW
-        ]
+        {
+            "claim": v.claim.letter,
+            "compared": named(one),
+            "found": one.detail,
+            "effect, 95 % interval": effect(one),
+            "seeds in favour": f"{one.in_favour} of {one.seeds}{one.left}",
+            "p (Holm)": tested(one),
+            "so many seeds could show": _could(one),
+            "verdict": one.verdict,
+            **_kept(other.get((v.letter, one.more, one.less))),
+        }
+        for v in found
+        for one in v.rows
+        if one.verdict != TOO_FEW
     )
 
 
-def _key(verdict: Verdict, row: Judged) -> tuple[str, str, str]:
-    return verdict.letter, row.comparison.more, row.comparison.less
-
-
-def _kept(row: Judged | None) -> dict[str, str]:
-    one = None if row is None or row.comparison.measure != COLLAPSE else row.comparison
-    if row is None or one is None:
-        return {
-            f"{KEPT}: effect": "-",
-            f"{KEPT}: p (Holm)": "-",
-            f"verdict if {KEPT}": "-" if row is None else row.verdict,
-        }
-    return {
-        f"{KEPT}: effect": f"{effect(one)}, {one.told}" if one.told else effect(one),
-        f"{KEPT}: p (Holm)": f"{p_value(one.p)} ({p_value(row.p_holm)})",
-        f"verdict if {KEPT}": row.verdict,
-    }
+def _kept(one: Comparison | None) -> dict[str, str]:
+    cells = ["-", "-", "-" if one is None else one.verdict]
+    if one is not None and one.measure == COLLAPSE:
+        cells[:2] = f"{effect(one)}, {one.detail}" if one.detail else effect(one), tested(one)
+    return dict(zip((f"{KEPT}: effect", f"{KEPT}: p (Holm)", f"verdict if {KEPT}"), cells, strict=True))
 
 
 def controls(found: Sequence[Verdict]) -> pd.DataFrame:
     """Return one row per claim and what decides it, with the collapses of each control."""
     return pd.DataFrame(
-        [
-            {
-                "claim": verdict.claim.letter,
-                "reference": row.comparison.more,
-                "favoured": f"{row.comparison.less}: {row.comparison.counts[1]}/{row.comparison.seeds}",
-                "control": control.arm,
-                "collapsed": incidence(control),
-                "does as well": "yes" if control.arm in as_well(row) else "no",
-            }
-            for verdict in found
-            for row in verdict.rows
-            if row.comparison.counts is not None
-            for control in row.comparison.controls
-        ]
+        {
+            "claim": v.claim.letter,
+            "reference": one.more,
+            "favoured": f"{one.less}: {one.counts[1]}/{one.seeds}",
+            "control": c.arm,
+            "collapsed": "{}/{} [{}, {}]".format(
+                c.collapsed, c.n, *map(percent, stats.clopper_pearson(c.collapsed, c.n))
+            ),
+            "does as well": "yes" if c.arm in as_well(one) else "no",
+        }
+        for v in found
+        for one in v.rows
+        if one.counts is not None
+        for c in one.controls
     )
 
 
@@ -398,37 +291,150 @@ def effect(one: Comparison) -> str:
     if one.effect is None or one.low is None or one.high is None:
         return "-"
     if one.measure == COLLAPSE:
-        value, low, high = (f"{100 * v:+.0f} %" for v in (one.effect, one.low, one.high))
-        return f"{value} of runs [{low}, {high}]"
+        return f"{100 * one.effect:+.0f} % of runs [{100 * one.low:+.0f} %, {100 * one.high:+.0f} %]"
     return f"x {one.effect:.2f} [{one.low:.2f}, {one.high:.2f}]"
 
 
-def incidence(control: Control) -> str:
-    """`1/5 [1 %, 72 %]`."""
-    return f"{control.collapsed}/{control.n} [{100 * control.low:.0f} %, {100 * control.high:.0f} %]"
+def tested(one: Comparison) -> str:
+    """`0.023 (0.046)`: the p-value, and Holm's over all hypotheses."""
+    return f"{p_value(one.p)} ({p_value(one.p_holm)})"
 
 
-def _left(one: Comparison) -> str:
-    return f" ({one.left_out} left out)" if one.left_out else ""
-
-
-def _could(row: Judged) -> str:
-    one, power = row.comparison, "-" if row.power is None else f"{100 * row.power:.0f} %"
-    if one.measure == COLLAPSE:
-        least = "not even the best outcome" if not row.decidable else f"p as small as {p_value(one.smallest_p)}"
-        return f"{least}; power {power}, {row.needed or f'over {MOST}'} seeds for 80 %"
-    return f"power {power}"
+def _could(one: Comparison) -> str:
+    power = "power -" if one.power is None else f"power {percent(one.power)}"
+    if one.measure != COLLAPSE:
+        return power
+    least = f"p as small as {p_value(one.smallest_p)}" if one.decidable else "not even the best outcome"
+    return f"{least}; {power}, {one.needed or f'over {MOST}'} seeds for 80 %"
 
 
 def rule() -> str:
     """Return the rule in words."""
-    a, b = (f"{100 * share:.0f} %" for share in SHARES)
+    a, b = map(percent, evidence.SHARES)
+    factor = MEASURES[FACTOR][1]
     return (
         "Supported: the effect goes the claim's way and p, after Holm's correction over all hypotheses here, is at "
         f"most {ALPHA:g}. Not supported: it goes the other way with such a p, or the test could have shown it and the "
-        f"95 % interval leaves out every effect that matters (half of the runs; a factor of {FACTOR:g}). Undecided at "
+        f"95 % interval leaves out every effect that matters (half of the runs; a factor of {factor:g}). Undecided at "
         f"this power: neither. Below {MIN_SEEDS} shared seeds nothing is said. Power: the probability to show {a} "
-        f"against {b} of runs collapsing, or a factor of {FACTOR:g}, at {ALPHA:g} over the number of hypotheses. A "
+        f"against {b} of runs collapsing, or a factor of {factor:g}, at {ALPHA:g} over the number of hypotheses. A "
         "claim holds if all its hypotheses do. Left out: seeds with a run that never learned or cannot be judged; the "
         f'columns of "{KEPT}" count every run that never learned or lost some of it as one that did not survive.'
+    )
+
+
+# The claims by stable areas
+
+AREA_SENTENCES = {
+    "b": "Turn-level ratios alone help.",
+    "c": "The normalisation alone helps.",
+    "bc": "Turn-level ratios and the normalisation together help, where neither was tried alone.",
+    "d": "Both together are best.",
+    "g2": "The critic's errors drive the collapse: without a critic it is rarer.",
+}
+
+
+def shifts(landscape: Landscape, runs: pd.DataFrame) -> list[Comparison]:
+    """Return every hypothesis of the claims that areas can judge, corrected over all of them (Holm).
+
+    Each says that the boundary of `more` lies further up than that of `less`. `runs` are the rows of Results.runs, for
+    the settings that say what an arm is. Regions with further slices: [].
+    """
+    if len({piece for _, piece in landscape.parts}) > 1:
+        return []
+    known = landscape.runs[["series", "run_id"]].drop_duplicates("series").merge(runs, on="run_id")
+    apart = (landscape.settings.along, landscape.across)  # searched and conditions: no part of what an arm is
+    designs = []
+    for name, config, slots in zip(known["series"], known["config"], known["slots"], strict=True):
+        if own := settings(config, slots):
+            designs.append(Design(name, {key: value for key, value in own.items() if key not in apart}))
+    return evidence.judge([_shift(landscape, *hypothesis) for hypothesis in _pairs_of_areas(designs)])
+
+
+def _pairs_of_areas(designs: Sequence[Design]) -> Iterator[tuple[str, Design, Design]]:
+    """(claim, favoured, reference) of every pair of arms that differ in one thing."""
+    for plain, turns in pairs(designs, RATIO):
+        if plain.ratio == "token" and turns.ratio == "turn":
+            yield ("d" if plain.stabilised else "b"), turns, plain
+    for plain, stable in pairs(designs, STABILISER):
+        if not plain.stabilised and stable.stabilised:
+            yield ("c" if plain.ratio == "token" else "d"), stable, plain
+    compared = {reference.arm for reference, _ in (*pairs(designs, RATIO), *pairs(designs, STABILISER))}
+    for plain, both in pairs(designs, (*RATIO, *STABILISER)):
+        cured = both.fits({"ratio": "turn", "stabilised": True})
+        if plain.fits({"ratio": "token", "stabilised": False}) and cured and plain.arm not in compared:
+            yield "bc", both, plain
+    for critic, group in pairs(designs, CREDIT):
+        if critic.fits({"critic": True, "ratio": "token", "stabilised": False}) and not group.critic:
+            yield "g2", group, critic
+
+
+def _shift(landscape: Landscape, letter: str, favoured: Design, reference: Design) -> Comparison:
+    """Two-sided p: the share of draws on the other side of none, doubled."""
+    keys = [(design.arm, landscape.parts[0][1]) for design in (favoured, reference)]
+    one, other = (set(landscape.part(*key)["seed"]) for key in keys)
+    seeds, (drawn, _) = len(one & other), landscape.fitted
+    found = Comparison(SHIFT, favoured.arm, reference.arm, seeds, claim=letter, reading=favoured.reading)
+    shared = sorted(set(drawn[keys[0]]) & set(drawn[keys[1]]))
+    if seeds < MIN_SEEDS or not shared:
+        return found
+    mine, theirs = (_mean(landscape, {y: drawn[key][y] for y in shared}) for key in keys)
+    gap = mine - theirs
+    shift = estimate(gap, seeds)
+    p = min(1.0, 2 * max(1 / len(gap), min(float(np.mean(gap <= 0)), float(np.mean(gap >= 0)))))
+    # Where a boundary lies beyond what was searched a small shift may be the prior's: none can be ruled out.
+    beyond = any(edge.beyond for key in keys for y, edge in landscape.edges(*key).items() if y in shared)
+    return replace(
+        found, effect=shift.value, low=shift.low, high=shift.high, p=p, smallest_p=None if beyond else 1 / len(gap)
+    )
+
+
+def _mean(landscape: Landscape, drawn: dict[float, np.ndarray]) -> np.ndarray:
+    """Mean of log2 of the boundary over the conditions in each draw, (D,), weighted as in an area."""
+    part = areas(drawn, landscape.settings)
+    if part is None:
+        (only,) = drawn.values()
+        return only
+    order = heights(sorted(drawn))
+    return part / (order[-1] - order[0])
+
+
+def area_verdicts(found: Sequence[Comparison]) -> dict[str, str]:
+    """Letter of a claim -> the verdict of all its hypotheses together."""
+    return {
+        letter: evidence.together([one.verdict for one in found if one.claim == letter]) for letter in AREA_SENTENCES
+    }
+
+
+def readable_shifts(found: Sequence[Comparison], kept: Sequence[Comparison]) -> pd.DataFrame:
+    """One row per hypothesis: whose boundary lies how many doublings further up, by both readings of survival."""
+    rows = []
+    for one, other in zip(found, kept, strict=True):
+        row = {"claim": one.claim, "compared": f"{one.more} less {one.less}"}
+        row |= {"reading of the paper": one.reading or "-", "seeds": str(one.seeds)}
+        for shift, survival in ((one, NOT_DEAD), (other, KEPT)):
+            row[f"{survival}: further up by (doublings)"] = _doublings(shift)
+            row[f"{survival}: p (Holm)"] = "-" if shift.p is None else tested(shift)
+            row["verdict" if survival == NOT_DEAD else f"verdict if {survival}"] = shift.verdict
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _doublings(one: Comparison) -> str:
+    if one.effect is None:
+        return "-"
+    sign = "~ " if one.smallest_p is None else ""
+    return f"{sign}{one.effect:+.2f} [{one.low:+.2f}, {one.high:+.2f}], x {2**one.effect:.2f}"
+
+
+def area_rule() -> str:
+    """Return the rule of these verdicts in words."""
+    return (
+        "Supported: the boundary lies further up and the two-sided p of the fit, after Holm's correction over all "
+        f"hypotheses here, is at most {ALPHA:g}. Not supported: it lies further down with such a p, or the 95 % "
+        f"interval leaves out a shift of {MEASURES[SHIFT][1]:g} doublings. Undecided at this power: neither. Below "
+        f'{MIN_SEEDS} shared seeds nothing is said. "{NOT_DEAD.capitalize()}" counts every run that did not collapse '
+        f'as a survivor, "{KEPT}" only those that rose and did not lose it. ~: a boundary lies beyond what was '
+        "searched, so that the prior has a part in the shift. How often these intervals hold the truth: "
+        "docs/regions.md."
     )

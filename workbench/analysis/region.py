@@ -9,16 +9,18 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.region_fit import fit
-from workbench.analysis.runs import KEPT, NOT_DEAD, flat, newest, replicate, survived
+from workbench.analysis.region_fit import Arm, fit
+from workbench.analysis.runs import KEPT, NOT_DEAD, flat, newest, replicate, settings_of, survived
+from workbench.analysis.stats import Estimate, missing, percent, spanned
 from workbench.spec import UNDECIDED, GridFile, InputError, RegionSettings, nearest
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ _RUNS = """
     FROM run WHERE experiment = ? ORDER BY started_at NULLS LAST, run_id
 """
 FALLS = {NOT_DEAD: "collapse", KEPT: "do not learn and keep it"}  # reading of survival -> what half of the runs do
+ARM = ["series", "slice"]
+MOVES = 0.1  # doublings: a smaller move of a boundary is not reported
 
 
 @dataclass(frozen=True)
@@ -52,9 +56,8 @@ class Landscape:
 
     def read_as(self, survival: str) -> Landscape:
         """Return the same runs under a reading of survival: NOT_DEAD, or KEPT for runs that learned and kept it."""
-        return replace(
-            self, runs=self.runs.assign(collapsed=~survived(self.runs["outcome"], survival)), survival=survival
-        )
+        collapsed = ~survived(self.runs["outcome"], survival)
+        return replace(self, runs=self.runs.assign(collapsed=collapsed), survival=survival)
 
     def with_fading(self) -> Landscape:
         """Return the region if every run that was falling at its end had collapsed."""
@@ -62,7 +65,7 @@ class Landscape:
         return replace(self, runs=pd.concat([self.runs, down], ignore_index=True), fading=self.fading.iloc[:0])
 
     @property
-    def parts(self) -> list[tuple[str, str]]:
+    def parts(self) -> list[Arm]:
         """Every (series, slice), in the order of their first runs."""
         return list(dict.fromkeys(zip(self.runs["series"], self.runs["slice"], strict=True)))
 
@@ -73,42 +76,22 @@ class Landscape:
     def edges(self, series: str, piece: str) -> dict[float, Boundary]:
         """Condition y -> where the recorded shares cross 1/2, and whether that lies beyond what was tried."""
         runs = self.part(series, piece)
-        found = {}
-        for y in sorted(runs["y"].unique()):
-            column = runs[runs["y"] == y]
-            counts = column.groupby(np.log2(column["x"]))["collapsed"].agg(["sum", "size"])
-            edge = boundary({float(x): Counts(k, n) for x, k, n in counts.itertuples()})
-            assert edge is not None
-            found[float(y)] = edge
-        return found
+        counts = runs.groupby(["y", np.log2(runs["x"])])["collapsed"].agg(["sum", "size"])
+        columns: dict[float, dict[float, Counts]] = defaultdict(dict)
+        for (y, x), k, n in counts.itertuples():
+            columns[float(y)][float(x)] = Counts(k, n)
+        return {y: edge for y, points in columns.items() if (edge := boundary(points))}
 
     @cached_property
-    def drawn(self) -> dict[tuple[str, str], dict[float, np.ndarray]]:
-        """(series, slice) -> condition y -> draws of log2 of the boundary, (D,), as region_fit describes them."""
-        return self._fit[0]
-
-    @cached_property
-    def widths(self) -> dict[tuple[str, str], np.ndarray]:
-        """(series, slice) -> draws of the doublings in which the share of collapses goes from 10 to 90 %, (D,)."""
-        return self._fit[1]
-
-    @cached_property
-    def _fit(self) -> tuple[dict[tuple[str, str], dict[float, np.ndarray]], dict[tuple[str, str], np.ndarray]]:
-        runs = self.runs
-        arms = list(zip(runs["series"], runs["slice"], strict=True))
-        found, columns, names = fit(
-            arms, runs["y"], runs["x"], runs["seed"], runs["collapsed"], self.settings.low, self.settings.high
-        )
-        boundaries: dict[tuple[str, str], dict[float, np.ndarray]] = {}
-        for (arm, y), draws in sorted(zip(columns, found.boundaries.T, strict=True), key=lambda each: each[0][1]):
-            boundaries.setdefault(arm, {})[y] = draws
-        return boundaries, dict(zip(names, found.widths.T, strict=True))
+    def fitted(self) -> tuple[dict[Arm, dict[float, np.ndarray]], dict[Arm, np.ndarray]]:
+        """Draws of log2 of the boundary by arm and condition y, and of the doublings from 10 to 90 % by arm, (D,)."""
+        return fit(self.runs, self.settings.low, self.settings.high)
 
 
 def region_file(reader: Reader, experiment: str) -> GridFile | None:
     """Return the recorded grid file of an experiment of kind region; None for any other experiment."""
-    found = reader.query("SELECT toml FROM experiment WHERE experiment = ?", [experiment])
-    return region_of(None if found.empty else found["toml"].iloc[0])
+    found = reader.rows("SELECT toml FROM experiment WHERE experiment = ?", [experiment]).rows
+    return region_of(found[0][0]) if found else None
 
 
 def region_of(text: object) -> GridFile | None:
@@ -126,7 +109,7 @@ def region_of(text: object) -> GridFile | None:
 def landscape(reader: Reader, experiment: str) -> Landscape:
     """Return the region of an experiment; InputError where it is none, or has no run that can be judged yet."""
     file = region_file(reader, experiment)
-    if file is None or file.region is None:
+    if file is None:
         raise InputError(f"'{experiment}' is no experiment of kind region")
     return from_runs(newest(reader.query(_RUNS, [experiment])), file, experiment)
 
@@ -134,77 +117,58 @@ def landscape(reader: Reader, experiment: str) -> Landscape:
 def from_runs(frame: pd.DataFrame, file: GridFile, experiment: str) -> Landscape:
     """Return the region from a row a run in the order of their starts; InputError where no run can be judged yet."""
     assert file.region is not None
+    numeric = {
+        key: len(values) > 1
+        for key, values in file.axes.items()
+        if all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+    }
     frame = frame[frame["config"].notna()]
-    keys = [key for key, values in file.axes.items() if _numeric(values)]
-    runs, left_out = _same_settings(frame, file, keys)
+    runs = _same_settings(frame, file)
     over = runs[runs["status"] == "finished"]
     judged = over[over["outcome"].notna()]
     if judged.empty:
         raise InputError(f"no run of '{experiment}' can be judged yet; `sorl run` it, or wait for its first round")
-    across, further = (keys[0], keys[1:]) if keys else (None, [])
-    several = sum(len(file.axes[key]) > 1 for key in keys)
-    settings = [flat(json.loads(config)) for config in judged["config"]]
-    rows = pd.DataFrame(
-        {
-            "run_id": judged["run_id"].to_list(),
-            "series": [arm.rsplit(" · ", several + 1)[0] for arm in judged["arm"]],
-            "algorithm": judged["algorithm"].to_list(),
-            "slice": [_slice(s, [k for k in further if len(file.axes[k]) > 1]) for s in settings],
-            "y": [float(s[across]) if across else 0.0 for s in settings],
-            "x": [float(s[file.region.along]) for s in settings],
-            "seed": judged["seed"].to_list(),
-            "outcome": judged["outcome"].to_list(),
-            "collapsed": (~survived(judged["outcome"])).to_list(),
-            "final": judged["final_success"].to_list(),
-            "seconds": judged["seconds"].fillna(0.0).to_list(),
-        }
+    across, further = next(iter(numeric), None), [key for key, several in list(numeric.items())[1:] if several]
+    settings = [settings_of(config) for config in judged["config"]]
+    rows = judged[["run_id", "algorithm", "seed", "outcome"]].assign(
+        series=[arm.rsplit(" · ", sum(numeric.values()) + 1)[0] for arm in judged["arm"]],
+        slice=[", ".join(f"{key.rsplit('.', 1)[-1]} {s[key]:g}" for key in further) for s in settings],
+        y=[float(s[across]) if across else 0.0 for s in settings],
+        x=[float(s[file.region.along]) for s in settings],
+        collapsed=~survived(judged["outcome"]),
+        final=judged["final_success"],
+        seconds=judged["seconds"].fillna(0.0),
     )
     named = [a for a in file.axes.get("algorithm", []) if isinstance(a, str)]
     order = {name: i for i, name in enumerate([*named, *(arm.name for arm in file.arms)])}
-    rows = rows.sort_values(
-        ["series", "slice", "y", "x", "seed"], ignore_index=True, kind="stable",
-        key=lambda c: c.map(lambda name: order.get(name, len(order))) if c.name == "series" else c,
-    )  # fmt: skip
+    rows = rows.assign(place=[order.get(name, len(order)) for name in rows["series"]])
+    rows = rows.sort_values(["place", "slice", "y", "x", "seed"], kind="stable").drop(columns="place")
     down = rows["outcome"].isin(UNDECIDED)
     return Landscape(
-        rows[~down].reset_index(drop=True), file.region, across, len(file.seeds), left_out, len(over) - len(judged),
-        rows[down].reset_index(drop=True),
+        rows[~down].reset_index(drop=True), file.region, across, len(file.seeds), len(frame) - len(runs),
+        len(over) - len(judged), rows[down].reset_index(drop=True),
     )  # fmt: skip
 
 
-def _numeric(values: list[Any]) -> bool:
-    return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+def _same_settings(frame: pd.DataFrame, file: GridFile) -> pd.DataFrame:
+    """Return the runs whose common settings are those of the newest run."""
+    if frame.empty or file.region is None:
+        return frame
+    apart = {*file.axes, file.region.along, *(k for arm in file.arms for k in flat(arm.model_extra or {}))}
 
+    def common(config: str) -> str:
+        kept = {k: v for k, v in replicate(config).items() if not any(f"{k}.".startswith(f"{one}.") for one in apart)}
+        return json.dumps(kept, sort_keys=True)
 
-def _slice(settings: Mapping[str, Any], keys: list[str]) -> str:
-    return ", ".join(f"{key.rsplit('.', 1)[-1]} {settings[key]:g}" for key in keys)
-
-
-def _same_settings(frame: pd.DataFrame, file: GridFile, keys: list[str]) -> tuple[pd.DataFrame, int]:
-    """Return the runs whose common settings are those of the newest run, and how many others there are."""
-    if frame.empty:
-        return frame, 0
-    assert file.region is not None
-    apart = {*file.axes, *keys, file.region.along, *(k for arm in file.arms for k in flat(arm.model_extra or {}))}
-    common = [
-        json.dumps({k: v for k, v in replicate(config).items() if not _under(k, apart)}, sort_keys=True)
-        for config in frame["config"]
-    ]
-    begun = frame["started_at"].notna().to_numpy()
-    last = common[int(begun.nonzero()[0][-1])] if begun.any() else common[-1]
-    same = [c == last for c in common]
-    return frame[same], len(frame) - sum(same)
-
-
-def _under(key: str, parents: set[str]) -> bool:
-    return any(key == parent or key.startswith(f"{parent}.") for parent in parents)
+    found = frame["config"].map(common)
+    begun = found[frame["started_at"].notna()]
+    return frame[found == (begun if len(begun) else found).iloc[-1]]
 
 
 # Boundaries and areas
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(NamedTuple):
     """Runs at one value of the searched setting: how many were judged, how many of them collapsed (may be weighted)."""
 
     collapsed: float
@@ -231,11 +195,11 @@ def boundary(points: Mapping[float, Counts]) -> Boundary | None:
     Shares of collapsed runs are made to rise with x (isotonic regression, weighted by the runs) and the 1/2 is read off
     the straight lines between them. Where a stretch lies at exactly 1/2, its middle counts.
     """
+    from scipy.optimize import isotonic_regression
+
     tried = sorted(x for x, counts in points.items() if counts.judged > 0)
     if not tried:
         return None
-    from scipy.optimize import isotonic_regression
-
     weights = [points[x].judged for x in tried]
     fitted = isotonic_regression([points[x].collapsed / points[x].judged for x in tried], weights=weights).x
     shares = [0.5 if abs(share - 0.5) < 1e-9 else float(share) for share in fitted]
@@ -243,18 +207,16 @@ def boundary(points: Mapping[float, Counts]) -> Boundary | None:
     down = [i for i, share in enumerate(shares) if share > 0.5]
     if len(up) == len(tried):
         return Boundary(tried[-1], "above", low=tried[-1])
-    if not up:
-        # At 1/2 from the lowest value on: the boundary is there or below.
+    if not up:  # at 1/2 from the lowest value on: the boundary is there or below
         return Boundary(tried[0], "below", high=tried[0])
-    last, first = up[-1], down[0] if down else len(tried)
-    left = _half(tried, shares, last)
-    right = _half(tried, shares, first - 1) if down else tried[-1]
-    return Boundary((left + right) / 2, low=tried[last], high=tried[min(last + 1, len(tried) - 1)])
 
+    def half(i: int) -> float:
+        """Return where the line from point i to the next crosses 1/2."""
+        return tried[i] + (tried[i + 1] - tried[i]) * (0.5 - shares[i]) / (shares[i + 1] - shares[i])
 
-def _half(x: Sequence[float], shares: Sequence[float], i: int) -> float:
-    """Return where the line from point i to the next crosses 1/2."""
-    return x[i] + (x[i + 1] - x[i]) * (0.5 - shares[i]) / (shares[i + 1] - shares[i])
+    last = up[-1]
+    ends = half(last), half(down[0] - 1) if down else tried[-1]
+    return Boundary(sum(ends) / 2, low=tried[last], high=tried[min(last + 1, len(tried) - 1)])
 
 
 def heights(conditions: Sequence[float]) -> list[float]:
@@ -275,12 +237,12 @@ def areas(drawn: Mapping[float, np.ndarray], settings: RegionSettings) -> np.nda
     return np.asarray(np.trapezoid(width, heights(order), axis=0))
 
 
-def interval(values: np.ndarray, seeds: int) -> tuple[float | None, float | None]:
-    """Return the 95 % interval of draws; (None, None) for a single seed, whose spread is not known."""
-    if seeds < 2:
-        return None, None
-    low, high = np.quantile(values, (0.025, 0.975))
-    return float(low), float(high)
+def estimate(draws: np.ndarray | None, seeds: int) -> Estimate:
+    """Return median and 95 % interval of draws; no interval for a single seed, whose spread is not known."""
+    if draws is None:
+        return Estimate(None)
+    low, high = map(float, np.quantile(draws, (0.025, 0.975))) if seeds > 1 else (None, None)
+    return Estimate(float(np.median(draws)), low, high)
 
 
 # Tables
@@ -294,36 +256,27 @@ def by_series(landscape: Landscape, reference: str | None = None) -> pd.DataFram
     below or both where a boundary lies outside what was tried, so that the area rests on the prior there; width:
     doublings from 10 to 90 % collapsed; runs, minutes: spent.
     """
-    settings = landscape.settings
+    settings, (drawn, widths) = landscape.settings, landscape.fitted
     names = list(dict.fromkeys(series for series, _ in landscape.parts))
     reference = reference or names[0]
     if reference not in names:
         raise InputError(f"no arm '{reference}' in this region{nearest(reference, names)}; arms: {'; '.join(names)}")
-    drawn = {key: areas(landscape.drawn[key], settings) for key in landscape.parts}
+    area = {key: areas(drawn[key], settings) for key in landscape.parts}
     seeds = int(landscape.runs["seed"].nunique())
     rows: list[dict[str, Any]] = []
     for series, piece in landscape.parts:
-        runs, mine, other = landscape.part(series, piece), drawn[series, piece], drawn.get((reference, piece))
+        runs, mine, other = landscape.part(series, piece), area[series, piece], area.get((reference, piece))
         order = heights(sorted(runs["y"].unique()))
         whole = (order[-1] - order[0]) * (math.log2(settings.high) - math.log2(settings.low))
         gap = mine - other if mine is not None and other is not None and series != reference else None
         beyond = {edge.beyond for edge in landscape.edges(series, piece).values()} - {""}
-        rows.append(
-            {
-                "series": series,
-                "slice": piece,
-                "algorithm": runs["algorithm"].iloc[0],
-                **_span("area", mine, seeds),
-                "share": None if mine is None else float(np.median(mine)) / whole,
-                "beyond": " and ".join(sorted(beyond)),
-                "reference": reference,
-                **_span("difference", gap, seeds),
-                **_span("width", landscape.widths[series, piece], seeds),
-                "runs": len(runs),
-                "minutes": float(runs["seconds"].sum()) / 60,
-                "seeds": int(runs["seed"].nunique()),
-            }
-        )
+        found = estimate(mine, seeds)
+        row = {"series": series, "slice": piece, "algorithm": runs["algorithm"].iloc[0], **found.columns("area")}
+        row |= {"share": None if found.value is None else found.value / whole, "beyond": " and ".join(sorted(beyond))}
+        row |= {"reference": reference, **estimate(gap, seeds).columns("difference")}
+        row |= {**estimate(widths[series, piece], seeds).columns("width"), "runs": len(runs)}
+        row |= {"minutes": float(runs["seconds"].sum()) / 60, "seeds": int(runs["seed"].nunique())}
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -339,46 +292,27 @@ def by_column(landscape: Landscape) -> pd.DataFrame:
     for series, piece in landscape.parts:
         runs = landscape.part(series, piece)
         for y, edge in landscape.edges(series, piece).items():
-            column, drawn = runs[runs["y"] == y], landscape.drawn[series, piece][y]
-            low, high = interval(drawn, seeds)
+            column = runs[runs["y"] == y]
+            found = estimate(landscape.fitted[0][series, piece][y], seeds)
             if edge.beyond == "above":
-                low, high = None if low is None else min(low, edge.at), None
+                found = Estimate(edge.at, None if found.low is None else min(found.low, edge.at))
             elif edge.beyond == "below":
-                low, high = None, None if high is None else max(high, edge.at)
-            rows.append(
-                {
-                    "series": series,
-                    "slice": piece,
-                    "y": y,
-                    "boundary": 2 ** (edge.at if edge.beyond else float(np.median(drawn))),
-                    "boundary_low": None if low is None else 2**low,
-                    "boundary_high": None if high is None else 2**high,
-                    "beyond": edge.beyond,
-                    **_beside(column, edge),
-                    "runs": len(column),
-                }
-            )
+                found = Estimate(edge.at, None, None if found.high is None else max(found.high, edge.at))
+            row = {"series": series, "slice": piece, "y": y}
+            row |= {k: None if log is None else 2**log for k, log in found.columns("boundary").items()}
+            row["beyond"] = edge.beyond
+            for side, at in (("low", edge.low), ("high", edge.high)):
+                here = column[np.isclose(np.log2(column["x"]), math.nan if at is None else at)]
+                row[side] = None if at is None else float(here["x"].iloc[0])
+                row |= {f"{side}_runs": len(here), f"{side}_collapsed": int(here["collapsed"].sum())}
+            rows.append(row | {"runs": len(column)})
     return pd.DataFrame(rows)
 
 
 def by_point(landscape: Landscape) -> pd.DataFrame:
     """Return one row per series, slice, condition y and value x: runs, how many collapsed, mean final success."""
-    groups = landscape.runs.groupby(["series", "slice", "y", "x"], sort=False)
+    groups = landscape.runs.groupby([*ARM, "y", "x"], sort=False)
     return groups.agg(runs=("seed", "size"), collapsed=("collapsed", "sum"), final=("final", "mean")).reset_index()
-
-
-def _beside(column: pd.DataFrame, edge: Boundary) -> dict[str, Any]:
-    beside: dict[str, Any] = {}
-    for side, at in (("low", edge.low), ("high", edge.high)):
-        here = column[np.isclose(np.log2(column["x"]), math.nan if at is None else at)]
-        beside[side] = None if at is None else float(here["x"].iloc[0])
-        beside |= {f"{side}_runs": len(here), f"{side}_collapsed": int(here["collapsed"].sum())}
-    return beside
-
-
-def _span(name: str, values: np.ndarray | None, seeds: int) -> dict[str, float | None]:
-    low, high = (None, None) if values is None else interval(values, seeds)
-    return {name: None if values is None else float(np.median(values)), f"{name}_low": low, f"{name}_high": high}
 
 
 # Words
@@ -386,74 +320,83 @@ def _span(name: str, values: np.ndarray | None, seeds: int) -> dict[str, float |
 
 def readable_series(series: pd.DataFrame) -> pd.DataFrame:
     """Area with interval, share of what was searched, difference to the reference, width: one row an arm."""
-    sliced = bool((series["slice"] != "").any())
-    reference = str(series["reference"].iloc[0]) if len(series) else ""
-    rows = [
+    return pd.DataFrame(
         {
             "arm": row["series"],
-            **({"at": row["slice"]} if sliced else {}),
-            "area (doublings²)": ("~ " if row["beyond"] else "") + _spanned(row, "area"),
-            "of what was searched": "-" if _missing(row["share"]) else f"{100 * row['share']:.0f} %",
-            f"area less that of {reference}": _spanned(row, "difference", sign=True),
-            "10 to 90 % over (doublings)": _spanned(row, "width"),
+            **_at(series, row),
+            "area (doublings²)": ("~ " if row["beyond"] else "") + spanned(row, "area"),
+            "of what was searched": "-" if missing(row["share"]) else percent(row["share"]),
+            f"area less that of {row['reference']}": spanned(row, "difference", "+.2f"),
+            "10 to 90 % over (doublings)": spanned(row, "width"),
             "seeds": str(row["seeds"]),
             "runs": str(row["runs"]),
             "minutes": f"{row['minutes']:.0f}",
         }
         for row in series.to_dict(orient="records")
-    ]
-    return pd.DataFrame(rows)
+    )
 
 
 def readable_columns(columns: pd.DataFrame) -> pd.DataFrame:
     """One row an arm, one column a condition: `0.17 [0.15, 0.2]`, `> 1 [0.8, -]` and `< 0.03 [-, 0.04]` beyond."""
-    rows: dict[tuple[str, str], dict[str, Any]] = {}
-    sliced = bool((columns["slice"] != "").any())
+    rows: dict[Arm, dict[str, Any]] = {}
     for row in columns.to_dict(orient="records"):
-        key = (row["series"], row["slice"])
-        line = rows.setdefault(key, {"arm": row["series"], **({"at": row["slice"]} if sliced else {})})
-        line[f"{row['y']:g}"] = edge(row)
-    return pd.DataFrame(list(rows.values())).fillna("-")
+        line = {"arm": row["series"], **_at(columns, row)}
+        rows.setdefault((row["series"], row["slice"]), line)[f"{row['y']:g}"] = edge(row)
+    return pd.DataFrame(rows.values()).fillna("-")
 
 
-def edge(row: dict[Any, Any]) -> str:
+def _at(frame: pd.DataFrame, row: Mapping[Hashable, Any]) -> dict[str, Any]:
+    """The slice of a row, where an experiment has several."""
+    return {"at": row["slice"]} if (frame["slice"] != "").any() else {}
+
+
+def edge(row: Mapping[Hashable, Any]) -> str:
     """Return the boundary of a row of by_column, `>` or `<` the last value tried where it lies beyond."""
-    sign = {"above": "> ", "below": "< "}.get(row["beyond"], "")
-    ends = [row["boundary_low"], row["boundary_high"]]
-    if all(map(_missing, ends)):
-        return f"{sign}{row['boundary']:.3g}"
-    low, high = ("-" if _missing(end) else f"{end:.3g}" for end in ends)
-    return f"{sign}{row['boundary']:.3g} [{low}, {high}]"
+    return {"above": "> ", "below": "< "}.get(row["beyond"], "") + spanned(row, "boundary", ".3g")
 
 
 def answer(landscape: Landscape, series: pd.DataFrame, columns: pd.DataFrame) -> list[str]:
-    """Return what the areas say, what lies outside the searched range, and what the figures rest on."""
-    lines = []
+    """Return what the areas say, what lies outside the searched range, and what the figures rest on.
+
+    The first line is the answer: the areas from the largest, or the boundaries where there is no area to rank.
+    """
+    lines, settings = [], landscape.settings
     survival = "" if landscape.survival == NOT_DEAD else f" ({landscape.survival})"
     for piece, rows in series[series["area"].notna()].groupby("slice", sort=False):
         if len(rows) > 1:
-            at = f" at {piece!s}" if piece else ""
             ranked = rows.sort_values("area", ascending=False).to_dict(orient="records")
-            sizes = ", ".join(f"{r['series']} {'~ ' if r['beyond'] else ''}{_spanned(r, 'area')}" for r in ranked)
-            lines.append(f"Stable area{survival}{at}, from the largest: {sizes}.")
+            sizes = ", ".join(f"{r['series']} {'~ ' if r['beyond'] else ''}{spanned(r, 'area')}" for r in ranked)
+            lines.append(f"Stable area{survival}{f' at {piece!s}' if piece else ''}, from the largest: {sizes}.")
+    if not lines:
+        lines.append(f"Boundary of {settings.along}{survival}: {_listed(columns, words=edge)}.")
     does = FALLS[landscape.survival]
     for word, what in (
         ("above", f"at the highest value tried fewer than half of the runs {does}"),
         ("below", f"at the lowest value tried half or more {does}"),
     ):
         if len(part := columns[columns["beyond"] == word]):
-            where = ", ".join(f"{r['series']} at {r['y']:g}" for r in part.to_dict(orient="records"))
-            lines.append(f"Beyond what was tried ({what}): {where}. Their area (~) rests on the prior there.")
-    if loose := _loose(landscape, columns):
-        lines.append(f"Not yet narrowed down to two neighbouring values with {landscape.planned} seeds each: {loose}.")
-    lines.append(
-        f"Area: log2 {landscape.settings.along} from {landscape.settings.low:g} up to the boundary, over "
-        f"{_axis(landscape)}. Intervals: 95 % of a fitted curve with a shift of each seed; see docs/regions.md."
-    )
+            lines.append(f"Beyond what was tried ({what}): {_listed(part)}. Their area (~) rests on the prior there.")
+    if len(loose := columns[[_loose(landscape, row) for row in columns.to_dict(orient="records")]]):
+        seeds = f"with {landscape.planned} seeds each"
+        lines.append(f"Not yet narrowed down to two neighbouring values {seeds}: {_listed(loose)}.")
     if landscape.survival != NOT_DEAD:
-        return lines[:-1]  # the rest is the same for every reading
+        return lines  # the rest is the same for every reading
+    axis = "nothing, there is one column"
+    if landscape.across is not None:
+        axis = f"log2({'1 + ' if (landscape.runs['y'] <= 0).any() else ''}{landscape.across})"
+    lines.append(
+        f"Area: log2 {settings.along} from {settings.low:g} up to the boundary, over "
+        f"{axis}. Intervals: 95 % of a fitted curve with a shift of each seed; see docs/regions.md."
+    )
     if len(landscape.fading):
-        lines.append(_fading(landscape, columns))
+        moved = by_column(landscape.with_fading()).merge(columns, on=[*ARM, "y"], suffixes=("", "_without"))
+        apart = np.abs(np.log2(moved["boundary"] / moved["boundary_without"])) >= MOVES
+        moved = moved[apart | (moved["beyond"] != moved["beyond_without"])]
+        ends = "counted as collapsed they move no boundary by .1 doublings"
+        if len(moved):
+            where = _listed(moved, words=edge)
+            ends = f"counted as collapsed they move these boundaries by .1 doublings or more: {where}"
+        lines.append(f"Left out, falling at their end: {len(landscape.fading)} runs; {ends}.")
     if landscape.unjudged:
         lines.append(f"Left out, too short for the collapse rule: {landscape.unjudged} runs.")
     if landscape.left_out:
@@ -461,45 +404,15 @@ def answer(landscape: Landscape, series: pd.DataFrame, columns: pd.DataFrame) ->
     return lines
 
 
-def _fading(landscape: Landscape, columns: pd.DataFrame) -> str:
-    """How many runs were falling at their end, and which boundaries move by .1 doublings if they count as collapsed."""
-    moved = by_column(landscape.with_fading()).merge(columns, on=["series", "slice", "y"], suffixes=("", "_without"))
-    apart = np.abs(np.log2(moved["boundary"] / moved["boundary_without"])) >= 0.1
-    moved = moved[apart | (moved["beyond"] != moved["beyond_without"])]
-    where = ", ".join(f"{r['series']} at {r['y']:g} {edge(r)}" for r in moved.to_dict(orient="records"))
-    ends = f"counted as collapsed they move these boundaries by .1 doublings or more: {where}"
-    ends = ends if where else "counted as collapsed they move no boundary by .1 doublings"
-    return f"Left out, falling at their end: {len(landscape.fading)} runs; {ends}."
+def _listed(columns: pd.DataFrame, words: Any = None) -> str:
+    rows = columns.to_dict(orient="records")
+    return ", ".join(f"{r['series']} at {r['y']:g}{f' {words(r)}' if words else ''}" for r in rows)
 
 
-def _axis(landscape: Landscape) -> str:
-    if landscape.across is None:
-        return "nothing, there is one column"
-    return f"log2({'1 + ' if (landscape.runs['y'] <= 0).any() else ''}{landscape.across})"
-
-
-def _loose(landscape: Landscape, columns: pd.DataFrame) -> str:
-    """Return the columns whose boundary has a gap next to it, or too few runs there."""
-    lattice = list(landscape.settings.lattice)
-    found = []
-    for row in columns.to_dict(orient="records"):
-        beside = [s for s in ("low", "high") if not _missing(row[s])]
-        few = any(row[f"{s}_runs"] < landscape.planned for s in beside)
-        ends = [min(range(len(lattice)), key=lambda i, s=s: abs(lattice[i] - row[s])) for s in beside]  # type: ignore[misc]
-        gap = ends[1] - ends[0] > 1 if len(ends) == 2 else ends[0] not in (0, len(lattice) - 1)
-        if few or gap:
-            found.append(f"{row['series']} at {row['y']:g}")
-    return ", ".join(found)
-
-
-def _spanned(row: dict[Any, Any], name: str, sign: bool = False) -> str:
-    if _missing(row[name]):
-        return "-"
-    form = "+.2f" if sign else ".2f"
-    value = format(row[name], form)
-    low, high = row[f"{name}_low"], row[f"{name}_high"]
-    return value if _missing(low) else f"{value} [{format(low, form)}, {format(high, form)}]"
-
-
-def _missing(value: Any) -> bool:
-    return value is None or value != value
+def _loose(landscape: Landscape, row: Mapping[Hashable, Any]) -> bool:
+    """Whether the boundary of a row of by_column has a gap next to it, or too few runs there."""
+    lattice = np.array(landscape.settings.lattice)
+    sides = [side for side in ("low", "high") if not missing(row[side])]
+    ends = [int(np.abs(lattice - row[side]).argmin()) for side in sides]
+    gap = ends[1] - ends[0] > 1 if len(ends) == 2 else ends[0] not in (0, len(lattice) - 1)
+    return gap or any(row[f"{side}_runs"] < landscape.planned for side in sides)

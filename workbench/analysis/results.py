@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +47,7 @@ CURVES = {**SERIES, **SIGNALS}
 _TEXT = ("run_id", "experiment", "arm", "algorithm", "status", "reason", "outcome", "config", "slots", "versions")
 _WHOLE = ("seed", "collapse_step", "onset_low", "onset_high", "detected", "steps", "planned")
 _REAL = ("peak_success", "final_success", "clip_frac_mean", "grad_norm_median", "grad_norm_peak", "seconds", "time")
-# Names of verdict.runs that are also curves.
+# Names of runs.runs that are also curves.
 _RENAMED = {"clip_frac": "clip_frac_mean", "grad_norm_max": "grad_norm_peak"}
 
 
@@ -64,29 +63,24 @@ class Results:
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """One row per run: the columns of verdict.runs, time and event of survival.observed, slots, curves as lists.
+        """One row per run: the columns of runs.runs, time and event of survival.observed, slots, curves as lists.
 
         A curve is column `NAME_curve` there; `step` holds the steps of all of them.
         """
-        return self.table.to_pandas().rename(columns={**{n: f"{n}_curve" for n in CURVES}, **_back()})
-
-
-def _back() -> dict[str, str]:
-    return {new: old for old, new in _RENAMED.items()}
+        names = {name: f"{name}_curve" for name in CURVES} | {new: old for old, new in _RENAMED.items()}
+        return self.table.to_pandas().rename(columns=names)
 
 
 def collect(
     reader: Reader, experiment: str, slots: Callable[[str], str | None], order: Callable[[pd.DataFrame], pd.DataFrame]
 ) -> tuple[pd.DataFrame, dict[str, str]]:
-    """The rows of verdict.runs in `order`, with what the file holds besides, and the experiment's question and TOML.
+    """The rows of runs.runs in `order`, with the other columns of the file, and the experiment's question and TOML.
 
-    `slots` tells the slots that a configuration (JSON) resolves to, as JSON. InputError for an unknown experiment.
+    `slots` gives the slots that a configuration (JSON) resolves to, as JSON. InputError for an unknown experiment.
     """
     frame = order(runs_in(reader, experiment))
     chosen = "(SELECT run_id FROM run WHERE experiment = $name)"
-    more = reader.query(
-        f"SELECT run_id, versions, seconds FROM run WHERE run_id IN {chosen}", {"name": experiment}
-    ).drop_duplicates("run_id")
+    more = reader.query("SELECT run_id, versions, seconds FROM run WHERE experiment = ?", [experiment])
     lists = ", ".join(f"list(({sql})::FLOAT ORDER BY s.step) AS {name}_curve" for name, sql in CURVES.items())
     # Rows, not a frame: in the lists of a frame NULL would be 0.
     answer = reader.rows(
@@ -97,11 +91,10 @@ def collect(
         {"name": experiment},
     )
     curves = pd.DataFrame(answer.rows, columns=answer.columns, dtype=object)
-    watched = observed(frame)[["run_id", "time", "event"]]
-    for part in (more, curves, watched):
+    for part in (more.drop_duplicates("run_id"), curves, observed(frame)[["run_id", "time", "event"]]):
         frame = frame.merge(part, on="run_id", how="left")
-    told = reader.rows("SELECT question, toml FROM experiment WHERE experiment = ?", [experiment]).rows
-    question, toml = told[0] if told else (None, None)
+    known = reader.rows("SELECT question, toml FROM experiment WHERE experiment = ?", [experiment]).rows
+    question, toml = known[0] if known else (None, None)
     resolved = pd.Series([slots(c) if isinstance(c, str) else None for c in frame["config"]], frame.index, dtype=object)
     frame = frame.assign(experiment=experiment, slots=resolved)
     return frame, {"experiment": experiment, "question": question or experiment, "toml": toml or ""}
@@ -117,8 +110,8 @@ def results(frame: pd.DataFrame, about: dict[str, str], fairness: Sequence[str] 
         pa.array(absent if field.name in SIGNALS and field.name not in named else _plain(named[field.name]), field.type)
         for field in _schema()
     ]
-    return Results(about["experiment"], about["question"], about["toml"], tuple(fairness),
-                   pa.Table.from_arrays(columns, schema=_schema()))  # fmt: skip
+    table = pa.Table.from_arrays(columns, schema=_schema())
+    return Results(about["experiment"], about["question"], about["toml"], tuple(fairness), table)
 
 
 def merged(parts: Sequence[Results]) -> Results:
@@ -145,18 +138,15 @@ def judged_again(found: Results, rows: Sequence[dict[str, Any]]) -> Results:
 
     frame = pd.DataFrame([{k: v for k, v in row.items() if k not in CURVES} for row in rows])
     watched = observed(frame).set_index("run_id")[["time", "event"]].to_dict("index")
-    told = [row | watched.get(row["run_id"], {"time": None, "event": None}) for row in rows]
-    return replace(found, table=pa.Table.from_pylist(told, schema=_schema()))
+    judged = [row | watched.get(row["run_id"], {"time": None, "event": None}) for row in rows]
+    return replace(found, table=pa.Table.from_pylist(judged, schema=_schema()))
 
 
 def write(found: Results, file: Path) -> None:
     """Write the file. Raises InputError where it cannot be written."""
     import pyarrow.parquet as pq
 
-    about = {
-        "format": FORMAT, "experiment": found.experiment, "question": found.question, "toml": found.toml,
-        "fairness": found.fairness,
-    }  # fmt: skip
+    about = {name: getattr(found, name) for name in ("experiment", "question", "toml", "fairness")} | {"format": FORMAT}
     table = found.table.replace_schema_metadata({KEY: json.dumps(about).encode()})
     try:
         pq.write_table(table, file, compression="zstd", compression_level=19)
@@ -167,21 +157,26 @@ def write(found: Results, file: Path) -> None:
 def read(file: Path) -> Results:
     """Read a file of `write`. Raises InputError for anything else, saying what it is and how to make one."""
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
     make = "`sorl report EXPERIMENT --export FILE.parquet` writes one"
     if file.is_dir():
         raise InputError(f"'{file}' is a folder; {make}")
     try:
         with open_file(file) as opened:
-            table = _read(opened, file)
+            parquet = pq.ParquetFile(opened)
+            groups = [parquet.metadata.row_group(i) for i in range(parquet.metadata.num_row_groups)]
+            # Counted first, as a few bytes of a file can be more than memory holds.
+            if sum(group.column(i).num_values for group in groups for i in range(group.num_columns)) > _VALUES:
+                raise InputError(f"'{file}' holds more than {_VALUES:,} values, which no results of runs do")
+            table = parquet.read()
     except FileNotFoundError:
         raise InputError(f"no file '{file}'; {make}") from None
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"'{file}' is no Parquet file of results ({str(error).splitlines()[0]}); {make}") from None
     try:
         about = from_json((table.schema.metadata or {})[KEY])
-        kind = about["format"]
-        told = [str(about[name]) for name in ("experiment", "question", "toml")]
+        kind, words = about["format"], [str(about[name]) for name in ("experiment", "question", "toml")]
         fairness = tuple(str(line) for line in about["fairness"])
     except (KeyError, ValueError, TypeError):
         raise InputError(f"'{file}' is a Parquet file, but not one of results; {make}") from None
@@ -197,19 +192,7 @@ def read(file: Path) -> Results:
         table = table.select(schema.names).cast(schema)
     except (pa.ArrowException, ValueError) as error:
         raise InputError(f"'{file}' has a column of another type: {str(error).splitlines()[0]}; {make}") from None
-    return Results(told[0], told[1], told[2], fairness, table)
-
-
-def _read(opened: BufferedReader, file: Path) -> pa.Table:
-    """Return the table; its values are counted first, as a few bytes of a file can be more than memory holds."""
-    import pyarrow.parquet as pq
-
-    found = pq.ParquetFile(opened)
-    about = found.metadata
-    groups = (about.row_group(i) for i in range(about.num_row_groups))
-    if sum(group.column(i).num_values for group in groups for i in range(group.num_columns)) > _VALUES:
-        raise InputError(f"'{file}' holds more than {_VALUES:,} values, which no results of runs do")
-    return found.read()
+    return Results(words[0], words[1], words[2], fairness, table)
 
 
 def _schema() -> pa.Schema:

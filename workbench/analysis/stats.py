@@ -3,105 +3,88 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations_with_replacement
-from math import factorial, prod
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-ALPHA = 0.05
+ALPHA, LEVEL = 0.05, 0.95
 RESAMPLES = 10_000  # the ends of the interval then move by less than a hundredth of its width from seed to seed
+MOST = 60  # seeds per arm up to which `seeds_for_fisher` looks
+EXACT, DRAWS = 7, 1000  # `bands` counts every resample of up to 7 seeds (1716 of them), and draws so many beyond
 
 
-def clopper_pearson(count: int, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Exact interval of a proportion from `count` successes in `n` trials (Clopper and Pearson 1934), fractions.
+@dataclass(frozen=True)
+class Estimate:
+    """A figure with its 95 % interval and, where the test is of the same kind, its p-value; None: not estimable."""
 
-    Raises ValueError unless 0 <= count <= n and n >= 1.
-    """
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+
+    def cut(self, low: float, high: float) -> Estimate:
+        """Return the same figure with its interval cut to what is possible."""
+        if self.low is None or self.high is None:
+            return self
+        return replace(self, low=max(low, self.low), high=min(high, self.high))
+
+    def columns(self, name: str) -> dict[str, float | None]:
+        """Return the figure as the columns `name`, `name_low` and `name_high`."""
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+
+
+def missing(value: Any) -> bool:
+    """Whether a cell holds no figure: None, NA or NaN."""
+    return value is None or value is pd.NA or value != value
+
+
+def spanned(row: Mapping[Hashable, Any], name: str, form: str = ".2f") -> str:
+    """`29.4 [22.0, -]` from the columns of an Estimate; a dash for what is missing, no brackets without either end."""
+    value, low, high = (row[key] for key in (name, f"{name}_low", f"{name}_high"))
+    if missing(value):
+        return "-"
+    ends = ["-" if missing(end) else format(end, form) for end in (low, high)]
+    return format(value, form) if ends == ["-", "-"] else f"{format(value, form)} [{ends[0]}, {ends[1]}]"
+
+
+def percent(fraction: float) -> str:
+    """`12 %`."""
+    return f"{100 * fraction:.0f} %"
+
+
+def p_value(value: float | None) -> str:
+    """`< 0.001`, `0.023`, `0.16`; a dash where nothing was tested."""
+    if value is None:
+        return "-"
+    return "< 0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
+
+
+def clopper_pearson(count: int, n: int) -> tuple[float, float]:
+    """Exact interval of a proportion (Clopper and Pearson 1934); ValueError unless 0 <= count <= n and n >= 1."""
     from scipy.stats import binomtest
 
-    if not 0 <= count <= n or n < 1:
-        raise ValueError(f"{count} of {n} is no proportion")
-    found = binomtest(count, n).proportion_ci(level, method="exact")
+    found = binomtest(count, n).proportion_ci(LEVEL, method="exact")
     return float(found.low), float(found.high)
 
 
 def fisher_exact(collapsed_a: int, n_a: int, collapsed_b: int, n_b: int) -> float:
-    """Two-sided p-value that two arms collapse equally often (Fisher's exact test on the 2 x 2 table of counts).
-
-    Raises ValueError unless each count lies between 0 and its n.
-    """
+    """Two-sided p-value of Fisher's exact test that two arms collapse equally often; ValueError for bad counts."""
     from scipy.stats import fisher_exact as exact
 
-    if not (0 <= collapsed_a <= n_a and 0 <= collapsed_b <= n_b):
-        raise ValueError(f"{collapsed_a} of {n_a} and {collapsed_b} of {n_b} are no counts")
     return float(exact([[collapsed_a, n_a - collapsed_a], [collapsed_b, n_b - collapsed_b]]).pvalue)
 
 
-def mean_interval(values: pd.Series, level: float = 0.95) -> tuple[float | None, float | None, float | None]:
-    """Mean over seeds and its Student-t interval, cut to [0, 1] because it is a fraction; no interval for one seed."""
-    from scipy.stats import t
+def smallest_p(n_a: int, n_b: int) -> float:
+    """The smallest two-sided p-value that a test which permutes `n_a` and `n_b` runs can give, Fisher's among them.
 
-    measured = [float(v) for v in values.dropna()]
-    n = len(measured)
-    if not n:
-        return None, None, None
-    mean = sum(measured) / n
-    if n == 1:
-        return mean, None, None
-    error = math.sqrt(sum((v - mean) ** 2 for v in measured) / (n - 1) / n)
-    half = float(t.ppf(0.5 + level / 2, n - 1)) * error
-    return mean, max(0.0, mean - half), min(1.0, mean + half)
-
-
-def interquartile_mean(values: Sequence[float | None]) -> float | None:
-    """Mean without the lowest and the highest floor(n / 4) values, as in rliable; below four values the plain mean.
-
-    None entries (not measured) are left out; None without any value; NaN if any value is NaN.
+    1 / C(n_a + n_b, n_a), and twice that for arms of one size, where the mirrored split is as extreme.
     """
-    from scipy.stats import trim_mean
-
-    known = [v for v in values if v is not None]
-    if not known:
-        return None
-    # Sorting puts NaN last, where it would be trimmed away.
-    return math.nan if any(math.isnan(v) for v in known) else float(trim_mean(known, 0.25))
-
-
-def interquartile_mean_interval(
-    strata: Sequence[Sequence[float | None]], level: float = 0.95
-) -> tuple[float | None, float | None]:
-    """Percentile interval of the IQM of all values pooled, by a bootstrap that resamples inside each stratum.
-
-    A stratum is a condition or a task with its seeds; one stratum is the plain bootstrap. The random stream is fixed,
-    so the same values give the same interval. None entries are left out. No interval (None, None) where a stratum has
-    fewer than two values: what differs between its seeds is then unknown; nor where a value is NaN.
-    """
-    import numpy as np
-    from scipy.stats import bootstrap, trim_mean
-
-    known = [sorted(v for v in stratum if v is not None) for stratum in strata]
-    if not known or any(len(v) < 2 for v in known) or any(math.isnan(x) for v in known for x in v):
-        return None, None
-
-    def pooled(*samples: np.ndarray, axis: int = -1) -> np.ndarray:
-        return np.asarray(trim_mean(np.concatenate(samples, axis=axis), 0.25, axis=axis))
-
-    found = bootstrap(
-        known,
-        pooled,
-        n_resamples=RESAMPLES,
-        confidence_level=level,
-        method="percentile",
-        vectorized=True,
-        rng=np.random.default_rng(0),
-    ).confidence_interval
-    # Interpolated between equal values, the lower end can come out one rounding above the upper.
-    low, high = sorted((float(found.low), float(found.high)))
-    return low, high
+    return min(1.0, (2 if n_a == n_b else 1) / math.comb(n_a + n_b, n_a))
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
@@ -118,35 +101,50 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
-def p_value(value: float | None) -> str:
-    """`< 0.001`, `0.023`, `0.16`; a dash where nothing was tested."""
-    if value is None:
-        return "-"
-    return "< 0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
+def mean_interval(values: Sequence[float] | pd.Series) -> Estimate:
+    """Mean, its Student-t interval and the two-sided t-test of 0; of differences within seeds the paired t-test.
 
-
-def smallest_p(n_a: int, n_b: int) -> float:
-    """The smallest two-sided p-value that a test which permutes `n_a` and `n_b` runs can give, Fisher's among them.
-
-    1 / C(n_a + n_b, n_a), and twice that for arms of one size, where the mirrored split is as extreme.
+    None without a value; no interval for one, no p-value where the values do not vary.
     """
-    return min(1.0, (2 if n_a == n_b else 1) / math.comb(n_a + n_b, n_a))
+    from scipy.stats import t
+
+    n = len(values)
+    mean = float(sum(values)) / n if n else None
+    if mean is None or n < 2:
+        return Estimate(mean)
+    error = math.sqrt(sum((v - mean) ** 2 for v in values) / (n - 1) / n)
+    half = float(t.ppf(0.5 + LEVEL / 2, n - 1)) * error
+    p = 2 * float(t.sf(abs(mean) / error, n - 1)) if error > 1e-12 else None
+    return Estimate(mean, mean - half, mean + half, p)
 
 
-MOST = 60  # seeds per arm up to which `seeds_for_fisher` looks
+def interquartile_mean(strata: Sequence[Sequence[float] | pd.Series]) -> Estimate:
+    """Mean of all values pooled without the lowest and the highest floor(n / 4), as in rliable, with its interval.
+
+    The percentile interval of a bootstrap that resamples inside each stratum (a condition or a task with its seeds),
+    from a fixed random stream: the same values give the same interval. None without any value, NaN if any value is NaN;
+    no interval where a stratum has fewer than two values: what differs between its seeds is then unknown.
+    """
+    from scipy.stats import bootstrap, trim_mean
+
+    every, known = [value for stratum in strata for value in stratum], [sorted(stratum) for stratum in strata]
+    if not every or any(map(math.isnan, every)):
+        return Estimate(math.nan if every else None)
+    middle = float(trim_mean(every, 0.25))
+    if any(len(stratum) < 2 for stratum in known):
+        return Estimate(middle)
+
+    def pooled(*samples: np.ndarray, axis: int = -1) -> np.ndarray:
+        return np.asarray(trim_mean(np.concatenate(samples, axis=axis), 0.25, axis=axis))
+
+    stream = np.random.default_rng(0)
+    found = bootstrap(known, pooled, n_resamples=RESAMPLES, confidence_level=LEVEL, method="percentile", rng=stream)
+    # Interpolated between equal values, the lower end can come out one rounding above the upper.
+    low, high = sorted(map(float, found.confidence_interval))
+    return Estimate(middle, low, high)
 
 
-@dataclass(frozen=True)
-class Paired:
-    """An estimate over pairs with its 95 % interval and, where the test is of the same kind, its p-value."""
-
-    value: float
-    low: float
-    high: float
-    p: float | None = None
-
-
-def paired_proportions(both: int, first: int, second: int, neither: int, level: float = 0.95) -> Paired:
+def paired_proportions(both: int, first: int, second: int, neither: int) -> Estimate:
     """Difference of two proportions of the same n pairs, with Newcombe's score interval (1998, method 10).
 
     d = (first - second) / n, where `first` pairs have the event in the first arm only. Low = d - sqrt(a^2 - 2 phi a b
@@ -154,38 +152,23 @@ def paired_proportions(both: int, first: int, second: int, neither: int, level: 
     """
     from scipy.stats import binomtest
 
-    n = both + first + second + neither
-    if n < 1 or min(both, first, second, neither) < 0:
-        raise ValueError(f"{both}, {first}, {second}, {neither} are no counts of pairs")
-    ones, twos = both + first, both + second
-    one, two = (binomtest(k, n).proportion_ci(level, method="wilson") for k in (ones, twos))
+    n, ones, twos = both + first + second + neither, both + first, both + second
+    one, two = (binomtest(k, n).proportion_ci(LEVEL, method="wilson") for k in (ones, twos))
     scale = math.sqrt(ones * (n - ones) * twos * (n - twos))
     cross = both * neither - first * second
     # Newcombe's continuity correction of a positive correlation.
     phi = 0.0 if scale == 0 else (max(cross - n / 2, 0.0) if cross > 0 else cross) / scale
     p1, p2 = ones / n, twos / n
 
-    def reach(a: float, b: float) -> float:
+    def distance(a: float, b: float) -> float:
         return math.sqrt(max(0.0, a * a - 2 * phi * a * b + b * b))
 
-    low = p1 - p2 - reach(p1 - one.low, two.high - p2)
-    high = p1 - p2 + reach(one.high - p1, p2 - two.low)
-    return Paired(p1 - p2, max(-1.0, low), min(1.0, high))
+    low = p1 - p2 - distance(p1 - one.low, two.high - p2)
+    high = p1 - p2 + distance(one.high - p1, p2 - two.low)
+    return Estimate(p1 - p2, low, high).cut(-1, 1)
 
 
-def paired_mean(differences: Sequence[float], level: float = 0.95) -> Paired:
-    """Mean of the differences within seeds, Student-t interval and two-sided paired t-test of 0.
-
-    p is None where the differences do not vary. Raises ValueError for fewer than two.
-    """
-    from scipy.stats import t
-
-    n = len(differences)
-    if n < 2:
-        raise ValueError(f"{n} differences have no interval")
-    mean, error = float(np.mean(differences)), float(np.std(differences, ddof=1)) / math.sqrt(n)
-    half = float(t.ppf(0.5 + level / 2, n - 1)) * error
-    return Paired(mean, mean - half, mean + half, 2 * float(t.sf(abs(mean) / error, n - 1)) if error > 1e-12 else None)
+# Power
 
 
 def power_of_t(n: int, deviation: float, effect: float, alpha: float) -> float:
@@ -228,15 +211,11 @@ def seeds_for_fisher(share_a: float, share_b: float, alpha: float, power: float 
 def collapses_needed(hazard_ratio: float, power: float = 0.8, alpha: float = ALPHA) -> float:
     """Collapses, of both arms together, that show `hazard_ratio` with this power: 4 (z_{1-a/2} + z_power)^2 / log^2 HR.
 
-    Schoenfeld's d = (z + z)^2 / (p1 p2 log^2 HR) at p1 = p2 = 1/2. Raises ValueError for a ratio that is not positive
-    or is 1, and for a power or alpha outside (0, 1).
+    Schoenfeld's d = (z + z)^2 / (p1 p2 log^2 HR) at p1 = p2 = 1/2, for a ratio that is positive and not 1.
     """
     from scipy.stats import norm
 
-    if hazard_ratio <= 0 or hazard_ratio == 1 or not (0 < power < 1 and 0 < alpha < 1):
-        raise ValueError(f"no number of collapses for hazard ratio {hazard_ratio}, power {power}, alpha {alpha}")
-    reach = float(norm.ppf(1 - alpha / 2) + norm.ppf(power))
-    return 4 * (reach / math.log(hazard_ratio)) ** 2
+    return 4 * (float(norm.ppf(1 - alpha / 2) + norm.ppf(power)) / math.log(hazard_ratio)) ** 2
 
 
 def collapses_expected(hazard_ratio: float, incidence: float) -> float:
@@ -254,57 +233,50 @@ def power_of(seeds: int, hazard_ratio: float, incidence: float, alpha: float = A
     from scipy.stats import norm
 
     collapses = seeds * collapses_expected(hazard_ratio, incidence)
-    shift = math.sqrt(collapses / 4) * abs(math.log(hazard_ratio))
-    return float(norm.cdf(shift - norm.ppf(1 - alpha / 2)))
+    return float(norm.cdf(math.sqrt(collapses / 4) * abs(math.log(hazard_ratio)) - norm.ppf(1 - alpha / 2)))
 
 
 def detectable(seeds: int, incidence: float, power: float = 0.8, alpha: float = ALPHA) -> float:
     """Return the hazard ratio nearest to 1, below it, that `seeds` per arm find with this power."""
     from scipy.optimize import brentq
 
-    def missing(log_ratio: float) -> float:
+    def surplus(log_ratio: float) -> float:
         return power_of(seeds, math.exp(log_ratio), incidence, alpha) - power
 
     # Power falls from 1 (log HR -> -inf) to alpha / 2 (log HR -> 0) and the log ratio has no natural end below.
     low = -1.0
-    while missing(low) < 0:
+    while surplus(low) < 0:
         low *= 2
-    return math.exp(float(brentq(missing, low, -1e-9)))
+    return math.exp(float(brentq(surplus, low, -1e-9)))
 
 
-_EXACT = 7  # seeds up to which every resample is counted: 1716 of them
-_DRAWS = 1000
+# Bands of curves: the interquartile mean at thousands of points, by weights of the sorted seeds
 
 
-def bands(values: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:
+def bands(values: pd.DataFrame) -> pd.DataFrame:
     """One row per `arm` and `bucket` of `values` (a row per seed with `mean`, `low`, `high`; further columns ignored).
 
     `middle` = interquartile mean of the seeds' `mean`; [`lower`, `upper`] = its percentile bootstrap interval over
     seeds, exact up to seven seeds, NaN for one; `low`, `high` = extremes over seeds; `n` = seeds.
     """
-    found = []
+    parts = []
     for arm, rows in values.dropna(subset=["mean"]).groupby("arm", sort=False):
-        grouped = rows.sort_values(["bucket", "mean"]).groupby("bucket", sort=True)
-        n = grouped.size().to_numpy()
-        frame = pd.DataFrame(
-            {"arm": arm, "bucket": list(grouped.groups), "n": n, "low": grouped["low"].min().to_numpy(),
-             "high": grouped["high"].max().to_numpy()}
-        )  # fmt: skip
-        means = rows.sort_values(["bucket", "mean"])["mean"].to_numpy()
-        first = np.cumsum(n) - n
-        columns = np.full((3, len(n)), np.nan)
+        rows = rows.sort_values(["bucket", "mean"])
+        points = rows.groupby("bucket").agg(n=("mean", "size"), low=("low", "min"), high=("high", "max")).reset_index()
+        n = points["n"].to_numpy()
+        first, found = np.cumsum(n) - n, np.full((3, len(n)), np.nan)
         for size in np.unique(n):
-            where = np.flatnonzero(n == size)
-            seeds = means[first[where][:, None] + np.arange(size)]  # (points, seeds), ascending
-            columns[:, where] = _intervals(seeds, level)
-        frame[["middle", "lower", "upper"]] = columns.T
-        found.append(frame)
+            at = np.flatnonzero(n == size)
+            found[:, at] = _intervals(rows["mean"].to_numpy()[first[at][:, None] + np.arange(size)])
+        points[["middle", "lower", "upper"]] = found.T
+        points.insert(0, "arm", arm)
+        parts.append(points)
     names = ["arm", "bucket", "n", "low", "high", "middle", "lower", "upper"]
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=names)
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=names)
 
 
-def _intervals(seeds: np.ndarray, level: float) -> np.ndarray:
-    """Interquartile mean and its interval of each row of `seeds` (ascending), (3, points)."""
+def _intervals(seeds: np.ndarray) -> np.ndarray:
+    """Interquartile mean and its interval of each row of `seeds` (points, n), ascending; (3, points)."""
     n = seeds.shape[1]
     middle = seeds @ _weights(np.ones((1, n)))[0]
     if n == 1:
@@ -313,9 +285,8 @@ def _intervals(seeds: np.ndarray, level: float) -> np.ndarray:
     drawn = seeds @ weights.T  # (points, resamples)
     order = np.argsort(drawn, axis=1)
     below = np.cumsum(chance[order], axis=1)
-    tail = (1 - level) / 2
     ends = []
-    for quantile in (tail, 1 - tail):
+    for quantile in ((1 - LEVEL) / 2, 1 - (1 - LEVEL) / 2):
         place = np.minimum((below < quantile - 1e-12).sum(axis=1), drawn.shape[1] - 1)
         ends.append(np.take_along_axis(drawn, np.take_along_axis(order, place[:, None], 1), 1)[:, 0])
     return np.stack([middle, *ends])
@@ -324,14 +295,12 @@ def _intervals(seeds: np.ndarray, level: float) -> np.ndarray:
 @lru_cache(maxsize=32)
 def _resamples(n: int) -> tuple[np.ndarray, np.ndarray]:
     """Weights of the sorted seeds in the interquartile mean of each resample, (R, n), and its probability, (R,)."""
-    if n <= _EXACT:
-        drawn = [np.bincount(c, minlength=n) for c in combinations_with_replacement(range(n), n)]
-        counts = np.array(drawn, dtype=float)
-        chance = np.array([factorial(n) / prod(factorial(int(k)) for k in row) / n**n for row in counts])
-    else:
-        counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=_DRAWS).astype(float)
-        chance = np.full(_DRAWS, 1 / _DRAWS)
-    return _weights(counts), chance
+    if n <= EXACT:
+        counts = np.array([np.bincount(c, minlength=n) for c in combinations_with_replacement(range(n), n)], float)
+        ways = [math.factorial(n) / math.prod(math.factorial(int(k)) for k in row) for row in counts]
+        return _weights(counts), np.array(ways) / n**n
+    drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=DRAWS).astype(float)
+    return _weights(drawn), np.full(DRAWS, 1 / DRAWS)
 
 
 def _weights(counts: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Time to collapse of runs that were watched for different lengths: who was watched, curves, means, medians.
+"""Time to collapse of runs that were watched for different lengths: curves, means, medians, tests, hazard ratios.
 
 Time counts iterations trained. A run whose collapse begins at step t has the event at t: the policy that t iterations
 made was the last good one. A run without a collapse is censored at the number of steps it has done, so one of 36 steps
@@ -13,12 +13,15 @@ learned cannot fall and counts as up; look how many of them there are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import math
+import warnings
+from itertools import combinations
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from workbench.analysis.stats import Estimate
 from workbench.spec import UNDECIDED
 
 if TYPE_CHECKING:
@@ -26,15 +29,8 @@ if TYPE_CHECKING:
 
 Z95 = 1.959963984540054  # 97.5 % point of the normal distribution
 HALF = 0.5 + 1e-12  # a product of fractions that is 1/2 may be stored slightly above it
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A figure with its 95 % interval; None where it cannot be estimated."""
-
-    value: float | None
-    low: float | None = None
-    high: float | None = None
+CONVERGED = {"precision": 1e-14, "r_precision": 1e-14}  # lifelines' own are met some 2e-6 from the maximum
+PERMUTATIONS = 20_000  # all labellings up to this many (8 runs against 8 are 12,870), as many drawn ones beyond
 
 
 def observed(runs: pd.DataFrame) -> pd.DataFrame:
@@ -45,43 +41,12 @@ def observed(runs: pd.DataFrame) -> pd.DataFrame:
     say it yet.
     """
     runs = runs.reset_index(drop=True)
-    onset = runs["collapse_step"].astype(float)
-    last = (runs["steps"].fillna(0).astype(float) - 1).clip(lower=0)
-    fell = onset.fillna(runs["detected"].astype(float))
-    time = fell.fillna(last.where(runs["outcome"] == "diverged"))
-    up = runs["onset_low"].astype(float).where(runs["outcome"].isin(UNDECIDED))
-    rows = pd.DataFrame(
-        {
-            "run_id": runs["run_id"], "arm": runs["arm"], "seed": runs["seed"],
-            "time": time.fillna(up).fillna(runs["steps"].fillna(0)).astype(float), "event": time.notna(),
-        }
-    )  # fmt: skip
+    steps = runs["steps"].fillna(0).astype(float)
+    fell = runs["collapse_step"].astype(float).fillna(runs["detected"].astype(float))
+    time = fell.fillna((steps - 1).clip(lower=0).where(runs["outcome"] == "diverged"))
+    falling = runs["onset_low"].astype(float).where(runs["outcome"].isin(UNDECIDED))
+    rows = runs[["run_id", "arm", "seed"]].assign(time=time.fillna(falling).fillna(steps), event=time.notna())
     return rows[rows["event"] | (rows["time"] > 0)].reset_index(drop=True)
-
-
-def curve(rows: pd.DataFrame) -> pd.DataFrame:
-    """Kaplan-Meier curves, one row per arm and step at which something happened, from step 0.
-
-    survival S(t) = prod over t_j <= t of (1 - d_j / n_j), the share of runs whose collapse has not begun by t; low and
-    high its 95 % interval (Greenwood's variance, log-log scale; NaN where S is 0); at_risk n_j, events d_j, censored.
-    """
-    parts = [_curve(str(arm), group) for arm, group in rows.groupby("arm", sort=False)]
-    columns = ["arm", "time", "at_risk", "events", "censored", "survival", "low", "high"]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
-
-
-def _curve(arm: str, rows: pd.DataFrame) -> pd.DataFrame:
-    fitted = _kaplan_meier(rows)
-    table, band = fitted.event_table, fitted.confidence_interval_
-    survival = fitted.survival_function_.iloc[:, 0].to_numpy()
-    low, high = (np.where(survival > 0, band.iloc[:, end].to_numpy(), np.nan) for end in (0, 1))
-    return pd.DataFrame(
-        {
-            "arm": arm, "time": table.index.to_numpy(), "at_risk": table["at_risk"].to_numpy(),
-            "events": table["observed"].to_numpy(), "censored": table["censored"].to_numpy(),
-            "survival": survival, "low": low, "high": high,
-        }
-    )  # fmt: skip
 
 
 def _kaplan_meier(rows: pd.DataFrame) -> KaplanMeierFitter:
@@ -90,21 +55,35 @@ def _kaplan_meier(rows: pd.DataFrame) -> KaplanMeierFitter:
     return KaplanMeierFitter().fit(rows["time"], rows["event"])
 
 
+def curve(rows: pd.DataFrame) -> pd.DataFrame:
+    """Kaplan-Meier curves, one row per arm and step at which something happened, from step 0.
+
+    survival S(t) = prod over t_j <= t of (1 - d_j / n_j), the share of runs whose collapse has not begun by t; low and
+    high its 95 % interval (Greenwood's variance, log-log scale; NaN where S is 0); at_risk n_j, events d_j, censored.
+    """
+    columns = ["arm", "time", "at_risk", "events", "censored", "survival", "low", "high"]
+    parts = []
+    for arm, group in rows.groupby("arm", sort=False):
+        fitted = _kaplan_meier(group)
+        table = fitted.event_table.rename(columns={"observed": "events"}).reset_index(names="time")
+        table["survival"] = fitted.survival_function_.iloc[:, 0].to_numpy()
+        band = fitted.confidence_interval_.to_numpy()
+        table[["low", "high"]] = np.where(table[["survival"]].to_numpy() > 0, band, np.nan)
+        parts.append(table.assign(arm=str(arm))[columns])
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+
+
 def median_time(rows: pd.DataFrame) -> Estimate:
     """Step by which half of the runs have collapsed: the first t with S(t) <= 1/2; None when it is never reached.
 
-    The interval is where the curve's own 95 % band crosses 1/2 (Brookmeyer and Crowley); None for an end that the runs
-    are too short or too few to have.
+    `rows` are of one arm. The interval is where the curve's own 95 % band crosses 1/2 (Brookmeyer and Crowley); None
+    for an end that the runs are too short or too few to have.
     """
-    if not rows["event"].any():
+    steps = curve(rows)
+    if not steps["events"].any():
         return Estimate(None)
-    steps = _curve("", rows)
-
-    def crossing(name: str) -> float | None:
-        below = steps.loc[steps[name] <= HALF, "time"]
-        return float(below.iloc[0]) if len(below) else None
-
-    return Estimate(crossing("survival"), crossing("low"), crossing("high"))
+    crossed = [steps.loc[steps[name] <= HALF, "time"] for name in ("survival", "low", "high")]
+    return Estimate(*(float(times.iloc[0]) if len(times) else None for times in crossed))
 
 
 def common_horizon(rows: pd.DataFrame) -> float | None:
@@ -114,12 +93,9 @@ def common_horizon(rows: pd.DataFrame) -> float | None:
     """
     if rows.empty:
         return None
-    ends = []
-    for _, group in rows.groupby("arm", sort=False):
-        last = group["time"].max()
-        if not group.loc[group["time"] == last, "event"].all():
-            ends.append(last)
-    return float(min(ends)) if ends else float(rows["time"].max())
+    last = rows[rows["time"] == rows.groupby("arm")["time"].transform("max")]
+    up = last[~last["event"]]
+    return float(up["time"].min() if len(up) else rows["time"].max())
 
 
 def restricted_mean(rows: pd.DataFrame, horizon: float) -> tuple[float, float]:
@@ -143,13 +119,29 @@ def restricted_mean(rows: pd.DataFrame, horizon: float) -> tuple[float, float]:
     return mean, float(np.sum(later**2 * weight))
 
 
+def _normal(value: float, variance: float, low: float, high: float) -> Estimate:
+    """The value +- 1.96 standard errors, cut to what is possible; no interval for a variance of 0."""
+    half = Z95 * math.sqrt(variance)
+    return Estimate(value, value - half, value + half).cut(low, high) if half > 0 else Estimate(value)
+
+
 def restricted_mean_interval(rows: pd.DataFrame, horizon: float) -> Estimate:
     """The restricted mean with mean +- 1.96 standard errors, cut to [0, horizon]; no interval for a variance of 0."""
-    mean, variance = restricted_mean(rows, horizon)
-    if variance <= 0:
-        return Estimate(mean)
-    half = Z95 * variance**0.5
-    return Estimate(mean, max(0.0, mean - half), min(horizon, mean + half))
+    return _normal(*restricted_mean(rows, horizon), 0.0, horizon)
+
+
+def restricted_mean_difference(rows: pd.DataFrame, reference: str) -> tuple[Estimate, float | None]:
+    """Collapse-free steps of the other arm minus those of the reference, up to the horizon that both have; the horizon.
+
+    Interval: difference +- 1.96 sqrt(sum of both variances), cut to what is possible; an arm without a collapse adds
+    no variance, so its interval is too narrow, and there is none where both variances are 0.
+    """
+    horizon = common_horizon(rows)
+    if not horizon or rows["arm"].nunique() < 2:
+        return Estimate(None), horizon
+    mine = rows["arm"] == reference
+    (other, variance), (own, more) = (restricted_mean(part, horizon) for part in (rows[~mine], rows[mine]))
+    return _normal(other - own, variance + more, -horizon, horizon), horizon
 
 
 def survival_at(rows: pd.DataFrame, time: float) -> float:
@@ -163,17 +155,99 @@ def by_arm(rows: pd.DataFrame) -> pd.DataFrame:
     All times in steps; the restricted means of all arms end at their common horizon.
     """
     horizon = common_horizon(rows)
-    return pd.DataFrame([_arm(str(arm), group, horizon) for arm, group in rows.groupby("arm", sort=False)])
+    return pd.DataFrame(
+        {
+            "arm": str(arm),
+            "watched": len(group),
+            "events": int(group["event"].sum()),
+            **median_time(group).columns("median"),
+            **(restricted_mean_interval(group, horizon) if horizon else Estimate(None)).columns("rmst"),
+            "horizon": horizon,
+        }
+        for arm, group in rows.groupby("arm", sort=False)
+    )
 
 
-def _arm(arm: str, rows: pd.DataFrame, horizon: float | None) -> dict[str, Any]:
-    median = median_time(rows)
-    mean = restricted_mean_interval(rows, horizon) if horizon else Estimate(None)
-    return {
-        "arm": arm,
-        "watched": len(rows),
-        "events": int(rows["event"].sum()),
-        "median": median.value, "median_low": median.low, "median_high": median.high,
-        "rmst": mean.value, "rmst_low": mean.low, "rmst_high": mean.high,
-        "horizon": horizon,
-    }  # fmt: skip
+class Test(NamedTuple):
+    """A test statistic (chi-squared), its degrees of freedom and its p-value."""
+
+    chi2: float
+    degrees: int
+    p: float
+
+
+def logrank(rows: pd.DataFrame) -> Test | None:
+    """The log-rank test that the curves of all arms are one (Mantel and Haenszel; k arms, k - 1 degrees of freedom).
+
+    None where nothing can be tested: no collapse, or never two arms at risk at once. An arm that no collapse finds at
+    risk, because its runs are censored before the first one, takes no part.
+    """
+    from lifelines.statistics import multivariate_logrank_test
+
+    if not rows["event"].any():
+        return None
+    last = rows.groupby("arm", sort=False)["time"].transform("max")
+    rows = rows[last >= rows.loc[rows["event"], "time"].min()]
+    if not _mixed(rows):
+        return None
+    result = multivariate_logrank_test(rows["time"], rows["arm"], rows["event"])
+    return Test(float(result.test_statistic), rows["arm"].nunique() - 1, float(result.p_value))
+
+
+def _mixed(rows: pd.DataFrame) -> list[pd.DataFrame]:
+    """The risk sets of the collapse times at which runs of more than one arm were at risk."""
+    sets = (rows[rows["time"] >= time] for time in sorted(rows.loc[rows["event"], "time"].unique()))
+    return [at_risk for at_risk in sets if at_risk["arm"].nunique() > 1]
+
+
+def permuted_logrank(rows: pd.DataFrame, reference: str) -> float | None:
+    """Two-sided p-value of the log-rank statistic O - E of the reference arm over all ways to label the runs.
+
+    Exact for few runs, where the chi-squared distribution of `logrank` is only an approximation; it supposes that
+    censoring has nothing to do with the arm. O - E is a sum of scores (event - Nelson-Aalen hazard of all runs at the
+    run's time), so only the labels move. None where `logrank` is None.
+    """
+    if logrank(rows) is None:
+        return None
+    time, event, mine = rows["time"].to_numpy(), rows["event"].to_numpy(float), (rows["arm"] == reference).to_numpy()
+    times = np.sort(time[event > 0])
+    at_risk = (time >= times[:, None]).sum(axis=1)
+    score = event - np.array([np.sum(1 / at_risk[times <= t]) for t in time])
+    n, k = len(score), int(mine.sum())
+    if math.comb(n, k) <= PERMUTATIONS:
+        sums = score[np.array(list(combinations(range(n), k)))].sum(axis=1)
+        drawn = 0
+    else:
+        stream = np.random.default_rng(0)
+        sums = stream.permuted(np.tile(score, (PERMUTATIONS, 1)), axis=1)[:, :k].sum(axis=1)
+        drawn = 1  # the labels as they are count among the drawn ones, or p could be 0
+    # The same labels summed in another order must not count as less extreme.
+    extreme = np.abs(sums) >= abs(score[mine].sum()) - 1e-9
+    return float((extreme.sum() + drawn) / (len(sums) + drawn))
+
+
+def hazard_ratio(rows: pd.DataFrame, reference: str) -> tuple[Estimate, str]:
+    """Cox's hazard ratio of the other arm to the reference (Efron's ties), with its 95 % Wald interval; else why not.
+
+    Below 1: collapses less. It has a finite estimate only if, among the collapse times with both arms at risk, some
+    lose a run of the one and some a run of the other; else the likelihood rises for ever, and no number is given.
+    """
+    from lifelines import CoxPHFitter
+
+    other = next((str(arm) for arm in rows["arm"] if arm != reference), None)
+    if other is None or reference not in set(rows["arm"]):
+        return Estimate(None), "no run to compare"
+    none = [arm for arm in (other, reference) if not rows.loc[rows["arm"] == arm, "event"].any()]
+    if none:
+        return Estimate(None), f"no collapse in {' and '.join(none)}"
+    # At a risk set's own time (its earliest), who collapses?
+    fell = {arm for s in _mixed(rows) for arm in s.loc[(s["time"] == s["time"].min()) & s["event"], "arm"]}
+    for arm in (other, reference):
+        if arm not in fell:
+            return Estimate(None), f"no collapse in {arm} while the other arm was at risk"
+    data = rows[["time", "event"]].assign(other=(rows["arm"] == other).astype(float))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what it warns of, separation, is ruled out above
+        fitted = CoxPHFitter().fit(data, "time", "event", fit_options=CONVERGED)
+    beta, error = float(fitted.params_["other"]), float(fitted.standard_errors_["other"])
+    return Estimate(math.exp(beta), math.exp(beta - Z95 * error), math.exp(beta + Z95 * error)), ""

@@ -1,100 +1,49 @@
 """`sorl algorithms`: list the algorithms, show one, compare two."""
 
-from __future__ import annotations
+from typer import Argument
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
-
-from workbench.cli.shared import echo
-from workbench.cli.tables import check_format, show
+from workbench.algorithms import ALGORITHMS, NOT_YET, by_family, differences, measured, resolve
+from workbench.cli.shared import LISTING
+from workbench.cli.tables import echo, show
+from workbench.grid.cell import choice, choices
+from workbench.objective import KINDS
 from workbench.spec import InputError
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from workbench.objective import Algorithm
+_LISTED = ("family", "algorithm", "title", "differs from", "critic", "rollouts a prompt", "experimental", "paper")
 
 
 def algorithms(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[NAME | diff A B]", help="An algorithm, or diff and two algorithms.", show_default=False
-        ),
-    ] = None,
-    form: Annotated[str, typer.Option("--format", help="table, md or json.")] = "table",
+    names: list[str] | None = Argument(None, metavar="[NAME | diff A B]", help="One to show, or two to compare."),
+    form: str = LISTING,
 ) -> None:
     """List the algorithms, show the slots of one, or the slots in which two differ."""
-    check_format(form, ("table", "md", "json"))
-    show_algorithms(names or [], form)
-
-
-def show_algorithms(names: list[str], form: str = "table") -> None:
-    """Print the listing for no name, the slots for one, the difference for `diff A B`."""
-    from workbench.algorithms import resolve
+    import pandas as pd
 
     if not names:
-        show(_listing(), form)
+        rows = []
+        for family, members in by_family():
+            for a in members:
+                base = a.differs_from
+                difference = f"{base} in {', '.join(differences(ALGORITHMS[base], a))}" if base else "-"
+                marks = ("yes" if a.critic else "no", a.group_size, "yes" if a.experimental else "")
+                rows.append((family, a.name, a.title, difference, *marks, a.paper))
+        show(pd.DataFrame(rows, columns=_LISTED), form)
     elif names[0] == "diff":
         if len(names) != 3:
             raise InputError("diff compares two algorithms: sorl algorithms diff ppo st-ppo")
-        _show_difference(resolve(names[1]), resolve(names[2]), form)
+        a, b = resolve(names[1]), resolve(names[2])
+        found = differences(a, b)
+        if found or form == "json":
+            slots = [(slot, *choices(pair)) for slot, pair in found.items()]
+            show(pd.DataFrame(slots, columns=["slot", a.name, b.name]), form)
+        else:
+            echo(f"{a.name} and {b.name} are the same algorithm.")
     elif len(names) == 1:
-        _show_one(resolve(names[0]), form)
+        one = resolve(names[0])
+        if form != "json":
+            echo(f"{one.title}\n{one.formula}\n{one.paper}")
+            echo(f"Claimed: {one.claim}\nMeasured: {measured().get(one.name, NOT_YET)}")
+            echo(f"Experimental: {one.experimental}\n" if one.experimental else "")
+        show(pd.DataFrame([{"slot": slot, "choice": choice(getattr(one, slot))} for slot in KINDS]), form)
     else:
-        raise InputError(f"one algorithm at a time; to compare two: sorl algorithms diff {names[0]} {names[1]}")
-
-
-def _listing() -> pd.DataFrame:
-    import pandas as pd
-
-    from workbench.algorithms import ALGORITHMS, by_family, differences
-
-    def difference(a: Algorithm) -> str:
-        if a.differs_from is None:
-            return "-"
-        return f"{a.differs_from} in {', '.join(differences(ALGORITHMS[a.differs_from], a))}"
-
-    return pd.DataFrame(
-        {
-            "family": family,
-            "algorithm": a.name,
-            "title": a.title,
-            "differs from": difference(a),
-            "critic": "yes" if a.critic else "no",
-            "rollouts a prompt": a.group_size,
-            "experimental": "yes" if a.experimental else "",
-            "paper": a.paper,
-        }
-        for family, members in by_family()
-        for a in members
-    )
-
-
-def _show_one(algorithm: Algorithm, form: str) -> None:
-    import pandas as pd
-
-    from workbench.algorithms import NOT_YET, measured
-    from workbench.grid.cell import choice
-    from workbench.objective import KINDS
-
-    if form != "json":
-        echo(f"{algorithm.title}\n{algorithm.formula}\n{algorithm.paper}")
-        echo(f"Claimed: {algorithm.claim}\nMeasured: {measured().get(algorithm.name, NOT_YET)}")
-        echo(f"Experimental: {algorithm.experimental}\n" if algorithm.experimental else "")
-    show(pd.DataFrame([{"slot": slot, "choice": choice(getattr(algorithm, slot))} for slot in KINDS]), form)
-
-
-def _show_difference(a: Algorithm, b: Algorithm, form: str) -> None:
-    import pandas as pd
-
-    from workbench.algorithms import differences
-    from workbench.grid.cell import choices
-
-    found = differences(a, b)
-    if not found and form != "json":
-        echo(f"{a.name} and {b.name} are the same algorithm.")
-        return
-    rows = [(slot, *choices(pair)) for slot, pair in found.items()]
-    show(pd.DataFrame(rows, columns=["slot", a.name, b.name]), form)
+        raise InputError(f"name one algorithm; to compare two: sorl algorithms diff {names[0]} {names[1]}")

@@ -1,14 +1,12 @@
 """`sorl bench`: start the benchmarks (bench/) and studies (studies/) of a clone; they are not installed."""
 
-from __future__ import annotations
-
 import sys
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from typer import Argument, Context, Option
 
-from workbench.cli.shared import echo, runs_of
+from workbench.cli.tables import echo
 from workbench.spec import InputError, nearest
 
 CLONE = Path(__file__).parents[2]
@@ -16,87 +14,54 @@ STUDIES = ("diagnose", "attribution", "warning", "search")
 PARTS = ("rollout", "update", "logging", "ingest", "packing", "vocabulary", "retrieval", "replay", "shares", "live",
          "browse", "trl")  # fmt: skip
 ON_REQUEST = ("live", "browse")  # run only if named: minutes, a browser, tens of gigabytes
+_FROM = (
+    "Data of a study: scored cases (diagnose, attribution), results of `sorl report --export` (warning, search) or a "
+    "corpus (warning). Repeatable, except for attribution."
+)
 
 
 def bench(
-    ctx: typer.Context,
-    study: Annotated[
-        str | None, typer.Argument(metavar="[diagnose|attribution|warning|search]", help="A study.", show_default=False)
-    ] = None,
-    experiments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[EXPERIMENT]...", help="warning, search: experiments to evaluate.", show_default=False),
-    ] = None,
-    only: Annotated[
-        str | None, typer.Option(metavar="PART,PART", help=f"Some of: {', '.join(PARTS)}.", show_default=False)
-    ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Repetitions of each side, alternating.")] = 7,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Also write every sample to this file: JSON; Parquet for a study.", show_default=False
-        ),
-    ] = None,
-    shipped: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--from",
-            metavar="FILE.parquet",
-            help="Data of a study: scored cases (diagnose, attribution), results of `sorl report --export` (warning, "
-            "search) or a corpus (warning). Repeatable, except for attribution.",
-            show_default=False,
-        ),
-    ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Torch threads of both sides.")] = 1,
-    size: Annotated[
-        str, typer.Option(metavar="RUNSxSTEPSxTURNS", help="browse: size of the synthetic database.")
-    ] = "1000x10000x8",
-    data: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="browse: keep the synthetic database here.", show_default=False),
-    ] = None,
+    ctx: Context,
+    study: str | None = Argument(None, metavar="[diagnose|attribution|warning|search]", help="A study."),
+    experiments: list[str] | None = Argument(None, metavar="[EXPERIMENT]...", help="For warning and search."),
+    only: str | None = Option(None, metavar="PART,PART", help=f"Some of: {', '.join(PARTS)}."),
+    rounds: int = Option(7, min=1, help="Repetitions of each side, alternating."),
+    output: Path | None = Option(None, metavar="FILE", help="Also write the samples here: JSON; Parquet for a study."),
+    files: list[Path] | None = Option(None, "--from", metavar="FILE.parquet", help=_FROM),
+    threads: int = Option(1, min=1, help="Torch threads of both sides."),
+    size: str = Option("1000x10000x8", metavar="RUNSxSTEPSxTURNS", help="browse: size of the synthetic database."),
+    data: Path | None = Option(None, metavar="FOLDER", help="browse: keep the synthetic database here."),
 ) -> None:
     """Measure speed against baselines, or rerun a study. Needs a clone of the repository.
 
     diagnose: how often `sorl diagnose` names the injected fault, on the finished runs of fault_lab and
-    fault_lab_healthy. attribution: how often it names the turn and the tokens of a planted fault. warning: how soon,
-    how often and how wrongly detectors warn of a collapse; --output keeps the runs as a corpus. search: how many runs
-    of a full grid the search of a region needs, and how far its boundaries are off.
+    fault_lab_healthy. attribution: how often it names the turn and the tokens of a planted fault. warning: how early
+    and how often detectors warn of a collapse, and how often wrongly; --output keeps the runs as a corpus. search: how
+    many runs of a full grid the search of a region needs, and how far its boundaries are off.
 
-    The parts live and browse, which hold the app to its latency bars, run only if named with --only.
+    The parts live and browse, which check the latency of the app, run only if named with --only.
     """
     if not (CLONE / "bench" / "main.py").is_file():
         raise InputError("benchmarks and studies are not installed: run `sorl bench` from a clone of the repository")
     if str(CLONE) not in sys.path:
         sys.path.insert(0, str(CLONE))
     if study is None:
-        from bench.main import main
-
-        main(runs_of(ctx), only, rounds, output, threads, size, data)
+        import_module("bench.main").main(ctx.obj, only, rounds, output, threads, size, data)
         return
     if study not in STUDIES:
         known = ", ".join(STUDIES)
         raise InputError(f"sorl bench '{study}' is unknown{nearest(study, STUDIES)}; there is: {known}, and --only")
     if experiments and study in ("diagnose", "attribution"):
         raise InputError(f"sorl bench {study} takes no experiment, and got '{experiments[0]}'")
-    if study == "attribution" and len(shipped or []) > 1:
-        raise InputError("sorl bench attribution takes one --from")
-    echo(_page(study, runs_of(ctx), experiments or [], shipped or [], output))
-
-
-def _page(study: str, runs: Path, experiments: list[str], files: list[Path], output: Path | None) -> str:
+    experiments, files = experiments or [], files or []
     if study == "diagnose":
-        from studies import diagnosis
-
-        return diagnosis.main(runs, files, output)
-    if study == "attribution":
-        from studies import attribution
-
-        return attribution.main(files[0] if files else None, output)
-    if study == "warning":
-        from studies.early_warning import page
-
-        return page.main(runs, experiments, files, output)
-    from studies import search
-
-    return search.main(runs, experiments, files)
+        text = import_module("studies.diagnosis").main(ctx.obj, files, output)
+    elif study == "attribution":
+        if len(files) > 1:
+            raise InputError("sorl bench attribution takes one --from")
+        text = import_module("studies.attribution").main(next(iter(files), None), output)
+    elif study == "warning":
+        text = import_module("studies.early_warning.page").main(ctx.obj, experiments, files, output)
+    else:
+        text = import_module("studies.search").main(ctx.obj, experiments, files)
+    echo(text)

@@ -2,87 +2,63 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+from typer import Argument, Context, Exit, Option
 
-from workbench.cli.shared import echo
+from workbench.cli.shared import current, experiment_of, experiments, find, one_of, run_folder
+from workbench.cli.tables import document, echo
+from workbench.spec import InputError
+from workbench.store import batches
 
 if TYPE_CHECKING:
-    from workbench.diagnosis.finding import Diagnosis
     from workbench.diagnosis.log import Log
 
-FORMATS = ("text", "md", "json")
 LEVELS = ("info", "warning", "critical")
 TOP = 10  # turns of a step that are listed
+_WHAT = (
+    "A run id or a unique prefix, an experiment or its folder, or the log of another trainer (.jsonl, .csv, .parquet, "
+    "trainer_state.json)."
+)
 
 
 def diagnose(
-    ctx: typer.Context,
-    what: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN|FOLDER|FILE",
-            help="A run id or a unique prefix, an experiment or its folder, or the log of another trainer "
-            "(.jsonl, .csv, .parquet, trainer_state.json).",
-            show_default=False,
-        ),
-    ],
-    step: Annotated[
-        int | None,
-        typer.Option(min=0, help="For one run: rank the turns and tokens that dominate this step.", show_default=False),
-    ] = None,
-    form: Annotated[str, typer.Option("--format", help="text, md or json.")] = "text",
-    fail_on: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LEVEL", help="Exit with code 1 on a finding of this severity (info, warning, critical) or higher."
-        ),
-    ] = None,
+    ctx: Context,
+    what: str = Argument(..., metavar="RUN|FOLDER|FILE", help=_WHAT),
+    step: int | None = Option(None, min=0, help="For one run: rank the turns and tokens that dominate this step."),
+    form: str = one_of("--format", "text", "md", "json", default="text"),
+    fail_on: str | None = one_of("--fail-on", *LEVELS, more=": exit with code 1 on a finding this severe or worse"),
 ) -> None:
-    """Find the cause of a collapse, its first signal and its trajectory, with evidence. Live runs work too."""
-    from workbench.diagnosis.diagnose import diagnose as judged
-    from workbench.spec import InputError, nearest
+    """Find the cause of a collapse, its first signal and its trajectory, with evidence. Works on live runs too."""
+    from workbench.diagnosis import diagnose as judge_log
+    from workbench.diagnosis.attribution import attribute
 
-    if form not in FORMATS:
-        raise InputError(f"--format '{form}' is unknown{nearest(form, FORMATS)}; allowed: {', '.join(FORMATS)}")
-    if fail_on is not None and fail_on not in LEVELS:
-        raise InputError(f"--fail-on '{fail_on}' is unknown{nearest(fail_on, LEVELS)}; allowed: {', '.join(LEVELS)}")
     if step is not None:
-        echo(carriers(str(ctx.obj), what, step, form))
+        folder = run_folder(ctx.obj, what)
+        culprits = attribute(batches.read(folder, step))
+        if form == "json":
+            echo(document([judge_log.culprit_as_dict(one) for one in culprits[:TOP]]), nl=False)
+        else:
+            echo(judge_log.ranking(folder.name, step, culprits, TOP))
         return
-    found = [judged(log) for log in logs(Path(ctx.obj), what)]
-    echo(rendered(found, form))
+    found = [judge_log.diagnose(log) for log in logs(ctx.obj, what)]
+    if form == "json":
+        echo(document([judge_log.as_dict(one) for one in found]), nl=False)
+    else:
+        write = judge_log.text if form == "text" else judge_log.markdown
+        echo("\n\n".join(write(one) for one in found))
     severities = [f.cause.severity for d in found for f in d.findings]
     if fail_on is not None and any(LEVELS.index(s) >= LEVELS.index(fail_on) for s in severities):
-        raise typer.Exit(1)
-
-
-def carriers(runs: str, run: str, step: int, form: str) -> str:
-    """Rank the turns of a stored step that its other tokens do not explain, as text (also for md) or JSON."""
-    from workbench.cli.replay import run_folder
-    from workbench.diagnosis.attribution import attribute
-    from workbench.diagnosis.diagnose import culprit_as_dict, ranking
-    from workbench.store import batches
-
-    folder = run_folder(runs, run)
-    found = attribute(batches.read(folder, step))
-    if form == "json":
-        return json.dumps([culprit_as_dict(one) for one in found[:TOP]], indent=2)
-    return ranking(folder.name, step, found, TOP)
+        raise Exit(1)
 
 
 def logs(runs: Path, what: str) -> Iterator[Log]:
     """Yield the logs that an argument names: a file, the runs of an experiment or folder, or one run."""
     from workbench.analysis.runs import runs as runs_in
-    from workbench.cli.shared import current
-    from workbench.cli.show import find
     from workbench.diagnosis import foreign
     from workbench.diagnosis.log import of_run
-    from workbench.spec import InputError
 
     path = Path(what)
     if path.is_file() and path.suffix != ".toml":
@@ -91,23 +67,17 @@ def logs(runs: Path, what: str) -> Iterator[Log]:
     if path.suffix in foreign.FORMATS:
         raise InputError(f"there is no file '{what}'")
     if path.is_dir():
-        what = _named(path.resolve(), runs.resolve())
+        what = _name_of(path.resolve(), runs.resolve())
     reader = current(runs)
-    experiments = [row[0] for row in reader.rows("SELECT DISTINCT experiment FROM run").rows]
-    name = Path(what).stem if what.endswith(".toml") else what
-    if name in experiments:
-        for run_id in runs_in(reader, name)["run_id"]:
-            with reader.together():  # the questions of one diagnosis
-                yield of_run(reader, str(run_id), runs)
-        return
-    with reader.together():
-        yield of_run(reader, find(reader, what), runs)
+    name = experiment_of(what)
+    known = name in experiments(reader)
+    for run_id in runs_in(reader, name)["run_id"] if known else [find(reader, what)]:
+        with reader.together():  # the queries of one diagnosis
+            yield of_run(reader, str(run_id), runs)
 
 
-def _named(folder: Path, runs: Path) -> str:
+def _name_of(folder: Path, runs: Path) -> str:
     """Return the experiment or run of a folder. Raises InputError if it lies in another runs folder or is none."""
-    from workbench.spec import InputError
-
     if runs in (folder.parent, folder.parent.parent):
         return folder.name
     kept = any((child / "segments").is_dir() for child in folder.iterdir())
@@ -122,13 +92,3 @@ def judge(scores: Sequence[float | None], steps: Sequence[int]) -> dict[str, Any
     from workbench.diagnostics.collapse import judge as rule
 
     return rule(scores, steps=steps).columns()
-
-
-def rendered(found: Sequence[Diagnosis], form: str) -> str:
-    """Format the diagnoses in one of FORMATS."""
-    from workbench.diagnosis.diagnose import as_dict, markdown, text
-
-    if form == "json":
-        return json.dumps([as_dict(one) for one in found], indent=2)
-    write = text if form == "text" else markdown
-    return "\n\n".join(write(one) for one in found)

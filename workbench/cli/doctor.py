@@ -1,179 +1,132 @@
 """`sorl doctor`: check the installation and the runs folder; each problem comes with the command that fixes it."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
-import typer
+from typer import Context, Exit
 
-from workbench.cli.shared import echo
-
-if TYPE_CHECKING:
-    from workbench.store.reader import Reader
+from workbench.cli.tables import echo
+from workbench.spec import InputError
+from workbench.store import connect
+from workbench.store.reader import Reader
+from workbench.store.segments import alive, run_folders
 
 _NEEDED = ("torch", "transformers", "duckdb", "pandas", "pyarrow", "pydantic", "typer")
-_OPTIONAL = {"streamlit": "app", "plotly": "app", "vllm": "vllm", "ray": "ray", "trl": "trl", "verl": "verl"}
+_OPTIONAL = ("streamlit", "plotly", "vllm", "ray", "trl", "verl")
 _LOW_DISK, _NO_DISK = 5e9, 0.5e9  # bytes: a grid of the default size records well under 1 GB
+_COUNTS = "SELECT count(*), count(DISTINCT experiment) FROM run"
+_CORRUPT = "SELECT run_id, file FROM segment WHERE status = 'corrupt' ORDER BY ALL"
+Checks = Iterator[tuple[str, ...]]  # ok, warn or fail; what was found; the command that fixes it
 
 
-@dataclass(frozen=True)
-class Check:
-    """One line of the report; `todo` is the command to run."""
-
-    state: Literal["ok", "warn", "fail"]
-    what: str
-    todo: str = ""
-
-
-def doctor(ctx: typer.Context) -> None:
+def doctor(ctx: Context) -> None:
     """Check versions, processor, disk, runs folder, database and segments. Exit code 1: something must be fixed."""
     failed = False
-    checks: tuple[Callable[[], Iterator[Check]], ...] = (
-        versions, processor, accelerator, lambda: disk(ctx.obj), lambda: folder(ctx.obj), lambda: database(ctx.obj),
-    )  # fmt: skip
-    for check in checks:
-        for found in check():
-            failed |= found.state == "fail"
-            echo(f"{found.state:<5} {found.what}" + (f"\n      -> {found.todo}" if found.todo else ""))
+    for checks in (packages(), machine(), accelerator(), folder(ctx.obj), database(ctx.obj)):
+        for state, found, *command in checks:
+            failed |= state == "fail"
+            echo("\n      -> ".join([f"{state:<5} {found}", *command]))
     if failed:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
-def versions() -> Iterator[Check]:
+def packages() -> Checks:
     """Check Python and the packages that training and the app need."""
-    yield Check(
-        "ok", f"python {platform.python_version()}, sorl {_version('sorl') or 'not installed, run from a checkout'}"
-    )
-    for name in _NEEDED:
-        found = _version(name)
-        yield Check("ok", f"{name} {found}") if found else Check("fail", f"{name} is missing", f"pip install {name}")
-    present = [f"{name} {found}" for name in _OPTIONAL if (found := _version(name))]
-    missing = sorted({extra for name, extra in _OPTIONAL.items() if not _version(name)})
-    yield Check("ok", f"optional: {', '.join(present) or 'none installed'}")
-    if "app" in missing:
-        yield Check("warn", "the web app is not installed", "pip install 'sorl[app]'")
+    found = {}
+    for name in ("sorl", *_NEEDED, *_OPTIONAL):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            if name in _NEEDED:
+                yield "fail", f"{name} is missing", f"pip install {name}"
+    yield "ok", f"python {platform.python_version()}, sorl {found.get('sorl', 'not installed, run from a checkout')}"
+    yield "ok", ", ".join(f"{name} {found[name]}" for name in _NEEDED if name in found)
+    yield "ok", f"optional: {', '.join(f'{name} {found[name]}' for name in _OPTIONAL if name in found) or 'none'}"
+    if not {"streamlit", "plotly"} <= set(found):
+        yield "warn", "the web app is not installed", "pip install 'sorl[app]'"
 
 
-def processor() -> Iterator[Check]:
-    """Check the cores that this process may use, and the thread count that torch picks up."""
+def machine() -> Checks:
+    """Check the cores that this process may use, and the thread count that torch uses."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = os.environ.get("OMP_NUM_THREADS")
-    yield Check("ok", f"{cores} cores, OMP_NUM_THREADS {threads or 'not set (each run sets its own threads)'}")
+    yield "ok", f"{cores} cores, OMP_NUM_THREADS {os.environ.get('OMP_NUM_THREADS', 'not set (each run sets its own)')}"
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > 1.5 * cores:
-        yield Check("warn", f"load {load:.1f} on {cores} cores: runs will be slow", "sorl run FILE.toml --workers 1")
+        yield "warn", f"load {load:.1f} on {cores} cores: runs will be slow", "sorl run FILE.toml --workers 1"
 
 
-def accelerator() -> Iterator[Check]:
+def accelerator() -> Checks:
     """Report the device that torch trains on."""
-    if not _version("torch"):
+    try:
+        import torch
+    except ImportError:
         return
-    import torch
-
     if torch.cuda.is_available():
-        yield Check("ok", f"torch sees {torch.cuda.device_count()} GPU: {torch.cuda.get_device_name(0)}")
+        yield "ok", f"torch sees {torch.cuda.device_count()} GPU: {torch.cuda.get_device_name(0)}"
     else:
-        yield Check("ok", "torch trains on the CPU (no CUDA device), which is enough for the default world")
+        yield "ok", "torch trains on the CPU (no CUDA device), which is enough for the default world"
 
 
-def disk(runs: Path) -> Iterator[Check]:
-    """Check the free space where runs are written."""
+def folder(runs: Path) -> Checks:
+    """Check the free space where runs are written, and that the runs folder can be written."""
     place = next((p for p in (runs.absolute(), *runs.absolute().parents) if p.exists()), Path("/"))
     free = shutil.disk_usage(place).free
     words = f"{free / 1e9:.1f} GB free at '{place}'"
     if free < _NO_DISK:
-        yield Check("fail", words, "free some space, or put runs elsewhere: --runs DIR or SORL_RUNS=DIR")
+        yield "fail", words, "free some space, or put runs elsewhere: --runs DIR or SORL_RUNS=DIR"
     elif free < _LOW_DISK:
-        yield Check("warn", words, "sorl sql --saved storage shows what uses the space")
+        yield "warn", words, "sorl sql --saved storage shows what uses the space"
     else:
-        yield Check("ok", words)
-
-
-def folder(runs: Path) -> Iterator[Check]:
-    """Check that the runs folder can be written."""
+        yield "ok", words
     if not runs.exists():
-        yield Check("warn", f"no runs folder '{runs}' yet", "sorl run FILE.toml makes it")
+        yield "warn", f"no runs folder '{runs}' yet", "sorl run FILE.toml makes it"
     elif not runs.is_dir():
-        yield Check("fail", f"'{runs}' is not a folder", "choose another: --runs DIR")
+        yield "fail", f"'{runs}' is not a folder", "choose another: --runs DIR"
     else:
         probe = runs / f".doctor-{os.getpid()}"
         try:
             probe.touch()
             probe.unlink()
+            yield "ok", f"runs folder '{runs.absolute()}' can be written"
         except OSError as error:
-            yield Check("fail", f"runs folder '{runs}' cannot be written: {error.strerror}", f"chmod u+rwx '{runs}'")
-        else:
-            yield Check("ok", f"runs folder '{runs.absolute()}' can be written")
+            yield "fail", f"runs folder '{runs}' cannot be written: {error.strerror}", f"chmod u+rwx '{runs}'"
 
 
-def database(runs: Path) -> Iterator[Check]:
+def database(runs: Path) -> Checks:
     """Check that the database opens, that segments are whole, and that no run stopped before its end."""
-    from workbench.spec import InputError
-    from workbench.store.connect import Busy
-    from workbench.store.connect import database as index
-    from workbench.store.reader import Reader
-
-    if not runs.is_dir():
-        return
-    if not index(runs).exists():
-        yield Check("ok", f"no database '{index(runs)}' yet; `sorl sync` builds it")
+    index = connect.database(runs)
+    if not index.exists():
+        if runs.is_dir():
+            yield "ok", f"no database '{index}' yet; `sorl sync` builds it"
         return
     reader = Reader(runs, wait=1.0)
     try:
-        counted = reader.rows(
-            "SELECT count(*), count(DISTINCT experiment), (SELECT count(*) FROM segment) FROM run"
-        ).rows[0]
-    except Busy as busy:
-        yield Check("warn", str(busy), "close it, or wait: runs do not need the database")
+        ((n, experiments),) = reader.rows(_COUNTS).rows
+        corrupt = reader.rows(_CORRUPT).rows
+        states = dict(reader.rows("SELECT run_id, status FROM run").rows)
+    except connect.Busy as busy:
+        yield "warn", str(busy), "close it, or wait: runs do not need the database"
         return
     except InputError as error:
-        yield Check("fail", str(error), f"rm '{index(runs)}' && sorl sync")
+        yield "fail", str(error), f"rm '{index}' && sorl sync"
         return
-    yield Check(
-        "ok", f"database '{index(runs)}': {counted[0]} runs in {counted[1]} experiments, not in use by a writer"
-    )
-    yield from _segments(reader)
-    yield from _stale(reader, runs)
-
-
-def _segments(reader: Reader) -> Iterator[Check]:
-    rows = reader.rows("SELECT run_id, file FROM segment WHERE status = 'corrupt' ORDER BY ALL").rows
-    for run_id, file in rows:
-        yield Check(
-            "warn",
-            f"corrupt segment of run '{run_id}': {file}",
-            "its rows are lost; `sorl run FILE.toml --fresh` trains the run again",
-        )
-    if not rows:
-        yield Check("ok", "no corrupt segments")
-
-
-def _stale(reader: Reader, runs: Path) -> Iterator[Check]:
-    from workbench.store.segments import alive, run_folders
-
-    states = dict(reader.rows("SELECT run_id, status FROM run").rows)
-    dead = 0
-    for place in run_folders(runs):
-        status = states.get(place.run_id)
+    yield "ok", f"database '{index}': {n} runs in {experiments} experiments, not in use by a writer"
+    for run_id, file in corrupt:
+        lost = "its rows are lost; `sorl run FILE.toml --fresh` trains the run again"
+        yield "warn", f"corrupt segment of run '{run_id}': {file}", lost
+    if not corrupt:
+        yield "ok", "no corrupt segments"
+    places = [(place, states.get(place.run_id)) for place in run_folders(runs)]
+    for place, status in places:
         if status is None:
-            yield Check("warn", f"folder '{place.path}' has no rows in the database", "sorl sync")
-        elif status in ("running", "interrupted") and not alive(place.path):
-            dead += 1
-            words = f"run '{place.run_id}' of '{place.experiment}' stopped before its end"
-            yield Check("warn", words, f"resume: sorl run experiments/{place.experiment}.toml")
+            yield "warn", f"folder '{place.path}' has no rows in the database", "sorl sync"
+    dead = [place for place, status in places if status in ("running", "interrupted") and not alive(place.path)]
+    for place in dead:
+        words = f"run '{place.run_id}' of '{place.experiment}' stopped before its end"
+        yield "warn", words, f"resume: sorl run experiments/{place.experiment}.toml"
     if not dead:
-        yield Check("ok", "no stale runs")
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
+        yield "ok", "no stale runs"

@@ -1,23 +1,21 @@
 """`sorl ls`: experiments and runs."""
 
-from __future__ import annotations
+from typer import Argument, Context, Option
 
-from typing import Annotated, Any
-
-import typer
-
-from workbench.cli.shared import echo
+from workbench.cli.shared import current, experiments
+from workbench.cli.tables import echo, note, print_table
+from workbench.spec import COLLAPSED
 
 _EXPERIMENTS = """
-    SELECT experiment, count(*) AS runs, count(*) FILTER (status = 'finished') AS finished,
+    SELECT experiment, any_value(question) AS question, count(*) AS runs,
+           count(*) FILTER (status = 'finished') AS finished,
            count(*) FILTER (status = 'running') AS running,
            count(*) FILTER (status IN ('failed', 'interrupted')) AS stopped,
            count(*) FILTER (list_contains($collapsed, outcome)) AS collapsed,
-           count(*) FILTER (outcome = 'falling') AS falling,
-           max(started_at) AS last_start, any_value(question) AS question
+           count(*) FILTER (outcome = 'falling') AS "falling at the end"
     FROM run LEFT JOIN experiment USING (experiment)
     WHERE $all OR run_id IN (SELECT run_id FROM cell)
-    GROUP BY experiment ORDER BY last_start DESC NULLS FIRST, experiment
+    GROUP BY experiment ORDER BY max(started_at) DESC NULLS FIRST, experiment
 """
 _RUNS = """
     SELECT run_id, arm, seed, status, outcome, steps, collapse_step, peak_success, final_success, seconds, started_at
@@ -27,35 +25,22 @@ _RUNS = """
 
 
 def ls(
-    ctx: typer.Context,
-    experiment: Annotated[str | None, typer.Argument(help="List only this experiment.", show_default=False)] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Include runs that `sorl run --fresh` replaced.")] = False,
+    ctx: Context,
+    experiment: str | None = Argument(None, help="List only this experiment."),
+    everything: bool = Option(False, "--all", help="Include runs that `sorl run --fresh` replaced."),
 ) -> None:
     """List the experiments with their runs, or one experiment with `sorl ls EXPERIMENT`."""
-    from workbench.cli.shared import current, note
-    from workbench.cli.tables import print_table
-    from workbench.spec import COLLAPSED, InputError, nearest
-
     reader = current(ctx.obj)
-    experiments = reader.rows(_EXPERIMENTS, {"all": everything, "collapsed": list(COLLAPSED)}).rows
-    names = [row[0] for row in experiments]
-    if experiment is not None and experiment not in names:
-        listed = f"; there is: {', '.join(names)}" if names else "; no run was recorded yet"
-        raise InputError(f"no experiment '{experiment}'{nearest(experiment, names)}{listed}")
-    if not experiments:
+    if experiment is not None:
+        experiments(reader, experiment)
+    found = reader.rows(_EXPERIMENTS, {"all": everything, "collapsed": list(COLLAPSED)})
+    if not found.rows:
         note(f"no runs in '{ctx.obj}' yet: `sorl run FILE.toml` trains a grid")
-        return
-    for row in experiments:
-        if experiment in (None, row[0]):
-            echo(_heading(row))
-            answer = reader.rows(_RUNS, {"experiment": row[0], "all": everything})
+    for name, question, *counts in found.rows:
+        if experiment in (None, name):
+            words = [f"{n} {word}" for n, word in zip(counts, found.columns[2:], strict=True)]
+            shown = [word for word, n in zip(words, counts, strict=True) if n or word in words[:2]]
+            echo(f"{name}: {', '.join(shown)}" + (f"\n{question}" if question else ""))
+            answer = reader.rows(_RUNS, {"experiment": name, "all": everything})
             print_table(answer.columns, answer.rows)
             echo()
-
-
-def _heading(row: tuple[Any, ...]) -> str:
-    name, runs, finished, running, stopped, collapsed, falling, _, question = row
-    counts = [f"{runs} runs", f"{finished} finished"]
-    others = ((running, "running"), (stopped, "stopped"), (collapsed, "collapsed"), (falling, "falling at the end"))
-    counts += [f"{n} {word}" for n, word in others if n]
-    return f"{name}: {', '.join(counts)}" + (f"\n{question}" if question else "")

@@ -1,19 +1,18 @@
-"""The command `sorl`: one module a verb, imported when it is asked for; wrong input is one message and exit code 2."""
-
-from __future__ import annotations
+"""The command `sorl`: one module a verb, imported when it is typed; wrong input is one message and exit code 2."""
 
 import ast
 import os
 import sys
 from importlib import import_module
-from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from workbench.cli.shared import echo, message, visible
+from workbench.cli.tables import message, note
+from workbench.store.text import visible
 
 # In the order of the help page. Module and function have the verb's name; a group of verbs is a Typer called `app`.
 VERBS = (
@@ -25,7 +24,7 @@ _USAGE: Any = typer.BadParameter.__mro__[1]  # click's UsageError, of which late
 
 
 class Verbs(TyperGroup):
-    """Looks verbs up by module, so that one verb's imports cost the others nothing."""
+    """Looks verbs up by module, so that the imports of one verb do not slow the others down."""
 
     _listing = False  # the help page is being written: it needs a line about each verb, not the verb
 
@@ -35,12 +34,12 @@ class Verbs(TyperGroup):
         super().format_help(ctx, formatter)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the verbs that this installation has."""
-        return [verb for verb in VERBS if find_spec(f"workbench.cli.{verb}")]
+        """Return the verbs in the order of the help page."""
+        return list(VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command of a verb; None for an unknown one, which is refused with the nearest name."""
-        if cmd_name not in self.list_commands(ctx):
+        if cmd_name not in VERBS:
             return None
         if self._listing:
             return TyperCommand(cmd_name, help=summary(cmd_name))
@@ -57,17 +56,25 @@ class Verbs(TyperGroup):
         """Name the nearest verb where the typed one does not exist."""
         from workbench.spec import nearest
 
-        known = self.list_commands(ctx)
-        if args and args[0] not in known and not args[0].startswith("-"):
-            ctx.fail(f"no command '{args[0]}'{nearest(args[0], known)}; there is: {', '.join(known)}")
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            ctx.fail(f"no command '{args[0]}'{nearest(args[0], VERBS)}; there is: {', '.join(VERBS)}")
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Accept the global --runs after the verb too, as it is often typed."""
         for word in args:
-            if not _writable(word):
+            if any(c == "\0" or "\ud800" <= c <= "\udfff" for c in word):  # Python reads bad bytes as surrogates
                 ctx.fail(f"'{visible(message(word))}' holds a NUL or is not UTF-8")
-        return list(super().parse_args(ctx, _global_first(args)))
+        before, after = [], []
+        words = iter(args)
+        for word in words:
+            if word == "--":
+                after += [word, *words]
+            elif word == "--runs":
+                before += [word, *islice(words, 1)]
+            else:
+                (before if word.startswith("--runs=") else after).append(word)
+        return list(super().parse_args(ctx, before + after))
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb; a mistake of the user is a message, not a traceback, and so is what the system refuses."""
@@ -76,8 +83,7 @@ class Verbs(TyperGroup):
         try:
             return super().invoke(ctx)
         except InputError as error:
-            echo(f"sorl: {message(str(error))}", err=True)
-            raise typer.Exit(WRONG_INPUT) from None
+            note(f"sorl: {message(str(error))}")
         except _USAGE as error:
             error.message = visible(message(error.message))
             raise
@@ -86,57 +92,27 @@ class Verbs(TyperGroup):
             raise typer.Exit(0) from None
         except OSError as error:  # a disk that is full, a folder that cannot be made, a name that is too long
             place = f"'{error.filename}': " if error.filename is not None else ""
-            echo(f"sorl: {message(f'{place}{error.strerror or error}')}", err=True)
-            raise typer.Exit(WRONG_INPUT) from None
+            note(f"sorl: {message(f'{place}{error.strerror or error}')}")
+        raise typer.Exit(WRONG_INPUT)
 
 
 def summary(verb: str) -> str:
     """Return the first line of a verb's help, read from its source."""
-    found = find_spec(f"workbench.cli.{verb}")
-    tree = ast.parse(Path(found.origin).read_text(encoding="utf-8")) if found and found.origin else ast.parse("")
+    tree = ast.parse(Path(__file__).with_name(f"{verb}.py").read_text(encoding="utf-8"))
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     chosen = next((node for node in functions if node.name == verb), functions[0])
     return (ast.get_docstring(chosen) or "").split("\n")[0]
 
 
-def _writable(word: str) -> bool:
-    try:
-        word.encode()
-    except UnicodeEncodeError:  # bytes that Python could not read keep their place as halves of characters
-        return False
-    return "\0" not in word
-
-
-def _global_first(args: list[str]) -> list[str]:
-    ours, rest = [], []
-    words = iter(args)
-    for word in words:
-        if word == "--":
-            rest += [word, *words]
-        elif word == "--runs":
-            ours += [word, *[value for value in [next(words, None)] if value is not None]]
-        else:
-            (ours if word.startswith("--runs=") else rest).append(word)
-    return ours + rest
-
-
+_HELP = {"help_option_names": ["-h", "--help"]}
 app = typer.Typer(
-    cls=Verbs,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    cls=Verbs, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, context_settings=_HELP
 )
 
 
-@app.callback(
-    epilog="Results go to stdout, the rest to stderr. Exit code 0: success, 1: something failed, 2: wrong input."
-)
+@app.callback(epilog="Results go to stdout, the rest to stderr. Exit code 0: success, 1: a failure, 2: wrong input.")
 def sorl(
-    ctx: typer.Context,
-    runs: Annotated[Path, typer.Option("--runs", metavar="DIR", envvar="SORL_RUNS", help="The runs folder.")] = Path(
-        "runs"
-    ),
+    ctx: typer.Context, runs: Path = typer.Option("runs", metavar="DIR", envvar="SORL_RUNS", help="The runs folder.")
 ) -> None:
     """Find out why off-policy RL training of multi-turn LLM agents collapses."""
     ctx.obj = runs

@@ -2,86 +2,75 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Sequence
+from dataclasses import asdict
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from typer import Argument, Context, Option
 
-from workbench.cli.shared import echo, runs_of
-from workbench.cli.tables import check_format
+from workbench.algorithms import resolve
+from workbench.cli.compare import in_file_order, unfair
+from workbench.cli.shared import current, experiment_of, one_of
+from workbench.cli.tables import note, save
+from workbench.diagnostics import CATALOGUE
+from workbench.grid import guard
+from workbench.objective import KINDS
 from workbench.spec import InputError
 
 if TYPE_CHECKING:
     from workbench.analysis.results import Results
 
-FORMATS = ("html", "md")
-_TABLES = ("minibatch", "step")  # of two declarations of one name, that of the step is the one that is drawn
-
 
 def report(
-    ctx: typer.Context,
-    experiments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="EXPERIMENT", help="Experiments; claims are judged on all their runs.", show_default=False
-        ),
-    ] = None,
-    files: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--from", metavar="FILE.parquet", help="Read results that --export wrote. Repeatable.", show_default=False
-        ),
-    ] = None,
-    form: Annotated[str, typer.Option("--format", help="html or md.")] = "html",
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Default: report-EXPERIMENT.html; md: stdout.",
-                     show_default=False),
-    ] = None,
-    export: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.parquet",
-            help="Write only the run-level results, merged with those of --from, to this file.",
-            show_default=False,
-        ),
-    ] = None,
-) -> None:  # fmt: skip
+    ctx: Context,
+    experiments: list[str] | None = Argument(
+        None, metavar="EXPERIMENT", help="Experiments; claims use all their runs."
+    ),
+    files: list[Path] | None = Option(None, "--from", metavar="FILE.parquet", help="Results of --export. Repeatable."),
+    form: str = one_of("--format", "html", "md", default="html"),
+    output: Path | None = Option(
+        None, "--output", "-o", metavar="FILE", help="Default: report-EXPERIMENT.html; md: stdout."
+    ),
+    export: Path | None = Option(
+        None, metavar="FILE.parquet", help="Instead of a report, write the results of every run and those of --from."
+    ),
+) -> None:
     """Write a report: question, verdicts on the paper's claims, design, figures, tables and settings."""
-    from workbench.cli.results import gather
-
-    check_format(form, FORMATS)
-    names = [Path(name).stem if name.endswith(".toml") else name for name in experiments or []]
+    names = [experiment_of(name) for name in experiments or []]
     if not names and not files:
         raise InputError("name an experiment (`sorl ls` lists them), or a file: `sorl report --from FILE.parquet`")
     if form == "html" and export is None and find_spec("plotly") is None:
         raise InputError("the figures need plotly: run `pip install 'sorl[app]'`, or use `--format md`")
-    found = gather(runs_of(ctx), names, files or [])
+    found = gather(ctx.obj, names, files or [])
     if export is not None:
+        from workbench.analysis.results import merged, write
+
         # Files before runs: of a run that is in both, the one in the runs folder is the newer.
-        _export([*found[len(names) :], *found[: len(names)]], export)
+        whole = merged([*found[len(names) :], *found[: len(names)]])
+        write(whole, export)
+        note(f"wrote {export}: {len(whole.runs)} runs")
         return
-    text = written(found, commands(found, names, files or []), form)
-    if form == "md" and output is None:
-        echo(text, nl=False)
-        return
-    _write(output or Path(f"report-{'-'.join(r.experiment for r in found)}.html"), text)
+    if form == "html" and output is None:
+        output = Path(f"report-{'-'.join(r.experiment for r in found)}.html")
+    save(written(found, commands(found, names, files or []), form), output)
 
 
 def written(found: Sequence[Results], lines: Sequence[str], form: str, level: int = 1) -> str:
     """Return the report as html or md; in md the title is a heading of `level`."""
+    from workbench.analysis.results import SERIES
     from workbench.app.report.content import report as contents
+    from workbench.app.report.write import html, markdown
 
     if form == "md":
-        from workbench.app.report.write import markdown
-
         return markdown(contents(found, {}, lines), level)
-    from workbench.app.report.write import html
-
-    return html(contents(found, _words(), lines))
+    # Unit and formula of each curve; of two declarations of one name that of the step, which comes last here.
+    drawn = [d for table in ("minibatch", "step") for d in CATALOGUE if d.table == table and d.name in SERIES]
+    return html(contents(found, {d.name: (d.unit.value, d.formula or d.description) for d in drawn}, lines))
 
 
 def commands(found: Sequence[Results], names: Sequence[str], files: Sequence[Path]) -> list[str]:
@@ -91,29 +80,33 @@ def commands(found: Sequence[Results], names: Sequence[str], files: Sequence[Pat
     return [*train, report]
 
 
-def _words() -> dict[str, tuple[str, str]]:
-    """Return unit and formula of each curve, from the declarations."""
-    from workbench.analysis.results import SERIES
-    from workbench.diagnostics import CATALOGUE
+def gather(runs: Path, experiments: Sequence[str], files: Sequence[Path] = ()) -> list[Results]:
+    """Return the results of experiments in the runs folder, then those of files; InputError if one is missing."""
+    from workbench.analysis import results
 
-    known = sorted((d for d in CATALOGUE if d.table in _TABLES), key=lambda d: _TABLES.index(d.table))
-    return {d.name: (d.unit.value, d.formula or d.description) for d in known if d.name in SERIES}
-
-
-def _export(found: Sequence[Results], file: Path) -> None:
-    from workbench.analysis.results import merged, write
-    from workbench.cli.shared import note
-
-    whole = merged(found)
-    write(whole, file)
-    note(f"wrote {file}: {len(whole.runs)} runs")
+    reader = current(runs) if experiments else None
+    found = []
+    for name in experiments:
+        assert reader is not None
+        order = partial(in_file_order, file=runs / name / "experiment.toml")
+        frame, about = results.collect(reader, name, slots, order)
+        found.append(results.results(frame, about, guard.lines(unfair(reader, frame))))
+    return [*found, *map(results.read, files)]
 
 
-def _write(file: Path, text: str) -> None:
-    from workbench.cli.shared import note
+@lru_cache(maxsize=4096)
+def slots(config: str) -> str | None:
+    """Resolve a configuration (JSON): its slots with their options, its critic and its group size, as JSON.
 
+    None for an algorithm that this version of sorl does not know, as in logs of another trainer. The rest of the
+    configuration is not read, so that runs of another version keep their slots.
+    """
     try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write '{file}': {error.strerror or error}") from None
-    note(f"wrote {file}: {len(text.encode()) / 1e6:.1f} MB")
+        settings = json.loads(config)
+        algorithm = resolve(settings["algorithm"], settings["slots"])
+        group_size = settings["learn"]["group_size"]
+    except (ValueError, KeyError, TypeError, InputError):
+        return None
+    parts = {slot: {"kind": getattr(algorithm, slot).kind, **asdict(getattr(algorithm, slot))} for slot in KINDS}
+    own = {"critic": algorithm.critic, "group_size": group_size or algorithm.group_size}
+    return json.dumps({"slots": parts, **own}, sort_keys=True)

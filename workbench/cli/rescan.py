@@ -1,106 +1,95 @@
 """`sorl rescan`: apply the current collapse rule and alarms to recorded runs."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
+from typer import Argument, Context, Option
 
-if TYPE_CHECKING:
-    from workbench.analysis.rescan import Recorded
-    from workbench.diagnostics.rules import Event
+from workbench.analysis.runs import Recorded, changed, recorded
+from workbench.cli.report import slots
+from workbench.cli.shared import current, experiments, folder_of
+from workbench.cli.tables import note, print_table
+from workbench.diagnostics import CATALOGUE
+from workbench.diagnostics.collapse import Watch
+from workbench.diagnostics.rules import Event, RuleWatch, alarms
+from workbench.grid.folder import KINDS
+from workbench.learn.run import locked
+from workbench.record.recorder import TIMED
+from workbench.record.schema import schema_of
+from workbench.record.segments import SegmentWriter
+from workbench.spec import InputError, Level
+from workbench.store.segments import now
+from workbench.store.sync import sync
 
 
 def rescan(
-    ctx: typer.Context,
-    experiment: Annotated[str | None, typer.Argument(help="Only its runs; default: all.", show_default=False)] = None,
-    files: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--from", metavar="FILE.parquet", help="Judge and update a file of `sorl report --export`.",
-            show_default=False,
-        ),
-    ] = None,
-    dry: Annotated[bool, typer.Option("--dry-run", help="Print the changes without writing them.")] = False,
-) -> None:  # fmt: skip
+    ctx: Context,
+    experiment: str | None = Argument(None, help="Only its runs; default: all."),
+    files: list[Path] | None = Option(
+        None, "--from", metavar="FILE.parquet", help="Judge and update a file of `sorl report --export`."
+    ),
+    dry: bool = Option(False, "--dry-run", help="Print the changes without writing them."),
+) -> None:
     """Apply the current collapse rule and alarms to recorded runs and append the new verdicts."""
-    from workbench.analysis.rescan import recorded
-    from workbench.cli.replay import folder_of
-    from workbench.cli.shared import current, note
-    from workbench.cli.tables import print_table
-    from workbench.diagnostics import CATALOGUE
-    from workbench.spec import InputError, Level, nearest
-    from workbench.store.sync import sync
-
     for file in files or []:
         _rescan_file(file, dry)
     if files:
         return
     reader = current(ctx.obj)
-    names = [row[0] for row in reader.rows("SELECT DISTINCT experiment FROM run ORDER BY 1").rows]
-    if experiment is not None and experiment not in names:
-        raise InputError(f"no experiment '{experiment}'{nearest(experiment, names)}; `sorl ls` lists them")
-    columns = [d.name for d in CATALOGUE if d.level is Level.STEP]
+    if experiment is not None:
+        experiments(reader, experiment)
     changes: list[tuple[str, str]] = []
-    runs = recorded(reader, columns, experiment)
+    runs = recorded(reader, [d.name for d in CATALOGUE if d.level is Level.STEP], experiment)
     for run in runs:
         try:
             verdict, events = judged(run)
-        except InputError as unreadable:
-            note(f"skipped: {unreadable}")
-            continue
-        if not (words := _changes(run, verdict, events)):
-            continue
-        if not dry:
-            try:
+            words = _changes(run, verdict, events)
+            if words and not dry:  # fails where the folder is gone, or the run was resumed: its trainer judges it
                 _append(folder_of(ctx.obj, run.run_id), run, verdict, events)
-            except InputError as taken:  # its folder is gone, or it was resumed since the sync: its trainer judges it
-                note(f"skipped: {taken}")
-                continue
-        changes.append((run.run_id, "; ".join(words)))
+        except InputError as error:
+            note(f"skipped: {error}")
+            continue
+        if words:
+            changes.append((run.run_id, "; ".join(words)))
     if changes and not dry:
         sync(ctx.obj)
+    _report(changes, len(runs), dry)
+
+
+def _report(changes: Sequence[tuple[str, str]], runs: int, dry: bool, where: str = "") -> None:
     if changes:
         print_table(("run_id", "change"), changes)
-    note(f"{len(runs)} runs judged, {len(changes)} {'would change' if dry else 'changed'}")
+    note(f"{where}{runs} runs judged, {len(changes)} {'would change' if dry else 'changed'}")
 
 
 def _rescan_file(file: Path, dry: bool) -> None:
     """Judge the runs of a results file; times and events of survival follow from the new verdicts."""
     from workbench.analysis import results
-    from workbench.analysis.rescan import Recorded, changed
-    from workbench.cli.shared import note
-    from workbench.cli.tables import print_table
 
     found = results.read(file)
     changes, rows = [], found.table.to_pylist()
     for row in rows:
         curves = {name: row[name] for name in results.CURVES if row[name] is not None}
         steps = [{"step": s, **{n: c[i] for n, c in curves.items()}} for i, s in enumerate(row["step"] or [])]
-        verdict, _ = judged(Recorded(row | {"detection_step": row["detected"]}, steps, []))
-        if words := changed(row | {"detection_step": row["detected"]}, verdict):
+        before = row | {"detection_step": row["detected"]}
+        verdict, _ = judged(Recorded(before, steps, []))
+        if words := changed(before, verdict):
             changes.append((str(row["run_id"]), "; ".join(words)))
         row |= {name: value for name, value in verdict.items() if name in row} | {"detected": verdict["detection_step"]}
-    if changes:
-        print_table(("run_id", "change"), changes)
-    note(f"{file}: {len(rows)} runs judged, {len(changes)} {'would change' if dry else 'changed'}")
+    _report(changes, len(rows), dry, f"{file}: ")
     if changes and not dry:
         results.write(results.judged_again(found, rows), file)
 
 
 def judged(run: Recorded) -> tuple[dict[str, Any], list[Event]]:
     """Return the verdict columns of table `run` and the events that the present rules see in a recorded run."""
-    from workbench.diagnostics import CATALOGUE
-    from workbench.diagnostics.collapse import Watch
-    from workbench.diagnostics.rules import RuleWatch, alarms
-    from workbench.record.recorder import TIMED
-
-    group = run.group or _group_of(run.config)
+    planned = json.loads(slots(json.dumps(run.config)) or "{}").get("group_size")
+    # One rollout a prompt for an algorithm that this version of sorl does not know.
+    group = run.group or (planned if isinstance(planned, int) and planned > 0 else 1)
     watch, rules = Watch(run.settings, run.episodes, group), RuleWatch(alarms(CATALOGUE))
     events: list[Event] = []
     for row in run.steps:
@@ -116,29 +105,17 @@ def judged(run: Recorded) -> tuple[dict[str, Any], list[Event]]:
     return columns if settled else columns | {"outcome": None}, events
 
 
-def _group_of(config: dict[str, Any]) -> int:
-    """Rollouts a prompt of a configuration; 1 for an algorithm that this version of sorl does not know."""
-    from workbench.cli.results import slots
-
-    found = json.loads(slots(json.dumps(config)) or "{}").get("group_size", 1)
-    return found if isinstance(found, int) and found > 0 else 1
-
-
 def _changes(run: Recorded, verdict: dict[str, Any], events: Sequence[Event]) -> list[str]:
-    from workbench.analysis.rescan import changed
-
     words = changed(run.row, verdict)
-    now, before = {_key(asdict(e)) for e in events}, {_key(e) for e in run.events if _judged_again(e["kind"])}
-    for title, keys in (("new", now - before), ("withdrawn", before - now)):
+    now_, before = {_key(asdict(e)) for e in events}, {_key(e) for e in run.events if _by_rule(e["kind"])}
+    for title, keys in (("new", now_ - before), ("withdrawn", before - now_)):
         kinds = Counter(kind for _, kind, _ in sorted(keys))
         words += [f"{title}: {', '.join(f'{n} {kind}' for kind, n in kinds.items())}"] if kinds else []
     return words
 
 
-def _judged_again(kind: str) -> bool:
+def _by_rule(kind: str) -> bool:
     """Return whether events of this kind come from a rule over columns, not from the trainer, the grid or the sync."""
-    from workbench.grid.folder import KINDS
-
     return kind not in ("diverged", "segment_corrupt", *(k.name for k in KINDS)) and not kind.startswith("guard_")
 
 
@@ -147,16 +124,11 @@ def _key(event: dict[str, Any]) -> tuple[int, str, str]:
 
 
 def _append(folder: Path, run: Recorded, verdict: dict[str, Any], events: Sequence[Event]) -> None:
-    """New segments of tables `run` and `event`; an event without a severity withdraws the one it replaces."""
-    from workbench.learn.run import locked
-    from workbench.record.schema import schema_of
-    from workbench.record.segments import SegmentWriter
-    from workbench.store.segments import now
-
+    """Append segments of tables `run` and `event`; an event without a severity withdraws the one it replaces."""
     rows = [asdict(e) for e in events]
     kept = {_key(row) for row in rows}
-    stale = [e for e in run.events if _judged_again(e["kind"]) and _key(e) not in kept]
-    rows += [{**dict.fromkeys(row), **{k: row[k] for k in ("step", "kind", "diagnostic")}} for row in stale]
+    withdrawn = [_key(e) for e in run.events if _by_rule(e["kind"]) and _key(e) not in kept]
+    rows += [dict(zip(("step", "kind", "diagnostic"), key, strict=True)) for key in withdrawn]
     row = {k: v for k, v in run.row.items() if k in schema_of("run").names}
     with locked(folder):
         writer = SegmentWriter(folder, flush_seconds=2.0)

@@ -1,111 +1,98 @@
-"""What the verbs share: output that no text can turn into control sequences, the synced database, common options."""
+"""Shared by the verbs: options, the synced database, experiments and runs by name."""
 
-from __future__ import annotations
-
-import math
-from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
+from typer import Argument, Option
 
-from workbench.store.text import visible as visible
-
-if TYPE_CHECKING:
-    from workbench.grid.config import Grid
-    from workbench.grid.folder import History
-    from workbench.store.reader import Reader
-
-_LONGEST = 4000  # characters of a message that quotes what somebody gave
+from workbench.cli.tables import note
+from workbench.spec import InputError, nearest
+from workbench.store.connect import Busy, database
+from workbench.store.reader import Reader
+from workbench.store.segments import run_folders
+from workbench.store.sync import sync
 
 
-def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print on stdout, or on stderr: the one way out of the verbs, through which no control character passes.
+def one_of(name: str, *allowed: str, default: str | None = None, more: str = "") -> Any:
+    """Return an option that takes one of the words `allowed`; another word is an error that names the nearest."""
 
-    They are shown as JSON escapes them, so JSON stays the JSON that it was; files (--output) hold the text as it is.
-    """
-    typer.echo(visible(text), err=err, nl=nl)
+    def check(value: str | None) -> str | None:
+        if value is not None and value not in allowed:
+            raise InputError(f"{name} '{value}' is unknown{nearest(value, allowed)}; allowed: {', '.join(allowed)}")
+        return value
 
-
-def message(text: str) -> str:
-    """Shorten an error message that would quote a whole file."""
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({len(text) - _LONGEST:,} more characters)"
+    return Option(default, name, help=f"{', '.join(allowed[:-1])} or {allowed[-1]}{more}.", callback=check)
 
 
-def cell(value: Any, *, null: str = "") -> str:
-    """Format a value for a cell: NULL as `null`, numbers with four significant digits, lists cut short."""
-    if value is None:
-        return null
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:.4g}" if math.isfinite(value) else str(value)
-    if isinstance(value, datetime):
-        return value.isoformat(sep=" ", timespec="seconds")
-    if isinstance(value, list):
-        shown = " ".join(cell(v, null="NULL") for v in value[:6])
-        return f"[{shown}{f' ... {len(value)}' if len(value) > 6 else ''}]"
-    return visible(str(value)).replace("\n", "\\n").replace("\t", " ")
+RUN = Argument(..., metavar="RUN", help="A run id or a unique prefix of one.")
+GRID_FILE = Argument(..., metavar="FILE.toml", help="Grid file.")
+_SET = "Change a setting of every cell, e.g. learn.staleness=0; also seeds=[0]. Repeatable."
+CHANGES = Option(None, "--set", metavar="KEY=VALUE", help=_SET)
+ARMS = Option(None, "--arm", metavar="NAME", help="Only this arm of the file. Repeatable.")
+LISTING = one_of("--format", "table", "md", "json", default="table")
+OUTPUT = Option(None, "--output", "-o", metavar="FILE", help="Write to this file.")
 
 
-_QUICK = 2.0  # seconds to wait for the write lock before reading what is there
-
-
-def current(runs: Path, *, seconds: float | None = None) -> Reader:
+def current(runs: Path, *, seconds: float = 60.0) -> Reader:
     """Return a reader of the database after a sync; if the lock is taken, of the database as it is, with a note.
 
-    `seconds` limits the running time of a question. Raises InputError for a folder that does not exist, or that has no
+    `seconds` limits the running time of a query. Raises InputError for a folder that does not exist, or that has no
     database and takes none.
     """
-    from workbench.store.connect import Busy, database
-    from workbench.store.reader import Reader
-    from workbench.store.sync import sync
-
     try:
-        report = sync(runs, seconds=_QUICK)
+        report = sync(runs, seconds=2.0)  # to wait for the lock
     except Busy as busy:
         if not database(runs).exists():
             raise
         note(f"not synced, showing the rows of the last sync: {busy}")
     else:
-        for path in report.corrupt:
-            note(f"corrupt segment set aside: {path}")
-        for reason in report.skipped:
-            note(reason)
-    return Reader(runs) if seconds is None else Reader(runs, seconds=seconds)
+        for line in (*(f"corrupt segment set aside: {path}" for path in report.corrupt), *report.skipped):
+            note(line)
+    return Reader(runs, seconds=seconds)
 
 
-def note(text: str) -> None:
-    """Print a line that is not a result, on stderr."""
-    echo(text, err=True)
+def experiment_of(name: str) -> str:
+    """Return the experiment that a name or the name of its grid file stands for."""
+    return Path(name).stem if name.endswith(".toml") else name
 
 
-Changes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Change a setting of every cell, e.g. learn.staleness=0; also seeds=[0]. Repeatable.",
-        show_default=False,
-    ),
-]
-Arms = Annotated[
-    list[str] | None,
-    typer.Option("--arm", metavar="NAME", help="Only this arm of the file. Repeatable.", show_default=False),
-]
+def experiments(reader: Reader, wanted: str | None = None) -> list[str]:
+    """Return the names of the recorded experiments. Raises InputError with the nearest name if `wanted` is unknown."""
+    names = [row[0] for row in reader.rows("SELECT DISTINCT experiment FROM run ORDER BY 1").rows]
+    if wanted is not None and wanted not in names:
+        raise InputError(f"no experiment '{wanted}'{nearest(wanted, names)}; `sorl ls` lists them")
+    return names
 
 
-def grid_of(file: Path, overrides: Sequence[str], history: History | None = None, only: Sequence[str] = ()) -> Grid:
-    """Return the cells of a grid file. Raises InputError for unknown algorithms and slots, and impossible group sizes.
+def find(reader: Reader, name: str) -> str:
+    """Return the run with this id or unique prefix; of several starts of one cell the newest.
 
-    `history` holds the recorded runs, for a grid whose cells depend on them; `only` names the arms, empty = all.
+    Raises InputError that names the candidates or the nearest run.
     """
-    from workbench.grid.config import load
+    runs = [row[0] for row in reader.rows("SELECT run_id FROM run ORDER BY run_id").rows]
+    if name in runs:
+        return name
+    newest = {row[0] for row in reader.rows("SELECT run_id FROM cell").rows}
+    found = [run for run in runs if run.startswith(name)]
+    found = [run for run in found if run in newest] or found
+    if len(found) == 1:
+        return str(found[0])
+    if not found:
+        raise InputError(f"no run '{name}'{nearest(name, runs) or '; `sorl ls` lists the runs'}")
+    more = f" and {len(found) - 8} more" if len(found) > 8 else ""
+    raise InputError(f"'{name}' is the prefix of {len(found)} runs: {', '.join(found[:8])}{more}; type a longer prefix")
 
-    return load(file, overrides, history, only)
+
+def run_folder(runs: Path, run: str) -> Path:
+    """Return the folder of a run, given its id, a unique prefix, or the folder itself."""
+    if (Path(run) / "config.toml").is_file():
+        return Path(run).resolve()
+    return folder_of(runs, find(current(runs), run))
 
 
-def runs_of(ctx: typer.Context) -> Path:
-    """Return the folder of the global option --runs."""
-    return Path(ctx.obj)
+def folder_of(runs: Path, run_id: str) -> Path:
+    """Return the folder of a recorded run. Raises InputError if it was renamed or removed."""
+    for folder in run_folders(runs):
+        if folder.run_id == run_id:
+            return folder.path
+    raise InputError(f"run '{run_id}' has no folder of that name in '{runs}': it was renamed or removed; restore it")

@@ -1,20 +1,17 @@
 """`sorl show RUN`: one run with its events."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
+from typer import Context, Option
 
-from workbench.cli.shared import echo
+from workbench.cli.shared import RUN, current, find
+from workbench.cli.tables import cell, echo, print_table
+from workbench.spec import RunSettings
 from workbench.spec.files import from_json, leaves
+from workbench.spec.outcomes import cause
+from workbench.store.text import log_of, tail
 
-if TYPE_CHECKING:
-    from workbench.store.reader import Reader
-
-_LOG_LINES = 20
 _FACTS = (
     "experiment", "algorithm", "arm", "seed", "generation", "attempt", "status", "reason", "outcome", "collapse_step",
     "detection_step", "peak_success", "final_success", "steps", "started_at", "ended_at", "seconds", "config_hash",
@@ -30,19 +27,12 @@ _ROWS = (
 
 
 def show(
-    ctx: typer.Context,
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run id or a unique prefix of one.", show_default=False)],
-    config: Annotated[bool, typer.Option("--config", help="Print every setting, not only the changed ones.")] = False,
-    log: Annotated[
-        int | None, typer.Option(min=0, help="Lines of console.log to print; default: 20 if the run failed.")
-    ] = None,
+    ctx: Context,
+    run: str = RUN,
+    config: bool = Option(False, "--config", help="Print every setting, not only the changed ones."),
+    log: int | None = Option(None, min=0, help="Lines of console.log to print; default: 20 if the run failed."),
 ) -> None:
     """Show one run: status, outcome, events, changed settings, and the end of its log if it failed."""
-    from workbench.cli.shared import cell, current
-    from workbench.cli.tables import print_table
-    from workbench.spec.outcomes import cause
-    from workbench.store.text import log_of, tail
-
     reader = current(ctx.obj)
     run_id = find(reader, run)
     answer = reader.rows("SELECT * FROM run WHERE run_id = ?", [run_id])
@@ -58,55 +48,23 @@ def show(
     recorded = reader.rows(_ROWS, [run_id])
     echo("\nRecorded")
     print_table(recorded.columns, recorded.rows)
-    stored = _stored(row["config"])
-    changed = stored if config else _changes(stored)
+
     echo("\nConfiguration" if config else "\nConfiguration, where it differs from the defaults (--config: all)")
-    for key, value in leaves(changed or {}):
-        echo(f"  {key} = {json.dumps(value, ensure_ascii=False)}")
-    if stored is None:
+    try:
+        stored: Any = from_json(row["config"]) if row["config"] else {}
+    except ValueError:
+        stored = None
+    if isinstance(stored, dict):
+        default = {} if config else dict(leaves(RunSettings().model_dump(mode="json")))
+        for key, value in leaves(stored):
+            if key not in default or default[key] != value:
+                echo(f"  {key} = {json.dumps(value, ensure_ascii=False)}")
+    else:
         echo("  the stored configuration is not a JSON object")
-    if lines := (_LOG_LINES if cause(row) else 0) if log is None else log:
-        console = log_of(Path(ctx.obj), str(row["experiment"]), run_id)
+
+    lines = log if log is not None else 20 if cause(row) else 0
+    if lines:
+        console = log_of(ctx.obj, str(row["experiment"]), run_id)
         echo(f"\nEnd of {console}" if console else "\nNo console.log")
         for line in tail(console)[-lines:] if console else ():
             echo(f"  {line}")
-
-
-def find(reader: Reader, name: str) -> str:
-    """Return the run with this id or unique prefix; of several starts of one cell the newest.
-
-    Raises InputError that names the candidates or the nearest run.
-    """
-    from workbench.spec import InputError, nearest
-
-    runs = [row[0] for row in reader.rows("SELECT run_id FROM run ORDER BY run_id").rows]
-    if name in runs:
-        return name
-    newest = {row[0] for row in reader.rows("SELECT run_id FROM cell").rows}
-    found = [run for run in runs if run.startswith(name)]
-    found = [run for run in found if run in newest] or found
-    if len(found) == 1:
-        return str(found[0])
-    if found:
-        more = f" and {len(found) - 8} more" if len(found) > 8 else ""
-        raise InputError(
-            f"'{name}' is the prefix of {len(found)} runs: {', '.join(found[:8])}{more}; type a longer prefix"
-        )
-    hint = nearest(name, runs) or "; `sorl ls` lists the runs"
-    raise InputError(f"no run '{name}'{hint}")
-
-
-def _stored(config: str | None) -> dict[str, Any] | None:
-    """Return the stored configuration: empty if there is none, None if it is not a JSON object."""
-    try:
-        stored = from_json(config) if config else {}
-    except ValueError:
-        return None
-    return stored if isinstance(stored, dict) else None
-
-
-def _changes(stored: dict[str, Any] | None) -> dict[str, Any]:
-    from workbench.spec import RunSettings
-
-    given, default = dict(leaves(stored or {})), dict(leaves(RunSettings().model_dump(mode="json")))
-    return {key: value for key, value in given.items() if key not in default or default[key] != value}

@@ -4,100 +4,77 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+from typer import Context, Option
 
-from workbench.cli.shared import echo
+from workbench.cli.tables import echo, note
+from workbench.diagnostics import CATALOGUE
+from workbench.grid.folder import write_experiment
+from workbench.record.schema import schema_of
+from workbench.record.segments import SegmentWriter
+from workbench.store.connect import database
+from workbench.store.segments import now
+from workbench.store.sync import sync as update
 
 if TYPE_CHECKING:
     from workbench.analysis.results import Results
 
-_FROM = {"detection_step": "detected"}  # column of table `run` -> its name in the file
+_FROM = (
+    "First restore run folders from a results file of `sorl report --export`: settings, verdict and curves, enough to "
+    "resume a search."
+)
 _UPDATES = ("clip_bias_norm", "value_mae")  # curves that are means over a step's updates
 
 
-def sync(
-    ctx: typer.Context,
-    results: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--from",
-            metavar="FILE.parquet",
-            help="First restore run folders from a results file of `sorl report --export`: settings, verdict and "
-            "curves, enough to resume a search.",
-            show_default=False,
-        ),
-    ] = None,
-) -> None:
+def sync(ctx: Context, results: list[Path] | None = Option(None, "--from", metavar="FILE.parquet", help=_FROM)) -> None:
     """Update sorl.duckdb from the run folders; a deleted database is rebuilt row for row."""
     for file in results or []:
-        _restore(ctx.obj, file)
-    from workbench.diagnostics import CATALOGUE
-    from workbench.store.connect import database
-    from workbench.store.sync import sync as bring_up_to_date
+        from workbench.analysis.results import read
 
-    report = bring_up_to_date(ctx.obj, CATALOGUE)
-    for path in report.corrupt:
-        echo(f"corrupt segment set aside: {path}", err=True)
-    for reason in report.skipped:
-        echo(reason, err=True)
+        found = read(file)
+        written, known = restore(found, ctx.obj)
+        there = f"; {known} already exist and were left unchanged" if known else ""
+        echo(f"{found.experiment}: {written} runs from {file}{there}")
+    report = update(ctx.obj, CATALOGUE)
+    for line in (*(f"corrupt segment set aside: {path}" for path in report.corrupt), *report.skipped):
+        note(line)
     echo(f"{database(ctx.obj)}: {report.rows:,} rows from {report.segments:,} new segments")
     if report.forgotten:
         echo(f"runs whose files changed or were removed: {', '.join(report.forgotten)}")
 
 
-def _restore(runs: Path, file: Path) -> None:
-    from workbench.analysis.results import read
-
-    found = read(file)
-    written, known = restore(found, runs)
-    there = f"; {len(known)} already exist and were left unchanged" if known else ""
-    echo(f"{found.experiment}: {len(written)} runs from {file}{there}")
-
-
-def restore(found: Results, runs: Path) -> tuple[list[str], list[str]]:
-    """Write the missing folders of finished runs; return the run ids written and those left unchanged.
+def restore(found: Results, runs: Path) -> tuple[int, int]:
+    """Write the missing folders of finished runs; return how many were written and how many left unchanged.
 
     An unfinished run is left out: the file has no checkpoint to resume it from.
     """
-    from workbench.grid.folder import write_experiment
-
-    written, known = [], []
-    for row in found.table.to_pylist():
-        if row["status"] != "finished":
-            continue
-        folder = runs / found.experiment / row["run_id"]
-        if folder.exists():
-            known.append(row["run_id"])
-            continue
-        _write(folder, row)
-        written.append(row["run_id"])
-    if found.toml and written and not (runs / found.experiment / "experiment.toml").exists():
+    finished = [row for row in found.table.to_pylist() if row["status"] == "finished"]
+    missing = [row for row in finished if not (runs / found.experiment / row["run_id"]).exists()]
+    for row in missing:
+        _write(runs / found.experiment / row["run_id"], row)
+    if found.toml and missing and not (runs / found.experiment / "experiment.toml").exists():
         write_experiment(runs, found.experiment, found.question, found.toml)
-    return written, known
+    return len(missing), len(finished) - len(missing)
 
 
 def _write(folder: Path, row: dict[str, Any]) -> None:
     from workbench.analysis.results import CURVES
-    from workbench.record.schema import schema_of
-    from workbench.record.segments import SegmentWriter
-    from workbench.store.segments import now
 
-    columns = {name: row.get(_FROM.get(name, name)) for name in schema_of("run").names}
-    steps = row["step"] or []
-    curves = {name: row[name] for name in CURVES if row[name] is not None}
     folder.mkdir(parents=True)
     identity = {name: row[name] for name in ("run_id", "experiment", "algorithm", "arm", "seed")}
     (folder / "run.json").write_text(json.dumps(identity, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    run = {name: row.get(name) for name in schema_of("run").names}
+    run |= {"detection_step": row["detected"], "written_at": now()}
+    curves = {name: row[name] for name in CURVES if row[name] is not None}
+    updates = {name: curves.pop(name) for name in _UPDATES if name in curves}
     writer = SegmentWriter(folder, flush_seconds=2.0)
     try:
-        writer.append("run", {name: [value] for name, value in (columns | {"written_at": now()}).items()})
-        if steps:
-            who = {"run_id": row["run_id"], "step": steps}
-            writer.append("step", who | {name: values for name, values in curves.items() if name not in _UPDATES})
-            updates = {name: curves[name] for name in _UPDATES if name in curves}
+        writer.append("run", {name: [value] for name, value in run.items()})
+        if steps := row["step"]:
+            keys, first = {"run_id": row["run_id"], "step": steps}, [0] * len(steps)
+            writer.append("step", keys | curves)
             if updates:
-                writer.append("minibatch", who | {"epoch": [0] * len(steps), "update": [0] * len(steps)} | updates)
+                writer.append("minibatch", keys | {"epoch": first, "update": first} | updates)
     finally:
         writer.close()

@@ -1,4 +1,4 @@
-"""Tables on stdout: drawn for a terminal, or as CSV, Markdown, LaTeX or JSON."""
+"""Output without control sequences: messages; tables for a terminal, as CSV, Markdown, LaTeX, JSON or Parquet."""
 
 from __future__ import annotations
 
@@ -6,16 +6,23 @@ import json
 import math
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.shared import cell, echo
-from workbench.spec import InputError, nearest
+import typer
+
+from workbench.store.text import as_csv, as_json, visible
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
+_LONGEST = 4000  # characters of an error message
 FORMATS = ("table", "csv", "md", "latex", "json")
+Rows = Sequence[Sequence[Any]]
 _PLAIN = str.maketrans(
     {c: f"\\{c}" for c in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -29,73 +36,126 @@ _MATHS = {
 _ACCENTS = {"\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0308": '"', "\u030a": "r", "\u0327": "c"}
 
 
-def check_format(name: str, allowed: tuple[str, ...] = FORMATS) -> None:
-    """Refuse an unknown --format before any work is done."""
-    if name not in allowed:
-        raise InputError(f"--format '{name}' is unknown{nearest(name, allowed)}; allowed: {', '.join(allowed)}")
+def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print on stdout or stderr; every verb prints through this function, which lets no control character pass.
+
+    They are shown as JSON escapes them, so JSON stays the same JSON; files (--output) hold the text as it is.
+    """
+    typer.echo(visible(text), err=err, nl=nl)
+
+
+def note(text: str) -> None:
+    """Print a line that is not a result, on stderr."""
+    echo(text, err=True)
+
+
+def message(text: str) -> str:
+    """Shorten an error message that would quote a whole file."""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({len(text) - _LONGEST:,} more characters)"
+
+
+@contextmanager
+def writing(file: Path, what: str = "") -> Iterator[None]:
+    """Say on stderr that `file` was written. Raises InputError where it cannot be."""
+    from workbench.spec import InputError
+
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot write '{file}': {error.strerror or error}") from None
+    note(f"wrote {file}{what and ': '}{what}")
 
 
 def show(frame: pd.DataFrame, form: str = "table") -> None:
-    """Print `frame` in one of FORMATS on stdout; a table is drawn to fit on a terminal and plain in a pipe."""
-    if form == "csv":
-        echo(frame.to_csv(index=False), nl=False)
-    elif form == "json":
-        echo(as_json(frame))
-    elif form == "table":
-        print_table([str(c) for c in frame.columns], [list(row) for row in frame.itertuples(index=False)])
+    """Print a DataFrame on stdout in one of FORMATS."""
+    columns, rows = plain(frame)
+    if form == "table":
+        print_table(columns, rows)
     else:
-        header, rows = (
-            [str(c) for c in frame.columns],
-            [[cell(v) for v in row] for row in frame.itertuples(index=False)],
-        )
-        echo(_markdown(header, rows) if form == "md" else tabular(header, rows))
+        echo(as_text(columns, rows, form), nl=False)
 
 
-def as_json(frame: pd.DataFrame) -> str:
-    """Return one object per row; a missing value (NaN among them) is null, an infinite one the text "inf" or "-inf"."""
-    rows = [{str(k): _json(v) for k, v in row.items()} for row in frame.to_dict(orient="records")]
-    return json.dumps(rows, indent=2, ensure_ascii=False, allow_nan=False)
-
-
-def _json(value: Any) -> Any:
-    value = value.item() if hasattr(value, "item") else value  # numpy scalars
-    if value is None or value != value:
-        return None
-    if isinstance(value, float) and math.isinf(value):
-        return str(value)
-    return value if isinstance(value, (bool, int, float, list, dict)) else str(value)
-
-
-def _markdown(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *([c.replace("|", "\\|") for c in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, null: str = "") -> None:
-    """Print a table: drawn to fit on a terminal, plain aligned columns (nothing cut) in a pipe."""
-    cells = [[cell(value, null=null) for value in row] for row in rows]
-    right = [all(v is None or isinstance(v, int | float) for v in column) for column in zip(*rows, strict=True)] or [
-        False for _ in columns
-    ]
-    names = [cell(c) for c in columns]
-    if sys.stdout.isatty():
-        _draw(names, cells, right)
+def save(text: str, output: Path | None) -> None:
+    """Write a result to stdout, or to a file. Raises InputError if the file cannot be written."""
+    if output is None:
+        echo(text, nl=False)
         return
-    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
-    for line in [names, ["-" * w for w in widths], *cells]:
-        parts = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right, strict=True)]
-        echo("  ".join(parts).rstrip())
+    with writing(output):
+        output.write_text(text, encoding="utf-8")
 
 
-def _draw(columns: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
+def save_parquet(table: pa.Table, output: Path) -> None:
+    """Write a Parquet file. Raises InputError if it cannot be written."""
+    import pyarrow.parquet as pq
+
+    with writing(output, f"{table.num_rows:,} rows"):
+        pq.write_table(table, output)
+
+
+def plain(frame: pd.DataFrame) -> tuple[list[str], list[list[Any]]]:
+    """Return columns and rows of Python values; what is missing (NaN among it) is None."""
+    rows = [[v.item() if hasattr(v, "item") else v for v in row] for row in frame.itertuples(index=False)]
+    return [str(c) for c in frame.columns], [[None if v != v else v for v in row] for row in rows]
+
+
+def records(columns: Sequence[str], rows: Rows) -> list[dict[str, Any]]:
+    """Return one object per row."""
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def document(value: Any) -> str:
+    """Return JSON text: None is null, NaN and infinities are the strings "NaN", "Infinity" and "-Infinity"."""
+    return json.dumps(as_json(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def as_text(columns: Sequence[str], rows: Rows, form: str) -> str:
+    """Return a table as csv, json, md or latex."""
+    if form == "csv":
+        return as_csv(columns, rows)
+    if form == "json":
+        return document(records(columns, rows))
+    cells = [[cell(v) for v in row] for row in rows]
+    if form == "latex":
+        return tabular(columns, cells) + "\n"
+    lines = [columns, ["---"] * len(columns), *([c.replace("|", "\\|") for c in line] for line in cells)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def cell(value: Any, *, null: str = "") -> str:
+    """Format a value for a cell: NULL as `null`, numbers with four significant digits, lists cut short."""
+    if value is None:
+        return null
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.4g}" if math.isfinite(value) else str(value)
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ", timespec="seconds")
+    if isinstance(value, list):
+        shown = " ".join(cell(v, null="NULL") for v in value[:6])
+        return f"[{shown}{f' ... {len(value)}' if len(value) > 6 else ''}]"
+    return visible(str(value)).replace("\n", "\\n").replace("\t", " ")
+
+
+def print_table(columns: Sequence[str], rows: Rows, *, null: str = "") -> None:
+    """Print a table: drawn to fit on a terminal, plain aligned columns (nothing cut) in a pipe."""
+    names, cells = [cell(c) for c in columns], [[cell(value, null=null) for value in row] for row in rows]
+    numeric = [bool(rows) and all(v is None or isinstance(v, int | float) for v in (r[i] for r in rows))
+               for i in range(len(names))]  # fmt: skip
+    if not sys.stdout.isatty():
+        widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+        for line in [names, ["-" * w for w in widths], *cells]:
+            parts = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, numeric, strict=True)]
+            echo("  ".join(parts).rstrip())
+        return
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column, numbers in zip(columns, right, strict=True):
-        table.add_column(Text(column), justify="right" if numbers else "left", overflow="fold")
+    for name, number in zip(names, numeric, strict=True):
+        table.add_column(Text(name), justify="right" if number else "left", overflow="fold")
     for line in cells:
         table.add_row(*(Text(c) for c in line))  # Text, not str: a str would be read as markup
     Console(highlight=False).print(table)
@@ -103,25 +163,14 @@ def _draw(columns: Sequence[str], cells: Sequence[Sequence[str]], right: Sequenc
 
 def tabular(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     r"""Return a tabular (needs `\usepackage{booktabs}`), the first column left-aligned, the others right."""
-    lines = [_line(row) for row in rows]
-    columns = "l" + "r" * (len(header) - 1)
-    return "\n".join(
-        [
-            rf"\begin{{tabular}}{{{columns}}}",
-            r"\toprule",
-            _line(header),
-            r"\midrule",
-            *lines,
-            r"\bottomrule",
-            r"\end{tabular}",
-        ]
-    )
 
+    def line(row: Sequence[str]) -> str:
+        text = " & ".join(escape(cell) for cell in row)
+        return f"{'{}' if text[:1] in ('[', '*') else ''}{text} \\\\"  # or \\ would take the cell as its argument
 
-def _line(row: Sequence[str]) -> str:
-    text = " & ".join(escape(cell) for cell in row)
-    # After the \\ of the line before, [ would open its optional argument and * would be its starred form.
-    return (f"{{}}{text}" if text.startswith(("[", "*")) else text) + r" \\"
+    begin = rf"\begin{{tabular}}{{{'l' + 'r' * (len(header) - 1)}}}"
+    body = [r"\toprule", line(header), r"\midrule", *map(line, rows), r"\bottomrule"]
+    return "\n".join([begin, *body, r"\end{tabular}"])
 
 
 def escape(text: str) -> str:

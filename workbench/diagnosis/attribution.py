@@ -66,7 +66,11 @@ def attribute(stored: StoredBatch) -> list[Culprit]:
     if not trained.any():
         return []
     best: dict[tuple[int, int], Culprit] = {}
-    groups = list(_turns(np.where(trained, turn, 0)))
+    groups = [
+        (row, int(k), np.flatnonzero(trained[row] & (turn[row] == k)))
+        for row in range(len(turn))
+        for k in np.unique(turn[row][trained[row] & (turn[row] > 0)])
+    ]
     for quantity, deviation, value in _quantities(stored):
         surprise = _surprise(deviation[trained])
         scores = np.zeros(trained.shape)
@@ -81,16 +85,11 @@ def attribute(stored: StoredBatch) -> list[Culprit]:
             found = Culprit(
                 int(stored.trajectory[row]), k, int(at[first]), int(at[last]), quantity, float(value[row, worst]),
                 float(score), float(QUANTITIES * RARE * trained.sum() * np.exp(-RATE * score)),
-                _text(stored, row, at[first : last + 1]),
+                "".join(stored.texts.get(int(t), "") for t in stored.tokens[row, at[first : last + 1]])[:_SHOWN],
             )  # fmt: skip
-            key = (row, k)
-            if key not in best or best[key].score < found.score:
-                best[key] = found
+            if (row, k) not in best or best[row, k].score < found.score:
+                best[row, k] = found
     return sorted(best.values(), key=lambda c: (-c.score, c.trajectory, c.turn))
-
-
-def _text(stored: StoredBatch, row: int, at: np.ndarray) -> str:
-    return "".join(stored.texts.get(int(token), "") for token in stored.tokens[row, at])[:_SHOWN]
 
 
 def _quantities(stored: StoredBatch) -> Iterator[tuple[Quantity, np.ndarray, np.ndarray]]:
@@ -143,14 +142,6 @@ def _surprise(z: np.ndarray) -> np.ndarray:
     alpha = min(max(steep, _FLAT), _STEEP)
     tail = -np.log(1 - _TAIL) + alpha * np.log(np.clip(z, high, _MOST) / high)
     return np.asarray(np.where(z > high, tail, np.minimum(body, -np.log(1 - _TAIL))))
-
-
-def _turns(turn: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Row, turn and positions of every turn of (B, T) turn ids."""
-    for row in range(len(turn)):
-        ids = turn[row]
-        for k in np.unique(ids[ids > 0]):
-            yield row, int(k), np.flatnonzero(ids == k)
 
 
 def _span(scores: np.ndarray) -> tuple[float, int, int]:

@@ -80,6 +80,12 @@ def first(
     return Departure(int(clean.index[i]), float(values[i]), float(usual[i]), float(away[i, 0]))
 
 
+def before(series: pd.Series, step: int) -> float | None:
+    """Return the median of a curve before a step; None where it has no point there."""
+    past = series[series.index < step]
+    return None if past.empty else float(past.median())
+
+
 @dataclass(frozen=True)
 class Slump:
     """The first step at which the median of three steps of success lay `lost` (a share) below the best such median."""

@@ -15,11 +15,12 @@ from workbench.diagnosis.finding import Cause, Diagnosis, Finding, Moved
 from workbench.diagnosis.log import Log
 from workbench.store.text import visible
 
-GRADES = ("proof", "sign", "pattern")
+# In the order of their rank, with the words of a report.
+GRADES = {"proof": "the record contradicts itself", "sign": "clear sign", "pattern": "fits the pattern"}
+FIRST = 5  # signals and culprits that are named
 # No signals of training: clocks, fingerprints, counters.
 _NO_SIGNAL = ("seconds_", "tokens_per_second", "memory_", "questions_hash", "batch_hash", "heldout_episodes", "updates",
               "first_log_ratio_abs_max")  # fmt: skip
-_POINTS = 2
 _LEAST = 0.01  # spread of a fraction: of 64 trajectories one is 0.016
 
 
@@ -32,39 +33,28 @@ def diagnose(log: Log, causes: Sequence[Cause] = CAUSES) -> Diagnosis:
             unanswered[cause.name] = missing
         elif (clue := cause.look(log)) is not None:
             found.append(Finding(cause, clue))
-    found.sort(key=lambda f: (GRADES.index(f.clue.grade), -f.clue.confidence, f.clue.step))
+    found.sort(key=lambda f: (list(GRADES).index(f.clue.grade), -f.clue.confidence, f.clue.step))
     names = [f.cause.name for f in found]
     ranked = tuple(Finding(f.cause, f.clue, tuple(n for n in names if n != f.cause.name)) for f in found)
-    slump = slumped(log.series("step", "success"))
-    return Diagnosis(log, ranked, moved(log), unanswered, slump, carriers(log, ranked))
-
-
-def carriers(log: Log, findings: Sequence[Finding]) -> dict[int, tuple[Culprit, ...]]:
-    """Of each step that a finding points at and whose batch is stored: the turns of it that stand out."""
-    found: dict[int, tuple[Culprit, ...]] = {}
-    for step in sorted({finding.clue.step for finding in findings}):
+    carriers: dict[int, tuple[Culprit, ...]] = {}
+    for step in sorted({finding.clue.step for finding in found}):
         batch = log.batch(step)
         if batch is not None and (here := tuple(one for one in attribute(batch) if one.stands_out)):
-            found[step] = here
-    return found
+            carriers[step] = here
+    return Diagnosis(log, ranked, moved(log), unanswered, slumped(log.series("step", "success")), carriers)
 
 
-def moved(log: Log, until: int | None = None) -> tuple[Moved, ...]:
+def moved(log: Log) -> tuple[Moved, ...]:
     """The step diagnostics that left their own past, earliest first; those after a collapse say nothing about it."""
-    last = log.onset if until is None else until
     found = []
     for column in log.table("step").columns:
         if column in ("run_id", "step", "written_at", "success") or column.startswith(_NO_SIGNAL):
             continue
         series = log.series("step", column)
-        departure = first(series, points=_POINTS, least=_LEAST if column.endswith("_frac") else 0.0)
-        if departure is not None and (last is None or departure.step <= last):
+        departure = first(series, points=2, least=_LEAST if column.endswith("_frac") else 0.0)
+        if departure is not None and (log.onset is None or departure.step <= log.onset):
             found.append(Moved(f"step.{column}", departure.step, departure.value, departure.usual))
     return tuple(sorted(found, key=lambda m: (m.step, m.column)))
-
-
-FIRST = 5  # signals that are named
-_GRADES = {"proof": "the record contradicts itself", "sign": "clear sign", "pattern": "fits the pattern"}
 
 
 def _number(value: float | None) -> str:
@@ -132,26 +122,21 @@ def first_signals(d: Diagnosis) -> str:
     """Return which diagnostics left their usual range first."""
     if not d.moved:
         return "No diagnostic left its usual range" + ("." if d.onset is None else " before the onset.")
-    parts = [_moved(m, d.onset) for m in d.moved[:FIRST]]
+    parts = []
+    for m in d.moved[:FIRST]:
+        ahead = f", {d.onset - m.step} before the onset" if d.onset is not None and d.onset > m.step else ""
+        parts.append(f"{m.column} at step {m.step} ({_number(m.usual)} -> {_number(m.value)}{ahead})")
     more = f"; {len(d.moved) - FIRST} more later" if len(d.moved) > FIRST else ""
     return "Moved first: " + "; ".join(parts) + more + "."
 
 
-def _moved(m: Moved, onset: int | None) -> str:
-    ahead = f", {onset - m.step} before the onset" if onset is not None and onset > m.step else ""
-    return f"{m.column} at step {m.step} ({_number(m.usual)} -> {_number(m.value)}{ahead})"
-
-
 def place(d: Diagnosis, finding: Finding) -> str:
     """Address of the evidence in the app, relative to its start; empty for a log that is not in the store."""
-    experiment, run = d.log.run.get("experiment"), d.log.run.get("run_id")
-    if run is None:
+    run, clue = d.log.run, finding.clue
+    if run.get("run_id") is None:
         return ""
-    clue = finding.clue
-    choices = {"experiment": experiment, "run": run, "step": clue.step}
-    if clue.trajectory is not None:
-        choices["trajectory"] = clue.trajectory
-    return "episode?" + urlencode(choices)
+    choices = {"experiment": run.get("experiment"), "run": run["run_id"], "step": clue.step}
+    return "episode?" + urlencode(choices | ({} if clue.trajectory is None else {"trajectory": clue.trajectory}))
 
 
 def _filled(template: str, d: Diagnosis, finding: Finding) -> str:
@@ -202,9 +187,9 @@ def ranking(name: str, step: int, found: Sequence[Culprit], top: int) -> str:
     )
 
 
-def culprit_as_dict(culprit: Culprit) -> dict[str, Any]:
-    """Plain data of a culprit."""
-    return {**asdict(culprit), "value": _plain(culprit.value), "stands_out": culprit.stands_out}
+def _header(finding: Finding, name: str) -> str:
+    cause, clue = finding.cause, finding.clue
+    return f"{name}{cause.severity}, {GRADES[clue.grade]}, {100 * clue.confidence:.0f} %"
 
 
 def text(d: Diagnosis) -> str:
@@ -213,22 +198,17 @@ def text(d: Diagnosis) -> str:
     if not d.findings:
         lines.append(none_found(d))
     for rank, finding in enumerate(d.findings, start=1):
-        clue, cause = finding.clue, finding.cause
-        lines += [
-            "",
-            f"{rank}. {cause.title}  [{cause.name}: {cause.severity}, {_GRADES[clue.grade]}, "
-            f"{100 * clue.confidence:.0f} %]",
-            f"   seen:    {visible(clue.says)}",
-            f"   change:  {_filled(cause.change, d, finding)}",
-        ]
-        if carried := carried_by(d, finding):
-            lines.append(f"   carried: {carried}")
-        if test := test_of(d, finding):
-            lines.append(f"   test:    {test}")
-        if where := place(d, finding):
-            lines.append(f"   open:    sorl app, then /{where}")
-        if finding.alternatives:
-            lines.append(f"   or:      {', '.join(finding.alternatives[:3])}")
+        cause, where = finding.cause, place(d, finding)
+        said = {
+            "seen": visible(finding.clue.says),
+            "change": _filled(cause.change, d, finding),
+            "carried": carried_by(d, finding),
+            "test": test_of(d, finding),
+            "open": where and f"sorl app, then /{where}",
+            "or": ", ".join(finding.alternatives[:3]),
+        }
+        lines += ["", f"{rank}. {cause.title}  [{_header(finding, f'{cause.name}: ')}]"]
+        lines += [f"   {f'{name}:':8} {words}" for name, words in said.items() if words]
     lines += ["", *filter(None, [early_warning(d)]), first_signals(d)]
     if d.unanswered:
         lacking = sorted({name for names in d.unanswered.values() for name in names})
@@ -242,13 +222,13 @@ def markdown(d: Diagnosis) -> str:
     if not d.findings:
         lines.append(none_found(d))
     for rank, finding in enumerate(d.findings, start=1):
-        clue, cause = finding.clue, finding.cause
-        lines += [
-            f"{rank}. **{cause.title}** (`{cause.name}`, {cause.severity}, {_GRADES[clue.grade]}, "
-            f"{100 * clue.confidence:.0f} %). {_escaped(clue.says)}. {_filled(cause.change, d, finding)}"
-            + (f" Carried {_escaped(carried)}." if (carried := carried_by(d, finding)) else "")
-            + (f" Test: `{test}`" if (test := test_of(d, finding)) else "")
-        ]
+        cause, carried, test = finding.cause, carried_by(d, finding), test_of(d, finding)
+        lines.append(
+            f"{rank}. **{cause.title}** ({_header(finding, f'`{cause.name}`, ')}). {_escaped(finding.clue.says)}. "
+            + _filled(cause.change, d, finding)
+            + (f" Carried {_escaped(carried)}." if carried else "")
+            + (f" Test: `{test}`" if test else "")
+        )
     lines += ["", *filter(None, [early_warning(d)]), _escaped(first_signals(d))]
     if d.unanswered:
         lines += ["", f"Cannot tell, not logged: {', '.join(f'`{name}`' for name in d.unanswered)}."]
@@ -268,35 +248,31 @@ def as_dict(d: Diagnosis) -> dict[str, Any]:
         "critical_events": [{"step": step, "kind": kind} for step, kind in d.critical],
         "steps": d.log.steps,
         "slump": None if d.slump is None else asdict(d.slump),
-        "findings": [
-            {
-                "cause": f.cause.name,
-                "title": f.cause.title,
-                "severity": f.cause.severity,
-                "grade": f.clue.grade,
-                "confidence": f.clue.confidence,
-                "step": f.clue.step,
-                "trajectory": f.clue.trajectory,
-                "turn": f.clue.turn,
-                "says": f.clue.says,
-                "evidence": [
-                    {"column": e.column, "step": e.step, "value": _plain(e.value), "usual": _plain(e.usual)}
-                    for e in f.clue.evidence
-                ],
-                "change": _filled(f.cause.change, d, f),
-                "test": test_of(d, f) or None,
-                "open": place(d, f) or None,
-                "carried_by": [culprit_as_dict(c) for c in d.carriers.get(f.clue.step, ())[:FIRST]],
-                "alternatives": list(f.alternatives),
-            }
-            for f in d.findings
-        ],
-        "moved": [
-            {"column": m.column, "step": m.step, "value": _plain(m.value), "usual": _plain(m.usual)} for m in d.moved
-        ],
+        "findings": [_finding(d, finding) for finding in d.findings],
+        "moved": [_data(m) for m in d.moved],
         "unanswered": d.unanswered,
     }
 
 
-def _plain(value: float | None) -> float | str | None:
-    return value if value is None or math.isfinite(value) else str(value)
+def _finding(d: Diagnosis, finding: Finding) -> dict[str, Any]:
+    cause, clue = finding.cause, finding.clue
+    return {
+        "cause": cause.name, "title": cause.title, "severity": cause.severity, "grade": clue.grade,
+        "confidence": clue.confidence, "step": clue.step, "trajectory": clue.trajectory, "turn": clue.turn,
+        "says": clue.says,
+        "evidence": [_data(e) for e in clue.evidence],
+        "change": _filled(cause.change, d, finding),
+        "test": test_of(d, finding) or None,
+        "open": place(d, finding) or None,
+        "carried_by": [culprit_as_dict(c) for c in d.carriers.get(clue.step, ())[:FIRST]],
+        "alternatives": list(finding.alternatives),
+    }  # fmt: skip
+
+
+def culprit_as_dict(culprit: Culprit) -> dict[str, Any]:
+    """Plain data of a culprit."""
+    return {**_data(culprit), "stands_out": culprit.stands_out}
+
+
+def _data(one: Any) -> dict[str, Any]:
+    return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(one).items()}

@@ -64,12 +64,17 @@ def _rows(path: Path) -> pd.DataFrame:
         raise InputError(f"'{path}' cannot be read as {path.suffix[1:]}: {said}") from None
 
 
+def _json(file: BufferedReader, path: Path) -> pd.DataFrame:
+    """A list of rows, or `log_history` in a trainer_state.json."""
+    found = from_json(read_text(path, DOCUMENT))
+    rows = found.get("log_history") if isinstance(found, dict) else found
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise InputError(f"'{path}' is neither a list of objects nor a trainer_state.json with log_history")
+    return frame(map(_flat, rows), path)
+
+
 def _json_lines(file: BufferedReader, path: Path) -> pd.DataFrame:
     return frame(_lines(io.TextIOWrapper(file, encoding_of(file.peek(2))), path), path)
-
-
-def _json(file: BufferedReader, path: Path) -> pd.DataFrame:
-    return frame(map(_flat, _states(from_json(read_text(path, DOCUMENT)), path)), path)
 
 
 def _table(file: BufferedReader, path: Path) -> pd.DataFrame:
@@ -172,26 +177,18 @@ def _lines(file: TextIO, path: Path) -> Iterator[dict[str, Any]]:
         yield _flat(row)
 
 
-def _states(found: Any, path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a list, or of `log_history` in a trainer_state.json."""
-    rows = found.get("log_history") if isinstance(found, dict) else found
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise InputError(f"'{path}' is neither a list of objects nor a trainer_state.json with log_history")
-    return rows
-
-
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
     """Return one flat row: metrics that are nested one level (`{"data": {...}, "step": 3}`) join the others."""
     nested = {k: v for value in row.values() if isinstance(value, dict) for k, v in value.items()}
     return {**nested, **{k: v for k, v in row.items() if not isinstance(v, (dict, list))}}
 
 
-def _known(name: str) -> bool:
-    return name in STEP or _metric(name)
-
-
 def _metric(name: str) -> bool:
     return name in SCORES or _column(name) is not None
+
+
+def _known(name: str) -> bool:
+    return name in STEP or _metric(name)
 
 
 def _column(name: str) -> str | None:
@@ -233,8 +230,44 @@ def _numbers(column: pd.Series) -> pd.Series:
     return numbers.mask(numbers.abs() > LARGEST, np.sign(numbers) * np.inf)
 
 
-# Metrics of other trainers -> our table.column, where the definitions agree. A metric whose definition differs (a clip
-# fraction per sequence, a KL of another sign) is left out: a wrong name is worse than a missing one.
+# The metrics of verl, Search-R1, TRL, SkyRL, prime-rl, slime, ROLL, OpenRLHF and AReaL that have the definition of a
+# table.column of ours. A metric whose definition differs (a clip fraction per sequence, a KL of another sign) is left
+# out: a wrong name is worse than a missing one.
+_METRICS: dict[str, str] = {
+    "minibatch.grad_norm": "actor/grad_norm grad_norm optim/grad_norm train/grad_norm actor_grad_norm update/grad_norm",
+    "minibatch.policy_loss": "actor/pg_loss policy_loss",
+    "step.clip_frac":
+        "actor/pg_clipfrac clip_ratio/region_mean loss_metrics/clip_ratio train/pg_clipfrac ppo_clip_ratio "
+        "update/clip_ratio",
+    "step.approx_kl": "actor/ppo_kl train/ppo_kl actor/approxkl@sum ppo_kl",
+    "step.entropy":
+        "actor/entropy actor/entropy_loss entropy policy_entropy entropy/all/mean train/entropy_loss entropy_loss "
+        "update/entropy",
+    "minibatch.lr": "actor/lr learning_rate optim/lr",
+    "step.kl_ref": "actor/kl_loss kl",
+    "minibatch.value_loss": "critic/vf_loss",
+    "step.explained_variance": "critic/vf_explained_var",
+    "minibatch.vf_clip_frac": "critic/vf_clipfrac",
+    "minibatch.critic_grad_norm": "critic/grad_norm",
+    "step.response_tokens": "response_length/mean completions/mean_length",
+    "step.truncated_frac": "response_length/clip_ratio completions/clipped_ratio rollout/truncated_rate",
+    "step.turns": "num_turns/mean",
+    "step.mismatch_kl": "rollout_corr/kl mismatch_kl/all/mean",
+    "step.ess_frac": "rollout_corr/rollout_is_eff_sample_size",
+    "step.staleness": "training/off_policy/trajectory_staleness/mean async/staleness_mean off_policy/mean",
+    "step.seconds_rollout": "timing_s/gen",
+    "step.seconds_update": "timing_s/update_actor",
+    "step.valid_action_frac": "env/ratio_of_valid_action",
+    "step.searches": "env/number_of_valid_search",
+    "step.reward_std": "reward_std",
+    "step.zero_advantage_frac": "frac_reward_zero_std",
+    "minibatch.mismatch":
+        "sampling/sampling_logp_difference/mean policy/rollout_train_logprobs_abs_diff_mean "
+        "train/train_rollout_logprob_abs_diff",
+    "minibatch.mismatch_max": "sampling/sampling_logp_difference/max policy/rollout_train_logprobs_abs_diff_max",
+    "minibatch.ratio_max": "loss_metrics/is_ratio_max actor/ratio_max@max",
+}  # fmt: skip
+NAMES: dict[str, str] = {metric: column for column, metrics in _METRICS.items() for metric in metrics.split()}
 
 STEP = ("step", "global_step", "training/global_step", "train/global_step", "trainer/global_step", "_step", "iteration")
 
@@ -243,72 +276,3 @@ SCORES = (
     "success", "val-core/acc/mean@1", "critic/score/mean", "critic/rewards/mean", "reward/mean", "reward",
     "rewards/mean", "rollout/raw_reward", "train/reward",
 )  # fmt: skip
-
-NAMES: dict[str, str] = {
-    # verl and Search-R1
-    "actor/grad_norm": "minibatch.grad_norm",
-    "actor/pg_loss": "minibatch.policy_loss",
-    "actor/pg_clipfrac": "step.clip_frac",
-    "actor/ppo_kl": "step.approx_kl",
-    "actor/entropy": "step.entropy",
-    "actor/entropy_loss": "step.entropy",
-    "actor/lr": "minibatch.lr",
-    "actor/kl_loss": "step.kl_ref",
-    "critic/vf_loss": "minibatch.value_loss",
-    "critic/vf_explained_var": "step.explained_variance",
-    "critic/vf_clipfrac": "minibatch.vf_clip_frac",
-    "critic/grad_norm": "minibatch.critic_grad_norm",
-    "response_length/mean": "step.response_tokens",
-    "response_length/clip_ratio": "step.truncated_frac",
-    "num_turns/mean": "step.turns",
-    "rollout_corr/kl": "step.mismatch_kl",
-    "rollout_corr/rollout_is_eff_sample_size": "step.ess_frac",
-    "training/off_policy/trajectory_staleness/mean": "step.staleness",
-    "timing_s/gen": "step.seconds_rollout",
-    "timing_s/update_actor": "step.seconds_update",
-    "env/ratio_of_valid_action": "step.valid_action_frac",
-    "env/number_of_valid_search": "step.searches",
-    # TRL
-    "grad_norm": "minibatch.grad_norm",
-    "learning_rate": "minibatch.lr",
-    "entropy": "step.entropy",
-    "kl": "step.kl_ref",
-    "policy_loss": "minibatch.policy_loss",
-    "reward_std": "step.reward_std",
-    "frac_reward_zero_std": "step.zero_advantage_frac",
-    "clip_ratio/region_mean": "step.clip_frac",
-    "completions/mean_length": "step.response_tokens",
-    "completions/clipped_ratio": "step.truncated_frac",
-    "sampling/sampling_logp_difference/mean": "minibatch.mismatch",
-    "sampling/sampling_logp_difference/max": "minibatch.mismatch_max",
-    # SkyRL
-    "policy_entropy": "step.entropy",
-    "loss_metrics/clip_ratio": "step.clip_frac",
-    "loss_metrics/is_ratio_max": "minibatch.ratio_max",
-    "policy/rollout_train_logprobs_abs_diff_mean": "minibatch.mismatch",
-    "policy/rollout_train_logprobs_abs_diff_max": "minibatch.mismatch_max",
-    "async/staleness_mean": "step.staleness",
-    # prime-rl
-    "mismatch_kl/all/mean": "step.mismatch_kl",
-    "entropy/all/mean": "step.entropy",
-    "optim/grad_norm": "minibatch.grad_norm",
-    "optim/lr": "minibatch.lr",
-    "off_policy/mean": "step.staleness",
-    # slime
-    "train/entropy_loss": "step.entropy",
-    "train/pg_clipfrac": "step.clip_frac",
-    "train/ppo_kl": "step.approx_kl",
-    "train/grad_norm": "minibatch.grad_norm",
-    "train/train_rollout_logprob_abs_diff": "minibatch.mismatch",
-    # ROLL, OpenRLHF, AReaL
-    "actor/ratio_max@max": "minibatch.ratio_max",
-    "actor/approxkl@sum": "step.approx_kl",
-    "actor_grad_norm": "minibatch.grad_norm",
-    "ppo_clip_ratio": "step.clip_frac",
-    "ppo_kl": "step.approx_kl",
-    "entropy_loss": "step.entropy",
-    "rollout/truncated_rate": "step.truncated_frac",
-    "update/clip_ratio": "step.clip_frac",
-    "update/entropy": "step.entropy",
-    "update/grad_norm": "minibatch.grad_norm",
-}

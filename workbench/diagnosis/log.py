@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from workbench.analysis.runs import settings_of
+from workbench.diagnosis.changepoint import Departure
 from workbench.spec import InputError
 from workbench.store import batches
 from workbench.store.batches import StoredBatch
@@ -80,10 +81,6 @@ class Log:
         kept = self.settings.get("learn.old_log_prob") in ("rollout", "behaviour")
         return age.index[:0] if kept else age.index[age > 0]
 
-    def at(self, name: str, step: int) -> pd.DataFrame:
-        """Return the rows of one step of a table, of which the ledger of turns can have millions in all."""
-        return self.load(name, step)
-
     def batch(self, step: int) -> StoredBatch | None:
         """Return the training batch of a step; None where it was not kept, or cannot be read."""
         if self.folder is None or step not in batches.steps(self.folder):
@@ -108,6 +105,12 @@ class Log:
             return pd.Series(values.to_numpy(), index=frame["step"], name=column).dropna()
         return values.groupby(frame["step"]).agg(how).dropna().rename(column)
 
+    def first_above(self, table: str, column: str, mark: float, how: str = "max") -> Departure | None:
+        """Return the first step at which a column (of several rows `how`) is above a mark; `usual` is the mark."""
+        series = self.series(table, column, how)
+        above = series[series > mark]
+        return None if above.empty else Departure(int(above.index[0]), float(above.iloc[0]), mark, 0.0)
+
     @cached_property
     def steps(self) -> int:
         """How many steps were logged."""
@@ -117,14 +120,14 @@ class Log:
     @property
     def onset(self) -> int | None:
         """Step at which the fall began that it collapsed in or ended in; None without one."""
-        return self._first("collapse_step", "onset_low")
+        return self.first_known("collapse_step", "onset_low")
 
     @property
     def certain(self) -> int | None:
         """Step by which the fall is certain, after which nothing can be its reason; None without one."""
-        return self._first("detection_step", "onset_high", "collapse_step")
+        return self.first_known("detection_step", "onset_high", "collapse_step")
 
-    def _first(self, *names: str) -> int | None:
+    def first_known(self, *names: str) -> int | None:
         """Return the first of these columns of table `run` that has a value."""
         found = (self.run.get(name) for name in names)
         return next((int(value) for value in found if value is not None and not pd.isna(value)), None)

@@ -2,69 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from workbench.diagnostics.declare import OURS, VERL, diagnostic
+from workbench.diagnostics.declare import OURS, VERL, Measure, alarm, diagnostic
 from workbench.diagnostics.tokens import Segments, Tokens, quotient
-from workbench.spec import Alarm, Level, Unit
+from workbench.spec import Level, Unit
 
+BAPO = "arXiv 2510.18927 (BAPO)"
 STEP, TRAJECTORY, TURN, UPDATE = Level.STEP, Level.TRAJECTORY, Level.TURN, Level.UPDATE
 
 
-@diagnostic((TURN, TRAJECTORY), Unit.REWARD, "<A>_m", OURS, roll="tokens")
-def advantage(t: Tokens, by: Segments) -> np.ndarray:
-    """Mean advantage of the tokens, as trained on (after whitening, if any)."""
-    return by.mean(t.advantage)
-
-
-@diagnostic(UPDATE, Unit.REWARD, "<A>_m", "verl (critic/advantages/mean)")
-def advantage_mean(t: Tokens, by: Segments) -> np.ndarray:
-    """Mean advantage of the tokens of the update."""
-    return by.mean(t.advantage)
-
-
-@diagnostic(
-    (UPDATE, TURN, STEP),
-    Unit.REWARD,
-    "population std of A over tokens",
-    "rlwatch (advantage variance)",
-    alarm=Alarm("above", 3.0, "rlwatch: advantage std above 3 times its baseline", relative="baseline"),
-)
+@alarm("above", 3.0, "rlwatch: advantage std above 3 times its baseline", relative="baseline")
+@diagnostic((UPDATE, TURN, STEP), Unit.REWARD, "population std of A over tokens", "rlwatch (advantage variance)")
 def advantage_std(t: Tokens, by: Segments) -> np.ndarray:
     """Spread of the advantages of the tokens."""
     return by.std(t.advantage)
 
 
-@diagnostic(UPDATE, Unit.REWARD, "max |A|", "verl (critic/advantages/max, min)")
-def advantage_abs_max(t: Tokens, by: Segments) -> np.ndarray:
-    """Largest advantage of one token."""
-    return by.maximum(np.abs(t.advantage))
-
-
-@diagnostic(UPDATE, Unit.FRACTION, "<1[A > 0]>_m", "arXiv 2510.18927 (BAPO)")
-def advantage_positive_frac(t: Tokens, by: Segments) -> np.ndarray:
-    """Share of tokens with a positive advantage."""
-    return by.mean(t.advantage > 0)
-
-
-@diagnostic(UPDATE, Unit.FRACTION, "<1[A < 0]>_m", "arXiv 2510.18927 (BAPO)")
-def advantage_negative_frac(t: Tokens, by: Segments) -> np.ndarray:
-    """Share of tokens with a negative advantage; the tokens that are neither positive nor negative have exactly 0."""
-    return by.mean(t.advantage < 0)
-
-
-@diagnostic(UPDATE, Unit.FRACTION, "<1[|A| < 0.01]>_m", "arXiv 2502.01600 (LOOP drops these)")
-def advantage_zero_frac(t: Tokens, by: Segments) -> np.ndarray:
-    """Share of tokens with almost no advantage: they teach nothing."""
-    return by.mean(np.abs(t.advantage) < 0.01)
-
-
 @diagnostic(
-    UPDATE,
-    Unit.FRACTION,
-    "P / (P + Q), P = sum over A > 0 of min(r, 1.2) A, Q = sum over A < 0 of max(r, 0.8) |A|",
-    "arXiv 2510.18927 (BAPO), at PPO's bounds",
-)
+    UPDATE, Unit.FRACTION, "P / (P + Q), P = sum over A > 0 of min(r, 1.2) A, Q = sum over A < 0 of max(r, 0.8) |A|",
+    f"{BAPO}, at PPO's bounds",
+)  # fmt: skip
 def positive_advantage_frac(t: Tokens, by: Segments) -> np.ndarray:
     """Share of the surrogate's weight on what should become likelier; low = negative samples dominate."""
     good = by.total(np.where(t.advantage > 0, np.minimum(t.ratio, 1.2) * t.advantage, 0.0))
@@ -78,8 +38,57 @@ def gradient_share(t: Tokens, by: Segments) -> np.ndarray:
     return quotient(by.total(t.weight), t.by_update.total(t.weight)[by.first(t.update)])
 
 
+@alarm("above", 0.1, "beyond a tenth of the tokens the correction does the training; the mark is ours", points=3)
+@diagnostic(
+    (UPDATE, STEP), Unit.FRACTION, "<1[omega capped, or set to 0]>_m",
+    f"{VERL} (rollout_is_ratio_fraction_high, masked_fraction)",
+)  # fmt: skip
+def corrected_frac(t: Tokens, by: Segments) -> np.ndarray | None:
+    """Share of tokens whose weight the rollout correction capped or set to 0; NULL without one."""
+    return None if t.corrected is None else by.mean(t.corrected)
+
+
+OF_TOKENS = (
+    Measure("advantage", (TURN, TRAJECTORY), Unit.REWARD, "<A>_m", OURS,
+            "Mean advantage of the tokens, as trained on (after whitening, if any).",
+            lambda t, by: by.mean(t.advantage), roll="tokens"),
+    Measure("advantage_mean", (UPDATE,), Unit.REWARD, "<A>_m", "verl (critic/advantages/mean)",
+            "Mean advantage of the tokens of the update.", lambda t, by: by.mean(t.advantage)),
+    Measure("advantage_abs_max", (UPDATE,), Unit.REWARD, "max |A|", "verl (critic/advantages/max, min)",
+            "Largest advantage of one token.", lambda t, by: by.maximum(np.abs(t.advantage))),
+    Measure("advantage_positive_frac", (UPDATE,), Unit.FRACTION, "<1[A > 0]>_m", BAPO,
+            "Share of tokens with a positive advantage.", lambda t, by: by.mean(t.advantage > 0)),
+    Measure("advantage_negative_frac", (UPDATE,), Unit.FRACTION, "<1[A < 0]>_m", BAPO,
+            "Share of tokens with a negative advantage; the tokens that are neither positive nor negative have "
+            "exactly 0.", lambda t, by: by.mean(t.advantage < 0)),
+    Measure("advantage_zero_frac", (UPDATE,), Unit.FRACTION, "<1[|A| < 0.01]>_m",
+            "arXiv 2502.01600 (LOOP drops these)", "Share of tokens with almost no advantage: they teach nothing.",
+            lambda t, by: by.mean(np.abs(t.advantage) < 0.01)),
+    Measure("correction_mean", (UPDATE,), Unit.RATIO, "<omega>_m after the cap or the mask",
+            f"{VERL} (rollout_is_mean)", "Mean weight that the rollout correction gave a token loss; NULL without "
+            "one.", lambda t, by: None if t.correction is None else by.mean(t.correction)),
+    Measure("corrected_positive_frac", (UPDATE,), Unit.FRACTION, "<1[A > 0] 1[omega capped, or set to 0]>_m", OURS,
+            "The part of corrected_frac with a positive advantage; NULL without a rollout correction.",
+            lambda t, by: None if t.corrected is None else by.mean(t.corrected & (t.advantage > 0))),
+    Measure("corrected_negative_frac", (UPDATE,), Unit.FRACTION, "<1[A < 0] 1[omega capped, or set to 0]>_m", OURS,
+            "The part of corrected_frac with a negative advantage; NULL without a rollout correction.",
+            lambda t, by: None if t.corrected is None else by.mean(t.corrected & (t.advantage < 0))),
+    Measure("value", (TURN,), Unit.REWARD, "V_old(s_k), at the first token of the turn",
+            "arXiv 2512.17008 (turn states)", "Value that the critic gave when the turn began; NULL without a "
+            "critic.", lambda t, by: None if t.value_old is None else by.first(t.value_old), roll="turns"),
+    Measure("value_error", (TURN,), Unit.REWARD, "V_old(s_k) - G, at the first token of the turn", OURS,
+            "Error of that value; its mean over turns of one index is the critic's bias there. NULL without a critic.",
+            lambda t, by: None if t.value_old is None or t.returns is None else by.first(t.value_old - t.returns),
+            roll="turns"),
+)  # fmt: skip
+
+
+# The critic at the tokens where it has a target: all that the policy wrote, or the first of each turn where it values
+# turns.
+
+
 def _judged(t: Tokens, by: Segments, *columns: np.ndarray | None) -> tuple[Segments, list[np.ndarray]] | None:
-    """Return the partition and `columns` at the policy tokens where the critic has a target; None where a column is."""
+    """Return the partition and `columns` at the tokens with a target; None where a column is."""
     known = [x for x in columns if x is not None]
     if len(known) < len(columns):
         return None
@@ -88,15 +97,11 @@ def _judged(t: Tokens, by: Segments, *columns: np.ndarray | None) -> tuple[Segme
     return Segments(by.ids[t.target], by.size), [x[t.target] for x in known]
 
 
+@alarm("below", 0.0, "at 0 the critic is no better than a constant; five points because it is erratic", points=5)
 @diagnostic(
-    (UPDATE, STEP),
-    Unit.NONE,
-    "1 - Var(G - V_old) / (Var(G) + 1e-5), unbiased variances over the tokens with a target",
+    (UPDATE, STEP), Unit.NONE, "1 - Var(G - V_old) / (Var(G) + 1e-5), unbiased variances over the tokens with a target",
     "Search-R1 and verl (critic/vf_explained_var)",
-    alarm=Alarm(
-        "below", 0.0, "at 0 the critic is no better than a constant; five points because it is erratic", points=5
-    ),
-)
+)  # fmt: skip
 def explained_variance(t: Tokens, by: Segments) -> np.ndarray | None:
     """Share of the variance of the returns that the values behind the advantages explain; NULL without a critic.
 
@@ -108,42 +113,11 @@ def explained_variance(t: Tokens, by: Segments) -> np.ndarray | None:
     return 1.0 - at.variance(returns - old) / (at.variance(returns) + 1e-5)
 
 
-@diagnostic(UPDATE, Unit.REWARD, "<|V_old - G|> over the tokens with a target", OURS)
-def value_mae(t: Tokens, by: Segments) -> np.ndarray | None:
-    """Mean absolute error of the values behind the advantages; NULL without a critic."""
-    if (judged := _judged(t, by, t.value_old, t.returns)) is None:
-        return None
-    at, (old, returns) = judged
-    return at.mean(np.abs(old - returns))
-
-
-@diagnostic(UPDATE, Unit.REWARD, "<|V_old - G|> over the tokens out of range with a target", OURS)
-def value_mae_out_of_range(t: Tokens, by: Segments) -> np.ndarray | None:
-    """The same over tokens whose ratio left the clip's range: whether advantages are wrong where the data is stale.
-
-    NULL without a critic, and where no token left the range.
-    """
-    if (judged := _judged(t, by, t.value_old, t.returns, t.out_of_range)) is None:
-        return None
-    at, (old, returns, out_of_range) = judged
-    return at.mean(np.abs(old - returns), out_of_range)
-
-
-@diagnostic(UPDATE, Unit.REWARD, "<V_old - G> over the tokens with a target", OURS)
-def value_bias(t: Tokens, by: Segments) -> np.ndarray | None:
-    """Mean error of the values behind the advantages; above 0 = the critic is too optimistic. NULL without one."""
-    if (judged := _judged(t, by, t.value_old, t.returns)) is None:
-        return None
-    at, (old, returns) = judged
-    return at.mean(old - returns)
-
-
 @diagnostic(
-    UPDATE,
-    Unit.FRACTION,
+    UPDATE, Unit.FRACTION,
     "<1[(V^c - G)^2 > (V - G)^2]> over the tokens with a target, V^c = clamp(V, V_old +- eps_V)",
     "verl core_algos.py (vf_clipfrac)",
-)
+)  # fmt: skip
 def vf_clip_frac(t: Tokens, by: Segments) -> np.ndarray | None:
     """Share of tokens where the value clip stopped the critic's gradient; NULL without a critic or a value clip."""
     width = t.evidence.value_clip
@@ -155,47 +129,29 @@ def vf_clip_frac(t: Tokens, by: Segments) -> np.ndarray | None:
     return at.mean((clipped - returns) ** 2 > (value - returns) ** 2)
 
 
-@diagnostic(
-    TURN, Unit.REWARD, "V_old(s_k), at the first token of the turn", "arXiv 2512.17008 (turn states)", roll="turns"
-)
-def value(t: Tokens, by: Segments) -> np.ndarray | None:
-    """Value that the critic gave when the turn began; NULL without a critic."""
-    return None if t.value_old is None else by.first(t.value_old)
+def _value_error(
+    name: str, formula: str, description: str, mean: Callable[[Segments, np.ndarray, np.ndarray], np.ndarray]
+) -> Measure:
+    """Declare a mean of the errors V_old - G, (at, errors, out of range) -> (S,)."""
+
+    def measured(t: Tokens, by: Segments) -> np.ndarray | None:
+        if (judged := _judged(t, by, t.value_old, t.returns, t.out_of_range)) is None:
+            return None
+        at, (old, returns, out_of_range) = judged
+        return mean(at, old - returns, out_of_range)
+
+    return Measure(name, (UPDATE,), Unit.REWARD, formula, OURS, description, measured)
 
 
-@diagnostic(TURN, Unit.REWARD, "V_old(s_k) - G, at the first token of the turn", OURS, roll="turns")
-def value_error(t: Tokens, by: Segments) -> np.ndarray | None:
-    """Error of that value; its mean over turns of one index is the critic's bias there. NULL without a critic."""
-    return None if t.value_old is None or t.returns is None else by.first(t.value_old - t.returns)
-
-
-@diagnostic(UPDATE, Unit.RATIO, "<omega>_m after the cap or the mask", f"{VERL} (rollout_is_mean)")
-def correction_mean(t: Tokens, by: Segments) -> np.ndarray | None:
-    """Mean weight that the rollout correction gave a token loss; NULL without one."""
-    return None if t.correction is None else by.mean(t.correction)
-
-
-@diagnostic(
-    (UPDATE, STEP),
-    Unit.FRACTION,
-    "<1[omega capped, or set to 0]>_m",
-    f"{VERL} (rollout_is_ratio_fraction_high, masked_fraction)",
-    alarm=Alarm(
-        "above", 0.1, "beyond a tenth of the tokens the correction does the training; the mark is ours", points=3
-    ),
-)
-def corrected_frac(t: Tokens, by: Segments) -> np.ndarray | None:
-    """Share of tokens whose weight the rollout correction capped or set to 0; NULL without one."""
-    return None if t.corrected is None else by.mean(t.corrected)
-
-
-@diagnostic(UPDATE, Unit.FRACTION, "<1[A > 0] 1[omega capped, or set to 0]>_m", OURS)
-def corrected_positive_frac(t: Tokens, by: Segments) -> np.ndarray | None:
-    """The part of corrected_frac with a positive advantage; NULL without a rollout correction."""
-    return None if t.corrected is None else by.mean(t.corrected & (t.advantage > 0))
-
-
-@diagnostic(UPDATE, Unit.FRACTION, "<1[A < 0] 1[omega capped, or set to 0]>_m", OURS)
-def corrected_negative_frac(t: Tokens, by: Segments) -> np.ndarray | None:
-    """The part of corrected_frac with a negative advantage; NULL without a rollout correction."""
-    return None if t.corrected is None else by.mean(t.corrected & (t.advantage < 0))
+VALUE_ERRORS = (
+    _value_error("value_mae", "<|V_old - G|> over the tokens with a target",
+               "Mean absolute error of the values behind the advantages; NULL without a critic.",
+               lambda at, error, _: at.mean(np.abs(error))),
+    _value_error("value_mae_out_of_range", "<|V_old - G|> over the tokens out of range with a target",
+               "The same over tokens whose ratio left the clip's range: whether advantages are wrong where the data "
+               "is stale. NULL without a critic, and where no token left the range.",
+               lambda at, error, out_of_range: at.mean(np.abs(error), out_of_range)),
+    _value_error("value_bias", "<V_old - G> over the tokens with a target",
+               "Mean error of the values behind the advantages; above 0 = the critic is too optimistic. NULL without "
+               "one.", lambda at, error, _: at.mean(error)),
+)  # fmt: skip

@@ -108,11 +108,6 @@ class _Curve:
         self.untrained = (share, asked)
         self.start = self.top = _Stretch(self._bound(share, asked, Z), share)
 
-    def settle(self) -> None:
-        """Let phi count all jumps so far: no fall is under way."""
-        self._total += sum(self._jumps[self._known :])
-        self._known = len(self._jumps)
-
     @property
     def phi(self) -> float:
         """How many times the binomial variance a step has; of a score of unknown size its variance."""
@@ -142,8 +137,11 @@ class _Curve:
         """`of` less a share of it; of a score that can be negative, less that share of the way above its start."""
         return of - loss * max(abs(of), of - min(0.0, self.scores[0]))
 
-    def keep_best(self) -> None:
-        """Look whether a window that ends here is the best so far."""
+    def keep_best(self, settled: bool) -> None:
+        """Look whether a window that ends here is the best so far; when `settled`, no fall is under way, for phi."""
+        if settled:
+            self._total += sum(self._jumps[self._known :])
+            self._known = len(self._jumps)
         end, length = len(self.scores), WINDOW
         if not self.episodes and self._known < WINDOW - 1:
             return  # the noise is not known yet
@@ -199,14 +197,16 @@ class _Curve:
         return gain**2 / (error**2 + self.spread(self.top.mean, last - first) ** 2) / 2
 
 
+@dataclass
 class _Cusum:
     """A CUSUM: the evidence for a change, in nats, and the index at which it most likely began."""
 
-    def __init__(self) -> None:
-        self.value, self.since, self.most = -math.inf, 0, math.inf
+    value: float = -math.inf
+    since: int = 0
+    most: float = math.inf  # that one point may add
 
     def add(self, at: int, gain: float, floor: float, wanted: float) -> None:
-        """Take up the log-likelihood ratio of point `at`; a sum below `floor` starts there again."""
+        """Add the log-likelihood ratio of point `at`; a sum below `floor` starts there again."""
         if self.value <= floor:
             self.value, self.since, self.most = floor, at, (wanted - floor) / 2 + TINY  # two steps may do
         self.value += min(gain, self.most)
@@ -252,11 +252,9 @@ class _FallRule:
         return -math.log(2 * len(self.curve.scores))
 
     @property
-    def under_way(self) -> int | None:
-        """Index at which the fall began that is, or may be, under way; None while nothing speaks for one."""
-        if self.open:
-            return self.since
-        return min((cusum.since for cusum in self.down if cusum.value > self._floor), default=None)
+    def settled(self) -> bool:
+        """Whether no fall is under way and nothing speaks for one."""
+        return not self.open and not any(cusum.value > self._floor for cusum in self.down)
 
     def _lost(self, since: int) -> bool:
         curve, end = self.curve, len(self.curve.scores)
@@ -288,20 +286,17 @@ class _FallRule:
 
     def drops(self) -> tuple[Drop, ...]:
         """Return every fall so far, the open one by what is known now."""
-        return (*self.closed, *((self._dated(self.open, self.since),) if self.open else ()))
+        return (*self.closed, *([self._dated(self.open, self.since)] if self.open else []))
 
     def _drop(self, since: int) -> Drop:
         curve, (first, last) = self.curve, self.curve.best.window
         window = (curve.steps[first], curve.steps[last - 1]) if last else None
-        now = curve.steps[-1]
-        return self._dated(
-            Drop(curve.best.mean, window, now, now, now, now, curve.mean(since, len(curve.scores))), since
-        )
+        now, level = curve.steps[-1], curve.mean(since, len(curve.scores))
+        return self._dated(Drop(curve.best.mean, window, now, now, now, now, level), since)
 
     def _dated(self, fall: Drop, since: int) -> Drop:
         """`fall`, whose evidence begins at index `since`, with its onset by what is known now."""
-        curve = self.curve
-        at = curve.steps.index(fall.detection)
+        curve, at = self.curve, self.curve.steps.index(fall.detection)
         first = min(since, curve.steps.index(fall.best_steps[0]) if fall.best_steps else 0)
         end = min(len(curve.scores), 2 * at - since + LATER)
         low, middle, high = onset(curve, max(first, self.up_since, 2 * since - at - FAR), at, end, fall.best)
@@ -375,26 +370,22 @@ class Watch:
         curve = self._curve
         curve.add(step, score)
         events: list[Event] = []
-        if self._mild.advance() == "fell" and (fall := self._mild.open):
-            events.append(self._fell(step, "mild", "warning", fall))
-        change = self._severe.advance()
-        if change == "fell" and (fall := self._severe.open):
-            events.append(self._fell(step, "collapse", "critical", fall))
-        elif change == "recovered":
-            fall = self._severe.closed[-1]
-            message = f"success is back near its best of {fall.best:.3f}, {step - fall.onset} steps after it fell"
-            events.append(Event(step, "recovered", "info", message, "success", score, fall.best))
-        if self._severe.under_way is None:
-            curve.settle()
-        curve.keep_best()
+        kinds: tuple[tuple[_FallRule, str, Severity], ...] = (
+            (self._mild, "mild", "warning"), (self._severe, "collapse", "critical"),
+        )  # fmt: skip
+        for rule, kind, severity in kinds:
+            change = rule.advance()
+            if change == "fell" and (fall := rule.open):
+                where = "steps {} to {}".format(*fall.best_steps) if fall.best_steps else "before training"
+                lost = f"success fell from {fall.best:.3f} ({where}) to {fall.level:.3f}"
+                message = f"{lost}; the fall began after step {fall.onset}"
+                events.append(Event(step, kind, severity, message, "success", fall.level, fall.best))
+            elif change == "recovered" and rule is self._severe:
+                fall = rule.closed[-1]
+                message = f"success is back near its best of {fall.best:.3f}, {step - fall.onset} steps after it fell"
+                events.append(Event(step, "recovered", "info", message, "success", score, fall.best))
+        curve.keep_best(self._severe.settled)
         return events
-
-    def _fell(self, step: int, kind: str, severity: Severity, fall: Drop) -> Event:
-        where = "steps {} to {}".format(*fall.best_steps) if fall.best_steps else "before training"
-        message = (
-            f"success fell from {fall.best:.3f} ({where}) to {fall.level:.3f}; the fall began after step {fall.onset}"
-        )
-        return Event(step, kind, severity, message, "success", fall.level, fall.best)
 
     def crashed(self, step: int, message: str) -> Event:
         """Return the run cannot go on (engine crash, non-finite loss): the outcome is diverged from here on."""
@@ -414,7 +405,7 @@ class Watch:
     @property
     def detection(self) -> int | None:
         """The step at which the first collapse was called; None without one."""
-        first = self._severe.closed[0] if self._severe.closed else self._severe.open
+        first = next(iter([*self._severe.closed, self._severe.open]))
         return first.detection if first else None
 
     @property
@@ -437,10 +428,8 @@ class Watch:
             learned = curve.gained >= curve.enough + curve.luck
             outcome = ("mild" if self._critical else "healthy") if learned else "no_learning"
         scores, fall = curve.scores, drops[0] if drops else fading
-        medians = [
-            median(scores[max(0, i - WINDOW) : i]) for i in range(min(WINDOW, len(scores)), len(scores) + 1) if i
-        ]
-        peak = max(medians, default=None)
+        ends = range(max(1, min(WINDOW, len(scores))), len(scores) + 1)
+        peak = max((median(scores[max(0, i - WINDOW) : i]) for i in ends), default=None)
         if peak is not None and fall and not fall.best_steps:
             peak = max(peak, fall.best)
         return Verdict(outcome, drops, None if drops else fading, peak, fmean(scores[-FINAL:]) if scores else None)
@@ -464,24 +453,17 @@ def judge(
 COLLAPSE_REASONS: dict[str, tuple[str, str]] = {
     "severe": ("share of the best that a collapse loses", "published collapses lose more than half; noise does not"),
     "mild": ("share of the best that a mild fall loses", "the smallest loss that a user would act on"),
-    "false_collapse": (
-        "one run in 1 / this that lost nothing may be called collapsed",
-        "a table of a hundred runs has about one wrong word; the measured rates are below",
-    ),
-    "false_ending": (
-        "one run in 1 / this that lost nothing may be called falling; the same odds for recovered and for learned",
-        "said once, at the end of a run, so that no second look can take it back",
-    ),
-}
+    "false_collapse": ("one run in 1 / this that lost nothing may be called collapsed",
+                       "a table of a hundred runs has about one wrong word; the measured rates are below"),
+    "false_ending": ("one run in 1 / this that lost nothing may be called falling; the same odds for recovered and "
+                     "for learned", "said once, at the end of a run, so that no second look can take it back"),
+}  # fmt: skip
 
 
 def collapse_rule() -> str:
     """Markdown: when a run has collapsed, since when, whether it came back, and the events that need no smoothing."""
     defaults = CollapseSettings()
-    settings = (
-        [f"`collapse.{name}`", f"{getattr(defaults, name):g}", meaning, reason]
-        for name, (meaning, reason) in COLLAPSE_REASONS.items()
-    )
+    settings = ([f"`collapse.{n}`", f"{getattr(defaults, n):g}", *reasons] for n, reasons in COLLAPSE_REASONS.items())
     hard = ([f"`{rule.kind}`", rule.happens, rule.reason] for rule in HARD)
     words = ([f"`{word}`", meaning] for word, meaning in MEANINGS.items())
     return f"""\

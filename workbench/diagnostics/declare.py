@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from types import ModuleType
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from workbench.spec import Alarm, Diagnostic, Level, Unit
@@ -54,7 +53,10 @@ SYMBOLS: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True)
 class Measure:
-    """A declared measurement and the function that computes it, at every level of `at` by the same formula."""
+    """A declared measurement and the function that computes it, at every level of `at` by the same formula.
+
+    Calling it returns the measured values, None when the evidence lacks what they need.
+    """
 
     name: str
     at: tuple[Level, ...]
@@ -63,53 +65,59 @@ class Measure:
     source: str
     description: str
     function: Callable[..., Any]
-    alarm: Alarm | str = ""  # on the column of table step, or the reason why it has none
+    alarm: Alarm | None = None  # on the column of table step
+    no_alarm: str = ""  # why the column of table step has none
     sql_type: SqlType = "DOUBLE"
     roll: Roll | None = None
 
-    def diagnostics(self) -> list[Diagnostic]:
-        """Return one catalogue entry per level, and one for the roll-up of a turn column to its turn index."""
-        entries = [self._entry(level, self.formula, self.sql_type) for level in self.at]
-        if self.roll is not None:
-            entries.append(self._entry(Level.TURN_STEP, f"{ROLL_WORDS[self.roll]} {self.formula}", "DOUBLE"))
-        return entries
+    def diagnostics(self) -> Iterator[Diagnostic]:
+        """Yield one catalogue entry per level, and one for the roll-up of a turn column to its turn index.
 
-    def _entry(self, level: Level, formula: str, sql_type: SqlType) -> Diagnostic:
-        alarm = self.alarm if level is Level.STEP else FINER
-        found, reason = (alarm, "") if isinstance(alarm, Alarm) else (None, alarm)
-        return Diagnostic(self.name, level, self.unit, formula, self.source, self.description, found, sql_type, reason)
+        Raises TypeError where the description is missing, or a column of table step has neither alarm nor reason.
+        """
+        if not self.description:
+            raise TypeError(f"diagnostic {self.name} has no docstring: it is the description")
+        if (Level.STEP in self.at) != bool(self.alarm or self.no_alarm):
+            raise TypeError(
+                f"diagnostic {self.name}: an alarm, or `no_alarm` and its reason, is for columns of the step"
+            )
+        for level in (*self.at, *([Level.TURN_STEP] if self.roll else [])):
+            rolled = self.roll is not None and level is Level.TURN_STEP
+            formula = f"{ROLL_WORDS[self.roll]} {self.formula}" if self.roll and rolled else self.formula
+            watched = (self.alarm, self.no_alarm) if level is Level.STEP else (None, FINER)
+            yield Diagnostic(
+                self.name, level, self.unit, formula, self.source, self.description, watched[0],
+                "DOUBLE" if rolled else self.sql_type, watched[1],
+            )  # fmt: skip
 
     def __call__(self, *args: Any) -> Any:
-        """Return the measured values; None when the evidence lacks what they need."""
+        """Return the measured values."""
         return self.function(*args)
 
 
 def diagnostic(
-    at: Level | tuple[Level, ...],
-    unit: Unit,
-    formula: str,
-    source: str,
-    *,
-    alarm: Alarm | str = "",
-    sql_type: SqlType = "DOUBLE",
-    roll: Roll | None = None,
-) -> Callable[[Callable[..., Any]], Measure]:
+    at: Level | tuple[Level, ...], unit: Unit, formula: str, source: str, *, no_alarm: str = "",
+    sql_type: SqlType = "DOUBLE", roll: Roll | None = None,
+) -> Callable[[Callable[..., Any]], Measure]:  # fmt: skip
     """Declare a function as the measurement that has its name.
 
-    A column of table step has an `alarm`, or in its place the reason why there is none. `roll` says how a turn column
-    rolls up to its turn index. Raises TypeError where the description, or one of these two, is missing.
+    A column of table step has an `@alarm` above, or `no_alarm`, the reason why there is none. `roll` says how a turn
+    column rolls up to its turn index.
     """
+    levels = at if isinstance(at, tuple) else (at,)
 
     def declare(function: Callable[..., Any]) -> Measure:
-        name, description = function.__name__, " ".join((function.__doc__ or "").split())
-        levels = at if isinstance(at, tuple) else (at,)
-        if not description:
-            raise TypeError(f"diagnostic {name} has no docstring: it is the description")
-        if (Level.STEP in levels) != bool(alarm):
-            raise TypeError(f"diagnostic {name}: `alarm`, or the reason why there is none, is for columns of the step")
-        return Measure(name, levels, unit, formula, source, description, function, alarm, sql_type, roll)
+        description = " ".join((function.__doc__ or "").split())
+        return Measure(
+            function.__name__, levels, unit, formula, source, description, function, None, no_alarm, sql_type, roll
+        )
 
     return declare
+
+
+def alarm(when: Literal["above", "below"], value: float, reason: str, **mark: Any) -> Callable[[Measure], Measure]:
+    """Watch the column of table step: an event comes where it crosses this mark (the fields of spec.Alarm)."""
+    return lambda measure: replace(measure, alarm=Alarm(when, value, reason, **mark))
 
 
 def reported(name: str, unit: Unit, formula: str, source: str, description: str) -> Measure:
@@ -117,26 +125,21 @@ def reported(name: str, unit: Unit, formula: str, source: str, description: str)
     return Measure(name, (Level.UPDATE,), unit, formula, source, description, lambda t, by: t.scalar(name))
 
 
-def declared(*modules: ModuleType) -> tuple[Measure, ...]:
-    """Return the measurements that `modules` declare, in order of declaration, those in tuples included."""
-    found = (x for module in modules for value in vars(module).values() for x in _each(value))
+def declared(*owners: object) -> tuple[Measure, ...]:
+    """Return the measurements that modules or classes declare, in order of declaration, those in tuples included."""
+    values = (value for owner in owners for value in vars(owner).values())
+    found = (x for value in values for x in (value if isinstance(value, tuple) else (value,)))
     return tuple(x for x in found if isinstance(x, Measure))
-
-
-def _each(value: Any) -> tuple[Any, ...]:
-    return value if isinstance(value, tuple) else (value,)
 
 
 def mark_words(alarm: Alarm) -> str:
     """Return the mark as part of a sentence: above 10 x the median of the run's first 10 points."""
-    scale = {
-        "": "",
+    scales = {
+        "": "", "peak": " x its running maximum", "start": f" x the mean of its first {alarm.warmup} points",
         "baseline": f" x the median of the run's first {alarm.warmup} points",
-        "start": f" x the mean of its first {alarm.warmup} points",
-        "peak": " x its running maximum",
-    }[alarm.relative]
+    }  # fmt: skip
     held = f" at {alarm.points} points in a row" if alarm.points > 1 else ""
-    return f"{alarm.when} {alarm.value:g}{scale}{held}"
+    return f"{alarm.when} {alarm.value:g}{scales[alarm.relative]}{held}"
 
 
 def in_words(alarm: Alarm) -> str:
@@ -146,17 +149,14 @@ def in_words(alarm: Alarm) -> str:
 
 def dictionary(catalogue: Sequence[Diagnostic]) -> dict[str, list[Any]]:
     """Return the catalogue as columns of table `diagnostic`."""
-    return {
-        "name": [d.name for d in catalogue],
+    columns = {name: [getattr(d, name) for d in catalogue] for name in ("name", "formula", "source", "description")}
+    return columns | {
         "table_name": [d.table for d in catalogue],
         "level": [d.level.value for d in catalogue],
         "unit": [d.unit.value for d in catalogue],
-        "formula": [d.formula for d in catalogue],
-        "source": [d.source for d in catalogue],
-        "alarm": [None if d.alarm is None else f"{in_words(d.alarm)} ({d.alarm.reason})" for d in catalogue],
+        "alarm": [d.alarm and f"{in_words(d.alarm)} ({d.alarm.reason})" for d in catalogue],
         "alarm_when": [d.alarm and d.alarm.when for d in catalogue],
         "alarm_value": [d.alarm and d.alarm.value for d in catalogue],
         "alarm_baseline_points": [d.alarm.warmup if d.alarm and d.alarm.relative else None for d in catalogue],
-        "description": [d.description for d in catalogue],
         "sql_type": [d.sql_type for d in catalogue],
     }

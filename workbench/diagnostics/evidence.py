@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate, chain, compress
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
-from workbench.tensors import Tensor, torch
+from workbench.tensors import Tensor
 
 
 @dataclass(frozen=True)
@@ -65,54 +65,24 @@ class Evidence:
 
         A field that one update lacks (None) is lacking in the stack, a scalar that one update lacks is None there.
         """
-
-        first = updates[0]
-        rows = max(u.mask.shape[1] for u in updates)
-        width = max(u.mask.shape[2] for u in updates)
+        rows, width = (max(u.mask.shape[axis] for u in updates) for axis in (1, 2))
 
         def joined(name: str) -> Tensor | None:
             parts = [getattr(u, name) for u in updates]
             if any(part is None for part in parts):
                 return None
-            parts = [part.detach() for part in parts]
-            if parts[0].dim() > 1:
-                shape = (rows, width)[: parts[0].dim() - 1]
-                fill = -1 if name == "trajectory" else 0
-                parts = [part if part.shape[1:] == shape else _padded(part, shape, fill) for part in parts]
-            return torch.cat(parts)
+            shape = (rows, width)[: parts[0].dim() - 1]
+            stacked = parts[0].new_full((sum(map(len, parts)), *shape), -1 if name == "trajectory" else 0)
+            start = 0
+            for part in parts:
+                stacked[start : start + len(part), *(slice(0, n) for n in part.shape[1:])] = part.detach()
+                start += len(part)
+            return stacked
 
         tensors = {f.name: joined(f.name) for f in fields(cls) if f.name not in ("value_clip", "scalars")}
         names = dict.fromkeys(name for u in updates for name in u.scalars)
-        scalars: dict[str, list[float | None]] = {name: [] for name in names}
-        for u in updates:
-            for name, values in scalars.items():
-                values.extend(u.scalars.get(name) or [None] * len(u.epoch))
-        return replace(first, **tensors, scalars=scalars)  # type: ignore[arg-type]
-
-
-def _padded(x: Tensor, shape: tuple[int, ...], fill: int) -> Tensor:
-    out = x.new_full((x.shape[0], *shape), fill)
-    out[tuple(slice(0, n) for n in x.shape)] = x
-    return out
-
-
-class EpisodeLike(Protocol):
-    """The part of an episode that is measured (the agent's Episode has it)."""
-
-    group: int
-    tokens: list[int]
-    written: list[bool]
-    prompt_length: int
-    question: str
-    gold: str
-    answer: str | None
-    reward: float
-    success: bool
-    ended: str
-    turns: int
-    searches: int
-    valid_turns: int
-    turn_status: list[str]
+        scalars = {n: [v for u in updates for v in u.scalars.get(n) or [None] * len(u.epoch)] for n in names}
+        return replace(updates[0], **tensors, scalars=scalars)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -142,34 +112,24 @@ class Rollouts:
     retrieval_seconds: Sequence[Sequence[float | None]] = ()
 
     @classmethod
-    def of(cls, episodes: Sequence[EpisodeLike], rollout_step: int | Sequence[int]) -> Rollouts:
-        """Return the columns of `episodes`, sampled by the policy of `rollout_step` (one for all, or one each)."""
-
-        def column(name: str, dtype: type) -> np.ndarray:
-            return np.array([getattr(e, name) for e in episodes], dtype=dtype)
-
+    def of(cls, episodes: Sequence[Any], rollout_step: int | Sequence[int]) -> Rollouts:
+        """Return the columns of the agent's `episodes`, sampled by the policy of `rollout_step` (one, or one each)."""
+        dtypes = {"success": bool, "reward": float, **dict.fromkeys(("group", "turns", "searches", "valid_turns"), int)}
+        lists = ("tokens", "turn_status", "question", "gold", "answer", "ended")
+        columns: dict[str, Any] = {
+            name: np.array([getattr(e, name) for e in episodes], t) for name, t in dtypes.items()
+        }
+        columns |= {name: [getattr(e, name) for e in episodes] for name in lists}
         written = [_turns(e.tokens, e.written) for e in episodes]
         response = np.array([sum(map(len, turns)) for turns in written], dtype=np.int64)
-        length = np.array([len(e.tokens) - e.prompt_length for e in episodes], dtype=np.int64)
         return cls(
-            success=column("success", bool),
-            reward=column("reward", float),
-            group=column("group", np.int64),
+            **columns,
             rollout_step=np.broadcast_to(np.asarray(rollout_step, dtype=np.int64), (len(episodes),)),
-            turns=column("turns", np.int64),
-            searches=column("searches", np.int64),
-            valid_turns=column("valid_turns", np.int64),
             response_tokens=response,
-            observation_tokens=length - response,
+            observation_tokens=np.array([len(e.tokens) - e.prompt_length for e in episodes], dtype=np.int64) - response,
             truncated=np.array([e.ended != "answer" for e in episodes], dtype=bool),
             answered=np.array([e.answer is not None for e in episodes], dtype=bool),
-            tokens=[e.tokens for e in episodes],
             written=written,
-            turn_status=[e.turn_status for e in episodes],
-            question=[e.question for e in episodes],
-            gold=[e.gold for e in episodes],
-            answer=[e.answer for e in episodes],
-            ended=[e.ended for e in episodes],
             retrieval_status=[getattr(e, "retrieval_status", ()) for e in episodes],
             retrieval_seconds=[getattr(e, "retrieval_seconds", ()) for e in episodes],
         )
@@ -180,13 +140,10 @@ class Rollouts:
     @cached_property
     def repetition(self) -> np.ndarray:
         """1 - #{distinct 4-grams} / #{4-grams} of the tokens that the policy wrote, (N,); masked below 4 tokens."""
-        distinct, total = [], []
-        for turns in self.written:
-            w = list(chain.from_iterable(turns))
-            distinct.append(len(set(zip(w, w[1:], w[2:], w[3:], strict=False))))
-            total.append(len(w) - 3)
-        number = np.maximum(total, 1)
-        return np.ma.array(1.0 - np.array(distinct) / number, mask=np.array(total) < 1)
+        texts = [list(chain.from_iterable(turns)) for turns in self.written]
+        distinct = np.array([len(set(zip(w, w[1:], w[2:], w[3:], strict=False))) for w in texts])
+        total = np.array([len(w) - 3 for w in texts])
+        return np.ma.array(1.0 - distinct / np.maximum(total, 1), mask=total < 1)
 
     @cached_property
     def duplicates(self) -> np.ndarray:
@@ -221,10 +178,6 @@ class StepEvidence:
     sync_error: float | None = None  # nats, of the sampler's last weight sync; None where it reads the trainer's own
     memory_peak: int | None = None  # bytes
     mismatches: Sequence[tuple[int, int]] | None = None  # (trajectory, turn) where the batch is not what was sampled
-
-    def timed(self, **seconds: float) -> StepEvidence:
-        """Return the same step with more timings."""
-        return replace(self, seconds={**self.seconds, **seconds})
 
 
 def fingerprint(*parts: bytes) -> int:

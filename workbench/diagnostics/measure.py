@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,23 +19,15 @@ from workbench.spec import Diagnostic, Level
 
 # Functions of the trained tokens and a partition of them; the columns of the probe, mostly NULL, stand last.
 TOKEN_MEASURES = sorted(declared(update, ratio, divergence, advantage), key=lambda m: m in update.PROBE)
-TRAJECTORY_MEASURES = declared(trajectory)
+AT = {level: [m for m in TOKEN_MEASURES if level in m.at] for level in Level}
 TURN_MEASURES = [m for m in declared(turn) if Level.TURN in m.at]
-TURN_STEP_MEASURES = [m for m in declared(turn) if Level.TURN_STEP in m.at]
-STEP_MEASURES = declared(step)
 
 Columns = dict[str, Any]
 
 
-@cache
-def at(level: Level) -> list[Measure]:
-    """Return the measurements on tokens that have a column at `level`."""
-    return [m for m in TOKEN_MEASURES if level in m.at]
-
-
 def catalogue() -> tuple[Diagnostic, ...]:
     """Return every declared diagnostic, grouped by table."""
-    measures = (*STEP_MEASURES, *TOKEN_MEASURES, *TRAJECTORY_MEASURES, *TURN_MEASURES, *TURN_STEP_MEASURES)
+    measures = [*step.MEASURES, *TOKEN_MEASURES, *trajectory.MEASURES, *TURN_MEASURES, *turn.TURN_STEP_MEASURES]
     order = [Level.STEP, Level.UPDATE, Level.TRAJECTORY, Level.TURN, Level.TURN_STEP]
     return tuple(sorted((d for m in measures for d in m.diagnostics()), key=lambda d: order.index(d.level)))
 
@@ -62,12 +53,13 @@ def measure(number: int, evidence: StepEvidence) -> Measurements:
     tokens = None if evidence.updates is None else Tokens(evidence.updates)
     minibatch = {} if tokens is None else measure_updates(tokens)
     turns = {} if tokens is None else measure_turns(tokens, trained.turn_status, trained)
+    view = StepView(number, evidence, minibatch or None)
+    row: dict[str, float | None] = {m.name: m(view) for m in step.MEASURES}
+    for m in AT[Level.STEP]:
+        pooled = m(tokens, tokens.whole) if tokens is not None and len(tokens.update) else None
+        row[m.name] = None if pooled is None or np.ma.getmaskarray(pooled)[0] else float(pooled[0])
     return Measurements(
-        step=_step(StepView(number, evidence, minibatch or None), tokens),
-        minibatch=minibatch,
-        trajectory=_trajectories(Trajectories(trained, tokens)),
-        turn=turns,
-        turn_step=measure_turn_steps(turns) if turns else {},
+        row, minibatch, _trajectories(Trajectories(trained, tokens)), turns, measure_turn_steps(turns) if turns else {}
     )
 
 
@@ -80,7 +72,7 @@ def measure_updates(evidence: Evidence | Tokens) -> Columns:
         "epoch": tokens.evidence.epoch.cpu().numpy(),
         "rollout_step": tokens.evidence.rollout_step.cpu().numpy(),
     }
-    return columns | _measured(at(Level.UPDATE), lambda m: m(tokens, tokens.by_update))
+    return columns | {m.name: m(tokens, tokens.by_update) for m in AT[Level.UPDATE]}
 
 
 @np.errstate(all="ignore")
@@ -94,21 +86,19 @@ def measure_turns(
     """
     tokens = evidence if isinstance(evidence, Tokens) else Tokens(evidence)
     by = tokens.by_turn
-    update = by.first(tokens.update)
+    update, place = by.first(tokens.update), (by.first(tokens.trajectory), by.first(tokens.turn))
     columns: Columns = {
         "epoch": tokens.evidence.epoch.cpu().numpy()[update],
-        "trajectory": by.first(tokens.trajectory),
-        "turn_index": by.first(tokens.turn),
+        "trajectory": place[0],
+        "turn_index": place[1],
         "update": update,
     }
-    columns |= _measured(at(Level.TURN), lambda m: m(tokens, by))
-    columns["status"] = turn.status(columns["trajectory"], columns["turn_index"], status or [])
-    place = columns["trajectory"], columns["turn_index"]
+    columns |= {m.name: m(tokens, by) for m in AT[Level.TURN]}
+    columns["status"] = turn.status(*place, status or [])
     columns["retrieval_seconds"] = turn.retrieval_seconds(*place, rollouts.retrieval_seconds if rollouts else ())
     outcomes = rollouts.retrieval_status if rollouts else ()
-    for outcome in (turn.retrieval_empty_frac, turn.retrieval_failed_frac):
-        columns[outcome.name] = outcome(*place, outcomes)
-    return columns
+    retrieved = (turn.retrieval_empty_frac, turn.retrieval_failed_frac)
+    return columns | {m.name: m(*place, outcomes) for m in retrieved}
 
 
 @np.errstate(all="ignore")
@@ -116,18 +106,15 @@ def measure_turn_steps(turns: Mapping[str, Any]) -> Columns:
     """Columns (K,) of table `turn_step`, rolled up from the columns of table `turn` over all epochs of a step."""
     index, ids = np.unique(turns["turn_index"], return_inverse=True)
     by = Segments(ids, len(index))
-    weight = np.asarray(turns["n_tokens"], dtype=np.float64)
-    view = TurnRows(by, np.asarray(turns["trajectory"]), np.array(turns["status"], dtype=object), turns)
-    columns: Columns = {"turn_index": index}
-    columns |= _measured(TURN_STEP_MEASURES, lambda m: m(view))
-    rolled = [m for m in (*at(Level.TURN), *TURN_MEASURES) if m.roll is not None]
-    return columns | _measured(rolled, lambda m: _roll(m, by, turns.get(m.name), weight))
+    view = TurnRows(by, turns)
+    rolled = {m.name: _roll(m, by, turns) for m in (*AT[Level.TURN], *TURN_MEASURES) if m.roll is not None}
+    return {"turn_index": index} | {m.name: m(view) for m in turn.TURN_STEP_MEASURES} | rolled
 
 
-def _roll(measure: Measure, by: Segments, values: np.ndarray | None, weight: np.ndarray) -> np.ndarray | None:
-    if values is None:
+def _roll(measure: Measure, by: Segments, turns: Mapping[str, Any]) -> np.ndarray | None:
+    if (values := turns.get(measure.name)) is None:
         return None
-    known = ~np.ma.getmaskarray(values)
+    known, weight = ~np.ma.getmaskarray(values), np.asarray(turns["n_tokens"], dtype=np.float64)
     x = np.where(known, np.ma.getdata(values).astype(np.float64), 0.0)
     match measure.roll:
         case "tokens":
@@ -143,33 +130,8 @@ def _roll(measure: Measure, by: Segments, values: np.ndarray | None, weight: np.
 
 
 def _trajectories(view: Trajectories) -> Columns:
-    r, n = view.rollouts, len(view.rollouts)
-    columns: Columns = {
-        "trajectory": np.arange(n),
-        "prompt_group": r.group,
-        "rollout_step": r.rollout_step,
-        "question": list(r.question),
-        "gold": list(r.gold),
-        "answer": list(r.answer),
-        "ended": list(r.ended),
-    }
-    columns |= _measured(TRAJECTORY_MEASURES, lambda m: m(view))
-    tokens, by = view.trained, view.by
-    shared = at(Level.TRAJECTORY)
-    return columns | _measured(shared, lambda m: None if tokens is None or by is None else m(tokens, by))
-
-
-def _step(view: StepView, tokens: Tokens | None) -> dict[str, float | None]:
-    row: dict[str, float | None] = {m.name: m(view) for m in STEP_MEASURES}
-    empty = tokens is None or len(tokens.update) == 0
-    for m in at(Level.STEP):
-        row[m.name] = None if empty or tokens is None else _number(m(tokens, tokens.whole))
-    return row
-
-
-def _number(values: np.ndarray | None) -> float | None:
-    return None if values is None or np.ma.getmaskarray(values)[0] else float(values[0])
-
-
-def _measured(measures: Sequence[Measure], call: Callable[[Measure], Any]) -> Columns:
-    return {m.name: call(m) for m in measures}
+    r = view.rollouts
+    columns: Columns = {"trajectory": np.arange(len(r)), "prompt_group": r.group, "rollout_step": r.rollout_step}
+    columns |= {name: list(getattr(r, name)) for name in ("question", "gold", "answer", "ended")}
+    columns |= {m.name: m(view) for m in trajectory.MEASURES}
+    return columns | {m.name: m(view.trained, view.by) if view.trained else None for m in AT[Level.TRAJECTORY]}

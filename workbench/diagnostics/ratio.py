@@ -4,83 +4,57 @@ from __future__ import annotations
 
 import numpy as np
 
-from workbench.diagnostics.declare import MEANT, OTHER, OURS, VERL, Measure, diagnostic, reported
-from workbench.diagnostics.tokens import CLAMP, Segments, Tokens, quotient
-from workbench.spec import Alarm, Level, Unit
+from workbench.diagnostics.declare import MEANT, OTHER, OURS, VERL, Measure, alarm, diagnostic, reported
+from workbench.diagnostics.tokens import CLAMP, QUANTILES, Segments, Tokens, quotient
+from workbench.spec import Level, Unit
 
+TRL = "TRL grpo_trainer.py"
+CORE_ALGOS = "verl core_algos.py"
+LEMMA = "arXiv 2511.20718 Lemma 4.1"
+SUMS = "arXiv 2602.10693 (sums, not means)"
 OUR_MARK = "verl has the mark for another ratio, pi_old / mu; on pi_theta / pi_old it is ours, to be calibrated"
 OUR_BIAS = "this project, C of arXiv 2511.20718"
 PAPER_CODE = "development code of arXiv 2511.20718 (clip_grad_norm)"
 STEP, TRAJECTORY, TURN, UPDATE = Level.STEP, Level.TRAJECTORY, Level.TURN, Level.UPDATE
 
 
-@diagnostic(
-    (UPDATE, STEP),
-    Unit.RATIO,
-    "<exp(clamp(delta, +-20))>_m",
-    VERL,
-    alarm=Alarm("above", 2.0, f"samples of the old policy have a mean of 1; {OUR_MARK}", points=2),
-)
+@alarm("above", 2.0, f"samples of the old policy have a mean of 1; {OUR_MARK}", points=2)
+@diagnostic((UPDATE, STEP), Unit.RATIO, "<exp(clamp(delta, +-20))>_m", VERL)
 def ratio_mean(t: Tokens, by: Segments) -> np.ndarray:
     """Mean token ratio; 1 in expectation over samples of the old policy."""
     return by.mean(t.ratio)
 
 
-@diagnostic(UPDATE, Unit.RATIO, "population std of r", VERL)
-def ratio_std(t: Tokens, by: Segments) -> np.ndarray:
-    """Spread of the token ratios."""
-    return by.std(t.ratio)
-
-
-@diagnostic((UPDATE, TURN, TRAJECTORY, STEP), Unit.RATIO, "max r", VERL, roll="max", alarm=OTHER)
+@diagnostic((UPDATE, TURN, TRAJECTORY, STEP), Unit.RATIO, "max r", VERL, roll="max", no_alarm=OTHER)
 def ratio_max(t: Tokens, by: Segments) -> np.ndarray:
     """Largest token ratio. With a negative advantage nothing bounds it unless the dual clip is on."""
     return by.maximum(t.ratio)
 
 
-@diagnostic((UPDATE, TURN), Unit.RATIO, "min r", VERL, roll="min")
-def ratio_min(t: Tokens, by: Segments) -> np.ndarray:
-    """Smallest token ratio; drift to 0 on good tokens starves them of gradient."""
-    return by.minimum(t.ratio)
-
-
-@diagnostic(UPDATE, Unit.RATIO, "<w>_m, w = the ratio that the algorithm pools", OURS)
-def unit_ratio_mean(t: Tokens, by: Segments) -> np.ndarray:
-    """Mean of the ratio that entered the surrogate (token, turn or sequence)."""
-    return by.mean(t.unit_ratio)
-
-
-@diagnostic(UPDATE, Unit.RATIO, "max w, w = the ratio that the algorithm pools", OURS)
-def unit_ratio_max(t: Tokens, by: Segments) -> np.ndarray:
-    """Largest ratio that entered the surrogate."""
-    return by.maximum(t.unit_ratio)
-
-
-@diagnostic(UPDATE, Unit.RATIO, "min w, w = the ratio that the algorithm pools", OURS)
-def unit_ratio_min(t: Tokens, by: Segments) -> np.ndarray:
-    """Smallest ratio that entered the surrogate."""
-    return by.minimum(t.unit_ratio)
-
-
-def _quantile(place: int, name: str, share: str, description: str) -> Measure:
-    formula = f"quantile {share} of delta" + (" = log_prob - log_prob_old" if place == 0 else "")
-    source = "TRL grpo_trainer.py"
-    return Measure(name, (UPDATE,), Unit.NATS, formula, source, description, lambda t, by: t.log_ratio_quantiles[place])
-
-
-QUANTILES = (
-    _quantile(0, "log_ratio_q01", ".01", "1 % quantile of the token log-ratios."),
-    _quantile(1, "log_ratio_q05", ".05", "5 % quantile of the token log-ratios."),
-    _quantile(2, "log_ratio_q50", ".5", "Median of the token log-ratios."),
-    _quantile(3, "log_ratio_q95", ".95", "95 % quantile of the token log-ratios."),
-    _quantile(4, "log_ratio_q99", ".99", "99 % quantile of the token log-ratios."),
-)
-
-
-@diagnostic(UPDATE, Unit.NATS, "population std of delta", OURS)
-def log_ratio_std(t: Tokens, by: Segments) -> np.ndarray:
-    """Spread of the token log-ratios; their mean is -approx_kl."""
-    return by.std(t.log_ratio)
+SPREAD = (
+    Measure("ratio_min", (UPDATE, TURN), Unit.RATIO, "min r", VERL,
+            "Smallest token ratio; drift to 0 on good tokens starves them of gradient.",
+            lambda t, by: by.minimum(t.ratio), roll="min"),
+    Measure("ratio_std", (UPDATE,), Unit.RATIO, "population std of r", VERL,
+            "Spread of the token ratios.", lambda t, by: by.std(t.ratio)),
+    Measure("unit_ratio_mean", (UPDATE,), Unit.RATIO, "<w>_m, w = the ratio that the algorithm pools", OURS,
+            "Mean of the ratio that entered the surrogate (token, turn or sequence).",
+            lambda t, by: by.mean(t.unit_ratio)),
+    Measure("unit_ratio_max", (UPDATE,), Unit.RATIO, "max w, w = the ratio that the algorithm pools", OURS,
+            "Largest ratio that entered the surrogate.", lambda t, by: by.maximum(t.unit_ratio)),
+    Measure("unit_ratio_min", (UPDATE,), Unit.RATIO, "min w, w = the ratio that the algorithm pools", OURS,
+            "Smallest ratio that entered the surrogate.", lambda t, by: by.minimum(t.unit_ratio)),
+    Measure("log_ratio_std", (UPDATE,), Unit.NATS, "population std of delta", OURS,
+            "Spread of the token log-ratios; their mean is -approx_kl.", lambda t, by: by.std(t.log_ratio)),
+    Measure("log_ratio_abs_max", (UPDATE,), Unit.NATS, "max |delta|", TRL,
+            "Largest move of one token, before any clamp.", lambda t, by: by.maximum(np.abs(t.log_ratio))),
+    Measure("clamp_hits", (UPDATE,), Unit.COUNT, "#{|delta| > 20}", f"{CORE_ALGOS} clamps there",
+            "Tokens whose log-ratio was clamped before exp; one is already a broken update.",
+            lambda t, by: by.total(np.abs(t.log_ratio) > CLAMP)),
+    *(Measure(f"log_ratio_q{100 * q:02.0f}", (UPDATE,), Unit.NATS, f"quantile {q} of delta", TRL,
+            f"{100 * q:.0f} % quantile of the token log-ratios.",
+            lambda t, by, place=place: t.log_ratio_quantiles[place]) for place, q in enumerate(QUANTILES)),
+)  # fmt: skip
 
 
 @diagnostic(UPDATE, Unit.RATIO, "median of r over the tokens with A > 0", "arXiv 2603.10069 (drift of the ratios)")
@@ -90,37 +64,10 @@ def ratio_positive_q50(t: Tokens, by: Segments) -> np.ndarray:
     return Segments(by.ids[good], by.size).quantiles(t.ratio[good], (0.5,))[0]
 
 
-@diagnostic(UPDATE, Unit.NATS, "max |delta|", "TRL grpo_trainer.py")
-def log_ratio_abs_max(t: Tokens, by: Segments) -> np.ndarray:
-    """Largest move of one token, before any clamp."""
-    return by.maximum(np.abs(t.log_ratio))
+# Turns and sequences of an update; the turn columns of the ratio.
 
 
-@diagnostic(UPDATE, Unit.COUNT, "#{|delta| > 20}", "verl core_algos.py clamps there")
-def clamp_hits(t: Tokens, by: Segments) -> np.ndarray:
-    """Tokens whose log-ratio was clamped before exp; one is already a broken update."""
-    return by.total(np.abs(t.log_ratio) > 20.0)
-
-
-@diagnostic(UPDATE, Unit.RATIO, "max over turns of exp(mean delta of the turn)", "arXiv 2511.20718 Lemma 4.1")
-def turn_ratio_geo_max(t: Tokens, by: Segments) -> np.ndarray:
-    """Largest geometric turn ratio; averaging inside the turn hides outliers, so read it together with ratio_max."""
-    return t.turns_by_update.maximum(np.exp(t.by_turn.mean(t.clamped)))
-
-
-@diagnostic(UPDATE, Unit.RATIO, "max over turns of the mean r of the turn", "arXiv 2511.20718")
-def turn_ratio_arith_max(t: Tokens, by: Segments) -> np.ndarray:
-    """Largest arithmetic turn ratio; at least the geometric one."""
-    return t.turns_by_update.maximum(t.by_turn.mean(t.ratio))
-
-
-@diagnostic(UPDATE, Unit.NATS, "max over turns of |sum delta of the turn|", "arXiv 2602.10693 (sums, not means)")
-def turn_log_ratio_sum_abs_max(t: Tokens, by: Segments) -> np.ndarray:
-    """Largest log of a product ratio of a turn: the drift of the turn that length normalisation hides."""
-    return t.turns_by_update.maximum(np.abs(t.by_turn.total(t.clamped)))
-
-
-@diagnostic((UPDATE, STEP), Unit.FRACTION, "(sum r)^2 / (n sum r^2) over tokens", VERL, alarm=OTHER)
+@diagnostic((UPDATE, STEP), Unit.FRACTION, "(sum r)^2 / (n sum r^2) over tokens", VERL, no_alarm=OTHER)
 def ess_frac(t: Tokens, by: Segments) -> np.ndarray:
     """Effective sample size of the token ratios as a share of the tokens, in (1/n, 1]."""
     return np.minimum(by.total(t.ratio) ** 2 / (by.n * by.total(t.ratio**2)), 1.0)
@@ -136,13 +83,8 @@ def ess_sequence_frac(t: Tokens, by: Segments) -> np.ndarray:
     return np.minimum(groups.total(weight) ** 2 / (groups.n * groups.total(weight**2)), 1.0)
 
 
-@diagnostic(
-    (UPDATE, STEP),
-    Unit.NONE,
-    "<r^2>_m - 1",
-    f"{VERL} (chi2_token)",
-    alarm=Alarm("above", 1.0, f"as if half of the tokens weighed nothing; {OUR_MARK}", points=2),
-)
+@alarm("above", 1.0, f"as if half of the tokens weighed nothing; {OUR_MARK}", points=2)
+@diagnostic((UPDATE, STEP), Unit.NONE, "<r^2>_m - 1", f"{VERL} (chi2_token)")
 def chi2(t: Tokens, by: Segments) -> np.ndarray:
     """Chi-square divergence of the new policy from the old one, estimated on tokens of the old one.
 
@@ -152,60 +94,52 @@ def chi2(t: Tokens, by: Segments) -> np.ndarray:
 
 
 @diagnostic(
-    UPDATE,
-    Unit.NONE,
-    "mean over sequences of W^2 - 1, W = exp(clamp(sum delta of a sequence, +-20))",
+    UPDATE, Unit.NONE, "mean over sequences of W^2 - 1, W = exp(clamp(sum delta of a sequence, +-20))",
     f"{VERL} (chi2_seq)",
-)
+)  # fmt: skip
 def chi2_sequence(t: Tokens, by: Segments) -> np.ndarray:
     """The same divergence by the product ratios of whole trajectories; far above chi2 where tokens drift one way."""
     weight = np.exp(np.clip(t.by_sequence.total(t.clamped), -CLAMP, CLAMP))
     return t.sequences_by_update.mean(weight**2) - 1.0
 
 
-@diagnostic(TURN, Unit.RATIO, "exp(mean delta of the turn)", "arXiv 2511.20718 Lemma 4.1", roll="turns")
-def ratio_geo(t: Tokens, by: Segments) -> np.ndarray:
-    """Geometric turn ratio, the one of Turn-PPO and ST-PPO."""
-    return np.exp(by.mean(t.clamped))
+UNITS = (
+    Measure("turn_ratio_geo_max", (UPDATE,), Unit.RATIO, "max over turns of exp(mean delta of the turn)", LEMMA,
+            "Largest geometric turn ratio; averaging inside the turn hides outliers, so read it together with "
+            "ratio_max.", lambda t, by: t.turns_by_update.maximum(np.exp(t.by_turn.mean(t.clamped)))),
+    Measure("turn_ratio_arith_max", (UPDATE,), Unit.RATIO, "max over turns of the mean r of the turn",
+            "arXiv 2511.20718", "Largest arithmetic turn ratio; at least the geometric one.",
+            lambda t, by: t.turns_by_update.maximum(t.by_turn.mean(t.ratio))),
+    Measure("turn_log_ratio_sum_abs_max", (UPDATE,), Unit.NATS, "max over turns of |sum delta of the turn|", SUMS,
+            "Largest log of a product ratio of a turn: the drift of the turn that length normalisation hides.",
+            lambda t, by: t.turns_by_update.maximum(np.abs(t.by_turn.total(t.clamped)))),
+    Measure("ratio_geo", (TURN,), Unit.RATIO, "exp(mean delta of the turn)", LEMMA,
+            "Geometric turn ratio, the one of Turn-PPO and ST-PPO.",
+            lambda t, by: np.exp(by.mean(t.clamped)), roll="turns"),
+    Measure("ratio_arith", (TURN,), Unit.RATIO, "mean r of the turn", "arXiv 2511.20718", "Arithmetic turn ratio.",
+            lambda t, by: by.mean(t.ratio), roll="turns"),
+    Measure("ratio_prod", (TURN,), Unit.RATIO, "exp(clamp(sum delta of the turn, +-20))", "AgileRL (sum pooling)",
+            "Product turn ratio: the unbiased importance weight of the whole turn.",
+            lambda t, by: np.exp(np.clip(by.total(t.clamped), -CLAMP, CLAMP)), roll="turns"),
+    Measure("log_ratio_sum", (TURN,), Unit.NATS, "sum delta of the turn", SUMS,
+            "Log of the product ratio of the turn, each token clamped to +-20.",
+            lambda t, by: by.total(t.clamped), roll="turns"),
+    Measure("ratio_mass_frac", (TURN,), Unit.FRACTION, "sum r of the turn / sum r of its update", OURS,
+            "Share of the update's importance weight that lies on the turn.",
+            lambda t, by: quotient(by.total(t.ratio), t.by_update.total(t.ratio)[by.first(t.update)]), roll="share"),
+)  # fmt: skip
 
 
-@diagnostic(TURN, Unit.RATIO, "mean r of the turn", "arXiv 2511.20718", roll="turns")
-def ratio_arith(t: Tokens, by: Segments) -> np.ndarray:
-    """Arithmetic turn ratio."""
-    return by.mean(t.ratio)
+# What the clip stopped
 
 
-@diagnostic(TURN, Unit.RATIO, "exp(clamp(sum delta of the turn, +-20))", "AgileRL (sum pooling)", roll="turns")
-def ratio_prod(t: Tokens, by: Segments) -> np.ndarray:
-    """Product turn ratio: the unbiased importance weight of the whole turn."""
-    return np.exp(np.clip(by.total(t.clamped), -20.0, 20.0))
-
-
-@diagnostic(TURN, Unit.NATS, "sum delta of the turn", "arXiv 2602.10693 (sums, not means)", roll="turns")
-def log_ratio_sum(t: Tokens, by: Segments) -> np.ndarray:
-    """Log of the product ratio of the turn, each token clamped to +-20."""
-    return by.total(t.clamped)
-
-
-@diagnostic(TURN, Unit.FRACTION, "sum r of the turn / sum r of its update", OURS, roll="share")
-def ratio_mass_frac(t: Tokens, by: Segments) -> np.ndarray:
-    """Share of the update's importance weight that lies on the turn."""
-    return quotient(by.total(t.ratio), t.by_update.total(t.ratio)[by.first(t.update)])
-
-
+@alarm("above", 0.3, "microsoft/post-training-toolkit warns at a clip fraction of 0.3; healthy PPO stays below 0.2",
+       points=3)  # fmt: skip
 @diagnostic(
-    (UPDATE, TURN, TRAJECTORY, STEP),
-    Unit.FRACTION,
+    (UPDATE, TURN, TRAJECTORY, STEP), Unit.FRACTION,
     "<1[the clip stopped the gradient of the token]>_m; of PPO's clip: clipped loss > unclipped loss",
-    "verl core_algos.py (pg_clipfrac)",
-    roll="tokens",
-    alarm=Alarm(
-        "above",
-        0.3,
-        "microsoft/post-training-toolkit warns at a clip fraction of 0.3; healthy PPO stays below 0.2",
-        points=3,
-    ),
-)
+    f"{CORE_ALGOS} (pg_clipfrac)", roll="tokens",
+)  # fmt: skip
 def clip_frac(t: Tokens, by: Segments) -> np.ndarray:
     """Share of tokens whose gradient the clip stopped (sign of the advantage respected).
 
@@ -214,26 +148,11 @@ def clip_frac(t: Tokens, by: Segments) -> np.ndarray:
     return by.mean(t.active)
 
 
-@diagnostic(UPDATE, Unit.FRACTION, "<1[A < 0, w < 1 - eps_low]>_m", "TRL grpo_trainer.py (clip_ratio/low)")
-def clip_low_frac(t: Tokens, by: Segments) -> np.ndarray:
-    """Share of tokens stopped by the lower bound; clip_low_frac + clip_high_frac = clip_frac."""
-    return by.mean(t.low)
-
-
-@diagnostic(UPDATE, Unit.FRACTION, "<1[A > 0, w > 1 + eps_high]>_m", "TRL grpo_trainer.py (clip_ratio/high)")
-def clip_high_frac(t: Tokens, by: Segments) -> np.ndarray:
-    """Share of tokens stopped by the upper bound."""
-    return by.mean(t.high)
-
-
 @diagnostic(
-    (UPDATE, TURN, STEP),
-    Unit.FRACTION,
-    "<1[r < 1 - eps_low or r > 1 + eps_high]>_m",
-    "arXiv 2511.20718 (the set of clipped tokens)",
-    roll="tokens",
-    alarm="`clip_frac` has it: out of range counts tokens that nothing stops as well",
-)
+    (UPDATE, TURN, STEP), Unit.FRACTION, "<1[r < 1 - eps_low or r > 1 + eps_high]>_m",
+    "arXiv 2511.20718 (the set of clipped tokens)", roll="tokens",
+    no_alarm="`clip_frac` has it: out of range counts tokens that nothing stops as well",
+)  # fmt: skip
 def out_of_range_frac(t: Tokens, by: Segments) -> np.ndarray:
     """Share of tokens with a token ratio outside the bounds, whatever the sign of the advantage.
 
@@ -244,38 +163,31 @@ def out_of_range_frac(t: Tokens, by: Segments) -> np.ndarray:
 
 
 @diagnostic(
-    (UPDATE, STEP), Unit.FRACTION, "<1[A < 0, loss > -c A]>_m", "verl core_algos.py (pg_clipfrac_lower)", alarm=MEANT
+    (UPDATE, STEP), Unit.FRACTION, "<1[A < 0, loss > -c A]>_m", f"{CORE_ALGOS} (pg_clipfrac_lower)", no_alarm=MEANT
 )
 def dual_clip_frac(t: Tokens, by: Segments) -> np.ndarray:
     """Share of tokens whose loss the dual clip bounded, or whose weight DPPO's cap did; 0 when it is off."""
     return by.mean(t.dual)
 
 
-@diagnostic(UPDATE, Unit.FRACTION, "share of turns with a clipped token", OURS)
-def turn_clip_frac(t: Tokens, by: Segments) -> np.ndarray:
-    """Share of turns in which the clip stopped at least one token."""
-    return t.turns_by_update.mean(t.by_turn.maximum(t.active))
-
-
-@diagnostic(UPDATE, Unit.FRACTION, "share of tokens in turns with a clipped token", OURS)
-def turn_clip_token_frac(t: Tokens, by: Segments) -> np.ndarray:
-    """Share of tokens whose turn has a clipped token: what is lost where the clip acts on whole turns."""
-    return by.mean(t.by_turn.spread(t.by_turn.maximum(t.active)))
-
-
-@diagnostic(UPDATE, Unit.FRACTION, "share of sequences with a clipped token", OURS)
-def sequence_clip_frac(t: Tokens, by: Segments) -> np.ndarray:
-    """Share of trajectories in which the clip stopped at least one token."""
-    return t.sequences_by_update.mean(t.by_sequence.maximum(t.active))
-
-
-@diagnostic(UPDATE, Unit.FRACTION, "share of tokens in sequences with a clipped token", OURS)
-def sequence_clip_token_frac(t: Tokens, by: Segments) -> np.ndarray:
-    """Share of tokens whose trajectory has a clipped token: what is lost where the clip acts on whole trajectories."""
-    return by.mean(t.by_sequence.spread(t.by_sequence.maximum(t.active)))
-
-
-CLIP_BIAS = (
+CLIPPED = (
+    Measure("clip_low_frac", (UPDATE,), Unit.FRACTION, "<1[A < 0, w < 1 - eps_low]>_m", f"{TRL} (clip_ratio/low)",
+            "Share of tokens stopped by the lower bound; clip_low_frac + clip_high_frac = clip_frac.",
+            lambda t, by: by.mean(t.low)),
+    Measure("clip_high_frac", (UPDATE,), Unit.FRACTION, "<1[A > 0, w > 1 + eps_high]>_m", f"{TRL} (clip_ratio/high)",
+            "Share of tokens stopped by the upper bound.", lambda t, by: by.mean(t.high)),
+    Measure("turn_clip_frac", (UPDATE,), Unit.FRACTION, "share of turns with a clipped token", OURS,
+            "Share of turns in which the clip stopped at least one token.",
+            lambda t, by: t.turns_by_update.mean(t.by_turn.maximum(t.active))),
+    Measure("turn_clip_token_frac", (UPDATE,), Unit.FRACTION, "share of tokens in turns with a clipped token", OURS,
+            "Share of tokens whose turn has a clipped token: what is lost where the clip acts on whole turns.",
+            lambda t, by: by.mean(t.by_turn.spread(t.by_turn.maximum(t.active)))),
+    Measure("sequence_clip_frac", (UPDATE,), Unit.FRACTION, "share of sequences with a clipped token", OURS,
+            "Share of trajectories in which the clip stopped at least one token.",
+            lambda t, by: t.sequences_by_update.mean(t.by_sequence.maximum(t.active))),
+    Measure("sequence_clip_token_frac", (UPDATE,), Unit.FRACTION, "share of tokens in sequences with a clipped token",
+            OURS, "Share of tokens whose trajectory has a clipped token: what is lost where the clip acts on whole "
+            "trajectories.", lambda t, by: by.mean(t.by_sequence.spread(t.by_sequence.maximum(t.active)))),
     reported("clip_bias_norm", Unit.NORM,
              "||C||, C = grad J without the clip - grad J; of PPO's clip: 1/N sum over clipped tokens of r A grad "
              "log pi", "arXiv 2511.20718 Lemma 4.2",
@@ -288,23 +200,15 @@ CLIP_BIAS = (
              "Direction of what the clip removed against the unclipped gradient; 1 = the clip only shortens the step. "
              "NULL on updates where the bias was not taken, or where it or g is 0: always, without a clip or with one "
              "that takes nothing from the loss (soft_sigmoid, gamma)."),
+    Measure("clip_bias_proxy", (UPDATE,), Unit.NONE, "<(w A)^2 1[clipped]>_m", PAPER_CODE,
+            "Cheap stand-in for the clipping bias that drops grad log pi, over the tokens whose gradient the clip "
+            "stopped. w is the ratio that the algorithm pools, as in the bias itself.",
+            lambda t, by: by.mean(np.where(t.active, (t.unit_ratio * t.advantage) ** 2, 0.0))),
+    Measure("clip_bias_proxy_range", (UPDATE,), Unit.NONE, "<(r A)^2 1[out of range]>_m", PAPER_CODE,
+            "The same by token ratios over all tokens out of range, as S-PPO and ST-PPO judge; not "
+            "clip_bias_proxy's scale.",
+            lambda t, by: by.mean(np.where(t.out_of_range, (t.ratio * t.advantage) ** 2, 0.0))),
 )  # fmt: skip
-
-
-@diagnostic(UPDATE, Unit.NONE, "<(w A)^2 1[clipped]>_m", PAPER_CODE)
-def clip_bias_proxy(t: Tokens, by: Segments) -> np.ndarray:
-    """Cheap stand-in for the clipping bias that drops grad log pi, over the tokens whose gradient the clip stopped.
-
-    w is the ratio that the algorithm pools, as in the bias itself.
-    """
-    return by.mean(np.where(t.active, (t.unit_ratio * t.advantage) ** 2, 0.0))
-
-
-@diagnostic(UPDATE, Unit.NONE, "<(r A)^2 1[out of range]>_m", PAPER_CODE)
-def clip_bias_proxy_range(t: Tokens, by: Segments) -> np.ndarray:
-    """The same by token ratios over all tokens out of range, as S-PPO and ST-PPO judge; not clip_bias_proxy's scale."""
-    return by.mean(np.where(t.out_of_range, (t.ratio * t.advantage) ** 2, 0.0))
-
 
 STABILISER = (
     reported("stabiliser_ratio", Unit.RATIO, "max over units of rho = RMS of r A out of range / RMS of r A in range",
@@ -316,16 +220,9 @@ STABILISER = (
              "arXiv 2511.20718",
              "What the stabiliser multiplied by; 1 when it did not fire, NULL without one or where it multiplies "
              "nothing."),
-)  # fmt: skip
-
-
-@diagnostic(UPDATE, Unit.RATIO, "<f>_m over token factors", "arXiv 2511.20718")
-def stabiliser_factor_mean(t: Tokens, by: Segments) -> np.ndarray:
-    """Mean over tokens of the factor on the loss of each; 1 without a stabiliser, or with one that acts elsewhere."""
-    return by.mean(t.factor)
-
-
-RMS = (
+    Measure("stabiliser_factor_mean", (UPDATE,), Unit.RATIO, "<f>_m over token factors", "arXiv 2511.20718",
+            "Mean over tokens of the factor on the loss of each; 1 without a stabiliser, or with one that acts "
+            "elsewhere.", lambda t, by: by.mean(t.factor)),
     reported("clipped_rms", Unit.NONE, "c = RMS of r A over tokens out of range", "arXiv 2511.20718",
              "Over the whole minibatch, also without a stabiliser; with one unit the numerator of stabiliser_ratio."),
     reported("unclipped_rms", Unit.NONE, "n = RMS of r A over tokens in range", "arXiv 2511.20718",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from workbench.diagnostics.declare import mark_words
 from workbench.spec import RATIO_TOLERANCE, Alarm, Diagnostic, Level, check
@@ -23,8 +23,6 @@ Severity = Literal["info", "warning", "critical"]
 COOLDOWN = 10  # steps between two alarms of one diagnostic: a value that flickers around its mark is one finding
 SMOOTH = 5  # points of the trailing median of the reward
 DRIFT_POINTS, DRIFT = 50, 0.1  # so long one way, by more than so much
-SIGNS = ("group_reward_std", "entropy")  # of an echo trap, in this order; then come those of LATER
-LATER = {"grad_norm_max": "the gradient norm spikes", "repetition_frac": "the rollouts repeat themselves"}
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ class RuleWatch:
     """Rules along a run: feed it the row of table `step` of every step once, in order; it returns the events."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        self._states = [_State(rule) for rule in rules]
+        self._states = [_State(rule, rule.condition()) for rule in rules]
         self._alarmed: set[str] = set()
 
     def step(
@@ -92,181 +90,147 @@ class RuleWatch:
         """Return the events of `step`; `mismatches` are the places that column token_mismatches counts."""
         row, events = Row(step, measured, self._alarmed, mismatches), []
         for state in self._states:
-            event = state.advance(row)
-            if state.rule.alarm:
-                (self._alarmed.add if state.holds else self._alarmed.discard)(state.rule.alarm)
-            if event is not None:
-                events.append(event)
+            rule = state.rule
+            found = None if rule.once and not state.armed else state.condition(row)
+            if found is None:
+                continue
+            if rule.alarm:
+                (self._alarmed.add if found else self._alarmed.discard)(rule.alarm)
+            if not found:
+                state.armed = True
+            elif state.armed and (state.last is None or step - state.last >= rule.pause):
+                state.armed, state.last = False, step
+                events.append(Event(step, rule.kind, rule.severity, *found))
         return events
 
 
+@dataclass
 class _State:
     """One rule along a run."""
 
-    def __init__(self, rule: Rule) -> None:
-        self.rule, self.condition = rule, rule.condition()
-        self.holds, self.armed = False, True
-        self.last: int | None = None  # step of its last event
-
-    def advance(self, row: Row) -> Event | None:
-        rule = self.rule
-        found = None if rule.once and not self.armed else self.condition(row)
-        if found is None:
-            return None
-        self.holds = found is not False
-        if found is False:
-            self.armed = True
-            return None
-        if not self.armed or (self.last is not None and row.step - self.last < rule.pause):
-            return None
-        self.armed, self.last = False, row.step
-        return Event(row.step, rule.kind, rule.severity, *found)
+    rule: Rule
+    condition: Condition
+    armed: bool = True
+    last: int | None = None  # step of its last event
 
 
 # One value against a mark
 
 
-class Crossing:
-    """The condition that a diagnostic lies beyond its mark at `points` consecutive points."""
+def crossing(name: str, mark: Alarm) -> Condition:
+    """Return the condition that a diagnostic lies beyond its mark at `mark.points` consecutive points."""
+    first: list[float] = []  # points that a relative mark is a multiple of
+    best, count = -math.inf, 0
 
-    def __init__(self, name: str, mark: Alarm) -> None:
-        self.name, self.mark = name, mark
-        self.first: list[float] = []
-        self.best = -math.inf
-        self.count = 0
-
-    def __call__(self, row: Row) -> Found | Literal[False] | None:
-        """Return whether the mark is crossed; None for NaN, and while a relative mark has no scale."""
-        mark, value = self.mark, row.measured.get(self.name)
+    def condition(row: Row) -> Found | Literal[False] | None:
+        nonlocal best, count
+        value = row.measured.get(name)
         if value is None or math.isnan(value):
             return None
-        scale = self._scale(value)
-        if scale is None:
+        best, unit = max(best, value), 1.0
+        if mark.relative == "peak":
+            unit = best
+        elif mark.relative and len(first) < mark.warmup:
+            first.extend([value] if math.isfinite(value) else [])
             return None
-        threshold = mark.value * scale
+        elif mark.relative:
+            unit = median(first) if mark.relative == "baseline" else sum(first) / len(first)
+        if unit <= 0:  # nothing can be a multiple of it
+            return None
+        threshold = mark.value * unit
         crossed = {"above": value > threshold, "below": value < threshold, "at least": value >= threshold}[mark.when]
-        self.count = self.count + 1 if crossed else 0
-        if self.count < mark.points:
+        count = count + 1 if crossed else 0
+        if count < mark.points:
             return False
         held = f" at {mark.points} points in a row" if mark.points > 1 else ""
-        message = f"{self.name} is {value:.4g}, {mark.when} {threshold:.4g}{held}: {mark.reason}"
-        return Found(message, self.name, value, threshold)
+        message = f"{name} is {value:.4g}, {mark.when} {threshold:.4g}{held}: {mark.reason}"
+        return Found(message, name, value, threshold)
 
-    def _scale(self, value: float) -> float | None:
-        """Return what the mark is a multiple of; None while that is not known, or nothing can be a multiple of it."""
-        if not self.mark.relative:
-            return 1.0
-        self.best = max(self.best, value)
-        if self.mark.relative == "peak":
-            return self.best if self.best > 0 else None
-        if len(self.first) < self.mark.warmup:
-            if math.isfinite(value):
-                self.first.append(value)
-            return None
-        base = median(self.first) if self.mark.relative == "baseline" else sum(self.first) / len(self.first)
-        return base if base > 0 else None
+    return condition
 
 
-@dataclass(frozen=True)
-class NotFinite:
-    """The condition that a diagnostic is NaN or Inf."""
+def _not_finite(name: str) -> Condition:
+    def condition(row: Row) -> Found | Literal[False] | None:
+        value = row.measured.get(name)
+        return None if value is None else not math.isfinite(value) and Found(f"{name} is {value}", name, value)
 
-    name: str
+    return condition
 
-    def __call__(self, row: Row) -> Found | Literal[False] | None:
-        """Return whether the value is NaN or Inf."""
-        value = row.measured.get(self.name)
-        if value is None:
-            return None
-        return Found(f"{self.name} is {value}", self.name, value) if not math.isfinite(value) else False
+
+def _crossing(kind: str, diagnostic: str, mark: Alarm) -> Rule:
+    happens = f"`step.{diagnostic}` {mark_words(mark)}"
+    return Rule(kind, mark.severity, happens, mark.reason, partial(crossing, diagnostic, mark))
 
 
 def alarms(catalogue: Sequence[Diagnostic]) -> Iterator[Rule]:
     """Of each step diagnostic the rule that a value is NaN or Inf, and that of its alarm; then those on several."""
     for d in (d for d in catalogue if d.level is Level.STEP):
         reason = "a value that is NaN or Inf says nothing any more"
-        yield Rule("non_finite", "warning", f"`step.{d.name}` is NaN or Inf", reason, partial(NotFinite, d.name))
+        yield Rule("non_finite", "warning", f"`step.{d.name}` is NaN or Inf", reason, partial(_not_finite, d.name))
         if d.alarm is not None:
             yield replace(_crossing("alarm", d.name, d.alarm), pause=COOLDOWN, alarm=d.name)
     yield from COMBINED
 
 
-def _crossing(kind: str, diagnostic: str, mark: Alarm) -> Rule:
-    happens = f"`step.{diagnostic}` {mark_words(mark)}"
-    return Rule(kind, mark.severity, happens, mark.reason, partial(Crossing, diagnostic, mark))
-
-
-def _hard(kind: str, diagnostic: str, mark: Alarm) -> Rule:
-    return replace(_crossing(kind, diagnostic, mark), once=True)
+def _hard(kind: str, diagnostic: str, *mark: Any, **more: Any) -> Rule:
+    return replace(_crossing(kind, diagnostic, Alarm(*mark, **more)), once=True)
 
 
 HARD = (
-    _hard("non_finite", "non_finite", Alarm(
-        "above", 0.0, "a NaN in a loss or gradient cannot be trained away; the run is over", severity="critical",
-    )),
-    _hard("format_collapse", "valid_action_frac", Alarm(
-        "below", 0.5, "an agent that breaks the protocol in half of its turns no longer acts; relative to its own "
-        "best, because protocols differ in difficulty", points=5, relative="peak", severity="critical",
-    )),
-    _hard("retriever_down", "retrieval_failed_frac", Alarm(
-        "above", 0.5, "when most searches fail the policy learns to do without them; console.log says why they fail",
-        severity="critical",
-    )),
-    _hard("signal_collapse", "zero_advantage_frac", Alarm(
-        "at least", 0.9, "when nine groups in ten have equal rewards, a group-relative method has almost no gradient "
-        "left", points=5,
-    )),
-    _hard("entropy_collapse", "entropy", Alarm(
-        "below", 0.1, "a tenth of the starting entropy leaves nothing to explore with", relative="start", warmup=5,
-    )),
-    _hard("entropy_explosion", "entropy", Alarm(
-        "above", 3.0, "entropy that triples is a policy falling back to noise", relative="start", warmup=5,
-    )),
+    _hard("non_finite", "non_finite", "above", 0.0,
+          "a NaN in a loss or gradient cannot be trained away; the run is over", severity="critical"),
+    _hard("format_collapse", "valid_action_frac", "below", 0.5,
+          "an agent that breaks the protocol in half of its turns no longer acts; relative to its own best, because "
+          "protocols differ in difficulty", points=5, relative="peak", severity="critical"),
+    _hard("retriever_down", "retrieval_failed_frac", "above", 0.5,
+          "when most searches fail the policy learns to do without them; console.log says why they fail",
+          severity="critical"),
+    _hard("signal_collapse", "zero_advantage_frac", "at least", 0.9,
+          "when nine groups in ten have equal rewards, a group-relative method has almost no gradient left", points=5),
+    _hard("entropy_collapse", "entropy", "below", 0.1,
+          "a tenth of the starting entropy leaves nothing to explore with", relative="start", warmup=5),
+    _hard("entropy_explosion", "entropy", "above", 3.0,
+          "entropy that triples is a policy falling back to noise", relative="start", warmup=5),
 )  # fmt: skip
 
 
 # Several values
 
 
-class EchoTrap:
-    """The condition that the rollouts of a prompt earn the same while the policy no longer chooses."""
+def echo_trap() -> Condition:
+    """Return the condition that the rollouts of a prompt earn the same while the policy no longer chooses."""
+    first: list[float] = []  # repetition at the first points
 
-    def __init__(self) -> None:
-        self.first: list[float] = []  # repetition at the first points
-
-    def __call__(self, row: Row) -> Found | Literal[False]:
-        """Return whether the alarms of SIGNS hold; the message names the signs of LATER that are there."""
+    def condition(row: Row) -> Found | Literal[False]:
         repeated = row.measured.get("repetition_frac")
         known = repeated if repeated is not None and math.isfinite(repeated) else None
-        if known is not None and len(self.first) < 10:
-            self.first.append(known)
-        if not all(name in row.alarmed for name in SIGNS):
+        if known is not None and len(first) < 10:
+            first.append(known)
+        if "group_reward_std" not in row.alarmed or "entropy" not in row.alarmed:
             return False
-        there = {
-            "grad_norm_max": "grad_norm_max" in row.alarmed,
-            "repetition_frac": known is not None and known > 2 * median(self.first),
-        }
         message = "rollouts of a prompt earn the same and the policy no longer chooses: an echo trap"
-        also = [words for name, words in LATER.items() if there[name]]
-        return Found("; ".join([message, *also]), SIGNS[0], row.measured.get(SIGNS[0]))
+        if "grad_norm_max" in row.alarmed:
+            message += "; the gradient norm spikes"
+        if known is not None and known > 2 * median(first):
+            message += "; the rollouts repeat themselves"
+        return Found(message, "group_reward_std", row.measured.get("group_reward_std"))
+
+    return condition
 
 
-class RewardDrift:
-    """The condition that the trailing median of the reward moves one way for long."""
+def reward_drift() -> Condition:
+    """Return the condition that the trailing median of the reward moves by DRIFT one way for DRIFT_POINTS points."""
+    rewards: deque[float] = deque(maxlen=SMOOTH)
+    since: list[float] = []  # medians since the last turn
 
-    def __init__(self) -> None:
-        self.rewards: deque[float] = deque(maxlen=SMOOTH)
-        self.medians: list[float] = []  # since the last turn
-
-    def __call__(self, row: Row) -> Found | Literal[False] | None:
-        """Return whether the medians have not turned for DRIFT_POINTS points and moved by more than DRIFT."""
+    def condition(row: Row) -> Found | Literal[False] | None:
         reward = row.measured.get("reward")
         if reward is None or not math.isfinite(reward):
             return None
-        self.rewards.append(reward)
-        if len(self.rewards) < SMOOTH:
+        rewards.append(reward)
+        if len(rewards) < SMOOTH:
             return None
-        level, since = median(self.rewards), self.medians
+        level = median(rewards)
         if since and (level - since[-1]) * (level - since[0]) < 0:  # it turned: a new stretch begins at the last level
             del since[:-1]
         since.append(level)
@@ -277,6 +241,8 @@ class RewardDrift:
         message = f"reward went only {way} for {len(since) - 1} points, by {abs(moved):.3f}"
         return Found(message, "reward", reward, DRIFT)
 
+    return condition
+
 
 COMBINED = (
     Rule(
@@ -285,14 +251,14 @@ COMBINED = (
         "`step.grad_norm_max` stands too and whether `step.repetition_frac` has doubled",
         "RAGEN's echo trap: rollouts of a prompt become alike, then certain, then the gradient spikes; two of three "
         "leave time to act",
-        EchoTrap,
+        echo_trap,
     ),
     Rule(
         "reward_drift", "info",
         f"the trailing median of {SMOOTH} points of `step.reward` has not turned for {DRIFT_POINTS} points and has "
         f"moved by more than {DRIFT:g}",
         "rlwatch reports a monotone reward: learning, or a reward that is being gamed; read the transcripts",
-        RewardDrift,
+        reward_drift,
     ),
 )  # fmt: skip
 
@@ -301,43 +267,37 @@ COMBINED = (
 
 
 def _first_ratio(row: Row) -> Found | Literal[False]:
-    moved = row.measured.get("first_log_ratio_abs_max")
-    if moved is None or not moved > RATIO_TOLERANCE:
-        return False
+    moved = row.measured.get("first_log_ratio_abs_max") or 0.0
     message = f"the first update saw a log-ratio of {moved:.3g} nats where it is 0 by construction"
-    return Found(message, "first_log_ratio_abs_max", moved, RATIO_TOLERANCE)
+    return moved > RATIO_TOLERANCE and Found(message, "first_log_ratio_abs_max", moved, RATIO_TOLERANCE)
 
 
 def _token_identity(row: Row) -> Found | Literal[False]:
-    count = row.measured.get("token_mismatches")
-    if not count:
+    if not (count := row.measured.get("token_mismatches")):
         return False
     where = ", first in trajectory {}, turn {}".format(*row.mismatches[0]) if row.mismatches else ""
     message = f"{int(count)} trained trajectories are not the tokens and turns that were sampled{where}"
     return Found(message, "token_mismatches", count, 0.0)
 
 
-class StuckBatch:
-    """The condition that a step trains on the batch of an earlier one."""
+def stuck_batch() -> Condition:
+    """Return the condition that a step trains on the batch of an earlier one, by its fingerprint."""
+    first: dict[float, int] = {}  # fingerprint -> the first step that trained on it
 
-    def __init__(self) -> None:
-        self.first: dict[float, int] = {}  # fingerprint -> the first step that trained on it
-
-    def __call__(self, row: Row) -> Found | Literal[False]:
-        """Return whether the fingerprint of the batch is that of an earlier step."""
+    def condition(row: Row) -> Found | Literal[False]:
         seen = row.measured.get("batch_hash")
-        if seen is None or (first := self.first.setdefault(seen, row.step)) == row.step:
+        if seen is None or (earlier := first.setdefault(seen, row.step)) == row.step:
             return False
-        return Found(f"the step trained on the very tokens of step {first}", "batch_hash", seen)
+        return Found(f"the step trained on the very tokens of step {earlier}", "batch_hash", seen)
+
+    return condition
 
 
-def _guard(name: str, condition: Callable[[], Condition]) -> Rule:
-    declared = check(name)
-    return Rule(declared.kind, declared.severity, declared.flags, declared.reason, condition)
-
-
-GUARD_RULES = (
-    _guard("first_ratio", lambda: _first_ratio),
-    _guard("stuck_batch", StuckBatch),
-    _guard("token_identity", lambda: _token_identity),
+GUARD_RULES = tuple(
+    Rule(c.kind, c.severity, c.flags, c.reason, condition)
+    for c, condition in (
+        (check("first_ratio"), lambda: _first_ratio),
+        (check("stuck_batch"), stuck_batch),
+        (check("token_identity"), lambda: _token_identity),
+    )
 )

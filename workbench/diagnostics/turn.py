@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from workbench.diagnostics.declare import OURS, diagnostic
+from workbench.diagnostics.declare import OURS, Measure, declared, diagnostic
 from workbench.diagnostics.tokens import Segments, quotient
 from workbench.spec import Level, Unit
+
+
+def _by_turn(trajectory: np.ndarray, turn_index: np.ndarray, labels: Sequence[Sequence[object]]) -> np.ndarray:
+    """Return the label (P,) of each row of the ledger; None where the rollout does not say."""
+    shape = (max(trajectory.max(initial=-1) + 1, len(labels)), turn_index.max(initial=0) + 1)
+    known = np.full(shape, None, dtype=object)
+    for i, turns in enumerate(labels):
+        known[i, 1 : len(turns) + 1] = turns[: shape[1] - 1]
+    return np.asarray(known[trajectory, turn_index])
+
+
+def _numbers(values: np.ndarray) -> np.ndarray | None:
+    """`values` as numbers, masked where None; None where nothing was measured."""
+    missing = np.array([value is None for value in values], dtype=bool)
+    if missing.all():
+        return None
+    return np.ma.array(np.where(missing, 0.0, values).astype(np.float64), mask=missing)
+
+
+# What the agent did, and how the retriever did, at (trajectory, turn_index) of each row.
 
 
 @diagnostic(Level.TURN, Unit.NONE, "search, answer or invalid", "Search-R1", sql_type="VARCHAR")
@@ -24,125 +44,92 @@ def retrieval_seconds(
     trajectory: np.ndarray, turn_index: np.ndarray, seconds: Sequence[Sequence[float | None]]
 ) -> np.ndarray | None:
     """How long the retriever took, retries included; NULL where no retriever was asked."""
-    return _measured(_by_turn(trajectory, turn_index, seconds))
+    return _numbers(_by_turn(trajectory, turn_index, seconds))
 
 
-@diagnostic(Level.TURN, Unit.FRACTION, "1[the search found no passage]", OURS, roll="turns")
-def retrieval_empty_frac(
-    trajectory: np.ndarray, turn_index: np.ndarray, outcomes: Sequence[Sequence[str | None]]
-) -> np.ndarray | None:
-    """1 where the retriever answered with no passage, else 0; NULL where no retriever was asked."""
-    return _turn_share(_by_turn(trajectory, turn_index, outcomes), "empty")
+def _retrieved(name: str, outcome: str, formula: str, description: str) -> Measure:
+    def measured(trajectory: np.ndarray, turn_index: np.ndarray, outcomes: Sequence[Any]) -> np.ndarray | None:
+        seen = _by_turn(trajectory, turn_index, outcomes)
+        return _numbers(np.array([None if one is None else float(one == outcome) for one in seen], dtype=object))
+
+    return Measure(name, (Level.TURN,), Unit.FRACTION, formula, OURS, description, measured, roll="turns")
 
 
-@diagnostic(Level.TURN, Unit.FRACTION, "1[the search failed]", OURS, roll="turns")
-def retrieval_failed_frac(
-    trajectory: np.ndarray, turn_index: np.ndarray, outcomes: Sequence[Sequence[str | None]]
-) -> np.ndarray | None:
-    """1 where the retriever gave no answer after all retries, else 0; NULL where no retriever was asked."""
-    return _turn_share(_by_turn(trajectory, turn_index, outcomes), "failed")
+retrieval_empty_frac = _retrieved(
+    "retrieval_empty_frac", "empty", "1[the search found no passage]",
+    "1 where the retriever answered with no passage, else 0; NULL where no retriever was asked.",
+)  # fmt: skip
+retrieval_failed_frac = _retrieved(
+    "retrieval_failed_frac", "failed", "1[the search failed]",
+    "1 where the retriever gave no answer after all retries, else 0; NULL where no retriever was asked.",
+)  # fmt: skip
+
+column = partial(diagnostic, Level.TURN_STEP)
 
 
-def _by_turn(trajectory: np.ndarray, turn_index: np.ndarray, labels: Sequence[Sequence[object]]) -> np.ndarray:
-    """Return the label (P,) of each row of the ledger; None where the rollout does not say."""
-    shape = (max(trajectory.max(initial=-1) + 1, len(labels)), turn_index.max(initial=0) + 1)
-    known = np.full(shape, None, dtype=object)
-    for i, turns in enumerate(labels):
-        known[i, 1 : len(turns) + 1] = turns[: shape[1] - 1]
-    return np.asarray(known[trajectory, turn_index])
-
-
-def _turn_share(outcomes: np.ndarray, outcome: str) -> np.ndarray | None:
-    known = np.array([None if seen is None else float(seen == outcome) for seen in outcomes], dtype=object)
-    return _measured(known)
-
-
-def _measured(values: np.ndarray) -> np.ndarray | None:
-    """`values` as numbers, masked where None; None where nothing was measured."""
-    missing = np.array([value is None for value in values], dtype=bool)
-    if missing.all():
-        return None
-    return np.ma.array(np.where(missing, 0.0, values).astype(np.float64), mask=missing)
-
-
-TURN_STEP = Level.TURN_STEP
-
-
-@dataclass(frozen=True)
 class TurnRows:
-    """The rows of the turn ledger of one step (P of them) and their partition by turn index."""
+    """The rows of the turn ledger of one step (P of them) and their partition by turn index.
 
-    by: Segments
-    trajectory: np.ndarray  # (P,)
-    status: np.ndarray  # (P,) of str or None
-    columns: Mapping[str, Any] = field(default_factory=dict)  # the measured ones, (P,), masked where not measured
+    `columns` are the measured ones, (P,), masked where not measured.
+    """
+
+    def __init__(self, by: Segments, columns: Mapping[str, Any]) -> None:
+        self.by, self.columns = by, columns
 
     def of(self, name: str) -> np.ndarray | None:
         """Return a column of the ledger as it is; None where no turn has it."""
         column = self.columns.get(name)
         return None if column is None else np.ma.getdata(column)
 
+    @column(Unit.COUNT, "trajectories with a turn of this index", OURS, sql_type="BIGINT")
+    def n_turns(self) -> np.ndarray:
+        """How many trajectories have a turn of this index; read the other columns with it in mind."""
+        trajectory = np.asarray(self.columns["trajectory"])
+        width = int(trajectory.max(initial=0)) + 1
+        distinct = np.unique(self.by.ids * width + trajectory) // width
+        return np.bincount(distinct, minlength=self.by.size)
 
-@diagnostic(TURN_STEP, Unit.COUNT, "trajectories with a turn of this index", OURS, sql_type="BIGINT")
-def n_turns(v: TurnRows) -> np.ndarray:
-    """How many trajectories have a turn of this index; read the other columns with it in mind."""
-    width = int(v.trajectory.max(initial=0)) + 1
-    distinct = np.unique(v.by.ids * width + v.trajectory) // width
-    return np.bincount(distinct, minlength=v.by.size)
+    def share(self, status: str) -> np.ndarray:
+        """Return the share of the turns of each index with this status, of those whose status is known."""
+        found = np.array(self.columns["status"], dtype=object)
+        return self.by.mean(found == status, found != None)  # noqa: E711 - elementwise
 
+    @column(Unit.REWARD, "population std of A over the tokens of the turns", "arXiv 2511.20718 Fig. 2")
+    def advantage_std(self) -> np.ndarray | None:
+        """Spread of the advantages of the tokens in turns of this index: between the turns, and inside them."""
+        mean, inside, tokens = self.of("advantage"), self.of("advantage_std"), self.of("n_tokens")
+        if mean is None or inside is None or tokens is None:
+            return None
+        count = self.by.total(tokens)
+        centre = self.by.spread(quotient(self.by.total(tokens * mean), count))
+        return np.sqrt(quotient(self.by.total(tokens * (inside**2 + (mean - centre) ** 2)), count))
 
-def _turn_step_share(v: TurnRows, status: str) -> np.ndarray:
-    return v.by.mean(v.status == status, v.status != None)  # noqa: E711 - elementwise
+    @column(
+        Unit.NONE, "1 - Var(V_old(s_k) - G) / (Var(G) + 1e-5), unbiased variances over the turns with this index",
+        "Search-R1 and verl (critic/vf_explained_var), turn by turn",
+    )  # fmt: skip
+    def explained_variance(self) -> np.ndarray | None:
+        """How much of the returns the critic explains where turns of this index begin.
 
+        NULL without a critic, and where only one turn has this index.
+        """
+        value, error = self.of("value"), self.of("value_error")
+        if value is None or error is None:
+            return None
+        return 1.0 - self.by.variance(error) / (self.by.variance(value - error) + 1e-5)
 
-@diagnostic(TURN_STEP, Unit.FRACTION, "share of turns with status search", OURS)
-def search_frac(v: TurnRows) -> np.ndarray:
-    """Share of the turns of this index that search."""
-    return _turn_step_share(v, "search")
-
-
-@diagnostic(TURN_STEP, Unit.FRACTION, "share of turns with status answer", OURS)
-def answer_frac(v: TurnRows) -> np.ndarray:
-    """Share of the turns of this index that answer."""
-    return _turn_step_share(v, "answer")
-
-
-@diagnostic(TURN_STEP, Unit.FRACTION, "share of turns with status invalid", OURS)
-def invalid_frac(v: TurnRows) -> np.ndarray:
-    """Share of the turns of this index that break the protocol."""
-    return _turn_step_share(v, "invalid")
-
-
-@diagnostic(TURN_STEP, Unit.REWARD, "population std of A over the tokens of the turns", "arXiv 2511.20718 Fig. 2")
-def advantage_std(v: TurnRows) -> np.ndarray | None:
-    """Spread of the advantages of the tokens in turns of this index: between the turns, and inside them."""
-    mean, inside, tokens = v.of("advantage"), v.of("advantage_std"), v.of("n_tokens")
-    if mean is None or inside is None or tokens is None:
-        return None
-    count = v.by.total(tokens)
-    centre = v.by.spread(quotient(v.by.total(tokens * mean), count))
-    return np.sqrt(quotient(v.by.total(tokens * (inside**2 + (mean - centre) ** 2)), count))
-
-
-@diagnostic(
-    TURN_STEP,
-    Unit.NONE,
-    "1 - Var(V_old(s_k) - G) / (Var(G) + 1e-5), unbiased variances over the turns with this index",
-    "Search-R1 and verl (critic/vf_explained_var), turn by turn",
-)
-def explained_variance(v: TurnRows) -> np.ndarray | None:
-    """How much of the returns the critic explains where turns of this index begin.
-
-    NULL without a critic, and where only one turn has this index.
-    """
-    value, error = v.of("value"), v.of("value_error")
-    if value is None or error is None:
-        return None
-    return 1.0 - v.by.variance(error) / (v.by.variance(value - error) + 1e-5)
+    @column(Unit.REWARD, "mean |V_old(s_k) - G| over the turns with this index", OURS)
+    def value_mae(self) -> np.ndarray | None:
+        """How wrong the critic is where turns of this index begin; value_error is its bias. NULL without a critic."""
+        error = self.of("value_error")
+        return None if error is None else self.by.mean(np.abs(error))
 
 
-@diagnostic(TURN_STEP, Unit.REWARD, "mean |V_old(s_k) - G| over the turns with this index", OURS)
-def value_mae(v: TurnRows) -> np.ndarray | None:
-    """How wrong the critic is where turns of this index begin; value_error is its bias there. NULL without a critic."""
-    error = v.of("value_error")
-    return None if error is None else v.by.mean(np.abs(error))
+STATUS_SHARES = tuple(
+    Measure(
+        f"{status}_frac", (Level.TURN_STEP,), Unit.FRACTION, f"share of turns with status {status}", OURS,
+        f"Share of the turns of this index that {does}.", lambda v, status=status: v.share(status),
+    )
+    for status, does in (("search", "search"), ("answer", "answer"), ("invalid", "break the protocol"))
+)  # fmt: skip
+TURN_STEP_MEASURES = (*declared(TurnRows), *STATUS_SHARES)

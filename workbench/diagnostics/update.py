@@ -59,6 +59,13 @@ def n_tokens(t: Tokens, by: Segments) -> np.ndarray:
     return by.count
 
 
+# Of each tag of the protocol: its name in the columns, the tag, and what the policy does and did by writing it.
+TAG_WORDS = (
+    ("search", "<search>", "searches that it began", "beginning a search where none was begun"),
+    ("search_end", "</search>", "ends of its searches", "ending a search where none was ended"),
+    ("answer", "<answer>", "answers that it began", "beginning an answer where none was begun"),
+)
+
 # Measured on every n-th update (learn.probe_every). NULL on the other updates, on updates without a trained token, and
 # everywhere while learn.probe_every is 0: a measurement costs about as much as an update. The gradient is that of the
 # policy's loss with its KL term, without an entropy bonus and before a stabiliser's factor on gradients; the parts are
@@ -96,16 +103,10 @@ PROBE = (
     reported("control_off_prob", Unit.FRACTION, "mean sum of p of the four tags where another token was written", TAGS,
              "Probability of a tag where none was written; it spikes before the structure of the turns breaks. NULL "
              "where the tags are not single tokens."),
-    reported("search_on_prob", Unit.FRACTION, "mean p of <search> where it was written", TAGS,
-             "How sure the policy is of the searches that it began; NULL where there is none, or no such token."),
-    reported("search_off_prob", Unit.FRACTION, "mean p of <search> where another token was written", TAGS,
-             "Probability of beginning a search where none was begun; NULL where there is no such token."),
-    reported("search_end_on_prob", Unit.FRACTION, "mean p of </search> where it was written", TAGS,
-             "How sure the policy is of the ends of its searches; NULL where there is none, or no such token."),
-    reported("search_end_off_prob", Unit.FRACTION, "mean p of </search> where another token was written", TAGS,
-             "Probability of ending a search where none was ended; NULL where there is no such token."),
-    reported("answer_on_prob", Unit.FRACTION, "mean p of <answer> where it was written", TAGS,
-             "How sure the policy is of the answers that it began; NULL where there is none, or no such token."),
-    reported("answer_off_prob", Unit.FRACTION, "mean p of <answer> where another token was written", TAGS,
-             "Probability of beginning an answer where none was begun; NULL where there is no such token."),
+    *(column for name, tag, written, elsewhere in TAG_WORDS for column in (
+        reported(f"{name}_on_prob", Unit.FRACTION, f"mean p of {tag} where it was written", TAGS,
+                 f"How sure the policy is of the {written}; NULL where there is none, or no such token."),
+        reported(f"{name}_off_prob", Unit.FRACTION, f"mean p of {tag} where another token was written", TAGS,
+                 f"Probability of {elsewhere}; NULL where there is no such token."),
+    )),
 )  # fmt: skip

@@ -16,9 +16,9 @@ from workbench.diagnostics.evidence import Evidence
 from workbench.learn.networks import Critic, autocast, by_tokens, log_probs
 from workbench.learn.probe import Probe
 from workbench.learn.rollouts import critic_values, trainer_log_probs
+from workbench.objective import LossTerms, Normaliser, clipped_loss, policy_loss, statistics
 from workbench.objective.algorithm import Algorithm
-from workbench.objective.early_stop import EarlyStop, MeanKL
-from workbench.objective.pipeline import LossTerms, Normaliser, clipped_loss, policy_loss, statistics
+from workbench.objective.schedule import EarlyStop, MeanKL
 from workbench.objective.value import positions, value_loss
 from workbench.spec import ComputeSettings, LearnSettings, OptimizerSettings
 

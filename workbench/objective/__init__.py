@@ -5,63 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from workbench.objective.advantage import ADVANTAGES
-from workbench.objective.aggregate import AGGREGATES, Normaliser
+from workbench.objective.advantage import Advantage
+from workbench.objective.aggregate import Aggregate, Normaliser
 from workbench.objective.algorithm import FAMILIES, Algorithm
-from workbench.objective.clip import CLIPS
-from workbench.objective.clip_adaptive import ADAPTIVE
-from workbench.objective.clip_weighted import WEIGHTED
-from workbench.objective.early_stop import EARLY_STOPS
-from workbench.objective.kl import KLS
-from workbench.objective.pipeline import (
-    LossTerms,
-    PolicyLoss,
-    clipped_loss,
-    policy_loss,
-    prepare,
-    statistics,
-)
-from workbench.objective.ratio import RATIOS, Pool
-from workbench.objective.rollout_correction import CORRECTIONS
-from workbench.objective.schedule import SCHEDULES
-from workbench.objective.select import SELECTS
-from workbench.objective.shaping import SHAPINGS
+from workbench.objective.clip import Clip
+from workbench.objective.kl import KL
+from workbench.objective.pipeline import LossTerms, PolicyLoss, clipped_loss, policy_loss, prepare, statistics
+from workbench.objective.ratio import Pool
+from workbench.objective.rollout_correction import Correction
+from workbench.objective.schedule import EarlyStop, Schedule
+from workbench.objective.select import Select, Shaping
 from workbench.objective.slot import Slot
-from workbench.objective.stabilise import STABILISERS
+from workbench.objective.stabilise import Stabiliser
 from workbench.objective.value import entropy, value_loss
 
-_CHOICES: dict[str, tuple[type[Slot], ...]] = {
-    "advantage": ADVANTAGES,
-    "ratio": RATIOS,
-    "clip": (*CLIPS, *WEIGHTED, *ADAPTIVE),
-    "stabilise": STABILISERS,
-    "aggregate": AGGREGATES,
-    "kl": KLS,
-    "select": SELECTS,
-    "correction": CORRECTIONS,
-    "shaping": SHAPINGS,
-    "schedule": SCHEDULES,
-    "early_stop": EARLY_STOPS,
-}
-
 KINDS: Mapping[str, Mapping[str, type[Slot]]] = MappingProxyType(
-    {slot: {choice.kind: choice for choice in choices} for slot, choices in _CHOICES.items()}
-)
+    {
+        "advantage": Advantage.kinds, "ratio": Pool.kinds, "clip": Clip.kinds, "stabilise": Stabiliser.kinds,
+        "aggregate": Aggregate.kinds, "kl": KL.kinds, "select": Select.kinds, "correction": Correction.kinds,
+        "shaping": Shaping.kinds, "schedule": Schedule.kinds, "early_stop": EarlyStop.kinds,
+    }
+)  # fmt: skip
 """Every slot of the pipeline, in the order of an algorithm's fields, with the kinds that it takes."""
 
 __all__ = [
-    "FAMILIES",
-    "KINDS",
-    "Algorithm",
-    "LossTerms",
-    "Normaliser",
-    "PolicyLoss",
-    "Pool",
-    "Slot",
-    "clipped_loss",
-    "entropy",
-    "policy_loss",
-    "prepare",
-    "statistics",
-    "value_loss",
-]
+    "FAMILIES", "KINDS", "Algorithm", "LossTerms", "Normaliser", "PolicyLoss", "Pool", "Slot", "clipped_loss",
+    "entropy", "policy_loss", "prepare", "statistics", "value_loss",
+]  # fmt: skip

@@ -6,12 +6,11 @@ returns 0 off the loss mask. Axes: B sequences, T tokens, K turns.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from workbench.batch import Batch, pool, spread
-from workbench.objective.slot import Slot
+from workbench.objective.slot import Fraction, Positive, Slot
 from workbench.tensors import Tensor, torch
 
 GROUP_SIZE = 8  # rollouts per prompt of the group-relative estimators unless a run says otherwise
@@ -35,7 +34,6 @@ class Estimate:
     returns: Tensor | None = None
 
 
-@dataclass(frozen=True)
 class Advantage(Slot):
     """Base of the estimators; `critic_mask` names the positions that have a target for the critic."""
 
@@ -50,17 +48,6 @@ class Advantage(Slot):
     def estimate(self, reward: Reward, batch: Batch) -> Estimate:
         """Advantages and returns of the batch of a step."""
         raise NotImplementedError
-
-    def _require_discounts(self, *options: str) -> None:
-        for option in options:
-            self._require(0 <= getattr(self, option) <= 1, option, "a number in [0, 1]")
-
-
-def values_of(batch: Batch) -> Tensor:
-    """Values of the batch, (B, T); ValueError when no critic supplied them."""
-    if batch.values is None:
-        raise ValueError("this advantage estimator needs Batch.values")
-    return batch.values
 
 
 def gae(rewards: Tensor, values: Tensor, steps: Tensor, gamma: float, lam: float, last: Tensor | None = None) -> Tensor:
@@ -116,8 +103,7 @@ def last_tokens(turn: Tensor) -> Tensor:
     return (turn > 0) & (turn != torch.nn.functional.pad(turn, (0, 1))[:, 1:])
 
 
-@dataclass(frozen=True)
-class Gae(Advantage):
+class Gae(Advantage, kind="gae"):
     """Token GAE, whitened.
 
     `skip_obs`: recurse over policy tokens only (verl), carrying V and A across observations; false recurses over the
@@ -126,84 +112,68 @@ class Gae(Advantage):
     is the reward of the last policy token.
     """
 
-    kind: ClassVar[str] = "gae"
     needs_values: ClassVar[bool] = True
 
-    gamma: float = 1.0
-    lam: float = 1.0
+    gamma: Fraction = 1.0
+    lam: Fraction = 1.0
     skip_obs: bool = True
     whiten: Whiten = "m"
 
     def __post_init__(self) -> None:
-        self._require_discounts("gamma", "lam")
-        self._require(
-            self.whiten != "a" or not self.skip_obs, "whiten", "m or none while skip_obs skips the observations"
-        )
+        super().__post_init__()
+        fits = self.whiten != "a" or not self.skip_obs
+        self._require(fits, "whiten", "m or none while skip_obs skips the observations")
 
     @property
     def critic_mask(self) -> Positions:
-        """Policy tokens, or the response when observations are not skipped."""
         return "m" if self.skip_obs else "a"
 
     def estimate(self, reward: Reward, batch: Batch) -> Estimate:
-        """Advantages (B, T) and returns A + V at the positions of the recursion."""
-        values = values_of(batch)
+        values = batch.need("values")
         steps = batch.mask if self.skip_obs else batch.response | batch.mask
         raw = gae(reward.token, values, steps, self.gamma, self.lam)
         returns = torch.where(steps, raw + values, 0)
         return Estimate(torch.where(batch.mask, _whitened(raw, batch, self.whiten), 0), returns)
 
 
-@dataclass(frozen=True)
-class TurnMeanGae(Gae):
+class TurnMeanGae(Gae, kind="turn_mean"):
     """Token GAE, then each turn's mean for all its tokens, A_k = (1 / n_k) sum_t A_t (2511.20718, lemma 4.1).
 
     Whitening comes before the mean.
     """
 
-    kind: ClassVar[str] = "turn_mean"
-
     def estimate(self, reward: Reward, batch: Batch) -> Estimate:
-        """Advantages constant inside a turn (B, T), and the returns of token GAE."""
         token, turn = super().estimate(reward, batch), batch.turn
         return Estimate(spread(pool(token.advantages, turn).mean, turn), token.returns)
 
 
-@dataclass(frozen=True)
-class TurnGae(Advantage):
+class TurnGae(Advantage, kind="turn_gae"):
     """GAE whose steps are turns (2512.17008), given to all tokens of the turn.
 
     d_k = R_k + gamma V(s_{k+1}) - V(s_k), A_k = d_k + gamma lam A_{k+1}; R_k sums the rewards of the turn, V(s_k) is
     the value at its first token, where alone the critic has a target.
     """
 
-    kind: ClassVar[str] = "turn_gae"
     needs_values: ClassVar[bool] = True
 
-    gamma: float = 0.99
-    lam: float = 0.9
+    gamma: Fraction = 0.99
+    lam: Fraction = 0.9
     whiten: Literal["none", "m"] = "none"
-
-    def __post_init__(self) -> None:
-        self._require_discounts("gamma", "lam")
 
     @property
     def critic_mask(self) -> Positions:
-        """The first token of each turn."""
         return "turn"
 
     def estimate(self, reward: Reward, batch: Batch) -> Estimate:
-        """Advantages (B, T) and returns A_k + V(s_k) on all tokens of turn k."""
         turn = batch.turn
         turns = pool(reward.token, turn)  # (B, 1 + K)
-        values = pool(torch.where(first_tokens(turn), values_of(batch), 0), turn).total
+        values = pool(torch.where(first_tokens(turn), batch.need("values"), 0), turn).total
         raw = gae(turns.total, values, turns.exists, self.gamma, self.lam)
         token = spread(raw, turn)
         return Estimate(_whitened(token, batch, self.whiten), spread(raw + values, turn))
 
 
-@dataclass(frozen=True)
-class Bilevel(Advantage):
+class Bilevel(Advantage, kind="bilevel"):
     """Bi-level GAE of RAGEN (2504.20073): between turns, then inside each turn.
 
     (1) At the last token e_k of each turn: d = R_k + gamma_turn V(e_{k+1}) - V(e_k), recursion with gamma_turn lam, R_k
@@ -212,20 +182,15 @@ class Bilevel(Advantage):
     RAGEN's code, where a turn without reward merges with the next.
     """
 
-    kind: ClassVar[str] = "bilevel"
     needs_values: ClassVar[bool] = True
 
-    gamma: float = 1.0
-    lam: float = 1.0
-    gamma_turn: float = 0.95
+    gamma: Fraction = 1.0
+    lam: Fraction = 1.0
+    gamma_turn: Fraction = 0.95
     whiten: Literal["none", "m"] = "m"
 
-    def __post_init__(self) -> None:
-        self._require_discounts("gamma", "lam", "gamma_turn")
-
     def estimate(self, reward: Reward, batch: Batch) -> Estimate:
-        """Advantages (B, T) and returns A + V."""
-        turn, values = batch.turn, values_of(batch)
+        turn, values = batch.turn, batch.need("values")
         last = last_tokens(turn)
         at_end = pool(torch.where(last, reward.token, 0), turn)
         end_values = pool(torch.where(last, values, 0), turn).total
@@ -235,17 +200,11 @@ class Bilevel(Advantage):
         return Estimate(_whitened(raw, batch, self.whiten), torch.where(batch.mask, raw + values, 0))
 
 
-@dataclass(frozen=True)
-class _Group:
-    """Rewards against their prompt group, float64, (B,) each; of a group of one: mean 0, deviation 1."""
+def _compare(total: Tensor, group: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return rewards less their group's mean, the group's unbiased std and size, (B,) each; of one: mean 0, std 1.
 
-    centred: Tensor
-    deviation: Tensor  # unbiased
-    size: Tensor
-
-
-def _compare(total: Tensor, group: Tensor) -> _Group:
-    """Statistics inside groups; shifted by the group's minimum, so that equal rewards give exactly 0."""
+    In float64, and shifted by the group's minimum, so that equal rewards give exactly 0.
+    """
     _, index, counts = torch.unique(group, return_inverse=True, return_counts=True)
     reward, zeros = total.double(), total.new_zeros(len(counts), dtype=torch.float64)
     shifted = reward - zeros.scatter_reduce(0, index, reward, "amin", include_self=False)[index]
@@ -253,92 +212,69 @@ def _compare(total: Tensor, group: Tensor) -> _Group:
     variance = zeros.scatter_add(0, index, centred.square()) / (counts - 1).clamp(min=1)
     size = counts[index]
     alone = size == 1
-    return _Group(torch.where(alone, reward, centred), torch.where(alone, 1.0, variance.sqrt()[index]), size)
+    return torch.where(alone, reward, centred), torch.where(alone, 1.0, variance.sqrt()[index]), size
 
 
-def _broadcast(per_sequence: Tensor, batch: Batch) -> Tensor:
-    """(B,) -> (B, T), 0 off the mask, in the batch's precision."""
-    return torch.where(batch.mask, per_sequence.to(batch.log_prob_old.dtype)[:, None], 0)
+def _z_score(total: Tensor, group: Tensor, eps: float) -> Tensor:
+    centred, deviation, size = _compare(total, group)
+    return centred / torch.where(size == 1, 1.0, deviation + eps)
 
 
-@dataclass(frozen=True)
-class Grpo(Advantage):
+def _constant(per_sequence: Tensor, batch: Batch) -> Estimate:
+    """Advantages constant in a sequence, (B,) -> (B, T), 0 off the mask, in the batch's precision."""
+    return Estimate(torch.where(batch.mask, per_sequence.to(batch.log_prob_old.dtype)[:, None], 0))
+
+
+class Grpo(Advantage, kind="grpo"):
     """(R_i - mean_g) / (std_g + eps), std unbiased; GRPO (2402.03300). eps 1e-6 as verl and Search-R1, 1e-4 in TRL.
 
     A group of one keeps A = R (verl: mean 0, std 1).
     """
 
-    kind: ClassVar[str] = "grpo"
     group_size: ClassVar[int] = GROUP_SIZE
 
-    eps: float = 1e-6
-
-    def __post_init__(self) -> None:
-        self._require(0 < self.eps < math.inf, "eps", "a finite number above 0")
+    eps: Positive = 1e-6
 
     def estimate(self, reward: Reward, batch: Batch) -> Estimate:
-        """Advantages constant in a sequence, (B, T)."""
-        group = _compare(reward.total, batch.group)
-        deviation = torch.where(group.size == 1, 1.0, group.deviation + self.eps)
-        return Estimate(_broadcast(group.centred / deviation, batch))
+        return _constant(_z_score(reward.total, batch.group, self.eps), batch)
 
 
-@dataclass(frozen=True)
-class MeanOnly(Advantage):
+class MeanOnly(Advantage, kind="mean_only"):
     """R_i - mean_g; Dr. GRPO (2503.20783). A group of one keeps A = R."""
 
-    kind: ClassVar[str] = "mean_only"
     group_size: ClassVar[int] = GROUP_SIZE
 
     def estimate(self, reward: Reward, batch: Batch) -> Estimate:
-        """Advantages constant in a sequence, (B, T)."""
-        return Estimate(_broadcast(_compare(reward.total, batch.group).centred, batch))
+        return _constant(_compare(reward.total, batch.group)[0], batch)
 
 
-@dataclass(frozen=True)
-class Rloo(Advantage):
+class Rloo(Advantage, kind="rloo"):
     """R_i - mean of the others in the group = n / (n - 1) (R_i - mean_g); 2402.14740. A group of one keeps A = R."""
 
-    kind: ClassVar[str] = "rloo"
     group_size: ClassVar[int] = GROUP_SIZE
 
     def estimate(self, reward: Reward, batch: Batch) -> Estimate:
-        """Advantages constant in a sequence, (B, T)."""
-        group = _compare(reward.total, batch.group)
-        return Estimate(_broadcast(group.centred * group.size / (group.size - 1).clamp(min=1), batch))
+        centred, _, size = _compare(reward.total, batch.group)
+        return _constant(centred * size / (size - 1).clamp(min=1), batch)
 
 
-@dataclass(frozen=True)
-class BatchZ(Advantage):
-    """(R_i - mean) / (std + eps) over all sequences of the step that have a policy token, std unbiased."""
-
-    kind: ClassVar[str] = "batch_z"
-
-    eps: float = 1e-6
-
-    def __post_init__(self) -> None:
-        self._require(0 < self.eps < math.inf, "eps", "a finite number above 0")
-
-    def estimate(self, reward: Reward, batch: Batch) -> Estimate:
-        """Advantages constant in a sequence, (B, T)."""
-        group = _compare(reward.total, batch.mask.any(1).long())
-        deviation = torch.where(group.size == 1, 1.0, group.deviation + self.eps)
-        return Estimate(_broadcast(group.centred / deviation, batch))
-
-
-@dataclass(frozen=True)
-class BatchMean(Advantage):
+class BatchMean(Advantage, kind="batch_mean"):
     """R_i - mean of R over all sequences of the step that have a policy token: REINFORCE with a batch baseline."""
 
-    kind: ClassVar[str] = "batch_mean"
+    def estimate(self, reward: Reward, batch: Batch) -> Estimate:
+        return _constant(_compare(reward.total, batch.mask.any(1).long())[0], batch)
+
+
+class BatchZ(Advantage, kind="batch_z"):
+    """(R_i - mean) / (std + eps) over all sequences of the step that have a policy token, std unbiased."""
+
+    eps: Positive = 1e-6
 
     def estimate(self, reward: Reward, batch: Batch) -> Estimate:
-        """Advantages constant in a sequence, (B, T)."""
-        return Estimate(_broadcast(_compare(reward.total, batch.mask.any(1).long()).centred, batch))
+        return _constant(_z_score(reward.total, batch.mask.any(1).long(), self.eps), batch)
 
 
-@dataclass(frozen=True)
-class GroupBatchZ(Advantage):
+class GroupBatchZ(Advantage, kind="group_batch_z"):
     """R_i - mean_g, then whitened over the step and clamped to +-`limit`, turn by turn; SeeUPO, 2602.06554.
 
     Turn k has advantages of its own: both means and the std (unbiased) are over the sequences that have a turn k, as in
@@ -346,63 +282,35 @@ class GroupBatchZ(Advantage):
     the group's own std: SeeUPO's argument is that it costs the monotone improvement of the policy.
     """
 
-    kind: ClassVar[str] = "group_batch_z"
     group_size: ClassVar[int] = GROUP_SIZE
 
-    eps: float = 1e-6
-    limit: float = 3.0
-
-    def __post_init__(self) -> None:
-        self._require(0 < self.eps < math.inf, "eps", "a finite number above 0")
-        self._require(0 < self.limit < math.inf, "limit", "a finite number above 0")
+    eps: Positive = 1e-6
+    limit: Positive = 3.0
 
     def estimate(self, reward: Reward, batch: Batch) -> Estimate:
-        """Advantages constant in a turn, (B, T)."""
         advantages, turn = torch.zeros_like(reward.token), batch.turn
         for k in range(1, int(turn.max()) + 1):
             inside = turn == k
             rows = inside.any(1)
-            centred = _compare(reward.total[rows], batch.group[rows]).centred
-            whole = _compare(centred, torch.zeros_like(batch.group[rows]))
+            centred, *_ = _compare(reward.total[rows], batch.group[rows])
+            whole, deviation, size = _compare(centred, torch.zeros_like(batch.group[rows]))
             # At the mean but for rounding: its sign would be counted, and clipped.
-            rest = torch.where(whole.centred.abs() <= 1e-12 * centred.abs().amax(), 0, whole.centred)
-            made = torch.where(whole.deviation > self.eps, rest / whole.deviation, rest)
-            made = torch.where(whole.size == 1, 0, made).clamp(-self.limit, self.limit)  # alone, it is its own mean
+            rest = torch.where(whole.abs() <= 1e-12 * centred.abs().amax(), 0, whole)
+            made = torch.where(deviation > self.eps, rest / deviation, rest)
+            made = torch.where(size == 1, 0, made).clamp(-self.limit, self.limit)  # alone, it is its own mean
             per_row = advantages.new_zeros(len(turn)).masked_scatter(rows, made.to(advantages.dtype))
             advantages = torch.where(inside, per_row[:, None], advantages)
         return Estimate(advantages)
 
 
-@dataclass(frozen=True)
-class ReinforcePp(Advantage):
+class ReinforcePp(Advantage, kind="reinforce_pp"):
     """Token returns sum_{t' >= t} gamma^(t' - t) u_t', whitened over the policy tokens of the step; 2501.03262.
 
     Time counts policy tokens; observations neither discount nor reset the sum (verl resets it there before 0.9).
     """
 
-    kind: ClassVar[str] = "reinforce_pp"
-
-    gamma: float = 1.0
-
-    def __post_init__(self) -> None:
-        self._require_discounts("gamma")
+    gamma: Fraction = 1.0
 
     def estimate(self, reward: Reward, batch: Batch) -> Estimate:
-        """Advantages (B, T)."""
         returns = gae(reward.token, torch.zeros_like(reward.token), batch.mask, self.gamma, 1.0)
         return Estimate(whiten(returns, batch.mask))
-
-
-ADVANTAGES: tuple[type[Advantage], ...] = (
-    Gae,
-    TurnGae,
-    TurnMeanGae,
-    Bilevel,
-    Grpo,
-    MeanOnly,
-    Rloo,
-    BatchMean,
-    BatchZ,
-    GroupBatchZ,
-    ReinforcePp,
-)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 from workbench.batch import Batch, pool, spread
 from workbench.objective.advantage import first_tokens
 from workbench.objective.rollout_correction import Correction
-from workbench.objective.slot import Slot
+from workbench.objective.slot import Horizon, Slot
 from workbench.tensors import Tensor, torch
 
 Scope = Literal["global", "micro"]
@@ -27,9 +27,7 @@ class Normaliser:
     sequences: Tensor  # sequences with a policy token, B'
     turns: Tensor  # turns, sum_i K_i
     weight: Tensor | None = None  # mean weight of the rollout correction, for its `normalise`
-    good: Tensor | None = (
-        None  # policy tokens of sequences with a mean advantage of at least 0; None without advantages
-    )
+    good: Tensor | None = None  # policy tokens of sequences with a mean advantage >= 0; None without advantages
     micro_batches: int = 1
 
     @classmethod
@@ -61,12 +59,9 @@ def turns_of(batch: Batch) -> Tensor:
 
 def good(batch: Batch) -> Tensor:
     """Return True for sequences whose mean advantage is at least 0, (B, 1)."""
-    if batch.advantages is None:
-        raise ValueError("this needs Batch.advantages; prepare() fills them")
-    return torch.where(batch.mask, batch.advantages, 0).sum(1, keepdim=True) >= 0
+    return torch.where(batch.mask, batch.need("advantages"), 0).sum(1, keepdim=True) >= 0
 
 
-@dataclass(frozen=True)
 class Aggregate(Slot):
     """Base of the aggregations; `scope` says whose counts are used."""
 
@@ -87,109 +82,66 @@ def _per_turn_token(batch: Batch) -> Tensor:
     return mask / spread(pool(mask, turn).count, turn).clamp(min=1)
 
 
-@dataclass(frozen=True)
-class TokenMean(Aggregate):
+class TokenMean(Aggregate, kind="token_mean"):
     """sum m L / sum m; Search-R1 and verl's default."""
 
-    kind: ClassVar[str] = "token_mean"
-
     def weights(self, batch: Batch, counts: Normaliser) -> Tensor:
-        """m / N."""
         return batch.mask / counts.tokens
 
 
-@dataclass(frozen=True)
-class TokenSum(Aggregate):
+class TokenSum(Aggregate, kind="token_sum"):
     """sum m L; with scope `micro`, the mean of the micro-batches' sums."""
 
-    kind: ClassVar[str] = "token_sum"
-
     def weights(self, batch: Batch, counts: Normaliser) -> Tensor:
-        """m."""
         sums = 1 if self.scope == "global" else counts.micro_batches
         return batch.mask.to(batch.log_prob_old.dtype) / sums
 
 
-@dataclass(frozen=True)
-class SeqMeanTokenSum(Aggregate):
+class SeqMeanTokenSum(Aggregate, kind="seq_mean_token_sum"):
     """(1 / B') sum_i sum_t m L; B' counts sequences with a policy token (verl)."""
 
-    kind: ClassVar[str] = "seq_mean_token_sum"
-
     def weights(self, batch: Batch, counts: Normaliser) -> Tensor:
-        """m / B'."""
         return batch.mask / counts.sequences
 
 
-@dataclass(frozen=True)
-class SeqMeanTokenSumNorm(Aggregate):
+class SeqMeanTokenSumNorm(Aggregate, kind="seq_mean_token_sum_norm"):
     """(1 / (B' H)) sum_i sum_t m L with a constant H: Dr. GRPO, 2503.20783.
 
     `horizon` H; none = the tokens that the policy may write in an episode, world.max_turns x world.max_turn_tokens, as
     TRL's max_completion_length. verl divides by the width to which it pads responses, its max_response_length.
     """
 
-    kind: ClassVar[str] = "seq_mean_token_sum_norm"
-
-    horizon: float | None = None
-
-    def __post_init__(self) -> None:
-        self._require(self.horizon is None or self.horizon > 0, "horizon", "none or a number above 0")
+    horizon: Horizon = None
 
     def within(self, budget: float) -> Aggregate:
-        """With the budget for a horizon that is not given."""
         return replace(self, horizon=budget) if self.horizon is None else self
 
     def weights(self, batch: Batch, counts: Normaliser) -> Tensor:
-        """m / (B' H). Raises ValueError without a horizon: `within` gives it that of a run."""
         if self.horizon is None:
             raise ValueError("seq_mean_token_sum_norm needs a horizon; Algorithm.within() gives it that of a run")
         return batch.mask / (counts.sequences * self.horizon)
 
 
-@dataclass(frozen=True)
-class SeqMeanTokenMean(Aggregate):
+class SeqMeanTokenMean(Aggregate, kind="seq_mean_token_mean"):
     """(1 / B') sum_i (1 / |y_i|) sum_t m L (GRPO, 2402.03300)."""
 
-    kind: ClassVar[str] = "seq_mean_token_mean"
-
     def weights(self, batch: Batch, counts: Normaliser) -> Tensor:
-        """m / (|y_i| B')."""
         return batch.mask / (counts.sequences * batch.mask.sum(1, keepdim=True).clamp(min=1))
 
 
-@dataclass(frozen=True)
-class TurnMean(Aggregate):
+class TurnMean(Aggregate, kind="turn_mean"):
     """(1 / B') sum_i (1 / K_i) sum_k L_ik, L_ik the mean of the turn's token losses."""
 
-    kind: ClassVar[str] = "turn_mean"
-
     def weights(self, batch: Batch, counts: Normaliser) -> Tensor:
-        """m / (n_k K_i B')."""
         turns = turns_of(batch)[:, None].clamp(min=1)
         return _per_turn_token(batch) / (turns * counts.sequences)
 
 
-@dataclass(frozen=True)
-class TurnMeanGlobal(Aggregate):
+class TurnMeanGlobal(Aggregate, kind="turn_mean_global"):
     """sum_ik L_ik / sum_i K_i, L_ik the mean of the turn's token losses (2512.17008)."""
 
-    kind: ClassVar[str] = "turn_mean_global"
-
     def weights(self, batch: Batch, counts: Normaliser) -> Tensor:
-        """m / (n_k sum_i K_i)."""
         return _per_turn_token(batch) / counts.turns
-
-
-AGGREGATES: tuple[type[Aggregate], ...] = (
-    TokenMean,
-    TokenSum,
-    SeqMeanTokenSum,
-    SeqMeanTokenSumNorm,
-    SeqMeanTokenMean,
-    TurnMean,
-    TurnMeanGlobal,
-)
 
 
 def weighted_sum(weights: Tensor, x: Tensor) -> Tensor:

@@ -10,13 +10,11 @@ from typing import Any
 from workbench.objective.advantage import Advantage
 from workbench.objective.aggregate import Aggregate, TokenMean
 from workbench.objective.clip import Clip
-from workbench.objective.early_stop import EarlyStop, NoStop
 from workbench.objective.kl import KL, NoKL
 from workbench.objective.ratio import Pool
 from workbench.objective.rollout_correction import Correction, NoCorrection
-from workbench.objective.schedule import Schedule, Together
-from workbench.objective.select import KeepAll, Select
-from workbench.objective.shaping import Outcome, Shaping
+from workbench.objective.schedule import EarlyStop, NoStop, Schedule, Together
+from workbench.objective.select import KeepAll, Outcome, Select, Shaping
 from workbench.objective.stabilise import NoStabiliser, Stabiliser
 
 FAMILIES: Mapping[str, str] = MappingProxyType(

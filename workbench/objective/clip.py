@@ -1,28 +1,35 @@
 """Clips: from ratios and advantages to the surrogate of each token, with what was clipped.
 
 Losses are to be minimised. L1 = -A w is the unclipped surrogate; "active" means that the clip stopped the gradient.
+Some clips weigh the log-prob instead of the ratio, L = -sg[g] A l with l = log pi_theta: where g is not 0 a token
+keeps its gradient, whatever its ratio. A statistic is that of the (micro-)batch that is trained on, as in the papers'
+codes.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
 
-from workbench.batch import Batch
-from workbench.objective.ratio import Pool, Units
-from workbench.objective.slot import Slot
+from workbench.batch import Batch, masked_mean
+from workbench.objective.ratio import LOG_LIMIT, Pool, Units, sampler_gap
+from workbench.objective.slot import AtLeastOne, DualBound, Fraction, NonNegative, Positive, Share, Slot
 from workbench.tensors import Tensor, torch
 
 Gate = Literal["token", "unit"]
+Bounds = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Ratios:
-    """What a clip may look at; every tensor is (B, T), and the advantage is 0 off the mask."""
+    """What clips and stabilisers look at; every tensor is (B, T), and the advantage is 0 off the mask."""
 
     batch: Batch
     pool: Pool
+    clip: Clip
     units: Units
     log_ratio: Tensor  # of the token, clamped, with gradient, 0 off the mask
     entering: Tensor  # what the ratio pools: the log-ratio, or what a guard made of it
@@ -34,6 +41,30 @@ class Ratios:
         """Return the advantage whose sign decides which bound acts: the token's own, or the mean of its unit."""
         return self.advantages if gate == "token" else self.units.mean(self.advantages)
 
+    @cached_property
+    def token_ratio(self) -> Tensor:
+        """exp of the clamped token log-ratio, detached, (B, T)."""
+        return self.log_ratio.detach().exp()
+
+    @cached_property
+    def out_of_range(self) -> Tensor:
+        """True where a policy token's own ratio lies outside the clip's bounds, (B, T)."""
+        low, high = self.clip.bounds
+        return self.batch.mask & ((self.token_ratio < low) | (self.token_ratio > high))
+
+    @cached_property
+    def energy(self) -> Tensor:
+        """|C|, sum_C (r A)^2, |N|, sum_N (r A)^2 of this batch, (4,) float64; C out of range, N the others."""
+        return self.summed(torch.sum)
+
+    def summed(self, add: Callable[[Tensor], Tensor]) -> Tensor:
+        """The four sums of `energy` with `add` (B, T) -> units in place of the sum over everything, (4, *units)."""
+        clipped = self.out_of_range
+        kept = self.batch.mask & ~clipped
+        squares = (self.token_ratio * self.advantages).square().double()
+        sums = (clipped.double(), torch.where(clipped, squares, 0), kept.double(), torch.where(kept, squares, 0))
+        return torch.stack([add(x) for x in sums])
+
 
 @dataclass(frozen=True)
 class Surrogate:
@@ -42,19 +73,18 @@ class Surrogate:
     loss: Tensor
     unclipped: Tensor
     ratio: Tensor
-    low: Tensor
-    high: Tensor
-    dual: Tensor
+    low: Tensor | bool = False
+    high: Tensor | bool = False
+    dual: Tensor | bool = False
 
 
-@dataclass(frozen=True)
 class Clip(Slot):
-    """Base of the clips: `bounds` of the ratio, outside of which a token counts as out of range."""
+    """Base of the clips."""
 
     @property
-    def bounds(self) -> tuple[float, float]:
-        """Lowest and highest ratio inside the range."""
-        raise NotImplementedError
+    def bounds(self) -> Bounds:
+        """Lowest and highest ratio in range, outside of which a token counts as out of range."""
+        return 0.0, math.inf
 
     def surrogate(self, seen: Ratios) -> Surrogate:
         """Token losses and flags."""
@@ -62,7 +92,7 @@ class Clip(Slot):
 
 
 def gated(
-    seen: Ratios, bounds: tuple[float, float] | tuple[Tensor, Tensor], gate: Gate = "token", dual: float | None = None
+    seen: Ratios, bounds: Bounds | tuple[Tensor, Tensor], gate: Gate = "token", dual: float | None = None
 ) -> Surrogate:
     """L = max(-A w, -A clip(w)); with dual clip c and A < 0, min(-c A, L). Bounds are scalars or one a token, (B, T).
 
@@ -73,34 +103,25 @@ def gated(
     low = (sign < 0) & (ratio < bounds[0])
     high = (sign > 0) & (ratio > bounds[1])
     kept = torch.where(high, bounds[1], torch.where(low, bounds[0], ratio))
-    if dual is None:
-        capped = torch.zeros_like(low)
-    else:
+    capped: Tensor | bool = False
+    if dual is not None:
         capped = (sign < 0) & (ratio > dual)
         kept = torch.where(capped, dual, kept)
-    unclipped = -seen.advantages * ratio
-    return Surrogate(-seen.advantages * kept, unclipped, ratio, low, high, capped)
+    return Surrogate(-seen.advantages * kept, -seen.advantages * ratio, ratio, low, high, capped)
 
 
-@dataclass(frozen=True)
 class Window(Clip):
     """Base of the clips whose range is 1 - low to 1 + high."""
 
-    low: float = 0.2
-    high: float = 0.2
-
-    def __post_init__(self) -> None:
-        self._require(0 <= self.low <= 1, "low", "a number in [0, 1]")
-        self._require(0 <= self.high < math.inf, "high", "a finite number of at least 0")
+    low: Fraction = 0.2
+    high: NonNegative = 0.2
 
     @property
-    def bounds(self) -> tuple[float, float]:
-        """1 - low, 1 + high."""
+    def bounds(self) -> Bounds:
         return 1 - self.low, 1 + self.high
 
 
-@dataclass(frozen=True)
-class Ppo(Window):
+class Ppo(Window, kind="ppo"):
     """PPO's clip: max(-A w, -A clamp(w, 1 - low, 1 + high)); 1707.06347 eq. 7.
 
     `dual` c > 1 bounds the loss of negative advantages by -c A (1912.09729; verl has it on with 3, Search-R1 off).
@@ -108,100 +129,68 @@ class Ppo(Window):
     mean advantage, for all tokens that share the ratio.
     """
 
-    kind: ClassVar[str] = "ppo"
-
-    dual: float | None = None
+    dual: DualBound = None
     gate: Gate = "token"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._require(self.dual is None or 1 < self.dual < math.inf, "dual", "none or a finite number above 1")
-
     def surrogate(self, seen: Ratios) -> Surrogate:
-        """Token losses and flags."""
         return gated(seen, self.bounds, self.gate, self.dual)
 
 
-@dataclass(frozen=True)
-class Recip(Clip):
+class Recip(Clip, kind="recip"):
     """Multiplicatively symmetric clip: bounds 1 / (1 + epsilon) and 1 + epsilon; LOOP, 2502.01600 (epsilon 0.1)."""
 
-    kind: ClassVar[str] = "recip"
-
-    epsilon: float = 0.1
+    epsilon: NonNegative = 0.1
     gate: Gate = "token"
 
-    def __post_init__(self) -> None:
-        self._require(0 <= self.epsilon < math.inf, "epsilon", "a finite number of at least 0")
-
     @property
-    def bounds(self) -> tuple[float, float]:
-        """1 / (1 + epsilon), 1 + epsilon."""
+    def bounds(self) -> Bounds:
         return 1 / (1 + self.epsilon), 1 + self.epsilon
 
     def surrogate(self, seen: Ratios) -> Surrogate:
-        """Token losses and flags."""
-        return gated(seen, self.bounds, self.gate, None)
+        return gated(seen, self.bounds, self.gate)
 
 
-@dataclass(frozen=True)
-class LogClip(Clip):
+class LogClip(Clip, kind="log"):
     """Clip of the log-ratio to +-epsilon; GMPO, 2507.20673 (epsilon 0.4, `at = token`, sequence geometric ratio).
 
-    `at`: token, each token's log-ratio is clipped before it is pooled, s = sign(A): s min(s d, s clamp(d, +-epsilon));
-    unit, the pooled ratio is clipped to [exp(-epsilon), exp(epsilon)].
+    `at`: token, each token's log-ratio is clipped (and flagged) before it is pooled, s = sign(A):
+    s min(s d, s clamp(d, +-epsilon)); unit, the pooled ratio is clipped to [exp(-epsilon), exp(epsilon)].
     """
 
-    kind: ClassVar[str] = "log"
-
-    epsilon: float = 0.4
+    epsilon: NonNegative = 0.4
     at: Literal["token", "unit"] = "token"
     gate: Gate = "token"
 
-    def __post_init__(self) -> None:
-        self._require(0 <= self.epsilon < math.inf, "epsilon", "a finite number of at least 0")
-
     @property
-    def bounds(self) -> tuple[float, float]:
-        """exp(-epsilon), exp(epsilon)."""
+    def bounds(self) -> Bounds:
         return math.exp(-self.epsilon), math.exp(self.epsilon)
 
     def surrogate(self, seen: Ratios) -> Surrogate:
-        """Token losses and flags; with `at = token` the flags speak of the token's log-ratio."""
         if self.at == "unit":
-            return gated(seen, self.bounds, self.gate, None)
+            return gated(seen, self.bounds, self.gate)
         sign = seen.sign(self.gate)
         low = (sign < 0) & (seen.entering < -self.epsilon)
         high = (sign > 0) & (seen.entering > self.epsilon)
         closed = seen.entering.detach().clamp(-self.epsilon, self.epsilon)
         ratio = seen.pool.ratio(torch.where(low | high, closed, seen.entering), seen.units)
-        unclipped = -seen.advantages * seen.ratio
-        return Surrogate(-seen.advantages * ratio, unclipped, ratio, low, high, torch.zeros_like(low))
+        return Surrogate(-seen.advantages * ratio, -seen.advantages * seen.ratio, ratio, low, high)
 
 
-@dataclass(frozen=True)
-class Hard(Window):
+class Hard(Window, kind="hard"):
     """Log-prob loss with a detached weight, clipped or not: max(-sg[w] A l, -sg[clamp(w)] A l), l = log pi_theta.
 
     An earlier mode of the fork of 2511.20718. Since l < 0, the maximum keeps the larger weight for A > 0 and the
     smaller one for A < 0: the reverse of PPO's pessimism. No token loses its gradient, so none is flagged.
     """
 
-    kind: ClassVar[str] = "hard"
-
     def surrogate(self, seen: Ratios) -> Surrogate:
-        """Token losses and flags (all false)."""
         weight = seen.ratio.detach()
         step = -seen.advantages * seen.log_prob
-        unclipped = weight * step
-        clipped = weight.clamp(*self.bounds) * step
-        never = torch.zeros_like(weight, dtype=torch.bool)
-        loss = torch.where(clipped > unclipped, clipped, unclipped)
-        return Surrogate(loss, unclipped, seen.ratio, never, never, never)
+        unclipped, clipped = weight * step, weight.clamp(*self.bounds) * step
+        return Surrogate(torch.where(clipped > unclipped, clipped, unclipped), unclipped, seen.ratio)
 
 
-@dataclass(frozen=True)
-class Soft(Clip):
+class Soft(Clip, kind="soft"):
     """Log-prob loss with a detached weight that fades outside the range: -sg[w d(w)] A l, l = log pi_theta.
 
     d = 1 inside [1 - e, 1 + e]; (w - (1 - 1.05 e)) / e below it, ((1 + 1.3 e) - w) / e above it, never under 0; so d
@@ -209,45 +198,218 @@ class Soft(Clip):
     flags say where d is 0; between the edges and there the gradient fades.
     """
 
-    kind: ClassVar[str] = "soft"
-
-    epsilon: float = 0.2
-
-    def __post_init__(self) -> None:
-        self._require(0 < self.epsilon <= 1, "epsilon", "a number in (0, 1]")
+    epsilon: Share = 0.2
 
     @property
-    def bounds(self) -> tuple[float, float]:
-        """1 - epsilon, 1 + epsilon."""
+    def bounds(self) -> Bounds:
         return 1 - self.epsilon, 1 + self.epsilon
 
     def surrogate(self, seen: Ratios) -> Surrogate:
-        """Token losses and flags."""
         weight, e = seen.ratio.detach(), self.epsilon
         low, high = weight < self.bounds[0], weight > self.bounds[1]
         fade = torch.where(low, (weight - (1 - 1.05 * e)) / e, ((1 + 1.3 * e) - weight) / e).clamp(min=0)
         unclipped = -weight * seen.advantages * seen.log_prob
         loss = torch.where(low | high, unclipped * fade, unclipped)
         acts = (seen.advantages != 0) & (fade == 0)
-        return Surrogate(loss, unclipped, seen.ratio, low & acts, high & acts, torch.zeros_like(low))
+        return Surrogate(loss, unclipped, seen.ratio, low & acts, high & acts)
 
 
-@dataclass(frozen=True)
-class NoClip(Clip):
+class NoClip(Clip, kind="none"):
     """The plain surrogate -A w; no token is ever out of range."""
 
-    kind: ClassVar[str] = "none"
+    def surrogate(self, seen: Ratios) -> Surrogate:
+        loss = -seen.advantages * seen.ratio
+        return Surrogate(loss, loss, seen.ratio)
 
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """Everything."""
-        return 0.0, math.inf
+
+# Clips that weigh the log-prob: -sg[g] A l.
+
+
+def weighted(seen: Ratios, weight: Tensor, plain: Tensor, *flags: Tensor) -> Surrogate:
+    """Return the surrogate -sg[weight] A l with its unclipped form -sg[plain] A l and its flags; (B, T) each."""
+    step = -seen.advantages * seen.log_prob
+    return Surrogate(weight.detach() * step, plain.detach() * step, seen.ratio, *flags)
+
+
+def by_sign(positive: Tensor, a: float, b: float, like: Tensor) -> Tensor:
+    """`a` where `positive`, else `b`, in the precision of `like`."""
+    return torch.where(positive, like.new_tensor(a), like.new_tensor(b))
+
+
+class SgClip(Window, kind="sg_clip"):
+    """-sg[clamp(w, 1 - low, 1 + high)] A l: every token keeps a gradient; CISPO, 2506.13585.
+
+    verl clamps on both sides of 1. TRL's `epsilon_high` is the highest ratio itself, and there is no lowest one: with
+    it `high` = epsilon_high - 1 and `low` = 1 (as MiniMax). No gradient is stopped, so no token is flagged: where the
+    ratio is the token's own, the clamped weights are the tokens out of range.
+    """
 
     def surrogate(self, seen: Ratios) -> Surrogate:
-        """Token losses and flags (all false)."""
-        loss = -seen.advantages * seen.ratio
-        never = torch.zeros_like(seen.ratio, dtype=torch.bool)
-        return Surrogate(loss, loss, seen.ratio, never, never, never)
+        ratio = seen.ratio.detach()
+        return weighted(seen, ratio.clamp(*self.bounds), ratio)
 
 
-CLIPS: tuple[type[Clip], ...] = (Ppo, Recip, LogClip, Hard, Soft, NoClip)
+class PpoMask(Window, kind="ppo_mask"):
+    """-M sg[w] A l with M = 0 where PPO's clip is active: MiniRL, 2512.01374.
+
+    M = 0 for A > 0 and w > 1 + high, and for A < 0 and w < 1 - low. The weight against the sampler is the product with
+    that of a rollout correction without a cap: w is pi_theta / pi_old, the correction's omega is pi_old / mu.
+    """
+
+    def surrogate(self, seen: Ratios) -> Surrogate:
+        ratio = seen.ratio.detach()
+        low = (seen.advantages < 0) & (ratio < self.bounds[0])
+        high = (seen.advantages > 0) & (ratio > self.bounds[1])
+        return weighted(seen, torch.where(low | high, 0, ratio), ratio, low, high)
+
+
+class TvMask(Clip, kind="tv_mask"):
+    """-M sg[min(w, cap)] A l, M by probabilities instead of ratios: DPPO with total variation, 2602.04879.
+
+    M = 0 for A > 0 and p_theta - p > high, and for A < 0 and p_theta - p < -low, p the probability of the token before.
+    `against`: behaviour, p and the ratio w are against the sampler mu (`dppo_binary_tv` of sail-sg/Stable-RL);
+    recompute, p is of the proximal policy, w still against the sampler (its `dppo_binary_tv_recompute`); old, both are
+    against the proximal policy (verl's `dppo_tv`). A ratio of 5 at p = 0.001 moves little probability and stays, a
+    ratio of 1.3 at p = 0.8 goes. The cap counts as dual clip. Against the sampler w carries staleness and mismatch, so
+    do not combine it with a rollout correction.
+    """
+
+    low: Fraction = 0.2
+    high: Fraction = 0.2
+    cap: AtLeastOne = 20.0
+    against: Literal["behaviour", "recompute", "old"] = "behaviour"
+
+    def surrogate(self, seen: Ratios) -> Surrogate:
+        batch = seen.batch
+        if self.against != "old":
+            entering = (seen.entering + sampler_gap(batch)).clamp(-LOG_LIMIT, LOG_LIMIT)
+            seen = replace(seen, ratio=seen.pool.ratio(entering, seen.units))
+        ratio = seen.ratio.detach()
+        before = batch.log_prob_behaviour if self.against == "behaviour" else batch.log_prob_old
+        moved = seen.log_prob.detach().exp() - torch.where(batch.mask, before, 0).exp()
+        low = (seen.advantages < 0) & (moved < -self.low)
+        high = (seen.advantages > 0) & (moved > self.high)
+        gate = torch.where(low | high, 0, 1)
+        capped = (ratio > self.cap) & ~(low | high)
+        return weighted(seen, gate * ratio.clamp(max=self.cap), ratio.clamp(max=self.cap), low, high, capped)
+
+
+class Gamma(Clip, kind="gamma"):
+    """-sg[phi(W)] A l, phi(W) = e^lam W^k e^(-lam W), W the product ratio of the sequence: VESPO, 2602.10693.
+
+    phi(1) = 1, its peak is at W = k / lam; k and lam by the sign of A. log W is clamped to [log 1e-8, 20]. Against the
+    sampler (`behaviour`, as the paper), W carries staleness and mismatch; do not combine it with a rollout correction.
+    """
+
+    k_positive: Positive = 2.0
+    lam_positive: Positive = 3.0
+    k_negative: Positive = 3.0
+    lam_negative: Positive = 2.0
+    against: Literal["old", "behaviour"] = "behaviour"
+
+    def surrogate(self, seen: Ratios) -> Surrogate:
+        log_ratio = seen.log_ratio.detach()
+        if self.against == "behaviour":
+            log_ratio = log_ratio + sampler_gap(seen.batch).clamp(-LOG_LIMIT, LOG_LIMIT)
+        log_weight = log_ratio.sum(1, keepdim=True).clamp(math.log(1e-8), LOG_LIMIT)
+        good = seen.advantages >= 0
+        k = by_sign(good, self.k_positive, self.k_negative, log_ratio)
+        lam = by_sign(good, self.lam_positive, self.lam_negative, log_ratio)
+        weight = (lam + k * log_weight - lam * log_weight.exp()).exp()
+        return weighted(seen, weight, weight)
+
+
+# Clips whose edge is soft, or whose bounds follow the batch.
+
+
+class SoftSigmoid(Clip, kind="soft_sigmoid"):
+    """-A (4 / tau) sigmoid(tau (w - 1)): a gate that closes smoothly on both sides; SAPO, 2511.20347.
+
+    tau is `tau_positive` for A > 0, else `tau_negative`. The gradient's weight 4 p (1 - p) w, p the sigmoid, is 1 at
+    w = 1. Nothing is ever clipped, so no token is flagged.
+    """
+
+    tau_positive: Positive = 1.0
+    tau_negative: Positive = 1.05
+
+    def surrogate(self, seen: Ratios) -> Surrogate:
+        tau = by_sign(seen.advantages > 0, self.tau_positive, self.tau_negative, seen.ratio)
+        loss = -seen.advantages * torch.sigmoid(tau * (seen.ratio - 1)) * 4 / tau
+        return Surrogate(loss, loss, seen.ratio)
+
+
+class Bapo(Clip, kind="bapo"):
+    """PPO's clip between bounds that rise until positive advantages have their share; BAPO, 2510.18927.
+
+    P = sum over A > 0 of min(r, high) A, Q = sum over A < 0 of max(r, low) |A|. While P / (P + Q) < `share`: `low`
+    rises by `step` up to `low_max`, then `high` up to `high_max`. Ranges as the paper; its yaml has 0.6 to 0.8 and 1.2
+    to 2. A higher `low` makes Q larger as well: what it changes is that more negative tokens are clipped. `dual` as in
+    PPO's clip. A token counts as out of range by the bounds at the start.
+    """
+
+    low: float = 0.6
+    low_max: float = 0.9
+    high: float = 1.2
+    high_max: float = 3.0
+    step: Positive = 0.05
+    share: float = 0.5
+    dual: DualBound = 3.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require(0 <= self.low <= self.low_max, "low", "a number in [0, low_max]")
+        self._require(self.low_max <= 1, "low_max", "a number of at most 1")
+        self._require(1 <= self.high <= self.high_max, "high", "a number in [1, high_max]")
+        self._require(self.high_max < math.inf, "high_max", "a finite number")
+        self._require(0 <= self.share < 1, "share", "a number in [0, 1)")
+
+    @property
+    def bounds(self) -> Bounds:
+        return self.low, self.high
+
+    def found(self, ratio: Tensor, advantages: Tensor) -> Bounds:
+        """Return the bounds of this batch, from detached ratios and advantages (B, T) that are 0 off the mask."""
+        good, bad = advantages > 0, advantages < 0
+        up, gain = ratio[good], advantages[good]
+        down, loss = ratio[bad], -advantages[bad]
+
+        def enough(low: float, high: float) -> bool:
+            p, q = (up.clamp(max=high) * gain).sum(), (down.clamp(min=low) * loss).sum()
+            return bool(p >= self.share * (p + q))
+
+        def climb(start: float, end: float) -> list[float]:
+            steps = math.ceil((end - start) / self.step - 1e-9)
+            return [start + i * self.step for i in range(steps)] + [end]
+
+        tried = [(low, self.high) for low in climb(self.low, self.low_max)]
+        tried += [(self.low_max, high) for high in climb(self.high, self.high_max)]
+        return next((bounds for bounds in tried if enough(*bounds)), (self.low_max, self.high_max))
+
+    def surrogate(self, seen: Ratios) -> Surrogate:
+        return gated(seen, self.found(seen.ratio.detach(), seen.advantages), dual=self.dual)
+
+
+class EntropyBand(Clip, kind="entropy_band"):
+    """PPO's clip, wider for units of high entropy and tighter for those of low; SSPO, 2511.04256, at sentence level.
+
+    epsilon_u = epsilon clamp(H_u / H, narrowest, widest), H_u and H the mean surprisal -log pi_old of the unit and of
+    the (micro-)batch: its expectation is the entropy. The paper gives no formula for the width: this one is ours. Out
+    of range is judged by the width of a unit of average entropy.
+    """
+
+    epsilon: NonNegative = 0.2
+    narrowest: Fraction = 0.5
+    widest: AtLeastOne = 2.0
+    gate: Gate = "token"
+
+    @property
+    def bounds(self) -> Bounds:
+        return 1 - self.epsilon, 1 + self.epsilon
+
+    def surrogate(self, seen: Ratios) -> Surrogate:
+        mask = seen.batch.mask
+        surprisal = torch.where(mask, -seen.batch.log_prob_old, 0)
+        mean = masked_mean(surprisal, mask)
+        relative = torch.where(mean > 0, seen.units.mean(surprisal) / mean.clamp(min=1e-12), 1.0)
+        width = self.epsilon * relative.clamp(self.narrowest, self.widest)
+        return gated(seen, (1 - width, 1 + width), self.gate)

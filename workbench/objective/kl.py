@@ -6,13 +6,12 @@ A guard looks at d = log pi_theta - log pi_old and needs no reference: it pushes
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from workbench.batch import Batch, pool, spread
 from workbench.objective.aggregate import Normaliser, good, weighted_sum
 from workbench.objective.ratio import LOG_LIMIT
-from workbench.objective.slot import Slot
+from workbench.objective.slot import NonNegative, Positive, Slot
 from workbench.tensors import Tensor, torch
 
 Estimator = Literal["k1", "k2", "k3", "k1+", "k3+", "abs"]
@@ -38,7 +37,6 @@ def estimate(name: Estimator, log_ratio: Tensor, cap: float = K3_LIMIT) -> Tenso
     return x.abs()
 
 
-@dataclass(frozen=True)
 class KL(Slot):
     """Base of the terms; `needs_reference`: it needs log-probs of the frozen reference."""
 
@@ -53,74 +51,46 @@ class KL(Slot):
         return None
 
 
-def _reference(batch: Batch) -> Tensor:
-    if batch.log_prob_ref is None:
-        raise ValueError("a KL term needs Batch.log_prob_ref")
-    return batch.log_prob_ref
-
-
-@dataclass(frozen=True)
-class NoKL(KL):
+class NoKL(KL, kind="none"):
     """No KL term."""
 
-    kind: ClassVar[str] = "none"
     needs_reference: ClassVar[bool] = False
 
 
-@dataclass(frozen=True)
-class RewardKL(KL):
+class RewardKL(KL, kind="reward"):
     """Token reward score_t - beta (log pi_old - log pi_ref)_t on policy tokens only; Search-R1's PPO, beta 0.001."""
 
-    kind: ClassVar[str] = "reward"
-
-    beta: float = 0.001
-
-    def __post_init__(self) -> None:
-        self._require(0 <= self.beta < math.inf, "beta", "a finite number of at least 0")
+    beta: NonNegative = 0.001
 
     def in_reward(self, batch: Batch) -> Tensor:
-        """Beta k1(old, reference), (B, T)."""
-        gap = torch.where(batch.mask, batch.log_prob_old - _reference(batch), 0)
+        gap = torch.where(batch.mask, batch.log_prob_old - batch.need("log_prob_ref"), 0)
         return self.beta * estimate("k1", gap)
 
 
-@dataclass(frozen=True)
-class LossKL(KL):
+class LossKL(KL, kind="loss"):
     """beta <k(log pi_theta - log pi_ref)>_m in the loss; GRPO (2402.03300) with k3, beta 0.001 in Search-R1."""
 
-    kind: ClassVar[str] = "loss"
-
     estimator: Estimator = "k3"
-    beta: float = 0.001
-
-    def __post_init__(self) -> None:
-        self._require(0 <= self.beta < math.inf, "beta", "a finite number of at least 0")
+    beta: NonNegative = 0.001
 
     def in_loss(self, batch: Batch, log_prob: Tensor, counts: Normaliser) -> Tensor:
-        """Beta times the mean over policy tokens, a scalar."""
-        gap = torch.where(batch.mask, log_prob - _reference(batch), 0)
+        gap = torch.where(batch.mask, log_prob - batch.need("log_prob_ref"), 0)
         return self.beta * weighted_sum(batch.mask / counts.tokens, estimate(self.estimator, gap))
 
 
-@dataclass(frozen=True)
-class Lld(KL):
+class Lld(KL, kind="lld"):
     """weight <g max(0, log pi_old - log pi_theta)>_m over responses with mean A >= 0; LLDS, 2512.04220 (weight 0.2).
 
     `gate` g, detached: response, 1 if the response as a whole has become less likely, sum m (l_old - l) > 0; turn, the
     same for each turn (the paper's action gate). The mean is over all policy tokens. 0 on the first update.
     """
 
-    kind: ClassVar[str] = "lld"
     needs_reference: ClassVar[bool] = False
 
-    weight: float = 0.2
+    weight: NonNegative = 0.2
     gate: Literal["response", "turn"] = "response"
 
-    def __post_init__(self) -> None:
-        self._require(0 <= self.weight < math.inf, "weight", "a finite number of at least 0")
-
     def in_loss(self, batch: Batch, log_prob: Tensor, counts: Normaliser) -> Tensor:
-        """Return the penalty, a scalar."""
         lost = torch.where(batch.mask, batch.log_prob_old - log_prob, 0)
         ids = batch.mask.long() if self.gate == "response" else batch.turn
         less_likely = spread(pool(lost.detach(), ids).total, ids) > 0
@@ -128,30 +98,20 @@ class Lld(KL):
         return self.weight * weighted_sum(penalised / counts.tokens, lost.clamp(min=0))
 
 
-@dataclass(frozen=True)
-class PositiveLow(KL):
+class PositiveLow(KL, kind="positive_low"):
     """-weight <log r 1[r <= threshold]> over the tokens of responses with mean A >= 0; SAPO-search, 2603.10069.
 
     Pushes up what good responses have lost. At threshold 1 the tokens with r = 1 are in it, so that its gradient on the
     first update is not 0. The paper's weight and threshold are not known to us.
     """
 
-    kind: ClassVar[str] = "positive_low"
     needs_reference: ClassVar[bool] = False
 
-    weight: float = 0.1
-    threshold: float = 1.0
-
-    def __post_init__(self) -> None:
-        self._require(0 <= self.weight < math.inf, "weight", "a finite number of at least 0")
-        self._require(0 < self.threshold < math.inf, "threshold", "a finite number above 0")
+    weight: NonNegative = 0.1
+    threshold: Positive = 1.0
 
     def in_loss(self, batch: Batch, log_prob: Tensor, counts: Normaliser) -> Tensor:
-        """Return the term, a scalar."""
         gap = torch.where(batch.mask, log_prob - batch.log_prob_old, 0).clamp(-LOG_LIMIT, LOG_LIMIT)
         assert counts.good is not None
         kept = (gap.detach() <= math.log(self.threshold)) & batch.mask & good(batch)
         return self.weight * weighted_sum(kept / counts.good, -gap)
-
-
-KLS: tuple[type[KL], ...] = (NoKL, RewardKL, LossKL, Lld, PositiveLow)

@@ -12,12 +12,10 @@ from workbench.batch import Batch, masked_mean, turn_ids
 from workbench.objective.advantage import Reward
 from workbench.objective.aggregate import Normaliser, weighted_sum
 from workbench.objective.algorithm import Algorithm
-from workbench.objective.clip import Ratios
+from workbench.objective.clip import Ratios, Surrogate
 from workbench.objective.ratio import LOG_LIMIT
-from workbench.objective.stabilise import Imbalance, Seen, Stabiliser
+from workbench.objective.stabilise import Imbalance
 from workbench.tensors import Tensor, torch
-
-__all__ = ["LossTerms", "Normaliser", "PolicyLoss", "clipped_loss", "policy_loss", "prepare", "statistics"]
 
 
 @dataclass(frozen=True)
@@ -96,26 +94,21 @@ class PolicyLoss:
     surrogate: Tensor
 
 
-def _observe(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> tuple[Tensor, Seen]:
-    """Return the raw log-ratio (B, T), and what clip and stabiliser look at."""
-    if batch.advantages is None:
-        raise ValueError("the policy loss needs Batch.advantages; prepare() fills them")
-    mask = batch.mask
+def _observe(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> Ratios:
+    advantages, mask, ratio = batch.need("advantages"), batch.mask, algorithm.ratio
     raw = torch.where(mask, log_prob - batch.log_prob_old, 0)
     log_ratio = raw.clamp(-LOG_LIMIT, LOG_LIMIT)
-    units = algorithm.ratio.units(batch)
-    entering = raw if algorithm.ratio.level == "none" else algorithm.ratio.entering(log_ratio, batch)
-    ratios = Ratios(
-        batch=batch,
-        pool=algorithm.ratio,
-        units=units,
-        log_ratio=log_ratio,
-        entering=entering,
-        ratio=algorithm.ratio.ratio(entering, units),
-        log_prob=torch.where(mask, log_prob, 0),
-        advantages=torch.where(mask, batch.advantages, 0),
-    )
-    return raw, Seen(batch, ratios, algorithm.clip)
+    units = ratio.units(batch)
+    entering = raw if ratio.level == "none" else ratio.entering(log_ratio, batch)
+    return Ratios(
+        batch, ratio, algorithm.clip, units, log_ratio, entering, ratio=ratio.ratio(entering, units),
+        log_prob=torch.where(mask, log_prob, 0), advantages=torch.where(mask, advantages, 0),
+    )  # fmt: skip
+
+
+def _surrogate(algorithm: Algorithm, seen: Ratios, sums: Tensor | None) -> Surrogate:
+    """Return the clipped surrogate, of the advantages as the stabiliser leaves them."""
+    return algorithm.clip.surrogate(replace(seen, advantages=algorithm.stabilise.advantages(seen, sums)))
 
 
 def policy_loss(
@@ -132,21 +125,18 @@ def policy_loss(
     micro-batch (default: `batch` is all of it). `statistics`: the stabiliser's sums over the minibatch, used with scope
     `global` only.
     """
-    raw, seen = _observe(algorithm, batch, log_prob)
-    stabilise, aggregate, mask = algorithm.stabilise, algorithm.aggregate, batch.mask
-    whole = Normaliser.of(batch) if normaliser is None else normaliser
-    sums = statistics if stabilise.needs_statistics else None
-    surrogate = algorithm.clip.surrogate(_with_advantages(seen, stabilise, sums))
-    damping = stabilise.damp(seen, sums, whole)
+    seen = _observe(algorithm, batch, log_prob)
+    mask, whole = batch.mask, Normaliser.of(batch) if normaliser is None else normaliser
+    sums = statistics if algorithm.stabilise.needs_statistics else None
+    surrogate = _surrogate(algorithm, seen, sums)
+    damping = algorithm.stabilise.damp(seen, sums, whole)
     correction = algorithm.correction.weights(batch, whole.weight)
 
-    token_loss = surrogate.loss
-    if correction is not None:
-        token_loss = correction * token_loss
-    counts = whole.within(batch, aggregate.scope)
-    weights = aggregate.weights(batch, counts)
+    token_loss = surrogate.loss if correction is None else correction * surrogate.loss
+    counts = whole.within(batch, algorithm.aggregate.scope)
+    weights = algorithm.aggregate.weights(batch, counts)
     policy = plain = weighted_sum(weights, token_loss)
-    factor = raw.new_ones(()) if damping.factor is None else damping.factor.to(raw.dtype)
+    factor = seen.ratio.new_ones(()) if damping.factor is None else damping.factor.to(seen.ratio.dtype)
     if bool((factor != 1).any()):
         token_loss = factor * token_loss
         policy = weighted_sum(weights, token_loss)
@@ -156,16 +146,16 @@ def policy_loss(
         loss = loss if term is None else loss + term
 
     with torch.no_grad():
-        zero = raw.new_zeros(())
+        zero = seen.ratio.new_zeros(())
         terms = LossTerms(
-            log_ratio=raw.detach(),
+            log_ratio=torch.where(mask, log_prob - batch.log_prob_old, 0),
             ratio=surrogate.ratio.detach(),
             active_low=surrogate.low & mask,
             active_high=surrogate.high & mask,
             out_of_range=seen.out_of_range,
             dual=surrogate.dual & mask,
-            factor=factor.expand_as(raw),
-            rho=None if damping.rho is None else damping.rho.expand_as(raw),
+            factor=factor.expand_as(log_prob),
+            rho=None if damping.rho is None else damping.rho.expand_as(log_prob),
             correction=correction,
             corrected=algorithm.correction.acts(batch),
             token_loss=token_loss.detach(),
@@ -177,11 +167,6 @@ def policy_loss(
             mask=mask,
         )
     return PolicyLoss(loss, terms, plain)
-
-
-def _with_advantages(seen: Seen, stabilise: Stabiliser, sums: Tensor | None) -> Ratios:
-    advantages = stabilise.advantages(seen, sums)
-    return seen.ratios if advantages is seen.ratios.advantages else replace(seen.ratios, advantages=advantages)
 
 
 def clipped_loss(
@@ -197,14 +182,12 @@ def clipped_loss(
     The unclipped surrogate less the clipped one, aggregated as the algorithm does and before the stabiliser's factor.
     For clips that close the gradient, C = sum over clipped tokens of weight r A grad log pi.
     """
-    _, seen = _observe(algorithm, batch, log_prob)
     whole = Normaliser.of(batch) if normaliser is None else normaliser
     sums = statistics if algorithm.stabilise.needs_statistics else None
-    surrogate = algorithm.clip.surrogate(_with_advantages(seen, algorithm.stabilise, sums))
+    surrogate = _surrogate(algorithm, _observe(algorithm, batch, log_prob), sums)
     gap = surrogate.unclipped - surrogate.loss
     correction = algorithm.correction.weights(batch, whole.weight)
-    if correction is not None:
-        gap = correction * gap
+    gap = gap if correction is None else correction * gap
     counts = whole.within(batch, algorithm.aggregate.scope)
     return weighted_sum(algorithm.aggregate.weights(batch, counts), gap)
 
@@ -218,8 +201,13 @@ def statistics(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> Tensor |
     if not algorithm.stabilise.needs_statistics:
         return None
     with torch.no_grad():
-        _, seen = _observe(algorithm, batch, log_prob)
-        return algorithm.stabilise.measure(seen)
+        return algorithm.stabilise.measure(_observe(algorithm, batch, log_prob))
+
+
+def _masked(batch: Batch, keep: Tensor | None) -> Batch:
+    """Return the batch with the loss mask of the sequences `keep` (B,) alone, and its turns computed."""
+    mask = batch.mask if keep is None else batch.mask & keep[:, None]
+    return replace(batch, mask=mask, turn_id=turn_ids(mask))
 
 
 def prepare(algorithm: Algorithm, batch: Batch, stream: torch.Generator | None = None) -> Batch:
@@ -230,23 +218,14 @@ def prepare(algorithm: Algorithm, batch: Batch, stream: torch.Generator | None =
     (placebo turns); without one it is the same at every call.
     """
     with torch.no_grad():
-        keep = algorithm.select.keep(batch)
-        mask = batch.mask if keep is None else batch.mask & keep[:, None]
-        batch = algorithm.ratio.mark(replace(batch, mask=mask, turn_id=turn_ids(mask)), stream)
-        rank = mask.cumsum(1)
-        last = mask & (rank == rank[:, -1:])
+        batch = algorithm.ratio.mark(_masked(batch, algorithm.select.keep(batch)), stream)
+        rank = batch.mask.cumsum(1)
+        last = batch.mask & (rank == rank[:, -1:])
         total = algorithm.shaping.score(batch)
         token = torch.where(last, total[:, None], 0).to(batch.log_prob_old.dtype)
         penalty = algorithm.kl.in_reward(batch)
         if penalty is not None:
-            token = token - penalty
-            total = total - penalty.sum(1)
+            token, total = token - penalty, total - penalty.sum(1)
         made = algorithm.advantage.estimate(Reward(token, total), batch)
         batch = replace(batch, advantages=made.advantages, returns=made.returns)
-        return _kept(batch, algorithm.select.after(batch))
-
-
-def _kept(batch: Batch, keep: Tensor | None) -> Batch:
-    """Return the batch with the loss mask of the sequences `keep` (B,) alone."""
-    mask = batch.mask if keep is None else batch.mask & keep[:, None]
-    return replace(batch, mask=mask, turn_id=turn_ids(mask))
+        return _masked(batch, algorithm.select.after(batch))

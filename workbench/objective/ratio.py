@@ -5,13 +5,35 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from workbench.batch import Batch, pool, spread
-from workbench.objective.placebo import placebo_turns
-from workbench.objective.slot import Slot
+from workbench.batch import Batch, pool, spread, turn_ids
+from workbench.objective.slot import Positive, Slot
 from workbench.spec import InputError
 from workbench.tensors import Tensor, torch
 
 LOG_LIMIT = 20.0  # nats; e^20 is far outside any clip range and its square still fits float32
+
+
+def sampler_gap(batch: Batch) -> Tensor:
+    """Return log pi_old - log mu of each token, (B, T), not clamped; 0 off the mask."""
+    return torch.where(batch.mask, batch.log_prob_old - batch.log_prob_behaviour, 0)
+
+
+def placebo_turns(mask: Tensor, stream: torch.Generator) -> Tensor:
+    """Placebo segment of each policy token, (B, T) bool -> (B, T) int64 from 1; 0 where the mask is not set.
+
+    A control for turn ratios: whatever pooling over stretches of such lengths does, they do as well. The turn lengths
+    of each trajectory are put in random order and laid over its policy tokens from a random one of them on, around the
+    end to its first: the multiset of lengths is that of its turns, and no segment leaves it. A trajectory of one turn
+    has one segment, the turn itself. `stream` decides everything that is random.
+    """
+    turn, present = turn_ids(mask), mask.sum(1, keepdim=True)
+    lengths = pool(mask.double(), turn).count[:, 1:]  # (B, K)
+    order = torch.rand(lengths.shape, generator=stream, dtype=torch.float64).argsort(1)
+    ends = lengths.gather(1, order).cumsum(1)
+    start = (torch.rand((len(mask), 1), generator=stream, dtype=torch.float64) * present).floor()
+    place = (mask.cumsum(1) - 1 + start) % present.clamp(min=1)  # of the token, counted from the start of segment 1
+    segment = torch.searchsorted(ends, place, right=True) + 1
+    return torch.where(mask, segment, 0)
 
 
 @dataclass(frozen=True)
@@ -30,8 +52,7 @@ class Units:
         return x if self.ids is None else spread(pool(x, self.ids, self.size).total, self.ids)
 
 
-@dataclass(frozen=True)
-class Pool(Slot):
+class Pool(Slot, kind="pool"):
     """The ratio that a token carries in the surrogate, pooled from d_t = clamp(log pi_theta - log pi_old, +-20).
 
     `level`: the unit u; `none` means ratio 1 with the gradient of the log-prob (REINFORCE); `placebo`, a control, is
@@ -42,7 +63,6 @@ class Pool(Slot):
     Sources: 2511.20718 eq. 4 (turn), 2507.18071 (sequence), 2511.04256 (sentence).
     """
 
-    kind: ClassVar[str] = "pool"
     word: ClassVar[str] = "level"
 
     level: Literal["token", "turn", "placebo", "sentence", "sequence", "none"] = "token"
@@ -57,19 +77,14 @@ class Pool(Slot):
         return replace(batch, placebo=placebo_turns(batch.mask, stream))
 
     def units(self, batch: Batch) -> Units:
-        """Return the segments of this level; InputError when sentences are asked for and the batch has none.
-
-        ValueError for placebo turns that nobody drew.
-        """
+        """Return the segments of this level; InputError for sentences that the batch lacks, ValueError for placebos."""
         if self.level in ("token", "none"):
             return Units(None)
         if self.level == "sequence":
             return Units(batch.mask.long(), 2)
         ids = batch.turn
         if self.level == "placebo":
-            if batch.placebo is None:
-                raise ValueError("placebo ratios need Batch.placebo; prepare() draws it")
-            ids = torch.where(batch.mask, batch.placebo, 0)
+            ids = torch.where(batch.mask, batch.need("placebo"), 0)
         if self.level == "sentence":
             if batch.sentence is None:
                 raise InputError(
@@ -101,8 +116,7 @@ class Pool(Slot):
         return shared
 
 
-@dataclass(frozen=True)
-class Guard(Pool):
+class Guard(Pool, kind="guard"):
     """The log-ratio, normalised inside bins of tokens before it is pooled; after GRPO-Guard, 2510.22319.
 
     Per bin b of the (micro-)batch, mu_b and s_b the detached mean and population std of d: `center`, d - mu_b; `full`,
@@ -113,17 +127,11 @@ class Guard(Pool):
     its reweighting of gradients over denoising steps is left out.
     """
 
-    kind: ClassVar[str] = "guard"
-
     mode: Literal["center", "full"] = "center"
     bins: Literal["turn", "position"] = "turn"
-    floor: float = 1e-3
-
-    def __post_init__(self) -> None:
-        self._require(0 < self.floor < float("inf"), "floor", "a finite number above 0")
+    floor: Positive = 1e-3
 
     def entering(self, log_ratio: Tensor, batch: Batch) -> Tensor:
-        """Return the normalised log-ratios, (B, T), 0 off the mask, within +-20."""
         bins = self._bins(batch).reshape(1, -1)
         values = log_ratio.detach().reshape(1, -1)
         sums = pool(values, bins)
@@ -142,6 +150,3 @@ class Guard(Pool):
             return batch.turn
         rank, length = batch.mask.long().cumsum(1) - 1, batch.mask.sum(1, keepdim=True).clamp(min=1)
         return torch.where(batch.mask, 1 + rank * 8 // length, 0)
-
-
-RATIOS: tuple[type[Pool], ...] = (Pool, Guard)

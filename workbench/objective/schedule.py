@@ -1,20 +1,18 @@
-"""Schedules: which parts of the batch of a step are trained on one after the other."""
+"""The order of a step's updates: which parts of its batch are trained on in turn, and when the rest is given up."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from workbench.batch import Batch
-from workbench.objective.slot import Slot
+from workbench.objective.slot import NonNegative, Positive, Slot
 from workbench.tensors import Tensor, torch
 
 LogProbs = Callable[[Batch], Tensor]  # log-probs (B, T) of a batch under the policy as it is now, without gradient
 
 
-@dataclass(frozen=True)
 class Schedule(Slot):
     """Base of the schedules."""
 
@@ -27,19 +25,14 @@ class Schedule(Slot):
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class Together(Schedule):
+class Together(Schedule, kind="together"):
     """The whole batch at once."""
 
-    kind: ClassVar[str] = "together"
-
     def parts(self, batch: Batch, now: LogProbs) -> Iterator[Batch]:
-        """Yield the batch."""
         yield batch
 
 
-@dataclass(frozen=True)
-class ReverseTurns(Schedule):
+class ReverseTurns(Schedule, kind="reverse_turns"):
     """One turn after the other, the last turn first: SeeUPO, 2602.06554, as dy-liang/seeupo_v2 trains.
 
     M_i = 1. For h = K .. 1: pi_old becomes the policy as it is now; epochs and minibatches on turn h alone, with
@@ -49,29 +42,19 @@ class ReverseTurns(Schedule):
     on that turn made.
     """
 
-    kind: ClassVar[str] = "reverse_turns"
-
-    epsilon: float = 0.2
-
-    def __post_init__(self) -> None:
-        self._require(0 <= self.epsilon < math.inf, "epsilon", "a finite number of at least 0")
+    epsilon: NonNegative = 0.2
 
     def updates(self, turns: int) -> tuple[int, int]:
-        """Return one for each turn of the longest episode."""
         return 1, turns
 
     def parts(self, batch: Batch, now: LogProbs) -> Iterator[Batch]:
-        """The sequences that have turn h, with the loss mask of that turn; turn ids stay those of the sequence."""
-        if batch.advantages is None:
-            raise ValueError("a schedule needs Batch.advantages; prepare() fills them")
-        turn, old = batch.turn, now(batch)
-        weight = torch.ones_like(batch.advantages[:, 0])  # M, (B,)
+        turn, old, whole = batch.turn, now(batch), batch.need("advantages")
+        weight = torch.ones_like(whole[:, 0])  # M, (B,)
         for h in range(int(turn.max()), 0, -1):
             inside = turn == h
-            advantages = torch.where(inside, weight[:, None] * batch.advantages, 0)
-            part = replace(
-                batch, mask=inside, turn_id=torch.where(inside, h, 0), log_prob_old=old, advantages=advantages
-            )
+            advantages = torch.where(inside, weight[:, None] * whole, 0)
+            ids = torch.where(inside, h, 0)
+            part = replace(batch, mask=inside, turn_id=ids, log_prob_old=old, advantages=advantages)
             yield part.rows(inside.any(1).nonzero().squeeze(1))
             after = now(batch)
             moved = torch.where(inside, after - old, 0).clamp(-10, 10)
@@ -82,4 +65,51 @@ class ReverseTurns(Schedule):
         return x.clamp(1 - self.epsilon, 1 + self.epsilon)
 
 
-SCHEDULES: tuple[type[Schedule], ...] = (Together, ReverseTurns)
+class EarlyStop(Slot):
+    """Base of the early stops. `acts`: whether it ever ends a step."""
+
+    acts: ClassVar[bool] = True
+
+    def skips(self, d: Tensor, mask: Tensor) -> bool:
+        """Return whether the policy's step on a minibatch is left out, and with it the rest of the iteration's updates.
+
+        Asked before the step; d = log pi_theta - log pi_old and the loss mask, (B, T) each.
+        """
+        return False
+
+    def reached(self, epoch: Sequence[tuple[Tensor, Tensor]]) -> bool:
+        """Whether to stop after an epoch, from d and mask (B, T) of its updates, each measured before its step."""
+        return False
+
+
+class NoStop(EarlyStop, kind="none"):
+    """Every epoch is trained."""
+
+    acts: ClassVar[bool] = False
+
+
+class MeanKL(EarlyStop, kind="mean_kl"):
+    """After an epoch whose mean -d over policy tokens is above 1.5 `target`: the test of Spinning Up's PPO.
+
+    Spinning Up asks it of the whole batch before each step, which is then not taken; here -d is averaged over the
+    minibatches of an epoch, and the epoch that passed the limit was trained. Stable-Baselines3 has the same factor with
+    k3 of one minibatch, before its step.
+    """
+
+    target: Positive = 0.01
+
+    def reached(self, epoch: Sequence[tuple[Tensor, Tensor]]) -> bool:
+        total = sum(float(torch.where(mask, -d, 0).sum()) for d, mask in epoch)
+        return total / max(1, sum(int(mask.sum()) for _, mask in epoch)) > 1.5 * self.target
+
+
+class TrajectoryKL(EarlyStop, kind="trajectory_kl"):
+    """|mean over trajectories of sum_t -d| above `limit`: the step is not taken; LOOP, 2502.01600 (limit 20).
+
+    As apple/ml-loop: the trajectories of the minibatch are averaged with their signs before the absolute value.
+    """
+
+    limit: Positive = 20.0
+
+    def skips(self, d: Tensor, mask: Tensor) -> bool:
+        return abs(float(torch.where(mask, d, 0).sum())) / max(1, int(mask.any(1).sum())) > self.limit

@@ -1,17 +1,17 @@
-"""Selection: which sequences of a step are trained on at all."""
+"""Which sequences of a step are trained on at all (select), and the score that advantages are made of (shaping).
+
+Selection, dynamic sampling and what is recorded look at the outcome reward itself, before the shaping.
+"""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from workbench.batch import Batch
-from workbench.objective.slot import Slot
+from workbench.objective.slot import NonNegative, Share, Slot, TokenLimit, Tries
 from workbench.tensors import Tensor, torch
 
 
-@dataclass(frozen=True)
 class Select(Slot):
     """Base of the selections. `group_size`: the rollouts a prompt that the rule needs, 1 = any number."""
 
@@ -35,11 +35,8 @@ class Select(Slot):
         return None
 
 
-@dataclass(frozen=True)
-class KeepAll(Select):
+class KeepAll(Select, kind="none"):
     """Every sequence."""
-
-    kind: ClassVar[str] = "none"
 
 
 def unequal(score: Tensor, group: Tensor) -> Tensor:
@@ -52,47 +49,34 @@ def unequal(score: Tensor, group: Tensor) -> Tensor:
     return keep.index_select(0, index)
 
 
-@dataclass(frozen=True)
-class ZeroVariance(Select):
+class ZeroVariance(Select, kind="zero_var"):
     """Drop prompt groups whose rewards are all equal: they carry no group-relative signal (RAGEN, 2504.20073).
 
     Their tokens leave the loss mask, so they enter no mean either. A group of one has no variance to judge and stays.
     """
 
-    kind: ClassVar[str] = "zero_var"
-
     def keep(self, batch: Batch) -> Tensor:
-        """Sequences of groups with unequal rewards, (B,) bool."""
         return unequal(batch.score, batch.group)
 
 
-@dataclass(frozen=True)
-class DynamicSampling(ZeroVariance):
+class DynamicSampling(ZeroVariance, kind="dynamic_sampling"):
     """Draw again for every prompt group whose rewards are all equal, then drop those that still are: DAPO, 2503.14476.
 
     A rollout is filled up with further questions in at most `tries` rounds (verl stops after 10); what is missing then
     is made up of groups without a signal, whose tokens leave the loss mask.
     """
 
-    kind: ClassVar[str] = "dynamic_sampling"
-
-    tries: int = 4
-
-    def __post_init__(self) -> None:
-        self._require(self.tries >= 1, "tries", "a whole number of at least 1")
+    tries: Tries = 4
 
     @property
     def rounds(self) -> int:
-        """`tries`."""
         return self.tries
 
     def wanted(self, score: Tensor, group: Tensor) -> Tensor:
-        """Sequences of groups with unequal rewards, (B,) bool."""
         return unequal(score, group)
 
 
-@dataclass(frozen=True)
-class Uncertain(Select):
+class Uncertain(Select, kind="uncertain"):
     """Keep the prompt groups whose rewards spread most: StarPO-S's uncertainty filter, RAGEN 2504.20073.
 
     `top_k`: the share of the groups with the largest in-group std (at least one); `top_p`: in falling order of the std
@@ -100,17 +84,12 @@ class Uncertain(Select):
     spread, and without any spread everything is dropped.
     """
 
-    kind: ClassVar[str] = "uncertain"
     group_size: ClassVar[int] = 8
 
     mode: Literal["top_k", "top_p"] = "top_k"
-    share: float = 0.25
-
-    def __post_init__(self) -> None:
-        self._require(0 < self.share <= 1, "share", "a number in (0, 1]")
+    share: Share = 0.25
 
     def keep(self, batch: Batch) -> Tensor:
-        """Sequences of the chosen groups, (B,) bool."""
         _, index, size = torch.unique(batch.group, return_inverse=True, return_counts=True)
         score, zeros = batch.score.double(), batch.score.new_zeros(len(size), dtype=torch.float64)
         centred = score - (zeros.scatter_add(0, index, score) / size)[index]
@@ -127,22 +106,41 @@ class Uncertain(Select):
         return (kept & (spread > 0)).index_select(0, index)
 
 
-@dataclass(frozen=True)
-class LargeAdvantage(Select):
+class LargeAdvantage(Select, kind="large_advantage"):
     """Drop sequences of which no token has |A| >= `threshold`: LOOP, 2502.01600."""
 
-    kind: ClassVar[str] = "large_advantage"
-
-    threshold: float = 0.01
-
-    def __post_init__(self) -> None:
-        self._require(0 <= self.threshold < math.inf, "threshold", "a finite number of at least 0")
+    threshold: NonNegative = 0.01
 
     def after(self, batch: Batch) -> Tensor:
-        """Sequences with an advantage of that size, (B,) bool."""
-        if batch.advantages is None:
-            raise ValueError("this selection needs Batch.advantages")
-        return torch.where(batch.mask, batch.advantages, 0).abs().amax(1) >= self.threshold
+        return torch.where(batch.mask, batch.need("advantages"), 0).abs().amax(1) >= self.threshold
 
 
-SELECTS: tuple[type[Select], ...] = (KeepAll, ZeroVariance, DynamicSampling, Uncertain, LargeAdvantage)
+class Shaping(Slot):
+    """Base of the shapings."""
+
+    def score(self, batch: Batch) -> Tensor:
+        """Score of each sequence, (B,)."""
+        return batch.score
+
+
+class Outcome(Shaping, kind="outcome"):
+    """The outcome reward as it is."""
+
+
+class Overlong(Shaping, kind="overlong"):
+    """The outcome less a penalty for length: DAPO, 2503.14476.
+
+    0 while the policy wrote at most `limit` - `margin` tokens, then linear down to -1 at `limit` and beyond. The
+    paper's numbers are for long reasoning: in a world of short episodes give others, or nothing is ever penalised.
+    """
+
+    limit: TokenLimit = 20480
+    margin: float = 4096
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require(0 < self.margin <= self.limit, "margin", "a number of tokens in (0, limit]")
+
+    def score(self, batch: Batch) -> Tensor:
+        length = batch.mask.sum(1).to(batch.score.dtype)
+        return batch.score + ((self.limit - self.margin - length) / self.margin).clamp(-1, 0)

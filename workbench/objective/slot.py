@@ -1,32 +1,77 @@
-"""What every option of the pipeline is: a frozen dataclass with the name of its kind."""
+"""A choice for a slot of the pipeline: a frozen dataclass with the name of its kind and checked options."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from functools import cache
+from typing import Annotated, Any, ClassVar, dataclass_transform, get_type_hints
 
 from workbench.spec import InputError
 
 
 @dataclass(frozen=True)
-class Slot:
-    """One choice for one stage of the pipeline; `kind` is its name in TOML.
+class Allowed:
+    """The values an option may have, in words and as a test (a comparison with NaN does not hold)."""
 
-    `word`: the option that a bare word which is no kind sets; empty = a bare word is a kind.
+    words: str
+    holds: Callable[[Any], bool]
+
+
+Fraction = Annotated[float, Allowed("a number in [0, 1]", lambda x: 0 <= x <= 1)]
+Share = Annotated[float, Allowed("a number in (0, 1]", lambda x: 0 < x <= 1)]
+Positive = Annotated[float, Allowed("a finite number above 0", lambda x: 0 < x < math.inf)]
+NonNegative = Annotated[float, Allowed("a finite number of at least 0", lambda x: 0 <= x < math.inf)]
+AtLeastOne = Annotated[float, Allowed("a finite number of at least 1", lambda x: 1 <= x < math.inf)]
+Finite = Annotated[float, Allowed("a finite number", math.isfinite)]
+Cap = Annotated[float | None, Allowed("none or a finite number above 0", lambda x: x is None or 0 < x < math.inf)]
+DualBound = Annotated[float | None, Allowed("none or a finite number above 1", lambda x: x is None or 1 < x < math.inf)]
+Horizon = Annotated[float | None, Allowed("none or a number above 0", lambda x: x is None or x > 0)]
+Tries = Annotated[int, Allowed("a whole number of at least 1", lambda x: x >= 1)]
+TokenLimit = Annotated[float, Allowed("a finite number of tokens above 0", lambda x: 0 < x < math.inf)]
+
+
+@dataclass_transform(frozen_default=True)
+@dataclass(frozen=True)
+class Slot:
+    """One choice for one stage of the pipeline; every subclass is a frozen dataclass.
+
+    `kind`: its name in TOML, given as `class Gae(Advantage, kind="gae")`. `kinds`: all choices of its slot by name.
+    `word`: the option that a bare word sets which is no kind; empty = a bare word is a kind.
     """
 
     kind: ClassVar[str]
+    kinds: ClassVar[dict[str, type[Slot]]]
     word: ClassVar[str] = ""
+
+    def __init_subclass__(cls, kind: str = "") -> None:
+        dataclass(frozen=True)(cls)
+        if Slot in cls.__bases__:
+            cls.kinds = {}
+        if kind:
+            cls.kind = kind
+            cls.kinds[kind] = cls
+
+    def __post_init__(self) -> None:
+        choice: Any = type(self)
+        for option, hint in _hints(choice).items():
+            for allowed in getattr(hint, "__metadata__", ()):
+                self._require(allowed.holds(getattr(self, option)), option, allowed.words)
 
     def options(self) -> list[str]:
         """Return the options as `name = value`, in the words of a grid file."""
         return [f"{f.name} = {in_words(getattr(self, f.name))}" for f in fields(self)]
 
     def _require(self, holds: bool, option: str, allowed: str) -> None:
-        """Raise InputError unless `holds` (a comparison with NaN does not hold)."""
         if not holds:
             value: Any = getattr(self, option)
             raise InputError(f"{option} = {value!r} of kind '{self.kind}' is out of range; use {allowed}")
+
+
+@cache
+def _hints(choice: Any) -> dict[str, Any]:
+    return get_type_hints(choice, include_extras=True)
 
 
 def in_words(value: object) -> str:

@@ -10,61 +10,16 @@ fork does for sequences, so the factor stays finite and at most 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar, Literal
 
-from workbench.batch import Batch, pool, spread
+from workbench.batch import pool, spread
 from workbench.objective.aggregate import Normaliser, Scope, weighted_sum
-from workbench.objective.clip import Clip, Ratios
+from workbench.objective.clip import Ratios
 from workbench.objective.kl import estimate
-from workbench.objective.slot import Slot
+from workbench.objective.slot import AtLeastOne, Finite, Fraction, NonNegative, Positive, Slot
 from workbench.tensors import Tensor, torch
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a stabiliser may look at."""
-
-    batch: Batch
-    ratios: Ratios
-    clip: Clip
-
-    @cached_property
-    def token_ratio(self) -> Tensor:
-        """exp of the clamped token log-ratio, detached, (B, T)."""
-        return self.ratios.log_ratio.detach().exp()
-
-    @cached_property
-    def out_of_range(self) -> Tensor:
-        """True where a policy token's own ratio lies outside the clip's bounds, (B, T)."""
-        low, high = self.clip.bounds
-        return self.batch.mask & ((self.token_ratio < low) | (self.token_ratio > high))
-
-    @cached_property
-    def squares(self) -> Tensor:
-        """(r A)^2, (B, T), detached."""
-        return (self.token_ratio * self.ratios.advantages).square()
-
-    @cached_property
-    def energy(self) -> Tensor:
-        """|C|, sum_C (r A)^2, |N|, sum_N (r A)^2 of this batch, (4,) float64."""
-        return self.summed(torch.sum)
-
-    def summed(self, add: Callable[[Tensor], Tensor]) -> Tensor:
-        """The four sums of `energy` with `add` (B, T) -> units in place of the sum over everything, (4, *units)."""
-        clipped = self.out_of_range
-        kept = self.batch.mask & ~clipped
-        squares = self.squares.double()
-        return torch.stack(
-            [
-                add(clipped.double()),
-                add(torch.where(clipped, squares, 0)),
-                add(kept.double()),
-                add(torch.where(kept, squares, 0)),
-            ]
-        )
 
 
 @dataclass(frozen=True)
@@ -95,7 +50,6 @@ class Damping:
     guarded: Tensor | None = None  # number of units whose n was replaced
 
 
-@dataclass(frozen=True)
 class Stabiliser(Slot):
     """Base of the stabilisers.
 
@@ -110,15 +64,15 @@ class Stabiliser(Slot):
         """True when `measure` has to be summed over the minibatch before the first micro-batch."""
         return False
 
-    def measure(self, seen: Seen) -> Tensor | None:
+    def measure(self, seen: Ratios) -> Tensor | None:
         """Sums over this batch, (k,) float64, additive over micro-batches; None when none are needed."""
         return None
 
-    def advantages(self, seen: Seen, sums: Tensor | None) -> Tensor:
+    def advantages(self, seen: Ratios, sums: Tensor | None) -> Tensor:
         """Return the advantages that enter the surrogate, (B, T)."""
-        return seen.ratios.advantages
+        return seen.advantages
 
-    def damp(self, seen: Seen, sums: Tensor | None, counts: Normaliser) -> Damping:
+    def damp(self, seen: Ratios, sums: Tensor | None, counts: Normaliser) -> Damping:
         """Factor and penalty, given the sums (of the minibatch or of this batch)."""
         return Damping()
 
@@ -127,16 +81,12 @@ class Stabiliser(Slot):
         return list(gradients), None
 
 
-@dataclass(frozen=True)
-class NoStabiliser(Stabiliser):
+class NoStabiliser(Stabiliser, kind="none"):
     """Nothing."""
 
-    kind: ClassVar[str] = "none"
 
-
-@dataclass(frozen=True)
 class _Scoped(Stabiliser):
-    """A stabiliser with a batch statistic: of the micro-batch (the fork of 2511.20718) or of the whole minibatch.
+    """A batch statistic of the micro-batch (the fork of 2511.20718), or with scope `global` of the whole minibatch.
 
     With scope `micro` the update depends on how the minibatch is split: `learn.micro_batch`
     and `compute.micro_batch_tokens`.
@@ -146,28 +96,21 @@ class _Scoped(Stabiliser):
 
     @property
     def needs_statistics(self) -> bool:
-        """With scope `global`."""
         return self.scope == "global"
 
 
-@dataclass(frozen=True)
 class _Rms(Stabiliser):
     """The RMS rule: threshold `tau`, and `smooth` for the continuous factor min(1, tau / rho)."""
 
-    tau: float = 3.0
+    tau: AtLeastOne = 3.0
     smooth: bool = False
-
-    def __post_init__(self) -> None:
-        self._require(1 <= self.tau < math.inf, "tau", "a finite number of at least 1")
 
     def factor(self, rho: Tensor) -> Tensor:
         """1 / rho where rho > tau, else 1; or min(1, tau / rho)."""
-        fired = rho > self.tau
-        return torch.where(fired, (self.tau if self.smooth else 1.0) / rho, 1.0)
+        return torch.where(rho > self.tau, (self.tau if self.smooth else 1.0) / rho, 1.0)
 
 
-@dataclass(frozen=True)
-class RmsBatch(_Scoped, _Rms):
+class RmsBatch(_Scoped, _Rms, kind="rms_batch"):
     """One factor for the (micro-)batch: S-PPO and ST-PPO in the fork of 2511.20718 (`variance_reduction`, tau 3).
 
     It scales the surrogate alone: where it fires, KL and entropy terms weigh more in relation. With scope `micro` the
@@ -175,31 +118,24 @@ class RmsBatch(_Scoped, _Rms):
     `compute.micro_batch_tokens`); with `global` they do not.
     """
 
-    kind: ClassVar[str] = "rms_batch"
-
-    def measure(self, seen: Seen) -> Tensor:
-        """Return the four sums of the batch."""
+    def measure(self, seen: Ratios) -> Tensor:
         return seen.energy
 
-    def damp(self, seen: Seen, sums: Tensor | None, counts: Normaliser) -> Damping:
-        """Return a scalar factor."""
+    def damp(self, seen: Ratios, sums: Tensor | None, counts: Normaliser) -> Damping:
         imbalance = Imbalance.of(seen.energy if sums is None else sums)
         return Damping(self.factor(imbalance.rho), imbalance.rho, guarded=imbalance.guarded.sum())
 
 
-@dataclass(frozen=True)
-class RmsTurn(_Scoped, _Rms):
+class RmsTurn(_Scoped, _Rms, kind="rms_turn"):
     """A factor f_k per turn; the loss is multiplied by their mean over policy tokens (the fork, tau 5).
 
     KL and entropy terms are not scaled. With scope `micro` it is the mean over the micro-batch, so it depends on the
     split as that of `rms_batch` does.
     """
 
-    kind: ClassVar[str] = "rms_turn"
-
     tau: float = 5.0
 
-    def _per_token(self, seen: Seen) -> tuple[Tensor, Tensor, Tensor]:
+    def _per_token(self, seen: Ratios) -> tuple[Tensor, Tensor, Tensor]:
         """f_k and rho of each token's turn, (B, T), and the number of turns that were guarded."""
         turn = seen.batch.turn
         size = int(turn.max()) + 1
@@ -207,35 +143,28 @@ class RmsTurn(_Scoped, _Rms):
         factor, rho = (spread(x, turn) for x in (self.factor(imbalance.rho), imbalance.rho))
         return factor, rho, imbalance.guarded.sum()
 
-    def measure(self, seen: Seen) -> Tensor:
-        """sum m f and sum m."""
+    def measure(self, seen: Ratios) -> Tensor:
         factor, *_ = self._per_token(seen)
         return torch.stack([factor.sum(), seen.batch.mask.sum().double()])
 
-    def damp(self, seen: Seen, sums: Tensor | None, counts: Normaliser) -> Damping:
-        """Return a scalar factor, 1 for an empty batch."""
+    def damp(self, seen: Ratios, sums: Tensor | None, counts: Normaliser) -> Damping:
         factor, rho, guarded = self._per_token(seen)
         total, n = (factor.sum(), seen.batch.mask.sum()) if sums is None else (sums[0], sums[1])
         return Damping(torch.where(n > 0, total / n.clamp(min=1), 1.0), rho, guarded=guarded)
 
 
-@dataclass(frozen=True)
-class RmsSeq(_Rms):
+class RmsSeq(_Rms, kind="rms_seq"):
     """A factor per sequence, for its own token losses: SO-GRPO in the fork (`grpo_variance_reduction`, tau 3).
 
     KL and entropy terms are not scaled. How the minibatch is split does not matter.
     """
 
-    kind: ClassVar[str] = "rms_seq"
-
-    def damp(self, seen: Seen, sums: Tensor | None, counts: Normaliser) -> Damping:
-        """Factors (B, 1)."""
+    def damp(self, seen: Ratios, sums: Tensor | None, counts: Normaliser) -> Damping:
         imbalance = Imbalance.of(seen.summed(lambda x: x.sum(1)))
         return Damping(self.factor(imbalance.rho)[:, None], imbalance.rho[:, None], guarded=imbalance.guarded.sum())
 
 
-@dataclass(frozen=True)
-class KlClipFrac(_Scoped):
+class KlClipFrac(_Scoped, kind="kl_clipfrac"):
     """Penalty weight * KL(old, theta) times the share of tokens out of the clip's range, instead of a factor.
 
     `form`: sequence, mean_i f_i KL_i with both means over a sequence; batch, <f>_m <KL>_m. The share is detached. KL by
@@ -244,29 +173,21 @@ class KlClipFrac(_Scoped):
     the tokens come from the old policy: r k3(d) = r d - r + 1, r k2(d) = r d^2 / 2.
     """
 
-    kind: ClassVar[str] = "kl_clipfrac"
-
-    weight: float = 1.0
+    weight: NonNegative = 1.0
     form: Literal["sequence", "batch"] = "sequence"
     estimator: Literal["k2", "k3"] = "k3"
     direction: Literal["old_new", "new_old"] = "old_new"
 
-    def __post_init__(self) -> None:
-        self._require(0 <= self.weight < math.inf, "weight", "a finite number of at least 0")
-
     @property
     def needs_statistics(self) -> bool:
-        """Only the product of batch means has a batch statistic."""
         return self.scope == "global" and self.form == "batch"
 
-    def measure(self, seen: Seen) -> Tensor:
-        """Tokens out of range, and tokens."""
+    def measure(self, seen: Ratios) -> Tensor:
         return torch.stack([seen.out_of_range.sum(), seen.batch.mask.sum()]).double()
 
-    def damp(self, seen: Seen, sums: Tensor | None, counts: Normaliser) -> Damping:
-        """Return a penalty."""
+    def damp(self, seen: Ratios, sums: Tensor | None, counts: Normaliser) -> Damping:
         counts, mask = counts.within(seen.batch, self.scope), seen.batch.mask
-        log_ratio = seen.ratios.log_ratio
+        log_ratio = seen.log_ratio
         if self.direction == "old_new":
             kl = estimate(self.estimator, -log_ratio, cap=math.inf)
         else:
@@ -281,93 +202,58 @@ class KlClipFrac(_Scoped):
         return Damping(penalty=self.weight * (share * mean).sum() / counts.sequences)
 
 
-@dataclass(frozen=True)
-class AdvNorm(_Scoped):
+class AdvNorm(_Scoped, kind="adv_norm"):
     """When more than `threshold` of the policy tokens are actively clipped, whiten the advantages of the batch.
 
     A <- (A - mean) / (std + 1e-8), std unbiased; else unchanged. A third-party reading of 2511.20718.
     """
 
-    kind: ClassVar[str] = "adv_norm"
+    threshold: Fraction = 0.2
 
-    threshold: float = 0.2
-
-    def __post_init__(self) -> None:
-        self._require(0 <= self.threshold <= 1, "threshold", "a number in [0, 1]")
-
-    def measure(self, seen: Seen) -> Tensor:
-        """Actively clipped tokens, tokens, sum A, sum A^2."""
+    def measure(self, seen: Ratios) -> Tensor:
         mask = seen.batch.mask
         with torch.no_grad():
-            surrogate = seen.clip.surrogate(seen.ratios)
-        a = torch.where(mask, seen.ratios.advantages.double(), 0)
+            surrogate = seen.clip.surrogate(seen)
+        a = torch.where(mask, seen.advantages.double(), 0)
         active = (mask & (surrogate.low | surrogate.high)).sum().double()
         return torch.stack([active, mask.sum().double(), a.sum(), a.square().sum()])
 
-    def advantages(self, seen: Seen, sums: Tensor | None) -> Tensor:
-        """Return a or its z-score, (B, T)."""
+    def advantages(self, seen: Ratios, sums: Tensor | None) -> Tensor:
         active, n, total, squares = (self.measure(seen) if sums is None else sums).unbind()
         mean = total / n.clamp(min=1)
         deviation = ((squares - n * mean.square()) / (n - 1).clamp(min=1)).clamp(min=0).sqrt()
-        a = seen.ratios.advantages
+        a = seen.advantages
         normalised = torch.where(seen.batch.mask, (a - mean) / (deviation + 1e-8), 0).to(a.dtype)
         return torch.where(active > self.threshold * n, normalised, a)
 
 
-def _norm(tensors: Sequence[Tensor]) -> float:
-    return float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(t.double()) for t in tensors])))
-
-
-@dataclass(frozen=True)
-class CNorm(Stabiliser):
+class CNorm(Stabiliser, kind="cnorm"):
     """g <- g / max(|C|, guard), C the clipping bias: equations 7 and 8 of 2511.20718.
 
     The guard is ours: without it the rule is undefined at C = 0 and amplifies wherever |C| < 1. g is the gradient of
     the whole loss, so KL and entropy terms are scaled with the surrogate; the RMS rules leave them as they are.
     """
 
-    kind: ClassVar[str] = "cnorm"
     needs_bias: ClassVar[bool] = True
 
-    guard: float = 1.0
-
-    def __post_init__(self) -> None:
-        self._require(0 < self.guard < math.inf, "guard", "a finite number above 0")
+    guard: Positive = 1.0
 
     def on_gradient(self, gradients: Sequence[Tensor], bias: Sequence[Tensor]) -> tuple[list[Tensor], float | None]:
-        """Scaled gradients and the factor 1 / max(|C|, guard)."""
-        norm = _norm(bias)
+        norm = float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(b.double()) for b in bias])))
         factor = 1.0 / (norm if math.isnan(norm) else max(norm, self.guard))
         return [g * factor for g in gradients], factor
 
 
-@dataclass(frozen=True)
-class Subtract(Stabiliser):
+class Subtract(Stabiliser, kind="subtract"):
     """g <- g - alpha C for the gradients of the objective; alpha = -1 restores the unclipped gradient.
 
-    A secondary reading of 2511.20718.
+    A secondary reading of 2511.20718. Gradients of the loss and of `clipped_loss` carry the same sign, so the rule
+    reads the same for them.
     """
 
-    kind: ClassVar[str] = "subtract"
     needs_bias: ClassVar[bool] = True
 
-    alpha: float = 1.0
-
-    def __post_init__(self) -> None:
-        self._require(math.isfinite(self.alpha), "alpha", "a finite number")
+    alpha: Finite = 1.0
 
     def on_gradient(self, gradients: Sequence[Tensor], bias: Sequence[Tensor]) -> tuple[list[Tensor], float | None]:
-        """Gradients of the loss and of `clipped_loss` carry the same sign, so the rule reads the same for them."""
         return [g - self.alpha * b for g, b in zip(gradients, bias, strict=True)], None
-
-
-STABILISERS: tuple[type[Stabiliser], ...] = (
-    NoStabiliser,
-    RmsBatch,
-    RmsTurn,
-    RmsSeq,
-    CNorm,
-    KlClipFrac,
-    AdvNorm,
-    Subtract,
-)

@@ -23,15 +23,11 @@ def value_loss(
     the sum is divided by `count`, the positions of the whole minibatch, so that micro-batches add up. 1707.06347, verl
     `compute_value_loss`.
     """
-    if batch.returns is None:
-        raise ValueError("the value loss needs Batch.returns; prepare() fills them")
     where = positions(batch, mask)  # masked before the squares: the gradient of a masked Inf or NaN would be NaN
-    value, target = torch.where(where, values, 0), torch.where(where, batch.returns, 0)
+    value, target = torch.where(where, values, 0), torch.where(where, batch.need("returns"), 0)
     error = (value - target).square()
     if clip is not None:
-        if batch.values is None:
-            raise ValueError("the clipped value loss needs Batch.values")
-        old = torch.where(where, batch.values, 0)
+        old = torch.where(where, batch.need("values"), 0)
         error = torch.maximum(error, (old + (value - old).clamp(-clip, clip) - target).square())
     return 0.5 * error.sum() / (where.sum() if count is None else count).clamp(min=1)
 

@@ -29,9 +29,8 @@ class BlackBox:
     """Files `folder/batches/NNNNNN.safetensors`, written to another name and renamed; the disk never stops a run."""
 
     def __init__(self, folder: Path, settings: BatchesSettings) -> None:
-        self.folder, self.settings = folder / BATCH_FOLDER, settings
+        self.folder, self.settings, self._said = folder / BATCH_FOLDER, settings, set[str]()
         self.forget()
-        self._said: set[str] = set()
         with suppress(OSError):
             for unfinished in self.folder.glob(".*.writing"):
                 unfinished.unlink(missing_ok=True)
@@ -54,10 +53,12 @@ class BlackBox:
         unfinished = self.folder / f".{step:06d}.writing"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            for old in doomed(self._sizes() | {step: len(data)}, step, *self._pins(), self.settings):
-                self._file(old).unlink(missing_ok=True)
+            files = [file for file in self.folder.glob("[0-9]*.safetensors") if file.stem.isdigit()]
+            sizes = {int(file.stem): file.stat().st_size for file in files} | {step: len(data)}
+            for old in doomed(sizes, step, self._alarmed, self._fell | self._brink, self.settings):
+                (self.folder / f"{old:06d}.safetensors").unlink(missing_ok=True)
             unfinished.write_bytes(data)
-            os.replace(unfinished, self._file(step))
+            os.replace(unfinished, self.folder / f"{step:06d}.safetensors")
         except OSError as error:
             self._say("disk", f"cannot store batches, training continues without them: {error}")
             with suppress(OSError):  # what refuses to be written may refuse to be removed
@@ -75,16 +76,6 @@ class BlackBox:
             self._alarmed |= set(range(event.step - before, event.step + 1))
             if event.kind in FALLS:
                 self._fell |= self._brink | set(range(event.step - before, event.step + 1))
-
-    def _pins(self) -> tuple[set[int], set[int]]:
-        return self._alarmed, self._fell | self._brink
-
-    def _sizes(self) -> dict[int, int]:
-        files = self.folder.glob("[0-9]*.safetensors")
-        return {int(file.stem): file.stat().st_size for file in files if file.stem.isdigit()}
-
-    def _file(self, step: int) -> Path:
-        return self.folder / f"{step:06d}.safetensors"
 
     def _say(self, what: str, text: str) -> None:
         if what not in self._said:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from workbench.diagnostics import CATALOGUE, measure
@@ -35,13 +36,12 @@ class Recorder:
     """
 
     def __init__(
-        self, folder: Path, run_id: str, settings: RunSettings, decode: Decode | None = None, group: int = 1
+        self, folder: Path | None, run_id: str, settings: RunSettings, decode: Decode | None = None, group: int = 1
     ) -> None:
         self.run_id, self.settings, self.decode, self.group = run_id, settings, decode, group
-        self.history: list[dict[str, float | None]] = []  # what the watches saw, a row per step; JSON-able
-        self._writer = SegmentWriter(folder, settings.record.flush_seconds)
-        self._box: BlackBox | None = BlackBox(folder, settings.record.batches)
-        self._watch, self._rules = self._watches()
+        self._writer = SegmentWriter(folder, settings.record.flush_seconds) if folder else _NullWriter()
+        self._box = BlackBox(folder, settings.record.batches) if folder else None
+        self.replay([])
         self._seconds: float | None = None
         self._boxed = 0.0  # seconds that the batch of this step took
         if not self._writer.files("diagnostic"):
@@ -52,13 +52,9 @@ class Recorder:
 
         The run's id and the time are filled in. Raises KeyError for a column that the table does not have.
         """
-        names = schema_of(table).names
-        filled = dict(columns)
-        if "run_id" in names:
-            filled.setdefault("run_id", self.run_id)
-        if "written_at" in names:
-            filled.setdefault("written_at", _now())
-        self._writer.append(table, filled)
+        constants = {"run_id": self.run_id, "written_at": datetime.now(UTC).replace(tzinfo=None)}
+        known = {name: value for name, value in constants.items() if name in schema_of(table).names}
+        self._writer.append(table, known | dict(columns))
 
     def batch(self, step: int, packed: tuple[Mapping[str, np.ndarray], Mapping[str, Any]] | None) -> None:
         """Keep the arrays and metadata of the training batch of `step` in the black box; None = there is none."""
@@ -79,15 +75,10 @@ class Recorder:
         """
         began = time.perf_counter()
         if self._seconds is not None:
-            evidence = evidence.timed(record=self._seconds)
+            evidence = replace(evidence, seconds={**evidence.seconds, "record": self._seconds})
         measured = measure(step, evidence)
-        self.rows("step", {"step": step, **measured.step})
-        self.rows("trajectory", {"step": step, **measured.trajectory})
-        for table, columns in (
-            ("minibatch", measured.minibatch),
-            ("turn", _share(measured.turn, self.settings.record.turns)),
-            ("turn_step", measured.turn_step),
-        ):
+        shared = _share(measured.turn, self.settings.record.turns)
+        for table, columns in (vars(measured) | {"turn": shared}).items():
             if columns:
                 self.rows(table, {"step": step, **columns})
         trained = evidence.trained or evidence.rollouts
@@ -104,11 +95,10 @@ class Recorder:
         if rows:
             self.rows("evaluation", {"step": step, **{key: [row.get(key) for row in rows] for key in rows[0]}})
 
-    def events(self, events: Iterable[Event]) -> None:
+    def events(self, events: Sequence[Event]) -> None:
         """Write events down."""
-        rows = list(events)
-        if rows:
-            self.rows("event", {name: [getattr(e, name) for e in rows] for name in Event.__dataclass_fields__})
+        if events:
+            self.rows("event", {name: [getattr(e, name) for e in events] for name in Event.__dataclass_fields__})
 
     def diverged(self, step: int, message: str) -> None:
         """Write down that the run could not continue after `step`; its outcome is diverged."""
@@ -130,8 +120,9 @@ class Recorder:
 
     def replay(self, history: Sequence[Mapping[str, float | None]]) -> None:
         """Take up the watches of a checkpoint: show them its `history` again, without writing events twice."""
-        self.history = []
-        self._watch, self._rules = self._watches()
+        self.history: list[dict[str, float | None]] = []  # what the watches saw, a row per step; JSON-able
+        self._watch = Watch(self.settings.collapse, self.settings.learn.episodes, self.group)
+        self._rules = RuleWatch((*alarms(CATALOGUE), *GUARD_RULES))
         if self._box is not None:
             self._box.forget()
         for row in history:
@@ -145,9 +136,8 @@ class Recorder:
     def started_at(self) -> datetime | None:
         """When training of this run first began, from its own segments; None when they do not say."""
         for file in self._writer.files("run"):
-            times = [t for t in pq.read_table(file, columns=["started_at"])["started_at"].to_pylist() if t is not None]
-            if times:
-                first: datetime = min(times)
+            first: datetime | None = pc.min(pq.read_table(file, columns=["started_at"])["started_at"]).as_py()
+            if first is not None:
                 return first
         return None
 
@@ -162,14 +152,8 @@ class Recorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
-
-    def _watches(self) -> tuple[Watch, RuleWatch]:
-        watch = Watch(self.settings.collapse, self.settings.learn.episodes, self.group)
-        return watch, RuleWatch((*alarms(CATALOGUE), *GUARD_RULES))
 
     def _see(
         self, step: int, row: Mapping[str, float | None], mismatches: Sequence[tuple[int, int]] = ()
@@ -182,17 +166,30 @@ class Recorder:
         return events
 
 
+class _NullWriter:
+    """The writer of a recorder without a folder: it forgets the rows."""
+
+    def append(self, table: str, columns: Mapping[str, Any]) -> None:
+        pass
+
+    def flush(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
+    def files(self, table: str) -> list[Path]:
+        return []
+
+    def last_step(self, table: str) -> int:
+        return -1
+
+
 class NullRecorder(Recorder):
     """Writes nothing and measures nothing but success: what the cost of recording is measured against."""
 
     def __init__(self, settings: RunSettings) -> None:
-        self.settings, self.run_id, self.decode, self.group = settings, "", None, 1
-        self.history = []
-        self._seconds, self._boxed, self._box = None, 0.0, None
-        self._watch, self._rules = self._watches()
-
-    def rows(self, table: str, columns: Mapping[str, Any]) -> None:
-        """Forget the rows."""
+        super().__init__(None, "", settings)
 
     def step(
         self, step: int, evidence: StepEvidence, evaluations: Sequence[Mapping[str, Any]] = ()
@@ -201,26 +198,6 @@ class NullRecorder(Recorder):
         row: dict[str, float | None] = {"success": float(evidence.rollouts.success.mean())}
         self._see(step, row)
         return row
-
-    @property
-    def recorded(self) -> int:
-        """-1: nothing was written."""
-        return -1
-
-    def started_at(self) -> datetime | None:
-        """None: nothing was written."""
-        return None
-
-    def flush(self) -> bool:
-        """Nothing to write."""
-        return True
-
-    def close(self) -> None:
-        """Nothing to write."""
-
-
-def _now() -> datetime:
-    return datetime.now(UTC).replace(tzinfo=None)
 
 
 def _share(turns: dict[str, Any], share: float) -> dict[str, Any]:

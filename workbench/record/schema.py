@@ -14,26 +14,18 @@ from workbench.diagnostics.evidence import Evidence, Rollouts
 from workbench.spec import table as declaration
 
 TYPES = {
-    "VARCHAR": pa.string(),
-    "BIGINT": pa.int64(),
-    "INTEGER": pa.int32(),
-    "DOUBLE": pa.float64(),
-    "BOOLEAN": pa.bool_(),
+    "VARCHAR": pa.string(), "BIGINT": pa.int64(), "INTEGER": pa.int32(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(),
     "TIMESTAMP": pa.timestamp("us"),
-}
-
-
-def arrow_type(sql: str) -> pa.DataType:
-    """Arrow type of a SQL type; `X[]` is a list of X."""
-    return pa.list_(arrow_type(sql[:-2])) if sql.endswith("[]") else TYPES[sql]
+}  # fmt: skip
 
 
 @cache
 def schema_of(table: str) -> pa.Schema:
-    """Return every column of `table` in order; KeyError for a table that does not exist."""
-    fields = [pa.field(c.name, arrow_type(c.type)) for c in declaration(table).columns]
-    fields += [pa.field(d.name, arrow_type(d.sql_type)) for d in CATALOGUE if d.table == table]
-    return pa.schema(fields)
+    """Return every column of `table` in order, `X[]` as a list of X; KeyError for a table that does not exist."""
+    columns = [(c.name, c.type) for c in declaration(table).columns]
+    columns += [(d.name, d.sql_type) for d in CATALOGUE if d.table == table]
+    lists = {f"{name}[]": pa.list_(kind) for name, kind in TYPES.items()}
+    return pa.schema([(name, (TYPES | lists)[kind]) for name, kind in columns])
 
 
 def to_arrow(values: Any, kind: pa.DataType, rows: int) -> pa.Array:
@@ -42,36 +34,16 @@ def to_arrow(values: Any, kind: pa.DataType, rows: int) -> pa.Array:
         return pa.nulls(rows, kind)
     if isinstance(values, np.ndarray) and values.ndim == 1:
         data = np.ma.getdata(values)
-        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        if pa.types.is_primitive(kind) and not pa.types.is_temporal(kind):
             data = data.astype(kind.to_pandas_dtype(), copy=False)
-        mask = np.ma.getmaskarray(values) if np.ma.isMaskedArray(values) else None
-        return pa.array(data, type=kind, mask=mask)
-    if isinstance(values, (list, tuple)):
-        return pa.array(values, type=kind)
-    return pa.array([values] * rows, type=kind)
-
-
-def length_of(columns: dict[str, Any]) -> int:
-    """Rows of a chunk of columns: the length of its lists and arrays, 1 when every column is a scalar."""
-    lengths = {
-        len(v) for v in columns.values() if isinstance(v, (list, tuple)) or (isinstance(v, np.ndarray) and v.ndim > 0)
-    }
-    if len(lengths) > 1:
-        raise ValueError(f"columns of different lengths: { {k: np.shape(v)[:1] for k, v in columns.items()} }")
-    return lengths.pop() if lengths else 1
+        return pa.array(data, kind, np.ma.getmaskarray(values) if np.ma.isMaskedArray(values) else None)
+    return pa.array(values if isinstance(values, (list, tuple)) else [values] * rows, kind)
 
 
 Decode = Callable[[list[int]], Sequence[str]]
 
-MEASURED = {
-    "log_prob_behaviour": "log_prob_behaviour",
-    "log_prob_old": "log_prob_old",
-    "log_prob": "log_prob",
-    "entropy": "entropy",
-    "advantage": "advantages",
-    "value": "values_old",
-    "gradient_weight": "gradient_weight",
-}
+MEASURED = ("log_prob_behaviour", "log_prob_old", "log_prob", "entropy", "gradient_weight", "advantages", "values_old")
+COLUMN = {"advantages": "advantage", "values_old": "value"}  # of table token, where its name is another
 
 
 def sample(step: int, count: int, n: int, gradient_share: np.ndarray | None) -> list[int]:
@@ -109,15 +81,17 @@ def _row(i: int, rollouts: Rollouts, updates: Evidence | None) -> dict[str, Any]
         return np.asarray((entries.double() if x.is_floating_point() else entries).cpu().numpy())
 
     mask = cut(updates.mask).astype(bool)
-    for name, source in MEASURED.items():
-        tensor = getattr(updates, source)
-        row[name] = None if tensor is None else _on(mask, cut(tensor))
-    row["trained"] = mask.tolist()
-    row["turn_index"] = cut(updates.turn).tolist()
-    row["log_ratio"] = _on(mask, cut(updates.log_prob) - cut(updates.log_prob_old))
-    row["clipped"] = (mask & (cut(updates.active_low) | cut(updates.active_high)).astype(bool)).tolist()
-    return row
 
+    def trained(values: np.ndarray) -> list[float | None]:
+        return [v if m else None for v, m in zip(values.tolist(), mask.tolist(), strict=True)]
 
-def _on(mask: np.ndarray, values: np.ndarray) -> list[float | None]:
-    return [v if m else None for v, m in zip(values.tolist(), mask.tolist(), strict=True)]
+    for name in MEASURED:
+        tensor = getattr(updates, name)
+        row[COLUMN.get(name, name)] = None if tensor is None else trained(cut(tensor))
+    clipped = mask & (cut(updates.active_low) | cut(updates.active_high)).astype(bool)
+    return row | {
+        "trained": mask.tolist(),
+        "turn_index": cut(updates.turn).tolist(),
+        "log_ratio": trained(cut(updates.log_prob) - cut(updates.log_prob_old)),
+        "clipped": clipped.tolist(),
+    }

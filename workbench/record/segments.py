@@ -11,7 +11,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from workbench.record.schema import length_of, schema_of, to_arrow
+from workbench.record.schema import schema_of, to_arrow
 from workbench.spec import InputError
 from workbench.spec import table as declaration
 
@@ -69,19 +69,14 @@ class SegmentWriter:
 
         Arrays are kept, not copied. Raises KeyError for a column that the table does not have.
         """
-        schema, chunk = schema_of(table), dict(columns)
-        unknown = set(chunk) - set(schema.names)
-        if unknown:
-            raise KeyError(f"table {table} has no column {sorted(unknown)}")
-        rows = length_of(chunk)
+        chunk = dict(columns)
+        rows = _rows_of(table, chunk)
         if "step" in chunk and not declaration(table).latest_wins:
-            last = self.last_step(table)
-            if np.ndim(chunk["step"]) == 0 and chunk["step"] <= last:
+            fresh = np.asarray(chunk["step"]) > self.last_step(table)
+            if not fresh.any():
                 return
-            if np.ndim(chunk["step"]) and rows and min(chunk["step"]) <= last:
-                keep = np.asarray(chunk["step"]) > last
-                chunk = {k: chosen(v, keep) for k, v in chunk.items()}
-                rows = int(keep.sum())
+            if not fresh.all():
+                chunk, rows = {k: chosen(v, fresh) for k, v in chunk.items()}, int(fresh.sum())
         if rows:
             with self._lock:
                 self._buffer.setdefault(table, []).append((rows, chunk))
@@ -95,7 +90,9 @@ class SegmentWriter:
             failed: OSError | None = None
             for table, chunks in taken.items():
                 try:
-                    self._write(table, chunks)
+                    number = self._number(table)
+                    _put(self.folder / table / f"{number:06d}.parquet", table, chunks)
+                    self._next[table] = number + 1
                 except OSError as error:
                     failed = error
                     with self._lock:
@@ -127,28 +124,10 @@ class SegmentWriter:
             if self._stop.wait(seconds):
                 return  # `close` may have said so before `clear`, and would wait for a thread that waits for rows
 
-    def _write(self, table: str, chunks: list[tuple[int, dict[str, Any]]]) -> None:
-        schema = schema_of(table)
-        tables = [
-            pa.Table.from_arrays([to_arrow(chunk.get(f.name), f.type, rows) for f in schema], schema=schema)
-            for rows, chunk in chunks
-        ]
-        sink = pa.BufferOutputStream()
-        pq.write_table(pa.concat_tables(tables), sink, compression="snappy", use_dictionary=False)
-        folder = self.folder / table
-        folder.mkdir(parents=True, exist_ok=True)
-        number = self._number(table)
-        unfinished = folder / f".{number:06d}.parquet.writing"
-        with unfinished.open("wb") as file:
-            file.write(sink.getvalue())
-        os.replace(unfinished, folder / f"{number:06d}.parquet")
-        self._next[table] = number + 1
-
     def _number(self, table: str) -> int:
         """Return the first number that no file of the table has ever had, one set aside as corrupt included."""
         if table not in self._next:
-            names = [p.name for p in (self.folder / table).iterdir()]
-            used = [int(m[0]) for name in names if not name.startswith(".") and (m := re.match(r"\d+", name))]
+            used = [int(m[0]) for p in (self.folder / table).glob("[0-9]*") if (m := re.match(r"\d+", p.name))]
             self._next[table] = max(used, default=-1) + 1
         return self._next[table]
 
@@ -183,16 +162,33 @@ def append(folder: Path, run_id: str, table: str, columns: Mapping[str, Any]) ->
     Its name is no number, so it never meets the trainer's own segments. Raises KeyError for a column that the table
     does not have, OSError where the disk refuses.
     """
-    schema = schema_of(table)
     filled = {"run_id": run_id, "written_at": datetime.now(UTC).replace(tzinfo=None), **columns}
-    unknown = set(filled) - set(schema.names)
-    if unknown:
-        raise KeyError(f"table {table} has no column {sorted(unknown)}")
-    rows = length_of(filled)
-    data = pa.Table.from_arrays([to_arrow(filled.get(f.name), f.type, rows) for f in schema], schema=schema)
     target = folder / "segments" / table / f"added-{time.time_ns()}-{os.getpid()}.parquet"
+    _put(target, table, [(_rows_of(table, filled), filled)])
+    return target
+
+
+def _rows_of(table: str, columns: Mapping[str, Any]) -> int:
+    """Return the number of rows: the length of the lists and arrays, 1 when every column is a scalar."""
+    if unknown := set(columns) - set(schema_of(table).names):
+        raise KeyError(f"table {table} has no column {sorted(unknown)}")
+    lengths = {len(v) for v in columns.values() if isinstance(v, (list, tuple)) or np.ndim(v)}
+    if len(lengths) > 1:
+        raise ValueError(f"columns of different lengths: { {k: np.shape(v)[:1] for k, v in columns.items()} }")
+    return lengths.pop() if lengths else 1
+
+
+def _put(target: Path, table: str, chunks: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
+    """Write the chunks of (rows, columns) as one file under another name, then rename it into place."""
+    schema = schema_of(table)
+    tables = [
+        pa.Table.from_arrays([to_arrow(columns.get(f.name), f.type, rows) for f in schema], schema=schema)
+        for rows, columns in chunks
+    ]
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.concat_tables(tables), sink, compression="snappy", use_dictionary=False)
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f".{target.name}.writing")
-    pq.write_table(data, unfinished, compression="snappy", use_dictionary=False)
+    with unfinished.open("wb") as file:
+        file.write(sink.getvalue())
     os.replace(unfinished, target)
-    return target

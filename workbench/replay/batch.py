@@ -54,18 +54,12 @@ class Loaded:
         advantages, returns = self.number(self.stored.advantages), self.maybe(self.stored.returns)
         return replace(self.batch, mask=mask, turn_id=turn_ids(mask), advantages=advantages, returns=returns)
 
-    def for_algorithm(self, algorithm: Algorithm) -> Batch:
-        """Return the batch as `algorithm` would train on it; for the algorithm that ran, as it was trained on."""
-        return self.trained if algorithm == self.own else self.estimated(algorithm)
-
     def estimated(self, algorithm: Algorithm) -> Batch:
         """Return the batch with the advantages that the algorithm's own slot makes of rewards, values and groups."""
         recipe = (algorithm.advantage, algorithm.select, algorithm.kl, algorithm.shaping)
         if recipe not in self._known:
             made = prepare(algorithm, self.batch)
-            assert made.advantages is not None
-            assert made.turn_id is not None
-            self._known[recipe] = made.advantages, made.mask, made.turn_id
+            self._known[recipe] = made.need("advantages"), made.mask, made.turn
         advantages, mask, turn_id = self._known[recipe]
         marked = replace(self.batch, mask=mask, turn_id=turn_id, advantages=advantages)
         return marked if marked.placebo is not None else algorithm.ratio.mark(marked, None)
@@ -73,17 +67,16 @@ class Loaded:
     def gap(self) -> float:
         """max |A estimated - A trained on| of the algorithm that ran: 0 but for rounding, unless something broke."""
         made, seen = self.estimated(self.own), self.trained
-        assert made.advantages is not None
-        assert seen.advantages is not None
-        both = made.mask & seen.mask
-        return float(torch.where(both, (made.advantages - seen.advantages).abs(), 0).max())
+        apart = (made.need("advantages") - seen.need("advantages")).abs()
+        return float(torch.where(made.mask & seen.mask, apart, 0).max())
 
     def minibatch(self, algorithm: Algorithm, update: StoredUpdate) -> Batch:
         """Return the sequences (b, T) of an update, as `algorithm` would train on them."""
         rows = torch.from_numpy(update.rows).long()
-        batch = replace(self.for_algorithm(algorithm), values=None, returns=None).rows(
-            rows
+        bare = replace(
+            self.trained if algorithm == self.own else self.estimated(algorithm), values=None, returns=None
         )  # no policy loss needs them
+        batch = bare.rows(rows)
         if update.mask is not None:  # the update trained on a part of each row, whose turns keep their numbers
             mask = batch.mask & torch.from_numpy(update.mask)
             batch = replace(batch, mask=mask, turn_id=torch.where(mask, turn_ids(self.batch.mask[rows]), 0))

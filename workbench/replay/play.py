@@ -117,8 +117,8 @@ def weigh(algorithm: Algorithm, loaded: Loaded, update: StoredUpdate) -> Weighed
     """Loss and token weights of the update, pass by pass as the trainer took them."""
     terms: list[LossTerms] = []
 
-    def loss(algorithm: Algorithm, part: Batch, log_prob: Tensor, count: Normaliser, sums: Tensor | None) -> Tensor:
-        out = policy_loss(algorithm, part, log_prob, normaliser=count, statistics=sums)
+    def loss(*given: Any, **sums: Any) -> Tensor:
+        out = policy_loss(*given, **sums)
         terms.append(out.terms)
         return out.loss
 
@@ -127,20 +127,13 @@ def weigh(algorithm: Algorithm, loaded: Loaded, update: StoredUpdate) -> Weighed
     return Weighed(batch, LossTerms.join(terms), weight)
 
 
-def clipped_weight(algorithm: Algorithm, loaded: Loaded, update: StoredUpdate) -> Tensor:
-    """d (what the clip took from the loss) / d log-prob of every token, (b, T): through the network it becomes -C."""
-
-    def lost(algorithm: Algorithm, part: Batch, log_prob: Tensor, count: Normaliser, sums: Tensor | None) -> Tensor:
-        return clipped_loss(algorithm, part, log_prob, normaliser=count, statistics=sums)
-
-    return _by_pass(lost, algorithm, loaded.minibatch(algorithm, update), loaded, update)
-
-
 def _by_pass(
-    loss: Callable[[Algorithm, Batch, Tensor, Normaliser, Tensor | None], Tensor],
-    algorithm: Algorithm, batch: Batch, loaded: Loaded, update: StoredUpdate,
-) -> Tensor:  # fmt: skip
-    """d loss / d log-prob of every token, (b, T), summed up over the micro-batches of the update."""
+    loss: Callable[..., Tensor], algorithm: Algorithm, batch: Batch, loaded: Loaded, update: StoredUpdate
+) -> Tensor:
+    """d loss / d log-prob of every token, (b, T), summed up over the micro-batches of the update.
+
+    `loss`: `policy_loss`, or `clipped_loss` for what the clip took from it; through the network that becomes -C.
+    """
     # Batches stored before the budget was were trained with the width of the minibatch in its place.
     algorithm = algorithm.within(float(loaded.stored.meta.get("completion_budget") or batch.length.max()))
     log_prob = loaded.number(update.log_prob)
@@ -155,14 +148,13 @@ def _by_pass(
     for part, values in pieces:
         leaf = values.detach().requires_grad_()
         with torch.enable_grad():
-            weights += torch.autograd.grad(loss(algorithm, part, leaf, count, sums), leaf)
+            weights += torch.autograd.grad(loss(algorithm, part, leaf, normaliser=count, statistics=sums), leaf)
     return torch.cat(weights)
 
 
 def _tokens(weighed: Weighed, loaded: Loaded, update: StoredUpdate) -> Columns:
     """Columns (M,) of the trained tokens of an update, in order of sequence and position."""
     batch, terms = weighed.batch, weighed.terms
-    assert batch.advantages is not None
     index = batch.mask.reshape(-1).nonzero().squeeze(1)
     row, position = np.divmod(index.numpy(), batch.mask.shape[1])
 
@@ -178,7 +170,7 @@ def _tokens(weighed: Weighed, loaded: Loaded, update: StoredUpdate) -> Columns:
         "n_tokens": torch.ones_like(ratio), "log_ratio": log_ratio, "ratio": ratio, "ratio_squared": ratio.square(),
         "unit": unit, "unit_squared": unit.square(), "low": flag(terms.active_low), "high": flag(terms.active_high),
         "out": flag(terms.out_of_range), "dual": flag(terms.dual), "factor": at(terms.factor),
-        "advantage": at(batch.advantages), "weight": weight, "weight_abs": weight.abs(), "ratio_high": ratio,
+        "advantage": at(batch.need("advantages")), "weight": weight, "weight_abs": weight.abs(), "ratio_high": ratio,
         "ratio_low": ratio, "unit_high": unit, "unit_low": unit, "turn_index": at(batch.turn),
     }  # fmt: skip
     return {
@@ -225,7 +217,11 @@ def gradients(stored: StoredBatch, algorithms: Mapping[str, Algorithm], replay: 
         on = update.index < last
         taken, apart = _taken(loaded, algorithms, {replay.own, *labels}, update, network)
         if not apart <= APART:
-            return Gradients(found, _unlike(update.index, apart))
+            reason = (
+                f"true gradients from update {update.index} on are NULL: with the stored weights its log-probs differ "
+                f"by {apart:.2g} nats from those of the run"
+            )
+            return Gradients(found, reason)
         mine = taken[replay.own][0]
         for label in labels:
             g, bias = taken[label]
@@ -244,13 +240,14 @@ def _taken(
 ) -> tuple[dict[str, tuple[list[Tensor], list[Tensor]]], float]:  # fmt: skip
     """Gradients of the loss and of what the clip took from it, by label; max |log-prob - the stored one|."""
     stored, coefficient = loaded.stored, float(loaded.stored.meta["learn"]["entropy_coef"])
-    weights = {
-        label: (weigh(algorithms[label], loaded, update).weight, clipped_weight(algorithms[label], loaded, update))
-        for label in labels
-    }
+    weights = {}
+    for label in labels:
+        algorithm = algorithms[label]
+        lost = _by_pass(clipped_loss, algorithm, loaded.minibatch(algorithm, update), loaded, update)
+        weights[label] = weigh(algorithm, loaded, update).weight, lost
     trained = update.mask if update.mask is not None else stored.mask[update.rows]
     count = max(1, int(trained.sum()))
-    sums = {label: (_zeros(network), _zeros(network)) for label in labels}
+    sums = {label: tuple([torch.zeros_like(p) for p in network.parameters] for _ in range(2)) for label in labels}
     apart, start = 0.0, 0
     for size in update.passes:
         part = slice(start, start + size)
@@ -292,17 +289,6 @@ def _step(optimizer: Mapping[str, Any], update: StoredUpdate, network: Network, 
         for parameter, g in zip(network.parameters, gradient, strict=True):
             parameter.add_(g * scale + optimizer["weight_decay"] * parameter, alpha=-lr)
     return ""
-
-
-def _unlike(update: int, apart: float) -> str:
-    return (
-        f"true gradients from update {update} on are NULL: with the stored weights its log-probs differ by "
-        f"{apart:.2g} nats from those of the run"
-    )
-
-
-def _zeros(network: Network) -> list[Tensor]:
-    return [torch.zeros_like(p) for p in network.parameters]
 
 
 def _norm(tensors: Sequence[Tensor]) -> float:

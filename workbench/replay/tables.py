@@ -40,11 +40,7 @@ _CLIPS = (
     Column("clip_low_frac", "DOUBLE", "Share stopped by the lower bound."),
     Column("clip_high_frac", "DOUBLE", "Share stopped by the upper bound."),
     Column("dual_clip_frac", "DOUBLE", "Share whose loss the dual clip bounded."),
-    Column(
-        "out_of_range_frac",
-        "DOUBLE",
-        "Share of tokens whose r lies outside the bounds, whatever the sign of A.",
-    ),
+    Column("out_of_range_frac", "DOUBLE", "Share of tokens whose r lies outside the bounds, whatever the sign of A."),
 )
 _LOSS = (
     Column("policy_loss", "DOUBLE", "The surrogate, aggregated; over several updates the mean."),
@@ -99,15 +95,12 @@ TOKENS = (
 LOGGED = frozenset(c.name for c in (*_LOSS, *_GRADIENT))
 """Columns of the summary that a trainer logs of each update."""
 
-
 # What is kept of the tokens of a turn: sums, and extremes.
 SUMS = (
     "n_tokens", "log_ratio", "ratio", "ratio_squared", "unit", "unit_squared", "low", "high", "out", "dual", "factor",
     "advantage", "weight", "weight_abs",
 )  # fmt: skip
 HIGHEST, LOWEST = ("ratio_high", "unit_high"), ("ratio_low", "unit_low")
-
-
 Columns = Mapping[str, np.ndarray]  # of one length
 
 
@@ -161,9 +154,17 @@ class Table:
 def measures(cell: Mapping[Any, Any], whole: Mapping[Any, Any]) -> dict[str, Any]:
     """Return the measured columns of a row of `folded`; `whole` is what shares are taken of."""
     n = cell["n_tokens"]
+
+    def effective(name: str) -> float | None:
+        squares = cell[f"{name}_squared"]
+        return min(1.0, cell[name] ** 2 / (n * squares)) if squares else None
+
+    def share(name: str) -> float | None:
+        return cell[name] / whole[name] if whole[name] else None
+
     return {
-        "ess_frac": _effective(n, cell["ratio"], cell["ratio_squared"]),
-        "unit_ess_frac": _effective(n, cell["unit"], cell["unit_squared"]),
+        "ess_frac": effective("ratio"),
+        "unit_ess_frac": effective("unit"),
         "n_tokens": int(n),
         "advantage": cell["advantage"] / n,
         "ratio_max": cell["ratio_high"],
@@ -178,17 +179,9 @@ def measures(cell: Mapping[Any, Any], whole: Mapping[Any, Any]) -> dict[str, Any
         "out_of_range_frac": cell["out"] / n,
         "factor": cell["factor"] / n,
         "weight_abs": cell["weight_abs"],
-        "gradient_share": _share(cell["weight_abs"], whole["weight_abs"]),
-        "unit_ratio_mass_frac": _share(cell["unit"], whole["unit"]),
+        "gradient_share": share("weight_abs"),
+        "unit_ratio_mass_frac": share("unit"),
     }
-
-
-def _effective(n: float, total: float, squares: float) -> float | None:
-    return min(1.0, total**2 / (n * squares)) if squares else None
-
-
-def _share(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
 
 
 def _by_label(replay: Replay) -> dict[str, list[Played]]:

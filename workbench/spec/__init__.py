@@ -5,29 +5,15 @@ start on it without torch.
 """
 
 from workbench.spec.diagnostic import Alarm, Diagnostic, Level, Unit
-from workbench.spec.errors import InputError, nearest
-from workbench.spec.grid import Arm, GridFile, RegionSettings
+from workbench.spec.files import InputError, nearest
 from workbench.spec.guard import GUARD, RATIO_TOLERANCE, Check, check
 from workbench.spec.outcomes import COLLAPSED, MEANINGS, OUTCOMES, UNDECIDED, Outcome
-from workbench.spec.run import COSMETIC, RunSettings
-from workbench.spec.settings import (
-    BATCH_FOLDER,
-    BATCH_FORMAT,
-    BatchesSettings,
-    CollapseSettings,
-    ComputeSettings,
-    EngineSettings,
-    EvaluationSettings,
-    FaultSettings,
-    LearnSettings,
-    OptimizerSettings,
-    PolicySettings,
-    RecordSettings,
-    RetrieverSettings,
-    StopSettings,
-    WarmStartSettings,
-    WorldSettings,
-)
+
+from workbench.spec.settings import (  # isort: skip
+    BATCH_FOLDER, BATCH_FORMAT, COSMETIC, Arm, BatchesSettings, CollapseSettings, ComputeSettings, EngineSettings,
+    EvaluationSettings, FaultSettings, GridFile, LearnSettings, OptimizerSettings, PolicySettings, RecordSettings,
+    RegionSettings, RetrieverSettings, RunSettings, StopSettings, WarmStartSettings, WorldSettings,
+)  # fmt: skip
 from workbench.spec.tables import TABLES, Column, Table, table
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Untrusted files: opened only if regular, read only up to a size and a depth."""
+"""What a user gives us: a mistake and the word that was meant; files, opened only if regular, read up to a size."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import re
 import stat
 import tomllib
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
-
-from workbench.spec.errors import InputError
 
 DEPTH = 64  # tables and lists inside each other; readers descend by recursion
 MIB = 2**20
@@ -22,6 +20,18 @@ _LARGE = "it has a whole number of more than 64 bits"
 _DIGITS = 300  # of a whole number in JSON; a float holds 308
 # tomllib copies a dotted key for each of its parts, which takes minutes for a key of a few hundred kilobytes.
 _LONG_KEY = re.compile(rf"""(?:[\w"'-]{{1,80}}[ \t]*\.[ \t]*){{{DEPTH}}}""")
+
+
+class InputError(ValueError):
+    """A mistake of the user: the message names the thing, what is allowed, what to type. Exit code 2, no traceback."""
+
+
+def nearest(word: str, allowed: Iterable[str]) -> str:
+    """` (did you mean 'x'?)` for the closest allowed name, or an empty string when none is close."""
+    from difflib import get_close_matches
+
+    match = get_close_matches(word, list(allowed), n=1)
+    return f" (did you mean '{match[0]}'?)" if match else ""
 
 
 def open_file(path: Path) -> BufferedReader:
@@ -41,9 +51,7 @@ def open_file(path: Path) -> BufferedReader:
 
 def lock_file(path: Path) -> IO[str]:
     """Open a file to lock it; create it if it does not exist. Raises InputError if it is not a regular file."""
-    flags = (
-        os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
-    )  # a pipe opens at once instead of waiting for a reader
+    flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe opens at once, without a reader
     handle = open(path, "a", opener=lambda name, _: os.open(name, flags, 0o666))  # noqa: SIM115
     if stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
         return handle

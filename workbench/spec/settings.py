@@ -1,8 +1,9 @@
-"""The tables of settings of a run. Defaults are the vetted setting; an unknown key is an error."""
+"""The settings of a run and of a grid file. Defaults are the vetted setting; an unknown key is an error."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+import math
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -24,6 +25,7 @@ class Settings(BaseModel):
     """Base of every settings table: frozen, strict about unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    unstored: ClassVar[tuple[str, ...]] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -37,14 +39,14 @@ class Settings(BaseModel):
         optional = {k for k, f in cls.model_fields.items() if type(None) in get_args(f.annotation)}
         return {k: None if k in optional and v == "none" else v for k, v in given.items()}
 
-
-def without_defaults(settings: Settings, told: dict[str, Any], *names: str) -> dict[str, Any]:
-    """`told`, what `settings` serialise to, less those of `names` that are at their default."""
-    fields = type(settings).model_fields
-    for name in names:
-        if getattr(settings, name) == fields[name].default:
-            told.pop(name, None)
-    return told
+    @model_serializer(mode="wrap")
+    def _unset_left_out(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out `unstored` settings at their default: a run without a newer setting keeps its hash."""
+        told: dict[str, Any] = handler(self)
+        for name in self.unstored:
+            if getattr(self, name) == type(self).model_fields[name].default:
+                told.pop(name, None)
+        return told
 
 
 class RetrieverSettings(Settings):
@@ -69,6 +71,8 @@ class RetrieverSettings(Settings):
 
 class WorldSettings(Settings):
     """The task: a generated knowledge base, real facts (atlas), or the questions of a data set."""
+
+    unstored = ("seed", "data", "data_split", "eval_data", "retriever")
 
     kind: Literal["facts", "atlas", "dataset"] = "facts"
     seed: Seed = 0  # wording of the passages; atlas
@@ -104,15 +108,6 @@ class WorldSettings(Settings):
             raise ValueError('world.kind = "dataset" has no passages of its own: set world.retriever.kind')
         return self
 
-    @model_serializer(mode="wrap")
-    def _without_what_facts_lack(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what only other worlds have where it is not set: a world of facts is the same as before them."""
-        told: dict[str, Any] = handler(self)
-        for name in ("seed", "data", "data_split", "eval_data", "retriever"):
-            if getattr(self, name) == WorldSettings.model_fields[name].default:
-                told.pop(name, None)
-        return told
-
 
 class PolicySettings(Settings):
     """The policy network of a run without `model`: a fresh transformers decoder of this size, warm-started."""
@@ -138,16 +133,13 @@ class WarmStartSettings(Settings):
 class EngineSettings(Settings):
     """How rollouts are sampled."""
 
+    unstored = ("cache_gib", "sync_tolerance")
+
     kind: Literal["hf", "vllm"] = "hf"  # by transformers in the trainer's own process, or by vLLM next to it
     temperature: Positive = 1.0
     dtype: Literal["float32", "bfloat16"] = "float32"
     cache_gib: Positive = 1.0  # vLLM's key-value cache
     sync_tolerance: Positive | None = None  # nats, of vLLM's sync check; None = 1e-4 in float32, 0.5 in bfloat16
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what only vLLM reads where it is not set."""
-        return without_defaults(self, handler(self), "cache_gib", "sync_tolerance")
 
 
 class OptimizerSettings(Settings):
@@ -174,6 +166,8 @@ class ComputeSettings(Settings):
 class LearnSettings(Settings):
     """The off-policy knobs and the optimisation of one iteration."""
 
+    unstored = ("probe_every",)
+
     episodes: Count = 64
     group_size: Count | None = None  # rollouts per prompt; None = the algorithm's own
     epochs: Count = 1
@@ -191,14 +185,6 @@ class LearnSettings(Settings):
     target_kl: Positive | None = None  # stop the epochs of a step once approx_kl exceeds 1.5 times this
     probe_every: Natural = 0  # gradient noise, agreement and tag probabilities every n updates; 0 = never
 
-    @model_serializer(mode="wrap")
-    def _without_a_probe_that_is_off(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave `probe_every` out where it is off: such a run is the same run as before there was a probe."""
-        told: dict[str, Any] = handler(self)
-        if not self.probe_every:
-            told.pop("probe_every", None)
-        return told
-
 
 class EvaluationSettings(Settings):
     """Held-out questions, never trained on."""
@@ -215,20 +201,16 @@ BATCH_FORMAT = 1  # version of those files; a reader refuses a higher one
 class BatchesSettings(Settings):
     """The black box: of which steps the whole training batch stays on the disk."""
 
-    last: Annotated[Natural, Field(description="the newest steps")] = 16
-    every: Annotated[Natural, Field(description="every n-th step as well, from 0; 0 = none")] = 20
-    before: Annotated[
-        Natural,
-        Field(
-            description="steps before each alarm, warning or collapse, and on either side of the step at which a "
-            "collapse began"
-        ),
-    ] = 8
-    mb: Annotated[Natural, Field(description="megabytes that all of them may take together; 0 = keep none")] = 256
-    weights_mb: Annotated[
-        Natural,
-        Field(description="weights of the step's start go with its batch up to so many megabytes; 0 = never"),
-    ] = 4
+    last: Natural = Field(default=16, description="the newest steps")
+    every: Natural = Field(default=20, description="every n-th step as well, from 0; 0 = none")
+    before: Natural = Field(
+        default=8,
+        description="steps before each alarm, warning or collapse, and around the step at which a collapse began",
+    )
+    mb: Natural = Field(default=256, description="megabytes that all of them may take together; 0 = keep none")
+    weights_mb: Natural = Field(
+        default=4, description="weights of a step's start go along up to so many megabytes; 0 = never"
+    )
 
     @model_validator(mode="after")
     def _is_still_there(self) -> BatchesSettings:
@@ -243,16 +225,13 @@ class BatchesSettings(Settings):
 class RecordSettings(Settings):
     """What is written down. The turn ledger is complete by default."""
 
+    unstored = ("batches",)
+
     turns: Fraction = 1.0  # share of trajectories whose turns are recorded
     tokens: Natural = 2  # trajectories a step with every token recorded
     flush_seconds: Annotated[float, Field(gt=0.0, le=2.0)] = 1.0
     checkpoint_every: Natural = 20  # iterations; 0 = only at the end
     batches: BatchesSettings = BatchesSettings()
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave the black box out where it is at its default: it changes no number of a run."""
-        return without_defaults(self, handler(self), "batches")
 
 
 class CollapseSettings(Settings):
@@ -276,22 +255,18 @@ class CollapseSettings(Settings):
 class StopSettings(Settings):
     """When training ends before its last iteration; looked at between two iterations, all off by default."""
 
-    after_collapse: Annotated[
-        Natural | None,
-        Field(description="so many iterations beyond the one in which the collapse rule first held"),
-    ] = None
-    updates: Annotated[Count | None, Field(description="so many optimizer updates")] = None
-    tokens: Annotated[int | None, Field(ge=1, lt=2**63, description="so many trained tokens, each epoch counted")] = (
-        None
+    after_collapse: Natural | None = Field(
+        default=None, description="so many iterations after the collapse was detected"
     )
-    seconds: Annotated[
-        Positive | None,
-        Field(description="so much wall time of training, all sessions of a resumed run together"),
-    ] = None
+    updates: Count | None = Field(default=None, description="so many optimizer updates")
+    tokens: int | None = Field(default=None, ge=1, lt=2**63, description="so many trained tokens, each epoch counted")
+    seconds: Positive | None = Field(default=None, description="so much wall time of training, resumed sessions added")
 
 
 class FaultSettings(Settings):
     """A bug that is injected on purpose; docs/faults.md lists the kinds."""
+
+    unstored = ("until_step", "turn", "strength")
 
     kind: Annotated[str, Field(min_length=1)]
     at_step: Natural  # the first iteration with it
@@ -305,7 +280,152 @@ class FaultSettings(Settings):
             raise ValueError(f"until_step = {self.until_step} must be above at_step = {self.at_step}")
         return self
 
-    @model_serializer(mode="wrap")
-    def _only_what_is_set(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what is not set: TOML has no null."""
-        return without_defaults(self, handler(self), "until_step", "turn", "strength")
+
+# Settings that change how a run is carried out and never what it computes: a run is the same run without them.
+COSMETIC = (
+    "threads", "record.flush_seconds", "record.checkpoint_every",
+    *(f"record.batches.{name}" for name in BatchesSettings.model_fields),
+)  # fmt: skip
+
+
+class RunSettings(Settings):
+    """Everything that defines one run: what is hashed, stored and shown by `sorl plan`."""
+
+    unstored = ("collapse", "stop", "match", "compute", "model", "prompt", "fault")
+
+    algorithm: str | dict[str, Any] = "ppo"
+    seed: Seed = 0
+    iterations: Count = 80
+    slots: dict[str, Any] = Field(default_factory=dict)  # changes to slots of whatever algorithm runs
+    model: str | None = None  # a folder or a name on the Hugging Face hub; None = `policy`, warm-started
+    prompt: Literal["auto", "plain", "search-r1"] = "auto"  # auto: Search-R1's for a `model`, else the plain question
+    world: WorldSettings = WorldSettings()
+    policy: PolicySettings = PolicySettings()
+    warmstart: WarmStartSettings = WarmStartSettings()
+    engine: EngineSettings = EngineSettings()
+    learn: LearnSettings = LearnSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    record: RecordSettings = RecordSettings()
+    collapse: CollapseSettings = CollapseSettings()
+    stop: StopSettings = StopSettings()
+    compute: ComputeSettings = ComputeSettings()
+    match: str | None = Field(
+        default=None,
+        min_length=1,
+        description="arm, or EXPERIMENT/ARM, whose run of the same seed gives the mean stabiliser factor that the "
+        "policy's learning rate is multiplied by",
+    )
+    fault: FaultSettings | None = None  # inject a bug from some iteration on
+    threads: Few = 1
+
+    @property
+    def wording(self) -> Literal["plain", "search-r1"]:
+        """How questions and observations are put: an own policy has learned the plain way, others read instructions."""
+        if self.prompt == "auto":
+            return "plain" if self.model is None else "search-r1"
+        return self.prompt
+
+    @property
+    def planned_iterations(self) -> int:
+        """Iterations of the whole run: as many as were asked for, or as its budget of updates allows."""
+        if self.stop.updates is None:
+            return self.iterations
+        return min(self.iterations, math.ceil(self.stop.updates / (self.learn.epochs * self.learn.minibatches)))
+
+    def starts_at_one(self, lag: int) -> bool:
+        """Return whether the ratio of the first update on rollouts of `lag` iterations ago is 1 by construction.
+
+        Not in bfloat16, where the same pass over another split of the batch rounds to other log-probs.
+        """
+        if self.compute.dtype != "float32":
+            return False
+        if self.learn.old_log_prob == "behaviour":
+            return lag == 0 and self.engine.dtype == "float32"
+        return lag == 0 or self.learn.old_log_prob == "update"
+
+    @property
+    def ratio_is_one(self) -> bool:
+        """Whether every update sees ratio 1 by construction: one update a rollout, by its own old log-probs."""
+        once = self.learn.epochs == 1 and self.learn.minibatches == 1
+        return once and self.starts_at_one(self.learn.staleness)
+
+    @model_validator(mode="after")
+    def _batch_divides(self) -> RunSettings:
+        learn = self.learn
+        episodes = f"learn.episodes = {learn.episodes}"
+        if learn.minibatches > learn.episodes:
+            raise ValueError(
+                f"learn.minibatches = {learn.minibatches} is larger than {episodes}; use at most {learn.episodes}"
+            )
+        if learn.episodes % learn.minibatches:
+            raise ValueError(f"learn.minibatches = {learn.minibatches} does not divide {episodes}")
+        if learn.group_size is not None and learn.episodes % learn.group_size:
+            raise ValueError(f"learn.group_size = {learn.group_size} does not divide {episodes}")
+        if learn.micro_batch is not None and self.compute.micro_batch_tokens is not None:
+            raise ValueError("learn.micro_batch and compute.micro_batch_tokens split the same minibatch; keep one")
+        minibatch = learn.episodes // learn.minibatches
+        if learn.micro_batch is not None and minibatch % learn.micro_batch:
+            raise ValueError(
+                f"learn.micro_batch = {learn.micro_batch} does not divide the minibatch of {minibatch} sequences "
+                f"(learn.episodes / learn.minibatches)"
+            )
+        return self
+
+
+class Arm(Settings):
+    """A named single change that is not crossed with the axes: a control."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)  # its keys are those of RunSettings, checked when resolved
+
+    name: Annotated[str, Field(min_length=1)]
+
+
+class RegionSettings(Settings):
+    """The search of an experiment of kind region."""
+
+    along: str = Field(
+        default="learn.policy.lr", description="setting along which the boundary is searched, on a log scale"
+    )
+    low: Positive = Field(description="lowest value")
+    high: Positive = Field(description="highest value")
+    points: int = Field(default=9, ge=3, le=65, description="values from low to high, evenly spaced on the log scale")
+    probes: Count = Field(default=2, description="seeds with which a value is first tried")
+    search: Literal["adaptive", "full"] = Field(
+        default="adaptive",
+        description="adaptive: bisect; full: every value with every seed, to hold the search against",
+    )
+    runs: Count | None = Field(default=None, description="budget: so many runs in all")
+    minutes: Positive | None = Field(default=None, description="budget: so many minutes of training, all runs added up")
+
+    @property
+    def lattice(self) -> tuple[float, ...]:
+        """The values, rounded to three digits: low (high / low)^(i / (points - 1))."""
+        step = (self.high / self.low) ** (1 / (self.points - 1))
+        return tuple(float(f"{self.low * step**i:.3g}") for i in range(self.points))
+
+    @model_validator(mode="after")
+    def _values_differ(self) -> RegionSettings:
+        if self.low >= self.high:
+            raise ValueError(f"low = {self.low:g} must be below high = {self.high:g}")
+        if len(set(self.lattice)) < self.points:
+            raise ValueError(f"{self.points} points from {self.low:g} to {self.high:g} are not apart at three digits")
+        return self
+
+
+class GridFile(Settings):
+    """A grid file: the question, the seeds, what is common, what is crossed, and the named controls."""
+
+    kind: Literal["grid", "region"] = "grid"
+    question: Annotated[str, Field(min_length=8)]
+    seeds: Annotated[list[Seed], Field(min_length=1, default_factory=lambda: [0])]
+    base: dict[str, Any] = Field(default_factory=dict)
+    axes: dict[str, list[Any]] = Field(default_factory=dict)
+    arms: list[Arm] = Field(default_factory=list)
+    region: RegionSettings | None = None
+
+    @model_validator(mode="after")
+    def _a_region_has_its_table(self) -> GridFile:
+        if (self.kind == "region") != (self.region is not None):
+            told = "kind = 'region' needs a table [region]" if self.region is None else "[region] needs kind = 'region'"
+            raise ValueError(f"{told}; docs/regions.md shows a file")
+        return self

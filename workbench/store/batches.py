@@ -15,6 +15,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from workbench.spec import BATCH_FOLDER, BATCH_FORMAT, InputError
+from workbench.store.segments import folder_of as folder_of
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ ARRAYS: Mapping[str, Stored] = {
     "update.advantages": Stored("RT", "float", "advantages of the update, likewise", False),
     "update.log_prob_old": Stored("RT", "float", "log-prob under the proximal policy of the update, likewise", False),
 }
-"""Every array of a file, except the weights `policy.*` and `critic.*`. R = rows of all updates together."""
+"""Every array of a file, except the weights. R = rows of all updates together."""
+WEIGHTS = ("policy.", "critic.")  # how the names of the weights begin
 
 
 @dataclass(frozen=True)
@@ -121,17 +123,6 @@ def steps(run_folder: Path) -> list[int]:
     return sorted(int(file.stem) for file in found if file.stem.isdecimal() and file.is_file())
 
 
-def folder_of(runs: Path, experiment: str, run_id: str) -> Path | None:
-    """Return the folder of a run; None where there is none below `runs`.
-
-    Both names come from rows that anybody may have written: neither a path nor a link leads out of the folder.
-    """
-    if any(name != Path(name).name or name in ("", ".", "..") or "\0" in name for name in (experiment, run_id)):
-        return None
-    folder = (runs / experiment / run_id).resolve()
-    return folder if folder.is_dir() and folder.is_relative_to(runs.resolve()) else None
-
-
 def file_of(run_folder: Path, step: int) -> Path:
     """Return the file of a stored step. Raises InputError, with the steps that there are, where it is not stored."""
     known = steps(run_folder)
@@ -157,16 +148,19 @@ def read(run_folder: Path, step: int, *, weights: bool = False) -> StoredBatch:
     file = file_of(run_folder, step)
     try:
         with safe_open(file, framework="numpy") as opened:
-            names = set(opened.keys())
-            meta = _meta(opened.metadata(), file)
-            wanted = {name for name in names if weights or not _is_weight(name)}
-            arrays = {name: opened.get_tensor(name) for name in wanted}
+            meta = json.loads((opened.metadata() or {}).get("sorl", "null"))
+            kept = [name for name in set(opened.keys()) if weights or not name.startswith(WEIGHTS)]
+            arrays = {name: opened.get_tensor(name) for name in kept}
     except (SafetensorError, OSError, ValueError, TypeError) as error:
-        if isinstance(error, InputError):
-            raise
         raise _broken(file, str(error)) from None
-    problem = _problem(arrays)
-    if problem:
+    if not isinstance(meta, dict) or not isinstance(meta.get("format"), int):
+        raise _broken(file, "it does not say that it is a batch of sorl")
+    if meta["format"] > BATCH_FORMAT:
+        raise InputError(
+            f"'{file}' was written by a newer sorl (format {meta['format']}, this one reads up to {BATCH_FORMAT}); "
+            "update sorl to read it"
+        )
+    if problem := _problem(arrays):
         raise _broken(file, problem)
     try:
         updates = _updates(arrays, meta)
@@ -176,8 +170,8 @@ def read(run_folder: Path, step: int, *, weights: bool = False) -> StoredBatch:
     plain: dict[str, Any] = {n: arrays.get(n) for n in ARRAYS if not n.startswith("update.")}
     plain["mask_sampled"] = arrays.get("mask_sampled", arrays["mask"])
     rest = {key: value for key, value in meta.items() if key not in ("updates", "step")}
-    kept = {name: array for name, array in arrays.items() if _is_weight(name)}
-    return StoredBatch(step=step, **plain, updates=updates, meta=rest, texts=texts, weights=kept)
+    own = {name: array for name, array in arrays.items() if name.startswith(WEIGHTS)}
+    return StoredBatch(step=step, **plain, updates=updates, meta=rest, texts=texts, weights=own)
 
 
 def ranges(numbers: list[int]) -> str:
@@ -191,22 +185,6 @@ def ranges(numbers: list[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-def _is_weight(name: str) -> bool:
-    return name.startswith(("policy.", "critic."))
-
-
-def _meta(header: Mapping[str, str] | None, file: Path) -> dict[str, Any]:
-    meta = json.loads((header or {}).get("sorl", "null"))
-    if not isinstance(meta, dict) or not isinstance(meta.get("format"), int):
-        raise _broken(file, "it does not say that it is a batch of sorl")
-    if meta["format"] > BATCH_FORMAT:
-        raise InputError(
-            f"'{file}' was written by a newer sorl (format {meta['format']}, this one reads up to {BATCH_FORMAT}); "
-            "update sorl to read it"
-        )
-    return meta
-
-
 def _problem(arrays: Mapping[str, np.ndarray]) -> str:
     """Return what is wrong with the arrays of a file; empty where nothing is."""
     missing = [name for name, stored in ARRAYS.items() if stored.always and name not in arrays]
@@ -218,9 +196,7 @@ def _problem(arrays: Mapping[str, np.ndarray]) -> str:
     r, u = len(arrays["update.rows"]), len(arrays["update.size"])
     shapes = {"B": (b,), "BT": (b, t), "R": (r,), "RT": (r, t), "U": (u,)}
     kinds = {"int": "i", "bool": "b", "float": "f"}
-    for name, stored in ARRAYS.items():
-        if name not in arrays:
-            continue
+    for name, stored in ((name, stored) for name, stored in ARRAYS.items() if name in arrays):
         if arrays[name].shape != shapes[stored.axes]:
             return f"{name} has shape {arrays[name].shape}, expected {shapes[stored.axes]}"
         if arrays[name].dtype.kind != kinds[stored.kind]:

@@ -6,7 +6,7 @@ import random
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -42,32 +42,43 @@ def writer(runs: Path, seconds: float) -> Iterator[DuckDBPyConnection]:
 
     Raises Busy, and InputError for an unusable file, also where that shows only in the block.
     """
-    import duckdb
-
     deadline = time.monotonic() + seconds
     if not _WRITING.acquire(timeout=max(seconds, 0)):
-        raise Busy(_busy(database(runs), _OURSELVES[0]))
+        raise _busy(database(runs), _OURSELVES[0])
     try:
-        connection = _open(runs, deadline, read_only=False, config={})
-        try:
+        with _opened(runs, deadline, read_only=False, config={}) as connection:
             yield connection
-        except duckdb.Error as error:
-            raise unusable(runs, error) from None
-        finally:
-            connection.close()
     finally:
         _WRITING.release()
 
 
-@contextmanager
-def reader(runs: Path, seconds: float, config: dict[str, Any]) -> Iterator[DuckDBPyConnection]:
+def reader(runs: Path, seconds: float, config: dict[str, Any]) -> AbstractContextManager[DuckDBPyConnection]:
     """Open a read-only connection within `seconds`; all readers of a process must pass the same `config`.
 
     Raises as `writer` does.
     """
+    return _opened(runs, time.monotonic() + seconds, read_only=True, config=config)
+
+
+@contextmanager
+def _opened(runs: Path, deadline: float, **options: Any) -> Iterator[DuckDBPyConnection]:
     import duckdb
 
-    connection = _open(runs, time.monotonic() + seconds, read_only=True, config=config)
+    path, pause = database(runs), 0.005
+    if path.exists() and not path.is_file():
+        raise unusable(runs, "it is not a regular file")  # opening a pipe would block for ever
+    while True:
+        try:
+            connection = duckdb.connect(str(path), **options)
+            break
+        except duckdb.Error as error:
+            if not any(words in str(error) for words in _BUSY):
+                raise unusable(runs, error) from None
+            if time.monotonic() >= deadline:
+                raise _busy(path, str(error)) from None
+        # Doubling with jitter: processes that met once do not meet again in step.
+        time.sleep(min(pause * random.uniform(0.5, 1.5), max(0.0, deadline - time.monotonic())))
+        pause = min(pause * 2, 0.25)
     try:
         yield connection
     except duckdb.Error as error:
@@ -76,39 +87,14 @@ def reader(runs: Path, seconds: float, config: dict[str, Any]) -> Iterator[DuckD
         connection.close()
 
 
-def _open(runs: Path, deadline: float, *, read_only: bool, config: dict[str, Any]) -> DuckDBPyConnection:
-    import duckdb
-
-    path = database(runs)
-    if path.exists() and not path.is_file():
-        raise unusable(runs, "it is not a regular file")  # opening a pipe would block for ever
-    pause = 0.005
-    while True:
-        try:
-            return duckdb.connect(str(path), read_only=read_only, config=config)
-        except duckdb.Error as error:
-            if not any(words in str(error) for words in _BUSY):
-                raise unusable(runs, error) from None
-            if time.monotonic() >= deadline:
-                raise Busy(_busy(path, str(error))) from None
-        # Doubling with jitter: processes that met once do not meet again in step.
-        time.sleep(min(pause * random.uniform(0.5, 1.5), max(0.0, deadline - time.monotonic())))
-        pause = min(pause * 2, 0.25)
-
-
-def holder(error: str) -> str:
-    """`PID 123 (duckdb)` out of DuckDB's message, or a general phrase where it does not say who."""
+def _busy(path: Path, error: str) -> Busy:
+    """Return the error that names who holds the database, as far as DuckDB's message says."""
+    who = "another process"
     if any(words in error for words in _OURSELVES):
-        return "another thread of this process"
-    found = _HOLDER.search(error)
-    if found is None:
-        return "another process"
-    return f"PID {found['pid']} ({Path(found['program']).name})"
-
-
-def _busy(path: Path, error: str) -> str:
-    who = holder(error)
-    return f"database '{path}' is held open by {who}: close it, or wait and try again; your runs are not affected"
+        who = "another thread of this process"
+    elif found := _HOLDER.search(error):
+        who = f"PID {found['pid']} ({Path(found['program']).name})"
+    return Busy(f"database '{path}' is held open by {who}: close it, or wait and try again; your runs are not affected")
 
 
 def unusable(runs: Path, why: Exception | str) -> InputError:

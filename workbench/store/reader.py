@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from threading import Timer, local
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -66,14 +65,6 @@ class _Few(local):
     open: ExitStack | None = None
     kept = False
 
-    def keep(self, runs: Path) -> None:
-        """Hold the database that this thread has just opened until the block ends."""
-        if self.open is None or self.kept:
-            return
-        with suppress(connect.Busy):  # then the next question opens it again
-            self.open.enter_context(connect.reader(runs, 0.0, HARDENED))
-            self.kept = True
-
 
 class Reader:
     """Asks the index database of a runs folder; opens it for each question and lets go at once.
@@ -83,10 +74,7 @@ class Reader:
 
     def __init__(self, runs: Path, *, wait: float = _WAIT, seconds: float = _TIME_LIMIT) -> None:
         """`wait` limits the waiting for a writer, `seconds` the running time of a question."""
-        self.runs = Path(runs)
-        self.wait = wait
-        self.seconds = seconds
-        self._few = _Few()
+        self.runs, self.wait, self.seconds, self._few = Path(runs), wait, seconds, _Few()
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -104,15 +92,13 @@ class Reader:
             finally:
                 self._few.open, self._few.kept = None, False
 
-    def query(self, sql: str, parameters: Parameters = None, *, limit: int | None = None) -> pd.DataFrame:
+    def query(self, sql: str, parameters: Parameters = None) -> pd.DataFrame:
         """The answer as a DataFrame (NULL and NaN of a number column are both NaN there; `rows` keeps them apart).
 
-        At most `limit` rows. Raises InputError for anything but one SELECT, for a mistake in it, for a question that
-        runs too long, and connect.Busy for a database that stays locked.
+        Raises InputError for anything but one SELECT, for a mistake in it, for a question that runs too long, and
+        connect.Busy for a database that stays locked.
         """
-        if limit is None:
-            return self._ask(sql, lambda c, asked: c.execute(asked, parameters).df())
-        return self._ask(sql, lambda c, asked: _chunks(c.execute(asked, parameters), limit))
+        return self._ask(sql, lambda c, asked: c.execute(asked, parameters).df())
 
     def rows(self, sql: str, parameters: Parameters = None, *, limit: int | None = None) -> Answer:
         """Return the answer as Python values, at most `limit` rows; raises as `query` does."""
@@ -155,7 +141,10 @@ class Reader:
         if not path.exists():
             raise InputError(f"no database '{path}' yet: `sorl sync` builds it from the run folders")
         with connect.reader(self.runs, self.wait, HARDENED) as connection:
-            self._few.keep(self.runs)
+            if self._few.open is not None and not self._few.kept:
+                with suppress(connect.Busy):  # then the next question opens it again
+                    self._few.open.enter_context(connect.reader(self.runs, 0.0, HARDENED))
+                    self._few.kept = True
             statement = _one_select(connection, sql)
             stop = Timer(self.seconds, connection.interrupt)
             stop.daemon = True
@@ -193,21 +182,6 @@ def _one_select(connection: DuckDBPyConnection, sql: str) -> Statement:
     return statements[0]
 
 
-def _chunks(connection: DuckDBPyConnection, limit: int) -> pd.DataFrame:
-    import pandas as pd
-
-    parts: list[pd.DataFrame] = []
-    size = 0
-    while size < limit or not parts:
-        part = connection.fetch_df_chunk(max(1, math.ceil((limit - size) / 2048)))
-        parts.append(part)
-        size += len(part)
-        if part.empty:
-            break
-    whole = [p for p in parts if not p.empty] or parts[:1]
-    return pd.concat(whole, ignore_index=True).head(limit)
-
-
 def _words(error: Exception) -> str:
     """DuckDB's message, which names the nearest table or column, without what only its developers need."""
     lines = [line for line in str(error).strip().splitlines() if line.strip() and "duckdb.org" not in line]
@@ -229,42 +203,26 @@ def first_rows(batches: pa.RecordBatchReader, rows: int, size: int) -> Excerpt:
         seen, taken = seen + batch.num_rows, taken + batch.nbytes
     cut = seen > rows or next(batches, None) is not None
     table = pa.Table.from_batches(parts, schema=batches.schema).slice(0, rows)
-    columns = [_plain(column) for column in table.columns]
-    return Excerpt(pa.Table.from_arrays(columns, names=list(_distinct(table.column_names))), cut)
-
-
-def _distinct(names: Iterable[str]) -> Iterable[str]:
-    taken: set[str] = set()
-    for name in names:
-        found = name
-        for number in count(2):
-            if found not in taken:
-                break
-            found = f"{name}_{number}"
-        taken.add(found)
-        yield found
+    names: list[str] = []
+    for name in table.column_names:
+        names.append(next(n for n in chain([name], (f"{name}_{i}" for i in count(2))) if n not in names))
+    return Excerpt(pa.Table.from_arrays([_plain(column) for column in table.columns], names=names), cut)
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     import pyarrow as pa
     import pyarrow.types as kinds
 
-    if kinds.is_dictionary(column.type):
-        return column.cast(column.type.value_type)
-    if _scalar(column.type) or (kinds.is_list(column.type) and _scalar(column.type.value_type)):
-        return column
-    texts: list[Any] = [None if value is None else str(value) for value in column.to_pylist()]
-    return pa.chunked_array([pa.array(texts, pa.string())])
-
-
-def _scalar(kind: pa.DataType) -> bool:
-    import pyarrow.types as kinds
-
-    known = (
+    scalar = (
         kinds.is_boolean, kinds.is_integer, kinds.is_floating, kinds.is_decimal, kinds.is_string, kinds.is_timestamp,
         kinds.is_date, kinds.is_time,
     )  # fmt: skip
-    return any(is_kind(kind) for is_kind in known)
+    if kinds.is_dictionary(column.type):
+        return column.cast(column.type.value_type)
+    if any(is_kind(column.type.value_type if kinds.is_list(column.type) else column.type) for is_kind in scalar):
+        return column
+    texts: list[Any] = [None if value is None else str(value) for value in column.to_pylist()]
+    return pa.chunked_array([pa.array(texts, pa.string())])
 
 
 @dataclass(frozen=True)

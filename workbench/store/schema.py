@@ -30,16 +30,6 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def comment(description: str | None, unit: str | None, formula: str | None) -> str:
-    """Return the comment of a measured column: what it tells, its unit and its definition."""
-    text = description or ""
-    if unit:
-        text += f" [{unit}]"
-    if formula:
-        text += f" = {formula}"
-    return text.strip()
-
-
 def views() -> dict[str, tuple[str, str]]:
     """Name -> (grain, SQL) of every view, one file each; a view that reads another comes after it.
 
@@ -59,21 +49,18 @@ def table_ddl() -> list[str]:
     for table in TABLES:
         name = quoted(table.name)
         columns = ", ".join(f"{quoted(c.name)} {c.type}" for c in table.columns)
-        statements.append(f"CREATE TABLE IF NOT EXISTS {name} ({columns})")
-        statements.append(f"COMMENT ON TABLE {name} IS {literal(table.grain)}")
+        statements += [f"CREATE TABLE IF NOT EXISTS {name} ({columns})"]
+        statements += [f"COMMENT ON TABLE {name} IS {literal(table.grain)}"]
         for c in table.columns:
-            statements.append(f"ALTER TABLE {name} ADD COLUMN IF NOT EXISTS {quoted(c.name)} {c.type}")
-            statements.append(f"COMMENT ON COLUMN {name}.{quoted(c.name)} IS {literal(c.description)}")
+            statements += [f"ALTER TABLE {name} ADD COLUMN IF NOT EXISTS {quoted(c.name)} {c.type}"]
+            statements += [f"COMMENT ON COLUMN {name}.{quoted(c.name)} IS {literal(c.description)}"]
     return statements
 
 
 def view_ddl() -> list[str]:
     """Return the statements that make the views; they read measured columns, which have to be there."""
-    statements = []
-    for view, (grain, body) in views().items():
-        statements.append(f"CREATE OR REPLACE VIEW {quoted(view)} AS {body}")
-        statements.append(f"COMMENT ON VIEW {quoted(view)} IS {literal(grain)}")
-    return statements
+    makes = "CREATE OR REPLACE VIEW {0} AS {1}", "COMMENT ON VIEW {0} IS {2}"
+    return [s.format(quoted(name), body, literal(grain)) for name, (grain, body) in views().items() for s in makes]
 
 
 def is_current(connection: DuckDBPyConnection, dictionary: Sequence[Diagnostic] = CATALOGUE) -> bool:
@@ -124,7 +111,7 @@ def add_measured_columns(connection: DuckDBPyConnection) -> None:
     for name, table, level, unit, formula, description, kind in connection.execute(_MISSING, [_MEASURED]).fetchall():
         full = f"{kind or 'DOUBLE'}[]" if level == Level.TOKEN.value else kind or "DOUBLE"
         connection.execute(f"ALTER TABLE {quoted(table)} ADD COLUMN IF NOT EXISTS {quoted(name)} {full}")
-        words = literal(comment(description, unit, formula))
+        words = literal((description or "") + (f" [{unit}]" if unit else "") + (f" = {formula}" if formula else ""))
         connection.execute(f"COMMENT ON COLUMN {quoted(table)}.{quoted(name)} IS {words}")
 
 
@@ -153,7 +140,6 @@ _TYPES = """
 
 
 def _objects() -> dict[str, str]:
-    """Return every table and view of the database, and which of the two it is."""
     return dict.fromkeys((t.name for t in TABLES), "table") | dict.fromkeys(views(), "view")
 
 

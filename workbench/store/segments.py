@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -65,15 +66,26 @@ class Folder:
     path: Path
 
 
+def folder_of(runs: Path, experiment: str, run_id: str) -> Path | None:
+    """Return the folder of a run; None where there is none below `runs`.
+
+    Both names come from rows that anybody may have written: neither a path nor a link leads out of the folder.
+    """
+    if any(name != Path(name).name or name in ("", ".", "..") or "\0" in name for name in (experiment, run_id)):
+        return None
+    folder = (runs / experiment / run_id).resolve()
+    return folder if folder.is_dir() and folder.is_relative_to(runs.resolve()) else None
+
+
 def run_folders(runs: Path) -> Iterator[Folder]:
     """Yield every run folder, `runs/<experiment>/<run_id>`; names that begin with a dot are scratch space of others."""
-    for experiment in _folders(runs):
-        for run in _folders(experiment):
+    for experiment in _folders(runs, []):
+        for run in _folders(experiment, []):
             if run.name != "segments":
                 yield Folder(run.name, experiment.name, run)
 
 
-def segments(runs: Path, skipped: list[str] | None = None) -> Iterator[Segment]:
+def segments(runs: Path, skipped: list[str]) -> Iterator[Segment]:
     """Yield every segment file of the runs and of the experiments, unfinished ones (hidden names) left out.
 
     What stands in the place of one and cannot be read (a pipe, a link to itself) is named in `skipped`.
@@ -102,7 +114,7 @@ def now() -> datetime:
     return datetime.now(UTC).replace(tzinfo=None)
 
 
-def _segments(folder: Path, run_id: str, experiment: str, prefix: str, skipped: list[str] | None) -> Iterator[Segment]:
+def _segments(folder: Path, run_id: str, experiment: str, prefix: str, skipped: list[str]) -> Iterator[Segment]:
     for table in _folders(folder / "segments", skipped):
         if table.name not in _TABLES:
             continue
@@ -110,43 +122,37 @@ def _segments(folder: Path, run_id: str, experiment: str, prefix: str, skipped: 
             name = entry.name.removesuffix(CORRUPT)
             if name.startswith(".") or not name.endswith(".parquet"):
                 continue
-            try:
+            with _skipping(entry.path, skipped):
                 state = entry.stat()
                 if not entry.is_file():
                     raise OSError(errno.EINVAL, "it is no file")
-            except FileNotFoundError:  # deleted between the listing and now, or a link to nothing
-                continue
-            except OSError as error:
-                _skip(skipped, entry.path, error)
-                continue
-            yield Segment(
-                run_id, experiment, table.name, f"{prefix}segments/{table.name}/{name}", Path(entry.path),
-                state.st_size, state.st_mtime_ns, aside=name != entry.name,
-            )  # fmt: skip
+                yield Segment(
+                    run_id, experiment, table.name, f"{prefix}segments/{table.name}/{name}", Path(entry.path),
+                    state.st_size, state.st_mtime_ns, aside=name != entry.name,
+                )  # fmt: skip
 
 
-def _folders(parent: Path, skipped: list[str] | None = None) -> list[Path]:
+def _folders(parent: Path, skipped: list[str]) -> list[Path]:
     found = []
     for entry in _entries(parent, skipped):
-        try:
+        with _skipping(entry.path, skipped):
             if not entry.name.startswith(".") and entry.is_dir():
                 found.append(Path(entry.path))
-        except OSError as error:
-            _skip(skipped, entry.path, error)
     return sorted(found)
 
 
-def _entries(folder: Path, skipped: list[str] | None) -> list[os.DirEntry[str]]:
-    try:
+def _entries(folder: Path, skipped: list[str]) -> list[os.DirEntry[str]]:
+    with _skipping(str(folder), skipped):
         return list(os.scandir(folder))
+    return []
+
+
+@contextmanager
+def _skipping(path: str, skipped: list[str]) -> Iterator[None]:
+    """Name what cannot be read and keep the rest readable; what is gone, or a link to nothing, is not even named."""
+    try:
+        yield
     except (FileNotFoundError, NotADirectoryError):
-        return []
+        pass
     except OSError as error:
-        _skip(skipped, str(folder), error)
-        return []
-
-
-def _skip(skipped: list[str] | None, path: str, error: OSError) -> None:
-    """One bad folder must not keep the others from being read."""
-    if skipped is not None:
         skipped.append(f"'{path}' left out: {(error.strerror or str(error)).lower()}")

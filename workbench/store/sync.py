@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -37,29 +38,12 @@ class SyncReport:
     forgotten: list[str] = field(default_factory=list)  # runs whose files went away or changed: rebuilt or gone
     skipped: list[str] = field(default_factory=list)  # run folders left out, each with the reason
 
-    def __str__(self) -> str:
-        words = [f"{self.rows:,} rows from {self.segments:,} segments"]
-        words += [f"{len(self.corrupt)} corrupt segments set aside"] if self.corrupt else []
-        words += [f"{len(self.forgotten)} runs re-read or removed"] if self.forgotten else []
-        return ", ".join([*words, *self.skipped])
-
 
 @dataclass(frozen=True)
 class _Disk:
     segments: list[Segment]
     folders: dict[str, Folder]
     skipped: list[str]
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """What separates the database from the folders."""
-
-    fresh: list[Segment]  # not ingested yet
-    stale: list[str]  # run ids with rows of files that vanished or were rewritten
-
-    def __bool__(self) -> bool:
-        return bool(self.fresh or self.stale)
 
 
 def sync(runs: Path, dictionary: Sequence[Diagnostic] = CATALOGUE, *, seconds: float = _PATIENCE) -> SyncReport:
@@ -70,30 +54,13 @@ def sync(runs: Path, dictionary: Sequence[Diagnostic] = CATALOGUE, *, seconds: f
     if not runs.is_dir():
         raise InputError(f"no runs folder '{runs}': `sorl run FILE.toml` makes one, --runs DIR names another")
     disk = _disk(runs)
-    if _nothing_to_do(runs, dictionary, disk):
-        return SyncReport(skipped=disk.skipped)
     report = SyncReport(skipped=disk.skipped)
-    with connect.writer(runs, seconds) as connection:
-        create(connection, dictionary)
-        # Looked up again under the lock: another process may have ingested the same files in the meantime.
-        _apply(connection, _plan(connection, disk.segments), disk, report)
+    if not _nothing_to_do(runs, dictionary, disk):
+        with connect.writer(runs, seconds) as connection:
+            create(connection, dictionary)
+            # Looked up again under the lock: another process may have ingested the same files in the meantime.
+            _apply(connection, disk, report)
     return report
-
-
-def forget(runs: Path, run_id: str, *, seconds: float = _PATIENCE) -> int:
-    """Delete every row of a run from the database and return how many; the next sync rebuilds them from its files."""
-    if not connect.database(runs).exists():
-        return 0
-    with connect.writer(runs, seconds) as connection:
-        create(connection)
-        connection.execute("BEGIN")
-        deleted = sum(_delete(connection, table.name, [run_id]) for table in TABLES if table.name != "diagnostic")
-        connection.execute("COMMIT")
-    return deleted
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What there is to do
 
 
 def _disk(runs: Path) -> _Disk:
@@ -111,51 +78,43 @@ def _disk(runs: Path) -> _Disk:
 
 
 def _nothing_to_do(runs: Path, dictionary: Sequence[Diagnostic], disk: _Disk) -> bool:
-    """A look through a read-only connection, so that the usual sync with nothing new takes no write lock at all."""
+    """Look through a read-only connection, so that the usual sync with nothing new takes no write lock at all."""
     from workbench.store.reader import HARDENED
 
     if not connect.database(runs).exists():
         return False
     try:
         with connect.reader(runs, 0.0, HARDENED) as connection:
-            if not is_current(connection, dictionary) or _plan(connection, disk.segments):
-                return False
-            return not _misjudged(connection, disk)
+            current = is_current(connection, dictionary) and not any(_plan(connection, disk.segments))
+            return current and not _misjudged(connection, disk)
     except connect.Busy:
         return False
 
 
-def _plan(connection: DuckDBPyConnection, found: Iterable[Segment]) -> _Plan:
+def _plan(connection: DuckDBPyConnection, found: Iterable[Segment]) -> tuple[list[Segment], list[str]]:
+    """Return the segments not ingested yet, and the ids of runs with rows of files that vanished or were rewritten."""
     rows = connection.execute("SELECT run_id, table_name, file, bytes, written_at, status FROM segment").fetchall()
     known = {(run, table, file): (size, at, status) for run, table, file, size, at, status in rows}
-    fresh, stale = [], set()
-    here: dict[tuple[str, str, str], list[Segment]] = {}
+    here: dict[tuple[str, str, str], Segment] = {}
     for segment in found:
-        here.setdefault(segment.key, []).append(segment)
-    for key, versions in here.items():
-        segment = min(versions, key=lambda s: s.aside)  # a repaired file wins over the one set aside
-        if key not in known:
-            fresh.append(segment)
-        elif known[key] != (segment.bytes, segment.at, "corrupt" if segment.aside else "ingested"):
-            size, at, status = known[key]
-            if not (status == "corrupt" and (size, at) == (segment.bytes, segment.at)):
-                stale.add(segment.run_id)
-    stale |= {run for run, table, file in known if (run, table, file) not in here}
-    if stale:
-        fresh = [min(v, key=lambda s: s.aside) for k, v in here.items() if k not in known or k[0] in stale]
-    return _Plan(sorted(fresh, key=lambda s: (s.mtime, str(s.path))), sorted(stale))
+        if segment.key not in here or here[segment.key].aside:  # a repaired file wins over the one set aside
+            here[segment.key] = segment
+    stale = {key[0] for key in known if key not in here}
+    for key in here.keys() & known.keys():
+        segment, (size, at, status) = here[key], known[key]
+        if (size, at) != (segment.bytes, segment.at) or (status == "ingested" and segment.aside):
+            stale.add(segment.run_id)
+    fresh = [s for key, s in here.items() if key not in known or key[0] in stale]
+    return sorted(fresh, key=lambda s: (s.mtime, str(s.path))), sorted(stale)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Doing it
-
-
-def _apply(connection: DuckDBPyConnection, plan: _Plan, disk: _Disk, report: SyncReport) -> None:
+def _apply(connection: DuckDBPyConnection, disk: _Disk, report: SyncReport) -> None:
     """Write everything in one transaction; a segment that breaks it is set aside and the rest is written without it."""
     import duckdb
 
-    aside = [s for s in plan.fresh if s.aside]
-    good, broken = _readable(connection, [s for s in plan.fresh if not s.aside])
+    fresh, stale = _plan(connection, disk.segments)
+    aside = [s for s in fresh if s.aside]
+    good, broken = _readable(connection, [s for s in fresh if not s.aside])
     while True:
         moved = [s.set_aside() for s in broken]
         aside += moved
@@ -163,12 +122,13 @@ def _apply(connection: DuckDBPyConnection, plan: _Plan, disk: _Disk, report: Syn
         connection.execute("BEGIN")
         try:
             for table in _ORDER:
-                _ingest(connection, spec_table(table), [s for s in good if s.table == table], plan.stale)
-            _delete(connection, "segment", plan.stale)
+                _ingest(connection, spec_table(table), [s for s in good if s.table == table], stale)
+            _delete(connection, "segment", stale)
             _register(connection, good, aside)
             for run_id, status, reason in _misjudged(connection, disk):
                 connection.execute("UPDATE run SET status = ?, reason = ? WHERE run_id = ?", [status, reason, run_id])
             connection.execute("COMMIT")
+            break
         except duckdb.Error as error:
             connection.execute("ROLLBACK")
             refuse_strange(connection)
@@ -176,11 +136,9 @@ def _apply(connection: DuckDBPyConnection, plan: _Plan, disk: _Disk, report: Syn
             if not broken:
                 raise InputError(f"cannot write the database: {str(error).strip().splitlines()[0]}") from error
             good = [s for s in good if s not in broken]
-        else:
-            break
     report.segments += len(good)
     report.rows += sum(s.rows for s in good)
-    report.forgotten += [run for run in plan.stale if run]
+    report.forgotten += [run for run in stale if run]
 
 
 def _readable(connection: DuckDBPyConnection, found: list[Segment]) -> tuple[list[Segment], list[Segment]]:
@@ -188,22 +146,17 @@ def _readable(connection: DuckDBPyConnection, found: list[Segment]) -> tuple[lis
     import duckdb
 
     def counts(files: list[Segment]) -> dict[str, int]:
-        rows = connection.execute(
-            "SELECT file_name, num_rows FROM parquet_file_metadata($files)", {"files": [str(s.path) for s in files]}
-        )
-        known = {file: n for file, n in rows.fetchall() if n <= _MOST_VALUES}
+        asked = "SELECT file_name, num_rows FROM parquet_file_metadata($files)"
+        rows = connection.execute(asked, {"files": [str(s.path) for s in files]}).fetchall()
         if lists := [str(s.path) for s in files if s.table == "token"]:
             asked = "SELECT file_name, sum(num_values) FROM parquet_metadata($files) GROUP BY file_name, column_id"
-            for file, n in connection.execute(asked, {"files": lists}).fetchall():
-                if n > _MOST_VALUES:
-                    known.pop(file, None)
-        return known
+            large = {file for file, n in connection.execute(asked, {"files": lists}).fetchall() if n > _MOST_VALUES}
+            rows = [row for row in rows if row[0] not in large]
+        return {file: n for file, n in rows if n <= _MOST_VALUES}
 
-    if not found:
-        return [], []
     known: dict[str, int] = {}
     try:
-        known = counts(found)
+        known = counts(found) if found else {}
     except duckdb.Error:  # one torn file fails the whole question: ask for each alone
         for segment in found:
             with suppress(duckdb.Error):
@@ -224,11 +177,10 @@ def _culprits(connection: DuckDBPyConnection, good: list[Segment]) -> list[Segme
     for segment in good:
         runs.setdefault((segment.experiment, segment.run_id), []).append(segment)
     groups = list(runs.values())
-    fine, fails = 0, len(groups)  # so many runs can be written together, so many cannot
-    while fails - fine > 1:
-        middle = (fine + fails) // 2
-        fine, fails = (fine, middle) if _failing(connection, list(chain(*groups[:middle]))) else (middle, fails)
-    return [s for s in _failing(connection, list(chain(*groups[:fails]))) if s in groups[fails - 1]]
+    fails = (
+        bisect_left(range(1, len(groups)), True, key=lambda n: bool(_failing(connection, [*chain(*groups[:n])]))) + 1
+    )
+    return [s for s in _failing(connection, [*chain(*groups[:fails])]) if s in groups[fails - 1]]
 
 
 def _failing(connection: DuckDBPyConnection, found: list[Segment]) -> list[Segment]:
@@ -248,49 +200,37 @@ def _failing(connection: DuckDBPyConnection, found: list[Segment]) -> list[Segme
 
 
 def _ingest(connection: DuckDBPyConnection, table: Table, files: list[Segment], stale: Sequence[str]) -> None:
-    """Replace the rows of `stale` runs and append those of `files`, matching columns by name."""
+    """Replace the rows of `stale` runs and append those of `files`, matching columns by name.
+
+    Where later rows replace earlier ones of the same key, the row written last wins, by its own `written_at`: a copied
+    runs folder keeps what the rows say and not when its files were written, so the order of the files only decides
+    between rows of the same moment.
+    """
     # Columns come before rows: DuckDB refuses to alter a table that this transaction wrote to.
     names = _fit_columns(connection, table, files) if files else []
     if table.name != "diagnostic":  # the dictionary has no runs; a description outlives the run that brought it
         _delete(connection, table.name, stale)
-    if files and names:
-        columns = ", ".join(quoted(name) for name in names)
-        paths = [str(s.path) for s in files]
-        if table.latest_wins:
-            _upsert(connection, table, columns, paths)
-        else:
-            connection.execute(
-                f"INSERT INTO {quoted(table.name)} ({columns}) "
-                f"SELECT {columns} FROM read_parquet($files, union_by_name = true)",
-                {"files": paths},
-            )
+    target, columns, paths = quoted(table.name), ", ".join(map(quoted, names)), {"files": [str(s.path) for s in files]}
+    rows = f"SELECT {columns} FROM read_parquet($files, union_by_name = true"
+    if names and not table.latest_wins:
+        connection.execute(f"INSERT INTO {target} ({columns}) {rows})", paths)
+    elif names:
+        keys = ", ".join(map(quoted, table.key))
+        same = " AND ".join(f"{target}.{quoted(k)} IS NOT DISTINCT FROM arrived.{quoted(k)}" for k in table.key)
+        written = "written_at DESC NULLS LAST, " if "written_at" in names else ""
+        connection.execute(
+            f"CREATE OR REPLACE TEMP TABLE arrived AS {rows}, filename = '_file', file_row_number = true) QUALIFY "
+            f"row_number() OVER (PARTITION BY {keys} ORDER BY {written}list_position($files, _file) DESC, "
+            f"file_row_number DESC) = 1 ORDER BY list_position($files, _file), file_row_number",
+            paths,
+        )
+        connection.execute(f"DELETE FROM {target} USING arrived WHERE {same}")
+        connection.execute(f"INSERT INTO {target} ({columns}) SELECT {columns} FROM arrived")
+        connection.execute("DROP TABLE arrived")
+    if names and table.name == "event":  # files never change: a later row without a severity withdraws an event
+        connection.execute("DELETE FROM event WHERE severity IS NULL")
     if table.name == "diagnostic":
         add_measured_columns(connection)
-
-
-def _upsert(connection: DuckDBPyConnection, table: Table, columns: str, paths: list[str]) -> None:
-    """Append rows that replace earlier ones of the same key: the row written last wins, by its own `written_at`.
-
-    A copied runs folder keeps what the rows say and not when its files were written, so the order of `paths` only
-    decides between rows of the same moment.
-    """
-    target = quoted(table.name)
-    written = f"{quoted('written_at')} DESC NULLS LAST, " if quoted("written_at") in columns.split(", ") else ""
-    keys = ", ".join(quoted(k) for k in table.key)
-    same = " AND ".join(f"{target}.{quoted(k)} IS NOT DISTINCT FROM arrived.{quoted(k)}" for k in table.key)
-    connection.execute(
-        f"CREATE OR REPLACE TEMP TABLE arrived AS SELECT {columns} "
-        f"FROM read_parquet($files, union_by_name = true, filename = '_file', file_row_number = true) "
-        f"QUALIFY row_number() OVER "
-        f"(PARTITION BY {keys} ORDER BY {written}list_position($files, _file) DESC, file_row_number DESC) = 1 "
-        f"ORDER BY list_position($files, _file), file_row_number",
-        {"files": paths},
-    )
-    connection.execute(f"DELETE FROM {target} USING arrived WHERE {same}")
-    connection.execute(f"INSERT INTO {target} ({columns}) SELECT {columns} FROM arrived")
-    connection.execute("DROP TABLE arrived")
-    if table.name == "event":  # segments are never changed: an event is withdrawn by a later row without a severity
-        connection.execute("DELETE FROM event WHERE severity IS NULL")
 
 
 def _fit_columns(connection: DuckDBPyConnection, table: Table, files: list[Segment]) -> list[str]:
@@ -299,13 +239,8 @@ def _fit_columns(connection: DuckDBPyConnection, table: Table, files: list[Segme
         "SELECT column_name, column_type FROM (DESCRIBE FROM read_parquet($files, union_by_name = true))",
         {"files": [str(s.path) for s in files]},
     ).fetchall()
-    have = dict(
-        connection.execute(
-            "SELECT lower(column_name), data_type FROM duckdb_columns() "
-            "WHERE table_name = ? AND database_name = current_database()",
-            [table.name],
-        ).fetchall()
-    )
+    asked = "FROM duckdb_columns() WHERE table_name = ? AND database_name = current_database()"
+    have = dict(connection.execute(f"SELECT lower(column_name), data_type {asked}", [table.name]).fetchall())
     names = []
     for name, kind in found:
         present = have.get(name.lower())
@@ -322,15 +257,10 @@ def _fit_columns(connection: DuckDBPyConnection, table: Table, files: list[Segme
     return names
 
 
-def _delete(connection: DuckDBPyConnection, table: str, run_ids: Sequence[str]) -> int:
-    if not run_ids:
-        return 0
-    if table == "experiment":  # has no runs: segments of experiments carry the empty run_id
-        condition, parameters = ("true", {}) if "" in run_ids else ("false", {})
-    else:
-        condition, parameters = "list_contains($runs, run_id)", {"runs": list(run_ids)}
-    deleted = connection.execute(f"DELETE FROM {quoted(table)} WHERE {condition}", parameters).fetchone()
-    return int(deleted[0]) if deleted else 0
+def _delete(connection: DuckDBPyConnection, table: str, run_ids: Sequence[str]) -> None:
+    run = "''" if table == "experiment" else "run_id"  # segments of experiments carry the empty run_id
+    if run_ids:
+        connection.execute(f"DELETE FROM {quoted(table)} WHERE list_contains($runs, {run})", {"runs": list(run_ids)})
 
 
 def _register(connection: DuckDBPyConnection, good: list[Segment], aside: list[Segment]) -> None:
@@ -346,19 +276,15 @@ def _register(connection: DuckDBPyConnection, good: list[Segment], aside: list[S
     }
     lists = ", ".join(f"unnest(${name})" for name in columns)
     connection.execute(f"INSERT INTO segment ({', '.join(map(quoted, columns))}) SELECT {lists}", columns)
-    if not aside:
-        return
-    runs = sorted({s.run_id for s in aside if s.run_id})
-    connection.execute(
-        "DELETE FROM event WHERE kind = 'segment_corrupt' AND list_contains($runs, run_id)", {"runs": runs}
-    )
-    connection.execute(
-        "INSERT INTO event (run_id, kind, severity, diagnostic, value, message, written_at) "
-        "SELECT run_id, 'segment_corrupt', 'warning', '', count(*), "
-        "'set aside, unreadable: ' || string_agg(file, ', ' ORDER BY file), max(written_at) "
-        "FROM segment WHERE status = 'corrupt' AND list_contains($runs, run_id) GROUP BY run_id",
-        {"runs": runs},
-    )
+    if runs := {"runs": sorted({s.run_id for s in aside if s.run_id})} if aside else {}:
+        connection.execute("DELETE FROM event WHERE kind = 'segment_corrupt' AND list_contains($runs, run_id)", runs)
+        connection.execute(
+            "INSERT INTO event (run_id, kind, severity, diagnostic, value, message, written_at) "
+            "SELECT run_id, 'segment_corrupt', 'warning', '', count(*), "
+            "'set aside, unreadable: ' || string_agg(file, ', ' ORDER BY file), max(written_at) "
+            "FROM segment WHERE status = 'corrupt' AND list_contains($runs, run_id) GROUP BY run_id",
+            runs,
+        )
 
 
 def _misjudged(connection: DuckDBPyConnection, disk: _Disk) -> list[tuple[str, str, str | None]]:

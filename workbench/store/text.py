@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from workbench.store.segments import folder_of
+
 LOG_NAME = "console.log"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]+[0-~]|[@-Z\\-_])")
 # Besides the control characters, those that reorder or break the text around them (a log must not rewrite what stands
@@ -39,15 +41,10 @@ def tail(log: Path, since: int = 0, size: int = 65536) -> list[str]:
 
 
 def log_of(runs: Path, experiment: str, run_id: str) -> Path | None:
-    """Return the console log of a run; None where there is none inside the run's own folder.
-
-    Both names come from rows that anybody may have written: neither a path nor a link leads out of the folder.
-    """
-    if any(name != Path(name).name or name in ("", ".", "..") or "\0" in name for name in (experiment, run_id)):
-        return None
-    folder = (runs / experiment / run_id).resolve()
-    log = (folder / LOG_NAME).resolve()
-    return log if log.is_file() and log.parent == folder else None
+    """Return the console log of a run; None where there is none inside the run's own folder."""
+    folder = folder_of(runs, experiment, run_id)
+    log = folder and (folder / LOG_NAME).resolve()
+    return log if log and log.is_file() and log.parent == folder else None
 
 
 def as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

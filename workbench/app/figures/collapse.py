@@ -116,7 +116,7 @@ def timeline(
     )
     traces = [
         scatter(**common.segments(part["first"], part["last"], part["row"]), mode="lines", hoverinfo="skip",
-                line={"color": faded(styles[str(arm)].colour, 0.55), "width": 2})
+                showlegend=False, line={"color": faded(styles[str(arm)].colour, 0.55), "width": 2})
         for arm, part in runs.groupby("arm", sort=False)
     ]  # fmt: skip
     names = runs.drop_duplicates("arm")

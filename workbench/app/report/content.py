@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from workbench.analysis import claims, compare, region, region_claims
-from workbench.analysis.evidence import COLLAPSE, pooled, settings
+from workbench.analysis import claims, compare, region
+from workbench.analysis.evidence import COLLAPSE, NOT_SUPPORTED, SUPPORTED
 from workbench.analysis.region import Landscape, by_column, by_point, by_series, from_runs, region_of
 from workbench.analysis.results import SERIES, Results
-from workbench.analysis.runs import KEPT
+from workbench.analysis.runs import KEPT, pooled, settings
 from workbench.analysis.survival import curve, observed
 from workbench.app import theme
 from workbench.app.curve_data import banded
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Words = Mapping[str, tuple[str, str]]  # curve -> unit, definition
 Draw = Callable[[theme.Palette], "go.Figure"]
 
-TONES = {claims.SUPPORTED: "healthy", claims.NOT_SUPPORTED: "collapsed"}
+TONES = {SUPPORTED: "healthy", NOT_SUPPORTED: "collapsed"}
 ARMS = 6  # of a figure; more are drawn in several
 POINTS = 160  # of a line
 _WHO = ["arm", "run_id", "seed"]
@@ -106,12 +106,11 @@ def effects(found: Sequence[claims.Verdict]) -> list[Figure]:
     drawn = [
         Effect(
             f"({verdict.claim.letter}) {claims.named(one)}", SHARE if one.measure == COLLAPSE else FACTOR, one.effect,
-            one.low, one.high, f"{claims.effect(one)}; {one.told}; {one.seeds} seeds; {row.verdict}",
-            TONES.get(row.verdict, ""),
+            one.low, one.high, f"{claims.effect(one)}; {one.detail}; {one.seeds} seeds; {one.verdict}",
+            TONES.get(one.verdict, ""),
         )
         for verdict in found
-        for row in verdict.rows
-        for one in [row.comparison]
+        for one in verdict.rows
         if one.effect is not None and one.low is not None and one.high is not None
     ]  # fmt: skip
     caption = (
@@ -351,20 +350,20 @@ def _maps(landscape: Landscape) -> Iterator[Figure]:
 
 
 def _region_claims(landscape: Landscape, kept: Landscape, runs: pd.DataFrame, level: int) -> list[Section]:
-    found, other = region_claims.shifts(landscape, runs), region_claims.shifts(kept, runs)
+    found, other = claims.shifts(landscape, runs), claims.shifts(kept, runs)
     if not found:
         return []
-    verdicts, by_kept = region_claims.verdicts(found), region_claims.verdicts(other)
+    verdicts, by_kept = claims.area_verdicts(found), claims.area_verdicts(other)
     summary = pd.DataFrame(
         [
-            (f"({letter}) {region_claims.SENTENCES[letter]}", verdict, by_kept[letter])
+            (f"({letter}) {claims.AREA_SENTENCES[letter]}", verdict, by_kept[letter])
             for letter, verdict in verdicts.items()
         ],
         columns=["claim", "verdict", f"verdict if {KEPT}"],
     )
-    parts: list[Part] = [Table(summary, TONES), Table(region_claims.readable(found, other), TONES)]
+    parts: list[Part] = [Table(summary, TONES), Table(claims.readable_shifts(found, other), TONES)]
     if len(landscape.fading):
-        fading = region_claims.verdicts(region_claims.shifts(landscape.with_fading(), runs))
+        fading = claims.area_verdicts(claims.shifts(landscape.with_fading(), runs))
         parts.append(Text(_falling(len(landscape.fading), verdicts, fading), "note"))
-    parts.append(Text(region_claims.rule(), "note"))
+    parts.append(Text(claims.area_rule(), "note"))
     return [Section("The paper's claims, by stable areas", parts, level)]

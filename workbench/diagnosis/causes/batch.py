@@ -8,34 +8,19 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from workbench.diagnosis.finding import Clue, Evidence, cause, sql
+from workbench.diagnosis.changepoint import before
+from workbench.diagnosis.finding import Cause, Clue, Evidence, cause, sql
 from workbench.diagnosis.log import Log
 
-_SAME = 1e-4  # of two advantages of one group and one reward
-
-
 NOISE = 1e-4  # nats; float32 kernels differ by 1e-7 to 2e-5 on average
-
-
 RISE = 5.0  # x what was usual, where a sampler in another precision never agreed to begin with
-
-
-_NATS = 0.5  # of that token, from which it is no rounding
-
-
-Kind = Literal["prompt", "observation", "shift", "padding", "tokens", "unknown"]
-
-
-_BLOCK = re.compile(r"<information>(.*?)</information>", re.DOTALL)
-
-
+_SAME = 1e-4  # of two advantages of one group and one reward
+_NATS = 0.5  # of one token, from which it is no rounding
 _MOST = 0.5
-
-
 _SHARE = 0.1  # of the transcripts: a sampled tag in the wrong place makes one of them look odd
-
-
 _ROWS = 400  # transcripts that are looked at
+_BLOCK = re.compile(r"<information>(.*?)</information>", re.DOTALL)
+Kind = Literal["prompt", "observation", "shift", "padding", "tokens", "unknown"]
 
 
 @cause(
@@ -50,15 +35,14 @@ def staleness(log: Log) -> Clue | None:
     if age.empty:
         return None
     usual = float(told) if told is not None else float(age.iloc[: max(1, len(age) // 5)].max())
-    older = age[age > usual + 0.5]
-    if older.empty:
+    older = log.first_above("step", "staleness", usual + 0.5)
+    if older is None:
         return None
-    step = int(older.index[0])
     return Clue(
-        "proof" if told is not None else "sign", 0.95, step,
-        f"from step {step} on the data are older than {usual:g} iterations, at last {float(older.max()):g}: "
+        "proof" if told is not None else "sign", 0.95, older.step,
+        f"from step {older.step} on the data are older than {usual:g} iterations, at last {float(age.max()):g}: "
         "the queue between sampler and trainer grows",
-        (Evidence("step.staleness", step, float(older.iloc[0]), usual),),
+        (Evidence("step.staleness", older.step, older.value, usual),),
     )  # fmt: skip
 
 
@@ -83,107 +67,59 @@ def batch_reused(log: Log) -> Clue | None:
     )  # fmt: skip
 
 
-_NEEDS = ("step.token_mismatches",)
+def _misfit(wanted: Kind, name: str, title: str, says: str, change: str) -> Cause:
+    """Declare a cause of trained tokens that are not the sampled ones: which of them, from the transcripts."""
 
+    def look(log: Log) -> Clue | None:
+        found = kind(log)
+        if found is None or found[0] != wanted:
+            return None
+        step = found[1]
+        count = float(log.series("step", "token_mismatches").loc[step])
+        trajectory, turn = _where(log, step)
+        place = f", first in trajectory {trajectory}, turn {turn}" if turn is not None else ""
+        return Clue(
+            "proof", 0.97 if wanted != "unknown" else 0.9, step,
+            f"from step {step} on {says}; {count:.0f} trajectories of that step are not trained as they were sampled"
+            f"{place}",
+            (Evidence("step.token_mismatches", step, count, 0.0),), trajectory, turn,
+        )  # fmt: skip
 
-_TEST = sql(
-    "SELECT trajectory, turn_index, token, trained FROM token WHERE run_id = '{run}' AND step = {step}", form="json"
-)
+    counts = ("minibatch.tokens", "trajectory.n_tokens") if wanted in ("padding", "tokens") else ()
+    test = sql(
+        "SELECT trajectory, turn_index, token, trained FROM token WHERE run_id = '{run}' AND step = {step}", form="json"
+    )
+    return Cause(name, title, "critical", ("step.token_mismatches", *counts), change, test, look)
 
 
 _BUILD = "Build the loss mask from the sampler's own stretches, not from text; sorl's mask self-test shows how."
-
-
-@cause(
-    needs=_NEEDS,
-    change=_BUILD,
-    test=sql(
-        "SELECT trajectory, turn_index, token, trained FROM token WHERE run_id = '{run}' AND step = {step}", form="json"
-    ),
+observation_leak = _misfit(
+    "observation", "observation_leak", "Observations are trained on",
+    "the loss mask covers the text inside <information>: the agent imitates its retriever", _BUILD,
+)  # fmt: skip
+prompt_leak = _misfit(
+    "prompt", "prompt_leak", "The prompt is trained on", "the loss mask covers tokens of the prompt", _BUILD
 )
-def observation_leak(log: Log) -> Clue | None:
-    """Observations are trained on."""
-    return _trained(
-        log, "observation", "the loss mask covers the text inside <information>: the agent imitates its retriever"
-    )
-
-
-@cause(
-    needs=_NEEDS,
-    change=_BUILD,
-    test=sql(
-        "SELECT trajectory, turn_index, token, trained FROM token WHERE run_id = '{run}' AND step = {step}", form="json"
-    ),
-)
-def prompt_leak(log: Log) -> Clue | None:
-    """The prompt is trained on."""
-    return _trained(log, "prompt", "the loss mask covers tokens of the prompt")
-
-
-@cause(
-    needs=(*_NEEDS, "minibatch.tokens", "trajectory.n_tokens"),
-    change="Multiply the loss mask with the attention mask, and normalise by the tokens that remain.",
-    test=sql(
-        "SELECT trajectory, turn_index, token, trained FROM token WHERE run_id = '{run}' AND step = {step}", form="json"
-    ),
-)
-def padding_leak(log: Log) -> Clue | None:
-    """Padding is trained on."""
-    return _trained(
-        log, "padding", "updates train on more tokens than were written, and no transcript shows them: padding"
-    )
-
-
-@cause(
-    needs=_NEEDS,
-    change="Look for an off-by-one between tokens and the log-probs that predict them.",
-    test=sql(
-        "SELECT trajectory, turn_index, token, trained FROM token WHERE run_id = '{run}' AND step = {step}", form="json"
-    ),
-)
-def turn_shift(log: Log) -> Clue | None:
-    """The boundaries of the turns are shifted."""
-    return _trained(log, "shift", "turns lose their first token, and gain what follows their last")
-
-
-@cause(
-    needs=(*_NEEDS, "minibatch.tokens", "trajectory.n_tokens"),
-    change="Keep the sampler's token ids from end to end; text that is decoded and re-encoded has other tokens.",
-    test=sql(
-        "SELECT trajectory, turn_index, token, trained FROM token WHERE run_id = '{run}' AND step = {step}", form="json"
-    ),
-)
-def retokenised(log: Log) -> Clue | None:
-    """The trained tokens are not the sampled ones."""
-    return _trained(log, "tokens", "the mask fits, but tokens of the trajectories differ from the sampled ones")
-
-
-@cause(
-    needs=_NEEDS,
-    change="Keep transcripts (record.tokens) to learn which tokens; compare ids and mask with the sampler's.",
-    test=sql(
-        "SELECT trajectory, turn_index, token, trained FROM token WHERE run_id = '{run}' AND step = {step}", form="json"
-    ),
-)
-def not_sampled(log: Log) -> Clue | None:
-    """Trained tokens or turns are not the sampled ones."""
-    return _trained(log, "unknown", "trained tokens or turns are not the sampled ones")
-
-
-def _trained(log: Log, wanted: Kind, says: str) -> Clue | None:
-    found = kind(log)
-    if found is None or found[0] != wanted:
-        return None
-    step = found[1]
-    count = float(log.series("step", "token_mismatches").loc[step])
-    trajectory, turn = _where(log, step)
-    place = f", first in trajectory {trajectory}, turn {turn}" if turn is not None else ""
-    return Clue(
-        "proof", 0.97 if wanted != "unknown" else 0.9, step,
-        f"from step {step} on {says}; {count:.0f} trajectories of that step are not trained as they were sampled"
-        f"{place}",
-        (Evidence("step.token_mismatches", step, count, 0.0),), trajectory, turn,
-    )  # fmt: skip
+padding_leak = _misfit(
+    "padding", "padding_leak", "Padding is trained on",
+    "updates train on more tokens than were written, and no transcript shows them: padding",
+    "Multiply the loss mask with the attention mask, and normalise by the tokens that remain.",
+)  # fmt: skip
+turn_shift = _misfit(
+    "shift", "turn_shift", "The boundaries of the turns are shifted",
+    "turns lose their first token, and gain what follows their last",
+    "Look for an off-by-one between tokens and the log-probs that predict them.",
+)  # fmt: skip
+retokenised = _misfit(
+    "tokens", "retokenised", "The trained tokens are not the sampled ones",
+    "the mask fits, but tokens of the trajectories differ from the sampled ones",
+    "Keep the sampler's token ids from end to end; text that is decoded and re-encoded has other tokens.",
+)  # fmt: skip
+not_sampled = _misfit(
+    "unknown", "not_sampled", "Trained tokens or turns are not the sampled ones",
+    "trained tokens or turns are not the sampled ones",
+    "Keep transcripts (record.tokens) to learn which tokens; compare ids and mask with the sampler's.",
+)  # fmt: skip
 
 
 def kind(log: Log) -> tuple[Kind, int] | None:
@@ -223,6 +159,8 @@ def _look(tokens: list[str], trained: np.ndarray) -> set[Kind]:
 
 def _counted(log: Log, steps: pd.Index) -> Kind:
     """Padding or other tokens: with padding, more tokens are trained on than were written."""
+    if not log.measured("trajectory", "n_tokens") or not log.measured("minibatch", "tokens", "epoch"):
+        return "unknown"
     written = log.table("trajectory").groupby("step")["n_tokens"].sum()
     trained = log.table("minibatch").groupby(["step", "epoch"])["tokens"].sum().groupby("step").max()
     both = pd.concat([written, trained], axis=1, keys=["written", "trained"]).dropna()
@@ -263,7 +201,7 @@ def corrupt_log_prob(log: Log) -> Clue | None:
         return None
     row = frame[alone].iloc[0]
     step, value = int(row["step"]), float(row["mismatch_max"])
-    usual = float(frame.loc[frame["step"] < step, "mismatch_max"].median()) if (frame["step"] < step).any() else None
+    usual = before(frame.set_index("step")["mismatch_max"], step)
     if usual is not None and usual > _NATS / 2:
         return None
     trajectory, turn = culprit(log, step)
@@ -277,7 +215,7 @@ def corrupt_log_prob(log: Log) -> Clue | None:
 
 def culprit(log: Log, step: int, column: str = "mismatch") -> tuple[int | None, int | None]:
     """Trajectory and turn with the largest value of a column of table `turn` in a step."""
-    frame = log.at("turn", step)
+    frame = log.load("turn", step)  # of one step: the ledger of turns can have millions in all
     here = frame[frame[column].notna()] if column in frame else frame.iloc[:0]
     if here.empty:
         return None, None

@@ -5,19 +5,13 @@ from __future__ import annotations
 import pandas as pd
 
 from workbench.diagnosis.causes.batch import culprit
-from workbench.diagnosis.changepoint import first
+from workbench.diagnosis.changepoint import before, first
 from workbench.diagnosis.finding import Clue, Evidence, cause, sql
 from workbench.diagnosis.log import Log
 
 CLOSE = 1.01  # x, of two numbers that should be one
-
-
 RUNAWAY = 8.0  # x the usual loss of the critic, at its worst
-
-
 BEFORE = 4  # steps before the onset, in which its reason is looked for
-
-
 _TAIL = 3.0  # token ratio, from which a token with a negative advantage is far outside every clip range
 
 
@@ -31,15 +25,14 @@ def learning_rate(log: Log) -> Clue | None:
     lr = log.series("minibatch", "lr", "max")
     told = log.settings.get("learn.policy.lr")
     usual = float(lr.iloc[: max(1, len(lr) // 5)].median()) if told is None else float(told)
-    above = lr[lr > 1.5 * usual]
-    if above.empty:
+    found = log.first_above("minibatch", "lr", 1.5 * usual)
+    if found is None:
         return None
-    step, value = int(above.index[0]), float(above.iloc[0])
     meant = "the settings say" if told is not None else "it began with"
     return Clue(
-        "proof" if told is not None else "sign", 0.97, step,
-        f"from step {step} on the optimizer's learning rate is {value:.3g}, where {meant} {usual:.3g}",
-        (Evidence("minibatch.lr", step, value, usual),),
+        "proof" if told is not None else "sign", 0.97, found.step,
+        f"from step {found.step} on the optimizer's learning rate is {found.value:.3g}, where {meant} {usual:.3g}",
+        (Evidence("minibatch.lr", found.step, found.value, usual),),
     )  # fmt: skip
 
 
@@ -55,16 +48,15 @@ def clipping_off(log: Log) -> Clue | None:
     bound = log.settings.get("learn.policy.max_grad_norm")
     if bound is None:
         return None
-    after = log.series("minibatch", "grad_norm_after", "max")
-    beyond = after[after > CLOSE * float(bound)]
-    if beyond.empty:
+    found = log.first_above("minibatch", "grad_norm_after", CLOSE * float(bound))
+    if found is None:
         return None
-    step, value = int(beyond.index[0]), float(beyond.iloc[0])
+    most = log.series("minibatch", "grad_norm_after", "max").max()
     return Clue(
-        "proof", 0.97, step,
-        f"from step {step} on the optimizer steps along gradients with norms up to {float(beyond.max()):.3g}, though "
+        "proof", 0.97, found.step,
+        f"from step {found.step} on the optimizer steps along gradients with norms up to {most:.3g}, though "
         f"max_grad_norm = {bound:g}: clipping is configured and not applied",
-        (Evidence("minibatch.grad_norm_after", step, value, float(bound)),),
+        (Evidence("minibatch.grad_norm_after", found.step, found.value, float(bound)),),
     )  # fmt: skip
 
 
@@ -162,14 +154,12 @@ def entropy_bonus(log: Log) -> Clue | None:
 )
 def not_finite(log: Log) -> Clue | None:
     """A loss or gradient is not a number."""
-    counts = log.series("minibatch", "non_finite", "sum")
-    broken = counts[counts > 0]
-    if broken.empty:
+    found = log.first_above("minibatch", "non_finite", 0.0, "sum")
+    if found is None:
         return None
-    step = int(broken.index[0])
     return Clue(
-        "proof", 0.6, step, f"loss or gradient is NaN or Inf in step {step}",
-        (Evidence("minibatch.non_finite", step, float(broken.iloc[0]), 0.0),),
+        "proof", 0.6, found.step, f"loss or gradient is NaN or Inf in step {found.step}",
+        (Evidence("minibatch.non_finite", found.step, found.value, 0.0),),
     )  # fmt: skip
 
 
@@ -182,23 +172,23 @@ def not_finite(log: Log) -> Clue | None:
 def off_policy(log: Log) -> Clue | None:
     """Updates use data that are too far off-policy."""
     window = _window(log)
-    age, epochs = reuse(log)
+    ages, passes = log.series("step", "staleness"), log.series("minibatch", "epoch", "max")
+    age = float(ages.mean()) if len(ages) else 0.0  # of the data, in iterations
+    epochs = float(passes.max()) + 1 if len(passes) else 1.0
     if window is None or (age == 0 and epochs == 1):
         return None
     ratio = log.series("minibatch", "ratio_max", "max")
     near = ratio[(ratio.index >= window[0]) & (ratio.index <= window[1])]
     if near.empty or float(near.max()) <= _TAIL:
         return None
-    step = int(near.index[int((near > _TAIL).to_numpy().argmax())])
-    worst = int(near.index[int(near.to_numpy().argmax())])
+    step, worst = (int(near.index[int(x.argmax())]) for x in (near > _TAIL, near))
     trajectory, turn = culprit(log, worst, "gradient_share")
-    usual = ratio[ratio.index < window[0]]
     return Clue(
         "pattern", 0.6, step,
         f"the data are {age:.1f} iterations old on average and used {epochs:.0f} times; around the onset (step "
         f"{log.onset}) token ratios reach {float(near.max()):.3g} (step {worst}), beyond what a clip holds where the "
         "advantage is negative",
-        (Evidence("minibatch.ratio_max", worst, float(near.max()), float(usual.median()) if len(usual) else None),),
+        (Evidence("minibatch.ratio_max", worst, float(near.max()), before(ratio, window[0])),),
         trajectory, turn,
     )  # fmt: skip
 
@@ -233,13 +223,5 @@ def _window(log: Log) -> tuple[int, int] | None:
     """First and last step of the stretch in which the reason of the collapse lies; None without a collapse."""
     if log.onset is None:
         return None
-    found = log.run.get("detection_step")
-    last = int(found) if isinstance(found, (int, float)) and found == found else log.onset + BEFORE
-    return max(0, log.onset - BEFORE), last
-
-
-def reuse(log: Log) -> tuple[float, float]:
-    """Return how off-policy training is: mean age of the data in iterations, and passes over a batch."""
-    age = log.series("step", "staleness")
-    epochs = log.series("minibatch", "epoch", "max")
-    return (float(age.mean()) if len(age) else 0.0), (float(epochs.max()) + 1 if len(epochs) else 1.0)
+    detected = log.first_known("detection_step")
+    return max(0, log.onset - BEFORE), log.onset + BEFORE if detected is None else detected

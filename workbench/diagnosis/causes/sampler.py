@@ -8,19 +8,15 @@ import numpy as np
 import pandas as pd
 
 from workbench.diagnosis.causes.batch import NOISE, RISE, one_token
-from workbench.diagnosis.changepoint import first
+from workbench.diagnosis.changepoint import before, first
 from workbench.diagnosis.finding import Clue, Evidence, cause, sql
 from workbench.diagnosis.log import Log
 
 GROWTH = 2.0  # of the disagreement from its first steps to its last ones, from which it is called growing
-
-
 HIDDEN = 4.5  # standard errors, at the best of all places to cut the run in two
 FEWEST = 4  # steps on either side of that cut
 AGREE = 0.1  # nats a token; where the updates took the policy farther from its sampler, the excess may be theirs
 RIGHT = 0.5  # of the success that was usual: with less, what a critic finds better than expected need not be right
-
-
 _NEEDS = ("minibatch.mismatch",)
 
 
@@ -44,10 +40,9 @@ def gap(log: Log) -> Gap | None:
     start = _start(series)
     if start is None:
         return None
-    usual = float(series[series.index < start].median()) if (series.index < start).any() else None
     since = series[series.index >= start]
     head, tail = float(since.iloc[:2].mean()), float(since.iloc[-max(2, len(since) // 3) :].mean())
-    return Gap(start, usual, float(since.mean()), tail / max(head, 1e-12), _sharper(log, start))
+    return Gap(start, before(series, start), float(since.mean()), tail / max(head, 1e-12), _sharper(log, start))
 
 
 def _start(series: pd.Series) -> int | None:
@@ -153,8 +148,8 @@ def temperature_hidden(log: Log) -> Clue | None:
 def _of_good_ones(log: Log) -> Clue | None:
     """The same of tokens with a positive advantage, while success lasts: a policy that is right is rarely surprised."""
     # Updates that leave the data behind make its tokens rarer as well: what they were before is what was drawn.
-    before = log.series("minibatch", "log_prob_positive") - log.series("minibatch", "displacement_positive")
-    surprise = (-before - log.series("step", "entropy")).dropna()
+    drawn = log.series("minibatch", "log_prob_positive") - log.series("minibatch", "displacement_positive")
+    surprise = (-drawn - log.series("step", "entropy")).dropna()
     surprise = surprise[~surprise.index.isin(log.rescored.union(_wrong(log)))]
     rise = first(surprise, "above", points=3, margin=5.0, least=0.03)
     if rise is None:
@@ -184,27 +179,24 @@ def _of_transcripts(log: Log) -> Clue | None:
     surprise = _surprise(kept[~kept["step"].isin(log.rescored)])
     if surprise is None:
         return None
-    steps = np.unique(surprise["step"])
-    best: tuple[float, int] | None = None
-    for at in steps[FEWEST:-FEWEST]:
-        before = surprise.loc[surprise["step"] < at, "excess"]
-        after = surprise.loc[surprise["step"] >= at, "excess"]
-        error = np.hypot(before.std() / np.sqrt(len(before)), after.std() / np.sqrt(len(after)))
-        score = float((after.mean() - before.mean()) / max(error, 1e-9))
-        if best is None or abs(score) > abs(best[0]):
-            best = (score, int(at))
-    if best is None or abs(best[0]) < HIDDEN:
+    best, cut = 0.0, None
+    for at in np.unique(surprise["step"])[FEWEST:-FEWEST]:
+        late = surprise["step"] >= at
+        past, since = surprise.loc[~late, "excess"], surprise.loc[late, "excess"]
+        error = np.hypot(past.std() / np.sqrt(len(past)), since.std() / np.sqrt(len(since)))
+        score = float((since.mean() - past.mean()) / max(error, 1e-9))
+        if cut is None or abs(score) > abs(best):
+            best, cut = score, (int(at), past.mean(), since.mean())
+    if cut is None or abs(best) < HIDDEN:
         return None
-    score, step = best
-    before = surprise.loc[surprise["step"] < step, "excess"]
-    after = surprise.loc[surprise["step"] >= step, "excess"]
-    way = "rarer (temperature above the trainer's)" if score > 0 else "likelier (temperature below it)"
+    step, usual, now = cut
+    way = "rarer (temperature above the trainer's)" if best > 0 else "likelier (temperature below it)"
     return Clue(
         "sign", 0.8, step,
         f"from step {step} on the sampled tokens are {way} than the log-probs allow that come with them: -log p "
-        f"exceeds the entropy by {after.mean():.3g} nats a token, where {before.mean():.3g} was usual "
-        f"({abs(score):.1f} standard errors); both sides agree about the tokens, so no ratio shows it",
-        (Evidence("token.log_prob_behaviour", step, float(after.mean()), float(before.mean())),),
+        f"exceeds the entropy by {now:.3g} nats a token, where {usual:.3g} was usual "
+        f"({abs(best):.1f} standard errors); both sides agree about the tokens, so no ratio shows it",
+        (Evidence("token.log_prob_behaviour", step, float(now), float(usual)),),
     )  # fmt: skip
 
 

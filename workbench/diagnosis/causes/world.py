@@ -7,26 +7,18 @@ import re
 import numpy as np
 import pandas as pd
 
-from workbench.diagnosis.changepoint import first
+from workbench.diagnosis.changepoint import before, first
 from workbench.diagnosis.finding import Clue, Evidence, cause, sql
 from workbench.diagnosis.log import Log
 
 SHIFTS = 8  # rows by which rewards may be off
-
-
 FEW = 0.02  # of trajectories whose reward is not their success: below, F1 and rounding
-
-
 _NEEDS = ("trajectory.reward", "trajectory.success")
-
-
 _PAID = sql("SELECT question, gold, answer, reward FROM trajectory WHERE run_id = '{run}' AND step = {step}")
 _MOST = 0.9  # share of the searches
 _SEARCH = re.compile(
     r"<\s*search\s*>(.*?)<\s*/\s*search\s*>\s*<\s*information\s*>(.*?)<\s*/\s*information\s*>", re.DOTALL
 )
-
-
 _WORD = re.compile(r"\w+")
 
 
@@ -90,13 +82,12 @@ def reward_shifted(log: Log) -> Clue | None:
     if found is None or reward_format.look(log) is not None or reward_inverted.look(log) is not None:
         return None
     rows, step = found
-    agreement = {}
-    for rows_off in (k for k in range(-SHIFTS, SHIFTS + 1) if k):
-        fits = [
-            (np.roll(part["success"].to_numpy(), rows_off) == part["paid"].to_numpy()).mean()
-            for _, part in rows.groupby("step")
-        ]
-        agreement[rows_off] = float(np.mean(fits))
+    steps = [(part["success"].to_numpy(), part["paid"].to_numpy()) for _, part in rows.groupby("step")]
+    agreement = {
+        k: float(np.mean([(np.roll(success, k) == paid).mean() for success, paid in steps]))
+        for k in range(-SHIFTS, SHIFTS + 1)
+        if k
+    }
     rows_off = max(agreement, key=lambda k: (agreement[k], -abs(k)))
     if agreement[rows_off] < 0.98:
         return None
@@ -132,35 +123,22 @@ def reward_noise(log: Log) -> Clue | None:
     )  # fmt: skip
 
 
-def _paid(log: Log) -> pd.DataFrame:
-    """Trajectories in the order of training: step, paid (reward above half of its range), success, answered, off."""
-    frame = log.table("trajectory")
-    rows = frame[frame["reward"].notna() & frame["success"].notna()]
-    low, high = rows["reward"].min(), rows["reward"].max()
-    return pd.DataFrame(
-        {
-            "step": rows["step"],
-            "trajectory": rows["trajectory"],
-            "reward": rows["reward"],
-            "paid": rows["reward"] > (low + high) / 2,
-            "success": rows["success"].astype(bool),
-            "answered": rows["answer"].notna() if "answer" in rows else False,
-            "formed": _formed(rows),
-        }
-    )
-
-
-def _formed(rows: pd.DataFrame) -> pd.Series:
-    """Return whether a trajectory gives an answer and every turn of it keeps to the protocol."""
-    answered = rows["answer"].notna() if "answer" in rows else pd.Series(False, index=rows.index)
-    return answered & (rows["valid_turn_frac"] >= 1.0) if "valid_turn_frac" in rows else answered
-
-
 def _wrong(log: Log) -> tuple[pd.DataFrame, int] | None:
-    """Return the trajectories from the first step on where reward and success part, and that step."""
+    """Return the trajectories from the first step on where reward and success part, in training order, and that step.
+
+    paid: the reward is above half of its range. formed: an answer is given, and every turn keeps to the protocol.
+    """
     if log.settings.get("world.reward", "em") != "em":
         return None  # a graded reward differs from exact match by design
-    rows = _paid(log)
+    frame = log.table("trajectory")
+    rows = frame[frame["reward"].notna() & frame["success"].notna()]
+    answered = rows["answer"].notna() if "answer" in rows else pd.Series(False, index=rows.index)
+    rows = rows[["step", "trajectory", "reward"]].assign(
+        paid=rows["reward"] > (rows["reward"].min() + rows["reward"].max()) / 2,
+        success=rows["success"].astype(bool),
+        answered=answered,
+        formed=answered & (rows["valid_turn_frac"] >= 1.0) if "valid_turn_frac" in rows else answered,
+    )
     share = (rows["paid"] != rows["success"]).groupby(rows["step"]).mean()
     apart = share[share > FEW]
     if apart.empty or (share > FEW).mean() < 0.05:
@@ -191,15 +169,13 @@ def retriever_empty(log: Log) -> Clue | None:
             "proof", 0.96, step,
             f"from step {step} on the retriever answers {100 * float(since.mean()):.0f} % of the searches with no "
             "passage",
-            (Evidence("step.retrieval_empty_frac", step, float(since.iloc[0]), _before(share, step)),),
+            (Evidence("step.retrieval_empty_frac", step, float(since.iloc[0]), before(share, step)),),
         )  # fmt: skip
-    told = _told(log)
+    sums = log.table("trajectory").groupby("step")[["n_observation_tokens", "n_searches"]].sum()
+    sums = sums[sums["n_searches"] > 0]
+    told = sums["n_observation_tokens"] / sums["n_searches"]  # mean observation tokens of a search, by step
     gone = first(told, "below", points=2, margin=4.0, floor=0.1)
-    if (
-        gone is None
-        or gone.value > 0.5 * gone.usual
-        or float(told[told.index >= gone.step].median()) > 0.5 * gone.usual
-    ):
+    if gone is None or max(gone.value, float(told[told.index >= gone.step].median())) > 0.5 * gone.usual:
         return None
     return Clue(
         "sign", 0.9, gone.step,
@@ -207,16 +183,6 @@ def retriever_empty(log: Log) -> Clue | None:
         "usual: the retriever returns next to nothing",
         (Evidence("trajectory.n_observation_tokens", gone.step, gone.value, gone.usual),),
     )  # fmt: skip
-
-
-def _told(log: Log) -> pd.Series:
-    """Mean observation tokens of a search, by step."""
-    frame = log.table("trajectory")
-    if not {"n_observation_tokens", "n_searches"} <= set(frame.columns):
-        return pd.Series(dtype=float)
-    sums = frame.groupby("step")[["n_observation_tokens", "n_searches"]].sum()
-    asked = sums[sums["n_searches"] > 0]
-    return asked["n_observation_tokens"] / asked["n_searches"]
 
 
 @cause(
@@ -227,16 +193,14 @@ def _told(log: Log) -> pd.Series:
 )
 def retriever_failing(log: Log) -> Clue | None:
     """The retriever does not answer."""
-    share = log.series("step", "retrieval_failed_frac")
-    failed = share[share > 0]
-    if failed.empty:
+    share, failed = log.series("step", "retrieval_failed_frac"), log.first_above("step", "retrieval_failed_frac", 0.0)
+    if failed is None:
         return None
-    step = int(failed.index[0])
     return Clue(
-        "proof", 0.9, step,
-        f"from step {step} on the retriever did not answer up to {100 * float(failed.max()):.0f} % of the searches, "
-        "after all retries",
-        (Evidence("step.retrieval_failed_frac", step, float(failed.iloc[0]), _before(share, step)),),
+        "proof", 0.9, failed.step,
+        f"from step {failed.step} on the retriever did not answer up to {100 * float(share.max()):.0f} % of the "
+        "searches, after all retries",
+        (Evidence("step.retrieval_failed_frac", failed.step, failed.value, before(share, failed.step)),),
     )  # fmt: skip
 
 
@@ -256,21 +220,16 @@ def retriever_slow(log: Log) -> Clue | None:
     rise = first(relative, "above", points=3, margin=4.0, floor=0.25)
     if rise is None:
         return None
-    before, since = relative[relative.index < rise.step], relative[relative.index >= rise.step]
-    if float(since.quantile(0.1)) < 2 * float(before.median()):
+    past, since = relative[relative.index < rise.step], relative[relative.index >= rise.step]
+    if float(since.quantile(0.1)) < 2 * float(past.median()):
         return None
-    now, usual = float(waited[since.index].median()), float(waited[before.index].median())
+    now, usual = float(waited[since.index].median()), float(waited[past.index].median())
     return Clue(
         "sign", 0.9 if column == "seconds_retrieval" else 0.7, rise.step,
         f"from step {rise.step} on a step spends {now:.2g} s {told}, where {usual:.2g} s were usual, while its updates "
         "take as long as before",
         (Evidence(f"step.{column}", rise.step, now, usual),),
     )  # fmt: skip
-
-
-def _before(series: pd.Series, step: int) -> float | None:
-    past = series[series.index < step]
-    return None if past.empty else float(past.median())
 
 
 @cause(
@@ -281,7 +240,14 @@ def _before(series: pd.Series, step: int) -> float | None:
 )
 def retriever_junk(log: Log) -> Clue | None:
     """The retriever answers another question."""
-    named = _on_topic(log.transcripts("token"))
+    frame, shares = log.transcripts("token"), []
+    for step, tokens in zip(frame["step"], frame["token"], strict=True):
+        for query, passages in _SEARCH.findall(" ".join(tokens)):
+            words, told = set(_WORD.findall(query.lower())), set(_WORD.findall(passages.lower()))
+            if words and len(told) > 1:  # one word is a refusal, not a passage
+                shares.append((int(step), len(words & told) / len(words)))
+    # Mean share of the words of a search that its passages hold, by step.
+    named = pd.DataFrame(shares, columns=["step", "share"]).groupby("step")["share"].mean()
     if len(named) < 8:
         return None
     drop = first(named, "below", points=3, margin=4.0, floor=0.1, least=0.05)
@@ -293,18 +259,6 @@ def retriever_junk(log: Log) -> Clue | None:
         f"passages, where {100 * drop.usual:.0f} % were usual: the retriever answers another question",
         (Evidence("token.token", drop.step, drop.value, drop.usual),),
     )  # fmt: skip
-
-
-def _on_topic(frame: pd.DataFrame) -> pd.Series:
-    """Mean share of the words of a search that its passages hold, by step, over the transcripts."""
-    shares = []
-    for step, tokens in zip(frame["step"], frame["token"], strict=True):
-        for query, passages in _SEARCH.findall(" ".join(tokens)):
-            words, told = set(_WORD.findall(query.lower())), set(_WORD.findall(passages.lower()))
-            if words and len(told) > 1:  # one word is a refusal, not a passage
-                shares.append((int(step), len(words & told) / len(words)))
-    found = pd.DataFrame(shares, columns=["step", "share"])
-    return found.groupby("step")["share"].mean()
 
 
 @cause(
@@ -349,15 +303,19 @@ def turn_cut(log: Log) -> Clue | None:
     """Turns are cut before they are complete."""
     valid = log.series("step", "valid_action_frac")
     drop = first(valid, "below", points=2, margin=4.0, least=0.02)
-    turns = _longest(log.transcripts("trained"))
-    if drop is None or drop.usual - drop.value < 0.2 or turns.empty:
+    if drop is None or drop.usual - drop.value < 0.2:
         return None
-    before, after = turns[turns["step"] < drop.step]["length"], turns[turns["step"] >= drop.step]["length"]
-    if before.empty or after.empty:
+    frame = log.transcripts("trained")
+    earlier: list[int] = []  # lengths of turns, in tokens
+    later: list[int] = []
+    for step, trained in zip(frame["step"], frame["trained"], strict=True):
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], np.asarray(trained, int), [0]])))
+        (earlier if step < drop.step else later).extend((edges[1::2] - edges[::2]).tolist())
+    if not earlier or not later:
         return None
-    bound = int(after.max())
-    longer = float((before > bound).mean())
-    if longer < 0.3 or (after == bound).mean() < 0.3:
+    bound = max(later)
+    longer = float((np.array(earlier) > bound).mean())
+    if longer < 0.3 or (np.array(later) == bound).mean() < 0.3:
         return None
     return Clue(
         "sign", 0.92, drop.step,
@@ -366,12 +324,3 @@ def turn_cut(log: Log) -> Clue | None:
         "closing tag",
         (Evidence("step.valid_action_frac", drop.step, drop.value, drop.usual),),
     )  # fmt: skip
-
-
-def _longest(frame: pd.DataFrame) -> pd.DataFrame:
-    """Of every transcript: its step and the length of each of its turns in tokens."""
-    rows = []
-    for step, trained in zip(frame["step"], frame["trained"], strict=True):
-        edges = np.flatnonzero(np.diff(np.concatenate([[0], np.asarray(trained, int), [0]])))
-        rows += [(int(step), int(end - start)) for start, end in zip(edges[::2], edges[1::2], strict=True)]
-    return pd.DataFrame(rows, columns=["step", "length"])

@@ -1,0 +1,137 @@
+"""`sorl plan`: what differs, how long it takes, and the seeds that an effect needs."""
+
+import json
+import platform
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import STEPS, done, grid_file, told
+from tests.store.fixture import write_experiment, write_status
+from workbench.diagnostics import CATALOGUE
+from workbench.grid.config import load
+from workbench.store.sync import sync
+
+IDLE = '[base.learn]\nepochs = 1\nminibatches = 1\n[axes]\n"slots.clip.high" = [0.2, 0.4]\n'
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "demo.toml"
+    path.write_text(
+        f'question = "Which arm stays up?"\nseeds = [0, 1, 2, 3, 4]\n[base]\niterations = {STEPS}\n'
+        '[axes]\nalgorithm = ["ppo", "st-ppo", "grpo"]\n'
+    )
+    return path
+
+
+def record(runs: Path, file: Path, **onsets: list[int | None]) -> None:
+    """Write runs of the grid's own arms, collapsed at the given steps or up to the end."""
+    write_experiment(runs, "demo")
+    cells = {(cell.arm, cell.seed): cell for cell in load(file).cells}
+    for arm, steps in onsets.items():
+        for seed, onset in enumerate(steps):
+            cell = cells[arm, seed]
+            folder = runs / "demo" / cell.run_id
+            folder.mkdir()
+            outcome, config = "healthy" if onset is None else "collapsed", cell.settings.model_dump_json()
+            write_status(folder, arm=arm, seed=seed, steps=STEPS, config=config, collapse_step=onset, outcome=outcome)
+    sync(runs, CATALOGUE)
+
+
+def test_what_differs_is_shown_and_nothing_runs(here: Path) -> None:
+    path = grid_file(here, more='[[arms]]\nname = "ppo, twice"\nlearn.epochs = 2\n')
+    text = done("plan", path).stdout
+    for words in ("6 cells (3 arms x 2 seeds)", "epochs", "level=turn", "different numbers of optimizer updates"):
+        assert words in text
+    assert "staleness" not in text, "what all arms share is not shown"
+    assert sorted(p.name for p in (here / "runs").iterdir()) == ["script.json"]
+
+
+def test_finished_cells_are_counted_and_recorded_runs_give_the_pace(here: Path) -> None:
+    versions = json.dumps({"machine": f"{platform.system()} {platform.machine()}"})
+    timed = {"row": {"outcome": "healthy", "seconds": 30.0, "versions": versions}}
+    path = grid_file(here, **{"ppo": timed, "st-ppo": timed})
+    assert "no run recorded yet" in done("plan", path).stdout
+    done("run", path)
+    assert "4 finished; nothing to run" in done("plan", path).stdout
+    plan = told("plan", path, "--set", "seeds=[7]", "--workers", "1")
+    assert plan["estimate"]["basis"] == "pace of 4 finished runs on this machine"
+    assert {cell["status"] for cell in plan["cells"]} == {"queued"}
+    # 2 cells of 3 steps at 10 s a step, at most a few seconds to start each, and a warm start that was never made
+    assert plan["estimate"]["seconds"] >= 60
+
+
+def test_a_violation_stands_before_a_difference(tmp_path: Path) -> None:
+    path = tmp_path / "demo.toml"
+    path.write_text(f'question = "Which of the arms stays up?"\n{IDLE}[[arms]]\nname = "reused"\nlearn.epochs = 4\n')
+    text = done("plan", path, runs=tmp_path).stdout
+    assert "Warning: ppo · clip.high 0.2 and ppo · clip.high 0.4 are one arm under 2 names" in text
+    assert text.index("Warning: ") < text.index("Note: the arms had different numbers of optimizer")
+    guard = told("plan", path, runs=tmp_path)["guard"]
+    assert [(f["check"], f["severity"]) for f in guard] == [("idle_ratio", "warning"), ("compute", "info")]
+    assert guard[0]["arms"] == ["ppo · clip.high 0.2", "ppo · clip.high 0.4"]
+
+
+def test_a_fair_grid_has_no_warning(tmp_path: Path) -> None:
+    path = tmp_path / "demo.toml"
+    path.write_text('question = "Which of the arms stays up?"\n[axes]\nalgorithm = ["ppo", "turn-ppo"]\n')
+    text = done("plan", path, runs=tmp_path).stdout
+    assert "Warning" not in text
+    assert "Note" not in text
+
+
+def test_a_database_without_runs_is_no_obstacle(runs: Path, file: Path) -> None:
+    (runs / "demo").mkdir()
+    done("sync", runs=runs)
+    done("plan", file, runs=runs)
+
+
+def test_without_recorded_runs_the_assumption_is_printed(runs: Path, file: Path) -> None:
+    text = done("plan", file, runs=runs).stdout
+    assert (
+        "To detect a hazard ratio of 0.2 with 80 % power at alpha .05: 12 collapses, about 12 seeds per arm "
+        "(14 to detect it in each of 2 comparisons), if 80 % of the reference arm's runs collapse "
+        "(assumed: none is recorded)."
+    ) in text
+    assert "The planned 5 seeds per arm detect it with 46 % power" in text
+
+
+def test_recorded_runs_of_the_same_arms_replace_the_assumption(runs: Path, file: Path) -> None:
+    record(runs, file, **{"ppo": [12, 14, None, None], "st-ppo": [None, None], "grpo": [20, None, None, None]})
+    seeds = told("plan", file, runs=runs)["seeds"]
+    assert seeds["incidence"] == pytest.approx(0.5)  # Kaplan-Meier of the arm that collapsed most: two of four
+    assert seeds["incidence_basis"] == "ppo: 2 of 4 recorded runs"
+    assert seeds["seeds"] == 20  # 12.1205 / (0.5 + 1 - 0.5 ** 0.2) = 19.26
+    longer = told("plan", file, "--set", "iterations=80", runs=runs)["seeds"]
+    assert longer["incidence_basis"] == "assumed: none is recorded", "runs with other settings are other arms"
+
+
+def test_an_arm_that_always_collapsed_is_not_taken_to_always_collapse(runs: Path, file: Path) -> None:
+    record(runs, file, ppo=[12, 14, 16])
+    assert told("plan", file, runs=runs)["seeds"]["incidence"] == pytest.approx(3.5 / 4)
+
+
+def test_runs_that_all_stayed_up_leave_the_assumption_and_are_said(runs: Path, file: Path) -> None:
+    record(runs, file, ppo=[None, None], grpo=[None])
+    assert "(assumed: none of 3 recorded runs did)" in done("plan", file, runs=runs).stdout
+
+
+def test_effect_power_and_incidence_can_be_given(runs: Path, file: Path) -> None:
+    words = ("--hazard-ratio", "0.5", "--power", "0.9", "--incidence", "0.6")
+    seeds = told("plan", file, *words, runs=runs)["seeds"]
+    # (1.959964 + 1.281552)^2 / (1/4 log(0.5)^2) = 87.4792; 0.6 + 1 - 0.4 ** 0.5 = 0.967544 a seed
+    assert seeds["collapses"] == pytest.approx(87.479, abs=1e-2)
+    assert (seeds["seeds"], seeds["incidence_basis"]) == (91, "as given")
+
+
+def test_too_few_seeds_for_any_test_are_told(runs: Path, file: Path) -> None:
+    text = done("plan", file, "--set", "seeds=[0, 1, 2]", runs=runs).stdout
+    assert "With 3 seeds per arm the smallest possible p-value is 0.1." in text
+    assert "smallest possible" not in done("plan", file, runs=runs).stdout
+
+
+def test_a_grid_of_one_arm_compares_nothing(runs: Path, file: Path) -> None:
+    words = ("plan", file, "--set", 'axes.algorithm=["ppo"]')
+    assert "hazard ratio" not in done(*words, runs=runs).stdout
+    assert told(*words, runs=runs)["seeds"] is None
