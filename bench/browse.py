@@ -20,12 +20,11 @@ from bench.measure import Latency, Peer, Sample, answered
 from workbench.analysis.runs import runs as runs_of
 from workbench.app import theme
 from workbench.app.curve_data import Chosen, Window, onsets, panel
-from workbench.app.data import Store
-from workbench.app.diagnostics import Diagnostics, dictionary
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
 from workbench.app.figures.heat import colour_scale, heat
 from workbench.app.screens.turns import Turns, cells_over, measure_of, measures
+from workbench.app.store import Diagnostics, Store, dictionary
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,7 +15,7 @@ from statistics import median, quantiles
 
 import duckdb
 
-from workbench.app.data import sql
+from workbench.app.store import sql
 from workbench.store.reader import HARDENED
 
 RUNS, STEPS, TURNS, SOME = 1_000, 10_000, 8, 120  # SOME: runs of six arms, whose turns a heat map shows

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode
@@ -155,6 +156,55 @@ def open_screen(visit: Callable[..., Visit], monkeypatch: pytest.MonkeyPatch) ->
         return visit(f"from workbench.app.screens.{name} import {name}\n{name}()", **address)
 
     return call
+
+
+class Read(HTMLParser):
+    """What a browser makes of HTML: elements, attributes, links, and the texts with the class of their element."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: set[str] = set()
+        self.hrefs: list[str] = []
+        self.tips: list[str] = []
+        self.text = ""
+        self.feed(str(source))  # plain text: Markup would escape what is taken from it
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        given = dict(attrs)
+        self.attributes |= set(given)
+        self.hrefs += [given["href"] or ""] if "href" in given else []
+        self.tips += [given["data-tip"] or ""] if "data-tip" in given else []
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+OURS = {"p", "a", "span", "i", "b", "style", "div", "table", "tr", "th", "td", "button", "script", "code", "pre", "sub",
+        "sup"}  # fmt: skip
+
+
+def assert_literal(app: AppTest) -> str:
+    """Check that no text became an element and no script but ours is there; return the texts."""
+    assert not app.exception
+    said = []
+    for element in app.get("html"):
+        parsed = Read(element.proto.body)
+        assert set(parsed.tags) <= OURS
+        if "script" in parsed.tags:  # ours, next to a figure or for the address, and nothing else in it
+            assert element.proto.body.count("<script>") == 1
+            assert "alert(1)" not in element.proto.body
+        said.append(parsed.text)
+    assert not [m.value for m in app.markdown if any(text in m.value for text in HOSTILE)]
+    return "".join(said)
+
+
+def value(app: AppTest, name: str) -> str | list[str]:
+    """A parameter of the address; a list of one is its value."""
+    found = app.query_params[name]
+    return found[0] if isinstance(found, list) and len(found) == 1 else found
 
 
 def html(app: AppTest) -> str:

@@ -10,7 +10,9 @@ from streamlit.testing.v1 import AppTest
 
 from tests.app.conftest import Visit
 from tests.store.processes import ROOT
-from workbench.app.navigation import SCREENS, TITLES, screens
+from workbench.app.links import SCREENS, TITLES
+
+CHOICE = "choose_many('arm', 'Arms', ['a', 'b', 'c'], ['a'])"
 
 
 @pytest.mark.parametrize("file", ["app.py", "workbench/app/main.py"])
@@ -24,7 +26,7 @@ def test_the_app_opens_on_the_overview(file: str, grid: Path, monkeypatch: pytes
 @pytest.mark.parametrize("address", [None, "http://localhost", "http://localhost/overview", "http://localhost/compare"])
 def test_the_overview_has_an_address_of_its_own_and_one_place_in_the_menu(address: str | None) -> None:
     script = (
-        "import streamlit as st\nfrom workbench.app.navigation import menu\n"
+        "import streamlit as st\nfrom workbench.app.main import menu\n"
         f"pages = menu({address!r})\nst.navigation(pages)\n"
         "st.session_state['pages'] = [(p.title, p.url_path, p.visibility) for p in pages]\n"
     )
@@ -32,23 +34,21 @@ def test_the_overview_has_an_address_of_its_own_and_one_place_in_the_menu(addres
     assert not app.exception
     pages = app.session_state["pages"]
     shown = [(title, path) for title, path, visibility in pages if visibility == "visible"]
-    assert [title for title, _ in shown] == [TITLES.get(name, name.capitalize()) for name in screens()]
+    assert [title for title, _ in shown] == [TITLES.get(name, name.capitalize()) for name in SCREENS]
     assert shown[0][1] == ("overview" if (address or "").endswith("overview") else "")
     assert {path for _, path, _ in pages} >= {"", "overview"}
 
 
 def test_a_choice_goes_along_to_the_next_screen(visit: Callable[[str], Visit]) -> None:
     # The browser asks for the next screen with the choices of this one where a look for new rows is asked for with it.
-    script = (
-        "import streamlit as st\nfrom workbench.app.address import begin, finish\n"
-        "from workbench.app.controls import choose_many\n"
-        "def one():\n    begin('one')\n    choose_many('arm', 'Arms', ['a', 'b', 'c'], ['a'])\n    finish([])\n"
-        "def two():\n    begin('two')\n    choose_many('arm', 'Arms', ['a', 'b', 'c'], ['a'])\n    finish([])\n"
+    app = visit(
+        "import streamlit as st\nfrom workbench.app.url import begin, choose_many, finish\n"
+        f"def one():\n    begin('one')\n    {CHOICE}\n    finish([])\n"
+        f"def two():\n    begin('two')\n    {CHOICE}\n    finish([])\n"
         "pages = [st.Page(one), st.Page(two)]\n"
         "st.session_state['hashes'] = [page._script_hash for page in pages]\n"
         "st.navigation(pages).run()\n"
     )
-    app = visit(script)
     app.multiselect(key="arm").set_value(["c", "b"]).run()
     app._page_hash = app.session_state["hashes"][1]
     app.query_params.clear()
@@ -60,19 +60,13 @@ def test_a_choice_goes_along_to_the_next_screen(visit: Callable[[str], Visit]) -
 
 def test_every_screen_has_a_file_of_its_own_and_a_place_in_the_menu() -> None:
     files = {file.stem for file in (ROOT / "workbench" / "app" / "screens").glob("*.py")} - {"__init__"}
-    assert files == set(screens())
-    assert screens() == [name for name in SCREENS if name in files]
-
-
-def test_a_screen_is_a_short_file() -> None:
-    for file in (ROOT / "workbench" / "app" / "screens").glob("*.py"):
-        assert len(file.read_text().splitlines()) < 120, file.name
+    assert files == set(SCREENS)
 
 
 def test_no_screen_imports_torch() -> None:
     code = (
-        "import sys\nfrom workbench.app.navigation import function, screens\nimport workbench.app.main\n"
-        "[function(name) for name in screens()]\nfrom workbench.analysis import compare\n"
+        "import sys\nfrom workbench.app.links import SCREENS, page\nimport workbench.app.main\n"
+        "[page(name) for name in SCREENS]\nfrom workbench.analysis import compare\n"
         "print([name for name in ('torch', 'transformers', 'vllm') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
@@ -83,23 +77,14 @@ def test_one_screen_opens_another_with_its_choices(
     grid: Path, monkeypatch: pytest.MonkeyPatch, visit: Callable[[str], Visit]
 ) -> None:
     monkeypatch.setenv("SORL_RUNS", str(grid))
-    script = (
-        "import streamlit as st\nfrom workbench.app.navigation import open_screen, page, screens\n"
-        "chosen = st.navigation([page(name) for name in screens()])\n"
+    app = visit(
+        "import streamlit as st\nfrom workbench.app.links import SCREENS, open_screen, page\n"
+        "chosen = st.navigation([page(name) for name in SCREENS])\n"
         "if st.button('go', key='go'):\n    open_screen('compare', experiment='demo', arm=['st-ppo', 'grpo'])\n"
         "chosen.run()\n"
     )
-    app = visit(script)
     app.button(key="go").click().run()
     assert not app.exception
     assert app.multiselect(key="arm").value == ["st-ppo", "grpo"]
     assert app.query_params["arm"] == ["st-ppo", "grpo"]
     assert app.steps == 0, "the change of screen is the browser's step; the address of the last screen is no other"
-
-
-def test_a_screen_that_is_not_installed_is_a_word_and_no_error(grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.app.navigation.screens", list)
-    script = "from workbench.app.navigation import open_screen\nopen_screen('run', run='a')\n"
-    app = AppTest.from_string(script, default_timeout=60).run()
-    assert not app.exception
-    assert "sorl show" in app.toast[0].value

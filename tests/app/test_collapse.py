@@ -15,9 +15,9 @@ from tests.app.hostile_figures import assert_literal, checked
 from tests.store.fixture import Shape, write_experiment, write_run, write_status
 from workbench.analysis.survival import curve
 from workbench.app.collapse_data import alarm_leads
-from workbench.app.diagnostics import Diagnostics
 from workbench.app.figures.collapse import TITLE, leads, survival, timeline
 from workbench.app.figures.common import AXES, KINDS
+from workbench.app.store import Diagnostics
 from workbench.app.theme import LIGHT, styles
 from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync

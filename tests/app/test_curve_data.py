@@ -11,8 +11,8 @@ import pytest
 
 from tests.store.fixture import Shape, write_run
 from workbench.app.curve_data import Chosen, Window, banded, origins
-from workbench.app.data import Store
 from workbench.app.figures.common import is_wide
+from workbench.app.store import Store
 from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync
 

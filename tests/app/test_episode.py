@@ -1,110 +1,118 @@
 from __future__ import annotations
 
+import html as escaping
 import json
+import math
 import re
 from pathlib import Path
+from typing import Any
 
-from streamlit.testing.v1 import AppTest
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.app.conftest import HOSTILE, Open, figures, html
-from tests.app.test_safe import read
+from tests.app.conftest import HOSTILE, Open, Read, assert_literal, figures, html, value
 from tests.store.fixture import Shape, write_experiment, write_run, write_segment, write_status
-from workbench.app.safe import visible
+from workbench.app.screens.episode import (
+    BYTE_OF,
+    LONGEST,
+    MOST,
+    legend,
+    pieces,
+    spelled,
+    tooltip,
+    transcript,
+    turn_table,
+)
+from workbench.app.store import Diagnostics
+from workbench.app.text import visible
+from workbench.app.theme import DARK, LIGHT, tint
 from workbench.diagnostics import CATALOGUE
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
 
 SMALL = Shape(steps=4, trajectories=2, turns=2, epochs=2, tokens=0, steps_per_segment=4)
+PPO = "ppo-s0-aaaa0000"
+WORST = (
+    *HOSTILE, "\u202egnp.exe", "\u2066a\u2069", "a\x00b\x1b[2J", "W" * 450, "<" * 400, "</span></div><h1>x</h1>",
+    '" onmouseover="alert(1)', "' style='position:fixed", "```sh\nrm -rf\n```", "\\(x\\) \\begin{x}",
+    "[a](javascript:x)", "e\u0301" * 50, "שלום", "&quot;", "]]>", "<!-- x", "\u2028", "{{7*7}}", "\ufeff",
+)  # fmt: skip
 
 
-def chosen(app: AppTest) -> dict[str, str]:
-    names = ("run", "step", "trajectory")
-    found = {name: app.query_params[name] for name in names if name in app.query_params}
-    return {name: value[0] if isinstance(value, list) else value for name, value in found.items()}
+def top(runs: Path, column: str, table: str, where: str) -> int:
+    """The step or trajectory of PPO's with the largest value of a column."""
+    key = "step" if table == "step" else "trajectory"
+    found = Reader(runs).query(f"SELECT arg_max({key}, {column}) AS n FROM {table} WHERE run_id = '{PPO}' AND {where}")
+    return int(found["n"].item())
 
 
-def test_episode_opens_at_the_spike_of_the_run_that_fell_and_at_its_culprit(grid: Path, open_screen: Open) -> None:
+def test_it_opens_at_the_spike_of_the_run_that_fell_and_at_its_culprit(grid: Path, open_screen: Open) -> None:
     app = open_screen("episode", grid)
     assert not app.exception
-    at = chosen(app)
-    ask = Reader(grid)
-    assert at["run"] == "ppo-s0-aaaa0000"
-    onset = ask.query("SELECT collapse_step FROM run WHERE run_id = 'ppo-s0-aaaa0000'")["collapse_step"].item()
-    spike = ask.query(
-        "SELECT arg_max(step, grad_norm_max) AS s FROM step WHERE run_id = 'ppo-s0-aaaa0000' AND step <= ?", [onset]
-    )
-    assert int(at["step"]) == spike["s"].item()
-    culprit = ask.query(
-        "SELECT arg_max(trajectory, gradient_share) AS t FROM trajectory WHERE run_id = ? AND step = ?",
-        [at["run"], int(at["step"])],
-    )
-    assert int(at["trajectory"]) == culprit["t"].item()
+    assert value(app, "run") == PPO
+    until = f"step <= (SELECT collapse_step FROM run WHERE run_id = '{PPO}')"
+    step = top(grid, "grad_norm_max", "step", until)
+    assert value(app, "step") == str(step)
+    assert value(app, "trajectory") == str(top(grid, "gradient_share", "trajectory", f"step = {step}"))
 
 
-def test_episode_takes_its_view_from_the_address(grid: Path, open_screen: Open) -> None:
+def test_it_takes_its_view_from_the_address(grid: Path, open_screen: Open) -> None:
     address = {"run": "st-ppo-s1-aaaa0001", "signal": "ess_frac_min", "step": "7", "rank": "ratio mass",
                "trajectory": "0", "epoch": "1"}  # fmt: skip
     app = open_screen("episode", grid, **address)
     assert not app.exception
-    for name, value in address.items():
-        assert app.query_params[name] in (value, [value])
+    assert {name: value(app, name) for name in address} == address
     shown = html(app)
     assert 'data-tip="' in shown
     assert "Trajectory 0: answered" in shown
+    bars = [t for t in json.loads(figures(app)[1])["data"] if t["type"] == "bar"]
+    assert len(bars) == 2
+    assert len(app.get("download_button")) == 2
 
 
 def test_the_turns_of_the_transcript_have_the_figures_of_the_chosen_epoch(grid: Path, open_screen: Open) -> None:
     for epoch in ("0", "1"):
         app = open_screen("episode", grid, run="st-ppo-s1-aaaa0001", step="7", trajectory="0", epoch=epoch)
-        assert set(re.findall(r"gradient in epoch (\d)", html(app))) == {epoch}
+        assert set(re.findall(r"gradient \(epoch (\d)\)", html(app))) == {epoch}
 
 
 def test_trajectories_without_tokens_say_so_and_name_those_that_have_them(grid: Path, open_screen: Open) -> None:
-    app = open_screen("episode", grid, run="ppo-s0-aaaa0000", step="7", trajectory="5")
-    shown = html(app)
+    shown = html(open_screen("episode", grid, run=PPO, step="7", trajectory="5"))
     assert "did not keep the tokens of trajectory 5; of this step it kept <a href=" in shown
     assert "&amp;trajectory=0&amp;" in shown
     assert 'data-tip="' not in shown
-    assert "sorl-ledger" in shown
+    assert "sorl-turns" in shown
 
 
 def test_another_step_begins_at_its_own_culprit(grid: Path, open_screen: Open) -> None:
-    app = open_screen("episode", grid, run="ppo-s0-aaaa0000", step="7", trajectory="5")
+    app = open_screen("episode", grid, run=PPO, step="7", trajectory="5")
     app.session_state["step picked"] = ["9"]
     app.run()
     assert not app.exception
-    top = Reader(grid).query(
-        "SELECT arg_max(trajectory, gradient_share) AS t FROM trajectory WHERE run_id = 'ppo-s0-aaaa0000' AND step = 9"
-    )
-    assert chosen(app) == {"run": "ppo-s0-aaaa0000", "step": "9", "trajectory": str(top["t"].item())}
+    assert value(app, "step") == "9"
+    assert value(app, "trajectory") == str(top(grid, "gradient_share", "trajectory", "step = 9"))
     assert app.number_input(key="step").value == 9
 
 
 def test_a_picked_trajectory_is_in_the_address_and_stays_when_the_ranking_changes(
     grid: Path, open_screen: Open
 ) -> None:
-    app = open_screen("episode", grid, run="ppo-s0-aaaa0000", step="7")
+    app = open_screen("episode", grid, run=PPO, step="7")
     app.session_state["trajectory picked"] = ["3"]
     app.run()
-    assert chosen(app)["trajectory"] == "3"
+    assert value(app, "trajectory") == "3"
     app.session_state["rank"] = "log-ratio"
     app.run()
     assert not app.exception
-    assert chosen(app)["trajectory"] == "3"
+    assert value(app, "trajectory") == "3"
 
 
 def test_what_the_address_gets_wrong_is_ignored(grid: Path, open_screen: Open) -> None:
     for address in ({"step": "999"}, {"step": "<b>"}, {"trajectory": "999"}, {"trajectory": "-1"}, {"run": "nope"}):
         app = open_screen("episode", grid, **address)
         assert not app.exception, address
-        assert "sorl-ledger" in html(app), address
-
-
-def test_the_ranking_is_drawn_and_can_be_taken_along(grid: Path, open_screen: Open) -> None:
-    app = open_screen("episode", grid, run="ppo-s0-aaaa0000", step="7")
-    bars = [t for t in json.loads(figures(app)[1])["data"] if t["type"] == "bar"]
-    assert len(bars) == 2
-    assert len(app.get("download_button")) == 2
+        assert "sorl-turns" in html(app), address
 
 
 def test_a_run_without_a_step_says_what_is_missing(tmp_path: Path, open_screen: Open) -> None:
@@ -120,31 +128,215 @@ def test_a_run_without_a_step_says_what_is_missing(tmp_path: Path, open_screen: 
 
 def test_hostile_episodes_are_shown_literally(tmp_path: Path, open_screen: Open) -> None:
     texts = [*HOSTILE, "\u202egnp.exe", "W" * 400, "</span></div><h1>x</h1>", "\x00\x1b[2J"]
-    said_once = " ".join(texts)
     folder = write_run(tmp_path, "demo", "a", shape=SMALL)
     words = [*texts, "<think>", *texts, "</think>", *texts]
     n = len(texts)
-    rows = {
-        "run_id": ["a"], "step": [0], "trajectory": [0], "token": [words], "token_id": [list(range(len(words)))],
+    key = {"run_id": ["a"], "step": [0], "trajectory": [0]}
+    tokens = {
+        "token": [words], "token_id": [list(range(len(words)))],
         "trained": [[False] * n + [True] * (n + 2) + [False] * n],
         "turn_index": [[0] * n + [1] * (n + 2) + [0] * n],
         "log_ratio": [[None] * n + [0.1, *[float("nan")] * n, -3.0] + [None] * n],
     }  # fmt: skip
-    write_segment(folder, "token", rows)
-    asked = {
-        "run_id": ["a"],
-        "step": [0],
-        "trajectory": [0],
-        **{key: [said_once] for key in ("question", "gold", "answer")},
-    }
+    write_segment(folder, "token", key | tokens)
     for file in (folder / "segments" / "trajectory").glob("*.parquet"):
         file.unlink()
-    write_segment(folder, "trajectory", asked | {"ended": [said_once], "success": [False], "gradient_share": [0.5]})
+    asked = {name: [" ".join(texts)] for name in ("question", "gold", "answer", "ended")}
+    write_segment(folder, "trajectory", key | asked | {"success": [False], "gradient_share": [0.5]})
     sync(tmp_path, CATALOGUE)
-    app = open_screen("episode", tmp_path, run="a", step="0", trajectory="0")
-    assert not app.exception
-    allowed = {"p", "a", "span", "i", "b", "style", "div", "table", "tr", "th", "td", "button", "script"}
-    for element in app.get("html"):
-        assert set(read(element.proto.body).tags) <= allowed
-    said = "".join(read(element.proto.body).text for element in app.get("html"))
+    said = assert_literal(open_screen("episode", tmp_path, run="a", step="0", trajectory="0"))
     assert not [text for text in texts if said.count(visible(text).strip()) < 5]
+
+
+# The table of turns.
+
+
+def known(*names: str, **changes: str) -> Diagnostics:
+    row = {"table_name": "turn", "unit": "ratio", "formula": "exp(mean delta)", "description": "A ratio."} | changes
+    return Diagnostics({f"turn.{name}": row | {"name": name} for name in names})
+
+
+def turns(**columns: list[Any]) -> list[dict[str, Any]]:
+    size = len(next(iter(columns.values())))
+    columns = {"gradient_share": [0.1] * size} | columns
+    return [{"turn_index": i + 1} | {name: values[i] for name, values in columns.items()} for i in range(size)]
+
+
+def test_the_turns_show_null_as_a_dash_nan_as_nan_and_what_a_name_means() -> None:
+    source = turn_table(turns(ratio_geo=[None, math.nan, 0.5]), known("ratio_geo", "mismatch"))
+    assert source.count(">–<") == 4, "a NULL, and the column that these rows do not have"
+    assert 'class="sorl-broken">NaN<' in source
+    assert "<td>0.5<" in source
+    assert 'title="exp(mean delta) — A ratio."' in source
+    assert '<span class="sorl-unit"> ratio</span>' in source
+
+
+@pytest.mark.parametrize(
+    ("shares", "worst"), [([0.1, 0.3, 0.2], 2), ([0.1, math.nan, 0.9], 2), ([None, 0.1, None], 2), ([None, None], None)]
+)
+def test_the_turn_with_most_of_the_gradient_stands_out(shares: list[float | None], worst: int | None) -> None:
+    source = turn_table(turns(gradient_share=shares), known("gradient_share"))
+    assert re.findall(r"<th>turn (\d)</th>", source) == ([] if worst is None else [str(worst)])
+    assert source.count("<b>") == (worst is not None)
+
+
+# The texts of tokens.
+
+
+@pytest.mark.parametrize(
+    ("tokens", "texts"),
+    [
+        (["<think>", "got", "emil"], ["<think>", " got", " emil"]),
+        (["Hello", "Ġworld", "Ċ", "<|im_end|>"], ["Hello", " world", "\n", "<|im_end|>"]),
+        (["Ġa", "Ã"], [" a", "\ufffd"]),
+        (["Ġa", "<|终|>"], [" a", "<|终|>"]),
+        (["▁got", "▁em", "il", "<0x0A>", "<0xZZ>"], [" got", " em", "il", "\n", "<0xZZ>"]),
+        (["got", " emil", "."], ["got", " emil", "."]),
+        ([None, None], ["◊", " ◊"]),
+        ([], []),
+        ([""], [""]),
+    ],
+    ids=["words", "byte-level", "half a character", "an added token", "SentencePiece", "own white space", "no text",
+         "nothing", "empty"],
+)  # fmt: skip
+def test_tokens_are_spelled_as_a_person_reads_them(tokens: list[str | None], texts: list[str]) -> None:
+    assert spelled(tokens) == texts
+
+
+@given(st.text(min_size=1))
+def test_any_text_survives_the_byte_level_alphabet(text: str) -> None:
+    character = {byte: character for character, byte in BYTE_OF.items()}
+    assert "".join(spelled(["".join(character[byte] for byte in f" {text}".encode())])) == f" {text}"
+
+
+# The transcript.
+
+
+def episode(written: list[str], *, prompt: tuple[str, ...] = ("who", "?"), **changes: Any) -> dict[str, Any]:
+    """A row of table `token`: a prompt, then one turn with these tokens."""
+    tokens = [*prompt, *written]
+    mask = [False] * len(prompt) + [True] * len(written)
+    measured = ("log_prob_behaviour", "log_prob_old", "log_prob", "log_ratio", "entropy", "advantage", "value",
+                "gradient_weight")  # fmt: skip
+    return {
+        "token": tokens, "token_id": list(range(len(tokens))), "trained": mask, "turn_index": [int(m) for m in mask],
+        **{name: [0.1 if m else None for m in mask] for name in measured}, "clipped": [False] * len(tokens),
+    } | changes  # fmt: skip
+
+
+def turn(**changes: Any) -> dict[str, Any]:
+    return {"turn_index": 1, "status": "search", "ratio_geo": 0.5, "log_ratio_sum": -2.0, "gradient_share": 0.1,
+            "epoch": 2} | changes  # fmt: skip
+
+
+def spans(row: dict[str, Any]) -> list[str]:
+    """The elements of the written tokens."""
+    return transcript(row, [turn()], LIGHT).split('<span class="sorl-token')[1:]
+
+
+@pytest.mark.parametrize("text", WORST)
+def test_hostile_tokens_are_shown_literally_wherever_they_stand(text: str) -> None:
+    found = Read(transcript(episode([text, "x", text], prompt=(text, "?")), [turn(status=text)], LIGHT))
+    assert set(found.tags) <= {"div", "span", "b", "p"}
+    assert found.attributes <= {"class", "style", "data-tip"}
+    assert found.text.replace("↵\n", "\n").count(visible(text).strip(" ")) >= 3
+    table = Read(turn_table(turns(status=[text]), known("status", unit=text, formula=text, description=text)))
+    assert set(table.tags) <= {"div", "table", "tr", "th", "td", "span", "b"}
+
+
+@given(st.lists(st.text(), min_size=1, max_size=8))
+def test_every_trained_token_is_one_element_with_its_text(written: list[str]) -> None:
+    found = Read(transcript(episode(written, prompt=("Ġ",)), [turn()], LIGHT))
+    assert len(found.tips) == len(written)
+    assert set(found.tags) <= {"div", "span", "b", "p"}
+
+
+def test_what_was_only_read_is_apart_and_has_no_tint_and_no_numbers() -> None:
+    row = episode(["<search>", "x", "</search>", "<information>", "y", "</information>"])
+    row["trained"] = [False, False, True, True, True, False, False, False]
+    row["turn_index"] = [0, 0, 1, 1, 1, 0, 0, 0]
+    parts = transcript(row, [turn()], LIGHT).split('<div class="sorl-part ')[1:]
+    assert [part.split('"')[0] for part in parts] == ["sorl-read", "sorl-written", "sorl-read"]
+    assert all("not trained on" in part and "data-tip" not in part for part in (parts[0], parts[2]))
+    assert "information" in parts[2]
+
+
+@pytest.mark.parametrize(
+    ("texts", "kinds"),
+    [
+        (["<think>", " a", " b", " </think>", " <search>", " c", " </search>", " d", " <answer>", " e", " </answer>"],
+         [("think", "<think> a b </think>"), ("search", " <search> c </search>"), ("text", " d"),
+          ("answer", " <answer> e </answer>")]),
+        (["a", " <", "sea", "rch", ">", "x", "</", "search", ">", " b"],
+         [("text", "a"), ("search", " <search>x</search>"), ("text", " b")]),
+        (["<think>", " a", " </search>"], [("think", "<think> a </search>")]),
+        (["<think>", " a", " <answer>", " b"], [("think", "<think> a"), ("answer", " <answer> b")]),
+    ],
+    ids=["every part", "tags cut into tokens", "never closed", "closed by the next tag"],
+)  # fmt: skip
+def test_a_turn_is_split_into_thinking_searching_and_answering(texts: list[str], kinds: list[tuple[str, str]]) -> None:
+    found = pieces(texts, [True] * len(texts), [1] * len(texts))
+    assert [(p.kind, "".join(texts[p.first : p.end])) for p in found] == kinds
+    assert {p.turn for p in found} == {1}
+
+
+def test_information_that_the_policy_made_up_is_told_from_what_it_was_given() -> None:
+    source = transcript(episode(["<information>", "lie", "</information>"]), [turn()], LIGHT)
+    assert "information, made up" in source
+    assert source.count("not trained on") == 1
+
+
+def test_a_token_has_the_tint_of_its_log_ratio_and_keeps_its_numbers_ready() -> None:
+    row = episode(["a", "b"], log_ratio=[None, None, -8.405, 0.0], clipped=[False, False, True, False])
+    first, second = spans(row)
+    assert "background:{};color:{}".format(*(tint(-8.405, LIGHT) or ())) in first
+    assert first.startswith(" sorl-clipped")
+    assert "style" not in second.split(">")[0]
+    for words in ("log-ratio -8.4 nats, ratio 0.000224", "log-prob new 0.1, old 0.1, behaviour 0.1", "clipped: yes"):
+        assert words in escaping.unescape(first)
+
+
+def test_the_token_with_the_largest_gradient_is_marked_once_nan_is_marked_and_null_is_a_dash() -> None:
+    weights = [None, 9.0, 0.1, -0.5, 0.2]  # 9 of a prompt in the log of another trainer
+    tokens = spans(episode(["a", "b", "c"], gradient_weight=weights, log_ratio=[None, None, math.nan, None, 0.1]))
+    assert ["sorl-heaviest" in token for token in tokens] == [False, True, False]
+    assert ["sorl-broken" in token for token in tokens] == [True, False, False]
+    assert "log-ratio NaN nats, ratio NaN" in tokens[0]
+    assert "log-ratio – nats, ratio –" in tokens[1]
+
+
+def test_an_episode_that_lacks_training_texts_or_parts_of_its_lists_is_shown() -> None:
+    row = {"token": ["a", "b"], "token_id": [1, 2], "trained": None, "turn_index": None, "log_ratio": None}
+    found = Read(transcript(row, [turn()], LIGHT))
+    assert not found.tips
+    assert "not trained on" in found.text
+    row = episode(["a", "b"], token=None)
+    assert "◊" in transcript(row, [turn()], LIGHT)
+    assert "id 3" in "\n".join(tooltip(3, row))
+    row = episode(["a", "b", "c"], trained=[False, False, True], turn_index=[0], log_ratio=[], clipped=[True])
+    assert "sorl-token" in transcript(row, [], LIGHT)
+
+
+def test_the_heading_of_a_turn_says_what_it_did_and_how_far_it_moved() -> None:
+    for share, words in ((None, "–"), (0.04, "4 %"), (math.nan, "NaN")):
+        text = Read(transcript(episode(["a"]), [turn(status="invalid", gradient_share=share)], LIGHT)).text
+        assert f"Turn 1 · invalid · ratio 0.5 · sum of log-ratios -2 nats · {words} of its update's gradient" in text
+        assert "(epoch 2)" in text
+
+
+def test_endless_episodes_and_tokens_are_cut_and_say_so_and_line_breaks_are_seen() -> None:
+    source = transcript(episode(["a"] * (MOST + 500), prompt=()), [turn()], LIGHT)
+    assert f"The first {MOST:,} of {MOST + 500:,} tokens." in source
+    assert source.count("data-tip") == MOST
+    source = transcript(episode(["W" * 20_000, "a\n"]), [turn()], LIGHT)
+    assert len(source) < 5_000
+    assert f"… and {20_000 - LONGEST:,} characters" in source
+    assert "a↵\n" in source
+
+
+def test_the_legend_names_its_ends_and_its_marks() -> None:
+    for palette in (LIGHT, DARK):
+        source = legend(palette)
+        for words in ("in the last epoch: log-ratio (nats)", "≤ -10", "≥ 10", "clipped", "largest gradient", "NaN or"):
+            assert words in Read(source).text
+        assert palette.diverging[0] in source

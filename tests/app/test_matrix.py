@@ -9,7 +9,7 @@ import pytest
 
 from tests.app.conftest import HOSTILE
 from workbench.app.figures.matrix import MOST, ROW, TALL, condition, layout, matrix, parts
-from workbench.app.safe import visible
+from workbench.app.text import visible
 from workbench.app.theme import LIGHT
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from tests.app.conftest import Open, html
 from workbench.analysis import compare
-from workbench.app import lifetime
-from workbench.app.data import Store
 from workbench.app.page import store_of
-from workbench.app.safe import html_text
+from workbench.app.screens.run import as_it_is
+from workbench.app.store import Store
+from workbench.app.text import html_text
 from workbench.store.reader import Reader
 
 SCANNED = re.compile(r"Table:\s*\S*?(\w+)\s")
@@ -67,6 +67,6 @@ def test_the_table_of_the_overview_is_that_of_the_terminal(grid: Path, open_scre
 def test_seconds_so_far_are_asked_for_of_a_run_in_training_only(grid: Path, read: set[str]) -> None:
     store = Store(grid)
     run = {"run_id": "ppo-s0-aaaa0000", "arm": "ppo", "planned": 30, "steps": 30}
-    now = lifetime.as_it_is(store, run)
+    now = as_it_is(store, run)
     assert now["seconds"] == store.records("run", run=run["run_id"])[0]["seconds"]
     assert "step" not in read

@@ -13,8 +13,7 @@ import pytest
 from tests.app.conftest import HOSTILE, Open, drawings, figures, html
 from tests.app.hostile_figures import assert_literal, checked
 from workbench.app.figures.region import region
-from workbench.app.theme import DARK, LIGHT, Palette, mixed, styles
-from workbench.app.tint import contrast
+from workbench.app.theme import DARK, LIGHT, Palette, contrast, mixed, styles
 
 
 def test_region_shows_the_answer_the_map_of_each_arm_and_the_boundaries(searched: Path, open_screen: Open) -> None:

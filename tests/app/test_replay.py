@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.app.conftest import HOSTILE, Open, figures, html
+from tests.app.conftest import HOSTILE, Open, figures, html, value
 from tests.store.fixture import Shape, write_experiment, write_run
 from tests.store.stored_batch import write_batch
-from workbench.app import replayed as child
-from workbench.app import replays
-from workbench.app.replayed import replayed
+from workbench.app.screens import replay as child
+from workbench.app.screens.replay import FIGURES, by_turn, replayed, summary
 from workbench.diagnostics import CATALOGUE
 from workbench.spec import InputError
 from workbench.store.sync import sync
@@ -47,12 +46,14 @@ def test_the_screen_shows_the_algorithms_side_by_side_and_asks_once(
     app = open_screen("replay", runs, algorithm=["ppo", "st-ppo"], measure="clip_frac")
     assert not app.exception
     shown = html(app)
-    assert app.query_params["run"] in ("full", ["full"]), "the first run that has something to replay"
-    assert app.query_params["step"] in ("3", ["3"])
+    assert value(app, "run") == "full", "the first run that has something to replay"
+    assert value(app, "step") == "3"
     assert "ppo (as logged)" in shown
-    assert "The advantages of ppo, made again from the stored rewards, differ" in shown
+    assert "The advantages of ppo, computed again from the stored rewards, differ" in shown
     assert "<script>alert" not in shown
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in shown
+    tokens = app.dataframe[0].value
+    assert list(tokens.columns) == ["turn", "token", "log-ratio", "ppo", "st-ppo"]
+    assert set(tokens["token"]) == {HOSTILE[0]}
     assert 'href="episode?experiment=demo&amp;run=full&amp;step=3' in shown
     (drawn,) = (json.loads(f) for f in figures(app))
     assert [trace["name"] for trace in drawn["data"]] == ["ppo", "st-ppo"]
@@ -117,10 +118,10 @@ def test_an_answer_that_is_torn_or_of_another_batch_is_asked_for_again(
 
 def test_nan_is_shown_as_itself_and_null_as_a_dash() -> None:
     row = {"algorithm": "a", "update": 0, "source": "replayed", "reason": None}
-    told = {"summary": [row | dict.fromkeys(replays.FIGURES) | {"ess_frac": "NaN", "clip_frac": 0.25}]}
-    (cells,) = replays.summary(told)
+    told = {"summary": [row | dict.fromkeys(FIGURES) | {"ess_frac": "NaN", "clip_frac": 0.25}]}
+    (cells,) = summary(told)
     assert cells == ["a", "–", "–", "–", "–", "NaN", "0.25", "–", "–"]
     turns = [{"algorithm": "a", "turn_index": k, "update": 0, "clip_frac": v} for k, v in ((1, 0.5), (2, "NaN"))]
-    assert replays.by_turn({"turns": turns}, "clip_frac").to_dict("records") == [
+    assert by_turn({"turns": turns}, "clip_frac").to_dict("records") == [
         {"algorithm": "a", "turn_index": 1, "clip_frac": 0.5}
     ]

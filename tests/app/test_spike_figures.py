@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -8,9 +9,10 @@ import pytest
 
 from tests.app.conftest import HOSTILE
 from tests.app.hostile_figures import assert_literal, checked
-from workbench.app.episodes import Watched, answered, missing, ranked, run_words, shown, worst_epoch
 from workbench.app.figures.run import Signal, peaks, ranking
+from workbench.app.screens.episode import shown
 from workbench.app.theme import LIGHT
+from workbench.app.trajectories import Watched, ranked, run_words, worst
 
 
 def signal(values: list[float | None], *, broken: tuple[int, ...] = (), text: str = "", **more: Any) -> Signal:
@@ -81,23 +83,25 @@ def test_nothing_measured_is_said() -> None:
 def test_one_begins_at_the_spike(
     values: list[float | None], broken: tuple[int, ...], onset: float | None, lowest: bool, step: int
 ) -> None:
-    assert Watched({}, 3, signal(values, broken=broken, onset=onset), lowest).spike == step
+    assert Watched(signal(values, broken=broken, onset=onset), 3, lowest).spike == step
 
 
-def test_the_ranking_puts_nan_first_and_what_was_not_measured_last() -> None:
-    rows = [row(0, 0.1), row(1, None), row(2, math.nan), row(3, 0.4)]
-    assert [r["trajectory"] for r in ranked(rows, "gradient_share")] == [2, 3, 0, 1]
-
-
-def test_drift_is_ranked_by_its_size() -> None:
-    rows = [row(0, worst_log_ratio=2.0), row(1, worst_log_ratio=-5.0)]
-    assert [r["trajectory"] for r in ranked(rows, "worst_log_ratio")] == [1, 0]
+@pytest.mark.parametrize(
+    ("by", "values", "order"),
+    [("gradient_share", [0.1, None, math.nan, 0.4], [2, 3, 0, 1]), ("worst_log_ratio", [2.0, -5.0], [1, 0])],
+)
+def test_the_ranking_is_by_size_with_nan_first_and_null_last(
+    by: str, values: list[float | None], order: list[int]
+) -> None:
+    rows = [row(place) | {by: value} for place, value in enumerate(values)]
+    store: Any = SimpleNamespace(records=lambda *_, **__: rows)
+    assert [r["trajectory"] for r in ranked(store, "a", 0, by)] == order
 
 
 def test_the_chosen_trajectory_is_always_drawn() -> None:
     rows = [row(i) for i in range(20)]
-    assert [r["trajectory"] for r in shown(rows, 15, 8)] == [*range(7), 15]
-    assert [r["trajectory"] for r in shown(rows, 3, 8)] == [*range(8)]
+    assert [r["trajectory"] for r in shown(rows, rows[15], 8)] == [*range(7), 15]
+    assert [r["trajectory"] for r in shown(rows, rows[3], 8)] == [*range(8)]
 
 
 def draw(*rows: dict[str, Any], chosen: int | None = 1) -> Any:
@@ -130,12 +134,12 @@ def test_the_chosen_row_is_marked_in_both_halves() -> None:
     assert [(s.y0, s.y1) for s in shapes] == [(0.5, 1.5)] * 2
 
 
-def test_the_epoch_with_the_largest_share_is_the_one_to_look_at() -> None:
+def test_the_turn_with_the_largest_share_is_the_one_to_look_at() -> None:
     turns = [{"epoch": e, "gradient_share": s} for e, s in ((0, 0.1), (1, 0.4), (2, None))]
-    assert worst_epoch(turns) == 1
-    assert worst_epoch([{"epoch": 0, "gradient_share": 0.1}, {"epoch": 1, "gradient_share": math.nan}]) == 1
-    assert worst_epoch([{"epoch": 0, "gradient_share": None}, {"epoch": 3, "gradient_share": None}]) == 3
-    assert worst_epoch([]) is None
+    assert worst(turns) == turns[1]
+    broken = {"epoch": 3, "gradient_share": math.nan}
+    assert worst([*turns, broken]) is broken
+    assert worst(turns[2:]) is None
 
 
 def test_a_run_is_named_by_what_became_of_it() -> None:
@@ -144,14 +148,7 @@ def test_a_run_is_named_by_what_became_of_it() -> None:
     assert run_words(fell | {"outcome": None, "status": "running", "collapse_step": math.nan}) == "ppo, seed 3: running"
 
 
-def test_missing_tokens_say_which_ones_there_are() -> None:
-    found = missing(4, [18, 19], lambda other: f"episode?trajectory={other}&x=1")
-    assert 'it kept <a href="episode?trajectory=18&amp;x=1">18</a>, <a' in found
-    assert "nor any of this step" in missing(4, [], str)
-
-
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_questions_and_names_stay_text(text: str) -> None:
     assert_literal(draw(row(1, question=text, gold=text, answer=text)))
     assert_literal(peaks(signal([1.0, 2.0, 3.0], text=text), "#cb3a04", LIGHT, 0))
-    assert text.startswith("*") or "<script" not in answered(row(1, question=text, gold=text, answer=text, ended=text))

@@ -2,28 +2,54 @@ from __future__ import annotations
 
 import io
 import json
+import math
+import random
+import string
 import time
+import zlib
+from base64 import urlsafe_b64encode
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from streamlit.testing.v1 import AppTest
 
-from tests.app.conftest import HOSTILE, Open, figures, html
-from tests.app.test_safe import read
+from tests.app.conftest import HOSTILE, Open, Read, assert_literal, figures, html, value
 from tests.store.contents import contents
 from tests.store.fixture import Shape, write_run
 from tests.store.test_reader import ESCAPES
-from workbench.app import answer, asked
-from workbench.app.answer import csv_of, parquet_of
 from workbench.app.page import store_of
-from workbench.app.question import written
-from workbench.app.safe import html_text
-from workbench.store.reader import saved, saved_query
+from workbench.app.screens import sql as module
+from workbench.app.screens.sql import (
+    LONGEST,
+    complete,
+    csv_of,
+    drawable,
+    first_choice,
+    fitting_marks,
+    hint,
+    numbers,
+    packed,
+    parquet_of,
+    unpacked,
+    whole,
+)
+from workbench.app.store import Store
+from workbench.app.text import html_text
+from workbench.diagnostics import CATALOGUE
+from workbench.spec import TABLES, InputError
+from workbench.store.reader import Reader, saved, saved_query
+from workbench.store.schema import views
 from workbench.store.sync import sync
 
 SMALL = Shape(steps=12, trajectories=2, turns=2, epochs=1, steps_per_segment=12)
+SAVED = pytest.mark.parametrize("name", [query.name for query in saved()])
 
 
 def mistakes(app: AppTest) -> str:
@@ -32,7 +58,7 @@ def mistakes(app: AppTest) -> str:
 
 @pytest.fixture
 def put(grid: Path, open_screen: Open) -> AppTest:
-    """The screen; `app.query_params["sql"] = ...; app.run()` asks."""
+    """The screen as it opens."""
     return open_screen("sql", grid)
 
 
@@ -42,23 +68,24 @@ def ask(app: AppTest, question: str) -> AppTest:
 
 
 def test_it_opens_with_an_answer_its_definitions_and_a_chart(put: AppTest) -> None:
-    assert put.text_area(key="sql").value == saved_query("ratio_by_turn").sql
+    text = put.text_area(key="sql").value
+    assert text == saved_query("ratio_by_turn").sql
+    assert max(map(len, text.splitlines())) <= 62, "the editor breaks longer lines in a window of 1280 pixels"
     assert put.selectbox(key="saved").value == "ratio_by_turn"
     assert len(put.dataframe[0].value) == 16
-    figure = json.loads(figures(put)[0])
-    assert figure["layout"]["yaxis"]["title"]["text"] == "ratio_geo (ratio)"
-    assert "exp(mean delta of the turn)" in figure["layout"]["annotations"][0]["text"]
+    layout = json.loads(figures(put)[0])["layout"]
+    assert layout["yaxis"]["title"]["text"] == "ratio_geo (ratio)"
+    assert layout["xaxis"]["dtick"] == 1, "no turn lies between two turns"
+    assert "exp(mean delta of the turn)" in layout["annotations"][0]["text"]
     assert "One row per run and training iteration." in html(put)
 
 
-@pytest.mark.parametrize("query", saved(), ids=lambda q: q.name)
-def test_every_saved_question_has_an_answer(put: AppTest, query: object) -> None:
-    name = query.name  # type: ignore[attr-defined]
+@SAVED
+def test_every_saved_question_has_an_answer_and_is_readable_in_the_address(put: AppTest, name: str) -> None:
     app = put.selectbox(key="saved").set_value(name).run()
     assert not app.exception
     assert mistakes(app) == ""
-    assert app.text_area(key="sql").value == saved_query(name).sql
-    assert app.query_params["sql"] in (saved_query(name).sql, [saved_query(name).sql])
+    assert app.text_area(key="sql").value == value(app, "sql") == saved_query(name).sql
 
 
 def test_a_question_its_chart_and_its_table_are_taken_from_the_address(grid: Path, open_screen: Open) -> None:
@@ -67,9 +94,7 @@ def test_a_question_its_chart_and_its_table_are_taken_from_the_address(grid: Pat
                "chart_mark": "points", "scale": "linear"}  # fmt: skip
     app = open_screen("sql", grid, **address)
     assert not app.exception
-    for name, value in address.items():
-        kept = app.query_params[name]
-        assert (kept[0] if isinstance(kept, list) else kept) == value
+    assert {name: value(app, name) for name in address} == address
     assert len(app.dataframe[0].value) == 6
     trace = json.loads(figures(app)[0])["data"][0]
     assert (trace["type"], trace["mode"]) == ("scatter", "markers")
@@ -78,45 +103,40 @@ def test_a_question_its_chart_and_its_table_are_taken_from_the_address(grid: Pat
 
 def test_a_link_carries_a_long_question(grid: Path, open_screen: Open) -> None:
     text = " UNION ALL ".join(f"SELECT {i} AS n, 'a long question' AS words" for i in range(100))
-    address = written(text)
+    address = packed(text)
     assert address is not None
     assert address.startswith("packed:")
     app = open_screen("sql", grid, sql=address)
     assert app.text_area(key="sql").value == text
     assert len(app.dataframe[0].value) == 100
-    assert app.query_params["sql"] in (address, [address])
+    assert value(app, "sql") == address
 
 
 def test_a_question_too_long_for_a_link_is_asked_all_the_same(put: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.app.question._READABLE", 10)
-    monkeypatch.setattr("workbench.app.question._PACKED", 10)
+    monkeypatch.setattr(module, "_READABLE", 10)
+    monkeypatch.setattr(module, "_PACKED", 10)
     app = ask(put, "SELECT 'long' AS word")
     assert len(app.dataframe[0].value) == 1
     assert "sql" not in app.query_params
     assert "too long for an address" in html(app)
 
 
-def test_a_broken_link_is_told_and_the_screen_opens(grid: Path, open_screen: Open) -> None:
+def test_a_broken_link_is_told_and_nothing_in_the_editor_asks_for_a_select(grid: Path, open_screen: Open) -> None:
     app = open_screen("sql", grid, sql="packed:!!")
     assert not app.exception
     assert "Ignored in the address: sql" in html(app)
-
-
-def test_nothing_in_the_editor_asks_for_a_select(put: AppTest) -> None:
-    app = ask(put, "  ")
-    assert not app.exception
-    assert "Write a SELECT" in html(app)
+    assert "Write a SELECT" in html(ask(app, "  "))
 
 
 @pytest.mark.parametrize("attempt", ESCAPES.values(), ids=ESCAPES)
-def test_the_screen_can_only_look_at_the_tables(put: AppTest, grid: Path, tmp_path: Path, attempt: str) -> None:
+def test_the_screen_can_only_look_at_the_tables(put: AppTest, tmp_path: Path, attempt: str) -> None:
     secret = tmp_path / "secret"
     secret.write_text("password\n")
     app = ask(put, attempt.format(file=tmp_path / "written", secret=secret, folder=tmp_path))
     assert not app.exception
     assert not app.dataframe
     if attempt:
-        told = read(mistakes(app)).text
+        told = Read(mistakes(app)).text
         assert told
         assert "password" not in told
         assert "Traceback" not in told
@@ -135,12 +155,40 @@ def test_after_all_attempts_the_tables_are_what_they_were(tmp_path: Path, open_s
 
 
 def test_a_mistake_is_told_with_the_line_and_the_nearest_columns(put: AppTest) -> None:
-    told = read(mistakes(ask(put, "SELECT ratio_gio\nFROM turn"))).text
-    assert '"ratio_geo"' in told
-    assert "LINE 1: SELECT ratio_gio" in told
-    assert "^^^" in told
-    told = read(mistakes(ask(put, "SELECT grad_norm FROM step"))).text
-    assert "grad_norm is a column of minibatch." in told
+    told = Read(mistakes(ask(put, "SELECT ratio_gio\nFROM turn"))).text
+    for words in ('"ratio_geo"', "LINE 1: SELECT ratio_gio", "^^^"):
+        assert words in told
+    assert "grad_norm is a column of minibatch." in Read(mistakes(ask(put, "SELECT grad_norm FROM step"))).text
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        ("SELECT grad_norm FROM step", "grad_norm is a column of minibatch."),
+        ("SELECT step.grad_norm FROM step", "grad_norm is a column of minibatch."),
+        ("SELECT s.grad_norm FROM step s", "grad_norm is a column of minibatch."),
+        ("SELECT ratio_gio FROM run", "There is ratio_geo ("),
+        *((text, "") for text in ("SELECT FROM", "SELECT * FROM runn", "SELECT 'a'::INT", "SELECT zzzzzzzz FROM run")),
+    ],
+)
+def test_a_column_that_is_missed_is_told_with_its_tables_or_those_named_like_it(
+    grid: Path, question: str, words: str
+) -> None:
+    with pytest.raises(InputError) as mistake:
+        Reader(grid).rows(question)
+    told = hint(str(mistake.value), Store(grid).query("columns"))
+    assert told.startswith(words)
+    assert bool(told) == bool(words)
+
+
+def test_every_table_view_and_column_is_listed_with_its_definition(grid: Path) -> None:
+    tables = Store(grid).query("tables").set_index("name")
+    assert set(tables.index) == {t.name for t in TABLES} | set(views())
+    assert tables.loc["turn", "grain"] == "One row per run, step, epoch, trajectory and turn: the turn ledger."
+    columns = Store(grid).query("columns").set_index(["table", "name"])
+    for d in CATALOGUE:
+        assert d.description in columns.loc[(d.table, d.name), "description"]
+    assert "exp(mean delta" in columns.loc[("culprit", "ratio_geo"), "description"]
 
 
 def test_a_question_that_runs_too_long_is_stopped_and_told(
@@ -153,28 +201,24 @@ def test_a_question_that_runs_too_long_is_stopped_and_told(
     assert time.monotonic() - began < 60
 
 
-def test_a_large_answer_is_cut_and_its_files_hold_more(put: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asked, "ROWS", 50)
+def test_a_large_answer_is_cut_and_its_files_hold_more(
+    put: AppTest, grid: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ROWS", 50)
     app = ask(put, "SELECT range AS n FROM range(3000)")
     assert len(app.dataframe[0].value) == 50
     assert "The first 50 rows" in html(app)
     assert [b.label for b in app.get("download_button")][:2] == ["CSV", "Parquet"]
+    assert whole(store_of(str(grid))[0], put.session_state["sorl asked"]).num_rows == 3000
 
 
 def test_the_files_of_an_answer_keep_null_nan_and_lists(put: AppTest, grid: Path) -> None:
-    text = "SELECT unnest([NULL, 'nan'::DOUBLE, 1.5]) AS x, [1, NULL] AS l, 'a,\"b\"' AS t"
-    ask(put, text)
-    table = asked.whole(store_of(str(grid))[0], put.session_state["sorl asked"])
+    ask(put, "SELECT unnest([NULL, 'nan'::DOUBLE, 1.5]) AS x, [1, NULL] AS l, 'a,\"b\"' AS t")
+    table = whole(store_of(str(grid))[0], put.session_state["sorl asked"])
     assert csv_of(table).decode().splitlines() == [
         "x,l,t", ',"[1, null]","a,""b"""', 'nan,"[1, null]","a,""b"""', '1.5,"[1, null]","a,""b"""',
     ]  # fmt: skip
     assert str(pq.read_table(io.BytesIO(parquet_of(table))).to_pylist()) == str(table.to_pylist())
-
-
-def test_a_cut_answer_is_asked_again_for_its_file(put: AppTest, grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asked, "ROWS", 50)
-    ask(put, "SELECT range AS n FROM range(3000)")
-    assert asked.whole(store_of(str(grid))[0], put.session_state["sorl asked"]).num_rows == 3000
 
 
 def test_new_rows_are_shown_at_once_where_the_question_is_quick_and_on_demand_where_it_is_not(
@@ -187,12 +231,12 @@ def test_new_rows_are_shown_at_once_where_the_question_is_quick_and_on_demand_wh
     write_run(tmp_path, "demo", "b", shape=SMALL, seed=1)
     sync(tmp_path)
     assert app.run().dataframe[0].value["n"].tolist() == [24]
-    monkeypatch.setattr(asked, "_QUICK", -1.0)
+    monkeypatch.setattr(module, "_QUICK", -1.0)
     write_run(tmp_path, "demo", "c", shape=SMALL, seed=2)
     sync(tmp_path)
     app.run()
     assert app.dataframe[0].value["n"].tolist() == [24]
-    assert "it waits for you" in html(app)
+    assert "it is asked again on demand" in html(app)
     again = next(b for b in app.button if b.label == "Ask again").click().run()
     assert again.dataframe[0].value["n"].tolist() == [36]
 
@@ -200,32 +244,105 @@ def test_new_rows_are_shown_at_once_where_the_question_is_quick_and_on_demand_wh
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_names_and_values_stay_text(put: AppTest, text: str) -> None:
     name = text.replace('"', '""').replace("\0", "")
-    value = text.replace("'", "''")
-    app = ask(put, f"SELECT '{value}' AS \"{name}\", 1.5 AS \"{name} n\", 2 AS seed UNION ALL SELECT 'b', 2.5, 3")
-    assert not app.exception
+    quoted = text.replace("'", "''")
+    app = ask(put, f"SELECT '{quoted}' AS \"{name}\", 1.5 AS \"{name} n\", 2 AS seed UNION ALL SELECT 'b', 2.5, 3")
+    assert_literal(app)
     assert app.dataframe[0].value.iloc[0, 0] == text
-    for element in app.get("html"):
-        parsed = read(element.proto.body)
-        assert "img" not in parsed.tags
-        assert "alert(1)" not in element.proto.body or "<script>" not in element.proto.body
     told = mistakes(ask(app, f'SELECT "{name}" FROM run'))
-    assert set(read(told).tags) == {"pre"}
+    assert set(Read(told).tags) == {"pre"}
     assert html_text(text) in told or "LINE" in told
 
 
 def test_numbers_are_shown_in_few_figures_unless_that_falsifies_them() -> None:
     def figures_of(*values: float | None) -> str:
-        return answer.figures(pa.chunked_array([pa.array(values, pa.float64())]))
+        return module.figures(pa.chunked_array([pa.array(values, pa.float64())]))
 
     assert figures_of(0.1234567, None, float("nan"), float("inf")) == "%.6g"
     assert figures_of(123456789.123, 1e-3) == "%.15g"
     assert figures_of(None) == "%.6g"
 
 
-def test_the_question_that_it_opens_with_fits_a_small_window(put: AppTest) -> None:
-    longest = max(put.text_area(key="sql").value.splitlines(), key=len)
-    assert len(longest) <= 62, "the editor breaks longer lines in a window of 1280 pixels"
+# A question in the address.
+
+DEFAULT = "SELECT 1"
 
 
-def test_no_turn_lies_between_two_turns(put: AppTest) -> None:
-    assert json.loads(figures(put)[0])["layout"]["xaxis"]["dtick"] == 1
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=400))
+def test_any_question_survives_the_way_through_an_address(text: str) -> None:
+    for question in (text, f"packed:{text}"):
+        address = packed(question)
+        assert address is not None
+        assert unpacked([address], DEFAULT) == (question, [])
+    assert unpacked([], DEFAULT) == (DEFAULT, [])
+
+
+def test_a_long_question_is_packed_one_too_long_for_any_address_is_not() -> None:
+    text = "\n".join(f"SELECT avg(ratio_geo) AS ratio_{i} FROM turn WHERE step = {i} UNION ALL" for i in range(200))
+    address = packed(text)
+    assert address is not None
+    assert len(address) < 6_000 < len(text)
+    assert address.isascii()
+    assert unpacked([address], DEFAULT) == (text, [])
+    assert packed("".join(random.Random(0).choices(string.printable, k=LONGEST))) is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "packed:", "packed:!!!", "packed:AAAA", "packed:eJw", "packed:\ud800", "x" * (LONGEST + 1),
+        "packed:" + urlsafe_b64encode(zlib.compress(b"x" * 10**8)).decode(),  # 100 MB in 100 kB
+        "packed:" + urlsafe_b64encode(zlib.compress(b"\xff\xfe")).decode(),
+        "packed:" + urlsafe_b64encode(zlib.compress(b"SELECT 1")[:-3]).decode(),
+    ],
+    ids=["empty", "no base64", "no zlib", "cut", "surrogate", "too long", "bomb", "no text", "without its end"],
+)  # fmt: skip
+def test_what_cannot_be_read_is_the_default_and_a_note(given: str) -> None:
+    assert unpacked([given], DEFAULT) == (DEFAULT, ["sql, which is cut off or too long"])
+
+
+# The chart.
+
+
+def test_decimals_are_numbers_truth_values_are_texts_and_lists_are_left_out() -> None:
+    table = pa.table(
+        {"n": [Decimal(3), None], "ok": [True, None], "l": [[1], [2]], "none": pa.nulls(2), "t": ["a", "b"]}
+    )
+    frame = drawable(table)
+    assert list(frame.columns) == ["n", "ok", "t"]
+    assert numbers(frame) == ["n"]
+    assert frame["ok"].tolist() == ["true", None]
+
+
+@pytest.mark.parametrize(
+    ("columns", "choice"),
+    [
+        ({"arm": ["a", "b"], "turn_index": [1, 2], "ratio_geo": [0.1, 0.2], "clip_frac": [0.1, 0.2]},
+         ("turn_index", "ratio_geo", "arm")),
+        ({"arm": ["a", "b"], "turn_index": [1, 2], "step": [1, 2], "kl": [1.0, 2.0]}, ("step", "kl", "arm")),
+        ({"arm": ["a", "b"], "seconds": [1.0, 2.0]}, ("arm", "seconds", "")),
+        ({"step": [1, 2], "kl": [1.0, 2.0]}, ("step", "kl", "")),
+        ({"step": [1, 2], "arm": ["a", "b"]}, ("arm", "step", "")),
+        ({"a": [1, 2], "b": [3, 4]}, ("a", "b", "")),
+        ({"text": ["x", "y"]}, ("text", "", "")),
+        ({"n": [1, 2]}, ("n", "", "")),
+        ({}, ("", "", "")),
+        ({"question": [f"q{i}" for i in range(40)], "step": range(40), "reward": [0.5] * 40}, ("step", "reward", "")),
+    ],
+)  # fmt: skip
+def test_the_first_choice_of_axes_is_what_the_answer_is_about(
+    columns: dict[str, list[Any]], choice: tuple[str, str, str]
+) -> None:
+    assert first_choice(pd.DataFrame(columns)) == choice
+
+
+def test_rows_that_share_an_x_are_drawn_as_points_only() -> None:
+    frame = pd.DataFrame({"step": [1, 1, 2, 2], "arm": ["a", "b", "a", "b"], "kl": [1.0, 2.0, 3.0, 4.0]})
+    assert fitting_marks(frame, "step", "arm") == ["line", "points", "bars"]
+    assert fitting_marks(frame, "step", "") == fitting_marks(frame, "arm", "") == ["points"]
+    assert fitting_marks(frame.head(2), "arm", "arm") == ["bars", "points"]
+
+
+def test_a_row_is_drawn_only_where_every_chosen_column_has_a_finite_value() -> None:
+    frame = pd.DataFrame({"x": [1, 2, 3, 4], "y": [1.0, math.nan, math.inf, 2.0], "arm": ["a", "a", "a", None]})
+    assert complete(frame, ["x", "y", "arm"])["x"].tolist() == [1]
+    assert complete(frame, ["x", "y"])["x"].tolist() == [1, 4]

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import math
 import tomllib
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import workbench.app
 from workbench.algorithms import ALGORITHMS
-from workbench.app.theme import DARK, LIGHT, Palette, colour, styles
+from workbench.app.theme import DARK, LIGHT, MARKS, Palette, colour, contrast, gradient, position, styles, tint
 from workbench.spec import OUTCOMES
 
 # Linear RGB as people with no cones of one kind see it: Machado, Oliveira and Fernandes 2009, severity 1.
@@ -37,19 +40,17 @@ def distance(a: str, b: str, vision: str) -> float:
     return float(np.linalg.norm(seen[0] - seen[1]))
 
 
-def contrast(a: str, b: str) -> float:
-    low, high = sorted(float(linear(c) @ [0.2126, 0.7152, 0.0722]) for c in (a, b))
-    return (high + 0.05) / (low + 0.05)
+both = pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
 
 
-@pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
+@both
 @pytest.mark.parametrize("vision", VISIONS)
 def test_two_algorithms_never_look_alike(palette: Palette, vision: str) -> None:
     for a, b in combinations(palette.algorithms.items(), 2):
         assert distance(a[1], b[1], vision) > 0.09, (a, b)
 
 
-@pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
+@both
 def test_every_named_algorithm_has_a_colour_of_its_own(palette: Palette) -> None:
     own = {**palette.algorithms, **palette.neighbours}
     assert set(own) <= set(ALGORITHMS), "a colour for an algorithm that is gone"
@@ -60,7 +61,7 @@ def test_every_named_algorithm_has_a_colour_of_its_own(palette: Palette) -> None
     assert not set(own.values()) & set(palette.others)
 
 
-@pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
+@both
 def test_lines_and_words_stand_out_from_the_background(palette: Palette) -> None:
     lines = [*palette.algorithms.values(), *palette.neighbours.values(), *palette.others]
     assert min(contrast(c, palette.background) for c in lines) >= 3
@@ -108,14 +109,44 @@ def test_the_app_around_the_figures_has_their_colours() -> None:
         assert given == (palette.background, palette.surface, palette.text)
 
 
-def test_the_app_listens_on_this_machine_only_and_tells_nobody() -> None:
-    root = Path(workbench.app.__file__).parents[2]
-    config = tomllib.loads((root / ".streamlit" / "config.toml").read_text())
+def test_the_app_listens_on_this_machine_only_tells_nobody_and_a_look_at_the_database_is_cheap() -> None:
+    config = tomllib.loads((Path(workbench.app.__file__).parent / ".streamlit" / "config.toml").read_text())
     assert config["server"]["address"] == "127.0.0.1"
     assert config["browser"]["gatherUsageStats"] is False
-
-
-def test_a_look_at_the_database_is_not_followed_by_a_full_garbage_collection() -> None:
-    # It takes a tenth of a second with plotly and pandas loaded, and a screen that nobody touches looks twice a second.
-    config = tomllib.loads((Path(workbench.app.__file__).parent / ".streamlit" / "config.toml").read_text())
+    # A full collection takes a tenth of a second with plotly and pandas loaded, and a screen looks twice a second.
     assert config["runner"]["postScriptGC"] is False
+    root = tomllib.loads((Path(workbench.app.__file__).parents[2] / ".streamlit" / "config.toml").read_text())
+    assert root["server"]["address"] == "127.0.0.1"
+    assert root["browser"]["gatherUsageStats"] is False
+
+
+# The colour of a token by its log-ratio.
+
+
+@given(st.floats(-20, 20))
+def test_the_scale_of_log_ratios_is_odd_rising_and_ends_at_ten_nats(log_ratio: float) -> None:
+    places = [position(mark) for mark in MARKS]
+    assert places == sorted(places)
+    assert (places[0], places[len(MARKS) // 2], places[-1]) == (-1.0, 0.0, 1.0)
+    assert position(1e6) == 1.0
+    assert position(0.2) == pytest.approx(math.asinh(2) / math.asinh(100))
+    assert position(-log_ratio) == -position(log_ratio)
+
+
+@both
+def test_text_can_be_read_on_every_tint(palette: Palette) -> None:
+    for step in range(-1000, 1001):
+        if (pair := tint(step / 100, palette)) is not None:
+            assert contrast(*pair) >= 4.5, (step / 100, pair)
+
+
+def test_what_did_not_move_was_not_measured_or_is_no_number_has_no_tint() -> None:
+    assert [tint(value, LIGHT) for value in (None, math.nan, 0.0, 0.001)] == [None] * 4
+    assert tint(math.inf, LIGHT) == tint(10.0, LIGHT)
+
+
+def test_the_legend_has_the_colours_of_the_tokens() -> None:
+    colours, lowest = gradient(LIGHT), tint(-10.0, LIGHT)
+    assert (colours[0], colours[-1]) == (LIGHT.diverging[0], LIGHT.diverging[-1])
+    assert lowest is not None
+    assert lowest[0] == colours[0]

@@ -18,9 +18,8 @@ import pytest
 from tests.app.conftest import Open, figures, html
 from tests.store.fixture import Shape, write_run
 from workbench.app.curve_data import Window
-from workbench.app.data import Store
-from workbench.app.diagnostics import dictionary
 from workbench.app.screens.turns import Cell, Turns, columns, listed, measure_of, measures
+from workbench.app.store import Store, dictionary
 from workbench.app.theme import LIGHT
 from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync
@@ -253,7 +252,7 @@ def test_a_listed_trajectory_has_a_cell_for_every_column_a_whole_address_and_say
         assert {(row["run_id"], row["trajectory"]) for row in found if row["kept"]} == {("a", 0), ("b", 0)}
         screen, query = rows[0][0].split("?")
         assert screen == "episode"
-        assert set(parse_qs(query)) == {"experiment", "run", "step", "trajectory", "signal", "rank", "epoch"}
+        assert set(parse_qs(query)) == {"experiment", "run", "step", "trajectory", "rank", "epoch"}
 
 
 def test_every_measured_column_of_a_turn_index_can_be_drawn(store: Store) -> None:

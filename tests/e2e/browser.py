@@ -29,8 +29,8 @@ ENDS = {
     "overview": ("grad norm max", "More in Region"), "compare": ("What differs",), "turns": ("Each cell:",),
     "region": ("of what was searched", "no experiment of kind region"),
     "collapse": ("is no warning", "None of these runs collapsed", "None of these runs raised"),
-    "episode": ("Point at a name",), "replay": ("in Episode", "no stored batch"), "run": ("What it wrote",),
-    "sql": ("asks the same again",), "glossary": ("Source:",),
+    "episode": ("Point at a name",), "replay": ("in Episode", "no stored batch"), "run": ("Files",),
+    "sql": ("reruns the query",), "glossary": ("Source:",),
 }  # fmt: skip
 # The address is that of the screen, its end is there, nothing on it is stale, and every figure has been drawn.
 _SETTLED = """

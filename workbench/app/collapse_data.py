@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.app.data import Store
-    from workbench.app.diagnostics import Diagnostics
+    from workbench.app.store import Diagnostics, Store
 
 _ARROWS = {"above": "↑", "below": "↓"}
 

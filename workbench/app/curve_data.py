@@ -12,8 +12,7 @@ from workbench.app.figures.curves import Panel
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.app.data import Store
-    from workbench.app.diagnostics import Diagnostics
+    from workbench.app.store import Diagnostics, Store
 
 CLOCKS = {"updates": "updates", "tokens": "tokens_trained"}  # x-axis -> the column of `step` that adds up to it
 

@@ -11,15 +11,15 @@ import streamlit as st
 from workbench.analysis import runs as recorded
 from workbench.analysis.region import region_file
 from workbench.app import theme
-from workbench.app.controls import choose, choose_many
-from workbench.app.links import STYLE, address, anchor
+from workbench.app.links import address, anchor, link_line
 from workbench.app.page import Empty, look, table
+from workbench.app.url import choose, choose_many
 from workbench.spec.files import leaves
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.app.data import Store
+    from workbench.app.store import Store
 
 _ARMS = 6  # that a screen opens with
 _NAMED = 8  # arms that a sentence names
@@ -74,8 +74,7 @@ def choose_arms(store: Store) -> Arms:
     with right:
         if is_region(store, experiment):
             whole = anchor("See all in Region", address("region", experiment=experiment))
-            st.html(STYLE)
-            st.html(f'<p class="sorl-note sorl-ways"><span>Arms are single points of a search.</span>{whole}</p>')
+            link_line(["Arms are single points of a search."], [whole])
         names = choose_many("arm", "Arms", list(every["arm"].unique()), default_arms(every))
     mine = every[every["arm"].isin(names)].sort_values("arm", key=lambda a: a.map(names.index), kind="stable")
     pairs = list(every[["arm", "algorithm"]].drop_duplicates().itertuples(index=False, name=None))

@@ -1,18 +1,27 @@
-"""A figure on a screen, with what can be taken from it: PNG and SVG of the figure, CSV of its data."""
+"""A figure or a picture on a screen, with what can be saved of it: PNG and SVG of what is drawn, CSV of its data."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from copy import copy
+from functools import cache
+from itertools import count
+from pathlib import Path
+from threading import Thread, Timer
 from typing import TYPE_CHECKING, Any, Literal
 
 import streamlit as st
-
-from workbench.app import download
+from streamlit import runtime
+from streamlit.runtime.scriptrunner import add_script_run_ctx, get_script_run_ctx
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
+    from streamlit.components.v2.types import ComponentRenderer
+    from streamlit.runtime.scriptrunner import ScriptRunContext
+
+    from workbench.app.theme import Palette
 
     Data = pd.DataFrame | Callable[[], pd.DataFrame]
     Ends = tuple[float, float] | None
@@ -20,7 +29,7 @@ if TYPE_CHECKING:
 
 CONFIG: dict[str, Any] = {"displayModeBar": False, "displaylogo": False, "scrollZoom": False, "responsive": True}
 # The drawing library of the page makes the images: nothing is sent anywhere, and no second browser is needed. An image
-# cannot load the app's font, so it is laid out anew in one that every machine has.
+# cannot load the app's font, so it is laid out again in one that every machine has.
 _BUTTONS = """
 <div class="sorl-export" data-figure="{key}">
   <button type="button" data-format="png">PNG</button><button type="button" data-format="svg">SVG</button>
@@ -39,7 +48,7 @@ _SAVE = """
     }};
   }}
 """
-# Where dragging selects a part, Streamlit passes no click on: it is told of it as of a selection of what is pointed at.
+# Where dragging selects a part, Streamlit passes no click on: a click is sent as a selection of what is pointed at.
 _CELLS = "cells"
 _CLICKS = f"""
   if (!window.sorlClicks) document.addEventListener('click', event => {{
@@ -51,32 +60,25 @@ _CLICKS = f"""
   }});
   window.sorlClicks = true;
 """
+_HELD = 60.0  # seconds that a file is held: a browser fetches it as soon as it has its address
+_next = count()
 
 
 def figure(drawn: go.Figure, name: str, data: Data, *, describe: str, select: bool = False) -> list[dict[str, Any]]:
-    """Show a figure under `name` (letters, digits, dashes) with its exports; the points clicked, where asked for.
+    """Show a figure under `name` (letters, digits, dashes) with its exports; return the points clicked, if `select`.
 
     `data` is what the CSV holds; `describe` says in a sentence what is drawn, for people who cannot see it.
     """
-    event = _show(drawn, name, name, data, describe, "points" if select else None)
-    return [_told(point) for point in event["selection"]["points"]] if select else []
-
-
-def _told(point: Mapping[str, Any]) -> dict[str, Any]:
-    """A point that was clicked; what it carries as a list: of numbers the browser sends {"0": 7, "1": 12} instead."""
-    carried = point.get("customdata")
-    if isinstance(carried, Mapping):
-        carried = [carried[place] for place in sorted(carried, key=int)]
-    return {**point, "customdata": carried}
+    return _points(_show(drawn, name, name, data, describe, "points" if select else None))
 
 
 def zoomable(drawn: go.Figure, name: str, data: Data, *, describe: str) -> Ends:
-    """Show a figure as `figure` does; the ends of the part of the x-axis that was just dragged over, if any."""
+    """Show a figure as `figure` does; return the ends of the part of the x-axis that was just dragged over, if any."""
     return _dragged(drawn, name, data, describe, "box")[1]
 
 
 def zoomable_cells(drawn: go.Figure, name: str, data: Data, *, describe: str) -> tuple[list[dict[str, Any]], Ends]:
-    """Show a figure as `figure` does; the points clicked, and the part that was dragged over as `zoomable` tells it."""
+    """Show a figure as `figure` does; return the points clicked, and the part dragged over as `zoomable` does."""
     drawn.update_layout(meta=_CELLS, clickmode="event")
     return _dragged(drawn, name, data, describe, ("points", "box"))
 
@@ -86,16 +88,26 @@ def _dragged(drawn: go.Figure, name: str, data: Data, describe: str, modes: Mode
         dragmode="select", selectdirection="h",
         newselection={"line": {"width": 1, "dash": "solid", "color": drawn.layout.template.layout.font.color}},
     )  # fmt: skip
-    seen = f"{name} zoomed"
-    key = f"{name}-{st.session_state.get(seen, 0)}"
+    zooms = st.session_state.get(f"{name} zoomed", 0)
     with st.container(key=name):
-        event = _show(drawn, key, name, data, describe, modes)
+        event = _show(drawn, f"{name}-{zooms}", name, data, describe, modes)
     boxes = event["selection"]["box"]
     if not boxes:
-        return [_told(point) for point in event["selection"]["points"]], None
-    st.session_state[seen] = st.session_state.get(seen, 0) + 1  # the next figure is another one, with nothing selected
+        return _points(event), None
+    st.session_state[f"{name} zoomed"] = zooms + 1  # the next figure is another one, with nothing selected
     first, last = sorted(float(end) for end in boxes[0]["x"])
     return [], (first, last)  # the points inside were not clicked
+
+
+def _points(event: Any) -> list[dict[str, Any]]:
+    """The points that were clicked; where they carry a list of numbers, the browser sends {"0": 7, "1": 12} instead."""
+    found = []
+    for point in event["selection"]["points"]:
+        carried = point.get("customdata")
+        if isinstance(carried, Mapping):
+            carried = [carried[place] for place in sorted(carried, key=int)]
+        found.append({**point, "customdata": carried})
+    return found
 
 
 def _show(drawn: go.Figure, key: str, name: str, data: Data, describe: str, modes: Modes | None) -> Any:
@@ -103,21 +115,71 @@ def _show(drawn: go.Figure, key: str, name: str, data: Data, describe: str, mode
         drawn, theme=None, key=key, config=CONFIG, alt=describe, on_select="rerun" if modes else "ignore",
         selection_mode=modes or "points",
     )  # fmt: skip
-    row(name, data, f"<script>{_SAVE.format(key=name)}{_CLICKS}</script>")
-    return event
+    _row(name, data, f"<script>{_SAVE.format(key=name)}{_CLICKS}</script>")
+    return event if modes else {"selection": {"points": [], "box": []}}
 
 
-def row(name: str, data: Data, script: str = "") -> None:
-    """The buttons below a figure; `script` makes those for images work. Raises ValueError for a name that is no id."""
+@cache
+def _component() -> ComponentRenderer:
+    script = Path(__file__).with_name("drawing.js").read_text(encoding="utf-8")
+    html = '<div class="sorl-drawing" role="group"></div>'
+    return st.components.v2.component("sorl_drawing", html=html, js=script, isolate_styles=False)
+
+
+def drawing(svg: str, name: str, data: Data, palette: Palette, *, describe: str) -> str | None:
+    """Show an SVG under `name` with its exports; return the `data-key` of the link that was just clicked, if any.
+
+    The SVG is put into the page as it is: its maker has escaped all texts. `data` and `describe` are as for `figure`.
+    """
+    with st.container(key=name):
+        shown = {"svg": svg, "name": name, "background": palette.background, "describe": describe}
+        event = _component()(key=f"{name}-drawing", data=shown, on_opened_change=lambda: None)
+        _row(name, data)
+    opened: str | None = event.opened
+    return opened
+
+
+def _row(name: str, data: Data, script: str = "") -> None:
+    """The buttons below a figure; `script` makes those for images work."""
     if not re.fullmatch(r"[a-z0-9-]+", name):
         raise ValueError(f"figure name '{name}' must be lower-case letters, digits and dashes")
+
+    def csv() -> bytes:
+        return (data() if callable(data) else data).to_csv(index=False).encode()
+
     with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="small"):
-        buttons = _BUTTONS.format(key=name) + script
-        st.html(buttons, unsafe_allow_javascript=bool(script), width="content")
-        download.button("CSV", lambda: _csv(data), f"sorl-{name}.csv", "text/csv", key=f"{name}-csv")
+        st.html(_BUTTONS.format(key=name) + script, unsafe_allow_javascript=bool(script), width="content")
+        button("CSV", csv, f"sorl-{name}.csv", "text/csv", key=f"{name}-csv")
 
 
-def _csv(data: Data) -> bytes:
-    """The table as it is drawn, one row a point, in the order of the figure."""
-    frame = data() if callable(data) else data
-    return frame.to_csv(index=False).encode()
+def button(label: str, make: Callable[[], bytes], file: str, kind: str, key: str) -> None:
+    """Show a button `label` that saves what `make` returns as `file`, of media type `kind`."""
+    drawing = get_script_run_ctx()
+
+    def made() -> bytes:
+        data = make()
+        if drawing is not None:
+            hold(data, file, kind, drawing)
+        return data
+
+    st.download_button(label, made, file, kind, key=key, type="tertiary", on_click="ignore")
+
+
+def hold(data: bytes, file: str, kind: str, drawing: ScriptRunContext) -> None:
+    """Have the running app serve `data` as `file` for a minute; `drawing` drew the button.
+
+    Streamlit drops a file that was made on demand as soon as two runs of a script have ended, in any session; the look
+    for new rows is such a run, twice a second, and a large file came too late. What a session holds stays until that
+    session ends or draws again. So each file gets a session to itself, which draws nothing: Streamlit takes it from the
+    context of the thread, and a button is pressed in a thread that has none.
+    """
+    manager = runtime.get_instance().media_file_mgr
+    owner = copy(drawing)
+    owner.session_id = f"sorl download {next(_next)}"
+    holding = Thread(target=manager.add, args=(data, kind, "file", file, True), name=owner.session_id)
+    add_script_run_ctx(holding, owner)
+    holding.start()
+    holding.join()
+    timer = Timer(_HELD, manager.clear_session_refs, [owner.session_id])
+    timer.daemon = True
+    timer.start()

@@ -1,38 +1,73 @@
-"""The way to other screens in words: addresses, links, and a table whose rows lead somewhere."""
+"""The screens of the menu, and the links between them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from pathlib import Path
+from importlib import import_module
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 import streamlit as st
+from markupsafe import Markup
 
-from workbench.app.navigation import SCREENS
-from workbench.app.safe import html_text
+from workbench.app import url
+from workbench.app.text import table_html, tag
 
 if TYPE_CHECKING:
     import pandas as pd
+    from streamlit.navigation.page import Page
 
-STYLE = Path(__file__).parent / "detail.css"
+# One module a screen; module, function and address have the screen's name. The first is where the app opens: at the
+# address without a name.
+SCREENS = ("overview", "compare", "region", "turns", "collapse", "episode", "replay", "run", "sql", "glossary")
+TITLES = {"sql": "SQL"}
+_INSIDE = re.compile(rf"(\./|{'|'.join(SCREENS)})(\?.*)?", re.DOTALL)
 _SEEDS = 10  # of an arm that a line of links names
 
 
+def page(name: str, path: str | None = None, *, shown: bool = True) -> Page:
+    """Make a screen a page of the app, at `path`; by default that is its name, and the root for the first screen."""
+    drawn = getattr(import_module(f"workbench.app.screens.{name}"), name)
+    # A page at the root reserves a name all the same: one that is no screen's.
+    first = path is None and name == SCREENS[0]
+    return st.Page(
+        drawn, title=TITLES.get(name, name.capitalize()), url_path=path or ("start" if first else name), default=first,
+        visibility="visible" if shown else "hidden",
+    )  # fmt: skip
+
+
+def open_screen(name: str, **choices: str | list[str]) -> None:
+    """Go to another screen with these choices, from the address that the browser shows: one step of its history."""
+    st.switch_page(page(name), query_params=url.ask(choices))
+
+
 def address(screen: str, **choices: str | Sequence[str]) -> str:
-    """The address of a screen with these choices, relative to any other. Raises ValueError for an unknown screen."""
+    """Return the address of a screen with these choices, relative to any other. Raises ValueError for no screen."""
     if screen not in SCREENS:
         raise ValueError(f"'{screen}' is no screen of this app")
     return ("./" if screen == SCREENS[0] else screen) + "?" + urlencode(choices, doseq=True)
 
 
-def anchor(words: str, where: str) -> str:
-    """A link as HTML; `where` comes from `address`."""
-    return f'<a href="{html_text(where)}">{html_text(words)}</a>'
+def episode_address(**place: str) -> str:
+    """Return the address of an episode at its worst epoch: experiment, run, step and, if known, trajectory."""
+    return address("episode", **place, rank="gradient", epoch="worst")
+
+
+def anchor(words: str, where: str) -> Markup:
+    """Make a link to an address of this app. Raises ValueError for an address that leaves the app."""
+    if not _INSIDE.fullmatch(where):
+        raise ValueError(f"'{where}' is no screen of this app")
+    return tag("a", words, href=where)
+
+
+def link_line(*parts: Sequence[object]) -> None:
+    """Show a line of links and words; each part stays together where the line breaks."""
+    st.html(tag("p", *(tag("span", *part) for part in parts), css="sorl-note sorl-links"))
 
 
 def run_links(runs: pd.DataFrame, experiment: str) -> None:
-    """A line that opens each of `runs` (arm, seed, run_id) in screen Run."""
+    """Show a line that opens each of `runs` (arm, seed, run_id) in screen Run."""
     lines = []
     for arm, part in runs.groupby("arm", sort=False):
         seeds = [
@@ -40,29 +75,13 @@ def run_links(runs: pd.DataFrame, experiment: str) -> None:
             for row in part.head(_SEEDS).itertuples()
         ]
         more = f" and {len(part) - _SEEDS} more" if len(part) > _SEEDS else ""
-        lines.append(f"<span>{html_text(arm)}: seed {', '.join(seeds)}{more}</span>")
-    st.html(STYLE)
-    st.html(f'<p class="sorl-note sorl-ways"><span>Open a run:</span>{"".join(lines)}</p>')
+        lines.append((arm, ": seed ", Markup(", ").join(seeds), more))
+    link_line(["Open a run:"], *lines)
 
 
 def linked_table(header: Sequence[tuple[str, str]], rows: Sequence[tuple[str, Sequence[str]]]) -> None:
-    """Literal texts; `header` has name and definition of each column, a row its address (of this app) and its cells.
+    """Show a table whose rows are links: `header` has name and definition of each column, a row its address and cells.
 
     The first cell of a row is the link.
     """
-    st.html(STYLE)
-    st.html(linked_html(header, rows))
-
-
-def linked_html(header: Sequence[tuple[str, str]], rows: Sequence[tuple[str, Sequence[str]]]) -> str:
-    """The table as HTML. Raises ValueError for an address that leaves the app."""
-    head = "".join(f'<th title="{html_text(words)}">{html_text(name)}</th>' for name, words in header)
-    body = "".join(f"<tr>{_row(address, cells)}</tr>" for address, cells in rows)
-    return f'<div class="sorl-scroll"><table class="sorl-table sorl-listing"><tr>{head}</tr>{body}</table></div>'
-
-
-def _row(address: str, cells: Sequence[str]) -> str:
-    if not address.partition("?")[0].isalpha():
-        raise ValueError(f"'{address}' is no screen of this app")
-    first = f'<td><a href="{html_text(address)}">{html_text(cells[0])}</a></td>'
-    return first + "".join(f"<td>{html_text(cell)}</td>" for cell in cells[1:])
+    st.html(table_html(header, [(anchor(cells[0], where), *cells[1:]) for where, cells in rows], "sorl-listing"))

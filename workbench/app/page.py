@@ -1,4 +1,4 @@
-"""What every screen has in common: the store, live refresh, and what it says when there is nothing to show."""
+"""What every screen has in common: its store, live refresh, what it says when there is nothing to show; small parts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from pathlib import Path
 
 import streamlit as st
 
-from workbench.app import address
-from workbench.app.data import State, Store
-from workbench.app.keeper import Keeper
-from workbench.app.navigation import SCREENS
-from workbench.app.safe import html_text
+from workbench.app import url
+from workbench.app.links import SCREENS
+from workbench.app.store import BackgroundSync, State, Store
+from workbench.app.text import table_html, tag
 from workbench.app.theme import DARK, LIGHT, Palette
 from workbench.spec import InputError
 from workbench.store.connect import Busy, database
@@ -29,13 +28,13 @@ class Empty(InputError):
 
 
 @st.cache_resource(show_spinner=False)
-def store_of(runs: str) -> tuple[Store, Keeper]:
-    """The answers and the keeper of a runs folder, shared by every session of the app."""
-    return Store(Path(runs)), Keeper(Path(runs))
+def store_of(runs: str) -> tuple[Store, BackgroundSync]:
+    """Return the answers and the sync of a runs folder, shared by every session of the app."""
+    return Store(Path(runs)), BackgroundSync(Path(runs))
 
 
 def screen(body: Callable[[Store], None]) -> Callable[[], None]:
-    """A function that draws one screen from a store becomes a page of the app.
+    """Make a function that draws one screen from a store a page of the app.
 
     The page follows the database: it is drawn again when a running training wrote rows. Wrong input, a missing, empty
     or busy database are sentences that say what to type.
@@ -44,57 +43,54 @@ def screen(body: Callable[[Store], None]) -> Callable[[], None]:
     @wraps(body)
     def drawn() -> None:
         st.html(_STYLE)
-        store, keeper = store_of(os.environ.get("SORL_RUNS") or "runs")
-        keeper.look(0.0 if "sorl seen" in st.session_state else _PATIENCE)
+        store, syncing = store_of(os.environ.get("SORL_RUNS") or "runs")
+        syncing.look(0.0 if "sorl seen" in st.session_state else _PATIENCE)
         st.session_state["sorl seen"] = True
         state = store.state()
-        address.begin(body.__name__)
+        url.begin(body.__name__)
         try:
             body(store)
             with st.container(key="sorl-address"):
-                address.finish(SCREENS)
+                url.finish(SCREENS)
         except Busy as busy:
             say(f"Waiting for the database: {busy}.")
         except InputError as error:
-            _nothing(store, error)
-        for line in keeper.notes:
+            if database(store.runs).exists() and not isinstance(error, Empty):
+                say(str(error))
+            else:
+                folder = store.runs.absolute()
+                say(f"Nothing to show yet: no run is recorded in {folder}. Train a first grid, or name its folder:")
+                commands("sorl run experiments/quickstart.toml", "sorl app --runs OTHER/FOLDER")
+        for line in syncing.notes:
             note(line)
         st.session_state[_DRAWN] = True
-        _pulse(store, keeper, state)
+        _pulse(store, syncing, state)
 
     return drawn
 
 
 @st.fragment(run_every=_PULSE)
-def _pulse(store: Store, keeper: Keeper, drawn: State) -> None:
+def _pulse(store: Store, syncing: BackgroundSync, drawn: State) -> None:
     # A segment that has just come is drawn as soon as it is in the database, and not at the next pulse. The first look
     # belongs to the drawing of the whole screen, which nothing may hold up.
-    keeper.look(0.0 if st.session_state.pop(_DRAWN, False) else _PULSE)
-    if not keeper.syncing and store.state() != drawn:
+    syncing.look(0.0 if st.session_state.pop(_DRAWN, False) else _PULSE)
+    if not syncing.syncing and store.state() != drawn:
         st.rerun()
 
 
-def _nothing(store: Store, error: InputError) -> None:
-    if database(store.runs).exists() and not isinstance(error, Empty):
-        say(str(error))
-        return
-    say(f"Nothing to show yet: no run is recorded in {store.runs.absolute()}. Train a first grid, or name its folder:")
-    commands("sorl run experiments/quickstart.toml", "sorl app --runs OTHER/FOLDER")
-
-
 def look() -> Palette:
-    """The colours of the theme that the browser shows."""
+    """Return the colours of the theme that the browser shows."""
     return DARK if st.context.theme.type == "dark" else LIGHT
 
 
 def heading(text: str) -> None:
-    """The title of a part of a screen; the text is shown literally."""
-    st.html(f'<p class="sorl-question sorl-heading">{html_text(text)}</p>')
+    """Show the title of a part of a screen."""
+    st.html(tag("p", text, css="sorl-question sorl-heading"))
 
 
 def say(text: str) -> None:
-    """A sentence that stands in for what cannot be shown."""
-    st.html(f'<p class="sorl-warning">{html_text(text)}</p>')
+    """Show a sentence in the place of what cannot be shown."""
+    st.html(tag("p", text, css="sorl-warning"))
 
 
 def curves_only(missing: str) -> None:
@@ -104,22 +100,15 @@ def curves_only(missing: str) -> None:
 
 
 def note(text: str) -> None:
-    """A small remark; the text is shown literally."""
-    st.html(f'<p class="sorl-note">{html_text(text)}</p>')
+    """Show a small remark."""
+    st.html(tag("p", text, css="sorl-note"))
 
 
 def commands(*lines: str) -> None:
-    """What to type, ready to be copied."""
+    """Show what to type, ready to be copied."""
     st.code("\n".join(lines), language="shell")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, figures: bool = False) -> None:
-    """A small table of literal texts that never cuts a cell; a header of one cell stands over all columns.
-
-    With `figures` only the cells of the first column are broken into lines.
-    """
-    span = f' colspan="{len(rows[0])}"' if rows and len(header) == 1 else ""
-    head = "".join(f"<th{span}>{html_text(name)}</th>" for name in header)
-    body = "".join("<tr>" + "".join(f"<td>{html_text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    kind = "sorl-table sorl-figures" if figures else "sorl-table"
-    st.html(f'<div class="sorl-scroll"><table class="{kind}"><tr>{head}</tr>{body}</table></div>')
+    """Show a small table that never cuts a cell. With `figures` only cells of the first column break into lines."""
+    st.html(table_html(header, rows, "sorl-figures" if figures else ""))

@@ -1,13 +1,13 @@
-"""How figures look: one colour an algorithm everywhere, one dash and marker an arm, a light and a dark template."""
+"""How figures look: a colour an algorithm, a dash and a marker an arm, colours of tokens, light and dark templates."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
-
-from workbench.app import hues
 
 FONT = '"Source Sans", "Source Sans 3", "Helvetica Neue", Arial, sans-serif'
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
@@ -24,14 +24,16 @@ class Palette:
     text: str
     muted: str
     grid: str
-    # Searched for in OKLab: the least distance between two under normal vision and three kinds of colour blindness is
-    # as large as it gets at 3:1 contrast to the background.
+    # The six of the core grid. Searched for in OKLab: the least distance between two under normal vision and three
+    # kinds of colour blindness is as large as it gets at 3:1 contrast to the background.
     algorithms: Mapping[str, str]
-    neighbours: Mapping[str, str]  # of the algorithms beyond the core grid
+    # The algorithms beyond them. Chosen greedily in OKLab: each is the colour of 3:1 contrast that is farthest from all
+    # before it. Two of them are at least 0.08 apart; names, dashes and markers help where that is too little.
+    neighbours: Mapping[str, str]
     others: tuple[str, ...]  # of algorithms that are in neither list, chosen by their name
     outcomes: Mapping[str, str]
-    sequential: tuple[str, ...] = field(default=())
-    diverging: tuple[str, ...] = field(default=())
+    sequential: tuple[str, ...]
+    diverging: tuple[str, ...]
 
 
 LIGHT = Palette(
@@ -40,7 +42,16 @@ LIGHT = Palette(
         "ppo": "#cb3a04", "turn-ppo": "#c2870c", "s-ppo": "#3a94c0", "st-ppo": "#1a306b", "grpo": "#962d9c",
         "so-grpo": "#117e5f",
     },
-    neighbours=hues.LIGHT, others=("#7a5c3e", "#5f6b76", "#7f8217", "#c9568a"),
+    neighbours={
+        "turn-ppo-mdp": "#632500", "starpo": "#a56cf6", "starpo-s": "#3448c9", "reinforce": "#eb4d8c",
+        "rloo": "#86616b", "reinforce-pp": "#62095e", "dr-grpo": "#214502", "dapo": "#a386a0",
+        "loop": "#14628e", "gspo": "#c01d68", "gspo-token": "#5f17a4", "sspo": "#645e00",
+        "gmpo": "#536ff4", "seeupo": "#5a4158", "cispo": "#549129", "minirl": "#d159ca",
+        "dppo": "#dd6857", "vespo": "#7a8362", "sapo": "#89142f", "bapo": "#6764a4",
+        "grpo-guard": "#1c1ba0", "grpo-guard-full": "#29544c", "llds": "#884727", "sapo-search": "#8145cd",
+        "tis": "#ba5493", "mis": "#aa6f3c", "icepop": "#824268",
+    },
+    others=("#7a5c3e", "#5f6b76", "#7f8217", "#c9568a"),
     outcomes={
         "healthy": "#2f7fb8", "mild": "#d9a520", "collapsed": "#cb3a04", "diverged": "#6b1f6e",
         "recovered": "#1f8a5b", "falling": "#a3542a", "no_learning": "#8a8f94", "": "#8a8f94",
@@ -54,7 +65,16 @@ DARK = Palette(
         "ppo": "#fe6a4c", "turn-ppo": "#f9b221", "s-ppo": "#51b6f4", "st-ppo": "#5871e6", "grpo": "#b079b0",
         "so-grpo": "#7de6ba",
     },
-    neighbours=hues.DARK, others=("#c39f78", "#a3b0bc", "#c7c95c", "#ee93bd"),
+    neighbours={
+        "turn-ppo-mdp": "#427f0d", "starpo": "#fab0d9", "starpo-s": "#c51a46", "reinforce": "#67bd1d",
+        "rloo": "#a98e43", "reinforce-pp": "#4c7383", "dr-grpo": "#963aba", "dapo": "#cef034",
+        "loop": "#3aa593", "gspo": "#965d2a", "gspo-token": "#f2daba", "sspo": "#f666c0",
+        "gmpo": "#bbb994", "seeupo": "#95547a", "cispo": "#cb3d99", "minirl": "#a56cf6",
+        "dppo": "#b5cceb", "vespo": "#db98f8", "sapo": "#c6796c", "bapo": "#a0a0c2",
+        "grpo-guard": "#f09e91", "grpo-guard-full": "#728668", "llds": "#4ded80", "sapo-search": "#5dcbca",
+        "tis": "#22fcfd", "mis": "#9b94fd", "icepop": "#abc44a",
+    },
+    others=("#c39f78", "#a3b0bc", "#c7c95c", "#ee93bd"),
     outcomes={
         "healthy": "#4ba3dc", "mild": "#e8bd4a", "collapsed": "#fe6a4c", "diverged": "#c98ccc",
         "recovered": "#5fcf9a", "falling": "#e09a6c", "no_learning": "#8b949d", "": "#8b949d",
@@ -66,7 +86,7 @@ DARK = Palette(
 
 @dataclass(frozen=True)
 class Style:
-    """How an arm is drawn: the colour of its algorithm, a dash and a marker of its own."""
+    """How an arm is drawn: the colour of its algorithm, and its own dash and marker."""
 
     colour: str
     dash: str
@@ -74,18 +94,18 @@ class Style:
 
 
 def colour(algorithm: str, palette: Palette) -> str:
-    """The colour of an algorithm; of one that is in no list, the same at every time and beside any other."""
+    """Return the colour of an algorithm; one that is in no list always gets the same."""
     known = palette.algorithms.get(algorithm) or palette.neighbours.get(algorithm)
     digest = int.from_bytes(sha256(algorithm.encode()).digest()[:4], "big")
     return known or palette.others[digest % len(palette.others)]
 
 
 def styles(arms: Sequence[tuple[str, str]], palette: Palette, drawn: Collection[str] | None = None) -> dict[str, Style]:
-    """Arm -> style of the arms `drawn` (default: all), from all (arm, algorithm) of an experiment.
+    """Map the arms `drawn` (default: all) to their styles, given all (arm, algorithm) of an experiment.
 
-    Dash and marker are an arm's own, whatever is drawn beside it; the arm that is named like its algorithm is solid,
-    the others follow in the order given. The first arm drawn of an algorithm has its very colour, further ones a
-    darker or lighter shade of it.
+    Dash and marker do not depend on what else is drawn; the arm that is named like its algorithm is solid, the others
+    follow in the order given. The first arm drawn of an algorithm has its very colour, further ones a darker or lighter
+    shade of it.
     """
     found: dict[str, Style] = {}
     places: dict[str, int] = {}
@@ -105,15 +125,27 @@ def styles(arms: Sequence[tuple[str, str]], palette: Palette, drawn: Collection[
 
 
 def faded(hex_colour: str, opacity: float) -> str:
-    """A colour of the palette, `opacity` of it."""
+    """Return a colour of the palette at `opacity`."""
     red, green, blue = _parts(hex_colour)
     return f"rgba({red},{green},{blue},{opacity:g})"
 
 
 def mixed(hex_colour: str, other: str, share: float) -> str:
-    """A colour with `share` of another in it."""
+    """Mix `share` of another colour into a colour."""
     parts = (round((1 - share) * a + share * b) for a, b in zip(_parts(hex_colour), _parts(other), strict=True))
     return "#" + "".join(f"{part:02x}" for part in parts)
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast of two colours, (L1 + 0.05) / (L2 + 0.05) of WCAG's relative luminance, from 1 to 21."""
+    low, high = sorted(_luminance(hex_colour) for hex_colour in (one, other))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(hex_colour: str) -> float:
+    parts = (part / 255 for part in _parts(hex_colour))
+    linear = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 def _parts(hex_colour: str) -> tuple[int, int, int]:
@@ -121,13 +153,55 @@ def _parts(hex_colour: str) -> tuple[int, int, int]:
     return red, green, blue
 
 
+# The colour of a token by its log-ratio: one fixed scale, so that a colour means the same number in every episode.
+
+END = 10.0  # nats at which the scale ends
+MARKS = (-10.0, -1.0, -0.2, 0.0, 0.2, 1.0, 10.0)  # of the legend; 0.2 is about where PPO's clip begins
+_LINEAR = 0.1  # nats below which the scale is linear; beyond, it is logarithmic
+_QUIET = 0.005  # nats that are not worth a colour
+_READABLE = 4.5  # contrast of text that WCAG asks for; black or white always has it
+
+
+def position(log_ratio: float) -> float:
+    """Place a log-ratio on the scale, from -1 to 1: asinh(d / 0.1) / asinh(10 / 0.1), cut at 10 nats."""
+    return max(-1.0, min(1.0, math.asinh(log_ratio / _LINEAR) / math.asinh(END / _LINEAR)))
+
+
+def tint(log_ratio: float | None, palette: Palette) -> tuple[str, str] | None:
+    """Return ground and ink of a token; None where it needs no colour: not measured, NaN, or as likely as before."""
+    if log_ratio is None or math.isnan(log_ratio) or abs(log_ratio) < _QUIET:
+        return None
+    return _ground_and_ink(round(position(log_ratio), 2), palette.dark)
+
+
+def gradient(palette: Palette) -> list[str]:
+    """Return the colours of the legend from -10 to 10 nats, evenly spaced on the scale."""
+    return [_ground(place / 10, palette) for place in range(-10, 11)]
+
+
+@lru_cache(maxsize=1024)
+def _ground_and_ink(place: float, dark: bool) -> tuple[str, str]:
+    palette = DARK if dark else LIGHT
+    ground = _ground(place, palette)
+    if contrast(palette.text, ground) >= _READABLE:
+        return ground, palette.text
+    return ground, max(("#000000", "#ffffff"), key=lambda ink: contrast(ink, ground))
+
+
+def _ground(place: float, palette: Palette) -> str:
+    colours = palette.diverging
+    at = (place + 1) / 2 * (len(colours) - 1)
+    low = min(int(at), len(colours) - 2)
+    return mixed(colours[low], colours[low + 1], at - low)
+
+
 def scale(colours: Sequence[str]) -> list[list[Any]]:
-    """Colours as a continuous colour scale of a figure."""
+    """Return colours as a continuous colour scale of a figure."""
     return [[i / (len(colours) - 1), c] for i, c in enumerate(colours)]
 
 
 def template(palette: Palette) -> dict[str, Any]:
-    """The figure template of a theme: quiet grid, no frame, the app's own font and background."""
+    """Return the figure template of a theme: quiet grid, no frame, the app's own font and background."""
     axis = {
         "gridcolor": palette.grid, "gridwidth": 1, "zeroline": False, "showline": False, "ticks": "",
         "tickfont": {"color": palette.muted, "size": 12}, "automargin": True,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.app.figures import common
 from workbench.app.figures.common import Trace, heading
-from workbench.app.safe import figure_text, wrapped
+from workbench.app.text import figure_text, wrapped
 from workbench.app.theme import DASHES, Palette, Style, scale, styles
 
 if TYPE_CHECKING:

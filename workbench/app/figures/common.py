@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workbench.app.safe import figure_text, visible
+from workbench.app.text import figure_text, visible
 from workbench.app.theme import Palette, template
 
 if TYPE_CHECKING:

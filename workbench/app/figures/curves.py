@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.app.figures import common
 from workbench.app.figures.common import LEGEND_ROW, Trace, heading, note
-from workbench.app.safe import figure_text, wrapped
+from workbench.app.text import figure_text, wrapped
 from workbench.app.theme import Palette, Style, faded
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from workbench.app.safe import html_text, visible
+from workbench.app.text import html_text, visible
 from workbench.app.theme import FONT, Palette, colour
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.app.figures import common
 from workbench.app.figures.common import Trace, heading, note, scatter
-from workbench.app.safe import wrapped
-from workbench.app.theme import Palette, Style, mixed, scale
-from workbench.app.tint import contrast
+from workbench.app.text import wrapped
+from workbench.app.theme import Palette, Style, contrast, mixed, scale
 
 if TYPE_CHECKING:
     import pandas as pd

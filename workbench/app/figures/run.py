@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.app.figures import common
 from workbench.app.figures.common import AXES, DOTTED, Trace, heading, note, scatter
-from workbench.app.safe import figure_text, wrapped
+from workbench.app.text import duration, figure_text, number, percent, word, wrapped
 from workbench.app.theme import Palette, faded
-from workbench.app.wording import duration, number, percent, word
 
 if TYPE_CHECKING:
     import pandas as pd

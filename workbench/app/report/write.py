@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.app.safe import html_text, visible
+from workbench.app.text import html_text, visible
 from workbench.app.theme import DARK, LIGHT, Palette
 from workbench.spec import OUTCOMES
 

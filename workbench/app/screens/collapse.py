@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 
 from workbench.analysis import compare
 from workbench.analysis.survival import curve, observed
-from workbench.app import episodes, export
+from workbench.app import export
 from workbench.app.collapse_data import alarm_leads, first_alarms
-from workbench.app.controls import choose
 from workbench.app.curve_data import origins
-from workbench.app.diagnostics import dictionary
 from workbench.app.experiments import Arms, choose_arms, show_table
 from workbench.app.figures.collapse import leads, survival, timeline
 from workbench.app.figures.common import AXES
-from workbench.app.links import run_links
-from workbench.app.navigation import open_screen
+from workbench.app.links import open_screen, run_links
 from workbench.app.page import heading, look, note, screen
+from workbench.app.store import dictionary
+from workbench.app.trajectories import culprit
+from workbench.app.url import choose
 
 if TYPE_CHECKING:
-    from workbench.app.data import Store
+    from workbench.app.store import Store
 
 _MOST = 120  # runs that the timeline draws
 _AXIS = {"step": "step", "onset": "before collapse"}
@@ -57,8 +57,8 @@ def _timeline(store: Store, arms: Arms) -> None:
     if clicked:
         place, x = (int(value) for value in clicked[0]["customdata"])
         run = runs.iloc[place]
-        where = episodes.culprit(store, str(run["run_id"]), x + int(run["start"]))
-        open_screen("episode", **episodes.choices(dictionary(store), experiment=arms.experiment, **where))
+        where = culprit(store, str(run["run_id"]), x + int(run["start"]))
+        open_screen("episode", experiment=arms.experiment, **where)
 
 
 def _survival(store: Store, arms: Arms) -> None:

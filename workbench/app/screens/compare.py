@@ -9,21 +9,20 @@ import streamlit as st
 
 from workbench.app import export
 from workbench.app.collapse_data import alarm_leads, first_alarms
-from workbench.app.controls import choose, choose_many, choose_range
 from workbench.app.curve_data import CLOCKS, Chosen, Window, drawn, extent, onsets, origins, panel
-from workbench.app.diagnostics import dictionary
 from workbench.app.experiments import Arms, choose_arms, listed, settings_of
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
 from workbench.app.links import run_links
 from workbench.app.page import look, note, screen, table
-from workbench.app.picks import zoom
-from workbench.app.safe import html_text
+from workbench.app.store import dictionary
+from workbench.app.text import html_text
+from workbench.app.url import choose, choose_many, choose_range, zoom
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.app.data import Store
+    from workbench.app.store import Store
 
 _FIRST = ("step.success", "step.grad_norm_max", "step.ess_frac_min", "step.entropy")
 _MOST = 12  # panels

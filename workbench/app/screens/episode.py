@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import pandas as pd
 import streamlit as st
+from markupsafe import Markup
 
-from workbench.app import episodes, export, theme, transcript
-from workbench.app.controls import choose
-from workbench.app.diagnostics import Diagnostics, dictionary
+from workbench.app import export, theme
 from workbench.app.experiments import choose_experiment, runs
 from workbench.app.figures.run import peaks, ranking
-from workbench.app.ledger import ledger
-from workbench.app.links import STYLE, address, anchor, run_links
+from workbench.app.links import address, anchor, episode_address, link_line, run_links
 from workbench.app.page import curves_only, look, note, screen
-from workbench.app.picks import choose_number, follow, keep
+from workbench.app.store import Diagnostics, dictionary
+from workbench.app.text import html_text, number, percent, table_html, tag, word
+from workbench.app.theme import Palette
+from workbench.app.trajectories import RANKS, WORST, Row, first_run, kept, ranked, run_words, signals, watched, worst
+from workbench.app.url import choose, choose_number, follow, keep
 from workbench.store import batches
 
 if TYPE_CHECKING:
-    from workbench.app.data import Store
+    from workbench.app.store import Store
+
+T = TypeVar("T")
 
 _BARS = 8  # trajectories that the ranking draws
 
@@ -27,91 +35,323 @@ _BARS = 8  # trajectories that the ranking draws
 @screen
 def episode(store: Store) -> None:
     """Which trajectory, which turn, which token did it?"""
-    st.html(STYLE)
     left, middle, right = st.columns([2, 4, 2])
     with left:
         experiment = choose_experiment(store)
-    each = {row["run_id"]: row for row in runs(store, experiment).to_dict("records")}
-    first = episodes.first_run(runs(store, experiment))
+    all_runs = runs(store, experiment)
+    each = {row["run_id"]: row for row in all_runs.to_dict("records")}
     with middle:
-        run = each[choose("run", "Run", list(each), first, words=lambda r: episodes.run_words(each[r]))]
+        run = choose("run", "Run", list(each), first_run(all_runs), words=lambda r: run_words(each[r]))
     known = dictionary(store)
     with right:
-        signal = choose("signal", "Signal", episodes.signals(known))
-    seen = episodes.watched(store, known, run, signal)
+        name = choose("signal", "Signal", signals(known))
+    seen = watched(store, known, each[run], name)
     with st.container(horizontal=True, gap="large", vertical_alignment="top"):
         step = choose_number("step", "Step", 0, max(0, seen.steps - 1), seen.spike)
-        by = choose("rank", "Rank trajectories by", list(episodes.RANKS), kind="row")
-    rows = episodes.ranked(store.records("ranking", run=run["run_id"], step=step), episodes.RANKS[by])
+        by = choose("rank", "Rank trajectories by", list(RANKS), kind="row")
+    rows = ranked(store, run, step, RANKS[by])
     there = [row["trajectory"] for row in rows]
-    chosen = keep(
-        "trajectory",
-        (run["run_id"], step),
-        lambda given: _trajectory(given, there),
-        lambda t: [] if t is None else [str(t)],
-    )
+
+    def read(given: Sequence[str]) -> int | None:
+        asked = [int(value[:9]) for value in given if value.isdecimal()]
+        return next((t for t in asked if t in there), there[0] if there else None)
+
+    chosen = keep("trajectory", (run, step), read, lambda t: [] if t is None else [str(t)])
     palette = look()
     curve, bars = st.columns(2, gap="medium")
     with curve:
-        hue = theme.colour(str(run["algorithm"]), palette)
-        words = f"{signal} of {run['run_id']} over training; step {step} is chosen."
-        clicked = export.figure(
-            peaks(seen.signal, hue, palette, step), "peaks", seen.signal.points, select=True, describe=words
-        )
+        drawn = peaks(seen.signal, theme.colour(str(each[run]["algorithm"]), palette), palette, step)
+        words = f"{name} of {run} over training; step {step} is chosen."
+        clicked = export.figure(drawn, "peaks", seen.signal.points, select=True, describe=words)
         if clicked and int(clicked[0]["customdata"]) != step:
             follow("step", [str(clicked[0]["customdata"])])
     if chosen is None:
         with bars:
             curves_only(f"No trajectory of step {step} is recorded for this run.")
         return
+    mine = next(row for row in rows if row["trajectory"] == chosen)
     with bars:
-        drawn = ranking(episodes.shown(rows, chosen, _BARS), 1 / len(rows), palette, step, chosen)
+        drawn = ranking(shown(rows, mine, _BARS), 1 / len(rows), palette, step, chosen)
         words = f"The trajectories of step {step}, ranked by {by}; {chosen} is chosen."
-        clicked = export.figure(drawn, "ranking", lambda: episodes.frame(rows), select=True, describe=words)
+        clicked = export.figure(drawn, "ranking", lambda: pd.DataFrame(rows), select=True, describe=words)
         if clicked and int(clicked[0]["customdata"]) != chosen:
             follow("trajectory", [str(clicked[0]["customdata"])])
-    st.html(episodes.answered(next(row for row in rows if row["trajectory"] == chosen)))
-    _episode(store, known, experiment, run["run_id"], step, chosen)
-    folder = batches.folder_of(store.runs, experiment, run["run_id"])
+    answer, gold = tag("b", word(mine["answer"])), tag("b", word(mine["gold"]))
+    said = (f"Trajectory {chosen}: answered ", answer, ", expected ", gold, f"; ended by {word(mine['ended'])}.")
+    st.html(tag("p", word(mine["question"]), css="sorl-question") + tag("p", *said, css="sorl-answer"))
+    _tokens_and_turns(store, known, experiment, run, step, chosen)
+    folder = batches.folder_of(store.runs, experiment, run)
     if folder is not None and step in batches.steps(folder):
-        place = {"experiment": experiment, "run": run["run_id"], "step": str(step), "trajectory": str(chosen)}
-        st.html(
-            f'<p class="sorl-note">{anchor("Replay this batch with other algorithms", address("replay", **place))}</p>'
-        )
-    all_runs = runs(store, experiment)
-    run_links(all_runs[all_runs["run_id"] == run["run_id"]], experiment)
+        where = address("replay", experiment=experiment, run=run, step=str(step), trajectory=str(chosen))
+        link_line([anchor("Replay this batch with other algorithms", where)])
+    run_links(all_runs[all_runs["run_id"] == run], experiment)
 
 
-def _episode(store: Store, known: Diagnostics, experiment: str, run: str, step: int, trajectory: int) -> None:
+def shown(rows: Sequence[Row], chosen: Row, most: int) -> list[Row]:
+    """Return the first `most` rows; the chosen one takes the last place where it is not among them."""
+    return list(rows[:most]) if chosen in rows[:most] else [*rows[: most - 1], chosen]
+
+
+def _tokens_and_turns(store: Store, known: Diagnostics, experiment: str, run: str, step: int, trajectory: int) -> None:
     """The transcript of a trajectory and the table of its turns."""
     turns = store.records("ledger", run=run, step=step, trajectory=trajectory)
     text, table = st.columns([11, 9], gap="medium")
+    mine: list[Row] = []
     with table:
-        worst, mine = episodes.worst_epoch(turns), []
-        if worst is None:
-            note("No turn of this trajectory is recorded.")
-        else:
-            epochs = [episodes.WORST, *(str(epoch) for epoch in sorted({turn["epoch"] for turn in turns}))]
-            told = {episodes.WORST: f"largest gradient ({worst})"}
-            chosen = choose("epoch", "Epoch of the figures", epochs, kind="row", words=lambda e: told.get(e, e))
-            epoch = worst if chosen == episodes.WORST else int(chosen)
+        if turns:
+            top = worst(turns)
+            heaviest = top["epoch"] if top else max(turn["epoch"] for turn in turns)
+            epochs = [WORST, *(str(epoch) for epoch in sorted({turn["epoch"] for turn in turns}))]
+            names = {WORST: f"largest gradient ({heaviest})"}
+            chosen = choose("epoch", "Show epoch", epochs, kind="row", words=lambda e: names.get(e, e))
+            epoch = heaviest if chosen == WORST else int(chosen)
             mine = [turn for turn in turns if turn["epoch"] == epoch]
-            st.html(ledger(mine, known))
+            st.html(turn_table(mine, known))
             note("Bold: the turn with the largest gradient_share. Point at a name for its definition.")
+        else:
+            note("No turn of this trajectory is recorded.")
     with text:
         tokens = store.records("tokens", run=run, step=step, trajectory=trajectory)
         if tokens:
             palette = look()
-            st.html(transcript.legend(palette) + transcript.transcript(tokens[0], mine, palette))
+            st.html(tag("div", legend(palette), transcript(tokens[0], mine, palette)))
+            return
+        links = [
+            anchor(str(other), episode_address(experiment=experiment, run=run, step=str(step), trajectory=str(other)))
+            for other in kept(store, run).get(step, [])
+        ]
+        instead = ("of this step it kept ", Markup(", ").join(links)) if links else ("nor any of this step",)
+        link_line([f"The run did not keep the tokens of trajectory {trajectory}; ", *instead, "."])
+
+
+# The turns of an episode as a table: a column a turn, a row a measured column of the turn ledger.
+
+_FIRST = (
+    "status", "n_tokens", "ratio_geo", "ratio_arith", "ratio_prod", "log_ratio_sum", "ratio_max", "ratio_min",
+    "clip_frac", "out_of_range_frac", "approx_kl", "entropy", "advantage", "value", "value_error", "ratio_mass_frac",
+    "gradient_share",
+)  # fmt: skip
+
+
+def turn_table(rows: Sequence[Row], known: Diagnostics) -> Markup:
+    """Build the table as HTML; `rows` are the turns of one epoch. Bold is the one with most of the gradient."""
+    declared = [row for row in known.rows.values() if row["table_name"] == "turn"]
+    declared.sort(key=lambda row: _FIRST.index(row["name"]) if row["name"] in _FIRST else len(_FIRST))
+    top = worst(rows)
+
+    def cell(turn: Row, value: Any) -> object:
+        text = word(value) if isinstance(value, (str, bool)) else number(value)
+        broken = isinstance(value, float) and not math.isfinite(value)
+        shown = tag("span", text, css="sorl-broken") if broken else text
+        return tag("b", shown) if turn is top else shown
+
+    def line(row: Mapping[str, Any]) -> list[object]:
+        unit = tag("span", f" {row['unit']}", css="sorl-unit") if row["unit"] else ""
+        name = tag("span", row["name"], unit, title=f"{row['formula']} — {row['description']}")
+        return [name, *(cell(turn, turn.get(row["name"])) for turn in rows)]
+
+    head = [f"turn {turn['turn_index']}" if turn is top else f"{turn['turn_index']}" for turn in rows]
+    return table_html(["", *head], [line(row) for row in declared], "sorl-turns")
+
+
+# The texts of tokens, put back from a tokenizer's vocabulary into what a person reads.
+
+_BYTES = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]  # bytes that stand for themselves
+_OTHERS = [byte for byte in range(256) if byte not in set(_BYTES)]
+# Byte-level vocabularies (GPT-2, Llama 3, Qwen) write every byte as one printable character: a space is Ġ.
+BYTE_OF = {chr(byte): byte for byte in _BYTES} | {chr(256 + i): byte for i, byte in enumerate(_OTHERS)}
+_SPACE, _NEWLINE, _PIECE = "\u0120", "\u010a", "\u2581"
+
+
+def spelled(tokens: Sequence[str | None]) -> list[str]:
+    """Return one text a token, which joined are the text of all.
+
+    Understands byte-level vocabularies, SentencePiece (where a lower block stands for a space) and whole words, between
+    which a space is put; pieces that hold their own white space are left as they are. A token without a text (None)
+    is shown as a lozenge.
+    """
+    texts = ["\u25ca" if token is None else token for token in tokens]
+    if any(_SPACE in text or _NEWLINE in text for text in texts):
+        return [_from_bytes(text) for text in texts]
+    if any(text.startswith(_PIECE) for text in texts):
+        return [_from_piece(text) for text in texts]
+    if any(character.isspace() for text in texts for character in text):
+        return texts
+    return [text if place == 0 else f" {text}" for place, text in enumerate(texts)]
+
+
+def _from_bytes(text: str) -> str:
+    if not all(character in BYTE_OF for character in text):
+        return text  # an added token, which is spelled as it is
+    return bytes(BYTE_OF[character] for character in text).decode("utf-8", "replace")
+
+
+def _from_piece(text: str) -> str:
+    if byte := re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", text):
+        return bytes([int(byte[1], 16)]).decode("utf-8", "replace")
+    return text.replace(_PIECE, " ")
+
+
+# The transcript: turn by turn, each trained token tinted by its log-ratio, what was only read kept apart.
+
+MOST = 6_000  # tokens that are shown: more would make a browser wait
+LONGEST = 500  # characters of a token: no vocabulary has longer ones, a broken log may
+_TAG = re.compile(r"<(/?)(think|search|answer|information)>")
+
+
+class Piece(NamedTuple):
+    """Neighbouring tokens of one kind: first and one past the last; `written` by the policy, in turn `turn`."""
+
+    kind: str
+    written: bool
+    turn: int
+    first: int
+    end: int
+
+
+def pieces(texts: Sequence[str], trained: Sequence[bool] | None, turn_index: Sequence[int] | None) -> list[Piece]:
+    """Split tokens into prompt and information (both only read), and think, search, answer, text of each turn.
+
+    Tags count even where a token holds half of one; a part that is opened and not closed goes on to the next tag that
+    opens another, or to the end of its turn. `trained` is None where no update trained on the trajectory.
+    """
+    if trained is None:
+        return [Piece("text", False, 0, 0, len(texts))]
+    found: list[Piece] = []
+    begun = False
+    flags = [bool(_of(trained, i)) for i in range(len(texts))]
+    for (mine, turn), first, end in _runs([(m, (_of(turn_index, i) or 0) if m else 0) for i, m in enumerate(flags)]):
+        if mine:
+            begun = True
+            parts = _runs(_kinds(texts[first:end]))
+            found += [Piece(kind, True, turn, first + start, first + stop) for kind, start, stop in parts]
         else:
-            place = {"experiment": experiment, "run": run, "step": str(step)}
-            here = episodes.kept(store, run).get(step, [])
-            st.html(episodes.missing(
-                trajectory, here, lambda other: episodes.address(known, **place, trajectory=str(other))
-            ))  # fmt: skip
+            found.append(Piece("information" if begun else "prompt", False, 0, first, end))
+    return found
 
 
-def _trajectory(given: Sequence[str], there: Sequence[int]) -> int | None:
-    """The trajectory of the address, else the first of the ranking."""
-    asked = [int(value[:9]) for value in given if value.isdecimal()]
-    return next((t for t in asked if t in there), there[0] if there else None)
+def _runs(values: Sequence[T]) -> list[tuple[T, int, int]]:
+    """Runs of equal neighbours: the value, the first place, one past the last."""
+    found, at = [], 0
+    for value, group in groupby(values):
+        size = len(list(group))
+        found.append((value, at, at + size))
+        at += size
+    return found
+
+
+def _kinds(texts: Sequence[str]) -> list[str]:
+    """The part of the protocol that each token of one turn lies in, by where the token begins."""
+    marks: list[tuple[int, str]] = [(0, "text")]
+    opened = ""
+    for found in _TAG.finditer("".join(texts)):
+        if not found[1]:
+            opened = found[2]
+            marks.append((found.start(), opened))
+        elif found[2] == opened:
+            opened = ""
+            marks.append((found.end(), "text"))
+    kinds, at = [], 0
+    for text in texts:
+        begins = at + len(text) - len(text.lstrip())
+        kinds.append(next(kind for place, kind in reversed(marks) if place <= begins))
+        at += len(text)
+    return kinds
+
+
+def transcript(row: Row, turns: Sequence[Row], palette: Palette) -> Markup:
+    """Build the episode as HTML: `row` of table `token`, `turns` of the turn ledger in one epoch."""
+    count = len(row["token_id"] or row["token"] or [])
+    texts = spelled((row["token"] or [None] * count)[:MOST])
+    known = {turn["turn_index"]: turn for turn in turns}
+    weights = [(i, abs(w)) for i, w in enumerate(row.get("gradient_weight") or []) if w is not None]
+    weights = [(i, math.inf if math.isnan(w) else w) for i, w in weights if _of(row.get("trained"), i)]
+    heaviest = max(weights, key=lambda pair: pair[1], default=(None, 0.0))[0]
+    parts, heading = [], 0
+    for piece in pieces(texts, row["trained"], row["turn_index"]):
+        if piece.turn and piece.turn != heading:
+            heading = piece.turn
+            parts.append(_heading(heading, known.get(heading)))
+        if piece.written:
+            kind: list[object] = ["information, made up" if piece.kind == "information" else piece.kind]
+            body = [_token(i, texts[i], row, palette, i == heaviest) for i in range(piece.first, piece.end)]
+        else:
+            kind = [piece.kind, tag("div", "not trained on")]
+            body = [html_text("".join(texts[piece.first : piece.end]).strip())]
+        said = tag("div", *kind, css="sorl-kind"), tag("div", *body, css="sorl-said")
+        parts.append(tag("div", *said, css="sorl-part sorl-written" if piece.written else "sorl-part sorl-read"))
+    if count > MOST:
+        parts.append(tag("p", f"The first {MOST:,} of {count:,} tokens.", css="sorl-note"))
+    return tag("div", *parts, css="sorl-transcript", style=_colours(palette))
+
+
+def _colours(palette: Palette) -> str:
+    return f"--sorl-surface:{palette.surface};--sorl-text:{palette.text}"
+
+
+def _heading(turn: int, entry: Row | None) -> Markup:
+    said: list[object] = [tag("b", f"Turn {turn}")]
+    if entry:
+        share = entry["gradient_share"]
+        gradient = number(share) if share is None or not math.isfinite(share) else percent(share)
+        said.append(
+            f" · {word(entry['status'])} · ratio {number(entry['ratio_geo'])} · sum of log-ratios "
+            f"{number(entry['log_ratio_sum'])} nats · {gradient} of its update's gradient (epoch {entry['epoch']})"
+        )
+    return tag("div", *said, css="sorl-turn")
+
+
+def _token(i: int, text: str, row: Row, palette: Palette, heaviest: bool) -> Markup:
+    lead = text[: len(text) - len(text.lstrip(" "))] if text.strip() else ""
+    said = text[len(lead) :]
+    shown = said[:LONGEST].replace("\n", "↵\n") or "∅"
+    if len(said) > LONGEST:
+        shown += f" … and {len(said) - LONGEST:,} characters"
+    log_ratio = _of(row.get("log_ratio"), i)
+    colours = theme.tint(log_ratio, palette)
+    marks = {
+        "sorl-token": True, "sorl-clipped": _of(row.get("clipped"), i), "sorl-heaviest": heaviest,
+        "sorl-broken": log_ratio is not None and not math.isfinite(log_ratio),
+    }  # fmt: skip
+    token = tag(
+        "span", shown, css=" ".join(name for name, on in marks.items() if on), data_tip="\n".join(tooltip(i, row)),
+        style=f"background:{colours[0]};color:{colours[1]}" if colours else "",
+    )  # fmt: skip
+    return html_text(lead) + token
+
+
+def tooltip(i: int, row: Row) -> Iterator[str]:
+    """Write the numbers of a token, line by line; a dash for what was not measured."""
+
+    def told(name: str) -> str:
+        return number(_of(row.get(name), i))
+
+    log_ratio = _of(row.get("log_ratio"), i)
+    ratio = log_ratio if log_ratio is None or math.isnan(log_ratio) else math.exp(max(-700.0, min(700.0, log_ratio)))
+    yield f"log-ratio {number(log_ratio)} nats, ratio {number(ratio)}"
+    yield f"log-prob new {told('log_prob')}, old {told('log_prob_old')}, behaviour {told('log_prob_behaviour')}"
+    yield f"entropy {told('entropy')} nats, advantage {told('advantage')}"
+    yield f"value {told('value')}, gradient weight {told('gradient_weight')}"
+    yield f"clipped: {word(_of(row.get('clipped'), i))}; token {i}, id {word(_of(row.get('token_id'), i))}"
+
+
+def _of(values: Sequence[Any] | None, i: int) -> Any:
+    """Element `i`; None where the list is not there or too short."""
+    return values[i] if values is not None and i < len(values) else None
+
+
+def legend(palette: Palette) -> Markup:
+    """Build the colour scale of the log-ratios and the marks on tokens, as HTML."""
+    ends = {-theme.END: "≤ ", theme.END: "≥ "}
+    ticks = [
+        tag("span", f"{ends.get(mark, '')}{mark:g}", style=f"left:{50 + 50 * theme.position(mark):.1f}%")
+        for mark in theme.MARKS
+    ]
+    ground = tag("div", style=f"background:linear-gradient(90deg,{','.join(theme.gradient(palette))})")
+    scale = tag("div", ground, *ticks, css="sorl-scale")
+    marks = [
+        tag("span", tag("span", words, css=f"sorl-{name}"))
+        for name, words in (("clipped", "clipped"), ("heaviest", "largest gradient"), ("broken", "NaN or Inf"))
+    ]
+    words = tag("span", "tokens in the last epoch: log-ratio (nats)")
+    return tag("div", tag("div", words, scale), tag("div", *marks), css="sorl-legend", style=_colours(palette))

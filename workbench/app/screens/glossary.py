@@ -2,103 +2,279 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import streamlit as st
+from markupsafe import Markup
 
-from workbench.algorithms import ALGORITHMS, ALIASES, SYMBOLS
-from workbench.app import cards
-from workbench.app.controls import choose
-from workbench.app.diagnostics import dictionary
-from workbench.app.entries import Entry, entries, search
+from workbench.algorithms import ALGORITHMS, ALIASES, SYMBOLS, differences
+from workbench.app.links import address, anchor
 from workbench.app.page import note, screen
-from workbench.app.search import search_box
+from workbench.app.store import LEVELS, Diagnostics, dictionary
+from workbench.app.text import html_text, table_html, tag
+from workbench.app.url import choose, search_box
 from workbench.diagnostics.collapse import collapse_rule
 from workbench.diagnostics.declare import SYMBOLS as NOTATION
-from workbench.objective import KINDS
+from workbench.objective import KINDS, Algorithm, Slot
 
 if TYPE_CHECKING:
-    from workbench.app.data import Store
-    from workbench.objective import Algorithm, Slot
+    from workbench.app.store import Store
 
-_STYLE = Path(__file__).parents[1] / "glossary.css"
+T = TypeVar("T")
+
 _PARTS = {"diagnostics": "Diagnostics", "algorithms": "Algorithms", "slots": "Slots", "collapse": "Collapse rule"}
 _KINDS = [(slot, kind()) for slot, kinds in KINDS.items() for kind in kinds.values()]  # with their defaults
 _LINE = 1000  # pixels that a line of text takes at most
+_ARXIV = re.compile(r"arXiv (\d{4}\.\d{4,5})")
 
 
 @screen
 def glossary(store: Store) -> None:
     """What a word, a column or an algorithm means, and where that comes from."""
-    st.html(_STYLE)
-    known = entries(dictionary(store).rows.values())
     words, parts = st.columns([2, 3], vertical_alignment="bottom")
     with words:
         asked = search_box("find", "Search", "grad_norm, KL, arXiv 2511.20718, nats, ...")
     found: dict[str, list[Any]] = {
-        "diagnostics": search(known, asked, lambda e: e.name, lambda e: e.text),
-        "algorithms": search(list(ALGORITHMS.values()), asked, lambda a: a.name, _about),
-        "slots": search(_KINDS, asked, lambda k: k[1].kind, _told),
+        "diagnostics": search(entries(dictionary(store)), asked, lambda e: e.name, lambda e: e.text),
+        "algorithms": search(ALGORITHMS.values(), asked, lambda a: a.name, _about_algorithm),
+        "slots": search(_KINDS, asked, lambda k: k[1].kind, lambda k: " ".join([k[0], *_about_kind(k[1])])),
     }
+
+    def label(part: str) -> str:
+        return f"{_PARTS[part]} {len(found[part])}" if asked and part in found else _PARTS[part]
+
     with parts:
-        part = choose("part", "Part", list(_PARTS), kind="row", words=lambda p: _label(p, found, asked))
-    if part in found and not found[part]:
+        part = choose("part", "Part", list(_PARTS), kind="row", words=label)
+    if part == "collapse":
+        st.markdown(collapse_rule(), width=_LINE)
+    elif not found[part]:
         note(f"Nothing here holds '{asked}'.")
-        return
-    draw: dict[str, Callable[[list[Any]], None]] = {
-        "diagnostics": _diagnostics, "algorithms": _algorithms, "slots": _slots, "collapse": _collapse,
-    }  # fmt: skip
-    draw[part](found.get(part, []))
+    elif part == "diagnostics":
+        wide, narrow = st.columns([5, 3], gap="large")
+        with wide:
+            note("Each diagnostic with its unit and the tables that hold it as a column of its name.")
+            st.html(Markup("").join(map(_diagnostic, found[part])))
+        with narrow, st.container(key="notation"):
+            letters = ((tag("span", formula_html(a), css="sorl-formula"), formula_html(b)) for a, b in NOTATION)
+            st.html(tag("p", tag("b", "Notation"), css="sorl-term"))
+            st.html(tag("div", *(tag("span", cell) for pair in letters for cell in pair), css="sorl-symbols"))
+            note("A column that was not measured is NULL, never 0; NaN and Inf are stored as themselves.")
+    elif part == "algorithms":
+        for one in found[part]:
+            left, right = st.columns([6, 5], gap="large")
+            with left:
+                _title(one)
+                st.latex(one.formula)
+            with right:
+                _slots(one)
+        note(SYMBOLS)
+    else:
+        note(
+            "An algorithm is a choice for each slot. Any slot can be set in a grid file: "
+            'algorithm = { base = "ppo", ratio = { level = "turn" } }.'
+        )
+        for slot in dict.fromkeys(slot for slot, _ in found[part]):
+            _slot(slot, [kind for of, kind in found[part] if of == slot])
 
 
-def _label(part: str, found: dict[str, list[Any]], asked: str) -> str:
-    """The name of a part, with how many of its entries hold what is searched for."""
-    return f"{_PARTS[part]} {len(found[part])}" if asked and part in found else _PARTS[part]
+def search(found: Iterable[T], asked: str, name: Callable[[T], str], text: Callable[[T], str]) -> list[T]:
+    """Return what holds every word of `asked`: the name itself first, then names like it, then texts that hold them."""
+    words = asked.lower().split()
+    whole = " ".join(words)
+
+    def rank(one: T) -> int:
+        title = name(one).lower()
+        if not words or title == whole:
+            return 0
+        if title.startswith(whole):
+            return 1
+        if all(word in title for word in words):
+            return 2
+        return 3 if all(word in f"{title} {text(one).lower()}" for word in words) else 4
+
+    ranked = sorted(((rank(one), one) for one in found), key=lambda pair: pair[0])
+    return [one for place, one in ranked if place < 4]
 
 
-def _about(one: Algorithm) -> str:
-    """The text of an algorithm that the search looks through."""
+# The diagnostics.
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A diagnostic: its words, the formula at each of its tables, and the alarms (table, words with the reason)."""
+
+    name: str
+    unit: str
+    description: str
+    source: str
+    formulas: Mapping[str, str]
+    alarms: Sequence[tuple[str, str]]
+
+    @property
+    def by_formula(self) -> dict[str, list[str]]:
+        """Each formula with the tables that share it."""
+        found: dict[str, list[str]] = {}
+        for table, formula in self.formulas.items():
+            found.setdefault(formula, []).append(table)
+        return found
+
+    @property
+    def text(self) -> str:
+        """Everything that a search looks at besides the name."""
+        words = [self.unit, self.description, self.source, *self.formulas, *self.formulas.values()]
+        return " ".join([*words, *(alarm for _, alarm in self.alarms)])
+
+
+def entries(known: Diagnostics) -> list[Entry]:
+    """List the diagnostics by name; columns of one name and meaning are one entry."""
+    groups: dict[tuple[str, str, str, str], list[Mapping[str, Any]]] = {}
+    for row in sorted(known.by_level(), key=lambda row: str(row["name"])):
+        name, unit, description, source = (str(row[c] or "") for c in ("name", "unit", "description", "source"))
+        groups.setdefault((name, unit, description, source), []).append(row)
+    return [
+        Entry(
+            *key, {str(row["table_name"]): str(row["formula"] or "") for row in rows},
+            [(str(row["table_name"]), str(row["alarm"])) for row in rows if row["alarm"]],
+        )
+        for key, rows in groups.items()
+    ]  # fmt: skip
+
+
+def _diagnostic(entry: Entry) -> Markup:
+    tables = (tag("span", table, title=f"one row per {LEVELS.get(table, table)}") for table in entry.formulas)
+    name = anchor(entry.name, address("glossary", part="diagnostics", find=entry.name))
+    lines = [
+        tag("p", name, tag("i", entry.unit or "no unit"), *tables, css="sorl-term"),
+        tag("p", entry.description),
+    ]
+    for formula, where in entry.by_formula.items():
+        label = tag("span", ", ".join(where)) if len(entry.by_formula) > 1 else ""
+        lines.append(tag("p", label, formula_html(formula), css="sorl-formula"))
+    for table, words in entry.alarms:
+        lines.append(tag("p", tag("b", "Alarm"), f" on {table}: {words}", css="sorl-alarm"))
+    parts: list[object] = list(_ARXIV.split(entry.source))
+    parts[1::2] = [_outside(f"https://arxiv.org/abs/{part}", f"arXiv {part}") for part in parts[1::2]]
+    return tag("div", *lines, tag("p", "Source: ", *parts, css="sorl-note"), css="sorl-entry")
+
+
+def _outside(where: str, words: str) -> Markup:
+    """A link that leaves the app, in a window of its own."""
+    return tag("a", words, href=where, rel="noopener noreferrer", target="_blank")
+
+
+# The algorithms.
+
+
+def _about_algorithm(one: Algorithm) -> str:
     slots = (" ".join([slot, getattr(one, slot).kind, *getattr(one, slot).options()]) for slot in KINDS)
     aliases = [alias for alias, name in ALIASES.items() if name == one.name]
     return " ".join([one.title, one.summary, *aliases, one.paper, *slots])
 
 
-def _told(kind: tuple[str, Slot]) -> str:
-    """The text of a kind of a slot that the search looks through."""
-    return " ".join([kind[0], kind[1].kind, *kind[1].options(), cards.definition(kind[1])])
+def _title(one: Algorithm) -> None:
+    names = ", ".join([one.name, *(alias for alias, name in ALIASES.items() if name == one.name)])
+    base = ALGORITHMS.get(one.differs_from or "")
+    where = f"Differs from {base.name} in {' and '.join(differences(base, one))}." if base else ""
+    critic = "with a critic" if one.critic else "no critic"
+    rollouts = f"{one.group_size} rollouts a prompt" if one.group_size > 1 else "one rollout a prompt"
+    title = anchor(one.title, address("glossary", part="algorithms", find=one.name))
+    lines = [
+        tag("p", title, *(tag("span", words) for words in (names, critic, rollouts)), css="sorl-term"),
+        tag("p", f"{one.summary} {where}"),
+        tag("p", _outside(one.paper, one.paper), css="sorl-note"),
+    ]
+    st.html(tag("div", *lines, css="sorl-entry"))
 
 
-def _diagnostics(found: list[Entry]) -> None:
-    wide, narrow = st.columns([5, 3], gap="large")
-    with wide:
-        note("Each diagnostic with its unit and the tables that hold it as a column of its name.")
-        st.html("".join(map(cards.diagnostic, found)))
-    with narrow, st.container(key="notation"):
-        st.html(f'<p class="sorl-term"><b>Notation</b></p>{cards.notation(NOTATION)}')
-        note("A column that was not measured is NULL, never 0; NaN and Inf are stored as themselves.")
+def _slots(one: Algorithm) -> None:
+    """The slots of an algorithm, in bold those that differ from its base, with the base's own choice."""
+
+    def choice(kind: Slot) -> Markup:
+        link = tag("code", anchor(kind.kind, address("glossary", part="slots", find=kind.kind)))
+        return tag("span", link, f" {', '.join(kind.options())}")
+
+    base = ALGORITHMS.get(one.differs_from or "")
+    changed = differences(base, one) if base else {}
+    rows = [(tag("b", slot), choice(ours), choice(theirs)) for slot, (theirs, ours) in changed.items()]
+    rows += [(html_text(slot), choice(getattr(one, slot)), Markup("")) for slot in KINDS if slot not in changed]
+    st.html(table_html(["slot", "choice", f"in {base.name}" if base else ""], rows, "sorl-slots"))
 
 
-def _algorithms(found: list[Algorithm]) -> None:
-    for one in found:
-        left, right = st.columns([6, 5], gap="large")
-        with left:
-            st.html(cards.about(one))
-            st.latex(one.formula)
-        with right:
-            st.html(cards.algorithm(one))
-    note(SYMBOLS)
+# The slots.
 
 
-def _slots(found: list[tuple[str, Slot]]) -> None:
-    note(
-        "An algorithm is a choice for each slot. Any slot can be set in a grid file: "
-        'algorithm = { base = "ppo", ratio = { level = "turn" } }.'
-    )
-    for slot in dict.fromkeys(slot for slot, _ in found):
-        st.html(cards.kinds(slot, [kind for of, kind in found if of == slot]))
+def _about_kind(kind: Slot) -> list[str]:
+    return [kind.kind, *kind.options(), _definition(kind)]
 
 
-def _collapse(_: list[Any]) -> None:
-    st.markdown(collapse_rule(), width=_LINE)
+def _definition(kind: Slot) -> str:
+    """The docstring of a kind, in one line."""
+    return " ".join((inspect.getdoc(kind) or "").split())
+
+
+def _slot(slot: str, found: Sequence[Slot]) -> None:
+    """The kinds of a slot: what each is called in TOML, its options with their defaults, its definition."""
+    rows = []
+    for kind in found:
+        words = enumerate(_definition(kind).split("`"))  # a docstring has names between backticks
+        said = tag("span", *(tag("code", part) if place % 2 else part for place, part in words))
+        rows.append((tag("code", kind.kind), ", ".join(kind.options()) or "no options", said))
+    st.html(tag("p", tag("b", slot), css="sorl-term"))
+    st.html(table_html(["kind", "options and defaults", "definition"], rows, "sorl-kinds"))
+
+
+# Formulas of the dictionary, plain text, set as mathematics.
+
+_GREEK = {
+    "delta": "δ", "eps": "ε", "rho": "ρ", "beta": "β", "gamma": "γ", "lambda": "λ", "sigma": "σ", "tau": "τ",
+}  # fmt: skip
+_SIGNS = {"+-": "±", "<=": "≤", ">=": "≥", "!=": "≠", "||": "∥", "<": "⟨", ">": "⟩", "-": "−",
+          "grad log pi": "∇ log π"}  # fmt: skip
+# In order: what has a sign of its own, the brackets of a mean (tight, and closed by a subscript: a comparison has
+# spaces around it), a number, a name with its subscripts, an exponent, a subscript behind a bracket, a minus, the rest.
+_FORMULA = re.compile(
+    r"(?P<sign>\+-|<=|>=|!=|\|\||grad log pi)|(?P<open><(?=\S)(?=.*>_))|(?P<close>>(?=_))"
+    r"|(?P<number>\d[\d.]*(?:e-?\d+)?)|(?P<name>[A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)*)"
+    r"|\^(?P<exponent>[A-Za-z0-9]+)|(?<=[>|)])_(?P<under>[A-Za-z0-9]+)|(?P<minus>(?<=[ <(])-)|(?P<other>.)",
+    re.DOTALL,
+)
+
+
+def formula_html(formula: str) -> Markup:
+    """Set a formula as HTML with i, sub and sup elements and no other; text that is no formula stays as it is."""
+    return Markup("").join(_pieces(formula))
+
+
+def _pieces(formula: str) -> Iterator[Markup]:
+    for part in _FORMULA.finditer(formula):
+        text = part.group()
+        match part.lastgroup:
+            case "sign" | "open" | "close" | "minus":
+                yield html_text(_SIGNS[text])
+            case "name":
+                yield _name(text, after=formula[part.start() - 1 : part.start()])
+            case "exponent":
+                yield tag("sup", _letter(part["exponent"]))
+            case "under":
+                yield tag("sub", _letter(part["under"]))
+            case _:
+                yield html_text(text)
+
+
+def _name(text: str, after: str) -> Markup:
+    """A letter with one subscript is set so; a longer name with underscores is a column or a setting and stays."""
+    base, *under = text.split("_")
+    a_word = (text == "a" and after == " ") or (text == "s" and after == "'")  # the article, the critic's
+    if a_word or len(under) > 1 or (len(base) > 1 and base not in _GREEK):
+        return html_text(text)
+    return _letter(base) + Markup("").join(tag("sub", _letter(word)) for word in under)
+
+
+def _letter(word: str) -> Markup:
+    """A single letter is a variable, in italics."""
+    word = _GREEK.get(word, word)
+    return tag("i", word) if len(word) == 1 and word.isalpha() else html_text(word)

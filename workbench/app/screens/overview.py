@@ -10,23 +10,22 @@ from workbench.analysis import compare
 from workbench.analysis.region import readable_series
 from workbench.analysis.runs import with_updates
 from workbench.app import theme
-from workbench.app.controls import choose
 from workbench.app.curve_data import Chosen, Window, extent
-from workbench.app.drawing import drawing
 from workbench.app.experiments import choose_experiment, is_region, question, runs, show_table
+from workbench.app.export import drawing
 from workbench.app.figures.matrix import layout, matrix, parts
-from workbench.app.links import STYLE, address, anchor
-from workbench.app.navigation import open_screen
+from workbench.app.links import address, anchor, link_line, open_screen
 from workbench.app.page import look, screen
-from workbench.app.safe import html_text
 from workbench.app.screens.region import Region, draw, region_of, say_answer
+from workbench.app.text import html_text
+from workbench.app.url import choose
 from workbench.spec import OUTCOMES, InputError
 from workbench.store.connect import Busy
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.app.data import Store
+    from workbench.app.store import Store
 
 _POINTS = 40  # of a curve in a cell
 _SHOWN = {"region": "the region", "runs": "every run"}
@@ -53,8 +52,7 @@ def overview(store: Store) -> None:
             draw(shown, experiment, "collapsed")
             show_table(readable_series(shown.series))
             more = anchor("More in Region", address("region", experiment=experiment))
-            st.html(STYLE)
-            st.html(f'<p class="sorl-note sorl-ways">{more}</p>')
+            link_line([more])
             return
     answer = st.container()
     _runs(store, experiment, each)  # before the answer, whose intervals of a thousand runs take longer

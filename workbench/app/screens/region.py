@@ -9,20 +9,20 @@ import streamlit as st
 from workbench.analysis import region as analysis
 from workbench.analysis.runs import KEPT, NOT_DEAD
 from workbench.app import export
-from workbench.app.controls import choose
 from workbench.app.experiments import is_region, question, show_table
 from workbench.app.figures.region import MEASURES
 from workbench.app.figures.region import region as figure
-from workbench.app.links import STYLE, address, anchor
+from workbench.app.links import address, anchor, link_line
 from workbench.app.page import Empty, look, note, screen
-from workbench.app.safe import html_text
+from workbench.app.text import html_text
 from workbench.app.theme import styles
+from workbench.app.url import choose
 from workbench.spec import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.app.data import Store
+    from workbench.app.store import Store
 
 
 class Region(NamedTuple):
@@ -62,8 +62,7 @@ def region(store: Store) -> None:
     show_table(analysis.readable_columns(shown.columns))
     every = anchor("Every run as a cell", address("overview", experiment=experiment, show="runs"))
     curves = anchor("curves of single points", address("compare", experiment=experiment))
-    st.html(STYLE)
-    st.html(f'<p class="sorl-note sorl-ways">{every} {curves}</p>')
+    link_line([every], [curves])
 
 
 def region_of(store: Store, experiment: str, survival: str = NOT_DEAD) -> Region:

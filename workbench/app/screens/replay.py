@@ -2,44 +2,66 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import streamlit as st
 
+import workbench
 from workbench.algorithms import ALGORITHMS, CORE
-from workbench.app import episodes, export, replays
-from workbench.app.controls import choose, choose_many
-from workbench.app.diagnostics import dictionary
+from workbench.app import export
 from workbench.app.experiments import choose_experiment, runs
 from workbench.app.figures.chart import chart
-from workbench.app.links import STYLE, address, anchor, linked_table
+from workbench.app.links import address, anchor, episode_address, link_line, linked_table
 from workbench.app.page import commands, look, note, say, screen, table
-from workbench.app.picks import keep
-from workbench.app.replayed import replayed
+from workbench.app.text import number
+from workbench.app.trajectories import first_run, run_words
+from workbench.app.url import choose, choose_many, keep
+from workbench.spec import InputError
 from workbench.store import batches
+from workbench.store.text import plain
 
 if TYPE_CHECKING:
-    from workbench.app.data import Store
+    from workbench.app.store import Store
 
+MEASURES = {
+    "gradient_share": "share of sum |d loss / d log-prob|",
+    "unit_ratio_mean": "mean of the ratio that entered the surrogate",
+    "unit_ratio_max": "its largest",
+    "clip_frac": "share of tokens whose gradient the clip stopped",
+    "out_of_range_frac": "share of tokens whose own ratio is out of bounds",
+    "unit_ratio_mass_frac": "share of the sum of the ratios",
+}
+FIGURES = ("policy_loss", "stabiliser_ratio", "stabiliser_factor", "unit_ratio_max", "ess_frac", "clip_frac",
+           "out_of_range_frac", "weight_abs")  # fmt: skip
+CULPRITS = ("algorithm", "rank", "trajectory", "turn_index", "gradient_share", "advantage", "ratio_max", "clip_frac")
 _GAP = 1e-3  # of an advantage; rounding stays far below
+Answer = dict[str, Any]  # of `sorl replay --format json`
 
 
 @screen
 def replay(store: Store) -> None:
     """What would another algorithm have done with this very batch?"""
-    st.html(STYLE)
     left, middle, right = st.columns([2, 4, 1])
     with left:
         experiment = choose_experiment(store)
-    each = {row["run_id"]: row for row in runs(store, experiment).to_dict("records")}
+    all_runs = runs(store, experiment)
+    each = {row["run_id"]: row for row in all_runs.to_dict("records")}
     folders = {run: batches.folder_of(store.runs, experiment, run) for run in each}
     stored = {run: batches.steps(folder) if folder else [] for run, folder in folders.items()}
-    first = episodes.first_run(runs(store, experiment))
+    first = first_run(all_runs)
     first = first if stored[first] else next((run for run, there in stored.items() if there), first)
     with middle:
-        run = choose("run", "Run", list(each), first, words=lambda r: episodes.run_words(each[r]))
+        run = choose("run", "Run", list(each), first, words=lambda r: run_words(each[r]))
     folder, there = folders[run], stored[run]
     if folder is None or not there:
         say(f"Run {run} has no stored batch. Runs keep some unless record.batches.mb = 0; train it again to have them:")
@@ -50,58 +72,147 @@ def replay(store: Store) -> None:
     with right:
         step = int(choose("step", "Step", [str(s) for s in there], str(before[-1])))
     algorithms = choose_many("algorithm", "Algorithms", list(ALGORITHMS), list(CORE))
-    trajectory = keep("trajectory", (run, step), _number, lambda t: [] if t is None else [str(t)])
+
+    def read(given: Sequence[str]) -> int | None:
+        return next((int(value) for value in given if value.isdecimal() and len(value) < 9), None)
+
+    trajectory = keep("trajectory", (run, step), read, lambda t: [] if t is None else [str(t)])
     with st.spinner("Replaying the batch ..."):
-        told = replayed(folder, step, algorithms or list(CORE), trajectory)
-    _summary(told)
-    _turns(told, step)
+        answer = replayed(folder, step, algorithms or list(CORE), trajectory)
+    table(["algorithm", *FIGURES], summary(answer))
+    for name, reason in answer["reasons"].items():
+        note(f"{name}: not possible, {reason}.")
+    gap = answer["advantage_gap"]
+    if isinstance(gap, float) and gap > _GAP:
+        say(
+            f"The advantages of {answer['own']}, computed again from the stored rewards, differ by up to {gap:.3g} "
+            "from those that it was trained on."
+        )
+    measure = choose("measure", "By turn", list(MEASURES), kind="row")
+    frame = by_turn(answer, measure)
+    if frame.empty:
+        note(f"No algorithm has a {measure} in this step.")
+    else:
+        words = {measure: ("", MEASURES[measure])}
+        drawn = chart(frame, "turn_index", measure, "algorithm", "bars", lambda c: words.get(c, ("", "")), look())
+        export.figure(drawn, "replay", frame, describe=f"{measure} by turn of step {step}, for each algorithm.")
     here = {"experiment": experiment, "run": run, "step": str(step)}
     left, right = st.columns(2, gap="medium")
     with left:
         note("The turns that carry most of the gradient; each opens the tokens of its trajectory.")
         linked_table(
-            [(name, "") for name in replays.CULPRITS],
+            [(name, "") for name in CULPRITS],
             [
-                (address("replay", **here, algorithm=algorithms, trajectory=str(which)), cells)
-                for which, cells in replays.culprits(told)
+                (address("replay", **here, algorithm=algorithms, trajectory=str(row["trajectory"])),
+                 [row["algorithm"], *(_shown(row[name]) for name in CULPRITS[1:])])
+                for row in answer["culprits"]
             ],
-        )
+        )  # fmt: skip
     with right:
-        words, header, rows = replays.tokens(told)
-        note(words)
-        if rows:
-            with st.container(height=420, border=False):
-                table(header, rows, figures=True)
-            which = str(told["tokens"][0]["trajectory"])
-            link = episodes.address(dictionary(store), **here, trajectory=which)
-            told_more = anchor(f"Trajectory {which} of step {step} in Episode", link)
-            st.html(f'<p class="sorl-note sorl-ways">{told_more}</p>')
+        _tokens(answer, here)
 
 
-def _summary(told: replays.Answer) -> None:
-    """The figures of each algorithm; who has none, and why."""
-    table(["algorithm", *replays.FIGURES], replays.summary(told))
-    for name, reason in told["reasons"].items():
-        note(f"{name}: no answer, {reason}.")
-    gap = told["advantage_gap"]
-    if isinstance(gap, float) and gap > _GAP:
-        say(
-            f"The advantages of {told['own']}, made again from the stored rewards, differ by up to {gap:.3g} from "
-            "those that it was trained on."
-        )
-
-
-def _turns(told: replays.Answer, step: int) -> None:
-    """One measure by turn, a colour an algorithm."""
-    measure = choose("measure", "By turn", list(replays.MEASURES), kind="row")
-    frame = replays.by_turn(told, measure)
-    if frame.empty:
-        note(f"No algorithm has a {measure} in this step.")
+def _tokens(answer: Answer, here: dict[str, str]) -> None:
+    """Turn, text, log-ratio and the weight in each algorithm, of the last update that trained on the trajectory."""
+    found = pd.DataFrame(answer["tokens"])
+    if found.empty:
+        note("No token of this trajectory was trained on.")
         return
-    words = {measure: ("", replays.MEASURES[measure])}
-    drawn = chart(frame, "turn_index", measure, "algorithm", "bars", lambda c: words.get(c, ("", "")), look())
-    export.figure(drawn, "replay", frame, describe=f"{measure} by turn of step {step}, for each algorithm.")
+    found = found[found["update"] == found["update"].max()]
+    which = str(found["trajectory"].iloc[0])
+    note(
+        f"Gradient on each token of trajectory {which} x 1,000 in update {found['update'].iloc[0]}; negative: the "
+        "update makes the token more likely."
+    )
+    text = found["token"].where(found["token"].notna(), found["token_id"]).astype(str)
+    clipped = found["clipped"].map(lambda on: " clipped" if on else "")
+    weight = found["weight"].map(lambda w: _shown(1000 * w if isinstance(w, float) else w)) + clipped
+    shown = found.assign(token=text, weight=weight, log_ratio=found["log_ratio"].map(_shown))
+    names = list(dict.fromkeys(shown["algorithm"]))
+    table_of = shown.pivot(index="position", columns="algorithm", values="weight").reindex(columns=names).fillna("–")
+    first = shown[shown["algorithm"] == names[0]].set_index("position")[["turn_index", "token", "log_ratio"]]
+    st.dataframe(first.set_axis(["turn", "token", "log-ratio"], axis=1).join(table_of).sort_index(), hide_index=True)
+    where = episode_address(**here, trajectory=which)
+    link_line([anchor(f"Trajectory {which} of step {here['step']} in Episode", where)])
 
 
-def _number(given: Sequence[str]) -> int | None:
-    return next((int(value) for value in given if value.isdecimal() and len(value) < 9), None)
+def summary(answer: Answer) -> list[list[str]]:
+    """List name and FIGURES of each algorithm over all updates, and what the trainer logged for its own."""
+    several = any(row["update"] is None for row in answer["summary"] if not row["reason"])
+    return [
+        [row["algorithm"] + (" (as logged)" if row["source"] == "logged" else ""), *(_shown(row[n]) for n in FIGURES)]
+        for row in answer["summary"]
+        if not row["reason"] and (row["update"] is None or not several)
+    ]
+
+
+def by_turn(answer: Answer, measure: str) -> pd.DataFrame:
+    """Return algorithm, turn_index and the measure over all updates; what is NULL, NaN or Inf is left out."""
+    several = any(row["update"] is None for row in answer["turns"])
+    names = ("algorithm", "turn_index", measure)
+    rows = [[row[n] for n in names] for row in answer["turns"] if row["update"] is None or not several]
+    return pd.DataFrame([row for row in rows if isinstance(row[-1], (int, float))], columns=list(names))
+
+
+def _shown(value: Any) -> str:
+    """A figure of the answer: JSON has no word for NaN and Inf, so these come as texts."""
+    return value if isinstance(value, str) else number(value)
+
+
+# The answers of `sorl replay`, by a process of its own, because the app has no torch. Kept in the run's folder.
+
+SECONDS = 120.0  # that an answer may take; torch alone takes some to be imported
+KEPT = 64  # answers of a run; the oldest go
+_COMMAND = (sys.executable, "-c", "from workbench.cli.main import main; main()")
+
+
+def replayed(folder: Path, step: int, algorithms: Sequence[str], trajectory: int | None = None) -> Answer:
+    """Return what `sorl replay --format json` says of a stored step; asked once for each state of its file.
+
+    Raises InputError with what the command says where it has no answer, and for one that takes too long.
+    """
+    words = ["replay", str(folder), "--step", str(step), "--format", "json", "--tokens"]
+    words += [word for name in algorithms for word in ("--algorithm", name)]
+    words += [] if trajectory is None else ["--trajectory", str(trajectory)]
+    stat = batches.file_of(folder, step).stat()
+    key = json.dumps([words, stat.st_mtime_ns, stat.st_size, version("sorl")])
+    file = folder / "batches" / ".replay" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+    with suppress(OSError, ValueError):
+        return _read(file.read_text(encoding="utf-8"))
+    text = _ask(words)
+    answer = _read(text)
+    with suppress(OSError):  # a folder that may not be written costs time, not the answer
+        file.parent.mkdir(exist_ok=True)
+        unfinished = file.with_suffix(f".{os.getpid()}")
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(file)
+        for old in sorted(file.parent.glob("*.json"), key=lambda one: one.stat().st_mtime)[:-KEPT]:
+            old.unlink(missing_ok=True)
+    return answer
+
+
+def _ask(words: Sequence[str]) -> str:
+    paths = [str(Path(workbench.__path__[0]).parent), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
+    typed = f"type it on a terminal: sorl replay {words[1]} --step {words[3]}"
+    try:
+        done = subprocess.run(
+            [*_COMMAND, *words], capture_output=True, timeout=SECONDS, check=False, env=environment,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise InputError(f"the replay took more than {SECONDS:.0f} s; {typed}") from None
+    except OSError as error:
+        raise InputError(f"the replay could not be started ({error.strerror}); {typed}") from None
+    if done.returncode:
+        said = plain(done.stderr.decode(errors="replace")).strip().removeprefix("sorl: ")
+        raise InputError(" ".join(said[-600:].split()) or f"the replay ended with code {done.returncode}")
+    return done.stdout.decode(errors="replace")
+
+
+def _read(text: str) -> Answer:
+    """The JSON of an answer; ValueError for anything else."""
+    found = json.loads(text)
+    if not isinstance(found, dict) or not {"own", "summary", "turns", "culprits", "tokens"} <= set(found):
+        raise ValueError("no answer of a replay")
+    return found

@@ -1,118 +1,373 @@
-"""Run: everything about one run. How it stands, its curves and events, its settings, its time, and its log."""
+"""Run: everything about one run. Its outcome, what stands out, its curves and events, its settings, time and log."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import json
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pandas as pd
 import streamlit as st
+from markupsafe import Markup
 
-from workbench.app import episodes, export, lifetime, profile, theme, ways
-from workbench.app.controls import choose, choose_range
-from workbench.app.curve_data import Chosen, Window, drawn, onsets
-from workbench.app.diagnostics import Diagnostics, dictionary
-from workbench.app.experiments import choose_experiment, runs
+from workbench.app import export, theme
+from workbench.app.curve_data import Chosen, Window, drawn, extent, onsets, panel
+from workbench.app.experiments import choose_experiment, runs, settings_of, words_of
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
 from workbench.app.figures.run import career, shares, spending
-from workbench.app.findings import findings, findings_html
-from workbench.app.happenings import happenings
-from workbench.app.links import STYLE
-from workbench.app.navigation import open_screen
-from workbench.app.page import heading, look, note, screen
-from workbench.app.picks import zoom
-from workbench.app.settings import settings
+from workbench.app.links import address, anchor, episode_address, link_line, open_screen
+from workbench.app.page import heading, look, note, say, screen
+from workbench.app.store import Diagnostics, dictionary
+from workbench.app.text import duration, number, percent, size, table_html, tag, word
+from workbench.app.trajectories import culprit, first_run, ranked, run_words, signals, watched
+from workbench.app.url import choose, choose_range, zoom
+from workbench.diagnosis.diagnose import diagnose, fallen, none_found
+from workbench.diagnosis.log import of_run
+from workbench.spec import RunSettings
+from workbench.store.text import log_of, tail
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from workbench.app.store import Store
 
-    from workbench.app.data import Store
-
-_CSS = Path(__file__).parents[1] / "run.css"
+# What a run is judged by besides success; those that it did not measure are left out.
+CURVES = (
+    "step.grad_norm_max", "step.kl_k3", "step.clip_frac", "step.entropy", "step.ratio_max", "step.ess_frac_min",
+    "step.explained_variance", "step.valid_action_frac", "step.reward",
+)  # fmt: skip
 _STEPS = "▼ onset of the collapse, △ an alarm, dotted line its threshold, ✕ NaN or Inf. Drag over a part to zoom."
+_BARS = 80  # of the wall time
+_ARMS = 6  # that other screens show at first
+_LONG = 2_000  # steps, up to which a diagnosis takes well under a second
+_EVENTS = 200  # that are listed
+_LINES = 400  # of the console log
+Row = Mapping[str, Any]
 
 
 @screen
 def run(store: Store) -> None:
     """How does this run stand, what happened to it, and what was it trained with?"""
-    st.html(STYLE)
-    st.html(_CSS)
     left, right = st.columns([1, 2])
     with left:
         experiment = choose_experiment(store)
     each = runs(store, experiment)
     rows = {row["run_id"]: row for row in each.to_dict("records")}
     with right:
-        name = choose("run", "Run", list(rows), episodes.first_run(each), words=lambda r: episodes.run_words(rows[r]))
+        name = choose("run", "Run", list(rows), first_run(each), words=lambda r: run_words(rows[r]))
     known, palette = dictionary(store), look()
-    now = lifetime.as_it_is(store, rows[name])
+    now = as_it_is(store, rows[name])
     pairs = list(each[["arm", "algorithm"]].drop_duplicates().itertuples(index=False, name=None))
     styles = theme.styles(pairs, palette, drawn=[now["arm"]])
-    st.html(profile.heading(now, styles[now["arm"]].colour, palette))
-    st.html(profile.ways(ways.to_screens(now, experiment, each), ways.to_seeds(now, experiment, each)))
-    st.html(profile.about(now))
+    _title(now, styles[now["arm"]].colour, palette)
+    _links(now, experiment, each)
+    _facts(facts(now))
     heading("What stands out")
-    st.html(findings_html(list(findings(store, known, now, experiment))))
-    chosen = _chosen(store, each[each["run_id"] == name])
-    _success(store, chosen, now, known, experiment, styles[now["arm"]].colour)
-    _signals(store, chosen, known, styles)
+    found = []
+    for one in findings(store, known, now):
+        link = "" if one.step is None else _to_episode(experiment, name, one.step, one.trajectory)
+        found.append(tag("p", one.text, " ", link, css=f"sorl-finding sorl-{one.severity}"))
+    st.html(Markup("").join(found))
+    mine = each[each["run_id"] == name]
+    first, last = choose_range("range", "Steps", *extent(store, mine, [0]))
+    chosen = Chosen(mine, "step", [0], Window.over(first, last, 1))
+    _success(store, chosen, known, experiment, styles[now["arm"]].colour)
+    panels = [panel(store, chosen, known, metric, bands=False) for metric in CURVES if metric in known.rows]
+    missing = [p.name for p in panels if p.data.empty and (p.broken is None or p.broken.empty)]
+    panels = [p for p in panels if p.name not in missing]
+    if panels:
+        figure = curves(panels, styles, palette, AXES["step"], onsets=onsets(chosen), columns=3, legend=False)
+        words = ", ".join(p.name for p in panels)
+        zoom("range", export.zoomable(figure, "signals", lambda: drawn(panels), describe=words))
+    note(f"{_STEPS} Not measured in this run: {', '.join(missing)}." if missing else _STEPS)
     heading("What happened")
-    events = store.records("happened", run=name)
-    st.html(happenings(events, lambda step: ways.to_step(now, experiment, known, step)))
-    _time(store, chosen)
+    _events(store.records("happened", run=name), experiment, now)
+    heading("Where the time went")
+    width = max(1, -(-(last - first + 1) // _BARS))
+    spent = store.query("spent", run=name, first=first, last=last, width=width)
+    if shares(spent):
+        export.figure(spending(spent, palette), "time", spent, describe="Wall time of a step, part by part.")
+    else:
+        note("This run recorded no wall times.")
     _settings(each, now)
-    heading("What it wrote")
-    st.html(profile.recorded(store.records("recorded", run=name)))
-    st.html(profile.log(lifetime.console(store, experiment, name)))
+    heading("Files")
+    tables = store.records("recorded", run=name)
+    _facts((one["table_name"], f"{number(one['rows'] or 0)} rows, {size(one['bytes'])}") for one in tables)
+    if broken := sum(one["corrupt"] for one in tables):
+        note(f"{broken} unreadable segments set aside: `sorl doctor` lists them.")
+    log = log_of(store.runs, experiment, name)
+    if lines := tail(log)[-_LINES:] if log else []:
+        st.html(tag("div", tag("pre", "\n".join(lines)), css="sorl-log"))
+    else:
+        note("Its console.log is empty." if log else "No console.log.")
 
 
-def _chosen(store: Store, row: pd.DataFrame) -> Chosen:
-    extent = store.query("extent", runs=list(row["run_id"]), origins=[0]).fillna(0)
-    first, last = choose_range("range", "Steps", int(extent["first"].iloc[0]), int(extent["last"].iloc[0]))
-    return Chosen(row, "step", [0], Window.over(first, last, 1))
+def as_it_is(store: Store, run: dict[Any, Any]) -> dict[str, Any]:
+    """Return a run's row of table `run` with steps and seconds so far; `run` is its row of the experiment's runs."""
+    row = store.records("run", run=run["run_id"])[0]
+    planned = run["planned"]
+    known = planned is not None and planned == planned
+    now = {"steps": int(run["steps"]), "planned": int(planned) if known else None, "arm": run["arm"]}
+    if row["status"] == "running":  # table `run` knows them when it has ended
+        spent = store.query("spent", run=run["run_id"], first=0, last=2**62, width=2**62)
+        now["seconds"] = float(spent[["total", "record"]].sum().sum())
+    return row | now
 
 
-def _success(store: Store, chosen: Chosen, now: dict[str, Any], known: Diagnostics, experiment: str, hue: str) -> None:
+# Who a run is, and how it ended.
+
+_OUTCOMES = {
+    "healthy": "Healthy", "mild": "A mild fall", "collapsed": "Collapsed", "diverged": "Diverged",
+    "recovered": "Collapsed and recovered", "falling": "Falling at its end, too late for the collapse rule",
+    "no_learning": "Did not rise above its start",
+}  # fmt: skip
+
+
+def _title(now: Row, colour: str, palette: theme.Palette) -> None:
+    """Name, outcome, and the run in sentences; the reason where it ended badly."""
+    outcome = now["outcome"] or ""
+    hue = palette.outcomes.get(outcome, palette.outcomes[""])
+    said = outcome.replace("_", " ") or word(now["status"])
+    pill = tag("span", said, css="sorl-pill", style=f"background:{theme.faded(hue, 0.16)};border-color:{hue}")
+    swatch = tag("span", css="sorl-swatch", style=f"background:{colour}")
+    title = tag("p", swatch, f"{word(now['arm'])}, seed {word(now['seed'])}", pill, css="sorl-question")
+    st.html(title + tag("p", sentence(now), css="sorl-answer"))
+    if now["reason"]:
+        say(f"{word(now['status'])}: {now['reason']}")
+    elif now["status"] not in ("finished", "running", "queued"):
+        say(word(now["status"]))
+
+
+def sentence(now: Row) -> str:
+    """Say outcome and numbers of a run; `now` is a row of table `run` as `as_it_is` completes it."""
+    fell, seen, low, high = (now[name] for name in ("collapse_step", "detection_step", "onset_low", "onset_high"))
+    said = _OUTCOMES.get(now["outcome"] or "", "Running" if now["status"] == "running" else "Undecided")
+    if fell is not None:
+        detected = "" if seen is None else f" and was detected at step {seen:,}"
+        said += f": the fall began at step {fell:,}{detected}"
+    elif low is not None:
+        said += f": the fall began at step {low:,}" + (f" to {high:,}" if high > low else "")
+    said += "."
+    peak, last = now["peak_success"], now["final_success"]
+    if peak is not None:
+        end = "" if last is None else f" and was {number(last)} over the last ten steps"
+        said += f" Success peaked at {number(peak)} (smoothed){end}."
+    planned, steps = now["planned"], now["steps"] or 0
+    said += f" {steps:,} of {planned:,} steps" if planned else f" {steps:,} steps"
+    if now["seconds"] and steps:
+        said += f" in {duration(now['seconds'])}, {duration(now['seconds'] / steps)} a step"
+    return f"{said}."
+
+
+def facts(now: Row) -> Iterator[tuple[str, str]]:
+    """Yield names and values of what is known of a run besides its settings, what it was trained with at the end."""
+    yield "run", now["run_id"]
+    yield "algorithm", word(now["algorithm"])
+    yield "status", word(now["status"])
+    for name, column in (("began", "started_at"), ("ended", "ended_at")):
+        if isinstance(now[column], datetime):
+            yield name, f"{now[column]:%Y-%m-%d %H:%M} UTC"
+    if now["seconds"] is not None:
+        yield "training time", duration(now["seconds"])
+    for name in ("generation", "attempt"):
+        if (now[name] or 1) > 1:
+            yield name, str(now[name])
+    if now["config_hash"]:
+        yield "config hash", str(now["config_hash"])[:12]
+    try:
+        versions = json.loads(now["versions"] or "{}")
+    except ValueError:  # logs of another trainer may carry anything
+        versions = now["versions"]
+    for name, value in versions.items() if isinstance(versions, dict) else [("versions", versions)]:
+        yield str(name), word(value)
+
+
+def _facts(pairs: Iterable[tuple[str, str]]) -> None:
+    st.html(tag("p", *(tag("span", tag("b", name), value) for name, value in pairs), css="sorl-facts"))
+
+
+def _links(now: Row, experiment: str, each: pd.DataFrame) -> None:
+    """The run on other screens, its arm before the others where arms are compared; and its other seeds."""
+    arm, run_id = str(now["arm"]), str(now["run_id"])
+    arms = [arm, *(other for other in each["arm"].unique() if other != arm)][:_ARMS]
+    aligned = {"x": "onset"} if now["collapse_step"] is not None else {}
+    here = [
+        anchor("Overview", address("overview", experiment=experiment)),
+        anchor("Compare", address("compare", experiment=experiment, arm=arms, **aligned)),
+        anchor("Turns", address("turns", experiment=experiment, arm=[arm], seed=str(now["seed"]))),
+        anchor("Collapse", address("collapse", experiment=experiment, arm=arms)),
+        anchor("Episode", address("episode", experiment=experiment, run=run_id)),
+        anchor("Replay", address("replay", experiment=experiment, run=run_id)),
+    ]
+    parts = [("This run in ", Markup(", ").join(here))]
+    seeds = [
+        anchor(
+            f"{row['seed']} ({row['outcome'] if isinstance(row['outcome'], str) else row['status']})",
+            address("run", experiment=experiment, run=str(row["run_id"])),
+        )
+        for row in each[(each["arm"] == now["arm"]) & (each["run_id"] != run_id)].to_dict("records")
+    ]
+    link_line(*parts, *([("Other seeds of this arm: ", Markup(", ").join(seeds))] if seeds else []))
+
+
+def _to_episode(experiment: str, run: str, step: int, trajectory: int | None) -> Markup:
+    place = {} if trajectory is None else {"trajectory": str(trajectory)}
+    return anchor("episode", episode_address(experiment=experiment, run=run, step=str(step), **place))
+
+
+# What stands out.
+
+
+class Finding(NamedTuple):
+    """How grave something is (info, warning or critical), a sentence, and the episode that shows it."""
+
+    severity: str
+    text: str
+    step: int | None = None
+    trajectory: int | None = None
+
+
+def findings(store: Store, known: Diagnostics, now: Row) -> Iterator[Finding]:
+    """Yield diagnosed causes, the first alarms, the first NaN or Inf, the trajectory behind the sharpest spike."""
+    name, onset = now["run_id"], now["collapse_step"]
+    if (now["steps"] or 0) > _LONG:
+        yield Finding("info", f"This run is long; for its causes type: sorl diagnose {name}")
+    else:
+        said = store.computed(("diagnosis", name), lambda reader: diagnose(of_run(reader, name)))
+        if fell := fallen(said):
+            yield Finding("critical", fell)
+        for cause, clue in ((found.cause, found.clue) for found in said.findings):
+            text = f"{cause.title} ({round(100 * clue.confidence)} %): {clue.says}. {cause.change}"
+            yield Finding(cause.severity, text, clue.step, clue.trajectory)
+        if not said.findings and (none := none_found(said)) != "Nothing found.":
+            yield Finding("warning", none)
+    yield _first_alarms(store.query("leads", runs=[name]).dropna(subset=["step"]), onset)
+    broken = [event for event in store.records("happened", run=name) if event["kind"] == "non_finite"]
+    if broken and broken[0]["step"] is not None:
+        yield Finding("critical", f"NaN or Inf from step {broken[0]['step']:,} on.", broken[0]["step"])
+    for signal in signals(known)[:1]:
+        seen = watched(store, known, now, signal)
+        points = seen.signal.points
+        value = points.loc[points["step"] == seen.spike, "value"]
+        rows = ranked(store, name, seen.spike)
+        if value.empty or not rows or (share := rows[0]["gradient_share"]) is None:
+            return
+        extreme = "lowest" if seen.lowest else "largest"
+        when = "Up to the onset" if onset is not None else "In this run"
+        part = percent(share) if share == share else "NaN"
+        yield Finding(
+            "info",
+            f"{when}, {signal} was {extreme} at step {seen.spike:,} ({number(float(value.iloc[0]))}); trajectory "
+            f"{rows[0]['trajectory']} had the largest share of the gradient: {part} (of {len(rows)} trajectories).",
+            seen.spike, rows[0]["trajectory"],
+        )  # fmt: skip
+
+
+def _first_alarms(found: pd.DataFrame, onset: int | None) -> Finding:
+    """Which alarms went off first; `found` has diagnostic and step of the first alarm of each kind."""
+    if found.empty:
+        return Finding("info", "No alarm went off.")
+    first = int(found["step"].min())
+    names = " and ".join(found.loc[found["step"] == first, "diagnostic"])
+    when = ""
+    if onset is not None:
+        ahead = onset - first
+        steps = f"{ahead:,} step{'' if ahead == 1 else 's'}"
+        when = f", {steps} before the onset" if ahead > 0 else ", not before the onset"
+    count = int((found["step"] > first).sum())
+    later = f"; {count} more kind{'' if count == 1 else 's'} of alarm later" if count else ""
+    return Finding("warning", f"First alarm: {names} at step {first:,}{when}{later}.")
+
+
+# Curves, events and settings.
+
+
+def _success(store: Store, chosen: Chosen, known: Diagnostics, experiment: str, hue: str) -> None:
     """Success in training and on held-out questions, with the events of these steps."""
-    points, held_out, events = lifetime.success(store, chosen)
-    told = known.rows["step.success"]["formula"] if "step.success" in known.rows else ""
+    window, name = chosen.window, chosen.ids[0]
+    points = chosen.points(store, "step", "success").dropna(subset=["mean"])[["x", "mean", "low", "high"]]
+    events = store.query("happened", run=name)
+    events = events[events["step"].astype(float).between(window.first, window.last)]
+    held_out = store.query("evaluation", run=name, first=window.first, last=window.last)
+    formula = known.rows["step.success"]["formula"] if "step.success" in known.rows else ""
     clicked = export.figure(
-        career(points, held_out, events, hue, look(), told), "career", points, select=True,
-        describe=f"Success of {now['run_id']} over training, with {len(events)} events.",
+        career(points, held_out, events, hue, look(), formula), "career", points, select=True,
+        describe=f"Success of {name} over training, with {len(events)} events.",
     )  # fmt: skip
     step = next((point["customdata"] for point in clicked if isinstance(point.get("customdata"), int)), None)
     if step is not None:
-        place = episodes.culprit(store, now["run_id"], step)
-        open_screen("episode", **episodes.choices(known, experiment=experiment, **place))
+        open_screen("episode", experiment=experiment, **culprit(store, name, step))
     if len(events):
-        note("Click a mark of an event to open its step in Episode.")
+        note("Click an event to see the trajectories of its step.")
 
 
-def _signals(store: Store, chosen: Chosen, known: Diagnostics, styles: dict[str, theme.Style]) -> None:
-    """The main diagnostics of the run."""
-    panels, missing = lifetime.signals(store, chosen, known)
-    if panels:
-        figure = curves(panels, styles, look(), AXES["step"], onsets=onsets(chosen), columns=3, legend=False)
-        zoom(
-            "range",
-            export.zoomable(figure, "signals", lambda: drawn(panels), describe=", ".join(p.name for p in panels)),
-        )
-    note(f"{_STEPS} Not measured in this run: {', '.join(missing)}." if missing else _STEPS)
+def _events(events: Sequence[Row], experiment: str, now: Row) -> None:
+    """The events in order, each with links to its step in other screens."""
+    if not events:
+        note("No event was recorded.")
+        return
+    arm, seed = str(now["arm"]), str(now["seed"])
+
+    def look_at(step: int) -> Markup:
+        turns = address("turns", experiment=experiment, seed=seed, arm=[arm], cell=[arm, str(step), "1"])
+        return Markup(", ").join([_to_episode(experiment, now["run_id"], step, None), anchor("turns", turns)])
+
+    header = [
+        ("step", "training step"), "severity", "event", "diagnostic", ("value", "of the diagnostic at the event"),
+        ("threshold", "that it crossed"), "in words", ("look at", "the step in other screens"),
+    ]  # fmt: skip
+    rows: list[list[object]] = []
+    for event in events[:_EVENTS]:
+        step, named, severity = event["step"], event["diagnostic"] or "", word(event["severity"])
+        rows.append([
+            "–" if step is None else f"{step:,}",
+            tag("span", tag("i", css=f"sorl-dot sorl-{severity}"), severity),
+            word(event["kind"]).replace("_", " "),
+            anchor(named, address("glossary", part="diagnostics", find=named)) if named else "",
+            *("" if event[column] is None else number(event[column]) for column in ("value", "threshold")),
+            word(event["message"]),
+            "" if step is None else look_at(step),
+        ])  # fmt: skip
+    st.html(table_html(header, rows, "sorl-events"))
+    if len(events) > _EVENTS:
+        note(f"The first {_EVENTS} of {len(events):,} events.")
 
 
-def _time(store: Store, chosen: Chosen) -> None:
-    heading("Where the time went")
-    spent = lifetime.spent(store, chosen)
-    if shares(spent):
-        export.figure(spending(spent, look()), "time", spent, describe="Wall time of a step, part by part.")
-    else:
-        note("This run recorded no wall times.")
-
-
-def _settings(each: pd.DataFrame, now: dict[str, Any]) -> None:
+def _settings(each: pd.DataFrame, now: Row) -> None:
     heading("Settings")
     others = each[each["arm"] != now["arm"]].drop_duplicates("arm")
     found = settings(now["config"], now["toml"], dict(zip(others["arm"], others["config"], strict=True)))
-    st.html(profile.settings_table([one for one in found if one.tells]))
+    tells = (
+        found["here"].ne(found["default"]) | found["here"].ne(found["base of the grid"]) | found["other arms"].ne("")
+    )
+    st.dataframe(found[tells & found["setting"].ne("seed")], hide_index=True)
     with st.expander(f"All {len(found)} settings"):
-        st.html(profile.settings_table(found))
+        st.dataframe(found, hide_index=True)
+
+
+def settings(config: str | None, toml: str | None, arms: Mapping[str, str | None]) -> pd.DataFrame:
+    """Return a row a setting of a run: its value here, in the grid's base, by default, and where other arms differ.
+
+    `config` is the run's own (JSON), `toml` its grid file, `arms` the JSON of the other arms. A base that the grid does
+    not name is the default; a log of another trainer has neither.
+    """
+    try:
+        grid = tomllib.loads(toml or "").get("base", {})
+    except tomllib.TOMLDecodeError:
+        grid = {}
+    here = settings_of(config)
+    default = words_of(RunSettings().model_dump(mode="json"))
+    base = default | (words_of(grid) if isinstance(grid, dict) else {})
+    elsewhere = {arm: settings_of(text) for arm, text in arms.items()}
+    rows = []
+    for key in dict.fromkeys([*here, *(key for one in elsewhere.values() for key in one)]):
+        value = here.get(key, "–")
+        others: dict[str, list[str]] = {}
+        for arm, one in elsewhere.items():
+            if key != "seed" and one.get(key, "–") != value:
+                others.setdefault(one.get(key, "–"), []).append(arm)
+        more = {other: f" and {len(names) - 4} more" if len(names) > 4 else "" for other, names in others.items()}
+        words = "; ".join(f"{other}: {', '.join(names[:4])}{more[other]}" for other, names in others.items())
+        rows.append((key, value, base.get(key, "–"), default.get(key, "–"), words))
+    return pd.DataFrame(rows, columns=["setting", "here", "base of the grid", "default", "other arms"])

@@ -1,30 +1,48 @@
-"""SQL: any question to the tables, read-only, definitions beside it, a chart of the answer and files of it."""
+"""SQL: any question to the tables, read-only, with the columns' definitions, a chart of the answer and files of it."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+import re
+import time
+import zlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import streamlit as st
+from pyarrow import types
 
-from workbench.app import answer, drawable, export
-from workbench.app.answer import Words
-from workbench.app.asked import FILE_ROWS, Asked, asked, whole
-from workbench.app.controls import choose
-from workbench.app.diagnostics import dictionary
-from workbench.app.editor import edit
-from workbench.app.entries import entries
-from workbench.app.figures.chart import GROUPS, chart
+from workbench.app import export
+from workbench.app.figures.chart import GROUPS as LEGEND
+from workbench.app.figures.chart import chart
 from workbench.app.page import Empty, look, note, screen
-from workbench.app.safe import html_text
-from workbench.app.schema import columns_html, hint
+from workbench.app.store import dictionary
+from workbench.app.text import markdown_text, tag
+from workbench.app.url import arrive, choose, forget, leave
+from workbench.spec import InputError
+from workbench.store.connect import Busy
+from workbench.store.reader import Saved, saved, saved_query
+from workbench.store.text import as_csv
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from workbench.app.store import State, Store
+    from workbench.store.reader import Excerpt
 
-    from workbench.app.data import Store
+Words = Callable[[str], tuple[str, str]]  # column -> its unit and its definition
 
-_STYLE = Path(__file__).parents[1] / "sql.css"
+FIRST = "ratio_by_turn"  # what the screen opens with: quick on a database of any size
+ROWS, SIZE = 10_000, 16 * 2**20  # of a table on the screen, in bytes: what a browser takes without a pause
+FILE_ROWS, _FILE_SIZE = 1_000_000, 256 * 2**20  # of a file
+_QUICK = 1.0  # seconds: a question that took no longer is asked again by itself when new rows arrive
+_ASKED = "sorl asked"
+_CHART = ("chart_x", "chart_y", "chart_colour", "chart_mark")
 _NONE = "-"  # no colour
 
 
@@ -33,76 +51,251 @@ def sql(store: Store) -> None:
     """Ask the ledger anything."""
     if store.query("experiments").empty:
         raise Empty("no run is recorded here yet: `sorl run experiments/quickstart.toml`")
-    st.html(_STYLE)
     columns = store.query("columns")
     left, right = st.columns([3, 2], gap="large")
     with left:
-        text = edit()
+        text = _editor()
     with right:
-        _schema(store, columns)
+        tables = store.query("tables").set_index("name")
+        name = choose("table", "Tables and views", list(tables.index), "step",
+                      words=lambda t: t if tables.loc[t, "kind"] == "table" else f"{t} (view)")  # fmt: skip
+        note(str(tables.loc[name, "grain"]))
+        with st.container(height=290, border=False):
+            mine = columns.loc[columns["table"] == name, ["name", "type", "description"]]
+            st.html(tag("div", *(
+                tag("div", tag("b", column), " ", tag("span", kind.lower()), tag("div", words))
+                for column, kind, words in mine.itertuples(index=False, name=None)
+            ), css="sorl-columns"))  # fmt: skip
     if not text:
         note("Write a SELECT, or take a saved question.")
         return
-    question = asked(store, text)
-    if question.state != store.state():
-        note(f"Rows have arrived since; this question took {question.seconds:.1f} s, so it waits for you.")
+    asked = ask(store, text)
+    if asked.state != store.state():
+        note(f"Rows have arrived since; this question took {asked.seconds:.1f} s, so it is asked again on demand.")
         if st.button("Ask again"):
-            asked(store, text, again=True)
+            ask(store, text, again=True)
             st.rerun()
-    if question.answer is None:
-        told = "\n".join(filter(None, [question.mistake, hint(question.mistake, columns)]))
-        st.html(f'<pre class="sorl-mistake">{html_text(told)}</pre>')
+    if asked.answer is None:
+        st.html(tag("pre", "\n".join(filter(None, [asked.mistake, hint(asked.mistake, columns)])), css="sorl-mistake"))
         return
-    words = _words(store)
-    _answer(store, question, words)
-    _chart(drawable.drawable(question.answer.table), words)
+    found: dict[str, tuple[str, str]] = {}
+    for row in dictionary(store).by_level():  # where tables differ, the definition of the coarsest
+        found.setdefault(row["name"], (row["unit"] or "", row["formula"] or row["description"] or ""))
+
+    def defined(column: str) -> tuple[str, str]:
+        return found.get(column, ("", ""))
+
+    _answer(store, asked, defined)
+    _chart(drawable(asked.answer.table), defined)
 
 
-def _schema(store: Store, columns: pd.DataFrame) -> None:
-    """The columns of a table, with their definitions."""
-    tables = store.query("tables").set_index("name")
-    name = choose("table", "Tables and views", list(tables.index), "step",
-                  words=lambda t: t if tables.loc[t, "kind"] == "table" else f"{t} (view)")  # fmt: skip
-    note(str(tables.loc[name, "grain"]))
-    with st.container(height=290, border=False):
-        st.html(columns_html(columns[columns["table"] == name]))
+def _editor() -> str:
+    """The question that was sent last, kept in URL parameter `sql`: of the address, a saved one, or typed."""
+    known = {query.name: query for query in saved()}
+    default = saved_query(FIRST).sql
+    arrive("sql", lambda given: unpacked(given, default), lambda value: isinstance(value, str))
+    text = st.session_state["sql"].strip()
+    st.session_state["saved"] = next((name for name, query in known.items() if query.sql == text), None)
+    st.selectbox(
+        "Saved questions", list(known), key="saved", on_change=_take, args=(known,), placeholder="your own",
+        format_func=lambda name: known[name].title,
+    )  # fmt: skip
+    with st.form("question", border=False):
+        st.text_area("SQL, one SELECT", key="sql", height=250, max_chars=LONGEST)
+        st.form_submit_button("Run", type="primary", help="Ctrl+Enter in the editor does the same")
+    text = st.session_state["sql"].strip()
+    address = packed(text)
+    leave("sql", [address] if address else [])
+    if address is None:
+        note("This question is too long for an address: a link to this page does not carry it.")
+    return text
 
 
-def _words(store: Store) -> Words:
-    """Column -> its unit and its definition in the dictionary; where tables differ, that of the coarsest."""
-    found = entries(dictionary(store).rows.values())
-    rows = {entry.name: (entry.unit, next(iter(entry.formulas.values())) or entry.description) for entry in found[::-1]}
-    return lambda column: rows.get(column, ("", ""))
+def _take(known: dict[str, Saved]) -> None:
+    """A saved query comes into the editor, and the chart begins with its own axes."""
+    if st.session_state["saved"]:
+        st.session_state["sql"] = known[st.session_state["saved"]].sql
+    for name in _CHART:
+        forget(name)
 
 
-def _answer(store: Store, question: Asked, words: Words) -> None:
-    found = question.answer
-    assert found is not None
-    rows = found.table.num_rows
-    many = f"The first {rows:,} rows" if found.cut else f"{rows:,} row{'' if rows == 1 else 's'}"
-    more = f"; the files hold up to {FILE_ROWS:,}" if found.cut else ""
-    note(f"{many} in {question.seconds:.2f} s{more}. The address of this page asks the same again.")
-    answer.show(found.table, words)
-    answer.files(lambda: whole(store, question))
+# A question as a parameter of the address: readable while it is short, packed when it is long.
+
+LONGEST = 20_000  # characters of a question
+_READABLE = 1_500  # characters of an address: what programs that pass links on do not break
+_PACKED = 6_000  # a server refuses the headers of a request beyond 16 KiB
+_MARK = "packed:"  # no question begins so
+
+
+def packed(text: str) -> str | None:
+    """Return `text` as a parameter of the address; None where it is too long for any."""
+    if len(quote(text, errors="replace")) <= _READABLE and not text.startswith(_MARK):
+        return text
+    code = _MARK + urlsafe_b64encode(zlib.compress(text.encode(errors="replace"), 9)).decode().rstrip("=")
+    return code if len(code) <= _PACKED else None
+
+
+def unpacked(given: Sequence[str], default: str) -> tuple[str, list[str]]:
+    """Return the question of a parameter (`default` where there is none), and a note where it cannot be read."""
+    if not given:
+        return default, []
+    text: str | None = given[0]
+    if given[0].startswith(_MARK):
+        code = given[0].removeprefix(_MARK)
+        opened = zlib.decompressobj()
+        try:  # never more than a question may have, however much there is to unpack
+            raw = opened.decompress(urlsafe_b64decode(code + "=" * (-len(code) % 4)), 4 * LONGEST + 1)
+            text = raw.decode() if opened.eof else None
+        except (ValueError, zlib.error):
+            text = None
+    return (default, ["sql, which is cut off or too long"]) if text is None or len(text) > LONGEST else (text, [])
+
+
+# A question and its answer, kept for the session so that a slow question is asked once.
+
+
+class Asked(NamedTuple):
+    """A question, the state of the database it was put to, and the answer or the mistake in it."""
+
+    text: str
+    state: State
+    seconds: float
+    answer: Excerpt | None
+    mistake: str
+
+
+def ask(store: Store, text: str, *, again: bool = False) -> Asked:
+    """Answer `text`: with the last answer while nothing has changed, or while asking again would take long.
+
+    Raises Busy while another process holds the database.
+    """
+    last: Asked | None = st.session_state.get(_ASKED)
+    state = store.state()
+    if last and last.text == text and not again and (last.state == state or last.seconds > _QUICK):
+        return last
+    began = time.monotonic()
+    answer, mistake = None, ""
+    try:
+        with st.spinner("Asking ..."):
+            answer = store.reader.excerpt(text, rows=ROWS, size=SIZE)
+    except Busy:
+        raise
+    except InputError as error:
+        mistake = str(error)
+    found = Asked(text, state, time.monotonic() - began, answer, mistake)
+    st.session_state[_ASKED] = found
+    return found
+
+
+def whole(store: Store, asked: Asked) -> pa.Table:
+    """Return the answer for a file: asked again where the screen shows a part. Raises as the reader does."""
+    if asked.answer is None or asked.answer.cut:
+        return store.reader.excerpt(asked.text, rows=FILE_ROWS, size=_FILE_SIZE).table
+    return asked.answer.table
+
+
+# The last is what DuckDB says of step.x in table step, whose column of that name it takes for a struct.
+_UNKNOWN = re.compile(r"""(?:Referenced column|a column named|extract field) ["']([^"']+)["']""")
+
+
+def hint(mistake: str, columns: pd.DataFrame) -> str:
+    """Say where the column that a question missed is, or which have names like it; empty where none has."""
+    found = _UNKNOWN.search(mistake)
+    if found is None:
+        return ""
+    columns = columns[~columns["type"].str.startswith("STRUCT")]  # a roll-up has the columns of its table once more
+
+    def tables(name: str) -> str:
+        places = list(columns.loc[columns["name"] == name, "table"])
+        return ", ".join(places[:4]) + (f" and {len(places) - 4} more" if len(places) > 4 else "")
+
+    if places := tables(found[1]):
+        return f"{found[1]} is a column of {places}."
+    near = get_close_matches(found[1], sorted(set(columns["name"])), n=4, cutoff=0.7)
+    return f"There is {', '.join(f'{one} ({tables(one)})' for one in near)}." if near else ""
+
+
+# The answer as a table and as files.
+
+_ROW, _TALLEST = 35, 420  # pixels
+# Figures of a number that is not whole: the grid's own four decimals hide the small ones, six falsify the large ones.
+_FEW, _ALL, _LARGE = "%.6g", "%.15g", 1e6
+
+
+def _answer(store: Store, asked: Asked, words: Words) -> None:
+    assert asked.answer is not None
+    table = asked.answer.table
+    rows = table.num_rows
+    many = f"The first {rows:,} rows" if asked.answer.cut else f"{rows:,} row{'' if rows == 1 else 's'}"
+    more = f"; the files hold up to {FILE_ROWS:,}" if asked.answer.cut else ""
+    note(f"{many} in {asked.seconds:.2f} s{more}. This link reruns the query.")
+    config: dict[str, Any] = {}
+    for name in table.column_names:
+        unit, definition = words(name)
+        tip = markdown_text(" ".join(part for part in (definition, f"[{unit}]" if unit else "") if part)) or None
+        values = table.column(name)
+        is_float = types.is_floating(values.type)
+        config[name] = (
+            st.column_config.NumberColumn(help=tip, format=figures(values)) if is_float
+            else st.column_config.Column(help=tip)
+        )  # fmt: skip
+    height = min(_TALLEST, _ROW * (max(rows, 1) + 1) + 3)
+    st.dataframe(table, placeholder="NULL", height=height, column_config=config)
+    with st.container(horizontal=True, horizontal_alignment="right", gap="small"):
+        for name, kind, write in (("CSV", "text/csv", csv_of), ("Parquet", "application/octet-stream", parquet_of)):
+
+            def made(write: Callable[[pa.Table], bytes] = write) -> bytes:
+                return write(whole(store, asked))
+
+            export.button(name, made, f"sorl-answer.{name.lower()}", kind, key=f"answer-{name}")
+
+
+def figures(values: pa.ChunkedArray) -> str:
+    """Say how the grid writes the numbers of a column: in six figures, or in all if one has more before the point."""
+    largest = pc.max(pc.abs(pc.filter(values, pc.is_finite(values)))).as_py()
+    return _ALL if largest is not None and largest >= _LARGE else _FEW
+
+
+def csv_of(table: pa.Table) -> bytes:
+    """Write the table as CSV: NULL is empty, NaN is nan, lists are JSON."""
+    rows = (row for batch in table.to_batches() for row in zip(*(c.to_pylist() for c in batch.columns), strict=True))
+    return as_csv(table.column_names, rows).encode()
+
+
+def parquet_of(table: pa.Table) -> bytes:
+    """Write the table as a Parquet file."""
+    out = pa.BufferOutputStream()
+    pq.write_table(table, out)
+    return out.getvalue().to_pybytes()
+
+
+# The chart: plain columns of the answer, a first choice of axes, and the marks that fit.
+
+# Columns that say where a value stands rather than what was measured, the likeliest x-axis first.
+INDEX = (
+    "step", "steps_after_collapse", "percent_of_run", "staleness", "update", "epoch", "turn_index", "written_at",
+    "seed", "generation", "attempt", "trajectory", "prompt_group", "rollout_step",
+)  # fmt: skip
+GROUPS = ("arm", "algorithm", "run_id", "experiment", "status", "outcome")
+_MOST = 12  # values of a column that can stand for groups
 
 
 def _chart(frame: pd.DataFrame, words: Words) -> None:
-    """A chart of the rows that are shown."""
-    x, y, colour = drawable.first_choice(frame)
+    x, y, colour = first_choice(frame)
     if not y:
         return
     with st.container(horizontal=True, gap="medium", vertical_alignment="top"):
-        x = choose("chart_x", "Across", list(frame.columns), x, width=180)
-        y = choose("chart_y", "Up", drawable.numbers(frame), y, width=180)
+        x = choose("chart_x", "X", list(frame.columns), x, width=180)
+        y = choose("chart_y", "Y", numbers(frame), y, width=180)
         colour = choose(
             "chart_colour", "Colour", [_NONE, *frame.columns], colour or _NONE, width=180,
             words=lambda c: "none" if c == _NONE else c,
         )  # fmt: skip
         colour = "" if colour == _NONE else colour
-        marks = drawable.fitting_marks(frame, x, colour)
-        mark = choose("chart_mark", "Mark", marks, marks[0], kind="row")
+        marks = fitting_marks(frame, x, colour)
+        mark = choose("chart_mark", "Chart type", marks, marks[0], kind="row")
         scale = choose("scale", "Scale", ["auto", "linear", "log"], "auto", kind="row")
-    data = drawable.complete(frame, [c for c in (x, y, colour) if c])
+    data = complete(frame, [c for c in (x, y, colour) if c])
     if data.empty:
         note("No row has a value in each of these columns.")
         return
@@ -110,5 +303,51 @@ def _chart(frame: pd.DataFrame, words: Words) -> None:
     export.figure(figure, "chart", data, describe=f"{y} over {x} of {len(data)} rows.")
     if len(data) < len(frame):
         note(f"Not drawn, for a NULL, NaN or Inf there: {len(frame) - len(data):,} of {len(frame):,} rows.")
-    if colour and data[colour].nunique() > GROUPS and data[colour].dtype.kind == "O":
+    if colour and data[colour].nunique() > LEGEND and data[colour].dtype.kind == "O":
         note(f"{colour} has {data[colour].nunique()} values, too many for a legend.")
+
+
+def drawable(table: pa.Table) -> pd.DataFrame:
+    """Return the columns of numbers, times and texts; a truth value is a text, a decimal number a float."""
+    columns = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if types.is_decimal(column.type):
+            columns[name] = column.cast(pa.float64())
+        elif types.is_boolean(column.type):
+            columns[name] = column.cast(pa.string())
+        elif not (types.is_list(column.type) or types.is_null(column.type) or types.is_time(column.type)):
+            columns[name] = column
+    found: pd.DataFrame = pa.table(columns).to_pandas(date_as_object=False)
+    return found
+
+
+def numbers(frame: pd.DataFrame) -> list[str]:
+    """List the columns of numbers."""
+    return [name for name in frame.columns if frame[name].dtype.kind in "iuf"]
+
+
+def first_choice(frame: pd.DataFrame) -> tuple[str, str, str]:
+    """Choose the x, y and colour that such an answer is mostly about; y is empty where there is nothing to draw."""
+    known = numbers(frame)
+    places = [name for name in INDEX if name in known] + [c for c in frame.columns if frame[c].dtype.kind == "M"]
+    measured = [name for name in known if name not in places] or known[-1:]
+    groups = [
+        name for name in (*GROUPS, *frame.columns)
+        if name in frame and frame[name].dtype.kind == "O" and 1 < frame[name].nunique() <= _MOST
+    ]  # fmt: skip
+    x = next((name for name in places if name not in measured), next(iter(groups), next(iter(frame.columns), "")))
+    y = next((name for name in measured if name != x), "")
+    return x, y, next((name for name in groups if name != x), "")
+
+
+def fitting_marks(frame: pd.DataFrame, x: str, colour: str) -> list[str]:
+    """List the marks that show every row apart, the best first: no bar and no line where rows share an x."""
+    if frame.duplicated(list(dict.fromkeys([x, colour] if colour else [x]))).any():
+        return ["points"]
+    return ["bars", "points"] if frame[x].dtype.kind == "O" else ["line", "points", "bars"]
+
+
+def complete(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """Return the rows that a chart of `columns` can show: no NULL, NaN or Inf in any of them."""
+    shown = frame[list(dict.fromkeys(columns))].replace([np.inf, -np.inf], np.nan)
+    return frame[shown.notna().all(axis=1)]

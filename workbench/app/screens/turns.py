@@ -11,24 +11,21 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 
 from workbench.app import export
-from workbench.app.controls import choose, choose_range
 from workbench.app.curve_data import Window, extent, origins
-from workbench.app.diagnostics import Diagnostics, dictionary
-from workbench.app.episodes import address
 from workbench.app.experiments import Arms, choose_arms
 from workbench.app.figures.common import AXES
 from workbench.app.figures.heat import ACROSS, Heat, Measure, colour_scale, heat
-from workbench.app.links import linked_table, run_links
+from workbench.app.links import episode_address, linked_table, run_links
 from workbench.app.page import curves_only, look, note, screen
-from workbench.app.picks import follow, keep, zoom
-from workbench.app.safe import html_text
-from workbench.app.wording import number, word
+from workbench.app.store import Diagnostics, dictionary
+from workbench.app.text import html_text, number, word
+from workbench.app.url import choose, choose_range, follow, keep, zoom
 from workbench.spec import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.app.data import Store
+    from workbench.app.store import Store
 
 _AXIS = {"step": "step", "onset": "before collapse"}
 # What a reader of a collapse asks for first; the other columns of the roll-up follow.
@@ -252,7 +249,7 @@ def listed(
     rows = []
     for row in found:
         place = {key: str(row[key]) for key in ("step", "trajectory")}
-        link = address(known, experiment=experiment, run=row["run_id"], **place)
+        link = episode_address(experiment=experiment, run=row["run_id"], **place)
         kept = "kept" if row["kept"] else "–"
         cells = [place["trajectory"], kept, str(row["seed"]), place["step"], word(row["status"]), number(row["value"])]
         cells += [number(row[name]) for name in _LISTED if name != measured]

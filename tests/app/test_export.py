@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Thread
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -15,7 +14,7 @@ from streamlit import runtime
 from streamlit.runtime.media_file_manager import MediaFileManager
 from streamlit.runtime.memory_media_file_storage import MemoryMediaFileStorage
 
-from workbench.app import download
+from workbench.app import export
 
 if TYPE_CHECKING:
     from streamlit.runtime.scriptrunner import ScriptRunContext
@@ -43,7 +42,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
         def start(self) -> None:
             assert self.daemon, "it would hold up the end of the app"
 
-    monkeypatch.setattr(download, "Timer", Later)
+    monkeypatch.setattr(export, "Timer", Later)
     return calls
 
 
@@ -52,7 +51,7 @@ def pressed(manager: MediaFileManager, data: bytes, place: str = "1.2") -> str:
     drawing = cast("ScriptRunContext", SimpleNamespace(session_id="a browser", pages_manager=None))
 
     def make() -> bytes:
-        download.hold(data, "a.csv", "text/csv", drawing)
+        export.hold(data, "a.csv", "text/csv", drawing)
         return data
 
     with ThreadPoolExecutor() as others:
@@ -62,24 +61,21 @@ def pressed(manager: MediaFileManager, data: bytes, place: str = "1.2") -> str:
     return address.rsplit("/", 1)[-1].split(".")[0]
 
 
-def runs_end(manager: MediaFileManager, times: int = 5) -> None:
-    for _ in range(times):
+def runs_end(manager: MediaFileManager) -> None:
+    for _ in range(5):
         manager.remove_orphaned_files()
 
 
-def test_a_file_outlives_the_runs_that_end_before_the_browser_comes(manager: MediaFileManager) -> None:
+def test_a_file_outlives_the_runs_that_end_and_the_session_that_asked_for_it(
+    manager: MediaFileManager, later: list[Callable[[], None]]
+) -> None:
     name = pressed(manager, b"a,b\n1,2\n")
+    runs_end(manager)
+    manager.clear_session_refs("a browser")
     runs_end(manager)
     found = manager.read_file(name)
     assert found is not None
     assert found.content == b"a,b\n1,2\n"
-
-
-def test_a_file_outlives_the_session_that_asked_for_it_and_its_drawings(manager: MediaFileManager) -> None:
-    name = pressed(manager, b"a,b\n1,2\n")
-    manager.clear_session_refs("a browser")
-    runs_end(manager)
-    assert manager.read_file(name) is not None
 
 
 def test_a_file_is_not_held_for_ever(manager: MediaFileManager, later: list[Callable[[], None]]) -> None:
@@ -99,17 +95,10 @@ def test_nothing_is_said_in_the_log_when_a_file_is_made_or_let_go(
         pressed(manager, b"a,b\n1,2\n")
         said = [record for record in caplog.records if record.threadName != threading.current_thread().name]
         caplog.clear()
-        letting_go = Thread(target=later[0])
+        letting_go = threading.Thread(target=later[0])
         letting_go.start()
         letting_go.join()
     finally:
         log.removeHandler(caplog.handler)
     assert not said
     assert not caplog.records
-
-
-def test_only_the_last_files_are_held(manager: MediaFileManager) -> None:
-    names = [pressed(manager, bytes([i]), place=str(i)) for i in range(20)]
-    runs_end(manager)
-    kept = [i for i, name in enumerate(names) if manager.read_file(name) is not None]
-    assert kept == list(range(12, 20))

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import html
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from tests.app.conftest import HOSTILE, Read
+from workbench.app.links import address, anchor
+from workbench.app.text import figure_text, html_text, markdown_text, table_html, tag, visible, wrapped
+from workbench.app.url import between, one_of, some_of
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+class TestHostileText:
+    def test_html_shows_the_text_and_makes_no_element(self, text: str) -> None:
+        parsed = Read(html_text(text))
+        assert (parsed.tags, parsed.text) == ([], visible(text))
+        parsed = Read(tag("p", text, tag("b", text), css=text, title=text))
+        assert (parsed.tags, parsed.attributes) == (["p", "b"], {"class", "title"})
+        assert parsed.text == 2 * visible(text)
+
+    def test_a_figure_reads_no_tag_no_formula_and_no_placeholder(self, text: str) -> None:
+        shown = figure_text(text)
+        assert not set("<>$%{}") & set(shown)
+        assert html.unescape(shown) == visible(text)
+
+    def test_markdown_shows_the_text_and_no_markup(self, text: str) -> None:
+        tokens = (
+            MarkdownIt("commonmark").enable(["table", "strikethrough"]).parseInline(markdown_text(text))[0].children
+        )
+        assert {token.type for token in tokens or []} <= {"text", "text_special"}
+        assert "".join(token.content for token in tokens or []).replace("\u2060", "") == visible(text)
+
+    def test_a_run_is_a_parameter_of_its_link_and_a_literal_cell(self, text: str) -> None:
+        found = Read(table_html([(text, text)], [[anchor(text, address("episode", run=text)), text]]))
+        assert set(found.tags) <= {"div", "table", "tr", "th", "td", "a"}
+        (href,) = found.hrefs
+        parts = urlsplit(href)
+        assert (parts.scheme, parts.netloc, parts.path) == ("", "", "episode")
+        assert parse_qs(parts.query) == {"run": [text]}
+
+
+@pytest.mark.parametrize("where", ["https://example.org", "javascript:alert(1)", "//example.org", "../x?run=1", ""])
+def test_an_address_outside_the_app_is_refused(where: str) -> None:
+    with pytest.raises(ValueError, match="no screen"):
+        anchor("a", where)
+    with pytest.raises(ValueError, match="no screen"):
+        address(where)
+
+
+def test_markdown_leaves_no_shortcode_for_streamlit_to_find() -> None:
+    assert ":material" not in markdown_text(":material/home:").replace("\\", "")
+    assert ":red[" not in markdown_text(":red[x]").replace("\\", "")
+
+
+def test_control_and_direction_marks_become_visible() -> None:
+    assert visible("a\x1b[31m\u202eb\nc\td") == "a\ufffd[31m\ufffdb\nc\td"
+
+
+@given(st.text(), st.integers(8, 60))
+def test_a_wrapped_text_loses_no_word_and_exceeds_no_line(text: str, width: int) -> None:
+    lines = wrapped(text, width).split("<br>")
+    assert all(len(html.unescape(line)) <= width for line in lines)
+    assert "".join(html.unescape("".join(lines)).split()) == "".join(visible(text).split())
+
+
+def test_an_unknown_value_of_the_address_gives_the_default_and_a_note_that_quotes_it() -> None:
+    assert one_of("x", ["tokens"], ["step", "tokens"], "step") == ("tokens", [])
+    assert one_of("x", ["tokenz"], ["step", "tokens"], "step") == ("step", ["x = 'tokenz'"])
+    assert some_of("arm", ["ppo", "<b>", "ppo", "grpo"], ["grpo", "ppo"], []) == (["ppo", "grpo"], ["arm = '<b>'"])
+
+
+def test_a_flood_of_values_is_one_note() -> None:
+    _, notes = some_of("arm", ["x" * 10_000] * 5_000, ["ppo"], ["ppo"])
+    assert len(notes) == 4
+    assert notes[3] == "4997 more values of arm"
+    assert all(len(note) < 80 for note in notes)
+
+
+def test_a_range_outside_or_upside_down_is_ignored_and_one_that_reaches_outside_is_cut() -> None:
+    for text in ("9..3", "a..b", "", "5", "40..50", "-9..-3", "1..2..3", "9" * 9999 + "..1"):
+        found, notes = between("range", [text], 0, 35)
+        assert (found, len(notes)) == ((0, 35), 1), text
+    assert between("range", ["-5..10"], 0, 35) == ((0, 10), [])
+
+
+@given(st.integers(-1000, 1000), st.integers(0, 1000))
+def test_a_range_survives_the_way_through_an_address(first: int, length: int) -> None:
+    query = urlencode({"range": f"{first}..{first + length}"})
+    assert between("range", parse_qs(query)["range"], -2000, 3000) == ((first, first + length), [])
+
+
+@given(st.lists(st.text(min_size=1), min_size=1, unique=True))
+def test_arms_of_any_name_survive_the_way_through_an_address(arms: list[str]) -> None:
+    query = urlencode({"arm": arms}, doseq=True, errors="surrogatepass")
+    read = parse_qs(query, errors="surrogatepass", max_num_fields=None)["arm"]
+    assert some_of("arm", read, arms, []) == (arms, [])

@@ -1,0 +1,229 @@
+"""What the screens ask: named SQL files, answered once for each state of the database, and the sync behind the app."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from threading import Condition, Lock, Thread
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from workbench.spec import InputError
+from workbench.store.connect import Busy, database
+from workbench.store.reader import Reader
+from workbench.store.segments import run_folders
+from workbench.store.sync import sync
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+T = TypeVar("T")
+State = tuple[tuple[int, int], ...]
+
+QUERIES = Path(__file__).parent / "queries"
+_WAIT = 2.0  # seconds to wait for a writer; a screen says so after that and tries again
+_SECONDS = 30.0  # running time of one question
+_REMEMBERED = 256 * 2**20  # bytes of answers
+_RECORDS = 64 * 2**10  # bytes that an answer counts for which is no frame
+
+
+@cache
+def sql(name: str) -> tuple[str, str]:
+    """Return title and text of the named query: one file each, whose first line is a comment that states the grain."""
+    first, _, body = (QUERIES / f"{name}.sql").read_text(encoding="utf-8").partition("\n")
+    return first.removeprefix("--").strip(), body.strip()
+
+
+class Store:
+    """Answers from the database of a runs folder.
+
+    An answer is remembered until the database changes, so that a finished run costs nothing and a live one is read
+    again. While another process holds the database, the last answer is given. Frames are shared: never change one.
+    """
+
+    def __init__(self, runs: Path) -> None:
+        self.runs = runs
+        self.reader = Reader(runs, wait=_WAIT, seconds=_SECONDS)
+        self._answers: OrderedDict[Hashable, tuple[State, Any, int]] = OrderedDict()
+        self._lock = Lock()
+
+    def state(self) -> State:
+        """Return what changes with every write to the database: size and time of its files; empty without one."""
+        path = database(self.runs)
+        found = []
+        for file in (path, path.with_name(path.name + ".wal")):
+            try:
+                stat = file.stat()
+            except FileNotFoundError:
+                continue
+            found.append((stat.st_mtime_ns, stat.st_size))
+        return tuple(found)
+
+    def query(self, name: str, **parameters: Any) -> pd.DataFrame:
+        """Answer a named query; raises InputError and Busy as the reader does."""
+        return self.computed(_key(name, parameters), lambda reader: reader.query(sql(name)[1], parameters or None))
+
+    def records(self, name: str, **parameters: Any) -> list[dict[str, Any]]:
+        """Answer a named query in Python values, which keep NULL (None) and NaN apart; raises as `query` does."""
+
+        def ask(reader: Reader) -> list[dict[str, Any]]:
+            answer = reader.rows(sql(name)[1], parameters or None)
+            return [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+
+        return self.computed(("records", *_key(name, parameters)), ask)
+
+    def computed(self, key: Hashable, question: Callable[[Reader], T]) -> T:
+        """Return the result of `question`, remembered under `key`; raises what it raises."""
+        state = self.state()
+        with self._lock:
+            known = self._answers.get(key)
+            if known is not None:
+                self._answers.move_to_end(key)
+        if known is not None and known[0] == state:
+            return known[1]
+        try:
+            answer = question(self.reader)
+        except Busy:
+            if known is None:
+                raise
+            return known[1]
+        size = int(answer.memory_usage().sum()) if hasattr(answer, "memory_usage") else _RECORDS
+        with self._lock:
+            self._answers[key] = (state, answer, size)
+            self._answers.move_to_end(key)
+            while len(self._answers) > 1 and sum(size for _, _, size in self._answers.values()) > _REMEMBERED:
+                self._answers.popitem(last=False)
+        return answer
+
+    def forget(self) -> None:
+        """Drop all remembered answers."""
+        with self._lock:
+            self._answers.clear()
+
+
+def _key(name: str, parameters: dict[str, Any]) -> tuple[Hashable, ...]:
+    given = ((key, tuple(value) if isinstance(value, list) else value) for key, value in sorted(parameters.items()))
+    return name, *given
+
+
+# The dictionary of the measured columns.
+
+CHARTED = ("step", "minibatch", "turn_step")  # tables with a row per step or finer that is not one per trajectory
+_GRAIN = {"step": "step", "minibatch": "update", "turn_step": "turn index"}
+# Table -> what a row of it is, the coarsest first.
+LEVELS = {
+    "step": "step", "minibatch": "optimizer update", "turn_step": "turn index", "turn": "turn",
+    "trajectory": "trajectory", "token": "token",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """The declared columns: `table.name` -> its row of table `diagnostic`."""
+
+    rows: dict[str, dict[str, Any]]
+
+    @property
+    def charted(self) -> list[str]:
+        """The columns that a curve over training can show, those of a step first."""
+        found = [m for m, row in self.rows.items() if row["table_name"] in CHARTED and row["sql_type"] != "VARCHAR"]
+        return sorted(found, key=lambda m: CHARTED.index(self.rows[m]["table_name"]))
+
+    def by_level(self) -> list[dict[str, Any]]:
+        """The rows in the order of LEVELS; tables that this version does not know come last."""
+        order = {table: place for place, table in enumerate(LEVELS)}
+        return sorted(self.rows.values(), key=lambda row: order.get(row["table_name"], len(order)))
+
+    def label(self, metric: str) -> str:
+        """Name a column in a list: `grad_norm (update)`; the grain is left out for a step."""
+        row = self.rows[metric]
+        return row["name"] if row["table_name"] == "step" else f"{row['name']} ({_GRAIN[row['table_name']]})"
+
+
+def dictionary(store: Store) -> Diagnostics:
+    """Return the dictionary of the store's database."""
+    return Diagnostics({f"{row['table_name']}.{row['name']}": row for row in store.records("dictionary")})
+
+
+# The sync behind the app.
+
+_LOCK = 1.0  # seconds to wait for the write lock
+_PERIOD = 0.5  # least seconds between two looks at the run folders
+_ANYWAY = 10.0  # seconds after which a sync looks for what moves no folder: a trainer that died, a deleted file
+_PAUSES = 20  # and at least this many times as long as the last sync took
+
+
+class BackgroundSync:
+    """Syncs a runs folder while screens ask for it, in a thread: when a segment has come, and now and then."""
+
+    def __init__(self, runs: Path) -> None:
+        self.runs = runs
+        self.notes: list[str] = []  # what a person should know of the last sync, in sentences
+        self.syncing = False  # the files of the database may change at every moment
+        self._changed = Condition()
+        self._asked = 0
+        self._done = 0
+        self._seen: frozenset[tuple[str, int]] | None = None
+        self._anyway = 0.0
+        self._thread: Thread | None = None
+
+    def look(self, wait: float = 0.0) -> None:
+        """Ask for a look at the run folders and wait at most `wait` seconds until it is done."""
+        with self._changed:
+            self._asked += 1
+            ticket = self._asked
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = Thread(target=self._work, name="sorl sync", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._done >= ticket, timeout=wait)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._asked > self._done)
+                ticket = self._asked
+            began = time.monotonic()
+            self._look()
+            took = time.monotonic() - began
+            with self._changed:
+                self._done = ticket
+                self._changed.notify_all()
+            time.sleep(max(_PERIOD - took, 2 * took))  # a large folder takes at most a third of one core
+
+    def _look(self) -> None:
+        seen = self._folders()
+        began = time.monotonic()
+        if seen == self._seen and began < self._anyway:
+            return
+        self.syncing = True
+        try:
+            report = sync(self.runs, seconds=_LOCK)
+        except Busy as busy:
+            self.notes = [f"not up to date: {busy}"]
+            return
+        except (InputError, OSError) as error:
+            self.notes = [str(error)]
+            return
+        finally:
+            self.syncing = False
+        ended = time.monotonic()
+        self._seen, self._anyway = seen, ended + max(_ANYWAY, _PAUSES * (ended - began))
+        aside = f"{len(report.corrupt)} unreadable segments set aside: `sorl doctor` lists them"
+        self.notes = ([aside] if report.corrupt else []) + report.skipped
+
+    def _folders(self) -> frozenset[tuple[str, int]]:
+        """The folders that segments are renamed into, each with the time of its last change."""
+        runs = list(run_folders(self.runs))
+        found = []
+        for parent in {folder.path for folder in runs} | {folder.path.parent for folder in runs}:
+            try:
+                tables = [(entry.path, entry.stat().st_mtime_ns) for entry in os.scandir(parent / "segments")]
+            except (FileNotFoundError, NotADirectoryError):  # a run that has written nothing yet, or was just deleted
+                tables = []
+            found += [(str(parent), 0), *tables]
+        return frozenset(found)

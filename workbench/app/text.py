@@ -1,0 +1,113 @@
+"""Text for the page: escaped for where it is shown (HTML, figures, Markdown), and recorded values as words."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+# Control characters, and the marks that reorder the text around them.
+_INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_MARKDOWN = re.compile(r"([!-/:-@\[-`{-~])")
+# Figures read HTML tags, %{...} in hover texts, and $...$ as LaTeX.
+_FIGURE = str.maketrans(
+    {"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;", "%": "&#37;", "{": "&#123;", "}": "&#125;"}
+)
+
+
+def visible(text: object) -> str:
+    """Show every control character and direction mark of `text` as a replacement character."""
+    return _INVISIBLE.sub("\ufffd", str(text))
+
+
+def html_text(text: object) -> Markup:
+    """Escape `text` for an HTML element or a quoted attribute; what is `Markup` already stays as it is."""
+    return text if isinstance(text, Markup) else Markup(html.escape(visible(text), quote=True))
+
+
+def tag(name: str, *inside: object, css: str = "", **attributes: object) -> Markup:
+    """Build an HTML element of class `css`; all texts that are not `Markup` are escaped.
+
+    An attribute `data_tip` is written `data-tip`; empty attributes are left out.
+    """
+    given = {"class": css, **attributes}
+    written = "".join(f' {key.replace("_", "-")}="{html_text(value)}"' for key, value in given.items() if value)
+    return Markup(f"<{name}{written}>{''.join(map(html_text, inside))}</{name}>")
+
+
+def table_html(header: Sequence[object], rows: Iterable[Sequence[object]], css: str = "") -> Markup:
+    """Build an HTML table; a name in `header` may be a pair of name and tooltip, a single one spans all columns."""
+    rows = list(rows)
+    span = len(rows[0]) if rows and len(header) == 1 else None
+    names = [name if isinstance(name, tuple) else (name, "") for name in header]
+    head = tag("tr", *(tag("th", name, title=tip, colspan=span) for name, tip in names))
+    body = (tag("tr", *(tag("td", cell) for cell in row)) for row in rows)
+    return tag("div", tag("table", head, *body, css=f"sorl-table {css}".strip()), css="sorl-scroll")
+
+
+def figure_text(text: object) -> str:
+    """Escape `text` for titles, labels and hover texts of a figure."""
+    return visible(text).translate(_FIGURE)
+
+
+def markdown_text(text: object) -> str:
+    """Escape `text` for labels and tooltips, which Streamlit reads as Markdown.
+
+    A backslash ends emphasis, links, LaTeX and HTML. Streamlit looks for `:name:` after that, so a word joiner follows
+    each colon.
+    """
+    return _MARKDOWN.sub(r"\\\1", visible(text)).replace(":", ":\u2060").replace("\n", " ")
+
+
+def wrapped(text: str, width: int) -> str:
+    """Break `text` for a figure between words into lines of at most `width` characters; longer words are cut."""
+    lines = textwrap.wrap(visible(text), width, break_long_words=True, break_on_hyphens=False)
+    return "<br>".join(figure_text(line) for line in lines)
+
+
+def number(value: Any) -> str:
+    """Write a number in three figures; NaN and Inf as themselves, NULL as a dash."""
+    if value is None:
+        return "–"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.3g}" if math.isfinite(value) else f"{value}".replace("nan", "NaN")
+
+
+def word(value: Any) -> str:
+    """Write a text as it is, a truth value as yes or no, NULL as a dash."""
+    return "–" if value is None else {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def duration(seconds: float | None) -> str:
+    """Write a time span in its two largest units: 39.8 s, 12 min 5 s, 3 h 20 min; NULL as a dash."""
+    if seconds is None or not math.isfinite(seconds):
+        return number(seconds)
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600:,} h {whole % 3600 // 60} min"
+
+
+def percent(share: float) -> str:
+    """Write a share to the percent; a share above 0 is never "0 %"."""
+    return "< 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
+
+
+def size(bytes: int | None) -> str:
+    """Write a number of bytes in three figures: 812 B, 4.21 kB, 69 MB; NULL as a dash."""
+    if bytes is None:
+        return number(bytes)
+    value, unit = float(bytes), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 999.5:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.3g} {unit}"

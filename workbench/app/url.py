@@ -1,0 +1,292 @@
+"""The address of a screen and the widgets whose values are in it: every view is a link, every choice one step back."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar, cast
+from urllib.parse import urlencode
+
+import streamlit as st
+
+from workbench.app.text import markdown_text, tag, visible
+
+T = TypeVar("T")
+Said = dict[str, list[str]]  # URL parameter -> its values
+Read = tuple[T, list[str]]  # what a parameter means, and the values in it that were ignored
+Words = Callable[[str], str]
+
+_LAST = 200  # addresses that one entry of the history may have had: typing changes the address letter by letter
+_SHOWN = 60  # characters of an ignored value that are shown
+_TYPED = 200  # characters of a search
+# Streamlit adds a screen to the history without its parameters, and an address written later as a second entry: Back
+# would lead from the view to itself. So the page itself completes the entry that is there.
+_COMPLETE = """
+<script>
+  if (!{elsewhere}.includes(location.pathname.split('/').pop())) history.replaceState(history.state, '', {query});
+</script>
+"""
+
+
+@dataclass
+class _Address:
+    """The address of a session, and what its controls know of it."""
+
+    screen: str = ""
+    news: Said = field(default_factory=dict)  # the last address that came from outside: a link, the back button
+    whole: bool = False  # whether a parameter that `news` leaves out stands for the default
+    number: int = 0  # of `news`
+    read: dict[str, int] = field(default_factory=dict)  # control -> the number of the address that it last read
+    heard: list[Said] = field(default_factory=list)  # addresses that the browser may send without anyone changing them
+    now: Said = field(default_factory=dict)  # control -> what it says in this run of the script
+    typed: set[str] = field(default_factory=set)  # controls whose change is no step of the back button
+    written: Said | None = None  # what the controls said at the end of the last run
+    left: Said = field(default_factory=dict)  # control -> what it last said on any screen
+    wished: Said | None = None  # choices that one screen hands to the next
+
+
+def _address() -> _Address:
+    kept: _Address = st.session_state.setdefault("sorl address", _Address())
+    return kept
+
+
+def _said() -> Said:
+    return {name: st.query_params.get_all(name) for name in st.query_params}
+
+
+def begin(screen: str) -> None:
+    """Start to collect what the screen's controls say, and see whether the address brings news.
+
+    The browser goes on sending the last address it was given, the one it was opened with, or none: that is no news.
+    """
+    here, said = _address(), _said()
+    opened = here.wished is not None or here.screen != screen
+    if opened:
+        here.screen, here.written = screen, None
+    if opened or (said and said not in here.heard):
+        here.news, here.whole = (said if here.wished is None else here.wished), not opened
+        here.number += 1
+        here.heard = [said]
+    here.now, here.typed, here.wished = {}, set(), None
+
+
+def finish(screens: Collection[str]) -> None:
+    """Bring the address up to date: a choice is a new entry of the history, anything else completes the present one.
+
+    `screens` are the names of all screens: when the browser is at another by now, nothing is written.
+    """
+    here, said = _address(), _said()
+    wanted = {name: values for name, values in here.now.items() if values}
+    before, here.written = here.written, wanted
+    if said == wanted:
+        return
+    changed = {name for name in {*(before or {}), *wanted} if (before or {}).get(name) != wanted.get(name)}
+    if before is not None and changed - here.typed:
+        here.heard = [wanted]
+        st.query_params.from_dict(wanted)
+        return
+    here.heard = [*here.heard[-_LAST:], wanted]
+    elsewhere = [name for name in screens if name != here.screen]
+    query = json.dumps("?" + urlencode(wanted, doseq=True))
+    st.html(_COMPLETE.format(elsewhere=elsewhere, query=query), unsafe_allow_javascript=True)
+
+
+def ask(parameters: Mapping[str, str | list[str]]) -> Said:
+    """Have the next screen open with these choices. Returns the address that the browser shows until then."""
+    here = _address()
+    here.wished = {name: [values] if isinstance(values, str) else list(values) for name, values in parameters.items()}
+    return _said() if here.written is None else here.written
+
+
+def arrive(name: str, read: Callable[[Sequence[str]], Read[Any]], fits: Callable[[Any], bool]) -> None:
+    """Give widget `name` the value of the address, where that came from outside: a link, the back button, the menu.
+
+    A screen opened without the parameter keeps what was chosen before, on this screen or another. Values that `read`
+    ignores are named on the screen.
+    """
+    here, given = _address(), _news(name)
+    same = given is None and here.read.get(name) == here.number
+    if same and name in st.session_state and fits(st.session_state[name]):
+        return
+    st.session_state[name], ignored = read(here.left.get(name, []) if given is None else given)
+    for words in ignored if given else []:
+        st.html(tag("p", f"Ignored in the address: {words}.", css="sorl-note"))
+
+
+def leave(name: str, values: Sequence[str], *, typed: bool = False) -> None:
+    """Say in the address what control `name` is set to: nothing for its default. `typed`: a change is no step back."""
+    here = _address()
+    here.read[name] = here.number
+    here.left[name] = here.now[name] = list(values)
+    if typed:
+        here.typed.add(name)
+
+
+def forget(name: str) -> None:
+    """Set widget `name` back to its default."""
+    st.session_state.pop(name, None)
+    _address().left.pop(name, None)
+
+
+def _news(name: str) -> list[str] | None:
+    """What the address newly says of control `name`, [] for its default; None where there is no news of it."""
+    here = _address()
+    given = here.news.get(name, [])
+    return None if here.read.get(name) == here.number or not (given or here.whole) else given
+
+
+def _picked(name: str) -> list[str] | None:
+    """What `follow` was just called with for parameter `name`."""
+    found: list[str] | None = st.session_state.pop(f"{name} picked", None)
+    if found is not None:  # what the address says of it is out of date
+        _address().read[name] = _address().number
+    return found
+
+
+def one_of(name: str, given: Sequence[str], allowed: Collection[str], default: str) -> Read[str]:
+    """Return the first allowed value of parameter `name`, else `default`; and a note for each value ignored."""
+    fits = [value for value in given if value in allowed]
+    ignored = [value for value in given if value not in allowed] + fits[1:]
+    return (fits[0] if fits else default), _notes(name, ignored)
+
+
+def some_of(name: str, given: Sequence[str], allowed: Collection[str], default: Sequence[str]) -> Read[list[str]]:
+    """Return the allowed values of parameter `name`, each once, in the order given; `default` where none fits."""
+    fits = [value for value in dict.fromkeys(given) if value in allowed]
+    return (fits or list(default)), _notes(name, [value for value in given if value not in allowed])
+
+
+def between(name: str, given: Sequence[str], low: int, high: int) -> Read[tuple[int, int]]:
+    """Return a range written `7..30`, cut to [low, high]; all of [low, high] where no value is a range in it."""
+    ignored: list[str] = []
+    for value in given:
+        first, dots, last = value.partition("..")
+        try:
+            ends = int(first), int(last)
+        except ValueError:
+            ends = high + 1, low - 1
+        if dots and ends[0] <= ends[1] and ends[0] <= high and ends[1] >= low:
+            return (max(low, ends[0]), min(high, ends[1])), _notes(name, ignored)
+        ignored.append(value)
+    return (low, high), _notes(name, ignored)
+
+
+def _notes(name: str, ignored: Sequence[str]) -> list[str]:
+    texts = [visible(value) for value in ignored[:3]]
+    shown = [f"{name} = {(text if len(text) <= _SHOWN else text[:_SHOWN] + '…')!r}" for text in texts]
+    return [*shown, f"{len(ignored) - 3} more values of {name}"] if len(ignored) > 3 else shown
+
+
+def choose(
+    name: str, label: str, options: Sequence[str], default: str | None = None, *, kind: Literal["list", "row"] = "list",
+    words: Words = str, width: int | Literal["stretch"] = "stretch",
+) -> str:  # fmt: skip
+    """Choose one of `options` (at least one), kept in URL parameter `name`; drawn as a list, or as a row of words."""
+    first = default if default is not None and default in options else options[0]
+    arrive(name, lambda given: one_of(name, given, options, first), lambda value: value in options)
+    chosen: str | None
+    if kind == "list":
+        chosen = st.selectbox(label, options, key=name, format_func=lambda o: visible(words(o)), width=width)
+    else:
+        chosen = st.segmented_control(
+            label, options, key=name, format_func=lambda o: markdown_text(words(o)), required=True
+        )
+    value = str(chosen or first)
+    leave(name, [value])
+    return value
+
+
+def choose_many(
+    name: str, label: str, options: Sequence[str], default: Sequence[str], *, words: Words = str,
+    most: int | None = None,
+) -> list[str]:  # fmt: skip
+    """Choose any of `options`, in the order they were chosen, kept in URL parameter `name`; may be empty."""
+
+    def read(given: Sequence[str]) -> Read[list[str]]:
+        fits, ignored = some_of(name, given, options, default)
+        return fits[:most], ignored
+
+    arrive(name, read, lambda value: set(value) <= set(options))
+    chosen = st.multiselect(
+        label, options, key=name, format_func=lambda o: visible(words(o)), max_selections=most, wrap=True
+    )
+    leave(name, chosen)
+    return chosen
+
+
+def choose_range(name: str, label: str, low: int, high: int) -> tuple[int, int]:
+    """Choose a range inside [low, high], kept in URL parameter `name`; the whole range stays out of the address.
+
+    `follow` and `zoom` set it, too. A range that reaches the present end of a live run goes on reaching it.
+    """
+    pick = _picked(name)
+    if low >= high:
+        leave(name, [])
+        return low, high
+    before = st.session_state.get(f"{name} ends")
+    if before not in (None, (low, high)) and name in st.session_state:
+        first, last = st.session_state[name]
+        first, last = low if first == before[0] else first, high if last == before[1] else last
+        st.session_state[name] = (first, last) if low <= first <= last <= high else (low, high)
+    st.session_state[f"{name} ends"] = (low, high)
+    if pick is not None:
+        st.session_state[name], _ = between(name, pick, low, high)
+    arrive(name, lambda given: between(name, given, low, high), lambda value: low <= value[0] <= value[1] <= high)
+    first, last = cast("tuple[int, int]", st.slider(label, low, high, key=name))
+    leave(name, [] if (first, last) == (low, high) else [f"{first}..{last}"])
+    return first, last
+
+
+def choose_number(name: str, label: str, low: int, high: int, default: int) -> int:
+    """Choose a whole number in [low, high], kept in URL parameter `name`."""
+
+    def read(given: Sequence[str]) -> Read[int]:
+        (first, _), ignored = between(name, [f"{value}..{value}" for value in given[:1]], low, high)
+        return (default, _notes(name, given[:1])) if ignored or not given else (first, [])
+
+    if (pick := _picked(name)) is not None:
+        st.session_state[name], _ = read(pick)
+    arrive(name, read, lambda value: low <= value <= high)
+    value = low if low >= high else int(st.number_input(label, low, high, key=name, step=1, width=160))
+    leave(name, [str(value)])
+    return value
+
+
+def search_box(name: str, label: str, placeholder: str) -> str:
+    """Type a text, kept in URL parameter `name` and read while it is typed."""
+    arrive(name, lambda given: (given[0][:_TYPED] if given else "", []), lambda value: isinstance(value, str))
+    typed = st.text_input(label, key=name, placeholder=placeholder, type="search", live=True, max_chars=_TYPED)
+    leave(name, [typed] if typed else [], typed=True)
+    return typed or ""
+
+
+def keep(name: str, under: Hashable, read: Callable[[Sequence[str]], T], written: Callable[[T], Sequence[str]]) -> T:
+    """Keep what was picked in a figure in URL parameter `name`, as long as the view that it belongs to is the same.
+
+    `under` names that view (a run and its step, say): in another one the pick means nothing, and `read` gets nothing.
+    """
+    same = st.session_state.get(f"{name} under") == under
+    st.session_state[f"{name} under"] = under
+    given = _news(name)
+    pick = _picked(name)
+    before = _address().left.get(name, []) if same else []
+    value = read(pick if pick is not None else given if given is not None else before)
+    leave(name, written(value))
+    return value
+
+
+def follow(name: str, values: Sequence[str]) -> None:
+    """Draw the view again with another pick; it is one step in the address."""
+    st.session_state[f"{name} picked"] = list(values)
+    st.rerun()
+
+
+def zoom(name: str, ends: tuple[float, float] | None) -> None:
+    """Draw the view again with the whole steps between `ends` as the range `name`, three steps at least."""
+    if ends is None:
+        return
+    first, last = math.ceil(ends[0]), math.floor(ends[1])
+    middle = round((ends[0] + ends[1]) / 2)
+    follow(name, [f"{first}..{last}" if last - first > 1 else f"{middle - 1}..{middle + 1}"])
