@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pandas as pd
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from workbench.app.store import Diagnostics, Store
+from workbench.app.store import Diagnostics, Store
 
 _ARROWS = {"above": "↑", "below": "↓"}
 
@@ -29,8 +26,6 @@ def alarm_leads(leads: pd.DataFrame, known: Diagnostics) -> pd.DataFrame:
     runs; `false_alarms` of `steady` runs are those without a collapse that raised it. `direction` is an arrow, where
     the dictionary knows it.
     """
-    import pandas as pd
-
     earliest = leads[leads["lead"] >= 1].groupby("run")["lead"].max()
     rows = []
     for name, part in leads.groupby("diagnostic", sort=False):
@@ -38,15 +33,13 @@ def alarm_leads(leads: pd.DataFrame, known: Diagnostics) -> pd.DataFrame:
         warned = fell[fell["lead"] >= 1]
         low, middle, high = warned["lead"].astype(float).quantile([0.25, 0.5, 0.75])
         declared = known.rows.get(f"step.{name}", {})
-        rows.append(
-            {
-                "alarm": str(name), "direction": _ARROWS.get(str(declared.get("alarm_when")), ""),
-                "collapsed": len(fell), "before": len(warned), "after": int(fell["lead"].notna().sum()) - len(warned),
-                "never": int(fell["lead"].isna().sum()),
-                "first": int((warned["lead"].to_numpy() == earliest.reindex(warned["run"]).to_numpy()).sum()),
-                "lead_median": middle, "lead_low": low, "lead_high": high,
-                "steady": len(steady), "false_alarms": int(steady["step"].notna().sum()),
-            }
-        )  # fmt: skip
+        rows.append({
+            "alarm": str(name), "direction": _ARROWS.get(str(declared.get("alarm_when")), ""),
+            "collapsed": len(fell), "before": len(warned), "after": int(fell["lead"].notna().sum()) - len(warned),
+            "never": int(fell["lead"].isna().sum()),
+            "first": int((warned["lead"].to_numpy() == earliest.reindex(warned["run"]).to_numpy()).sum()),
+            "lead_median": middle, "lead_low": low, "lead_high": high,
+            "steady": len(steady), "false_alarms": int(steady["step"].notna().sum()),
+        })  # fmt: skip
     found = pd.DataFrame(rows)
     return found if found.empty else found.sort_values(["lead_median", "before"], ascending=False, ignore_index=True)

@@ -5,17 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from workbench.app.figures.curves import Panel
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from workbench.app.store import Diagnostics, Store
+from workbench.app.store import Diagnostics, Store
 
 CLOCKS = {"updates": "updates", "tokens": "tokens_trained"}  # x-axis -> the column of `step` that adds up to it
-
 _POINTS = 60_000  # of a whole panel: what a browser draws without a pause
 _MOST, _LEAST = 240, 24  # points of one line
 _MEANS = {"minibatch": "per optimizer update: ", "turn_step": "per turn index, all turns together: "}
@@ -43,8 +39,7 @@ class Window:
 def origins(runs: pd.DataFrame, axis: str) -> list[int]:
     """Return the step that x counts from, for each of `runs`: 0, or the onset of its collapse.
 
-    A run without a collapse is aligned at the median onset of the others: there its curve shows how a healthy run looks
-    at the same age.
+    A run without a collapse is aligned at the median onset of the others, to compare it with them at the same age.
     """
     if axis != "onset" or runs["collapse_step"].isna().all():
         return [0] * len(runs)
@@ -129,10 +124,8 @@ def panel(store: Store, chosen: Chosen, known: Diagnostics, metric: str, *, band
 
 def drawn(panels: Sequence[Panel]) -> pd.DataFrame:
     """Return the points of all panels, a row a point, for the export."""
-    import pandas as pd
-
-    found = [p.data.drop(columns=["run", "bucket"], errors="ignore").assign(diagnostic=p.name) for p in panels]
-    return pd.concat(found)
+    points = (p.data.drop(columns=["run", "bucket"], errors="ignore").assign(diagnostic=p.name) for p in panels)
+    return pd.concat(list(points))
 
 
 def onsets(chosen: Chosen) -> pd.DataFrame:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
+import pandas as pd
 import streamlit as st
 
 from workbench.analysis import runs as recorded
@@ -13,16 +14,11 @@ from workbench.analysis.region import region_file
 from workbench.app import theme
 from workbench.app.links import address, anchor, link_line
 from workbench.app.page import Empty, look, table
+from workbench.app.store import Store
 from workbench.app.url import choose, choose_many
 from workbench.spec.files import leaves
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from workbench.app.store import Store
-
 _ARMS = 6  # that a screen opens with
-_NAMED = 8  # arms that a sentence names
 
 
 def choose_experiment(store: Store, *, collapsed: bool = False) -> str:
@@ -45,9 +41,8 @@ def runs(store: Store, experiment: str) -> pd.DataFrame:
 
 def question(store: Store, experiment: str) -> str:
     """Return the question of the experiment, as its author wrote it."""
-    known = store.query("experiments")
-    asked = known.loc[known["experiment"] == experiment, "question"]
-    return str(asked.iloc[0]) if len(asked) and isinstance(asked.iloc[0], str) else experiment
+    text = store.query("experiments").set_index("experiment")["question"].get(experiment)
+    return text if isinstance(text, str) else experiment
 
 
 def is_region(store: Store, experiment: str) -> bool:
@@ -65,6 +60,12 @@ class Arms(NamedTuple):
     styles: dict[str, theme.Style]
 
 
+def styles(every: pd.DataFrame, arms: list[str]) -> dict[str, theme.Style]:
+    """Return how some arms of an experiment are drawn; `every` has all its runs."""
+    pairs = every[["arm", "algorithm"]].drop_duplicates().itertuples(index=False, name=None)
+    return theme.styles(list(pairs), look(), drawn=arms)
+
+
 def choose_arms(store: Store) -> Arms:
     """Return the experiment and the arms of the address; the arms of a region come with a link to the whole of it."""
     left, right = st.columns([1, 3])
@@ -77,9 +78,8 @@ def choose_arms(store: Store) -> Arms:
             link_line(["Arms are single points of a search."], [whole])
         names = choose_many("arm", "Arms", list(every["arm"].unique()), default_arms(every))
     mine = every[every["arm"].isin(names)].sort_values("arm", key=lambda a: a.map(names.index), kind="stable")
-    pairs = list(every[["arm", "algorithm"]].drop_duplicates().itertuples(index=False, name=None))
-    styles = theme.styles(pairs, look(), drawn=names)
-    return Arms(experiment, every, names, mine, {arm: styles[arm] for arm in names})
+    drawn = styles(every, names)
+    return Arms(experiment, every, names, mine, {arm: drawn[arm] for arm in names})
 
 
 def default_arms(each: pd.DataFrame, most: int = _ARMS) -> list[str]:
@@ -91,20 +91,14 @@ def default_arms(each: pd.DataFrame, most: int = _ARMS) -> list[str]:
     if len(every) <= most:
         return every
     rows = each.assign(fell=each[["collapse_step", "onset_low"]].notna().any(axis=1)).groupby("arm", sort=False)
-    table = rows.agg(algorithm=("algorithm", "first"), fell=("fell", "sum"), runs=("fell", "size"))
-    table["stood"] = table["runs"] - table["fell"]
+    counts = rows.agg(algorithm=("algorithm", "first"), fell=("fell", "sum"), runs=("fell", "size"))
+    counts["stood"] = counts["runs"] - counts["fell"]
     chosen: list[str] = []
     for kind in ("fell", "stood"):
-        others = table[(table[kind] > 0) & ~table.index.isin(chosen)]
+        others = counts[(counts[kind] > 0) & ~counts.index.isin(chosen)]
         chosen += [str(mine[kind].idxmax()) for _, mine in others.groupby("algorithm", sort=False)]
     chosen = [*chosen, *(arm for arm in every if arm not in chosen)][:most]
     return sorted(chosen, key=every.index)
-
-
-def listed(words: Sequence[str]) -> str:
-    """Return the words of several arms; of many the first, and how many more."""
-    more = f" and {len(words) - _NAMED} more arms" if len(words) > _NAMED else ""
-    return "; ".join(words[:_NAMED]) + more
 
 
 def show_table(frame: pd.DataFrame) -> None:

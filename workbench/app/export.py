@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from workbench.app.theme import Palette
 
     Data = pd.DataFrame | Callable[[], pd.DataFrame]
-    Ends = tuple[float, float] | None
+    Ends = tuple[float, float]
+    Point = dict[str, Any]
     Modes = Literal["points", "box"] | tuple[Literal["points"], Literal["box"]]
 
 CONFIG: dict[str, Any] = {"displayModeBar": False, "displaylogo": False, "scrollZoom": False, "responsive": True}
@@ -64,59 +65,50 @@ _HELD = 60.0  # seconds that a file is held: a browser fetches it as soon as it 
 _next = count()
 
 
-def figure(drawn: go.Figure, name: str, data: Data, *, describe: str, select: bool = False) -> list[dict[str, Any]]:
+def figure(drawn: go.Figure, name: str, data: Data, *, describe: str, select: bool = False) -> list[Point]:
     """Show a figure under `name` (letters, digits, dashes) with its exports; return the points clicked, if `select`.
 
     `data` is what the CSV holds; `describe` says in a sentence what is drawn, for people who cannot see it.
     """
-    return _points(_show(drawn, name, name, data, describe, "points" if select else None))
+    return _show(drawn, name, name, data, describe, "points" if select else None)[0]
 
 
-def zoomable(drawn: go.Figure, name: str, data: Data, *, describe: str) -> Ends:
-    """Show a figure as `figure` does; return the ends of the part of the x-axis that was just dragged over, if any."""
-    return _dragged(drawn, name, data, describe, "box")[1]
-
-
-def zoomable_cells(drawn: go.Figure, name: str, data: Data, *, describe: str) -> tuple[list[dict[str, Any]], Ends]:
-    """Show a figure as `figure` does; return the points clicked, and the part dragged over as `zoomable` does."""
-    drawn.update_layout(meta=_CELLS, clickmode="event")
-    return _dragged(drawn, name, data, describe, ("points", "box"))
-
-
-def _dragged(drawn: go.Figure, name: str, data: Data, describe: str, modes: Modes) -> tuple[list[dict[str, Any]], Ends]:
+def zoomable(
+    drawn: go.Figure, name: str, data: Data, *, describe: str, select: bool = False
+) -> tuple[list[Point], Ends | None]:
+    """Show a figure as `figure` does; return the points clicked, and the ends of the x-axis just dragged over."""
     drawn.update_layout(
         dragmode="select", selectdirection="h",
         newselection={"line": {"width": 1, "dash": "solid", "color": drawn.layout.template.layout.font.color}},
     )  # fmt: skip
+    if select:
+        drawn.update_layout(meta=_CELLS, clickmode="event")
     zooms = st.session_state.get(f"{name} zoomed", 0)
     with st.container(key=name):
-        event = _show(drawn, f"{name}-{zooms}", name, data, describe, modes)
-    boxes = event["selection"]["box"]
+        points, boxes = _show(drawn, f"{name}-{zooms}", name, data, describe, ("points", "box") if select else "box")
     if not boxes:
-        return _points(event), None
+        return points, None
     st.session_state[f"{name} zoomed"] = zooms + 1  # the next figure is another one, with nothing selected
     first, last = sorted(float(end) for end in boxes[0]["x"])
     return [], (first, last)  # the points inside were not clicked
 
 
-def _points(event: Any) -> list[dict[str, Any]]:
-    """The points that were clicked; where they carry a list of numbers, the browser sends {"0": 7, "1": 12} instead."""
-    found = []
-    for point in event["selection"]["points"]:
-        carried = point.get("customdata")
-        if isinstance(carried, Mapping):
-            carried = [carried[place] for place in sorted(carried, key=int)]
-        found.append({**point, "customdata": carried})
-    return found
-
-
-def _show(drawn: go.Figure, key: str, name: str, data: Data, describe: str, modes: Modes | None) -> Any:
+def _show(
+    drawn: go.Figure, key: str, name: str, data: Data, describe: str, modes: Modes | None
+) -> tuple[list[Point], list[dict[str, Any]]]:
     event: Any = st.plotly_chart(
         drawn, theme=None, key=key, config=CONFIG, alt=describe, on_select="rerun" if modes else "ignore",
         selection_mode=modes or "points",
     )  # fmt: skip
-    _row(name, data, f"<script>{_SAVE.format(key=name)}{_CLICKS}</script>")
-    return event if modes else {"selection": {"points": [], "box": []}}
+    _buttons(name, data, f"<script>{_SAVE.format(key=name)}{_CLICKS}</script>")
+    if not modes:
+        return [], []
+    points = [dict(point) for point in event["selection"]["points"]]
+    for point in points:
+        carried = point.setdefault("customdata", None)
+        if isinstance(carried, Mapping):  # the browser sends a list of numbers as {"0": 7, "1": 12}
+            point["customdata"] = [carried[place] for place in sorted(carried, key=int)]
+    return points, event["selection"]["box"]
 
 
 @cache
@@ -129,18 +121,17 @@ def _component() -> ComponentRenderer:
 def drawing(svg: str, name: str, data: Data, palette: Palette, *, describe: str) -> str | None:
     """Show an SVG under `name` with its exports; return the `data-key` of the link that was just clicked, if any.
 
-    The SVG is put into the page as it is: its maker has escaped all texts. `data` and `describe` are as for `figure`.
+    The SVG is put into the page as it is: its maker has escaped all texts.
     """
     with st.container(key=name):
         shown = {"svg": svg, "name": name, "background": palette.background, "describe": describe}
         event = _component()(key=f"{name}-drawing", data=shown, on_opened_change=lambda: None)
-        _row(name, data)
+        _buttons(name, data)
     opened: str | None = event.opened
     return opened
 
 
-def _row(name: str, data: Data, script: str = "") -> None:
-    """The buttons below a figure; `script` makes those for images work."""
+def _buttons(name: str, data: Data, script: str = "") -> None:
     if not re.fullmatch(r"[a-z0-9-]+", name):
         raise ValueError(f"figure name '{name}' must be lower-case letters, digits and dashes")
 
@@ -168,10 +159,9 @@ def button(label: str, make: Callable[[], bytes], file: str, kind: str, key: str
 def hold(data: bytes, file: str, kind: str, drawing: ScriptRunContext) -> None:
     """Have the running app serve `data` as `file` for a minute; `drawing` drew the button.
 
-    Streamlit drops a file that was made on demand as soon as two runs of a script have ended, in any session; the look
-    for new rows is such a run, twice a second, and a large file came too late. What a session holds stays until that
-    session ends or draws again. So each file gets a session to itself, which draws nothing: Streamlit takes it from the
-    context of the thread, and a button is pressed in a thread that has none.
+    Streamlit drops a file made on demand as soon as two runs of a script have ended, in any session; the look for new
+    rows is such a run, twice a second. What a session holds stays until that session ends or draws again. So each file
+    gets a session to itself, which draws nothing: Streamlit takes it from the context of the thread.
     """
     manager = runtime.get_instance().media_file_mgr
     owner = copy(drawing)

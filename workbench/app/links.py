@@ -5,21 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
+import pandas as pd
 import streamlit as st
 from markupsafe import Markup
+from streamlit.navigation.page import Page
 
 from workbench.app import url
 from workbench.app.text import table_html, tag
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from streamlit.navigation.page import Page
-
-# One module a screen; module, function and address have the screen's name. The first is where the app opens: at the
-# address without a name.
+# Module, function and address of a screen have its name. The app opens at the first, whose address needs no name.
 SCREENS = ("overview", "compare", "region", "turns", "collapse", "episode", "replay", "run", "sql", "glossary")
 TITLES = {"sql": "SQL"}
 _INSIDE = re.compile(rf"(\./|{'|'.join(SCREENS)})(\?.*)?", re.DOTALL)
@@ -70,18 +66,13 @@ def run_links(runs: pd.DataFrame, experiment: str) -> None:
     """Show a line that opens each of `runs` (arm, seed, run_id) in screen Run."""
     lines = []
     for arm, part in runs.groupby("arm", sort=False):
-        seeds = [
-            anchor(str(row.seed), address("run", experiment=experiment, run=str(row.run_id)))
-            for row in part.head(_SEEDS).itertuples()
-        ]
+        first = part.head(_SEEDS)[["seed", "run_id"]].itertuples(index=False, name=None)
+        seeds = [anchor(str(seed), address("run", experiment=experiment, run=run)) for seed, run in first]
         more = f" and {len(part) - _SEEDS} more" if len(part) > _SEEDS else ""
         lines.append((arm, ": seed ", Markup(", ").join(seeds), more))
     link_line(["Open a run:"], *lines)
 
 
 def linked_table(header: Sequence[tuple[str, str]], rows: Sequence[tuple[str, Sequence[str]]]) -> None:
-    """Show a table whose rows are links: `header` has name and definition of each column, a row its address and cells.
-
-    The first cell of a row is the link.
-    """
+    """Show a table of rows (address, cells); the first cell is a link. `header` has (name, definition) of a column."""
     st.html(table_html(header, [(anchor(cells[0], where), *cells[1:]) for where, cells in rows], "sorl-listing"))

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import streamlit as st
+from streamlit.navigation.page import Page
 
 from workbench.app.links import SCREENS, page
-
-if TYPE_CHECKING:
-    from streamlit.navigation.page import Page
 
 LOGO = Path(__file__).parent / "logo.svg"
 
 
 def menu(url: str | None) -> list[Page]:
-    """Return every page of the app, where the browser is at `url`.
-
-    The first screen is two pages, one for each of its addresses; the menu shows the one that is open.
-    """
+    """Return every page of the app. The first screen has two addresses; the menu shows the one of `url`."""
     first, *others = SCREENS
     named = urlsplit(url or "").path.endswith(f"/{first}")
     return [page(first, shown=not named), page(first, first, shown=named), *map(page, others)]

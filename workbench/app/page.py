@@ -34,10 +34,9 @@ def store_of(runs: str) -> tuple[Store, BackgroundSync]:
 
 
 def screen(body: Callable[[Store], None]) -> Callable[[], None]:
-    """Make a function that draws one screen from a store a page of the app.
+    """Make a function that draws one screen from a store a page of the app, drawn again when new rows arrive.
 
-    The page follows the database: it is drawn again when a running training wrote rows. Wrong input, a missing, empty
-    or busy database are sentences that say what to type.
+    Wrong input, a missing, empty or busy database are sentences that say what to type.
     """
 
     @wraps(body)
@@ -71,8 +70,8 @@ def screen(body: Callable[[Store], None]) -> Callable[[], None]:
 
 @st.fragment(run_every=_PULSE)
 def _pulse(store: Store, syncing: BackgroundSync, drawn: State) -> None:
-    # A segment that has just come is drawn as soon as it is in the database, and not at the next pulse. The first look
-    # belongs to the drawing of the whole screen, which nothing may hold up.
+    # A new segment is drawn as soon as it is in the database, not at the next pulse. The first look belongs to the
+    # drawing of the whole screen, which nothing may hold up.
     syncing.look(0.0 if st.session_state.pop(_DRAWN, False) else _PULSE)
     if not syncing.syncing and store.state() != drawn:
         st.rerun()
@@ -86,6 +85,11 @@ def look() -> Palette:
 def heading(text: str) -> None:
     """Show the title of a part of a screen."""
     st.html(tag("p", text, css="sorl-question sorl-heading"))
+
+
+def answer(text: str) -> None:
+    """Show the sentence that answers the question of a screen."""
+    st.html(tag("p", text, css="sorl-answer"))
 
 
 def say(text: str) -> None:

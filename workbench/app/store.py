@@ -6,20 +6,20 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from threading import Condition, Lock, Thread
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+import pandas as pd
 
 from workbench.spec import InputError
 from workbench.store.connect import Busy, database
 from workbench.store.reader import Reader
 from workbench.store.segments import run_folders
 from workbench.store.sync import sync
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 T = TypeVar("T")
 State = tuple[tuple[int, int], ...]
@@ -39,10 +39,9 @@ def sql(name: str) -> tuple[str, str]:
 
 
 class Store:
-    """Answers from the database of a runs folder.
+    """Answers from the database of a runs folder, each remembered until the database changes.
 
-    An answer is remembered until the database changes, so that a finished run costs nothing and a live one is read
-    again. While another process holds the database, the last answer is given. Frames are shared: never change one.
+    While another process holds the database, the last answer is given. Frames are shared: never change one.
     """
 
     def __init__(self, runs: Path) -> None:
@@ -54,18 +53,18 @@ class Store:
     def state(self) -> State:
         """Return what changes with every write to the database: size and time of its files; empty without one."""
         path = database(self.runs)
-        found = []
+        found: list[tuple[int, int]] = []
         for file in (path, path.with_name(path.name + ".wal")):
-            try:
+            with suppress(FileNotFoundError):
                 stat = file.stat()
-            except FileNotFoundError:
-                continue
-            found.append((stat.st_mtime_ns, stat.st_size))
+                found.append((stat.st_mtime_ns, stat.st_size))
         return tuple(found)
 
     def query(self, name: str, **parameters: Any) -> pd.DataFrame:
         """Answer a named query; raises InputError and Busy as the reader does."""
-        return self.computed(_key(name, parameters), lambda reader: reader.query(sql(name)[1], parameters or None))
+        return self.computed(
+            ("frame", name, repr(parameters)), lambda reader: reader.query(sql(name)[1], parameters or None)
+        )
 
     def records(self, name: str, **parameters: Any) -> list[dict[str, Any]]:
         """Answer a named query in Python values, which keep NULL (None) and NaN apart; raises as `query` does."""
@@ -74,7 +73,7 @@ class Store:
             answer = reader.rows(sql(name)[1], parameters or None)
             return [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
 
-        return self.computed(("records", *_key(name, parameters)), ask)
+        return self.computed(("records", name, repr(parameters)), ask)
 
     def computed(self, key: Hashable, question: Callable[[Reader], T]) -> T:
         """Return the result of `question`, remembered under `key`; raises what it raises."""
@@ -105,20 +104,13 @@ class Store:
             self._answers.clear()
 
 
-def _key(name: str, parameters: dict[str, Any]) -> tuple[Hashable, ...]:
-    given = ((key, tuple(value) if isinstance(value, list) else value) for key, value in sorted(parameters.items()))
-    return name, *given
-
-
 # The dictionary of the measured columns.
 
 CHARTED = ("step", "minibatch", "turn_step")  # tables with a row per step or finer that is not one per trajectory
 _GRAIN = {"step": "step", "minibatch": "update", "turn_step": "turn index"}
 # Table -> what a row of it is, the coarsest first.
-LEVELS = {
-    "step": "step", "minibatch": "optimizer update", "turn_step": "turn index", "turn": "turn",
-    "trajectory": "trajectory", "token": "token",
-}  # fmt: skip
+LEVELS = {"step": "step", "minibatch": "optimizer update", "turn_step": "turn index", "turn": "turn",
+          "trajectory": "trajectory", "token": "token"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -174,8 +166,7 @@ class BackgroundSync:
     def look(self, wait: float = 0.0) -> None:
         """Ask for a look at the run folders and wait at most `wait` seconds until it is done."""
         with self._changed:
-            self._asked += 1
-            ticket = self._asked
+            ticket = self._asked = self._asked + 1
             if self._thread is None or not self._thread.is_alive():
                 self._thread = Thread(target=self._work, name="sorl sync", daemon=True)
                 self._thread.start()
@@ -217,13 +208,11 @@ class BackgroundSync:
         self.notes = ([aside] if report.corrupt else []) + report.skipped
 
     def _folders(self) -> frozenset[tuple[str, int]]:
-        """The folders that segments are renamed into, each with the time of its last change."""
-        runs = list(run_folders(self.runs))
+        # That segments are renamed into, each with the time of its last change.
+        runs = [folder.path for folder in run_folders(self.runs)]
         found = []
-        for parent in {folder.path for folder in runs} | {folder.path.parent for folder in runs}:
-            try:
-                tables = [(entry.path, entry.stat().st_mtime_ns) for entry in os.scandir(parent / "segments")]
-            except (FileNotFoundError, NotADirectoryError):  # a run that has written nothing yet, or was just deleted
-                tables = []
-            found += [(str(parent), 0), *tables]
+        for parent in {*runs, *(run.parent for run in runs)}:
+            found.append((str(parent), 0))
+            with suppress(FileNotFoundError, NotADirectoryError):  # nothing written yet, or just deleted
+                found += [(entry.path, entry.stat().st_mtime_ns) for entry in os.scandir(parent / "segments")]
         return frozenset(found)

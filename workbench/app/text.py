@@ -58,8 +58,7 @@ def figure_text(text: object) -> str:
 def markdown_text(text: object) -> str:
     """Escape `text` for labels and tooltips, which Streamlit reads as Markdown.
 
-    A backslash ends emphasis, links, LaTeX and HTML. Streamlit looks for `:name:` after that, so a word joiner follows
-    each colon.
+    Streamlit looks for `:name:` after the backslashes, so a word joiner follows each colon.
     """
     return _MARKDOWN.sub(r"\\\1", visible(text)).replace(":", ":\u2060").replace("\n", " ")
 
@@ -84,16 +83,20 @@ def word(value: Any) -> str:
     return "–" if value is None else {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
+def few(words: Sequence[str], most: int, separator: str = ", ", what: str = "") -> str:
+    """Join the first `most` words, and say how many more there are."""
+    more = f" and {len(words) - most} more{what}" if len(words) > most else ""
+    return separator.join(words[:most]) + more
+
+
 def duration(seconds: float | None) -> str:
     """Write a time span in its two largest units: 39.8 s, 12 min 5 s, 3 h 20 min; NULL as a dash."""
     if seconds is None or not math.isfinite(seconds):
         return number(seconds)
     if seconds < 60:
         return f"{seconds:.3g} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600:,} h {whole % 3600 // 60} min"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60} min"
 
 
 def percent(share: float) -> str:
@@ -105,9 +108,7 @@ def size(bytes: int | None) -> str:
     """Write a number of bytes in three figures: 812 B, 4.21 kB, 69 MB; NULL as a dash."""
     if bytes is None:
         return number(bytes)
-    value, unit = float(bytes), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if value < 999.5:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:.3g} {unit}"
+    value, units = float(bytes), ["B", "kB", "MB", "GB", "TB"]
+    while value >= 999.5 and len(units) > 1:
+        value, units = value / 1000, units[1:]
+    return f"{value:.3g} {units[0]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -38,47 +39,33 @@ class Palette:
 
 LIGHT = Palette(
     dark=False, background="#ffffff", surface="#f6f6f4", text="#24292f", muted="#66707a", grid="#e8eaec",
-    algorithms={
-        "ppo": "#cb3a04", "turn-ppo": "#c2870c", "s-ppo": "#3a94c0", "st-ppo": "#1a306b", "grpo": "#962d9c",
-        "so-grpo": "#117e5f",
-    },
-    neighbours={
-        "turn-ppo-mdp": "#632500", "starpo": "#a56cf6", "starpo-s": "#3448c9", "reinforce": "#eb4d8c",
-        "rloo": "#86616b", "reinforce-pp": "#62095e", "dr-grpo": "#214502", "dapo": "#a386a0",
-        "loop": "#14628e", "gspo": "#c01d68", "gspo-token": "#5f17a4", "sspo": "#645e00",
-        "gmpo": "#536ff4", "seeupo": "#5a4158", "cispo": "#549129", "minirl": "#d159ca",
-        "dppo": "#dd6857", "vespo": "#7a8362", "sapo": "#89142f", "bapo": "#6764a4",
-        "grpo-guard": "#1c1ba0", "grpo-guard-full": "#29544c", "llds": "#884727", "sapo-search": "#8145cd",
-        "tis": "#ba5493", "mis": "#aa6f3c", "icepop": "#824268",
-    },
+    algorithms={"ppo": "#cb3a04", "turn-ppo": "#c2870c", "s-ppo": "#3a94c0", "st-ppo": "#1a306b", "grpo": "#962d9c",
+                "so-grpo": "#117e5f"},
+    neighbours={"turn-ppo-mdp": "#632500", "starpo": "#a56cf6", "starpo-s": "#3448c9", "reinforce": "#eb4d8c",
+                "rloo": "#86616b", "reinforce-pp": "#62095e", "dr-grpo": "#214502", "dapo": "#a386a0",
+                "loop": "#14628e", "gspo": "#c01d68", "gspo-token": "#5f17a4", "sspo": "#645e00", "gmpo": "#536ff4",
+                "seeupo": "#5a4158", "cispo": "#549129", "minirl": "#d159ca", "dppo": "#dd6857", "vespo": "#7a8362",
+                "sapo": "#89142f", "bapo": "#6764a4", "grpo-guard": "#1c1ba0", "grpo-guard-full": "#29544c",
+                "llds": "#884727", "sapo-search": "#8145cd", "tis": "#ba5493", "mis": "#aa6f3c", "icepop": "#824268"},
     others=("#7a5c3e", "#5f6b76", "#7f8217", "#c9568a"),
-    outcomes={
-        "healthy": "#2f7fb8", "mild": "#d9a520", "collapsed": "#cb3a04", "diverged": "#6b1f6e",
-        "recovered": "#1f8a5b", "falling": "#a3542a", "no_learning": "#8a8f94", "": "#8a8f94",
-    },
+    outcomes={"healthy": "#2f7fb8", "mild": "#d9a520", "collapsed": "#cb3a04", "diverged": "#6b1f6e",
+              "recovered": "#1f8a5b", "falling": "#a3542a", "no_learning": "#8a8f94", "": "#8a8f94"},
     sequential=("#f4f6f8", "#c6dbea", "#86b4d3", "#4a84b0", "#27567f", "#122b49"),
     diverging=("#8c2d04", "#d98558", "#f2d5c4", "#f5f5f3", "#c3d9ea", "#5c98c4", "#1a4a78"),
 )  # fmt: skip
 DARK = Palette(
     dark=True, background="#15181c", surface="#1e2227", text="#e6e8ea", muted="#98a2ac", grid="#2b3138",
-    algorithms={
-        "ppo": "#fe6a4c", "turn-ppo": "#f9b221", "s-ppo": "#51b6f4", "st-ppo": "#5871e6", "grpo": "#b079b0",
-        "so-grpo": "#7de6ba",
-    },
-    neighbours={
-        "turn-ppo-mdp": "#427f0d", "starpo": "#fab0d9", "starpo-s": "#c51a46", "reinforce": "#67bd1d",
-        "rloo": "#a98e43", "reinforce-pp": "#4c7383", "dr-grpo": "#963aba", "dapo": "#cef034",
-        "loop": "#3aa593", "gspo": "#965d2a", "gspo-token": "#f2daba", "sspo": "#f666c0",
-        "gmpo": "#bbb994", "seeupo": "#95547a", "cispo": "#cb3d99", "minirl": "#a56cf6",
-        "dppo": "#b5cceb", "vespo": "#db98f8", "sapo": "#c6796c", "bapo": "#a0a0c2",
-        "grpo-guard": "#f09e91", "grpo-guard-full": "#728668", "llds": "#4ded80", "sapo-search": "#5dcbca",
-        "tis": "#22fcfd", "mis": "#9b94fd", "icepop": "#abc44a",
-    },
+    algorithms={"ppo": "#fe6a4c", "turn-ppo": "#f9b221", "s-ppo": "#51b6f4", "st-ppo": "#5871e6", "grpo": "#b079b0",
+                "so-grpo": "#7de6ba"},
+    neighbours={"turn-ppo-mdp": "#427f0d", "starpo": "#fab0d9", "starpo-s": "#c51a46", "reinforce": "#67bd1d",
+                "rloo": "#a98e43", "reinforce-pp": "#4c7383", "dr-grpo": "#963aba", "dapo": "#cef034",
+                "loop": "#3aa593", "gspo": "#965d2a", "gspo-token": "#f2daba", "sspo": "#f666c0", "gmpo": "#bbb994",
+                "seeupo": "#95547a", "cispo": "#cb3d99", "minirl": "#a56cf6", "dppo": "#b5cceb", "vespo": "#db98f8",
+                "sapo": "#c6796c", "bapo": "#a0a0c2", "grpo-guard": "#f09e91", "grpo-guard-full": "#728668",
+                "llds": "#4ded80", "sapo-search": "#5dcbca", "tis": "#22fcfd", "mis": "#9b94fd", "icepop": "#abc44a"},
     others=("#c39f78", "#a3b0bc", "#c7c95c", "#ee93bd"),
-    outcomes={
-        "healthy": "#4ba3dc", "mild": "#e8bd4a", "collapsed": "#fe6a4c", "diverged": "#c98ccc",
-        "recovered": "#5fcf9a", "falling": "#e09a6c", "no_learning": "#8b949d", "": "#8b949d",
-    },
+    outcomes={"healthy": "#4ba3dc", "mild": "#e8bd4a", "collapsed": "#fe6a4c", "diverged": "#c98ccc",
+              "recovered": "#5fcf9a", "falling": "#e09a6c", "no_learning": "#8b949d", "": "#8b949d"},
     sequential=("#1b2026", "#1f3b55", "#2c648f", "#4a93c4", "#8cc3e6", "#dff0fb"),
     diverging=("#ff9a6b", "#c8643a", "#6e4333", "#2b2f34", "#2f5573", "#4a93c4", "#a4d4f2"),
 )  # fmt: skip
@@ -103,24 +90,20 @@ def colour(algorithm: str, palette: Palette) -> str:
 def styles(arms: Sequence[tuple[str, str]], palette: Palette, drawn: Collection[str] | None = None) -> dict[str, Style]:
     """Map the arms `drawn` (default: all) to their styles, given all (arm, algorithm) of an experiment.
 
-    Dash and marker do not depend on what else is drawn; the arm that is named like its algorithm is solid, the others
-    follow in the order given. The first arm drawn of an algorithm has its very colour, further ones a darker or lighter
-    shade of it.
+    Dash and marker do not depend on what else is drawn; an arm named like its algorithm is solid. The first arm drawn
+    of an algorithm has its very colour, further ones a darker or lighter shade of it.
     """
     found: dict[str, Style] = {}
-    places: dict[str, int] = {}
-    shades: dict[str, int] = {}
+    places, shades = Counter[str](), Counter[str]()
     for arm, algorithm in sorted(arms, key=lambda pair: pair[0] != pair[1]):
-        place = places[algorithm] = places.get(algorithm, -1) + 1
-        if drawn is not None and arm not in drawn:
-            continue
-        shade = shades[algorithm] = shades.get(algorithm, -1) + 1
-        towards = (None, palette.text, palette.background)[shade % 3]
-        hue = colour(algorithm, palette)
-        found[arm] = Style(
-            hue if towards is None else mixed(hue, towards, 0.4),
-            DASHES[place % len(DASHES)], MARKERS[place // len(DASHES) % len(MARKERS)],
-        )  # fmt: skip
+        place = places[algorithm]
+        places[algorithm] += 1
+        if drawn is None or arm in drawn:
+            base = colour(algorithm, palette)
+            shade = (base, mixed(base, palette.text, 0.4), mixed(base, palette.background, 0.4))[shades[algorithm] % 3]
+            shades[algorithm] += 1
+            dash, marker = DASHES[place % len(DASHES)], MARKERS[place // len(DASHES) % len(MARKERS)]
+            found[arm] = Style(shade, dash, marker)
     return found
 
 
@@ -138,14 +121,14 @@ def mixed(hex_colour: str, other: str, share: float) -> str:
 
 def contrast(one: str, other: str) -> float:
     """Return the contrast of two colours, (L1 + 0.05) / (L2 + 0.05) of WCAG's relative luminance, from 1 to 21."""
-    low, high = sorted(_luminance(hex_colour) for hex_colour in (one, other))
+
+    def luminance(hex_colour: str) -> float:
+        parts = (part / 255 for part in _parts(hex_colour))
+        linear = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+        return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    low, high = sorted([luminance(one), luminance(other)])
     return (high + 0.05) / (low + 0.05)
-
-
-def _luminance(hex_colour: str) -> float:
-    parts = (part / 255 for part in _parts(hex_colour))
-    linear = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
-    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 def _parts(hex_colour: str) -> tuple[int, int, int]:
@@ -183,9 +166,8 @@ def gradient(palette: Palette) -> list[str]:
 def _ground_and_ink(place: float, dark: bool) -> tuple[str, str]:
     palette = DARK if dark else LIGHT
     ground = _ground(place, palette)
-    if contrast(palette.text, ground) >= _READABLE:
-        return ground, palette.text
-    return ground, max(("#000000", "#ffffff"), key=lambda ink: contrast(ink, ground))
+    is_readable = contrast(palette.text, ground) >= _READABLE
+    return ground, palette.text if is_readable else max("#000000", "#ffffff", key=lambda ink: contrast(ink, ground))
 
 
 def _ground(place: float, palette: Palette) -> str:

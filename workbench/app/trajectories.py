@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from workbench.app.figures.run import Signal
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from workbench.app.store import Diagnostics, Store
+from workbench.app.store import Diagnostics, Store
+from workbench.app.url import choose
 
 SIGNALS = ("grad_norm_max", "ratio_max", "ess_frac_min")  # the first that a run has is where one begins to look
 RANKS = {"gradient": "gradient_share", "ratio mass": "ratio_mass", "log-ratio": "worst_log_ratio"}
@@ -44,6 +43,12 @@ class Watched:
         return int(known["step"].iloc[0]) if len(known) else max(0, self.steps - 1)
 
 
+def choose_run(each: pd.DataFrame, first: str | None = None) -> Mapping[Any, Any]:
+    """Choose one of the runs, by default `first` or the first that collapsed; return its row."""
+    rows = {row["run_id"]: row for row in each.to_dict("records")}
+    return rows[choose("run", "Run", list(rows), first or first_run(each), words=lambda run: run_words(rows[run]))]
+
+
 def first_run(each: pd.DataFrame) -> str:
     """Choose the run to begin with: the first that collapsed, else the first."""
     fell = each.loc[each[["collapse_step", "onset_low"]].notna().any(axis=1), "run_id"]
@@ -52,9 +57,9 @@ def first_run(each: pd.DataFrame) -> str:
 
 def run_words(row: Mapping[Any, Any]) -> str:
     """Name a run in a list: `ppo, seed 3: collapsed at 17`."""
-    fell = row["collapse_step"]
     how = row["outcome"] if isinstance(row["outcome"], str) else row["status"]
-    return f"{row['arm']}, seed {row['seed']}: {how}" + (f" at {fell:.0f}" if fell == fell and fell is not None else "")
+    onset = "" if pd.isna(row["collapse_step"]) else f" at {row['collapse_step']:.0f}"
+    return f"{row['arm']}, seed {row['seed']}: {how}{onset}"
 
 
 def signals(known: Diagnostics) -> list[str]:
@@ -65,18 +70,16 @@ def signals(known: Diagnostics) -> list[str]:
 
 def watched(store: Store, known: Diagnostics, run: Mapping[Any, Any], name: str) -> Watched:
     """Return a signal of a run in at most a thousand points, each the most extreme of its steps."""
-    row = known.rows[f"step.{name}"]
+    row, run_id, onset = known.rows[f"step.{name}"], run["run_id"], run["collapse_step"]
     lowest = row["alarm_when"] == "below"
-    ids = [run["run_id"]]
-    last = int(store.query("extent", runs=ids, origins=[0])["last"].fillna(0).iloc[0])
+    last = int(store.query("extent", runs=[run_id], origins=[0])["last"].fillna(0).iloc[0])
     width = math.ceil((last + 1) / _POINTS)
-    points = store.query("peaks", run=ids[0], column=name, first=0, width=width, lowest=lowest)
-    events = store.query("events", runs=ids, origins=[0])
-    onset = run["collapse_step"]
+    events = store.query("events", runs=[run_id], origins=[0])
     signal = Signal(
-        name, row["unit"] or "", str(row["formula"] or row["description"] or ""), points,
-        events[(events["kind"] == "alarm") & (events["diagnostic"] == name)], list(kept(store, ids[0])),
-        None if onset != onset or onset is None else float(onset),
+        name, row["unit"] or "", str(row["formula"] or row["description"] or ""),
+        store.query("peaks", run=run_id, column=name, first=0, width=width, lowest=lowest),
+        events[(events["kind"] == "alarm") & (events["diagnostic"] == name)], list(kept(store, run_id)),
+        None if pd.isna(onset) else float(onset),
     )  # fmt: skip
     return Watched(signal, last + 1, lowest)
 
@@ -88,14 +91,11 @@ def kept(store: Store, run: str) -> dict[int, list[int]]:
 
 def ranked(store: Store, run: str, step: int, by: str = RANKS["gradient"]) -> list[Row]:
     """Rank the trajectories of a step, the largest first by column `by`: NaN before any number, NULL last."""
+    return sorted(store.records("ranking", run=run, step=step), key=lambda row: _size(row[by]), reverse=True)
 
-    def size(row: Row) -> tuple[int, float]:
-        value = row[by]
-        if value is None:
-            return 2, 0.0
-        return (0, 0.0) if math.isnan(value) else (1, -abs(value))
 
-    return sorted(store.records("ranking", run=run, step=step), key=size)
+def _size(value: float | None) -> float:
+    return -1.0 if value is None else math.inf if math.isnan(value) else abs(value)
 
 
 def culprit(store: Store, run: str, step: int) -> dict[str, str]:
@@ -108,9 +108,4 @@ def culprit(store: Store, run: str, step: int) -> dict[str, str]:
 def worst(turns: Sequence[Row]) -> Row | None:
     """Return the turn with the largest gradient_share; NaN is worse than any number. None where none was measured."""
     measured = [turn for turn in turns if turn["gradient_share"] is not None]
-
-    def size(turn: Row) -> float:
-        share = float(turn["gradient_share"])
-        return math.inf if math.isnan(share) else share
-
-    return max(measured, key=size, default=None)
+    return max(measured, key=lambda turn: _size(turn["gradient_share"]), default=None)

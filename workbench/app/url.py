@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, cast
@@ -32,8 +33,6 @@ _COMPLETE = """
 
 @dataclass
 class _Address:
-    """The address of a session, and what its controls know of it."""
-
     screen: str = ""
     news: Said = field(default_factory=dict)  # the last address that came from outside: a link, the back button
     whole: bool = False  # whether a parameter that `news` leaves out stands for the default
@@ -48,8 +47,7 @@ class _Address:
 
 
 def _address() -> _Address:
-    kept: _Address = st.session_state.setdefault("sorl address", _Address())
-    return kept
+    return cast("_Address", st.session_state.setdefault("sorl address", _Address()))
 
 
 def _said() -> Said:
@@ -75,15 +73,14 @@ def begin(screen: str) -> None:
 def finish(screens: Collection[str]) -> None:
     """Bring the address up to date: a choice is a new entry of the history, anything else completes the present one.
 
-    `screens` are the names of all screens: when the browser is at another by now, nothing is written.
+    Nothing is written when the browser is at another of the app's `screens` by now.
     """
     here, said = _address(), _said()
     wanted = {name: values for name, values in here.now.items() if values}
     before, here.written = here.written, wanted
     if said == wanted:
         return
-    changed = {name for name in {*(before or {}), *wanted} if (before or {}).get(name) != wanted.get(name)}
-    if before is not None and changed - here.typed:
+    if before is not None and {n for n in before | wanted if before.get(n) != wanted.get(n)} - here.typed:
         here.heard = [wanted]
         st.query_params.from_dict(wanted)
         return
@@ -131,16 +128,16 @@ def forget(name: str) -> None:
 
 
 def _news(name: str) -> list[str] | None:
-    """What the address newly says of control `name`, [] for its default; None where there is no news of it."""
+    # What the address newly says of a control, [] for its default; None where there is no news of it.
     here = _address()
     given = here.news.get(name, [])
     return None if here.read.get(name) == here.number or not (given or here.whole) else given
 
 
 def _picked(name: str) -> list[str] | None:
-    """What `follow` was just called with for parameter `name`."""
+    # What `follow` was just called with: newer than what the address says.
     found: list[str] | None = st.session_state.pop(f"{name} picked", None)
-    if found is not None:  # what the address says of it is out of date
+    if found is not None:
         _address().read[name] = _address().number
     return found
 
@@ -160,17 +157,12 @@ def some_of(name: str, given: Sequence[str], allowed: Collection[str], default: 
 
 def between(name: str, given: Sequence[str], low: int, high: int) -> Read[tuple[int, int]]:
     """Return a range written `7..30`, cut to [low, high]; all of [low, high] where no value is a range in it."""
-    ignored: list[str] = []
-    for value in given:
-        first, dots, last = value.partition("..")
-        try:
-            ends = int(first), int(last)
-        except ValueError:
-            ends = high + 1, low - 1
-        if dots and ends[0] <= ends[1] and ends[0] <= high and ends[1] >= low:
-            return (max(low, ends[0]), min(high, ends[1])), _notes(name, ignored)
-        ignored.append(value)
-    return (low, high), _notes(name, ignored)
+    for place, value in enumerate(given):
+        if ends := re.fullmatch(r"(-?\d{1,15})\.\.(-?\d{1,15})", value):
+            first, last = int(ends[1]), int(ends[2])
+            if first <= last and first <= high and last >= low:
+                return (max(low, first), min(high, last)), _notes(name, given[:place])
+    return (low, high), _notes(name, given)
 
 
 def _notes(name: str, ignored: Sequence[str]) -> list[str]:
@@ -193,9 +185,8 @@ def choose(
         chosen = st.segmented_control(
             label, options, key=name, format_func=lambda o: markdown_text(words(o)), required=True
         )
-    value = str(chosen or first)
-    leave(name, [value])
-    return value
+    leave(name, [str(chosen or first)])
+    return str(chosen or first)
 
 
 def choose_many(
@@ -243,8 +234,9 @@ def choose_number(name: str, label: str, low: int, high: int, default: int) -> i
     """Choose a whole number in [low, high], kept in URL parameter `name`."""
 
     def read(given: Sequence[str]) -> Read[int]:
-        (first, _), ignored = between(name, [f"{value}..{value}" for value in given[:1]], low, high)
-        return (default, _notes(name, given[:1])) if ignored or not given else (first, [])
+        if given and re.fullmatch(r"-?\d{1,15}", given[0]) and low <= int(given[0]) <= high:
+            return int(given[0]), []
+        return default, _notes(name, given[:1])
 
     if (pick := _picked(name)) is not None:
         st.session_state[name], _ = read(pick)
@@ -269,12 +261,21 @@ def keep(name: str, under: Hashable, read: Callable[[Sequence[str]], T], written
     """
     same = st.session_state.get(f"{name} under") == under
     st.session_state[f"{name} under"] = under
-    given = _news(name)
-    pick = _picked(name)
+    given, pick = _news(name), _picked(name)
     before = _address().left.get(name, []) if same else []
     value = read(pick if pick is not None else given if given is not None else before)
     leave(name, written(value))
     return value
+
+
+def keep_number(name: str, under: Hashable, allowed: Collection[int] | None = None) -> int | None:
+    """Keep a picked whole number as `keep` does: the first that is `allowed`; else the first allowed one, if any."""
+
+    def read(given: Sequence[str]) -> int | None:
+        found = [int(value) for value in given if value.isdecimal() and len(value) < 10]
+        return next((n for n in found if allowed is None or n in allowed), next(iter(allowed or ()), None))
+
+    return keep(name, under, read, lambda n: [] if n is None else [str(n)])
 
 
 def follow(name: str, values: Sequence[str]) -> None:

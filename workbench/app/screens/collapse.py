@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from workbench.analysis import compare
 from workbench.analysis.survival import curve, observed
 from workbench.app import export
@@ -14,12 +12,9 @@ from workbench.app.figures.collapse import leads, survival, timeline
 from workbench.app.figures.common import AXES
 from workbench.app.links import open_screen, run_links
 from workbench.app.page import heading, look, note, screen
-from workbench.app.store import dictionary
+from workbench.app.store import Store, dictionary
 from workbench.app.trajectories import culprit
 from workbench.app.url import choose
-
-if TYPE_CHECKING:
-    from workbench.app.store import Store
 
 _MOST = 120  # runs that the timeline draws
 _AXIS = {"step": "step", "onset": "before collapse"}
@@ -41,7 +36,7 @@ def collapse(store: Store) -> None:
 
 
 def _timeline(store: Store, arms: Arms) -> None:
-    axis = choose("x", "Align on", list(_AXIS), kind="row", words=lambda a: _AXIS[a])
+    axis = choose("x", "Align on", list(_AXIS), kind="row", words=_AXIS.__getitem__)
     starts = origins(arms.runs, axis)
     last = arms.runs["steps"].fillna(0) - 1 - starts
     runs = arms.runs.assign(start=starts, first=[-start for start in starts], last=last).head(_MOST)
@@ -63,7 +58,7 @@ def _timeline(store: Store, arms: Arms) -> None:
 
 def _survival(store: Store, arms: Arms) -> None:
     rows = observed(arms.runs)
-    names = list(dict.fromkeys(rows["arm"]))
+    names = list(rows["arm"].unique())
     if not names:
         note("None of these runs has trained a step yet.")
         return

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
+import pandas as pd
 import streamlit as st
 
 from workbench.app import export
 from workbench.app.collapse_data import alarm_leads, first_alarms
 from workbench.app.curve_data import CLOCKS, Chosen, Window, drawn, extent, onsets, origins, panel
-from workbench.app.experiments import Arms, choose_arms, listed, settings_of
+from workbench.app.experiments import Arms, choose_arms, settings_of
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
 from workbench.app.links import run_links
-from workbench.app.page import look, note, screen, table
-from workbench.app.store import dictionary
-from workbench.app.text import html_text
+from workbench.app.page import answer, look, note, screen, table
+from workbench.app.store import Store, dictionary
+from workbench.app.text import few
 from workbench.app.url import choose, choose_many, choose_range, zoom
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from workbench.app.store import Store
 
 _FIRST = ("step.success", "step.grad_norm_max", "step.ess_frac_min", "step.entropy")
 _MOST = 12  # panels
+_NAMED = 8  # arms that a sentence names
 _SMOOTHING = {"1": "off", "2": "2 steps", "5": "5 steps", "10": "10 steps", "20": "20 steps", "50": "50 steps"}
 _AXIS = {"step": "step", "updates": "updates", "tokens": "tokens", "onset": "before collapse"}
 
@@ -43,15 +39,15 @@ def compare(store: Store) -> None:
         return
     with st.container(horizontal=True, gap="large", vertical_alignment="top"):
         axes = [a for a in AXES if a not in CLOCKS or f"step.{CLOCKS[a]}" in known.charted]
-        axis = choose("x", "Align on", axes, "step", kind="row", words=lambda a: _AXIS[a])
-        bands = choose("seeds", "Seeds", ["band", "single"], "band", kind="row") == "band"
-        scale = choose("scale", "Scale", ["auto", "linear", "log"], "auto", kind="row")
-        smooth = choose("smooth", "Smoothing", list(_SMOOTHING), "1", words=lambda s: _SMOOTHING[s], width=130)
+        axis = choose("x", "Align on", axes, kind="row", words=_AXIS.__getitem__)
+        bands = choose("seeds", "Seeds", ["band", "single"], kind="row") == "band"
+        scale = choose("scale", "Scale", ["auto", "linear", "log"], kind="row")
+        smooth = choose("smooth", "Smoothing", list(_SMOOTHING), words=_SMOOTHING.__getitem__, width=130)
     starts = origins(arms.runs, axis)
     ends = choose_range("range", "Steps", *extent(store, arms.runs, starts))
     lines = len(arms.names) if bands else len(arms.runs)
     chosen = Chosen(arms.runs, axis, starts, Window.over(*ends, lines, int(smooth)))
-    st.html(f'<p class="sorl-answer">{html_text(seen(arms.runs, alarms))}</p>')
+    answer(seen(arms.runs, alarms))
     panels = [panel(store, chosen, known, metric, bands=bands) for metric in metrics]
     wide, narrow = st.columns([4, 1], gap="medium")
     with wide:
@@ -60,7 +56,7 @@ def compare(store: Store) -> None:
         if axis in CLOCKS:  # a range is in steps
             export.figure(figure, "curves", lambda: drawn(panels), describe=words)
         else:
-            zoom("range", export.zoomable(figure, "curves", lambda: drawn(panels), describe=words))
+            zoom("range", export.zoomable(figure, "curves", lambda: drawn(panels), describe=words)[1])
         note(" ".join(_notes(chosen, bands)))
         run_links(arms.runs, arms.experiment)
     with narrow:
@@ -79,6 +75,10 @@ def seen(runs: pd.DataFrame, alarms: pd.DataFrame) -> str:
     """Say which of the chosen runs collapsed, and which alarm came first."""
     fell, down = runs[runs["collapse_step"].notna()], runs[runs["outcome"] == "falling"]
     counts = runs.groupby("arm", sort=False).size()
+
+    def listed(words: Sequence[str]) -> str:
+        return few(words, _NAMED, "; ", " arms")
+
     ended = [f"{arm} in {len(mine)} of {counts[arm]}" for arm, mine in down.groupby("arm", sort=False)]
     falling = f" Falling at the end, too late for the collapse rule: {listed(ended)}." if ended else ""
     if fell.empty:
@@ -103,33 +103,33 @@ def seen(runs: pd.DataFrame, alarms: pd.DataFrame) -> str:
     return f"{said} First alarm: {best['alarm']}, {lead} in {best['before']} of {best['collapsed']}{healthy}."
 
 
-def _notes(chosen: Chosen, bands: bool) -> list[str]:
-    if bands:
-        lines = ["Line: interquartile mean over seeds. Darker band: its 95 % bootstrap interval over seeds; paler "
-                 "band: lowest and highest value of any seed."]  # fmt: skip
-    else:
-        lines = ["Each line is one run; pale: lowest and highest value where several steps share a point."]
-    lines.append("▼ onset of a collapse, △ an alarm, dotted line its threshold, ✕ NaN or Inf.")
+def _notes(chosen: Chosen, bands: bool) -> Iterator[str]:
+    yield (
+        "Line: interquartile mean over seeds. Darker band: its 95 % bootstrap interval over seeds; paler band: lowest "
+        "and highest value of any seed." if bands
+        else "Each line is one run; pale: lowest and highest value where several steps share a point."
+    )  # fmt: skip
+    yield "▼ onset of a collapse, △ an alarm, dotted line its threshold, ✕ NaN or Inf."
     if chosen.axis not in CLOCKS:
-        lines.append("Drag over a part of the curves to zoom.")
+        yield "Drag over a part of the curves to zoom."
     if chosen.window.width > 1:
-        lines.append(f"A point is the mean of {chosen.window.width} steps.")
+        yield f"A point is the mean of {chosen.window.width} steps."
     onset = chosen.runs["collapse_step"].astype(float)
     healthy = int(onset.isna().sum())
     if chosen.axis == "onset" and healthy == len(onset):
-        lines.append("None of these runs collapsed, so x is the training step.")
+        yield "None of these runs collapsed, so x is the training step."
     elif chosen.axis == "onset" and healthy:
-        lines.append(f"{healthy} of {len(onset)} runs did not collapse: they are aligned at step "
-                     f"{round(onset.median())}, the median onset of the others.")  # fmt: skip
-    return lines
+        where = f"step {round(onset.median())}, the median onset of the others"
+        yield f"{healthy} of {len(onset)} runs did not collapse: they are aligned at {where}."
 
 
 def _differences(arms: Arms) -> None:
     """Show in what the chosen arms differ, setting by setting."""
-    settings = [settings_of(arms.every.loc[arms.every["arm"] == arm, "config"].iloc[0]) for arm in arms.names]
-    keys = dict.fromkeys(key for one in settings for key in one)
+    config = arms.every.drop_duplicates("arm").set_index("arm")["config"]
+    settings = [settings_of(config[arm]) for arm in arms.names]
+    keys = dict.fromkeys(key for one in settings for key in one if key != "seed")
     rows = {key: [one.get(key, "") for one in settings] for key in keys}
-    rows = {key: values for key, values in rows.items() if key != "seed" and len(set(values)) > 1}
+    rows = {key: values for key, values in rows.items() if len(set(values)) > 1}
     st.html("<b>What differs</b>")
     if len(arms.names) == 1:
         note("Choose a second arm to see in which settings they differ.")
@@ -138,9 +138,7 @@ def _differences(arms: Arms) -> None:
     for key, values in rows.items():
         groups = {value: [a for a, v in zip(arms.names, values, strict=True) if v == value] for value in values}
         most = max(groups, key=lambda value: len(groups[value]))
-        others = len(groups[most]) > 1
-        cells = [
-            (value or "not set", "the others" if others and value == most else ", ".join(mine))
-            for value, mine in sorted(groups.items(), key=lambda item: item[0] == most)
-        ]
-        table((key,), cells)
+        if len(groups[most]) > 1:  # comes last, without the names of its arms
+            groups[most] = ["the others"]
+        ordered = sorted(groups.items(), key=lambda item: item[0] == most)
+        table((key,), [(value or "not set", ", ".join(mine)) for value, mine in ordered])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, groupby
+from typing import Any, NamedTuple
 
 import pandas as pd
 import streamlit as st
@@ -17,17 +17,12 @@ from workbench.app.experiments import choose_experiment, runs
 from workbench.app.figures.run import peaks, ranking
 from workbench.app.links import address, anchor, episode_address, link_line, run_links
 from workbench.app.page import curves_only, look, note, screen
-from workbench.app.store import Diagnostics, dictionary
+from workbench.app.store import Diagnostics, Store, dictionary
 from workbench.app.text import html_text, number, percent, table_html, tag, word
 from workbench.app.theme import Palette
-from workbench.app.trajectories import RANKS, WORST, Row, first_run, kept, ranked, run_words, signals, watched, worst
-from workbench.app.url import choose, choose_number, follow, keep
+from workbench.app.trajectories import RANKS, WORST, Row, choose_run, kept, ranked, signals, watched, worst
+from workbench.app.url import choose, choose_number, follow, keep_number
 from workbench.store import batches
-
-if TYPE_CHECKING:
-    from workbench.app.store import Store
-
-T = TypeVar("T")
 
 _BARS = 8  # trajectories that the ranking draws
 
@@ -39,28 +34,21 @@ def episode(store: Store) -> None:
     with left:
         experiment = choose_experiment(store)
     all_runs = runs(store, experiment)
-    each = {row["run_id"]: row for row in all_runs.to_dict("records")}
     with middle:
-        run = choose("run", "Run", list(each), first_run(all_runs), words=lambda r: run_words(each[r]))
-    known = dictionary(store)
+        about = choose_run(all_runs)
+    run, known = str(about["run_id"]), dictionary(store)
     with right:
         name = choose("signal", "Signal", signals(known))
-    seen = watched(store, known, each[run], name)
+    seen = watched(store, known, about, name)
     with st.container(horizontal=True, gap="large", vertical_alignment="top"):
         step = choose_number("step", "Step", 0, max(0, seen.steps - 1), seen.spike)
         by = choose("rank", "Rank trajectories by", list(RANKS), kind="row")
     rows = ranked(store, run, step, RANKS[by])
-    there = [row["trajectory"] for row in rows]
-
-    def read(given: Sequence[str]) -> int | None:
-        asked = [int(value[:9]) for value in given if value.isdecimal()]
-        return next((t for t in asked if t in there), there[0] if there else None)
-
-    chosen = keep("trajectory", (run, step), read, lambda t: [] if t is None else [str(t)])
+    chosen = keep_number("trajectory", (run, step), [row["trajectory"] for row in rows])
     palette = look()
     curve, bars = st.columns(2, gap="medium")
     with curve:
-        drawn = peaks(seen.signal, theme.colour(str(each[run]["algorithm"]), palette), palette, step)
+        drawn = peaks(seen.signal, theme.colour(str(about["algorithm"]), palette), palette, step)
         words = f"{name} of {run} over training; step {step} is chosen."
         clicked = export.figure(drawn, "peaks", seen.signal.points, select=True, describe=words)
         if clicked and int(clicked[0]["customdata"]) != step:
@@ -104,17 +92,14 @@ def _tokens_and_turns(store: Store, known: Diagnostics, experiment: str, run: st
             epochs = [WORST, *(str(epoch) for epoch in sorted({turn["epoch"] for turn in turns}))]
             names = {WORST: f"largest gradient ({heaviest})"}
             chosen = choose("epoch", "Show epoch", epochs, kind="row", words=lambda e: names.get(e, e))
-            epoch = heaviest if chosen == WORST else int(chosen)
-            mine = [turn for turn in turns if turn["epoch"] == epoch]
+            mine = [turn for turn in turns if turn["epoch"] == (heaviest if chosen == WORST else int(chosen))]
             st.html(turn_table(mine, known))
             note("Bold: the turn with the largest gradient_share. Point at a name for its definition.")
         else:
             note("No turn of this trajectory is recorded.")
     with text:
-        tokens = store.records("tokens", run=run, step=step, trajectory=trajectory)
-        if tokens:
-            palette = look()
-            st.html(tag("div", legend(palette), transcript(tokens[0], mine, palette)))
+        if tokens := store.records("tokens", run=run, step=step, trajectory=trajectory):
+            st.html(tag("div", legend(look()), transcript(tokens[0], mine, look())))
             return
         links = [
             anchor(str(other), episode_address(experiment=experiment, run=run, step=str(step), trajectory=str(other)))
@@ -140,18 +125,18 @@ def turn_table(rows: Sequence[Row], known: Diagnostics) -> Markup:
     top = worst(rows)
 
     def cell(turn: Row, value: Any) -> object:
-        text = word(value) if isinstance(value, (str, bool)) else number(value)
-        broken = isinstance(value, float) and not math.isfinite(value)
-        shown = tag("span", text, css="sorl-broken") if broken else text
-        return tag("b", shown) if turn is top else shown
+        text: object = word(value) if isinstance(value, (str, bool)) else number(value)
+        if isinstance(value, float) and not math.isfinite(value):
+            text = tag("span", text, css="sorl-broken")
+        return tag("b", text) if turn is top else text
 
-    def line(row: Mapping[str, Any]) -> list[object]:
+    lines = []
+    for row in declared:
         unit = tag("span", f" {row['unit']}", css="sorl-unit") if row["unit"] else ""
         name = tag("span", row["name"], unit, title=f"{row['formula']} — {row['description']}")
-        return [name, *(cell(turn, turn.get(row["name"])) for turn in rows)]
-
+        lines.append([name, *(cell(turn, turn.get(row["name"])) for turn in rows)])
     head = [f"turn {turn['turn_index']}" if turn is top else f"{turn['turn_index']}" for turn in rows]
-    return table_html(["", *head], [line(row) for row in declared], "sorl-turns")
+    return table_html(["", *head], lines, "sorl-turns")
 
 
 # The texts of tokens, put back from a tokenizer's vocabulary into what a person reads.
@@ -164,32 +149,27 @@ _SPACE, _NEWLINE, _PIECE = "\u0120", "\u010a", "\u2581"
 
 
 def spelled(tokens: Sequence[str | None]) -> list[str]:
-    """Return one text a token, which joined are the text of all.
+    """Return one text a token, which joined are the text of all; a token without a text (None) is a lozenge.
 
     Understands byte-level vocabularies, SentencePiece (where a lower block stands for a space) and whole words, between
-    which a space is put; pieces that hold their own white space are left as they are. A token without a text (None)
-    is shown as a lozenge.
+    which a space is put; pieces that hold their own white space are left as they are.
     """
     texts = ["\u25ca" if token is None else token for token in tokens]
     if any(_SPACE in text or _NEWLINE in text for text in texts):
-        return [_from_bytes(text) for text in texts]
+        # An added token has characters of its own: it is spelled as it is.
+        return [
+            bytes(BYTE_OF[c] for c in text).decode("utf-8", "replace") if BYTE_OF.keys() >= set(text) else text
+            for text in texts
+        ]
     if any(text.startswith(_PIECE) for text in texts):
-        return [_from_piece(text) for text in texts]
+        bytes_of = [re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", text) for text in texts]
+        return [
+            bytes([int(byte[1], 16)]).decode("utf-8", "replace") if byte else text.replace(_PIECE, " ")
+            for text, byte in zip(texts, bytes_of, strict=True)
+        ]
     if any(character.isspace() for text in texts for character in text):
         return texts
     return [text if place == 0 else f" {text}" for place, text in enumerate(texts)]
-
-
-def _from_bytes(text: str) -> str:
-    if not all(character in BYTE_OF for character in text):
-        return text  # an added token, which is spelled as it is
-    return bytes(BYTE_OF[character] for character in text).decode("utf-8", "replace")
-
-
-def _from_piece(text: str) -> str:
-    if byte := re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", text):
-        return bytes([int(byte[1], 16)]).decode("utf-8", "replace")
-    return text.replace(_PIECE, " ")
 
 
 # The transcript: turn by turn, each trained token tinted by its log-ratio, what was only read kept apart.
@@ -217,26 +197,19 @@ def pieces(texts: Sequence[str], trained: Sequence[bool] | None, turn_index: Seq
     """
     if trained is None:
         return [Piece("text", False, 0, 0, len(texts))]
+    turns = [(_of(turn_index, i) or 0) if _of(trained, i) else None for i in range(len(texts))]
     found: list[Piece] = []
-    begun = False
-    flags = [bool(_of(trained, i)) for i in range(len(texts))]
-    for (mine, turn), first, end in _runs([(m, (_of(turn_index, i) or 0) if m else 0) for i, m in enumerate(flags)]):
-        if mine:
-            begun = True
-            parts = _runs(_kinds(texts[first:end]))
-            found += [Piece(kind, True, turn, first + start, first + stop) for kind, start, stop in parts]
-        else:
+    end = 0
+    for turn, same in groupby(turns):  # None: only read
+        first, end = end, end + len(list(same))
+        if turn is None:
+            begun = any(piece.written for piece in found)
             found.append(Piece("information" if begun else "prompt", False, 0, first, end))
-    return found
-
-
-def _runs(values: Sequence[T]) -> list[tuple[T, int, int]]:
-    """Runs of equal neighbours: the value, the first place, one past the last."""
-    found, at = [], 0
-    for value, group in groupby(values):
-        size = len(list(group))
-        found.append((value, at, at + size))
-        at += size
+            continue
+        stop = first
+        for kind, part in groupby(_kinds(texts[first:end])):
+            start, stop = stop, stop + len(list(part))
+            found.append(Piece(kind, True, turn, start, stop))
     return found
 
 
@@ -251,12 +224,9 @@ def _kinds(texts: Sequence[str]) -> list[str]:
         elif found[2] == opened:
             opened = ""
             marks.append((found.end(), "text"))
-    kinds, at = [], 0
-    for text in texts:
-        begins = at + len(text) - len(text.lstrip())
-        kinds.append(next(kind for place, kind in reversed(marks) if place <= begins))
-        at += len(text)
-    return kinds
+    ends = accumulate(map(len, texts))
+    begins = [end - len(text.lstrip()) for end, text in zip(ends, texts, strict=True)]
+    return [next(kind for place, kind in reversed(marks) if place <= begin) for begin in begins]
 
 
 def transcript(row: Row, turns: Sequence[Row], palette: Palette) -> Markup:
@@ -309,15 +279,12 @@ def _token(i: int, text: str, row: Row, palette: Palette, heaviest: bool) -> Mar
         shown += f" … and {len(said) - LONGEST:,} characters"
     log_ratio = _of(row.get("log_ratio"), i)
     colours = theme.tint(log_ratio, palette)
-    marks = {
-        "sorl-token": True, "sorl-clipped": _of(row.get("clipped"), i), "sorl-heaviest": heaviest,
-        "sorl-broken": log_ratio is not None and not math.isfinite(log_ratio),
-    }  # fmt: skip
-    token = tag(
-        "span", shown, css=" ".join(name for name, on in marks.items() if on), data_tip="\n".join(tooltip(i, row)),
-        style=f"background:{colours[0]};color:{colours[1]}" if colours else "",
+    broken = log_ratio is not None and not math.isfinite(log_ratio)
+    marks = (("clipped", _of(row.get("clipped"), i)), ("heaviest", heaviest), ("broken", broken))
+    return html_text(lead) + tag(
+        "span", shown, css=" ".join(["sorl-token", *(f"sorl-{name}" for name, is_on in marks if is_on)]),
+        data_tip="\n".join(tooltip(i, row)), style=f"background:{colours[0]};color:{colours[1]}" if colours else "",
     )  # fmt: skip
-    return html_text(lead) + token
 
 
 def tooltip(i: int, row: Row) -> Iterator[str]:

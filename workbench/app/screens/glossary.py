@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import streamlit as st
 from markupsafe import Markup
@@ -14,15 +14,12 @@ from markupsafe import Markup
 from workbench.algorithms import ALGORITHMS, ALIASES, SYMBOLS, differences
 from workbench.app.links import address, anchor
 from workbench.app.page import note, screen
-from workbench.app.store import LEVELS, Diagnostics, dictionary
+from workbench.app.store import LEVELS, Diagnostics, Store, dictionary
 from workbench.app.text import html_text, table_html, tag
 from workbench.app.url import choose, search_box
 from workbench.diagnostics.collapse import collapse_rule
 from workbench.diagnostics.declare import SYMBOLS as NOTATION
 from workbench.objective import KINDS, Algorithm, Slot
-
-if TYPE_CHECKING:
-    from workbench.app.store import Store
 
 T = TypeVar("T")
 
@@ -41,7 +38,7 @@ def glossary(store: Store) -> None:
     found: dict[str, list[Any]] = {
         "diagnostics": search(entries(dictionary(store)), asked, lambda e: e.name, lambda e: e.text),
         "algorithms": search(ALGORITHMS.values(), asked, lambda a: a.name, _about_algorithm),
-        "slots": search(_KINDS, asked, lambda k: k[1].kind, lambda k: " ".join([k[0], *_about_kind(k[1])])),
+        "slots": search(_KINDS, asked, lambda k: k[1].kind, _about_kind),
     }
 
     def label(part: str) -> str:
@@ -100,9 +97,6 @@ def search(found: Iterable[T], asked: str, name: Callable[[T], str], text: Calla
     return [one for place, one in ranked if place < 4]
 
 
-# The diagnostics.
-
-
 @dataclass(frozen=True)
 class Entry:
     """A diagnostic: its words, the formula at each of its tables, and the alarms (table, words with the reason)."""
@@ -117,10 +111,8 @@ class Entry:
     @property
     def by_formula(self) -> dict[str, list[str]]:
         """Each formula with the tables that share it."""
-        found: dict[str, list[str]] = {}
-        for table, formula in self.formulas.items():
-            found.setdefault(formula, []).append(table)
-        return found
+        every = self.formulas
+        return {one: [table for table in every if every[table] == one] for one in dict.fromkeys(every.values())}
 
     @property
     def text(self) -> str:
@@ -147,10 +139,7 @@ def entries(known: Diagnostics) -> list[Entry]:
 def _diagnostic(entry: Entry) -> Markup:
     tables = (tag("span", table, title=f"one row per {LEVELS.get(table, table)}") for table in entry.formulas)
     name = anchor(entry.name, address("glossary", part="diagnostics", find=entry.name))
-    lines = [
-        tag("p", name, tag("i", entry.unit or "no unit"), *tables, css="sorl-term"),
-        tag("p", entry.description),
-    ]
+    lines = [tag("p", name, tag("i", entry.unit or "no unit"), *tables, css="sorl-term"), tag("p", entry.description)]
     for formula, where in entry.by_formula.items():
         label = tag("span", ", ".join(where)) if len(entry.by_formula) > 1 else ""
         lines.append(tag("p", label, formula_html(formula), css="sorl-formula"))
@@ -162,11 +151,7 @@ def _diagnostic(entry: Entry) -> Markup:
 
 
 def _outside(where: str, words: str) -> Markup:
-    """A link that leaves the app, in a window of its own."""
     return tag("a", words, href=where, rel="noopener noreferrer", target="_blank")
-
-
-# The algorithms.
 
 
 def _about_algorithm(one: Algorithm) -> str:
@@ -182,12 +167,9 @@ def _title(one: Algorithm) -> None:
     critic = "with a critic" if one.critic else "no critic"
     rollouts = f"{one.group_size} rollouts a prompt" if one.group_size > 1 else "one rollout a prompt"
     title = anchor(one.title, address("glossary", part="algorithms", find=one.name))
-    lines = [
-        tag("p", title, *(tag("span", words) for words in (names, critic, rollouts)), css="sorl-term"),
-        tag("p", f"{one.summary} {where}"),
-        tag("p", _outside(one.paper, one.paper), css="sorl-note"),
-    ]
-    st.html(tag("div", *lines, css="sorl-entry"))
+    about = tag("p", title, *(tag("span", words) for words in (names, critic, rollouts)), css="sorl-term")
+    paper = tag("p", _outside(one.paper, one.paper), css="sorl-note")
+    st.html(tag("div", about, tag("p", f"{one.summary} {where}"), paper, css="sorl-entry"))
 
 
 def _slots(one: Algorithm) -> None:
@@ -204,11 +186,9 @@ def _slots(one: Algorithm) -> None:
     st.html(table_html(["slot", "choice", f"in {base.name}" if base else ""], rows, "sorl-slots"))
 
 
-# The slots.
-
-
-def _about_kind(kind: Slot) -> list[str]:
-    return [kind.kind, *kind.options(), _definition(kind)]
+def _about_kind(one: tuple[str, Slot]) -> str:
+    slot, kind = one
+    return " ".join([slot, *kind.options(), _definition(kind)])
 
 
 def _definition(kind: Slot) -> str:
@@ -229,9 +209,7 @@ def _slot(slot: str, found: Sequence[Slot]) -> None:
 
 # Formulas of the dictionary, plain text, set as mathematics.
 
-_GREEK = {
-    "delta": "δ", "eps": "ε", "rho": "ρ", "beta": "β", "gamma": "γ", "lambda": "λ", "sigma": "σ", "tau": "τ",
-}  # fmt: skip
+_GREEK = {"delta": "δ", "eps": "ε", "rho": "ρ", "beta": "β", "gamma": "γ", "lambda": "λ", "sigma": "σ", "tau": "τ"}
 _SIGNS = {"+-": "±", "<=": "≤", ">=": "≥", "!=": "≠", "||": "∥", "<": "⟨", ">": "⟩", "-": "−",
           "grad log pi": "∇ log π"}  # fmt: skip
 # In order: what has a sign of its own, the brackets of a mean (tight, and closed by a subscript: a comparison has
@@ -246,23 +224,22 @@ _FORMULA = re.compile(
 
 def formula_html(formula: str) -> Markup:
     """Set a formula as HTML with i, sub and sup elements and no other; text that is no formula stays as it is."""
-    return Markup("").join(_pieces(formula))
 
-
-def _pieces(formula: str) -> Iterator[Markup]:
-    for part in _FORMULA.finditer(formula):
+    def piece(part: re.Match[str]) -> str:
         text = part.group()
         match part.lastgroup:
             case "sign" | "open" | "close" | "minus":
-                yield html_text(_SIGNS[text])
+                return html_text(_SIGNS[text])
             case "name":
-                yield _name(text, after=formula[part.start() - 1 : part.start()])
+                return _name(text, after=formula[part.start() - 1 : part.start()])
             case "exponent":
-                yield tag("sup", _letter(part["exponent"]))
+                return tag("sup", _letter(part["exponent"]))
             case "under":
-                yield tag("sub", _letter(part["under"]))
+                return tag("sub", _letter(part["under"]))
             case _:
-                yield html_text(text)
+                return html_text(text)
+
+    return Markup(_FORMULA.sub(piece, formula))
 
 
 def _name(text: str, after: str) -> Markup:

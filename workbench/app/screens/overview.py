@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import pandas as pd
 import streamlit as st
 
 from workbench.analysis import compare
@@ -15,20 +14,17 @@ from workbench.app.experiments import choose_experiment, is_region, question, ru
 from workbench.app.export import drawing
 from workbench.app.figures.matrix import layout, matrix, parts
 from workbench.app.links import address, anchor, link_line, open_screen
-from workbench.app.page import look, screen
+from workbench.app.page import answer, look, note, screen
 from workbench.app.screens.region import Region, draw, region_of, say_answer
-from workbench.app.text import html_text
+from workbench.app.store import Store
+from workbench.app.text import tag
 from workbench.app.url import choose
 from workbench.spec import OUTCOMES, InputError
 from workbench.store.connect import Busy
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from workbench.app.store import Store
-
 _POINTS = 40  # of a curve in a cell
 _SHOWN = {"region": "the region", "runs": "every run"}
+_WORDS = {"no_learning": "no learning", "falling": "falling at the end", "": "undecided or running"}  # for outcomes
 
 
 @screen
@@ -42,24 +38,23 @@ def overview(store: Store) -> None:
         if not is_region(store, experiment):
             success(store, each)  # remembered until it is drawn
     shown = _region(store, experiment)
-    counts = [f"{len(each)} runs", *(f"{n} {word}" for word, n in each["status"].value_counts().items())]
     with right:
-        st.html(f'<p class="sorl-note">{html_text(" · ".join(counts))}</p>')
-    st.html(f'<p class="sorl-question">{html_text(question(store, experiment))}</p>')
+        note(" · ".join([f"{len(each)} runs", *(f"{n} {word}" for word, n in each["status"].value_counts().items())]))
+    st.html(tag("p", question(store, experiment), css="sorl-question"))
     if shown is not None:
         say_answer(shown)
-        if choose("show", "Show", list(_SHOWN), kind="row", words=lambda one: _SHOWN[one]) == "region":
+        if choose("show", "Show", list(_SHOWN), kind="row", words=_SHOWN.__getitem__) == "region":
             draw(shown, experiment, "collapsed")
             show_table(readable_series(shown.series))
-            more = anchor("More in Region", address("region", experiment=experiment))
-            link_line([more])
+            link_line([anchor("More in Region", address("region", experiment=experiment))])
             return
-    answer = st.container()
+    above = st.container()
     _runs(store, experiment, each)  # before the answer, whose intervals of a thousand runs take longer
     updated = store.computed(("updated", experiment), lambda reader: with_updates(reader, experiment, each))
     summary = store.computed(("summary", experiment), lambda _: compare.summarise(updated))
     if shown is None:
-        answer.html(f'<p class="sorl-answer">{html_text(compare.answer(summary))}</p>')
+        with above:
+            answer(compare.answer(summary))
     show_table(compare.readable(summary))
 
 
@@ -74,11 +69,9 @@ def success(store: Store, each: pd.DataFrame) -> pd.DataFrame:
 
 
 def _region(store: Store, experiment: str) -> Region | None:
-    """Return the region of an experiment of that kind; None while no run can be judged, and for any other."""
-    if not is_region(store, experiment):
-        return None
+    # None while no run can be judged, and for an experiment of another kind.
     try:
-        return region_of(store, experiment)
+        return region_of(store, experiment) if is_region(store, experiment) else None
     except Busy:
         raise
     except InputError:
@@ -90,16 +83,14 @@ def _runs(store: Store, experiment: str, each: pd.DataFrame) -> None:
     palette = look()
     named = parts(layout(each))
     cells = named[choose("rows", "Rows", list(named), kind="row") if len(named) > 1 else next(iter(named))]
-    words = {"no_learning": "no learning", "falling": "falling at the end", "": "undecided or running"}
     occurring = set(each["outcome"].fillna(""))
-    key = "".join(
-        f'<span><i style="background:{theme.faded(palette.outcomes[name], 0.16)};'
-        f'border-color:{palette.outcomes[name]}"></i>{words.get(name, name)}</span>'
-        for name in (*OUTCOMES, "")
-        if name in occurring
-    )
-    curve = "<span>curve: success, 0 to 1, over the longest run; dotted line: onset of the collapse</span>"
-    st.html(f'<p class="sorl-key">{key}{curve}</p>')
+    key = []
+    for name in (outcome for outcome in (*OUTCOMES, "") if outcome in occurring):
+        colour = palette.outcomes[name]
+        swatch = tag("i", style=f"background:{theme.faded(colour, 0.16)};border-color:{colour}")
+        key.append(tag("span", swatch, _WORDS.get(name, name)))
+    curve = tag("span", "curve: success, 0 to 1, over the longest run; dotted line: onset of the collapse")
+    st.html(tag("p", *key, curve, css="sorl-key"))
     picture = matrix(
         cells, success(store, each), palette, lambda run_id: address("run", experiment=experiment, run=run_id)
     )

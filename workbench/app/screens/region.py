@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+import pandas as pd
 import streamlit as st
 
 from workbench.analysis import region as analysis
@@ -13,16 +14,13 @@ from workbench.app.experiments import is_region, question, show_table
 from workbench.app.figures.region import MEASURES
 from workbench.app.figures.region import region as figure
 from workbench.app.links import address, anchor, link_line
-from workbench.app.page import Empty, look, note, screen
-from workbench.app.text import html_text
+from workbench.app.page import Empty, answer, look, note, screen
+from workbench.app.store import Store
+from workbench.app.text import tag
 from workbench.app.theme import styles
 from workbench.app.url import choose
 from workbench.spec import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from workbench.app.store import Store
+from workbench.store.reader import Reader
 
 
 class Region(NamedTuple):
@@ -49,9 +47,9 @@ def region(store: Store) -> None:
     with middle:
         survival = choose("survival", "Survives", [NOT_DEAD, KEPT], kind="row")
     with right:
-        measure = choose("measure", "Coloured by", list(MEASURES), kind="row", words=lambda name: MEASURES[name])
+        measure = choose("measure", "Coloured by", list(MEASURES), kind="row", words=MEASURES.__getitem__)
     shown = region_of(store, experiment, survival)
-    st.html(f'<p class="sorl-question">{html_text(question(store, experiment))}</p>')
+    st.html(tag("p", question(store, experiment), css="sorl-question"))
     say_answer(shown)
     draw(shown, experiment, measure)
     note("Stable area of each arm, with what was run to know it.")
@@ -60,26 +58,25 @@ def region(store: Store) -> None:
     does = analysis.FALLS[survival]
     note(f"Boundary: the {shown.found.settings.along} at which half of the runs {does}{by}.")
     show_table(analysis.readable_columns(shown.columns))
-    every = anchor("Every run as a cell", address("overview", experiment=experiment, show="runs"))
-    curves = anchor("curves of single points", address("compare", experiment=experiment))
-    link_line([every], [curves])
+    every = address("overview", experiment=experiment, show="runs")
+    single = address("compare", experiment=experiment)
+    link_line([anchor("Every run as a cell", every)], [anchor("curves of single points", single)])
 
 
 def region_of(store: Store, experiment: str, survival: str = NOT_DEAD) -> Region:
     """Return the region of an experiment by a reading of survival; InputError where no run can be judged yet."""
 
-    def made(found: analysis.Landscape) -> Region:
+    def made(reader: Reader) -> Region:
+        found = analysis.landscape(reader, experiment).read_as(survival)
         return Region(found, analysis.by_series(found), analysis.by_column(found), analysis.by_point(found))
 
-    return store.computed(
-        ("region", experiment, survival), lambda reader: made(analysis.landscape(reader, experiment).read_as(survival))
-    )
+    return store.computed(("region", experiment, survival), made)
 
 
 def say_answer(shown: Region) -> None:
     """Say the areas in a sentence, and below it what they rest on."""
     first, *others = analysis.answer(shown.found, shown.series, shown.columns)
-    st.html(f'<p class="sorl-answer">{html_text(first)}</p>')
+    answer(first)
     if others:
         note(" ".join(others))
 
@@ -91,7 +88,7 @@ def draw(shown: Region, experiment: str, measure: str) -> None:
     for place, piece in enumerate(dict.fromkeys(series["slice"])):
         mine, edges = (part[part["slice"] == piece] for part in (shown.points, shown.columns))
         if piece:
-            st.html(f"<b>{html_text(piece)}</b>")
+            st.html(tag("b", piece))
         export.figure(
             figure(mine, edges, settings.lattice, looks, look(), settings.along, across, measure), f"region-{place}",
             mine, describe=f"For each arm of {experiment}: {MEASURES[measure]} by {settings.along} and {across}, with "

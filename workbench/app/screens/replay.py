@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -23,15 +23,13 @@ from workbench.app.experiments import choose_experiment, runs
 from workbench.app.figures.chart import chart
 from workbench.app.links import address, anchor, episode_address, link_line, linked_table
 from workbench.app.page import commands, look, note, say, screen, table
+from workbench.app.store import Store
 from workbench.app.text import number
-from workbench.app.trajectories import first_run, run_words
-from workbench.app.url import choose, choose_many, keep
+from workbench.app.trajectories import choose_run, first_run
+from workbench.app.url import choose, choose_many, keep_number
 from workbench.spec import InputError
 from workbench.store import batches
 from workbench.store.text import plain
-
-if TYPE_CHECKING:
-    from workbench.app.store import Store
 
 MEASURES = {
     "gradient_share": "share of sum |d loss / d log-prob|",
@@ -54,29 +52,23 @@ def replay(store: Store) -> None:
     left, middle, right = st.columns([2, 4, 1])
     with left:
         experiment = choose_experiment(store)
-    all_runs = runs(store, experiment)
-    each = {row["run_id"]: row for row in all_runs.to_dict("records")}
-    folders = {run: batches.folder_of(store.runs, experiment, run) for run in each}
+    each = runs(store, experiment)
+    folders = {run: batches.folder_of(store.runs, experiment, run) for run in each["run_id"]}
     stored = {run: batches.steps(folder) if folder else [] for run, folder in folders.items()}
-    first = first_run(all_runs)
-    first = first if stored[first] else next((run for run, there in stored.items() if there), first)
+    first = first_run(each)
     with middle:
-        run = choose("run", "Run", list(each), first, words=lambda r: run_words(each[r]))
+        about = choose_run(each, next((run for run in (first, *stored) if stored[run]), first))
+    run, onset = str(about["run_id"]), about["collapse_step"]
     folder, there = folders[run], stored[run]
     if folder is None or not there:
         say(f"Run {run} has no stored batch. Runs keep some unless record.batches.mb = 0; train it again to have them:")
         commands("sorl run FILE.toml --fresh")
         return
-    onset = each[run]["collapse_step"]
     before = [step for step in there if pd.isna(onset) or step <= onset] or there
     with right:
         step = int(choose("step", "Step", [str(s) for s in there], str(before[-1])))
     algorithms = choose_many("algorithm", "Algorithms", list(ALGORITHMS), list(CORE))
-
-    def read(given: Sequence[str]) -> int | None:
-        return next((int(value) for value in given if value.isdecimal() and len(value) < 9), None)
-
-    trajectory = keep("trajectory", (run, step), read, lambda t: [] if t is None else [str(t)])
+    trajectory = keep_number("trajectory", (run, step))
     with st.spinner("Replaying the batch ..."):
         answer = replayed(folder, step, algorithms or list(CORE), trajectory)
     table(["algorithm", *FIGURES], summary(answer))
@@ -93,21 +85,17 @@ def replay(store: Store) -> None:
     if frame.empty:
         note(f"No algorithm has a {measure} in this step.")
     else:
-        words = {measure: ("", MEASURES[measure])}
-        drawn = chart(frame, "turn_index", measure, "algorithm", "bars", lambda c: words.get(c, ("", "")), look())
+        drawn = chart(frame, "turn_index", measure, "algorithm", "bars", lambda c: ("", MEASURES.get(c, "")), look())
         export.figure(drawn, "replay", frame, describe=f"{measure} by turn of step {step}, for each algorithm.")
     here = {"experiment": experiment, "run": run, "step": str(step)}
     left, right = st.columns(2, gap="medium")
     with left:
         note("The turns that carry most of the gradient; each opens the tokens of its trajectory.")
-        linked_table(
-            [(name, "") for name in CULPRITS],
-            [
-                (address("replay", **here, algorithm=algorithms, trajectory=str(row["trajectory"])),
-                 [row["algorithm"], *(_shown(row[name]) for name in CULPRITS[1:])])
-                for row in answer["culprits"]
-            ],
-        )  # fmt: skip
+        rows = []
+        for row in answer["culprits"]:
+            where = address("replay", **here, algorithm=algorithms, trajectory=str(row["trajectory"]))
+            rows.append((where, [row["algorithm"], *(_shown(row[name]) for name in CULPRITS[1:])]))
+        linked_table([(name, "") for name in CULPRITS], rows)
     with right:
         _tokens(answer, here)
 
@@ -124,7 +112,7 @@ def _tokens(answer: Answer, here: dict[str, str]) -> None:
         f"Gradient on each token of trajectory {which} x 1,000 in update {found['update'].iloc[0]}; negative: the "
         "update makes the token more likely."
     )
-    text = found["token"].where(found["token"].notna(), found["token_id"]).astype(str)
+    text = found["token"].fillna(found["token_id"]).astype(str)
     clipped = found["clipped"].map(lambda on: " clipped" if on else "")
     weight = found["weight"].map(lambda w: _shown(1000 * w if isinstance(w, float) else w)) + clipped
     shown = found.assign(token=text, weight=weight, log_ratio=found["log_ratio"].map(_shown))
@@ -198,20 +186,19 @@ def _ask(words: Sequence[str]) -> str:
     try:
         done = subprocess.run(
             [*_COMMAND, *words], capture_output=True, timeout=SECONDS, check=False, env=environment,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL, encoding="utf-8", errors="replace",
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise InputError(f"the replay took more than {SECONDS:.0f} s; {typed}") from None
     except OSError as error:
         raise InputError(f"the replay could not be started ({error.strerror}); {typed}") from None
     if done.returncode:
-        said = plain(done.stderr.decode(errors="replace")).strip().removeprefix("sorl: ")
+        said = plain(done.stderr).strip().removeprefix("sorl: ")
         raise InputError(" ".join(said[-600:].split()) or f"the replay ended with code {done.returncode}")
-    return done.stdout.decode(errors="replace")
+    return done.stdout
 
 
 def _read(text: str) -> Answer:
-    """The JSON of an answer; ValueError for anything else."""
     found = json.loads(text)
     if not isinstance(found, dict) or not {"own", "summary", "turns", "culprits", "tokens"} <= set(found):
         raise ValueError("no answer of a replay")

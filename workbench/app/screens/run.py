@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -14,23 +15,20 @@ from markupsafe import Markup
 
 from workbench.app import export, theme
 from workbench.app.curve_data import Chosen, Window, drawn, extent, onsets, panel
-from workbench.app.experiments import choose_experiment, runs, settings_of, words_of
+from workbench.app.experiments import choose_experiment, runs, settings_of, styles, words_of
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
 from workbench.app.figures.run import career, shares, spending
 from workbench.app.links import address, anchor, episode_address, link_line, open_screen
 from workbench.app.page import heading, look, note, say, screen
-from workbench.app.store import Diagnostics, dictionary
-from workbench.app.text import duration, number, percent, size, table_html, tag, word
-from workbench.app.trajectories import culprit, first_run, ranked, run_words, signals, watched
-from workbench.app.url import choose, choose_range, zoom
+from workbench.app.store import Diagnostics, Store, dictionary
+from workbench.app.text import duration, few, number, percent, size, table_html, tag, word
+from workbench.app.trajectories import choose_run, culprit, ranked, signals, watched
+from workbench.app.url import choose_range, zoom
 from workbench.diagnosis.diagnose import diagnose, fallen, none_found
 from workbench.diagnosis.log import of_run
 from workbench.spec import RunSettings
 from workbench.store.text import log_of, tail
-
-if TYPE_CHECKING:
-    from workbench.app.store import Store
 
 # What a run is judged by besides success; those that it did not measure are left out.
 CURVES = (
@@ -38,6 +36,11 @@ CURVES = (
     "step.explained_variance", "step.valid_action_frac", "step.reward",
 )  # fmt: skip
 _STEPS = "▼ onset of the collapse, △ an alarm, dotted line its threshold, ✕ NaN or Inf. Drag over a part to zoom."
+_OUTCOMES = {
+    "healthy": "Healthy", "mild": "A mild fall", "collapsed": "Collapsed", "diverged": "Diverged",
+    "recovered": "Collapsed and recovered", "falling": "Falling at its end, too late for the collapse rule",
+    "no_learning": "Did not rise above its start",
+}  # fmt: skip
 _BARS = 80  # of the wall time
 _ARMS = 6  # that other screens show at first
 _LONG = 2_000  # steps, up to which a diagnosis takes well under a second
@@ -53,33 +56,27 @@ def run(store: Store) -> None:
     with left:
         experiment = choose_experiment(store)
     each = runs(store, experiment)
-    rows = {row["run_id"]: row for row in each.to_dict("records")}
     with right:
-        name = choose("run", "Run", list(rows), first_run(each), words=lambda r: run_words(rows[r]))
-    known, palette = dictionary(store), look()
-    now = as_it_is(store, rows[name])
-    pairs = list(each[["arm", "algorithm"]].drop_duplicates().itertuples(index=False, name=None))
-    styles = theme.styles(pairs, palette, drawn=[now["arm"]])
-    _title(now, styles[now["arm"]].colour, palette)
+        now = as_it_is(store, choose_run(each))
+    known, palette, name = dictionary(store), look(), now["run_id"]
+    looks = styles(each, [now["arm"]])
+    colour = looks[now["arm"]].colour
+    _title(now, colour, palette)
     _links(now, experiment, each)
     _facts(facts(now))
     heading("What stands out")
-    found = []
-    for one in findings(store, known, now):
-        link = "" if one.step is None else _to_episode(experiment, name, one.step, one.trajectory)
-        found.append(tag("p", one.text, " ", link, css=f"sorl-finding sorl-{one.severity}"))
-    st.html(Markup("").join(found))
+    st.html(Markup("").join(findings(store, known, now, experiment)))
     mine = each[each["run_id"] == name]
     first, last = choose_range("range", "Steps", *extent(store, mine, [0]))
     chosen = Chosen(mine, "step", [0], Window.over(first, last, 1))
-    _success(store, chosen, known, experiment, styles[now["arm"]].colour)
+    _success(store, chosen, known, experiment, colour)
     panels = [panel(store, chosen, known, metric, bands=False) for metric in CURVES if metric in known.rows]
     missing = [p.name for p in panels if p.data.empty and (p.broken is None or p.broken.empty)]
     panels = [p for p in panels if p.name not in missing]
     if panels:
-        figure = curves(panels, styles, palette, AXES["step"], onsets=onsets(chosen), columns=3, legend=False)
+        figure = curves(panels, looks, palette, AXES["step"], onsets=onsets(chosen), columns=3, legend=False)
         words = ", ".join(p.name for p in panels)
-        zoom("range", export.zoomable(figure, "signals", lambda: drawn(panels), describe=words))
+        zoom("range", export.zoomable(figure, "signals", lambda: drawn(panels), describe=words)[1])
     note(f"{_STEPS} Not measured in this run: {', '.join(missing)}." if missing else _STEPS)
     heading("What happened")
     _events(store.records("happened", run=name), experiment, now)
@@ -103,40 +100,28 @@ def run(store: Store) -> None:
         note("Its console.log is empty." if log else "No console.log.")
 
 
-def as_it_is(store: Store, run: dict[Any, Any]) -> dict[str, Any]:
+def as_it_is(store: Store, run: Mapping[Any, Any]) -> dict[str, Any]:
     """Return a run's row of table `run` with steps and seconds so far; `run` is its row of the experiment's runs."""
     row = store.records("run", run=run["run_id"])[0]
-    planned = run["planned"]
-    known = planned is not None and planned == planned
-    now = {"steps": int(run["steps"]), "planned": int(planned) if known else None, "arm": run["arm"]}
+    planned = None if pd.isna(run["planned"]) else int(run["planned"])
+    now = {"steps": int(run["steps"]), "planned": planned, "arm": run["arm"]}
     if row["status"] == "running":  # table `run` knows them when it has ended
         spent = store.query("spent", run=run["run_id"], first=0, last=2**62, width=2**62)
         now["seconds"] = float(spent[["total", "record"]].sum().sum())
     return row | now
 
 
-# Who a run is, and how it ended.
-
-_OUTCOMES = {
-    "healthy": "Healthy", "mild": "A mild fall", "collapsed": "Collapsed", "diverged": "Diverged",
-    "recovered": "Collapsed and recovered", "falling": "Falling at its end, too late for the collapse rule",
-    "no_learning": "Did not rise above its start",
-}  # fmt: skip
-
-
 def _title(now: Row, colour: str, palette: theme.Palette) -> None:
     """Name, outcome, and the run in sentences; the reason where it ended badly."""
     outcome = now["outcome"] or ""
-    hue = palette.outcomes.get(outcome, palette.outcomes[""])
+    ink = palette.outcomes.get(outcome, palette.outcomes[""])
     said = outcome.replace("_", " ") or word(now["status"])
-    pill = tag("span", said, css="sorl-pill", style=f"background:{theme.faded(hue, 0.16)};border-color:{hue}")
+    pill = tag("span", said, css="sorl-pill", style=f"background:{theme.faded(ink, 0.16)};border-color:{ink}")
     swatch = tag("span", css="sorl-swatch", style=f"background:{colour}")
     title = tag("p", swatch, f"{word(now['arm'])}, seed {word(now['seed'])}", pill, css="sorl-question")
     st.html(title + tag("p", sentence(now), css="sorl-answer"))
-    if now["reason"]:
-        say(f"{word(now['status'])}: {now['reason']}")
-    elif now["status"] not in ("finished", "running", "queued"):
-        say(word(now["status"]))
+    if now["reason"] or now["status"] not in ("finished", "running", "queued"):
+        say(f"{word(now['status'])}: {now['reason']}" if now["reason"] else word(now["status"]))
 
 
 def sentence(now: Row) -> str:
@@ -162,17 +147,13 @@ def sentence(now: Row) -> str:
 
 def facts(now: Row) -> Iterator[tuple[str, str]]:
     """Yield names and values of what is known of a run besides its settings, what it was trained with at the end."""
-    yield "run", now["run_id"]
-    yield "algorithm", word(now["algorithm"])
-    yield "status", word(now["status"])
+    yield from (("run", now["run_id"]), ("algorithm", word(now["algorithm"])), ("status", word(now["status"])))
     for name, column in (("began", "started_at"), ("ended", "ended_at")):
         if isinstance(now[column], datetime):
             yield name, f"{now[column]:%Y-%m-%d %H:%M} UTC"
     if now["seconds"] is not None:
         yield "training time", duration(now["seconds"])
-    for name in ("generation", "attempt"):
-        if (now[name] or 1) > 1:
-            yield name, str(now[name])
+    yield from ((name, str(now[name])) for name in ("generation", "attempt") if (now[name] or 1) > 1)
     if now["config_hash"]:
         yield "config hash", str(now["config_hash"])[:12]
     try:
@@ -192,60 +173,49 @@ def _links(now: Row, experiment: str, each: pd.DataFrame) -> None:
     arm, run_id = str(now["arm"]), str(now["run_id"])
     arms = [arm, *(other for other in each["arm"].unique() if other != arm)][:_ARMS]
     aligned = {"x": "onset"} if now["collapse_step"] is not None else {}
-    here = [
-        anchor("Overview", address("overview", experiment=experiment)),
-        anchor("Compare", address("compare", experiment=experiment, arm=arms, **aligned)),
-        anchor("Turns", address("turns", experiment=experiment, arm=[arm], seed=str(now["seed"]))),
-        anchor("Collapse", address("collapse", experiment=experiment, arm=arms)),
-        anchor("Episode", address("episode", experiment=experiment, run=run_id)),
-        anchor("Replay", address("replay", experiment=experiment, run=run_id)),
-    ]
+    choices: dict[str, dict[str, Any]] = {
+        "overview": {}, "compare": {"arm": arms, **aligned}, "turns": {"arm": [arm], "seed": str(now["seed"])},
+        "collapse": {"arm": arms}, "episode": {"run": run_id}, "replay": {"run": run_id},
+    }  # fmt: skip
+    here = [anchor(name.capitalize(), address(name, experiment=experiment, **of)) for name, of in choices.items()]
     parts = [("This run in ", Markup(", ").join(here))]
-    seeds = [
-        anchor(
-            f"{row['seed']} ({row['outcome'] if isinstance(row['outcome'], str) else row['status']})",
-            address("run", experiment=experiment, run=str(row["run_id"])),
-        )
-        for row in each[(each["arm"] == now["arm"]) & (each["run_id"] != run_id)].to_dict("records")
-    ]
+    others = each[(each["arm"] == arm) & (each["run_id"] != run_id)].to_dict("records")
+    seeds = []
+    for row in others:
+        how = row["outcome"] if isinstance(row["outcome"], str) else row["status"]
+        seeds.append(anchor(f"{row['seed']} ({how})", address("run", experiment=experiment, run=row["run_id"])))
     link_line(*parts, *([("Other seeds of this arm: ", Markup(", ").join(seeds))] if seeds else []))
 
 
-def _to_episode(experiment: str, run: str, step: int, trajectory: int | None) -> Markup:
+def _to_episode(experiment: str, run: str, step: int, trajectory: int | None = None) -> Markup:
     place = {} if trajectory is None else {"trajectory": str(trajectory)}
     return anchor("episode", episode_address(experiment=experiment, run=run, step=str(step), **place))
 
 
-# What stands out.
-
-
-class Finding(NamedTuple):
-    """How grave something is (info, warning or critical), a sentence, and the episode that shows it."""
-
-    severity: str
-    text: str
-    step: int | None = None
-    trajectory: int | None = None
-
-
-def findings(store: Store, known: Diagnostics, now: Row) -> Iterator[Finding]:
+def findings(store: Store, known: Diagnostics, now: Row, experiment: str) -> Iterator[Markup]:
     """Yield diagnosed causes, the first alarms, the first NaN or Inf, the trajectory behind the sharpest spike."""
     name, onset = now["run_id"], now["collapse_step"]
+
+    def finding(severity: str, text: str, step: int | None = None, trajectory: int | None = None) -> Markup:
+        link = "" if step is None else _to_episode(experiment, name, step, trajectory)
+        return tag("p", text, " ", link, css=f"sorl-finding sorl-{severity}")
+
     if (now["steps"] or 0) > _LONG:
-        yield Finding("info", f"This run is long; for its causes type: sorl diagnose {name}")
+        yield finding("info", f"This run is long; for its causes type: sorl diagnose {name}")
     else:
         said = store.computed(("diagnosis", name), lambda reader: diagnose(of_run(reader, name)))
         if fell := fallen(said):
-            yield Finding("critical", fell)
+            yield finding("critical", fell)
         for cause, clue in ((found.cause, found.clue) for found in said.findings):
             text = f"{cause.title} ({round(100 * clue.confidence)} %): {clue.says}. {cause.change}"
-            yield Finding(cause.severity, text, clue.step, clue.trajectory)
+            yield finding(cause.severity, text, clue.step, clue.trajectory)
         if not said.findings and (none := none_found(said)) != "Nothing found.":
-            yield Finding("warning", none)
-    yield _first_alarms(store.query("leads", runs=[name]).dropna(subset=["step"]), onset)
+            yield finding("warning", none)
+    alarms = store.query("leads", runs=[name]).dropna(subset=["step"])
+    yield finding("info" if alarms.empty else "warning", _first_alarms(alarms, onset))
     broken = [event for event in store.records("happened", run=name) if event["kind"] == "non_finite"]
     if broken and broken[0]["step"] is not None:
-        yield Finding("critical", f"NaN or Inf from step {broken[0]['step']:,} on.", broken[0]["step"])
+        yield finding("critical", f"NaN or Inf from step {broken[0]['step']:,} on.", broken[0]["step"])
     for signal in signals(known)[:1]:
         seen = watched(store, known, now, signal)
         points = seen.signal.points
@@ -256,7 +226,7 @@ def findings(store: Store, known: Diagnostics, now: Row) -> Iterator[Finding]:
         extreme = "lowest" if seen.lowest else "largest"
         when = "Up to the onset" if onset is not None else "In this run"
         part = percent(share) if share == share else "NaN"
-        yield Finding(
+        yield finding(
             "info",
             f"{when}, {signal} was {extreme} at step {seen.spike:,} ({number(float(value.iloc[0]))}); trajectory "
             f"{rows[0]['trajectory']} had the largest share of the gradient: {part} (of {len(rows)} trajectories).",
@@ -264,10 +234,10 @@ def findings(store: Store, known: Diagnostics, now: Row) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _first_alarms(found: pd.DataFrame, onset: int | None) -> Finding:
-    """Which alarms went off first; `found` has diagnostic and step of the first alarm of each kind."""
+def _first_alarms(found: pd.DataFrame, onset: int | None) -> str:
+    """Say which alarms went off first; `found` has diagnostic and step of the first alarm of each kind."""
     if found.empty:
-        return Finding("info", "No alarm went off.")
+        return "No alarm went off."
     first = int(found["step"].min())
     names = " and ".join(found.loc[found["step"] == first, "diagnostic"])
     when = ""
@@ -277,13 +247,10 @@ def _first_alarms(found: pd.DataFrame, onset: int | None) -> Finding:
         when = f", {steps} before the onset" if ahead > 0 else ", not before the onset"
     count = int((found["step"] > first).sum())
     later = f"; {count} more kind{'' if count == 1 else 's'} of alarm later" if count else ""
-    return Finding("warning", f"First alarm: {names} at step {first:,}{when}{later}.")
+    return f"First alarm: {names} at step {first:,}{when}{later}."
 
 
-# Curves, events and settings.
-
-
-def _success(store: Store, chosen: Chosen, known: Diagnostics, experiment: str, hue: str) -> None:
+def _success(store: Store, chosen: Chosen, known: Diagnostics, experiment: str, colour: str) -> None:
     """Success in training and on held-out questions, with the events of these steps."""
     window, name = chosen.window, chosen.ids[0]
     points = chosen.points(store, "step", "success").dropna(subset=["mean"])[["x", "mean", "low", "high"]]
@@ -292,10 +259,10 @@ def _success(store: Store, chosen: Chosen, known: Diagnostics, experiment: str, 
     held_out = store.query("evaluation", run=name, first=window.first, last=window.last)
     formula = known.rows["step.success"]["formula"] if "step.success" in known.rows else ""
     clicked = export.figure(
-        career(points, held_out, events, hue, look(), formula), "career", points, select=True,
+        career(points, held_out, events, colour, look(), formula), "career", points, select=True,
         describe=f"Success of {name} over training, with {len(events)} events.",
     )  # fmt: skip
-    step = next((point["customdata"] for point in clicked if isinstance(point.get("customdata"), int)), None)
+    step = next((point["customdata"] for point in clicked if isinstance(point["customdata"], int)), None)
     if step is not None:
         open_screen("episode", experiment=experiment, **culprit(store, name, step))
     if len(events):
@@ -308,11 +275,6 @@ def _events(events: Sequence[Row], experiment: str, now: Row) -> None:
         note("No event was recorded.")
         return
     arm, seed = str(now["arm"]), str(now["seed"])
-
-    def look_at(step: int) -> Markup:
-        turns = address("turns", experiment=experiment, seed=seed, arm=[arm], cell=[arm, str(step), "1"])
-        return Markup(", ").join([_to_episode(experiment, now["run_id"], step, None), anchor("turns", turns)])
-
     header = [
         ("step", "training step"), "severity", "event", "diagnostic", ("value", "of the diagnostic at the event"),
         ("threshold", "that it crossed"), "in words", ("look at", "the step in other screens"),
@@ -320,6 +282,7 @@ def _events(events: Sequence[Row], experiment: str, now: Row) -> None:
     rows: list[list[object]] = []
     for event in events[:_EVENTS]:
         step, named, severity = event["step"], event["diagnostic"] or "", word(event["severity"])
+        turns = address("turns", experiment=experiment, seed=seed, arm=[arm], cell=[arm, str(step), "1"])
         rows.append([
             "–" if step is None else f"{step:,}",
             tag("span", tag("i", css=f"sorl-dot sorl-{severity}"), severity),
@@ -327,7 +290,7 @@ def _events(events: Sequence[Row], experiment: str, now: Row) -> None:
             anchor(named, address("glossary", part="diagnostics", find=named)) if named else "",
             *("" if event[column] is None else number(event[column]) for column in ("value", "threshold")),
             word(event["message"]),
-            "" if step is None else look_at(step),
+            "" if step is None else _to_episode(experiment, now["run_id"], step) + ", " + anchor("turns", turns),
         ])  # fmt: skip
     st.html(table_html(header, rows, "sorl-events"))
     if len(events) > _EVENTS:
@@ -338,10 +301,9 @@ def _settings(each: pd.DataFrame, now: Row) -> None:
     heading("Settings")
     others = each[each["arm"] != now["arm"]].drop_duplicates("arm")
     found = settings(now["config"], now["toml"], dict(zip(others["arm"], others["config"], strict=True)))
-    tells = (
-        found["here"].ne(found["default"]) | found["here"].ne(found["base of the grid"]) | found["other arms"].ne("")
-    )
-    st.dataframe(found[tells & found["setting"].ne("seed")], hide_index=True)
+    here = found["here"]
+    is_special = here.ne(found["default"]) | here.ne(found["base of the grid"]) | found["other arms"].ne("")
+    st.dataframe(found[is_special & found["setting"].ne("seed")], hide_index=True)
     with st.expander(f"All {len(found)} settings"):
         st.dataframe(found, hide_index=True)
 
@@ -356,18 +318,16 @@ def settings(config: str | None, toml: str | None, arms: Mapping[str, str | None
         grid = tomllib.loads(toml or "").get("base", {})
     except tomllib.TOMLDecodeError:
         grid = {}
-    here = settings_of(config)
-    default = words_of(RunSettings().model_dump(mode="json"))
+    here, default = settings_of(config), words_of(RunSettings().model_dump(mode="json"))
     base = default | (words_of(grid) if isinstance(grid, dict) else {})
     elsewhere = {arm: settings_of(text) for arm, text in arms.items()}
     rows = []
-    for key in dict.fromkeys([*here, *(key for one in elsewhere.values() for key in one)]):
+    for key in dict.fromkeys(key for one in (here, *elsewhere.values()) for key in one):
         value = here.get(key, "–")
-        others: dict[str, list[str]] = {}
+        others: dict[str, list[str]] = defaultdict(list)
         for arm, one in elsewhere.items():
             if key != "seed" and one.get(key, "–") != value:
-                others.setdefault(one.get(key, "–"), []).append(arm)
-        more = {other: f" and {len(names) - 4} more" if len(names) > 4 else "" for other, names in others.items()}
-        words = "; ".join(f"{other}: {', '.join(names[:4])}{more[other]}" for other, names in others.items())
+                others[one.get(key, "–")].append(arm)
+        words = "; ".join(f"{other}: {few(names, 4)}" for other, names in others.items())
         rows.append((key, value, base.get(key, "–"), default.get(key, "–"), words))
     return pd.DataFrame(rows, columns=["setting", "here", "base of the grid", "default", "other arms"])

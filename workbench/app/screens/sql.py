@@ -6,9 +6,9 @@ import re
 import time
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -23,17 +23,13 @@ from workbench.app import export
 from workbench.app.figures.chart import GROUPS as LEGEND
 from workbench.app.figures.chart import chart
 from workbench.app.page import Empty, look, note, screen
-from workbench.app.store import dictionary
-from workbench.app.text import markdown_text, tag
+from workbench.app.store import State, Store, dictionary
+from workbench.app.text import few, markdown_text, tag
 from workbench.app.url import arrive, choose, forget, leave
 from workbench.spec import InputError
 from workbench.store.connect import Busy
-from workbench.store.reader import Saved, saved, saved_query
+from workbench.store.reader import Excerpt, Saved, saved, saved_query
 from workbench.store.text import as_csv
-
-if TYPE_CHECKING:
-    from workbench.app.store import State, Store
-    from workbench.store.reader import Excerpt
 
 Words = Callable[[str], tuple[str, str]]  # column -> its unit and its definition
 
@@ -85,7 +81,7 @@ def sql(store: Store) -> None:
     def defined(column: str) -> tuple[str, str]:
         return found.get(column, ("", ""))
 
-    _answer(store, asked, defined)
+    _answer(store, asked, asked.answer, defined)
     _chart(drawable(asked.answer.table), defined)
 
 
@@ -111,7 +107,7 @@ def _editor() -> str:
     return text
 
 
-def _take(known: dict[str, Saved]) -> None:
+def _take(known: Mapping[str, Saved]) -> None:
     """A saved query comes into the editor, and the chart begins with its own axes."""
     if st.session_state["saved"]:
         st.session_state["sql"] = known[st.session_state["saved"]].sql
@@ -151,9 +147,6 @@ def unpacked(given: Sequence[str], default: str) -> tuple[str, list[str]]:
     return (default, ["sql, which is cut off or too long"]) if text is None or len(text) > LONGEST else (text, [])
 
 
-# A question and its answer, kept for the session so that a slow question is asked once.
-
-
 class Asked(NamedTuple):
     """A question, the state of the database it was put to, and the answer or the mistake in it."""
 
@@ -165,7 +158,7 @@ class Asked(NamedTuple):
 
 
 def ask(store: Store, text: str, *, again: bool = False) -> Asked:
-    """Answer `text`: with the last answer while nothing has changed, or while asking again would take long.
+    """Answer `text`: with the session's last answer while nothing has changed, or asking again would take long.
 
     Raises Busy while another process holds the database.
     """
@@ -182,8 +175,7 @@ def ask(store: Store, text: str, *, again: bool = False) -> Asked:
         raise
     except InputError as error:
         mistake = str(error)
-    found = Asked(text, state, time.monotonic() - began, answer, mistake)
-    st.session_state[_ASKED] = found
+    st.session_state[_ASKED] = found = Asked(text, state, time.monotonic() - began, answer, mistake)
     return found
 
 
@@ -200,54 +192,44 @@ _UNKNOWN = re.compile(r"""(?:Referenced column|a column named|extract field) ["'
 
 def hint(mistake: str, columns: pd.DataFrame) -> str:
     """Say where the column that a question missed is, or which have names like it; empty where none has."""
-    found = _UNKNOWN.search(mistake)
-    if found is None:
+    missed = _UNKNOWN.search(mistake)
+    if missed is None:
         return ""
     columns = columns[~columns["type"].str.startswith("STRUCT")]  # a roll-up has the columns of its table once more
+    tables = {name: few(list(part), 4) for name, part in columns.groupby("name")["table"]}
+    if missed[1] in tables:
+        return f"{missed[1]} is a column of {tables[missed[1]]}."
+    near = get_close_matches(missed[1], sorted(tables), n=4, cutoff=0.7)
+    return f"There is {', '.join(f'{one} ({tables[one]})' for one in near)}." if near else ""
 
-    def tables(name: str) -> str:
-        places = list(columns.loc[columns["name"] == name, "table"])
-        return ", ".join(places[:4]) + (f" and {len(places) - 4} more" if len(places) > 4 else "")
-
-    if places := tables(found[1]):
-        return f"{found[1]} is a column of {places}."
-    near = get_close_matches(found[1], sorted(set(columns["name"])), n=4, cutoff=0.7)
-    return f"There is {', '.join(f'{one} ({tables(one)})' for one in near)}." if near else ""
-
-
-# The answer as a table and as files.
 
 _ROW, _TALLEST = 35, 420  # pixels
 # Figures of a number that is not whole: the grid's own four decimals hide the small ones, six falsify the large ones.
 _FEW, _ALL, _LARGE = "%.6g", "%.15g", 1e6
 
 
-def _answer(store: Store, asked: Asked, words: Words) -> None:
-    assert asked.answer is not None
-    table = asked.answer.table
-    rows = table.num_rows
-    many = f"The first {rows:,} rows" if asked.answer.cut else f"{rows:,} row{'' if rows == 1 else 's'}"
-    more = f"; the files hold up to {FILE_ROWS:,}" if asked.answer.cut else ""
+def _answer(store: Store, asked: Asked, answer: Excerpt, words: Words) -> None:
+    """The answer as a table, with its files."""
+    table, rows = answer.table, answer.table.num_rows
+    many = f"The first {rows:,} rows" if answer.cut else f"{rows:,} row{'' if rows == 1 else 's'}"
+    more = f"; the files hold up to {FILE_ROWS:,}" if answer.cut else ""
     note(f"{many} in {asked.seconds:.2f} s{more}. This link reruns the query.")
     config: dict[str, Any] = {}
-    for name in table.column_names:
+    for name, values in zip(table.column_names, table.columns, strict=True):
         unit, definition = words(name)
-        tip = markdown_text(" ".join(part for part in (definition, f"[{unit}]" if unit else "") if part)) or None
-        values = table.column(name)
-        is_float = types.is_floating(values.type)
-        config[name] = (
-            st.column_config.NumberColumn(help=tip, format=figures(values)) if is_float
-            else st.column_config.Column(help=tip)
-        )  # fmt: skip
+        tip = markdown_text(" ".join(filter(None, [definition, unit and f"[{unit}]"]))) or None
+        if types.is_floating(values.type):
+            config[name] = st.column_config.NumberColumn(help=tip, format=figures(values))
+        else:
+            config[name] = st.column_config.Column(help=tip)
     height = min(_TALLEST, _ROW * (max(rows, 1) + 1) + 3)
     st.dataframe(table, placeholder="NULL", height=height, column_config=config)
     with st.container(horizontal=True, horizontal_alignment="right", gap="small"):
-        for name, kind, write in (("CSV", "text/csv", csv_of), ("Parquet", "application/octet-stream", parquet_of)):
-
-            def made(write: Callable[[pa.Table], bytes] = write) -> bytes:
-                return write(whole(store, asked))
-
-            export.button(name, made, f"sorl-answer.{name.lower()}", kind, key=f"answer-{name}")
+        export.button("CSV", lambda: csv_of(whole(store, asked)), "sorl-answer.csv", "text/csv", key="answer-CSV")
+        export.button(
+            "Parquet", lambda: parquet_of(whole(store, asked)), "sorl-answer.parquet", "application/octet-stream",
+            key="answer-Parquet",
+        )  # fmt: skip
 
 
 def figures(values: pa.ChunkedArray) -> str:
@@ -292,9 +274,8 @@ def _chart(frame: pd.DataFrame, words: Words) -> None:
             words=lambda c: "none" if c == _NONE else c,
         )  # fmt: skip
         colour = "" if colour == _NONE else colour
-        marks = fitting_marks(frame, x, colour)
-        mark = choose("chart_mark", "Chart type", marks, marks[0], kind="row")
-        scale = choose("scale", "Scale", ["auto", "linear", "log"], "auto", kind="row")
+        mark = choose("chart_mark", "Chart type", fitting_marks(frame, x, colour), kind="row")
+        scale = choose("scale", "Scale", ["auto", "linear", "log"], kind="row")
     data = complete(frame, [c for c in (x, y, colour) if c])
     if data.empty:
         note("No row has a value in each of these columns.")

@@ -6,8 +6,9 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
+import pandas as pd
 import streamlit as st
 
 from workbench.app import export
@@ -16,16 +17,11 @@ from workbench.app.experiments import Arms, choose_arms
 from workbench.app.figures.common import AXES
 from workbench.app.figures.heat import ACROSS, Heat, Measure, colour_scale, heat
 from workbench.app.links import episode_address, linked_table, run_links
-from workbench.app.page import curves_only, look, note, screen
-from workbench.app.store import Diagnostics, dictionary
-from workbench.app.text import html_text, number, word
+from workbench.app.page import answer, curves_only, look, note, screen
+from workbench.app.store import Diagnostics, Store, dictionary
+from workbench.app.text import number, word
 from workbench.app.url import choose, choose_range, follow, keep, zoom
 from workbench.spec import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from workbench.app.store import Store
 
 _AXIS = {"step": "step", "onset": "before collapse"}
 # What a reader of a collapse asks for first; the other columns of the roll-up follow.
@@ -35,11 +31,9 @@ _FIRST = (
 )  # fmt: skip
 _LISTED = ("log_ratio_sum", "clip_frac", "advantage", "ratio_mass_frac", "gradient_share")  # of a trajectory
 _CELLS = 360  # of all maps in a row: narrower ones could not be told apart
-_WHOLE = re.compile(r"-?[0-9]{1,9}")
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """A cell by what it means: an arm, the step (on the axis) at which it begins, and a turn index."""
 
     arm: str
@@ -49,14 +43,14 @@ class Cell:
     @classmethod
     def read(cls, given: Sequence[str], arms: Sequence[str]) -> Cell | None:
         """Return the cell that an address names; None where it names none of these arms."""
-        if len(given) != 3 or given[0] not in arms or not all(_WHOLE.fullmatch(value) for value in given[1:]):
+        if len(given) != 3 or given[0] not in arms or not all(re.fullmatch(r"-?[0-9]{1,9}", n) for n in given[1:]):
             return None
         return cls(given[0], int(given[1]), int(given[2]))
 
     @property
     def written(self) -> list[str]:
         """The cell as `read` takes it."""
-        return [self.arm, str(self.first), str(self.turn)]
+        return [str(value) for value in self]
 
 
 @dataclass(frozen=True)
@@ -75,26 +69,21 @@ class Turns:
 
     def heats(self, store: Store, names: Sequence[str], *, extreme: bool) -> list[Heat]:
         """Return a heat map an arm; with `extreme` a cell is coloured by its value farthest from what is neutral."""
+        window = self.window
         cells = store.query(
             "heat", runs=list(self.runs["run_id"]), origins=self.origins,
-            arms=[names.index(arm) for arm in self.runs["arm"]], first=self.window.first, last=self.window.last,
-            width=self.window.width, column=self.measure.name, log=self.is_ratio,
+            arms=[names.index(arm) for arm in self.runs["arm"]], first=window.first, last=window.last,
+            width=window.width, column=self.measure.name, log=self.is_ratio,
         )  # fmt: skip
         low, high, value = cells["low"], cells["high"], cells["mean"]
         if extreme:
             value = high.where(high * low >= 1 if self.is_ratio else high.abs() >= low.abs(), low)
-        cells = cells.assign(value=value, first_step=self.window.first + cells["bucket"] * self.window.width)
+        cells = cells.assign(value=value, first_step=window.first + cells["bucket"] * window.width)
         onsets = self.runs["collapse_step"].astype(float) - self.origins
-        onsets = onsets[onsets.between(self.window.first, self.window.last)]
+        onsets = onsets[onsets.between(window.first, window.last)]
         return [
             Heat(arm, cells[cells["arm"] == i], onsets[self.runs["arm"] == arm].tolist()) for i, arm in enumerate(names)
         ]
-
-    def bucket(self, cell: Cell | None) -> int | None:
-        """Return the bucket that holds the cell; None where it is not drawn."""
-        if cell is None or not self.window.first <= cell.first <= self.window.last:
-            return None
-        return (cell.first - self.window.first) // self.window.width
 
     def cell(self, arm: str, bucket: int, turn: int) -> Cell:
         """Return the cell of a bucket."""
@@ -125,7 +114,7 @@ def turns(store: Store) -> None:
         raise InputError("table turn_step has no measured column here: these runs recorded no turns")
     with st.container(horizontal=True, gap="large", vertical_alignment="top"):
         name = choose("measure", "Diagnostic", found, width=210)
-        axis = choose("x", "Align on", list(_AXIS), kind="row", words=lambda a: _AXIS[a])
+        axis = choose("x", "Align on", list(_AXIS), kind="row", words=_AXIS.__getitem__)
         seed = choose("seed", "Seed", ["all", *(str(seed) for seed in sorted(arms.every["seed"].unique()))], width=110)
         extreme = choose("cells", "Cell shows", ["mean", "extreme"], kind="row") == "extreme"
     runs = arms.runs[(seed == "all") | (arms.runs["seed"].astype(str) == seed)]
@@ -140,16 +129,18 @@ def turns(store: Store) -> None:
     if values.empty:
         curves_only(f"None of these runs has recorded {name} by turn.")
         return
-    st.html(f'<p class="sorl-answer">{html_text(farthest(view, maps))}</p>')
-    under = (arms.experiment, axis)
-    cell = keep("cell", under, lambda given: Cell.read(given, arms.names), lambda c: c.written if c else [])
-    bucket = view.bucket(cell)
-    shown = None if cell is None or bucket is None else view.cell(cell.arm, bucket, cell.turn)
-    framed = None if shown is None or bucket is None else (arms.names.index(shown.arm), bucket, shown.turn)
+    answer(farthest(view, maps))
+    chosen = keep(
+        "cell", (arms.experiment, axis), lambda given: Cell.read(given, arms.names), lambda c: c.written if c else []
+    )
+    shown = framed = None
+    if chosen is not None and window.first <= chosen.first <= window.last:
+        bucket = (chosen.first - window.first) // window.width
+        shown, framed = view.cell(chosen.arm, bucket, chosen.turn), (arms.names.index(chosen.arm), bucket, chosen.turn)
     colours = colour_scale(view.measure.unit, values["value"].dropna())
     figure = heat(maps, view.measure, colours, arms.styles, look(), window, AXES[axis], chosen=framed)
-    clicked, dragged = export.zoomable_cells(
-        figure, "turns", lambda: values.drop(columns=["value", "bucket"]),
+    clicked, dragged = export.zoomable(
+        figure, "turns", lambda: values.drop(columns=["value", "bucket"]), select=True,
         describe=f"{name} by turn index and {AXES[axis]} for {', '.join(arms.names)}.",
     )  # fmt: skip
     zoom("range", dragged)
@@ -190,29 +181,24 @@ def farthest(view: Turns, maps: Sequence[Heat]) -> str:
     healthy = [part for part in maps if not part.onsets]
     said = []
     for group, words in ((collapsed, "before a collapse: "), (healthy, "without one: " if collapsed else "")):
-        cells = _values(group, before_onset=True).dropna(subset=["value"])
+        cells = _values(group)
+        onset = cells["arm"].map({part.arm: min(part.onsets, default=math.nan) for part in group}).astype(float)
+        cells = cells.assign(ahead=onset - cells["first_step"])[onset.isna() | (cells["first_step"] < onset)]
         cells = cells[cells["value"].map(math.isfinite) & ((cells["value"] > 0) | (not view.is_ratio))]
         if cells.empty:
             continue
         away = cells["value"].map(math.log).abs() if view.is_ratio else cells["value"].abs()
         row = cells.iloc[int(away.to_numpy().argmax())]
-        ahead = row["onset"] - row["first_step"]
-        when = f"step {row['first_step']:,}" + ("" if math.isnan(ahead) else f", {round(ahead):,} before the onset")
-        said.append(f"{words}{number(row['value'])} in {row['arm']}, turn {row['turn_index']}, {when}")
+        ahead = "" if math.isnan(row["ahead"]) else f", {round(row['ahead']):,} before the onset"
+        where = f"{row['arm']}, turn {row['turn_index']}, step {row['first_step']:,}"
+        said.append(f"{words}{number(row['value'])} in {where}{ahead}")
     return f"{view.measure.name} farthest from {int(view.is_ratio)} {'; '.join(said)}." if said else ""
 
 
-def _values(maps: Iterable[Heat], *, before_onset: bool = False) -> pd.DataFrame:
-    """Return the cells of all maps with their arm and its first onset, only those before it where asked for."""
-    import pandas as pd
-
-    parts = [part.cells.assign(arm=part.arm, onset=min(part.onsets, default=math.nan)) for part in maps]
-    if not parts:
-        return pd.DataFrame(columns=["value"])
-    found = pd.concat(parts, ignore_index=True)
-    if before_onset:
-        return found[found["onset"].isna() | (found["first_step"] < found["onset"])]
-    return found.drop(columns="onset")
+def _values(maps: Iterable[Heat]) -> pd.DataFrame:
+    """Return the cells of all maps with their arm."""
+    none = pd.DataFrame(columns=["arm", "first_step", "value"])
+    return pd.concat([part.cells.assign(arm=part.arm) for part in maps] or [none], ignore_index=True)
 
 
 def _list(store: Store, view: Turns, known: Diagnostics, arms: Arms, cell: Cell) -> None:
@@ -232,8 +218,7 @@ def _list(store: Store, view: Turns, known: Diagnostics, arms: Arms, cell: Cell)
 
 def columns(measured: str, known: Diagnostics) -> list[tuple[str, str]]:
     """Return the columns that `listed` fills, each with its definition; `measured` is the column of `turn`."""
-    names = dict.fromkeys((measured, *_LISTED))
-    rows = {name: known.rows.get(f"turn.{name}") for name in names}
+    rows = {name: known.rows.get(f"turn.{name}") for name in (measured, *_LISTED)}
     return [
         ("trajectory", "opens the episode"), ("tokens", "whether its tokens were kept"), ("seed", ""), ("step", ""),
         ("action", "what the agent did in the turn"),
@@ -248,10 +233,9 @@ def listed(
     """Return address of the episode and cells (as `columns` names them) of each trajectory of a cell."""
     rows = []
     for row in found:
-        place = {key: str(row[key]) for key in ("step", "trajectory")}
-        link = episode_address(experiment=experiment, run=row["run_id"], **place)
-        kept = "kept" if row["kept"] else "–"
-        cells = [place["trajectory"], kept, str(row["seed"]), place["step"], word(row["status"]), number(row["value"])]
+        step, trajectory, kept = str(row["step"]), str(row["trajectory"]), "kept" if row["kept"] else "–"
+        link = episode_address(experiment=experiment, run=row["run_id"], step=step, trajectory=trajectory)
+        cells = [trajectory, kept, str(row["seed"]), step, word(row["status"]), number(row["value"])]
         cells += [number(row[name]) for name in _LISTED if name != measured]
         rows.append((link, [*cells, word(row["success"]), word(row["question"])]))
     return rows
