@@ -22,13 +22,10 @@ _ARMS = 6  # that a screen opens with
 
 
 def choose_experiment(store: Store, *, collapsed: bool = False) -> str:
-    """Return the experiment of the address, by default the newest; with `collapsed`, of those with a collapse.
-
-    Raises Empty where there is none.
-    """
+    """Return the experiment of the address, by default the newest (with `collapsed`: that has a collapse)."""
     known = store.query("experiments")
     if known.empty:
-        raise Empty("no run is recorded here yet: `sorl run experiments/quickstart.toml`")
+        raise Empty
     fell = known.loc[known["collapsed"] > 0, "experiment"]
     first = str(fell.iloc[0]) if collapsed and len(fell) else None
     return choose("experiment", "Experiment", list(known["experiment"]), first)

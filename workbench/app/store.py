@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from threading import Condition, Lock, Thread
+from threading import Lock, Thread
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -156,35 +156,27 @@ class BackgroundSync:
         self.runs = runs
         self.notes: list[str] = []  # what a person should know of the last sync, in sentences
         self.syncing = False  # the files of the database may change at every moment
-        self._changed = Condition()
-        self._asked = 0
-        self._done = 0
-        self._seen: frozenset[tuple[str, int]] | None = None
-        self._anyway = 0.0
+        self._lock = Lock()
         self._thread: Thread | None = None
+        self._next = 0.0  # when the next look may begin
+        self._anyway = 0.0
+        self._seen: frozenset[tuple[str, int]] | None = None
 
     def look(self, wait: float = 0.0) -> None:
         """Ask for a look at the run folders and wait at most `wait` seconds until it is done."""
-        with self._changed:
-            ticket = self._asked = self._asked + 1
+        with self._lock:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = Thread(target=self._work, name="sorl sync", daemon=True)
                 self._thread.start()
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._done >= ticket, timeout=wait)
+            thread = self._thread
+        thread.join(wait)
 
     def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._asked > self._done)
-                ticket = self._asked
-            began = time.monotonic()
-            self._look()
-            took = time.monotonic() - began
-            with self._changed:
-                self._done = ticket
-                self._changed.notify_all()
-            time.sleep(max(_PERIOD - took, 2 * took))  # a large folder takes at most a third of one core
+        time.sleep(max(0.0, self._next - time.monotonic()))
+        began = time.monotonic()
+        self._look()
+        took = time.monotonic() - began
+        self._next = began + max(_PERIOD, 3 * took)  # a large folder takes at most a third of one core
 
     def _look(self) -> None:
         seen = self._folders()

@@ -30,10 +30,7 @@ class Watched:
 
     @property
     def spike(self) -> int:
-        """The step to begin at: the first with NaN or Inf, else the most extreme one.
-
-        In a run that collapsed it is looked for up to the onset; without a measured step it is the last.
-        """
+        """The step to begin at: the first with NaN or Inf, else the most extreme up to the onset, else the last."""
         points = self.signal.points
         if broken := [int(step) for step in points["broken_step"].dropna()]:
             return min(broken)

@@ -71,10 +71,7 @@ def begin(screen: str) -> None:
 
 
 def finish(screens: Collection[str]) -> None:
-    """Bring the address up to date: a choice is a new entry of the history, anything else completes the present one.
-
-    Nothing is written when the browser is at another of the app's `screens` by now.
-    """
+    """Bring the address up to date: a choice is a new entry of the history, anything else completes the present one."""
     here, said = _address(), _said()
     wanted = {name: values for name, values in here.now.items() if values}
     before, here.written = here.written, wanted
@@ -98,12 +95,12 @@ def ask(parameters: Mapping[str, str | list[str]]) -> Said:
 
 
 def arrive(name: str, read: Callable[[Sequence[str]], Read[Any]], fits: Callable[[Any], bool]) -> None:
-    """Give widget `name` the value of the address, where that came from outside: a link, the back button, the menu.
+    """Give widget `name` what was picked, or the value of an address from outside: a link, the back button, the menu.
 
     A screen opened without the parameter keeps what was chosen before, on this screen or another. Values that `read`
     ignores are named on the screen.
     """
-    here, given = _address(), _news(name)
+    here, given = _address(), _given(name)
     same = given is None and here.read.get(name) == here.number
     if same and name in st.session_state and fits(st.session_state[name]):
         return
@@ -127,19 +124,15 @@ def forget(name: str) -> None:
     _address().left.pop(name, None)
 
 
-def _news(name: str) -> list[str] | None:
-    # What the address newly says of a control, [] for its default; None where there is no news of it.
+def _given(name: str) -> list[str] | None:
+    # What `follow` or the address newly says of a control, [] for its default; None where there is no news of it.
     here = _address()
+    picked: list[str] | None = st.session_state.pop(f"{name} picked", None)
+    if picked is not None:
+        here.read[name] = here.number  # what the address says is out of date
+        return picked
     given = here.news.get(name, [])
     return None if here.read.get(name) == here.number or not (given or here.whole) else given
-
-
-def _picked(name: str) -> list[str] | None:
-    # What `follow` was just called with: newer than what the address says.
-    found: list[str] | None = st.session_state.pop(f"{name} picked", None)
-    if found is not None:
-        _address().read[name] = _address().number
-    return found
 
 
 def one_of(name: str, given: Sequence[str], allowed: Collection[str], default: str) -> Read[str]:
@@ -212,8 +205,8 @@ def choose_range(name: str, label: str, low: int, high: int) -> tuple[int, int]:
 
     `follow` and `zoom` set it, too. A range that reaches the present end of a live run goes on reaching it.
     """
-    pick = _picked(name)
     if low >= high:
+        _given(name)  # a pick means nothing here
         leave(name, [])
         return low, high
     before = st.session_state.get(f"{name} ends")
@@ -222,8 +215,6 @@ def choose_range(name: str, label: str, low: int, high: int) -> tuple[int, int]:
         first, last = low if first == before[0] else first, high if last == before[1] else last
         st.session_state[name] = (first, last) if low <= first <= last <= high else (low, high)
     st.session_state[f"{name} ends"] = (low, high)
-    if pick is not None:
-        st.session_state[name], _ = between(name, pick, low, high)
     arrive(name, lambda given: between(name, given, low, high), lambda value: low <= value[0] <= value[1] <= high)
     first, last = cast("tuple[int, int]", st.slider(label, low, high, key=name))
     leave(name, [] if (first, last) == (low, high) else [f"{first}..{last}"])
@@ -238,8 +229,6 @@ def choose_number(name: str, label: str, low: int, high: int, default: int) -> i
             return int(given[0]), []
         return default, _notes(name, given[:1])
 
-    if (pick := _picked(name)) is not None:
-        st.session_state[name], _ = read(pick)
     arrive(name, read, lambda value: low <= value <= high)
     value = low if low >= high else int(st.number_input(label, low, high, key=name, step=1, width=160))
     leave(name, [str(value)])
@@ -261,9 +250,8 @@ def keep(name: str, under: Hashable, read: Callable[[Sequence[str]], T], written
     """
     same = st.session_state.get(f"{name} under") == under
     st.session_state[f"{name} under"] = under
-    given, pick = _news(name), _picked(name)
-    before = _address().left.get(name, []) if same else []
-    value = read(pick if pick is not None else given if given is not None else before)
+    given = _given(name)
+    value = read(given if given is not None else _address().left.get(name, []) if same else [])
     leave(name, written(value))
     return value
 

@@ -124,7 +124,6 @@ def _notes(chosen: Chosen, bands: bool) -> Iterator[str]:
 
 
 def _differences(arms: Arms) -> None:
-    """Show in what the chosen arms differ, setting by setting."""
     config = arms.every.drop_duplicates("arm").set_index("arm")["config"]
     settings = [settings_of(config[arm]) for arm in arms.names]
     keys = dict.fromkeys(key for one in settings for key in one if key != "seed")

@@ -81,7 +81,6 @@ def shown(rows: Sequence[Row], chosen: Row, most: int) -> list[Row]:
 
 
 def _tokens_and_turns(store: Store, known: Diagnostics, experiment: str, run: str, step: int, trajectory: int) -> None:
-    """The transcript of a trajectory and the table of its turns."""
     turns = store.records("ledger", run=run, step=step, trajectory=trajectory)
     text, table = st.columns([11, 9], gap="medium")
     mine: list[Row] = []
@@ -111,11 +110,9 @@ def _tokens_and_turns(store: Store, known: Diagnostics, experiment: str, run: st
 
 # The turns of an episode as a table: a column a turn, a row a measured column of the turn ledger.
 
-_FIRST = (
-    "status", "n_tokens", "ratio_geo", "ratio_arith", "ratio_prod", "log_ratio_sum", "ratio_max", "ratio_min",
-    "clip_frac", "out_of_range_frac", "approx_kl", "entropy", "advantage", "value", "value_error", "ratio_mass_frac",
-    "gradient_share",
-)  # fmt: skip
+_FIRST = ("status", "n_tokens", "ratio_geo", "ratio_arith", "ratio_prod", "log_ratio_sum", "ratio_max", "ratio_min",
+          "clip_frac", "out_of_range_frac", "approx_kl", "entropy", "advantage", "value", "value_error",
+          "ratio_mass_frac", "gradient_share")  # fmt: skip
 
 
 def turn_table(rows: Sequence[Row], known: Diagnostics) -> Markup:
@@ -316,9 +313,7 @@ def legend(palette: Palette) -> Markup:
     ]
     ground = tag("div", style=f"background:linear-gradient(90deg,{','.join(theme.gradient(palette))})")
     scale = tag("div", ground, *ticks, css="sorl-scale")
-    marks = [
-        tag("span", tag("span", words, css=f"sorl-{name}"))
-        for name, words in (("clipped", "clipped"), ("heaviest", "largest gradient"), ("broken", "NaN or Inf"))
-    ]
-    words = tag("span", "tokens in the last epoch: log-ratio (nats)")
-    return tag("div", tag("div", words, scale), tag("div", *marks), css="sorl-legend", style=_colours(palette))
+    named = {"clipped": "clipped", "heaviest": "largest gradient", "broken": "NaN or Inf"}
+    marks = [tag("span", tag("span", words, css=f"sorl-{name}")) for name, words in named.items()]
+    title = tag("span", "tokens in the last epoch: log-ratio (nats)")
+    return tag("div", tag("div", title, scale), tag("div", *marks), css="sorl-legend", style=_colours(palette))

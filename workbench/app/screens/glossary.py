@@ -173,7 +173,6 @@ def _title(one: Algorithm) -> None:
 
 
 def _slots(one: Algorithm) -> None:
-    """The slots of an algorithm, in bold those that differ from its base, with the base's own choice."""
 
     def choice(kind: Slot) -> Markup:
         link = tag("code", anchor(kind.kind, address("glossary", part="slots", find=kind.kind)))
@@ -192,12 +191,10 @@ def _about_kind(one: tuple[str, Slot]) -> str:
 
 
 def _definition(kind: Slot) -> str:
-    """The docstring of a kind, in one line."""
     return " ".join((inspect.getdoc(kind) or "").split())
 
 
 def _slot(slot: str, found: Sequence[Slot]) -> None:
-    """The kinds of a slot: what each is called in TOML, its options with their defaults, its definition."""
     rows = []
     for kind in found:
         words = enumerate(_definition(kind).split("`"))  # a docstring has names between backticks

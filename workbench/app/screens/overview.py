@@ -79,7 +79,6 @@ def _region(store: Store, experiment: str) -> Region | None:
 
 
 def _runs(store: Store, experiment: str, each: pd.DataFrame) -> None:
-    """Draw every run as a cell that opens it; of a large grid the chosen rows."""
     palette = look()
     named = parts(layout(each))
     cells = named[choose("rows", "Rows", list(named), kind="row") if len(named) > 1 else next(iter(named))]

@@ -37,7 +37,7 @@ def region(store: Store) -> None:
     """Show the boundary of collapse of each arm, side by side on one scale."""
     recorded = store.query("experiments")["experiment"]
     if recorded.empty:
-        raise Empty("no run is recorded here yet: `sorl run experiments/region_sgd.toml`")
+        raise Empty
     known = [name for name in recorded if is_region(store, name)]
     if not known:
         raise InputError("no experiment of kind region is recorded here: `sorl run experiments/region_sgd.toml`")

@@ -101,7 +101,6 @@ def replay(store: Store) -> None:
 
 
 def _tokens(answer: Answer, here: dict[str, str]) -> None:
-    """Turn, text, log-ratio and the weight in each algorithm, of the last update that trained on the trajectory."""
     found = pd.DataFrame(answer["tokens"])
     if found.empty:
         note("No token of this trajectory was trained on.")
@@ -126,20 +125,21 @@ def _tokens(answer: Answer, here: dict[str, str]) -> None:
 
 def summary(answer: Answer) -> list[list[str]]:
     """List name and FIGURES of each algorithm over all updates, and what the trainer logged for its own."""
-    several = any(row["update"] is None for row in answer["summary"] if not row["reason"])
     return [
         [row["algorithm"] + (" (as logged)" if row["source"] == "logged" else ""), *(_shown(row[n]) for n in FIGURES)]
-        for row in answer["summary"]
-        if not row["reason"] and (row["update"] is None or not several)
+        for row in _over_all_updates([row for row in answer["summary"] if not row["reason"]])
     ]
 
 
 def by_turn(answer: Answer, measure: str) -> pd.DataFrame:
     """Return algorithm, turn_index and the measure over all updates; what is NULL, NaN or Inf is left out."""
-    several = any(row["update"] is None for row in answer["turns"])
-    names = ("algorithm", "turn_index", measure)
-    rows = [[row[n] for n in names] for row in answer["turns"] if row["update"] is None or not several]
-    return pd.DataFrame([row for row in rows if isinstance(row[-1], (int, float))], columns=list(names))
+    names = ["algorithm", "turn_index", measure]
+    rows = [row for row in _over_all_updates(answer["turns"]) if isinstance(row[measure], (int, float))]
+    return pd.DataFrame([[row[n] for n in names] for row in rows], columns=names)
+
+
+def _over_all_updates(rows: list[Answer]) -> list[Answer]:
+    return [row for row in rows if row["update"] is None] or rows
 
 
 def _shown(value: Any) -> str:

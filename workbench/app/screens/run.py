@@ -31,10 +31,8 @@ from workbench.spec import RunSettings
 from workbench.store.text import log_of, tail
 
 # What a run is judged by besides success; those that it did not measure are left out.
-CURVES = (
-    "step.grad_norm_max", "step.kl_k3", "step.clip_frac", "step.entropy", "step.ratio_max", "step.ess_frac_min",
-    "step.explained_variance", "step.valid_action_frac", "step.reward",
-)  # fmt: skip
+CURVES = ("step.grad_norm_max", "step.kl_k3", "step.clip_frac", "step.entropy", "step.ratio_max", "step.ess_frac_min",
+          "step.explained_variance", "step.valid_action_frac", "step.reward")  # fmt: skip
 _STEPS = "▼ onset of the collapse, △ an alarm, dotted line its threshold, ✕ NaN or Inf. Drag over a part to zoom."
 _OUTCOMES = {
     "healthy": "Healthy", "mild": "A mild fall", "collapsed": "Collapsed", "diverged": "Diverged",
@@ -112,7 +110,6 @@ def as_it_is(store: Store, run: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _title(now: Row, colour: str, palette: theme.Palette) -> None:
-    """Name, outcome, and the run in sentences; the reason where it ended badly."""
     outcome = now["outcome"] or ""
     ink = palette.outcomes.get(outcome, palette.outcomes[""])
     said = outcome.replace("_", " ") or word(now["status"])
@@ -169,7 +166,6 @@ def _facts(pairs: Iterable[tuple[str, str]]) -> None:
 
 
 def _links(now: Row, experiment: str, each: pd.DataFrame) -> None:
-    """The run on other screens, its arm before the others where arms are compared; and its other seeds."""
     arm, run_id = str(now["arm"]), str(now["run_id"])
     arms = [arm, *(other for other in each["arm"].unique() if other != arm)][:_ARMS]
     aligned = {"x": "onset"} if now["collapse_step"] is not None else {}
@@ -218,24 +214,20 @@ def findings(store: Store, known: Diagnostics, now: Row, experiment: str) -> Ite
         yield finding("critical", f"NaN or Inf from step {broken[0]['step']:,} on.", broken[0]["step"])
     for signal in signals(known)[:1]:
         seen = watched(store, known, now, signal)
-        points = seen.signal.points
-        value = points.loc[points["step"] == seen.spike, "value"]
+        value = seen.signal.points.set_index("step")["value"].get(seen.spike)
         rows = ranked(store, name, seen.spike)
-        if value.empty or not rows or (share := rows[0]["gradient_share"]) is None:
-            return
-        extreme = "lowest" if seen.lowest else "largest"
-        when = "Up to the onset" if onset is not None else "In this run"
-        part = percent(share) if share == share else "NaN"
-        yield finding(
-            "info",
-            f"{when}, {signal} was {extreme} at step {seen.spike:,} ({number(float(value.iloc[0]))}); trajectory "
-            f"{rows[0]['trajectory']} had the largest share of the gradient: {part} (of {len(rows)} trajectories).",
-            seen.spike, rows[0]["trajectory"],
-        )  # fmt: skip
+        if value is not None and rows and (share := rows[0]["gradient_share"]) is not None:
+            extreme = "lowest" if seen.lowest else "largest"
+            when = "Up to the onset" if onset is not None else "In this run"
+            worst, part = rows[0]["trajectory"], percent(share) if share == share else "NaN"
+            text = (
+                f"{when}, {signal} was {extreme} at step {seen.spike:,} ({number(float(value))}); trajectory {worst} "
+            )
+            text += f"had the largest share of the gradient: {part} (of {len(rows)} trajectories)."
+            yield finding("info", text, seen.spike, worst)
 
 
 def _first_alarms(found: pd.DataFrame, onset: int | None) -> str:
-    """Say which alarms went off first; `found` has diagnostic and step of the first alarm of each kind."""
     if found.empty:
         return "No alarm went off."
     first = int(found["step"].min())
@@ -251,7 +243,6 @@ def _first_alarms(found: pd.DataFrame, onset: int | None) -> str:
 
 
 def _success(store: Store, chosen: Chosen, known: Diagnostics, experiment: str, colour: str) -> None:
-    """Success in training and on held-out questions, with the events of these steps."""
     window, name = chosen.window, chosen.ids[0]
     points = chosen.points(store, "step", "success").dropna(subset=["mean"])[["x", "mean", "low", "high"]]
     events = store.query("happened", run=name)
@@ -270,7 +261,6 @@ def _success(store: Store, chosen: Chosen, known: Diagnostics, experiment: str, 
 
 
 def _events(events: Sequence[Row], experiment: str, now: Row) -> None:
-    """The events in order, each with links to its step in other screens."""
     if not events:
         note("No event was recorded.")
         return
@@ -311,8 +301,7 @@ def _settings(each: pd.DataFrame, now: Row) -> None:
 def settings(config: str | None, toml: str | None, arms: Mapping[str, str | None]) -> pd.DataFrame:
     """Return a row a setting of a run: its value here, in the grid's base, by default, and where other arms differ.
 
-    `config` is the run's own (JSON), `toml` its grid file, `arms` the JSON of the other arms. A base that the grid does
-    not name is the default; a log of another trainer has neither.
+    `config` is the run's own (JSON), `toml` its grid file, `arms` the JSON of the other arms.
     """
     try:
         grid = tomllib.loads(toml or "").get("base", {})

@@ -46,7 +46,7 @@ _NONE = "-"  # no colour
 def sql(store: Store) -> None:
     """Ask the ledger anything."""
     if store.query("experiments").empty:
-        raise Empty("no run is recorded here yet: `sorl run experiments/quickstart.toml`")
+        raise Empty
     columns = store.query("columns")
     left, right = st.columns([3, 2], gap="large")
     with left:
@@ -74,12 +74,11 @@ def sql(store: Store) -> None:
     if asked.answer is None:
         st.html(tag("pre", "\n".join(filter(None, [asked.mistake, hint(asked.mistake, columns)])), css="sorl-mistake"))
         return
-    found: dict[str, tuple[str, str]] = {}
-    for row in dictionary(store).by_level():  # where tables differ, the definition of the coarsest
-        found.setdefault(row["name"], (row["unit"] or "", row["formula"] or row["description"] or ""))
+    known = {row["name"]: row for row in reversed(dictionary(store).by_level())}  # of several, that of the coarsest
 
     def defined(column: str) -> tuple[str, str]:
-        return found.get(column, ("", ""))
+        row = known.get(column, {"unit": "", "formula": ""})
+        return row["unit"] or "", row["formula"] or row.get("description") or ""
 
     _answer(store, asked, asked.answer, defined)
     _chart(drawable(asked.answer.table), defined)
@@ -108,7 +107,6 @@ def _editor() -> str:
 
 
 def _take(known: Mapping[str, Saved]) -> None:
-    """A saved query comes into the editor, and the chart begins with its own axes."""
     if st.session_state["saved"]:
         st.session_state["sql"] = known[st.session_state["saved"]].sql
     for name in _CHART:
@@ -158,10 +156,7 @@ class Asked(NamedTuple):
 
 
 def ask(store: Store, text: str, *, again: bool = False) -> Asked:
-    """Answer `text`: with the session's last answer while nothing has changed, or asking again would take long.
-
-    Raises Busy while another process holds the database.
-    """
+    """Answer `text`: with the session's last answer while nothing has changed, or asking again would take long."""
     last: Asked | None = st.session_state.get(_ASKED)
     state = store.state()
     if last and last.text == text and not again and (last.state == state or last.seconds > _QUICK):
@@ -196,7 +191,7 @@ def hint(mistake: str, columns: pd.DataFrame) -> str:
     if missed is None:
         return ""
     columns = columns[~columns["type"].str.startswith("STRUCT")]  # a roll-up has the columns of its table once more
-    tables = {name: few(list(part), 4) for name, part in columns.groupby("name")["table"]}
+    tables = {str(name): few(list(part), 4) for name, part in columns.groupby("name")["table"]}
     if missed[1] in tables:
         return f"{missed[1]} is a column of {tables[missed[1]]}."
     near = get_close_matches(missed[1], sorted(tables), n=4, cutoff=0.7)
@@ -209,7 +204,6 @@ _FEW, _ALL, _LARGE = "%.6g", "%.15g", 1e6
 
 
 def _answer(store: Store, asked: Asked, answer: Excerpt, words: Words) -> None:
-    """The answer as a table, with its files."""
     table, rows = answer.table, answer.table.num_rows
     many = f"The first {rows:,} rows" if answer.cut else f"{rows:,} row{'' if rows == 1 else 's'}"
     more = f"; the files hold up to {FILE_ROWS:,}" if answer.cut else ""
@@ -254,10 +248,8 @@ def parquet_of(table: pa.Table) -> bytes:
 # The chart: plain columns of the answer, a first choice of axes, and the marks that fit.
 
 # Columns that say where a value stands rather than what was measured, the likeliest x-axis first.
-INDEX = (
-    "step", "steps_after_collapse", "percent_of_run", "staleness", "update", "epoch", "turn_index", "written_at",
-    "seed", "generation", "attempt", "trajectory", "prompt_group", "rollout_step",
-)  # fmt: skip
+INDEX = ("step", "steps_after_collapse", "percent_of_run", "staleness", "update", "epoch", "turn_index", "written_at",
+         "seed", "generation", "attempt", "trajectory", "prompt_group", "rollout_step")  # fmt: skip
 GROUPS = ("arm", "algorithm", "run_id", "experiment", "status", "outcome")
 _MOST = 12  # values of a column that can stand for groups
 

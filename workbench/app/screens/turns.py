@@ -25,10 +25,8 @@ from workbench.spec import InputError
 
 _AXIS = {"step": "step", "onset": "before collapse"}
 # What a reader of a collapse asks for first; the other columns of the roll-up follow.
-_FIRST = (
-    "ratio_geo", "ratio_arith", "ratio_prod", "clip_frac", "approx_kl", "entropy", "advantage", "value_error",
-    "gradient_share", "ratio_mass_frac",
-)  # fmt: skip
+_FIRST = ("ratio_geo", "ratio_arith", "ratio_prod", "clip_frac", "approx_kl", "entropy", "advantage", "value_error",
+          "gradient_share", "ratio_mass_frac")  # fmt: skip
 _LISTED = ("log_ratio_sum", "clip_frac", "advantage", "ratio_mass_frac", "gradient_share")  # of a trajectory
 _CELLS = 360  # of all maps in a row: narrower ones could not be told apart
 
@@ -196,13 +194,11 @@ def farthest(view: Turns, maps: Sequence[Heat]) -> str:
 
 
 def _values(maps: Iterable[Heat]) -> pd.DataFrame:
-    """Return the cells of all maps with their arm."""
     none = pd.DataFrame(columns=["arm", "first_step", "value"])
     return pd.concat([part.cells.assign(arm=part.arm) for part in maps] or [none], ignore_index=True)
 
 
 def _list(store: Store, view: Turns, known: Diagnostics, arms: Arms, cell: Cell) -> None:
-    """List the trajectories of the chosen cell, the most extreme first, each a link to its episode."""
     name = view.measure.name if f"turn.{view.measure.name}" in known.rows else "log_ratio_sum"
     found = view.trajectories(store, cell, name)
     last = view.last(cell)
