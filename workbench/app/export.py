@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from workbench.app.theme import Palette
 
     Data = pd.DataFrame | Callable[[], pd.DataFrame]
-    Ends = tuple[float, float]
-    Point = dict[str, Any]
+    Ends = tuple[float, float] | None
     Modes = Literal["points", "box"] | tuple[Literal["points"], Literal["box"]]
 
 CONFIG: dict[str, Any] = {"displayModeBar": False, "displaylogo": False, "scrollZoom": False, "responsive": True}
@@ -65,18 +64,17 @@ _HELD = 60.0  # seconds that a file is held: a browser fetches it as soon as it 
 _next = count()
 
 
-def figure(drawn: go.Figure, name: str, data: Data, *, describe: str, select: bool = False) -> list[Point]:
-    """Show a figure under `name` (letters, digits, dashes) with its exports; return the points clicked, if `select`.
+def figure(drawn: go.Figure, name: str, data: Data, *, describe: str, select: bool = False) -> list[Any]:
+    """Show a figure under `name` (letters, digits, dashes) with its exports.
 
-    `data` is what the CSV holds; `describe` says in a sentence what is drawn, for people who cannot see it.
+    `data` is what the CSV holds; `describe` says in a sentence what is drawn, for people who cannot see it. Returns
+    what the points carry that were clicked, if `select`.
     """
     return _show(drawn, name, name, data, describe, "points" if select else None)[0]
 
 
-def zoomable(
-    drawn: go.Figure, name: str, data: Data, *, describe: str, select: bool = False
-) -> tuple[list[Point], Ends | None]:
-    """Show a figure as `figure` does; return the points clicked, and the ends of the x-axis just dragged over."""
+def zoomable(drawn: go.Figure, name: str, data: Data, *, describe: str, select: bool = False) -> tuple[list[Any], Ends]:
+    """Show a figure as `figure` does; return what it returns, and the ends of the part of x just dragged over."""
     drawn.update_layout(
         dragmode="select", selectdirection="h",
         newselection={"line": {"width": 1, "dash": "solid", "color": drawn.layout.template.layout.font.color}},
@@ -85,9 +83,9 @@ def zoomable(
         drawn.update_layout(meta=_CELLS, clickmode="event")
     zooms = st.session_state.get(f"{name} zoomed", 0)
     with st.container(key=name):
-        points, boxes = _show(drawn, f"{name}-{zooms}", name, data, describe, ("points", "box") if select else "box")
+        clicked, boxes = _show(drawn, f"{name}-{zooms}", name, data, describe, ("points", "box") if select else "box")
     if not boxes:
-        return points, None
+        return clicked, None
     st.session_state[f"{name} zoomed"] = zooms + 1  # the next figure is another one, with nothing selected
     first, last = sorted(float(end) for end in boxes[0]["x"])
     return [], (first, last)  # the points inside were not clicked
@@ -95,7 +93,7 @@ def zoomable(
 
 def _show(
     drawn: go.Figure, key: str, name: str, data: Data, describe: str, modes: Modes | None
-) -> tuple[list[Point], list[dict[str, Any]]]:
+) -> tuple[list[Any], list[dict[str, Any]]]:
     event: Any = st.plotly_chart(
         drawn, theme=None, key=key, config=CONFIG, alt=describe, on_select="rerun" if modes else "ignore",
         selection_mode=modes or "points",
@@ -103,12 +101,10 @@ def _show(
     _buttons(name, data, f"<script>{_SAVE.format(key=name)}{_CLICKS}</script>")
     if not modes:
         return [], []
-    points = [dict(point) for point in event["selection"]["points"]]
-    for point in points:
-        carried = point.setdefault("customdata", None)
-        if isinstance(carried, Mapping):  # the browser sends a list of numbers as {"0": 7, "1": 12}
-            point["customdata"] = [carried[place] for place in sorted(carried, key=int)]
-    return points, event["selection"]["box"]
+    found = [point.get("customdata") for point in event["selection"]["points"]]
+    # The browser sends a list of numbers as {"0": 7, "1": 12}.
+    found = [[one[place] for place in sorted(one, key=int)] if isinstance(one, Mapping) else one for one in found]
+    return found, event["selection"]["box"]
 
 
 @cache

@@ -50,7 +50,7 @@ def _timeline(store: Store, arms: Arms) -> None:
     note(f"Click an event to see that step's trajectories in Episode.{more}")
     run_links(runs, arms.experiment)
     if clicked:
-        place, x = (int(value) for value in clicked[0]["customdata"])
+        place, x = (int(value) for value in clicked[0])
         run = runs.iloc[place]
         where = culprit(store, str(run["run_id"]), x + int(run["start"]))
         open_screen("episode", experiment=arms.experiment, **where)

@@ -51,8 +51,8 @@ def episode(store: Store) -> None:
         drawn = peaks(seen.signal, theme.colour(str(about["algorithm"]), palette), palette, step)
         words = f"{name} of {run} over training; step {step} is chosen."
         clicked = export.figure(drawn, "peaks", seen.signal.points, select=True, describe=words)
-        if clicked and int(clicked[0]["customdata"]) != step:
-            follow("step", [str(clicked[0]["customdata"])])
+        if clicked and int(clicked[0]) != step:
+            follow("step", [str(clicked[0])])
     if chosen is None:
         with bars:
             curves_only(f"No trajectory of step {step} is recorded for this run.")
@@ -62,8 +62,8 @@ def episode(store: Store) -> None:
         drawn = ranking(shown(rows, mine, _BARS), 1 / len(rows), palette, step, chosen)
         words = f"The trajectories of step {step}, ranked by {by}; {chosen} is chosen."
         clicked = export.figure(drawn, "ranking", lambda: pd.DataFrame(rows), select=True, describe=words)
-        if clicked and int(clicked[0]["customdata"]) != chosen:
-            follow("trajectory", [str(clicked[0]["customdata"])])
+        if clicked and int(clicked[0]) != chosen:
+            follow("trajectory", [str(clicked[0])])
     answer, gold = tag("b", word(mine["answer"])), tag("b", word(mine["gold"]))
     said = (f"Trajectory {chosen}: answered ", answer, ", expected ", gold, f"; ended by {word(mine['ended'])}.")
     st.html(tag("p", word(mine["question"]), css="sorl-question") + tag("p", *said, css="sorl-answer"))

@@ -62,12 +62,7 @@ def glossary(store: Store) -> None:
             note("A column that was not measured is NULL, never 0; NaN and Inf are stored as themselves.")
     elif part == "algorithms":
         for one in found[part]:
-            left, right = st.columns([6, 5], gap="large")
-            with left:
-                _title(one)
-                st.latex(one.formula)
-            with right:
-                _slots(one)
+            _algorithm(one)
         note(SYMBOLS)
     else:
         note(
@@ -154,25 +149,17 @@ def _outside(where: str, words: str) -> Markup:
     return tag("a", words, href=where, rel="noopener noreferrer", target="_blank")
 
 
+def _names(one: Algorithm) -> list[str]:
+    return [one.name, *(alias for alias, name in ALIASES.items() if name == one.name)]
+
+
 def _about_algorithm(one: Algorithm) -> str:
     slots = (" ".join([slot, getattr(one, slot).kind, *getattr(one, slot).options()]) for slot in KINDS)
-    aliases = [alias for alias, name in ALIASES.items() if name == one.name]
-    return " ".join([one.title, one.summary, *aliases, one.paper, *slots])
+    return " ".join([one.title, one.summary, *_names(one), one.paper, *slots])
 
 
-def _title(one: Algorithm) -> None:
-    names = ", ".join([one.name, *(alias for alias, name in ALIASES.items() if name == one.name)])
-    base = ALGORITHMS.get(one.differs_from or "")
-    where = f"Differs from {base.name} in {' and '.join(differences(base, one))}." if base else ""
-    critic = "with a critic" if one.critic else "no critic"
-    rollouts = f"{one.group_size} rollouts a prompt" if one.group_size > 1 else "one rollout a prompt"
-    title = anchor(one.title, address("glossary", part="algorithms", find=one.name))
-    about = tag("p", title, *(tag("span", words) for words in (names, critic, rollouts)), css="sorl-term")
-    paper = tag("p", _outside(one.paper, one.paper), css="sorl-note")
-    st.html(tag("div", about, tag("p", f"{one.summary} {where}"), paper, css="sorl-entry"))
-
-
-def _slots(one: Algorithm) -> None:
+def _algorithm(one: Algorithm) -> None:
+    """What it is and its formula; next to them its slots, in bold those that differ from its base."""
 
     def choice(kind: Slot) -> Markup:
         link = tag("code", anchor(kind.kind, address("glossary", part="slots", find=kind.kind)))
@@ -180,9 +167,20 @@ def _slots(one: Algorithm) -> None:
 
     base = ALGORITHMS.get(one.differs_from or "")
     changed = differences(base, one) if base else {}
+    where = f"Differs from {base.name} in {' and '.join(changed)}." if base else ""
+    critic = "with a critic" if one.critic else "no critic"
+    rollouts = f"{one.group_size} rollouts a prompt" if one.group_size > 1 else "one rollout a prompt"
+    title = anchor(one.title, address("glossary", part="algorithms", find=one.name))
+    about = tag("p", title, *(tag("span", w) for w in (", ".join(_names(one)), critic, rollouts)), css="sorl-term")
+    paper = tag("p", _outside(one.paper, one.paper), css="sorl-note")
     rows = [(tag("b", slot), choice(ours), choice(theirs)) for slot, (theirs, ours) in changed.items()]
     rows += [(html_text(slot), choice(getattr(one, slot)), Markup("")) for slot in KINDS if slot not in changed]
-    st.html(table_html(["slot", "choice", f"in {base.name}" if base else ""], rows, "sorl-slots"))
+    left, right = st.columns([6, 5], gap="large")
+    with left:
+        st.html(tag("div", about, tag("p", f"{one.summary} {where}"), paper, css="sorl-entry"))
+        st.latex(one.formula)
+    with right:
+        st.html(table_html(["slot", "choice", f"in {base.name}" if base else ""], rows, "sorl-slots"))
 
 
 def _about_kind(one: tuple[str, Slot]) -> str:

@@ -253,7 +253,7 @@ def _success(store: Store, chosen: Chosen, known: Diagnostics, experiment: str, 
         career(points, held_out, events, colour, look(), formula), "career", points, select=True,
         describe=f"Success of {name} over training, with {len(events)} events.",
     )  # fmt: skip
-    step = next((point["customdata"] for point in clicked if isinstance(point["customdata"], int)), None)
+    step = next((carried for carried in clicked if isinstance(carried, int)), None)
     if step is not None:
         open_screen("episode", experiment=experiment, **culprit(store, name, step))
     if len(events):

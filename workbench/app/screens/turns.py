@@ -143,7 +143,7 @@ def turns(store: Store) -> None:
     )  # fmt: skip
     zoom("range", dragged)
     if clicked:
-        place, *where = (int(v) for v in clicked[0]["customdata"][:3])
+        place, *where = (int(v) for v in clicked[0][:3])
         if (other := view.cell(arms.names[place], *where)) != shown:
             follow("cell", other.written)
     value = "the most extreme value" if extreme else "the mean"
