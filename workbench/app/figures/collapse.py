@@ -95,8 +95,9 @@ def timeline(
     runs = runs.assign(place=runs.index, row=runs.index + runs["arm"].map(arms.index) + 1)  # a row for each arm's name
     marks = common.stacked(events.merge(runs[["run_id", "place", "row", "arm", "seed"]], on="run_id"), ["row", "x"])
     told = zip(marks["arm"], marks["seed"], marks["x"], marks["kind"], marks["message"], strict=True)
+    carried = marks[["place", "x"]].astype(int).to_numpy().tolist()
     marks = marks.assign(
-        y=marks["row"] - 0.19 * marks["above"], carried=marks[["place", "x"]].astype(int).to_numpy().tolist(),
+        y=marks["row"] - 0.19 * marks["above"], carried=pd.Series(carried, marks.index, dtype=object),
         text=[
             f"<b>{figure_text(arm)}</b>, seed {seed}, at {int(x):,}<br>{common.kind_in_words(kind)}: "
             f"{wrapped(str(message), 64)}"

@@ -67,11 +67,11 @@ def trace(hover: str = "", **of: Any) -> Trace:
 
 def area(x: Any, low: Any, high: Any, colour: str, opacity: float, **more: Any) -> Trace:
     """Return the filled area between two curves."""
-    outline = {"x": np.append(x, x[::-1]), "y": np.append(high, low[::-1]), "mode": "lines", "fill": "toself"}
+    outline: Trace = {"x": np.append(x, x[::-1]), "y": np.append(high, low[::-1]), "mode": "lines", "fill": "toself"}
     return trace(**outline, fillcolor=faded(colour, opacity), **{"line": {"width": 0}} | more)
 
 
-def segments(starts: Any, ends: Any, heights: Any) -> dict[str, np.ndarray]:
+def segments(starts: Any, ends: Any, heights: Any) -> Trace:
     """Return x and y of horizontal lines with a gap between them."""
     y = np.asarray(heights, dtype=float)
     return {"x": np.column_stack([starts, ends, np.full(len(y), np.nan)]).astype(float).ravel(), "y": y.repeat(3)}

@@ -121,7 +121,9 @@ def _parts(panel: Panel, styles: Mapping[str, Style]) -> Iterator[tuple[str, Sty
 def _bands(panel: Panel, styles: Mapping[str, Style]) -> list[Trace]:
     """Return the middle of every arm over its interval over its extremes: no band covers a line."""
     few = len(styles) <= _FILLED
-    wide, narrow, lines = [], [], []
+    wide: list[Trace] = []
+    narrow: list[Trace] = []
+    lines: list[Trace] = []
     for arm, style, part in _parts(panel, styles):
         # Where many arms would hide each other, a band of extremes is only its two edges.
         for bands, ends, opacity, filled in (
@@ -152,7 +154,7 @@ def _runs(panel: Panel, styles: Mapping[str, Style]) -> list[Trace]:
         ends = np.append(np.flatnonzero(run[1:] != run[:-1]) + 1, len(run))
         order = np.insert(np.arange(len(run)), ends, -1)
         gapped = {name: np.append(column, np.nan)[order] for name, column in part.items()}
-        of = {"type": kind, "connectgaps": False}
+        of: Trace = {"type": kind, "connectgaps": False}
         line = _line(
             arm, style, 1.4, marked=int(np.diff(ends, prepend=0).max()) <= _MARKED, **of, x=gapped["x"],
             y=gapped["mean"], customdata=gapped["seed"],

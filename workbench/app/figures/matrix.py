@@ -96,7 +96,7 @@ def _heads(cells: pd.DataFrame, blocks: pd.DataFrame, rows: int, top: int) -> It
         yield tag("text", name, x=f"{middle:.3f}%", y=16, text_anchor="middle", font_weight=600)
     if rows != cells["label"].nunique():  # an arm goes on in the next row: a column is not one seed
         return
-    look = {"y": top - 10, "font_size": 12, "opacity": 0.7}
+    look: dict[str, Any] = {"y": top - 10, "font_size": 12, "opacity": 0.7}
     if across > _NAMED:
         yield tag("text", "seed", x=f"{_LEFT:g}%", dx=-8, text_anchor="end", **look)
     for column, seed in cells.drop_duplicates("column")[["column", "seed"]].itertuples(index=False):

@@ -65,10 +65,10 @@ def _map(
 ) -> list[Trace]:
     """Return the searched points, pale; the cells that were run; and their numbers in an ink that can be read there."""
     colours = palette.sequential[1:]
-    grid = {"type": "heatmap", "x": list(ticks), "y": list(range(len(conditions))), "xgap": 2, "ygap": 2}
+    grid: Trace = {"type": "heatmap", "x": list(ticks), "y": list(range(len(conditions))), "xgap": 2, "ygap": 2}
     values: list[list[float | None]] = [[None] * len(ticks) for _ in conditions]
     about = [[""] * len(ticks) for _ in conditions]
-    words: dict[str, list[Any]] = {"x": [], "y": [], "text": []}
+    words: Trace = {"x": [], "y": [], "text": []}
     inks = []
     for row in points.to_dict("records"):
         i = conditions.index(row["y"])

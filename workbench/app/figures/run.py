@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.app.figures import common
-from workbench.app.figures.common import AXES, heading, note, trace, vertical
+from workbench.app.figures.common import AXES, Trace, heading, note, trace, vertical
 from workbench.app.text import duration, figure_text, number, percent, word, wrapped
 from workbench.app.theme import Palette, faded
 
@@ -190,7 +190,9 @@ def ranking(
         ticktext=[f"<b>{row['trajectory']}</b>" if row["kept"] else str(row["trajectory"]) for row in rows],
         tickfont={"color": palette.text},
     )  # fmt: skip
-    traces, layout, shapes = [], {}, []
+    traces: list[Trace] = []
+    layout: dict[str, Any] = {}
+    shapes: list[dict[str, Any]] = []
     for pane, (name, words) in zip(common.panes(2, 2, 0.04, 0), SHARES.items(), strict=True):
         values = drawn[name]
         labels = [" not measured" if row[name] is None else f" {figure_text(number(row[name]))}" for row in rows]
