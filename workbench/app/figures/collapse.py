@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
 
 from workbench.app.figures import common
-from workbench.app.figures.common import AXES, DOTTED, Trace, note, scatter
+from workbench.app.figures.common import AXES, Trace, note, short, trace
 from workbench.app.text import figure_text, wrapped
 from workbench.app.theme import Palette, Style, faded
 
-if TYPE_CHECKING:
-    import pandas as pd
-    import plotly.graph_objects as go
-
 TITLE = "time trained (steps)"
 _FILLED = 3  # arms up to which the interval of each is drawn
+_SHARE = 0.58  # of the width that the dots of the leads get
 
 
 def survival(
@@ -25,12 +25,9 @@ def survival(
 
     At risk are the runs that were still watched and up just before that step.
     """
-    import numpy as np
-
     arms = list(dict.fromkeys(curves["arm"]))
     end = float(curves["time"].max())
-    step = max(1.0, common.round_up(max(end, 1.0) / 8))
-    ticks = np.arange(0, end + 1e-9, step)
+    ticks = np.arange(0, end + 1e-9, max(1.0, common.round_up(max(end, 1.0) / 8)))
     bands: list[Trace] = []
     lines: list[Trace] = []
     for place, arm in enumerate(arms):
@@ -38,53 +35,45 @@ def survival(
         # Of curves at the same height the lower one is wider, so that its edges are seen.
         line = {"color": style.colour, "dash": style.dash, "width": 2.2 + 1.3 * (len(arms) - 1 - place), "shape": "hv"}
         name = f"<b>{figure_text(arm)}</b>"
-        lines.append(scatter(
+        lines.append(trace(
+            f"{name}, {int(mine['event'].sum())} of {len(mine)} collapsed<br>step %{{x:,}}: %{{y:.3f}} not collapsed"
+            "<br>95 % interval %{customdata[2]:.2f} to %{customdata[3]:.2f}<br>at risk %{customdata[0]}, "
+            "collapsed %{customdata[1]}",
             x=part["time"].to_numpy(), y=part["survival"].to_numpy(), mode="lines", line=line,
             customdata=part[["at_risk", "events", "low", "high"]].to_numpy(),
-            hovertemplate=f"{name}, {int(mine['event'].sum())} of {len(mine)} collapsed<br>step %{{x:,}}: %{{y:.3f}} "
-            "not collapsed<br>95 % interval %{customdata[2]:.2f} to %{customdata[3]:.2f}<br>at risk %{customdata[0]}, "
-            "collapsed %{customdata[1]}<extra></extra>",
         ))  # fmt: skip
         censored = part[part["censored"] > 0]
         if len(censored):
-            lines.append(scatter(
-                x=censored["time"].to_numpy(), y=censored["survival"].to_numpy(), mode="markers",
+            lines.append(trace(
+                f"{name}<br>%{{customdata}} runs watched until step %{{x:,}}, not collapsed", mode="markers",
+                x=censored["time"].to_numpy(), y=censored["survival"].to_numpy(),
                 customdata=censored["censored"].to_numpy(),
                 marker={"symbol": "line-ns", "size": 12, "line": {"color": style.colour, "width": 2}},
-                hovertemplate=f"{name}<br>%{{customdata}} runs watched until step %{{x:,}}, not collapsed"
-                "<extra></extra>",
             ))  # fmt: skip
         known = part.dropna(subset=["low", "high"])
         if len(arms) <= _FILLED and (known["low"] != known["high"]).any():  # the 95 % interval, drawn in steps
-            x = np.append(known["time"], end).repeat(2)[1:-1]
-            low, high = known["low"].to_numpy().repeat(2), known["high"].to_numpy().repeat(2)
-            bands.append(scatter(
-                x=np.append(x, x[::-1]), y=np.append(high, low[::-1]), mode="lines", line={"width": 0}, fill="toself",
-                hoverinfo="skip", fillcolor=faded(style.colour, 0.13),
-            ))  # fmt: skip
+            low, high = (known[name].to_numpy().repeat(2) for name in ("low", "high"))
+            bands.append(common.area(np.append(known["time"], end).repeat(2)[1:-1], low, high, style.colour, 0.13))
         at_risk = (mine["time"].to_numpy() >= ticks[:, None]).sum(axis=1)
-        below = {"xaxis": "x2", "yaxis": "y2", "hoverinfo": "skip"}
-        lines.append(below | scatter(
-            x=ticks, y=[place] * len(ticks), mode="text", text=[str(n) for n in at_risk], cliponaxis=False,
-            textfont={"color": palette.text, "size": 13},
-        ))  # fmt: skip
-        lines.append(below | scatter(
-            x=[-0.06 * end, -0.025 * end], y=[place, place], mode="lines", line=line | {"width": 2.2}
-        ))  # fmt: skip
-    plot, axis, table, head = 280, 52, 20 * len(arms) + 18, 34  # pixels
+        row = {"xaxis": "x2", "yaxis": "y2"}
+        lines += [
+            trace(x=ticks, y=[place] * len(ticks), mode="text", text=[str(n) for n in at_risk], cliponaxis=False,
+                  textfont={"color": palette.text, "size": 13}, **row),
+            trace(x=[-0.06 * end, -0.025 * end], y=[place, place], mode="lines", line=line | {"width": 2.2}, **row),
+        ]  # fmt: skip
+    plot, axis, table = 280, 52, 20 * len(arms) + 18  # pixels
     inner = plot + axis + table
     x_axis = common.steps_axis(TITLE, range=[-0.065 * end, end * 1.02], tickvals=ticks.tolist())
     return common.figure(
-        [*bands, *lines], palette, height=head + inner + 8, top=head, bottom=8, hoverdistance=20,
-        xaxis=x_axis | {"anchor": "y"},
+        [*bands, *lines], palette, inner=inner, top=34, bottom=8, hoverdistance=20, xaxis=x_axis | {"anchor": "y"},
         yaxis=common.axis("runs not yet collapsed (fraction)", domain=[1 - plot / inner, 1], range=[-0.03, 1.05],
                           tickformat=".2~f"),
         xaxis2=x_axis | {"title": {"text": ""}, "anchor": "y2", "matches": "x", "showgrid": False,
                          "showticklabels": False},
         yaxis2=common.axis(
             domain=[0, table / inner], anchor="x2", range=[len(arms) - 0.4, -0.8], tickmode="array", showgrid=False,
-            tickvals=list(range(len(arms))), tickfont={"color": palette.text},
-            ticktext=[figure_text(arm if len(arm) <= 40 else arm[:39] + "…") for arm in arms],
+            tickvals=list(range(len(arms))), ticktext=[short(arm, 40) for arm in arms],
+            tickfont={"color": palette.text},
         ),
         annotations=[
             note(figure_text(text), 0, y, xanchor="left", yanchor="bottom", yshift=shift, align="left",
@@ -106,28 +95,26 @@ def timeline(
     runs = runs.assign(place=runs.index, row=runs.index + runs["arm"].map(arms.index) + 1)  # a row for each arm's name
     marks = common.stacked(events.merge(runs[["run_id", "place", "row", "arm", "seed"]], on="run_id"), ["row", "x"])
     told = zip(marks["arm"], marks["seed"], marks["x"], marks["kind"], marks["message"], strict=True)
+    carried = marks[["place", "x"]].astype(int).to_numpy().tolist()
     marks = marks.assign(
-        y=marks["row"] - 0.19 * marks["above"],
+        y=marks["row"] - 0.19 * marks["above"], carried=pd.Series(carried, marks.index, dtype=object),
         text=[
             f"<b>{figure_text(arm)}</b>, seed {seed}, at {int(x):,}<br>{common.kind_in_words(kind)}: "
             f"{wrapped(str(message), 64)}"
             for arm, seed, x, kind, message in told
         ],
-    )
-    traces = [
-        scatter(**common.segments(part["first"], part["last"], part["row"]), mode="lines", hoverinfo="skip",
-                showlegend=False, line={"color": faded(styles[str(arm)].colour, 0.55), "width": 2})
+    )  # fmt: skip
+    lines = [
+        trace(**common.segments(part["first"], part["last"], part["row"]), mode="lines", showlegend=False,
+              line={"color": faded(styles[str(arm)].colour, 0.55), "width": 2})
         for arm, part in runs.groupby("arm", sort=False)
     ]  # fmt: skip
     names = runs.drop_duplicates("arm")
     rows = len(runs) + len(arms)
-    # Two rows of the legend hold six kinds on a narrow screen.
-    head, bottom = 14 + common.LEGEND_ROW * (1 if marks["shape"].nunique() <= 5 else 2), 48
+    top = 14 + common.LEGEND_ROW * (1 if marks["shape"].nunique() <= 5 else 2)  # two rows hold six kinds
     return common.figure(
-        [*traces, *common.event_marks(marks, marks[["place", "x"]].astype(int).to_numpy().tolist(), palette)], palette,
-        height=head + rows * 20 + bottom, top=head, bottom=bottom, hoverdistance=30, showlegend=True,
-        legend=common.legend_on_top(itemwidth=30),
-        xaxis=common.steps_axis(x_title),
+        [*lines, *common.event_marks(marks, palette)], palette, inner=rows * 20, top=top, bottom=48, hoverdistance=30,
+        **common.legend_on_top(itemwidth=30), xaxis=common.steps_axis(x_title),
         yaxis=common.axis(range=[rows - 0.3, -0.7], tickmode="array", showgrid=False, tickvals=runs["row"].tolist(),
                           ticktext=[f"seed {seed}" for seed in runs["seed"]]),
         annotations=[
@@ -138,35 +125,29 @@ def timeline(
     )  # fmt: skip
 
 
-_SHARE = 0.58  # of the width that the dots get
-
-
 def leads(alarms: pd.DataFrame, dots: pd.DataFrame, styles: Mapping[str, Style], palette: Palette) -> go.Figure:
     """Draw `alarms` as collapse_data.alarm_leads gives them, and `dots` with alarm, arm, run_id, seed, lead (steps)."""
     place = {name: i for i, name in enumerate(alarms["alarm"])}
     known = alarms.dropna(subset=["lead_median"])
     at = known["alarm"].map(place).to_numpy()
-    traces: list[Trace] = [
-        scatter(**common.segments(-known["lead_high"], -known["lead_low"], at), mode="lines", hoverinfo="skip",
-                line={"color": faded(palette.muted, 0.35), "width": 7})
-    ]  # fmt: skip
+    traces = [trace(**common.segments(-known["lead_high"], -known["lead_low"], at), mode="lines",
+                    line={"color": faded(palette.muted, 0.35), "width": 7})]  # fmt: skip
     for arm, part in dots.groupby("arm", sort=False):
         style, crowd = styles[str(arm)], part.groupby(["alarm", "lead"]).cumcount()
         apart = (crowd % 2 * 2 - 1) * ((crowd + 1) // 2) * 0.24  # runs with the same lead stand under each other
-        traces.append(scatter(
-            x=-part["lead"].to_numpy(dtype=float), y=(part["alarm"].map(place) + apart).to_numpy(dtype=float),
+        traces.append(trace(
+            f"<b>{figure_text(arm)}</b>, seed %{{customdata[1]}}<br>%{{customdata[0]}}<br>first at %{{x:+,}} steps "
+            "from the onset", x=-part["lead"].to_numpy(float), y=(part["alarm"].map(place) + apart).to_numpy(float),
             mode="markers", marker={"symbol": style.marker, "size": 9, "color": faded(style.colour, 0.85),
                                     "line": {"width": 1, "color": style.colour}},
             customdata=[[figure_text(run), seed] for run, seed in zip(part["run_id"], part["seed"], strict=True)],
-            hovertemplate=f"<b>{figure_text(arm)}</b>, seed %{{customdata[1]}}<br>%{{customdata[0]}}<br>first at "
-            "%{x:+,} steps from the onset<extra></extra>",
         ))  # fmt: skip
-    traces.append(scatter(
-        x=-known["lead_median"].to_numpy(dtype=float), y=at, mode="markers", customdata=known["before"].tolist(),
+    traces.append(trace(
+        "median %{x:+,.3~g} steps from the onset, over %{customdata} runs", mode="markers", y=at,
+        x=-known["lead_median"].to_numpy(float), customdata=known["before"].tolist(),
         marker={"symbol": "line-ns", "size": 20, "line": {"color": palette.text, "width": 2}},
-        hovertemplate="median %{x:+,.3~g} steps from the onset, over %{customdata} runs<extra></extra>",
     ))  # fmt: skip
-    rows: list[dict[Any, Any]] = alarms.to_dict("records")
+    rows = alarms.to_dict("records")
     columns = {"median<br>lead": [f"{row['lead_median']:.3g}" if row["before"] else "–" for row in rows]}
     for head, name, whole in (
         ("came<br>first", "first", "collapsed"), ("before<br>the onset", "before", "collapsed"),
@@ -178,18 +159,13 @@ def leads(alarms: pd.DataFrame, dots: pd.DataFrame, styles: Mapping[str, Style],
     for number, (head, words) in enumerate(columns.items()):
         x = _SHARE + (1 - _SHARE) * (number + 0.5) / len(columns)
         annotations.append(note(head, x, 1, yanchor="bottom", yshift=4, font={"color": palette.muted, "size": 12}))
-        annotations += [
-            note(text, x, i, yref="y", yanchor="middle", font={"color": palette.text, "size": 13})
-            for i, text in enumerate(words)
-        ]
+        text = {"yref": "y", "yanchor": "middle", "font": {"color": palette.text, "size": 13}}
+        annotations += [note(word, x, i, **text) for i, word in enumerate(words)]
     low, high = min([-1.0, *-dots["lead"].astype(float)]), max([1.0, *-dots["lead"].astype(float)])
     pad = (high - low) * 0.06
-    top, bottom = 48, 50  # pixels
     return common.figure(
-        traces, palette, height=top + 34 * len(alarms) + bottom, top=top, bottom=bottom, hoverdistance=12,
-        annotations=annotations,
-        shapes=[{"type": "line", "x0": 0, "x1": 0, "y0": 0, "y1": 1, "yref": "y domain",
-                 "line": {"color": palette.outcomes["collapsed"], "width": 1.4, "dash": DOTTED}}],
+        traces, palette, inner=34 * len(alarms), top=48, bottom=50, hoverdistance=12, annotations=annotations,
+        shapes=[common.vertical(0, palette.outcomes["collapsed"])],
         xaxis=common.steps_axis(AXES["onset"], range=[low - pad, high + pad], domain=[0, _SHARE - 0.02],
                                 dtick=1 if high - low < 8 else None),
         yaxis=common.axis(

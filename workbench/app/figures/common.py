@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
 
 from workbench.app.text import figure_text, visible
-from workbench.app.theme import Palette, template
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-    import plotly.graph_objects as go
+from workbench.app.theme import Palette, faded, scale, template
 
 Trace = dict[str, Any]  # as plotly reads it from JSON
 
@@ -43,21 +42,39 @@ DOTTED = "2px,3px"
 
 
 def figure(
-    traces: Iterable[Trace | None], palette: Palette, *, height: float, top: float, bottom: float,
-    annotations: Iterable[Trace] = (), **layout: Any,
-) -> go.Figure:  # fmt: skip
-    """Make a figure of plain traces, `height` pixels tall with margins `top` and `bottom`; None is no trace.
+    traces: Iterable[Trace | None], palette: Palette, *, inner: float, top: float, bottom: float, **layout: Any
+) -> go.Figure:
+    """Make a figure of plain traces, `inner` pixels tall between margins `top` and `bottom`; None is no trace.
 
     plotly does not check them here, because that takes longer than the rest of a figure of a thousand curves (the tests
     have it check them). For the same reason panels are placed by `panes`, not by `make_subplots`.
     """
-    import plotly.graph_objects as go
-
     fixed = {
-        "template": template(palette), "height": int(height), "margin": {"t": top, "b": bottom, "l": 8, "r": 12},
-        "showlegend": False, "dragmode": False, "annotations": list(annotations),
+        "template": template(palette), "height": int(top + inner + bottom), "showlegend": False, "dragmode": False,
+        "margin": {"t": top, "b": bottom, "l": 8, "r": 12},
     }  # fmt: skip
     return go.Figure([trace for trace in traces if trace is not None], fixed | layout, _validate=False)
+
+
+def trace(hover: str = "", **of: Any) -> Trace:
+    """Return a trace, of points or lines unless `type` says otherwise; without `hover` the pointer passes through."""
+    return {
+        "type": "scatter",
+        **({"hovertemplate": f"{hover}<extra></extra>"} if hover else {"hoverinfo": "skip"}),
+        **of,
+    }
+
+
+def area(x: Any, low: Any, high: Any, colour: str, opacity: float, **more: Any) -> Trace:
+    """Return the filled area between two curves."""
+    outline: Trace = {"x": np.append(x, x[::-1]), "y": np.append(high, low[::-1]), "mode": "lines", "fill": "toself"}
+    return trace(**outline, fillcolor=faded(colour, opacity), **{"line": {"width": 0}} | more)
+
+
+def segments(starts: Any, ends: Any, heights: Any) -> Trace:
+    """Return x and y of horizontal lines with a gap between them."""
+    y = np.asarray(heights, dtype=float)
+    return {"x": np.column_stack([starts, ends, np.full(len(y), np.nan)]).astype(float).ravel(), "y": y.repeat(3)}
 
 
 def axis(title: str = "", **more: Any) -> dict[str, Any]:
@@ -70,18 +87,17 @@ def steps_axis(title: str, **more: Any) -> dict[str, Any]:
     return axis(title, separatethousands=True, **more)
 
 
-def scatter(**of: Any) -> Trace:
-    """Return a trace of points or lines."""
-    return {"type": "scatter", **of}
+def log_scale(label: str) -> dict[str, Any]:
+    """Return the settings of a logarithmic axis; `label` is literal."""
+    return {
+        "type": "log", "title": {"text": figure_text(f"{label}, log scale".lstrip(", "))}, "exponentformat": "power",
+    }  # fmt: skip
 
 
-def segments(starts: Iterable[float], ends: Iterable[float], heights: Iterable[float]) -> dict[str, np.ndarray]:
-    """Return x and y of horizontal lines with a gap between them."""
-    import numpy as np
-
-    first, last, y = (np.asarray(values, dtype=float) for values in (starts, ends, heights))
-    gap = np.full(len(y), np.nan)
-    return {"x": np.column_stack([first, last, gap]).ravel(), "y": np.column_stack([y, y, gap]).ravel()}
+def vertical(x: float, colour: str, dash: str | None = DOTTED) -> dict[str, Any]:
+    """Return a line at `x` over the height of the first panel."""
+    line = {"color": colour, "width": 1.2, "dash": dash}
+    return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "y domain", "line": line}
 
 
 @dataclass(frozen=True)
@@ -95,21 +111,27 @@ class Pane:
     y: tuple[float, float]
 
     @property
-    def suffix(self) -> str:
-        """The number of its axes in their names: the first has none."""
-        return str(self.number + 1) if self.number else ""
-
-    @property
     def axes(self) -> dict[str, str]:
-        """Its axes, as a trace names them."""
-        return {"xaxis": f"x{self.suffix}", "yaxis": f"y{self.suffix}"}
+        """Its axes, as a trace names them: the first have no number."""
+        suffix = str(self.number + 1) if self.number else ""
+        return {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
 
     def placed(self, x: Mapping[str, Any], y: Mapping[str, Any]) -> dict[str, Any]:
         """Return its axes with their settings `x` and `y`, for the layout."""
+        own = self.axes
         return {
-            f"xaxis{self.suffix}": {"domain": list(self.x), "anchor": self.axes["yaxis"], **x},
-            f"yaxis{self.suffix}": {"domain": list(self.y), "anchor": self.axes["xaxis"], **y},
+            own["xaxis"].replace("x", "xaxis"): {"domain": list(self.x), "anchor": own["yaxis"], **x},
+            own["yaxis"].replace("y", "yaxis"): {"domain": list(self.y), "anchor": own["xaxis"], **y},
         }
+
+    def shared(self, x: Mapping[str, Any], y: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the axes of a map, which move together; only the outermost have titles and tick labels."""
+        outer = (("x", x, self.is_last), ("y", y, self.column == 0))
+        return self.placed(*(
+            {"showgrid": False, "matches": name if self.number else None, "showticklabels": shown, **settings}
+            | ({} if shown else {"title": {"text": ""}})
+            for name, settings, shown in outer
+        ))  # fmt: skip
 
 
 def panes(count: int, across: int, gap_x: float, gap_y: float) -> Iterator[Pane]:
@@ -136,19 +158,29 @@ def heading(name: str, text: str, palette: Palette, *, x: float = 0.0, y: float 
 
 def arm_label(arm: str, colour: str, pane: Pane) -> Trace:
     """Return the annotation above a pane that shows one arm."""
-    text = f"<span style='color:{colour}'>■</span> {figure_text(arm if len(arm) <= 56 else arm[:55] + '…')}"
+    text = f"<span style='color:{colour}'>■</span> {short(arm, 56)}"
     return note(text, pane.x[0], pane.y[1], xanchor="left", yanchor="bottom", yshift=7, hovertext=figure_text(arm))
 
 
-def colour_axis(unit: str, height: float, palette: Palette, **more: Any) -> dict[str, Any]:
+def short(name: str, most: int) -> str:
+    """Return a name as markup, cut to `most` characters."""
+    return figure_text(name if len(name) <= most else name[: most - 1] + "…")
+
+
+def colour_axis(
+    unit: str, height: float, palette: Palette, colours: Sequence[str], ends: tuple[float, float], **bar: Any
+) -> dict[str, Any]:
     """Return the colour axis that all panes share, with its bar to their right."""
-    return {
-        "colorbar": {
-            "thickness": 12, "lenmode": "pixels", "len": max(min(height, 260), 130), "y": 1, "yanchor": "top",
-            "x": 1.005, "title": {"text": figure_text(unit), "side": "right",
-                                  "font": {"color": palette.muted, "size": 13}}, **more.pop("bar", {}),
-        }, **more,
-    }  # fmt: skip
+    title = {"text": figure_text(unit), "side": "right", "font": {"color": palette.muted, "size": 13}}
+    place = {
+        "thickness": 12,
+        "lenmode": "pixels",
+        "len": max(min(height, 260), 130),
+        "y": 1,
+        "yanchor": "top",
+        "x": 1.005,
+    }
+    return {"cmin": ends[0], "cmax": ends[1], "colorscale": scale(colours), "colorbar": place | {"title": title} | bar}
 
 
 def legend_rows(names: Sequence[str], width: int) -> int:
@@ -157,32 +189,27 @@ def legend_rows(names: Sequence[str], width: int) -> int:
 
 
 def legend_on_top(**more: Any) -> dict[str, Any]:
-    """Return a legend at the upper edge of the figure."""
-    return {"yref": "container", "y": 1, "yanchor": "top", **more}
+    """Return the settings of a figure with a legend at its upper edge."""
+    return {"showlegend": True, "legend": {"yref": "container", "y": 1, "yanchor": "top", **more}}
 
 
 def stacked(events: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """Return events with `shape` (a key of KINDS), in its order, and `above`: how many of the same `by` precede."""
-    events = events.assign(shape=[kind if kind in KINDS else "other" for kind in events["kind"]])
-    events = events.assign(rank=events["shape"].map(list(KINDS).index)).sort_values([*by, "rank"], kind="stable")
+    shape = events["kind"].where(events["kind"].isin(KINDS), "other")
+    events = events.assign(shape=pd.Categorical(shape, list(KINDS), ordered=True)).sort_values([*by, "shape"])
     return events.assign(above=events.groupby(list(by)).cumcount())
 
 
-def event_marks(events: pd.DataFrame, carried: Sequence[Any], palette: Palette) -> Iterator[Trace]:
-    """Yield a trace for each kind of event of `stacked`, from columns x, y, text; a mark has its entry of `carried`."""
-    import pandas as pd
-
-    carry = pd.Series(list(carried), index=events.index, dtype=object)
-    for kind, (symbol, words, tone) in KINDS.items():
-        part = events[events["shape"] == kind]
-        if len(part):
-            colour = palette.outcomes.get(tone, palette.muted)
-            yield scatter(
-                x=part["x"].tolist(), y=part["y"].tolist(), mode="markers", name=words, cliponaxis=False,
-                marker={"symbol": symbol, "size": 9, "color": colour, "line": {"width": 1.4, "color": colour}},
-                customdata=carry[part.index].tolist(), text=part["text"].tolist(), showlegend=True,
-                hovertemplate="%{text}<extra></extra>",
-            )  # fmt: skip
+def event_marks(marks: pd.DataFrame, palette: Palette) -> Iterator[Trace]:
+    """Yield a trace for each kind of event of `stacked`, from columns x, y, text and carried (what a click tells)."""
+    for kind, part in marks.groupby("shape", observed=True):
+        symbol, name, tone = KINDS[str(kind)]
+        colour = palette.outcomes.get(tone, palette.muted)
+        yield trace(
+            "%{text}", x=part["x"].tolist(), y=part["y"].tolist(), text=part["text"].tolist(), mode="markers",
+            marker={"symbol": symbol, "size": 9, "color": colour, "line": {"width": 1.4, "color": colour}},
+            customdata=part["carried"].tolist(), name=name, showlegend=True, cliponaxis=False,
+        )  # fmt: skip
 
 
 def kind_in_words(kind: object) -> str:
@@ -192,8 +219,6 @@ def kind_in_words(kind: object) -> str:
 
 def is_wide(values: Sequence[float] | np.ndarray) -> bool:
     """True where a linear axis would hide most of the values: all positive, the largest 50 times the median."""
-    import numpy as np
-
     known = np.asarray(values, dtype=float)
     known = known[np.isfinite(known)]
     if not len(known) or known.min() <= 0:

@@ -5,25 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from workbench.app.curve_data import Window
 from workbench.app.figures import common
-from workbench.app.figures.common import Trace, heading, note
+from workbench.app.figures.common import Trace, heading, trace
 from workbench.app.text import figure_text, wrapped
-from workbench.app.theme import Palette, Style, faded, scale
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-    import plotly.graph_objects as go
-
-    from workbench.app.curve_data import Window
-
-    Columns = Mapping[str, np.ndarray]
+from workbench.app.theme import Palette, Style, faded
 
 CELL, GAP, BOTTOM, HEAD = 21, 50, 48, 82  # pixels
 ACROSS = 3
-_NUMBERS = ("bucket", "turn_index", "mean", "low", "high", "non_finite", "measured", "turns")  # columns of the cells
 _WEBGL = 3_000  # marks that meet the pointer, above which the graphics processor holds them
 
 _SPREAD = 8  # the colour scale ends at so many times the median: what dies must not bleach what lives
@@ -52,7 +47,7 @@ class ColourScale:
 
     def place(self, values: pd.Series) -> pd.Series:
         """Return where values stand on the scale: their logarithm for ratios, else themselves."""
-        return _log(values) if self.kind == "ratio" else values
+        return np.log(values.clip(lower=math.exp(_FLOOR))) if self.kind == "ratio" else values
 
     def colours(self, palette: Palette) -> tuple[str, ...]:
         """Return the colours from the lower end to the upper one."""
@@ -72,30 +67,21 @@ class ColourScale:
 
 def colour_scale(unit: str, values: pd.Series) -> ColourScale:
     """Choose the scale for `values`: a ratio around 1; otherwise around 0 where any is negative, else from 0."""
-    known = values[values.map(math.isfinite)] if len(values) else values
-    if unit == "ratio":
-        factor = math.exp(_limit(_log(known).abs()))
-        limit = next((f for f in _FACTORS if f >= factor * (1 - 1e-9)), _FACTORS[-1])
-        return ColourScale("ratio", limit, bool((known < 1 / limit).any()), bool((known > limit).any()))
-    limit = _limit(known.abs())
-    limit = common.round_up(limit) if limit >= 1 / _LARGEST else 1.0
-    if unit == "fraction":
-        limit = min(limit, 1.0)
-    kind = "signed" if (known < 0).any() else "size"
-    return ColourScale(kind, limit, kind == "signed" and bool((known < -limit).any()), bool((known > limit).any()))
-
-
-def _log(values: pd.Series) -> pd.Series:
-    import numpy as np
-
-    return np.log(values.clip(lower=math.exp(_FLOOR)))
-
-
-def _limit(sizes: pd.Series) -> float:
-    if sizes.empty:
-        return 1.0
-    top, middle = float(sizes.max()), float(sizes.median())
-    return min(top, _SPREAD * middle, _LARGEST) if middle > 0 else min(top, _LARGEST)
+    known = values.astype(float)
+    known = known[np.isfinite(known)]
+    kind = "ratio" if unit == "ratio" else "signed" if (known < 0).any() else "size"
+    sizes = ColourScale(kind, 1.0).place(known).abs()
+    limit = 1.0
+    if len(sizes):
+        top, middle = float(sizes.max()), float(sizes.median())
+        limit = min(top, _LARGEST, _SPREAD * middle if middle > 0 else top)
+    if kind == "ratio":
+        limit = next((f for f in _FACTORS if f >= math.exp(limit) * (1 - 1e-9)), _FACTORS[-1])
+    else:
+        limit = common.round_up(limit) if limit >= 1 / _LARGEST else 1.0
+        limit = min(limit, 1.0) if unit == "fraction" else limit
+    lowest = {"ratio": 1 / limit, "signed": -limit, "size": -math.inf}[kind]
+    return ColourScale(kind, limit, bool((known < lowest).any()), bool((known > limit).any()))
 
 
 @dataclass(frozen=True)
@@ -128,150 +114,122 @@ def heat(
     rows = math.ceil(len(maps) / across)
     turns = int(max((part.cells["turn_index"].max() for part in maps if len(part.cells)), default=1))
     text = wrapped(measure.definition, 130)
-    head = HEAD + 15 * text.count("<br>")
     inner = rows * max(CELL * turns, 4 * CELL) + (rows - 1) * GAP
     places, words = colours.ticks()
     unit = f"{measure.unit}, log scale" if colours.kind == "ratio" else measure.unit
-    layout: dict[str, Any] = {
-        "coloraxis": common.colour_axis(
-            unit, inner, palette, cmin=colours.ends[0], cmax=colours.ends[1],
-            colorscale=scale(colours.colours(palette)), bar={"tickvals": places, "ticktext": words},
-        )
-    }  # fmt: skip
+    shades = colours.colours(palette)
+    layout = {
+        "coloraxis": common.colour_axis(unit, inner, palette, shades, colours.ends, tickvals=places, ticktext=words)
+    }
+    x_axis = common.steps_axis(x_title, range=[window.first - 0.5, window.last + 0.5], nticks=8,
+                               dtick=1 if window.last - window.first < 8 else None)  # fmt: skip
+    y_axis = common.axis("turn index", range=[turns + 0.5, 0.5], tickmode="array", tickvals=list(range(1, turns + 1)))
     annotations = [heading(measure.name, text, palette, yshift=34)]
     traces: list[Trace] = []
     for pane, part in zip(common.panes(len(maps), across, 0.02, GAP / inner), maps, strict=True):
-        x_axis = common.steps_axis(
-            x_title if pane.is_last else "", range=[window.first - 0.5, window.last + 0.5], showgrid=False, nticks=8,
-            showticklabels=pane.is_last, matches="x" if pane.number else None,
-            dtick=1 if window.last - window.first < 8 else None,
-        )  # fmt: skip
-        y_axis = common.axis(
-            "" if pane.column else "turn index", range=[turns + 0.5, 0.5], tickmode="array", showgrid=False,
-            tickvals=list(range(1, turns + 1)), showticklabels=pane.column == 0, matches="y" if pane.number else None,
-        )  # fmt: skip
-        layout |= pane.placed(x_axis, y_axis)
+        layout |= pane.shared(x_axis, y_axis)
         annotations.append(common.arm_label(part.arm, styles[part.arm].colour, pane))
         if part.cells.empty:
             middle = sum(pane.x) / 2, sum(pane.y) / 2
-            annotations.append(note("not measured in these runs", *middle, bgcolor=faded(palette.muted, 0.06)))
+            ground = faded(palette.muted, 0.06)
+            annotations.append(common.note("not measured in these runs", *middle, bgcolor=ground))
             continue
-        traces += [trace | pane.axes for trace in _map(part, pane.number, measure, colours, palette, window, turns)]
+        drawn = [*_map(part, colours, palette, window, turns), *_targets(part, pane.number, measure, window)]
         if chosen is not None and chosen[0] == pane.number:
             left, turn = window.first + chosen[1] * window.width - 0.5, chosen[2]
-            right = left + window.width
-            traces.append(pane.axes | common.scatter(
-                x=[left, right, right, left, left], y=[turn - 0.5, turn - 0.5, turn + 0.5, turn + 0.5, turn - 0.5],
-                mode="lines", line={"color": palette.text, "width": 2}, hoverinfo="skip", cliponaxis=False,
-            ))  # fmt: skip
+            frame = _rectangles(left, left + window.width, turn)
+            drawn.append(trace(**frame, line={"color": palette.text, "width": 2}, cliponaxis=False))
+        traces += [one | pane.axes for one in drawn]
     return common.figure(
-        traces, palette, height=head + inner + BOTTOM, top=head, bottom=BOTTOM, annotations=annotations,
+        traces, palette, inner=inner, top=HEAD + 15 * text.count("<br>"), bottom=BOTTOM, annotations=annotations,
         hoverdistance=60, **layout,
     )  # fmt: skip
 
 
-def _map(
-    part: Heat, number: int, measure: Measure, colours: ColourScale, palette: Palette, window: Window, turns: int
-) -> Iterator[Trace]:
-    """Yield the traces of map `number`: colours, and marks for what has none."""
-    import numpy as np
+def _rectangles(left: Any, right: Any, turn: Any) -> dict[str, Any]:
+    """Return the outlines of spans of cells, with a gap between two."""
+    low, high = turn - 0.5, turn + 0.5
+    x, y = np.stack([left, right, right, left, left]), np.stack([low, low, high, high, low])
+    if x.ndim > 1:
+        x, y = (np.vstack([corners, np.full(corners.shape[1], np.nan)]).T.ravel() for corners in (x, y))
+    return {"x": x, "y": y, "mode": "lines"}
 
-    cells = {name: part.cells[name].to_numpy() for name in _NUMBERS}
-    bucket, turn = cells["bucket"], cells["turn_index"]
+
+def _map(part: Heat, colours: ColourScale, palette: Palette, window: Window, turns: int) -> Iterator[Trace]:
+    """Yield the colours of a map, and marks for what has none."""
+    cells = part.cells
+    bucket, turn = cells["bucket"].to_numpy(), cells["turn_index"].to_numpy()
     first = bucket.min()
-    middle = window.first + bucket * window.width + (window.width - 1) / 2
-    shape = turns, bucket.max() - first + 1
-    at = turn - 1, bucket - first
+    shape, at = (turns, bucket.max() - first + 1), (turn - 1, bucket - first)
     z = np.full(shape, np.nan)  # a cell without a number stays the ground of the page
-    z[at] = colours.place(part.cells["value"]).to_numpy()
+    z[at] = colours.place(cells["value"]).to_numpy()
     start = float(window.first + first * window.width + (window.width - 1) / 2)
-    yield {
-        "type": "heatmap", "z": z, "x0": start, "dx": window.width, "y0": 1, "dy": 1, "coloraxis": "coloraxis",
-        "hoverinfo": "skip", "hoverongaps": False, "ygap": 1, "xgap": 1 if shape[1] <= 60 else 0,
-    }  # fmt: skip
+    yield trace(
+        type="heatmap", z=z, x0=start, dx=window.width, y0=1, dy=1, coloraxis="coloraxis", hoverongaps=False, ygap=1,
+        xgap=1 if shape[1] <= 60 else 0,
+    )  # fmt: skip
     present = np.zeros(shape, dtype=bool)
     present[at] = True
-    absent = np.nonzero(~present & present.any(axis=0))
-    broken = cells["non_finite"] > 0
-    onsets = list(part.onsets)
+    absent_turn, absent_bucket = np.nonzero(~present & present.any(axis=0))
+    broken = cells["non_finite"].to_numpy() > 0
     red = palette.outcomes["collapsed"]
     # A dash where no trajectory had such a turn (an empty cell is not a neutral one), a cross where a value is NaN or
     # Inf, a triangle on the upper edge where a run collapsed.
     for x, y, marker, hover in (
-        (start + absent[1] * window.width, absent[0] + 1,
+        (start + absent_bucket * window.width, absent_turn + 1,
          {"symbol": "line-ew", "size": 4, "line": {"width": 1, "color": faded(palette.muted, 0.55)}}, ""),
-        (middle[broken], turn[broken], {"symbol": "x-thin", "size": 8, "line": {"width": 1.6, "color": red}}, ""),
-        (onsets, [0.5] * len(onsets), {"symbol": "triangle-down", "size": 10, "color": red, "standoff": 0},
-         "onset of the collapse at %{x:,}<extra></extra>"),
+        (start + (bucket[broken] - first) * window.width, turn[broken],
+         {"symbol": "x-thin", "size": 8, "line": {"width": 1.6, "color": red}}, ""),
+        (list(part.onsets), [0.5] * len(part.onsets),
+         {"symbol": "triangle-down", "size": 10, "color": red, "standoff": 0}, "onset of the collapse at %{x:,}"),
     ):  # fmt: skip
         if len(x):
-            hovered = {"hovertemplate": hover} if hover else {"hoverinfo": "skip"}
-            yield common.scatter(x=x, y=y, mode="markers", marker=marker, cliponaxis=False, **hovered)
-    if (cells["measured"] == 0).any():
-        yield _hatched(part.cells, palette, window)
-    yield from _targets(part.arm, number, cells, middle, measure, window)
-
-
-def _hatched(cells: pd.DataFrame, palette: Palette, window: Window) -> Trace:
-    """Return the hatching of turns in which nothing was measured; neighbours share a rectangle."""
-    import numpy as np
-
+            yield trace(hover, x=x, y=y, mode="markers", marker=marker, cliponaxis=False)
     empty = cells[cells["measured"] == 0].sort_values(["turn_index", "bucket"])
-    begins = (empty["bucket"].diff() != 1) | (empty["turn_index"].diff() != 0)
-    spans = empty.groupby(begins.cumsum()).agg(
-        first=("bucket", "min"), last=("bucket", "max"), turn=("turn_index", "first")
-    )
-    left = window.first + spans["first"] * window.width - 0.5
-    right = window.first + (spans["last"] + 1) * window.width - 0.5
-    low, high, gap = spans["turn"] - 0.5, spans["turn"] + 0.5, np.full(len(spans), np.nan)
-    return common.scatter(
-        x=np.column_stack([left, right, right, left, left, gap]).ravel(),
-        y=np.column_stack([low, low, high, high, low, gap]).ravel(), mode="lines", line={"width": 0}, fill="toself",
-        hoverinfo="skip", fillpattern={"shape": "/", "size": 5, "solidity": 0.2, "fgcolor": palette.muted,
-                                       "bgcolor": "rgba(0,0,0,0)"},
-    )  # fmt: skip
+    if len(empty):  # hatched; neighbours share a rectangle
+        starts = (empty["bucket"].diff() != 1) | (empty["turn_index"].diff() != 0)
+        span = empty.groupby(starts.cumsum()).agg({"bucket": ["min", "max"], "turn_index": "first"}).to_numpy().T
+        left, right = window.first + span[0] * window.width - 0.5, window.first + (span[1] + 1) * window.width - 0.5
+        yield trace(
+            **_rectangles(left, right, span[2]), line={"width": 0}, fill="toself", fillpattern={
+                "shape": "/", "size": 5, "solidity": 0.2, "fgcolor": palette.muted, "bgcolor": "rgba(0,0,0,0)"},
+        )  # fmt: skip
 
 
-def _targets(
-    arm: str, number: int, cells: Columns, middle: np.ndarray, measure: Measure, window: Window
-) -> Iterator[Trace]:
+def _targets(part: Heat, number: int, measure: Measure, window: Window) -> Iterator[Trace]:
     """Yield what the pointer meets: an unseen mark in each cell, with its map, bucket, turn index and numbers.
 
     The page writes the words of a usual cell: to write those of 5,000 here would take as long as the query.
     """
-    import numpy as np
-
+    cells = part.cells
     first = window.first + cells["bucket"] * window.width
-    last = np.minimum(first + window.width - 1, window.last)
+    last = (first + window.width - 1).clip(upper=window.last)
     usual = np.isfinite(cells["mean"]) & np.isfinite(cells["turns"]) & (cells["non_finite"] == 0)
     usual &= (cells["low"] < cells["high"]) & ((first < last) == (window.width > 1))
     carried = np.column_stack(
-        [np.full(len(first), number), cells["bucket"], cells["turn_index"], first, last, cells["mean"], cells["low"],
-         cells["high"], cells["turns"]]
+        [np.full(len(first), number), cells["bucket"], cells["turn_index"], first, last,
+         cells[["mean", "low", "high", "turns"]]]
     )  # fmt: skip
     unit = "" if measure.unit == "ratio" else f" {figure_text(measure.unit)}"
-    head, name = f"<b>{figure_text(arm)}</b>, turn", figure_text(measure.name)
+    head, name = f"<b>{figure_text(part.arm)}</b>, turn", figure_text(measure.name)
     steps = "steps %{customdata[3]:,} to %{customdata[4]:,}" if window.width > 1 else "step %{customdata[3]:,}"
     words = (
         f"{head} %{{customdata[2]}}, {steps}<br>{name} %{{customdata[5]:.4~g}}{unit}"
-        "<br>lowest %{customdata[6]:.4~g}, highest %{customdata[7]:.4~g}<br>%{customdata[8]:,} turns<extra></extra>"
+        "<br>lowest %{customdata[6]:.4~g}, highest %{customdata[7]:.4~g}<br>%{customdata[8]:,} turns"
     )
-    for which in (usual, ~usual):
-        if not which.any():
-            continue
-        if which is usual:
-            told: dict[str, Any] = {"hovertemplate": words}
-        else:
-            rows = zip(carried[which].tolist(), cells["non_finite"][which], cells["measured"][which], strict=True)
-            told = {"text": [_about(head, name, unit, *row) for row in rows], "hovertemplate": "%{text}<extra></extra>"}
-        yield {
-            "type": "scattergl" if len(first) > _WEBGL else "scatter", "mode": "markers", "x": middle[which],
-            "y": cells["turn_index"][which], "customdata": carried[which], **told,
-            "marker": {"symbol": "square", "size": 12, "opacity": 0},
-        }  # fmt: skip
+    rows = zip(carried[~usual], cells["non_finite"][~usual], cells["measured"][~usual], strict=True)
+    texts = [_about(head, name, unit, *row) for row in rows]
+    kind = "scattergl" if len(first) > _WEBGL else "scatter"
+    for which, hover, more in ((usual, words, {}), (~usual, "%{text}", {"text": texts})):
+        if which.any():
+            yield trace(
+                hover, type=kind, mode="markers", customdata=carried[which],
+                x=(first + (window.width - 1) / 2)[which].to_numpy(), y=cells["turn_index"][which].to_numpy(),
+                marker={"symbol": "square", "size": 12, "opacity": 0}, **more,
+            )  # fmt: skip
 
 
-def _about(head: str, name: str, unit: str, carried: Sequence[float], broken: int, measured: int) -> str:
+def _about(head: str, name: str, unit: str, carried: np.ndarray, broken: int, measured: int) -> str:
     """Return the words of a cell that is not as the others."""
     turn, first, last = map(int, carried[2:5])
     mean, low, high, turns = carried[5:]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from workbench.app.text import html_text, visible
+import pandas as pd
+from markupsafe import Markup
+
+from workbench.app.text import tag, visible
 from workbench.app.theme import FONT, Palette, colour
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Address = Callable[[str], str]
 Row = Mapping[Any, Any]
@@ -79,87 +79,74 @@ def matrix(cells: pd.DataFrame, curves: pd.DataFrame, palette: Palette, address:
     blocks = cells[cells["block"] != ""].groupby("block", sort=False)["column"].agg(["min", "max"])
     top = _TOP + (_BLOCKS if len(blocks) > 1 else 0)
     paths = _paths(curves[curves["run_id"].isin(cells["run_id"])])
-    lines = [*_heads(cells, blocks, rows, top), *_names(cells, top, palette)]
-    lines += [_cell(run, paths, top, palette, address) for run in cells.to_dict("records")]
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="100%" height="{top + rows * ROW}" fill="{palette.text}" '
-        f"""font-family='{FONT}' font-size="13" role="group">{"".join(lines)}</svg>"""
-    )
+    drawn = [*_heads(cells, blocks, rows, top), *_names(cells, top, palette)]
+    drawn += [_cell(run, paths, top, palette, address) for run in cells.to_dict("records")]
+    return tag(
+        "svg", *drawn, xmlns="http://www.w3.org/2000/svg", width="100%", height=top + rows * ROW, fill=palette.text,
+        font_family=FONT, font_size=13, role="group",
+    )  # fmt: skip
 
 
-def _heads(cells: pd.DataFrame, blocks: pd.DataFrame, rows: int, top: int) -> Iterator[str]:
+def _heads(cells: pd.DataFrame, blocks: pd.DataFrame, rows: int, top: int) -> Iterator[Markup]:
     """Yield the seed above each column, and the condition above each block of columns."""
     across = float(cells["across"].iloc[0])
     unit = (100 - _LEFT) / across
     for name, (first, last) in blocks.iterrows() if len(blocks) > 1 else ():
         middle = _LEFT + unit * (first + last + 1) / 2
-        yield f'<text x="{middle:.3f}%" y="16" text-anchor="middle" font-weight="600">{html_text(name)}</text>'
+        yield tag("text", name, x=f"{middle:.3f}%", y=16, text_anchor="middle", font_weight=600)
     if rows != cells["label"].nunique():  # an arm goes on in the next row: a column is not one seed
         return
-    look = f'y="{top - 10}" font-size="12" opacity=".7"'
+    look: dict[str, Any] = {"y": top - 10, "font_size": 12, "opacity": 0.7}
     if across > _NAMED:
-        yield f'<text x="{_LEFT:g}%" dx="-8" text-anchor="end" {look}>seed</text>'
+        yield tag("text", "seed", x=f"{_LEFT:g}%", dx=-8, text_anchor="end", **look)
     for column, seed in cells.drop_duplicates("column")[["column", "seed"]].itertuples(index=False):
-        words = html_text(seed if across > _NAMED else f"seed {seed}")
-        yield f'<text x="{_LEFT + unit * (column + 0.5):.3f}%" text-anchor="middle" {look}>{words}</text>'
+        words = seed if across > _NAMED else f"seed {seed}"
+        yield tag("text", words, x=f"{_LEFT + unit * (column + 0.5):.3f}%", text_anchor="middle", **look)
 
 
-def _names(cells: pd.DataFrame, top: float, palette: Palette) -> Iterator[str]:
+def _names(cells: pd.DataFrame, top: float, palette: Palette) -> Iterator[Markup]:
     """Yield the name of each row next to a mark in the colour of its algorithm."""
     for row in cells.drop_duplicates("label").to_dict("records"):
         lines = textwrap.wrap(visible(row["label"]), _LABEL, break_on_hyphens=False) or [""]
         lines = [*lines[: _LINES - 1], lines[_LINES - 1] + " …"] if len(lines) > _LINES else lines
         middle = top + ROW * (row["row"] + 0.5)
         first = middle - _LINE * (len(lines) - 1) / 2 + 4.5
-        spans = "".join(
-            f'<tspan x="18" y="{first + _LINE * i:g}">{html_text(line)}</tspan>' for i, line in enumerate(lines)
-        )
-        yield (
-            f"<g><title>{html_text(row['label'])}</title>"
-            f'<rect x="2" y="{middle - 5:g}" width="10" height="10" fill="{colour(str(row["algorithm"]), palette)}"/>'
-            f"<text>{spans}</text></g>"
-        )
+        spans = (tag("tspan", line, x=18, y=f"{first + _LINE * i:g}") for i, line in enumerate(lines))
+        mark = tag("rect", x=2, y=f"{middle - 5:g}", width=10, height=10, fill=colour(str(row["algorithm"]), palette))
+        yield tag("g", tag("title", row["label"]), mark, tag("text", *spans))
 
 
-def _cell(run: Row, paths: Mapping[str, tuple[str, int]], top: float, palette: Palette, address: Address | None) -> str:
+def _cell(
+    run: Row, paths: Mapping[str, tuple[str, int]], top: float, palette: Palette, address: Address | None
+) -> Markup:
     unit = (100 - _LEFT) / run["across"]
-    left, upper = _LEFT + unit * (run["column"] + _GAP / 2), top + ROW * (run["row"] + 0.05)
-    box = f'width="{unit * (1 - _GAP):.3f}%" height="{ROW * 0.9:.1f}"'
-    outcome = run["outcome"] if isinstance(run["outcome"], str) else ""
+    left, upper = f"{_LEFT + unit * (run['column'] + _GAP / 2):.3f}%", top + ROW * (run["row"] + 0.05)
+    box = {"x": left, "y": f"{upper:.1f}", "width": f"{unit * (1 - _GAP):.3f}%", "height": f"{ROW * 0.9:.1f}"}
+    run_id, outcome = str(run["run_id"]), run["outcome"] if isinstance(run["outcome"], str) else ""
     known = [run[name] for name in ("collapse_step", "onset_low") if not _missing(run.get(name))]
     fell = f"{known[0]:.0f}" if known else ""  # the step at which the fall began, also one that it came back from
+    state, short = outcome.replace("_", " ") + (f" at {fell}" if fell else ""), fell
     if not outcome:
         state = str(run.get("status")).replace("finished", "undecided")
         short = {"running": "▸", "failed": "!"}.get(state, "")
-    else:
-        state, short = outcome.replace("_", " ") + (f" at {fell}" if fell else ""), fell
     tone = palette.outcomes.get(outcome, palette.muted)
-    body = (
-        f"<title>{html_text(_about(run))}</title>"
-        f'<rect x="{left:.3f}%" y="{upper:.1f}" {box} rx="2" fill="{tone}" fill-opacity=".16" stroke="{tone}" '
-        'stroke-opacity=".75" stroke-width="1.2"/>'
-        f'<text x="{left:.3f}%" dx="6" y="{upper + 15:.1f}" font-size="12">'
-        f"{html_text(state if run['across'] <= _WIDE else short)}</text>"
-    )
-    if (found := paths.get(str(run["run_id"]))) is not None:
-        path, last = found
-        onset = ""
+    inside = [
+        tag("title", _about(run)),
+        tag("rect", **box, rx=2, fill=tone, fill_opacity=0.16, stroke=tone, stroke_opacity=0.75, stroke_width=1.2),
+        tag("text", state if run["across"] <= _WIDE else short, x=left, dx=6, y=f"{upper + 15:.1f}", font_size=12),
+    ]
+    if run_id in paths:
+        path, last = paths[run_id]
+        start, width, floor, _ = _CURVE
+        line = {"stroke_linejoin": "round", "vector_effect": "non-scaling-stroke"}
+        lines = [tag("path", d=path, stroke=colour(str(run["algorithm"]), palette), stroke_width=1.8, **line)]
         if known:
-            onset = (
-                f'<path d="M{_CURVE[0] + _CURVE[1] * float(known[0]) / last:.1f} 32V{_CURVE[2] + 6:g}" '
-                f'stroke="{palette.outcomes["collapsed"]}" stroke-width="1.4" stroke-dasharray="1 3" '
-                'vector-effect="non-scaling-stroke"/>'
-            )
-        body += (
-            f'<svg x="{left:.3f}%" y="{upper:.1f}" {box} viewBox="0 0 100 100" preserveAspectRatio="none" '
-            f'fill="none" stroke-linecap="round">{onset}'
-            f'<path d="{path}" stroke="{colour(str(run["algorithm"]), palette)}" stroke-width="1.8" '
-            'stroke-linejoin="round" vector-effect="non-scaling-stroke"/></svg>'
-        )
-    if address is None:
-        return f"<g>{body}</g>"
-    run_id = str(run["run_id"])
-    return f'<a href="{html_text(address(run_id))}" data-key="{html_text(run_id)}">{body}</a>'
+            onset = f"M{start + width * float(known[0]) / last:.1f} 32V{floor + 6:g}"
+            red = palette.outcomes["collapsed"]
+            lines.insert(0, tag("path", d=onset, stroke=red, stroke_width=1.4, stroke_dasharray="1 3", **line))
+        view = {"viewBox": "0 0 100 100", "preserveAspectRatio": "none", "fill": "none", "stroke_linecap": "round"}
+        inside.append(tag("svg", *lines, **box, **view))
+    return tag("g", *inside) if address is None else tag("a", *inside, href=address(run_id), data_key=run_id)
 
 
 def _paths(curves: pd.DataFrame) -> dict[str, tuple[str, int]]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
 
 from workbench.app.figures import common
-from workbench.app.figures.common import Trace, heading, note, scatter
+from workbench.app.figures.common import Trace, heading, note, trace
 from workbench.app.text import wrapped
-from workbench.app.theme import Palette, Style, contrast, mixed, scale
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import plotly.graph_objects as go
+from workbench.app.theme import Palette, Style, contrast, mixed
 
 MEASURES = {"collapsed": "share of runs that collapsed", "final": "mean final success"}
 _MEANINGS = {
@@ -41,45 +41,38 @@ def region(
     half = (ticks[1] - ticks[0]) / 2
     rows = math.ceil(len(arms) / _ACROSS)
     inner = rows * _ROW * len(conditions) + (rows - 1) * _GAP
-    colours = palette.sequential[1:]
-    layout: dict[str, Any] = {
-        "coloraxis": common.colour_axis("fraction", min(inner, 220), palette, cmin=0, cmax=1,
-                                        colorscale=scale(colours), bar={"tickformat": ".1f"}),
-    }  # fmt: skip
+    x_axis = common.axis(f"{along} (log scale)", range=[ticks[0] - half, ticks[-1] + half], tickvals=ticks[::2],
+                         ticktext=[f"{x:g}" for x in lattice[::2]])  # fmt: skip
+    y_axis = common.axis(across, range=[-0.5, len(conditions) - 0.5], tickvals=list(range(len(conditions))),
+                         ticktext=[f"{y:g}" for y in conditions])  # fmt: skip
+    layout: dict[str, Any] = {}
     annotations = [heading(measure, wrapped(f"{_MEANINGS[measure]}; {_EDGE}", 150), palette, yshift=34)]
     traces: list[Trace] = []
     for pane, arm in zip(common.panes(len(arms), min(_ACROSS, len(arms)), 0.035, _GAP / inner), arms, strict=True):
-        x_axis = common.axis(
-            f"{along} (log scale)" if pane.is_last else "", tickvals=ticks[::2], showgrid=False,
-            ticktext=[f"{x:g}" for x in lattice[::2]], range=[ticks[0] - half, ticks[-1] + half],
-            showticklabels=pane.is_last, matches="x" if pane.number else None,
-        )  # fmt: skip
-        y_axis = common.axis(
-            "" if pane.column else across, tickvals=list(range(len(conditions))), showgrid=False,
-            ticktext=[f"{y:g}" for y in conditions], range=[-0.5, len(conditions) - 0.5],
-            showticklabels=pane.column == 0, matches="y" if pane.number else None,
-        )  # fmt: skip
-        layout |= pane.placed(x_axis, y_axis)
+        layout |= pane.shared(x_axis, y_axis)
         annotations.append(common.arm_label(arm, styles[arm].colour, pane))
-        mine = _map(points[points["series"] == arm], conditions, lattice, palette, measure)
-        edge = _boundary(columns[columns["series"] == arm].sort_values("y"), conditions, palette)
-        traces += [trace | pane.axes for trace in (*mine, *edge)]
-    return common.figure(traces, palette, height=88 + inner + 52, top=88, bottom=52, annotations=annotations, **layout)
+        drawn = _map(points[points["series"] == arm], conditions, ticks, palette, measure)
+        drawn += _boundary(columns[columns["series"] == arm].sort_values("y"), conditions, palette)
+        traces += [one | pane.axes for one in drawn]
+    colours = common.colour_axis("fraction", min(inner, 220), palette, palette.sequential[1:], (0, 1), tickformat=".1f")
+    return common.figure(
+        traces, palette, inner=inner, top=88, bottom=52, annotations=annotations, coloraxis=colours, **layout
+    )
 
 
 def _map(
-    points: pd.DataFrame, conditions: Sequence[float], lattice: Sequence[float], palette: Palette, measure: str
+    points: pd.DataFrame, conditions: Sequence[float], ticks: Sequence[float], palette: Palette, measure: str
 ) -> list[Trace]:
     """Return the searched points, pale; the cells that were run; and their numbers in an ink that can be read there."""
     colours = palette.sequential[1:]
-    grid = {"type": "heatmap", "x": [math.log2(x) for x in lattice], "y": list(range(len(conditions))), "xgap": 2,
-            "ygap": 2}  # fmt: skip
-    values: list[list[float | None]] = [[None] * len(lattice) for _ in conditions]
-    about = [[""] * len(lattice) for _ in conditions]
-    words: list[tuple[float, float, str, str]] = []
+    grid: Trace = {"type": "heatmap", "x": list(ticks), "y": list(range(len(conditions))), "xgap": 2, "ygap": 2}
+    values: list[list[float | None]] = [[None] * len(ticks) for _ in conditions]
+    about = [[""] * len(ticks) for _ in conditions]
+    words: Trace = {"x": [], "y": [], "text": []}
+    inks = []
     for row in points.to_dict("records"):
         i = conditions.index(row["y"])
-        distances = [abs(math.log2(x / row["x"])) for x in lattice]
+        distances = [abs(tick - math.log2(row["x"])) for tick in ticks]
         j = distances.index(min(distances))
         final = None if math.isnan(row["final"]) else float(row["final"])
         value = row["collapsed"] / row["runs"] if measure == "collapsed" else final
@@ -91,39 +84,31 @@ def _map(
             place = min(max(value, 0.0), 1.0) * (len(colours) - 1)
             low = min(int(place), len(colours) - 2)
             ground = mixed(colours[low], colours[low + 1], place - low)
-            ink = max((palette.text, palette.background), key=lambda ink: contrast(ink, ground))
+            inks.append(max((palette.text, palette.background), key=lambda ink: contrast(ink, ground)))
             word = shown if measure == "collapsed" else f"{value:.2f}".removeprefix("0")
-            words.append((math.log2(lattice[j]), i + _ABOVE, word, ink))
+            for name, what in (("x", ticks[j]), ("y", i + _ABOVE), ("text", word)):
+                words[name].append(what)
     return [
-        grid | {"z": [[0] * len(lattice)] * len(conditions), "showscale": False, "hoverinfo": "skip",
-                "colorscale": [[0, palette.surface], [1, palette.surface]]},
-        grid | {"z": values, "customdata": about, "hovertemplate": "%{customdata}<extra></extra>",
-                "coloraxis": "coloraxis", "hoverongaps": False},
-        scatter(
-            x=[x for x, *_ in words], y=[y for _, y, *_ in words], text=[word for *_, word, _ in words], mode="text",
-            textfont={"size": 11, "color": [ink for *_, ink in words]}, hoverinfo="skip", cliponaxis=False,
-        ),
+        trace(**grid, z=[[0] * len(ticks)] * len(conditions), showscale=False,
+              colorscale=[[0, palette.surface], [1, palette.surface]]),
+        trace("%{customdata}", **grid, z=values, customdata=about, coloraxis="coloraxis", hoverongaps=False),
+        trace(**words, mode="text", textfont={"size": 11, "color": inks}, cliponaxis=False),
     ]  # fmt: skip
 
 
 def _boundary(columns: pd.DataFrame, conditions: Sequence[float], palette: Palette) -> list[Trace]:
     """Return the boundary over the conditions with its interval, if it is known anywhere."""
-    import numpy as np
-
     if columns.empty:
         return []
     x, low, high = (np.log2(columns[name].astype(float)) for name in ("boundary", "boundary_low", "boundary_high"))
     symbols = {"above": "triangle-right", "below": "triangle-left"}
     colour = palette.outcomes["mild"]  # to be seen on the light and on the dark end of the scale
-    return [
-        scatter(
-            x=x.tolist(), y=[conditions.index(y) + _BELOW for y in columns["y"]], mode="markers", hoverinfo="skip",
-            marker={"color": colour, "size": 10, "symbol": [symbols.get(word, "circle") for word in columns["beyond"]],
-                    "line": {"color": palette.background, "width": 1}},
-            error_x={"type": "data", "array": np.abs(np.nan_to_num(high - x)).tolist(), "color": colour, "thickness": 2,
-                     "arrayminus": np.abs(np.nan_to_num(low - x)).tolist(), "width": 4},
-        )
-    ]  # fmt: skip
+    marker = {"symbol": [symbols.get(word, "circle") for word in columns["beyond"]], "color": colour, "size": 10,
+              "line": {"color": palette.background, "width": 1}}  # fmt: skip
+    bar = {"type": "data", "color": colour, "thickness": 2, "width": 4, "array": np.abs(np.nan_to_num(high - x)),
+           "arrayminus": np.abs(np.nan_to_num(low - x))}  # fmt: skip
+    y = [conditions.index(y) + _BELOW for y in columns["y"]]
+    return [trace(x=x.tolist(), y=y, mode="markers", marker=marker, error_x=bar)]
 
 
 SHARE, FACTOR = "share", "factor"
@@ -149,60 +134,54 @@ class Effect:
     @property
     def height(self) -> int:
         """Pixels of the line."""
-        lines = [wrapped(self.label, _LABEL).count("<br>"), wrapped(self.finding, _FINDING).count("<br>")]
+        lines = wrapped(self.label, _LABEL).count("<br>"), wrapped(self.finding, _FINDING).count("<br>")
         return 17 * (max(lines) + 1) + 15
 
 
 def forest(effects: Sequence[Effect], palette: Palette) -> go.Figure:
     """Draw at least one effect with its interval: differences of shares above, factors below, coloured by verdict."""
-    kinds = [kind for kind in (SHARE, FACTOR) if any(e.kind == kind for e in effects)]
-    head, bottom, between = 30, 52, 66  # pixels
-    inner = sum(e.height for e in effects) + between * (len(kinds) - 1)
-    top = inner  # of the panel, from below
+    panels = [part for kind in (SHARE, FACTOR) if (part := [e for e in effects if e.kind == kind])]
+    gap = 66  # pixels
+    inner = top = sum(e.height for e in effects) + gap * (len(panels) - 1)  # `top` of a panel, from below
     layout: dict[str, Any] = {}
     annotations: list[Trace] = []
     traces: list[Trace] = []
-    for number, kind in enumerate(kinds):
-        part = [e for e in effects if e.kind == kind]
-        tall = sum(e.height for e in part)
+    for number, part in enumerate(panels):
+        kind, tall = part[0].kind, sum(e.height for e in part)
         pane = common.Pane(number, 0, True, (0, 0.62), (max(0, top - tall) / inner, top / inner))
-        top -= tall + between
+        top -= tall + gap
         muted = {"color": palette.muted, "size": 12}
-        head_words = f"{'difference' if kind == SHARE else 'factor'}, 95 % interval, found, seeds, verdict"
-        annotations.append(note(head_words, 0.64, pane.y[1], xanchor="left", yanchor="bottom", yshift=4, font=muted))
+        head = f"{'difference' if kind == SHARE else 'factor'}, 95 % interval, found, seeds, verdict"
+        annotations.append(note(head, 0.64, pane.y[1], xanchor="left", yanchor="bottom", yshift=4, font=muted))
         none = 0.0 if kind == SHARE else 1.0
         dotted = {"color": palette.muted, "width": 1, "dash": common.DOTTED}
-        traces.append(pane.axes | scatter(x=[none, none], y=[0, tall], mode="lines", hoverinfo="skip", line=dotted))
-        places, above = [], 0.0
-        for effect in part:
-            places.append(y := above + effect.height / 2)
-            above += effect.height
+        drawn = [trace(x=[none, none], y=[0, tall], mode="lines", line=dotted)]
+        bottoms = np.cumsum([e.height for e in part])
+        places = [float(bottom - e.height / 2) for e, bottom in zip(part, bottoms, strict=True)]
+        for effect, y in zip(part, places, strict=True):
             colour = palette.outcomes.get(effect.tone, palette.muted)
-            traces.append(pane.axes | scatter(
-                x=[effect.low, effect.high], y=[y, y], mode="lines", hoverinfo="skip",
-                line={"color": colour, "width": 2.4},
-            ))  # fmt: skip
-            traces.append(pane.axes | scatter(
-                x=[effect.value], y=[y], mode="markers", marker={"color": colour, "size": 10, "symbol": "diamond"},
-                hovertemplate=f"<b>{wrapped(effect.label, 60)}</b><br>%{{x:.3~g}}, 95 % interval {effect.low:.3g} to "
-                f"{effect.high:.3g}<br>{wrapped(effect.finding, 60)}<extra></extra>",
+            drawn.append(
+                trace(x=[effect.low, effect.high], y=[y, y], mode="lines", line={"color": colour, "width": 2.4})
+            )
+            drawn.append(trace(
+                f"<b>{wrapped(effect.label, 60)}</b><br>%{{x:.3~g}}, 95 % interval {effect.low:.3g} to "
+                f"{effect.high:.3g}<br>{wrapped(effect.finding, 60)}", x=[effect.value], y=[y], mode="markers",
+                marker={"color": colour, "size": 10, "symbol": "diamond"},
             ))  # fmt: skip
             annotations.append(note(
                 wrapped(effect.finding, _FINDING), 0.64, y, yref=pane.axes["yaxis"], xanchor="left", yanchor="middle",
                 align="left", font={"size": 12, "color": palette.text},
             ))  # fmt: skip
+        traces += [one | pane.axes for one in drawn]
         if kind == SHARE:
             x_axis = common.axis(_TITLES[kind], range=[-1.05, 1.05], tickformat="+.1~f")
         else:
             ends = [math.log10(max(value, 1e-9)) for e in part for value in (e.low, e.high, 1.0)]
             pad = 0.06 * (max(ends) - min(ends)) + 0.02
-            x_axis = common.axis(_TITLES[kind], type="log", exponentformat="none", nticks=8,
-                                 range=[min(ends) - pad, max(ends) + pad])  # fmt: skip
-        y_axis = common.axis(
+            limits = [min(ends) - pad, max(ends) + pad]
+            x_axis = common.axis(_TITLES[kind], type="log", exponentformat="none", nticks=8, range=limits)
+        layout |= pane.placed(x_axis, common.axis(
             range=[tall, 0], tickmode="array", tickvals=places, ticktext=[wrapped(e.label, _LABEL) for e in part],
             showgrid=False, tickfont={"color": palette.text, "size": 12},
-        )  # fmt: skip
-        layout |= pane.placed(x_axis, y_axis)
-    return common.figure(
-        traces, palette, height=head + inner + bottom, top=head, bottom=bottom, annotations=annotations, **layout
-    )
+        ))  # fmt: skip
+    return common.figure(traces, palette, inner=inner, top=30, bottom=52, annotations=annotations, **layout)

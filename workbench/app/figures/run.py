@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
 
 from workbench.app.figures import common
-from workbench.app.figures.common import AXES, DOTTED, Trace, heading, note, scatter
+from workbench.app.figures.common import AXES, Trace, heading, note, trace, vertical
 from workbench.app.text import duration, figure_text, number, percent, word, wrapped
 from workbench.app.theme import Palette, faded
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import plotly.graph_objects as go
 
 _STRIP, _LIFT = 1.09, 0.055  # where the events stand, above a fraction's 1, and how far apart those of one step
 _SHAPES = ("circle", "circle-open", "square", "square-open")
@@ -31,58 +30,50 @@ def career(
 
     `events` has step, kind and message of those that have a step. A mark carries its step.
     """
-    import numpy as np
-
     marks = common.stacked(events, ["step"])
     told = zip(marks["kind"], marks["step"], marks["message"], strict=True)
     marks = marks.assign(
-        x=marks["step"], y=_STRIP + _LIFT * marks["above"],
+        x=marks["step"], y=_STRIP + _LIFT * marks["above"], carried=marks["step"].astype(int),
         text=[f"<b>{common.kind_in_words(k)}</b> at step {int(s):,}<br>{wrapped(str(m), 64)}" for k, s, m in told],
     )  # fmt: skip
-    traces: list[Trace] = []
-    if len(points) and (points["low"] < points["high"]).any():  # a bucket of several steps has extremes
-        traces.append(scatter(
-            x=np.append(points["x"], points["x"][::-1]), y=np.append(points["high"], points["low"][::-1]),
-            fill="toself", mode="lines", line={"width": 0}, fillcolor=faded(colour, 0.18), hoverinfo="skip",
-            showlegend=False,
-        ))  # fmt: skip
+    traces = []
+    if (points["low"] < points["high"]).any():  # a bucket of several steps has extremes
+        traces.append(common.area(points["x"], points["low"], points["high"], colour, 0.18, showlegend=False))
     if len(points):
-        traces.append(scatter(
-            x=points["x"].to_numpy(), y=points["mean"].to_numpy(), name="in training",
-            mode="lines+markers" if len(points) <= 60 else "lines", marker={"size": 4, "color": colour},
-            line={"color": colour, "width": 2},
-            hovertemplate="in training<br>step %{x:,.6~g}: %{y:.4~g}<extra></extra>",
+        traces.append(trace(
+            "in training<br>step %{x:,.6~g}: %{y:.4~g}", x=points["x"].to_numpy(), y=points["mean"].to_numpy(),
+            mode="lines+markers" if len(points) <= 60 else "lines", line={"color": colour, "width": 2},
+            marker={"size": 4, "color": colour}, name="in training",
         ))  # fmt: skip
     for place, (name, part) in enumerate(held_out.groupby("data", sort=False)):
         ink, title = palette.muted if place % len(_SHAPES) else palette.text, figure_text(f"held-out: {name}")
-        traces.append(scatter(
-            x=part["step"].tolist(), y=part["success"].tolist(), name=title, mode="lines+markers",
-            line={"color": faded(ink, 0.55), "width": 1, "dash": "1px,3px"},
+        traces.append(trace(
+            f"{title}<br>step %{{x:,}}: %{{y:.4~g}}<br>95 % interval %{{customdata[0]:.3~g}} to %{{customdata[1]:.3~g}}"
+            "<br>questions %{customdata[2]:,}", x=part["step"].tolist(), y=part["success"].tolist(), name=title,
+            mode="lines+markers", line={"color": faded(ink, 0.55), "width": 1, "dash": "1px,3px"},
             marker={"symbol": _SHAPES[place % len(_SHAPES)], "size": 7, "color": ink},
             error_y={"type": "data", "symmetric": False, "array": (part["success_high"] - part["success"]).tolist(),
                      "arrayminus": (part["success"] - part["success_low"]).tolist(), "color": ink, "thickness": 1.2,
                      "width": 3},
             customdata=part[["success_low", "success_high", "episodes"]].to_numpy(),
-            hovertemplate=f"{title}<br>step %{{x:,}}: %{{y:.4~g}}<br>95 % interval %{{customdata[0]:.3~g}} to "
-            "%{customdata[1]:.3~g}<br>questions %{customdata[2]:,}<extra></extra>",
         ))  # fmt: skip
-    traces += common.event_marks(marks, marks["step"].astype(int).tolist(), palette)
+    traces += common.event_marks(marks, palette)
     text = wrapped(definition, 150)
-    names = [trace["name"] for trace in traces if "name" in trace]
-    head = 50 + common.LEGEND_ROW * common.legend_rows(names, 1050) + 15 * (text.count("<br>") + 1)
-    nothing = [note("not measured in this run", 0.5, 0.5, font={"color": palette.muted})] if points.empty else []
+    names = [one["name"] for one in traces if "name" in one]
+    top = 50 + common.LEGEND_ROW * common.legend_rows(names, 1050) + 15 * (text.count("<br>") + 1)
+    onsets = events.loc[events["kind"] == "onset", "step"]
     return common.figure(
-        traces, palette, height=270 + head + 48, top=head, bottom=48, hoverdistance=40, showlegend=True,
-        legend=common.legend_on_top(itemwidth=30), annotations=[heading("success", text, palette), *nothing],
-        shapes=[_upright(step, palette, DOTTED) for step in events.loc[events["kind"] == "onset", "step"]],
+        traces, palette, inner=270, top=top, bottom=48, hoverdistance=40, **common.legend_on_top(itemwidth=30),
+        annotations=[heading("success", text, palette), *_nothing(points, palette)],
+        shapes=[vertical(step, palette.outcomes["collapsed"]) for step in onsets],
         xaxis=common.steps_axis(AXES["step"], showticklabels=len(points) + len(marks) > 0),
         yaxis=common.axis("fraction", range=[-0.03, max([1.0, *marks["y"]]) + 0.06], tickvals=[0, 0.25, 0.5, 0.75, 1]),
     )  # fmt: skip
 
 
-def _upright(x: float, palette: Palette, dash: str | None = None, colour: str | None = None) -> dict[str, Any]:
-    line = {"color": colour or palette.outcomes["collapsed"], "width": 1.2, **({"dash": dash} if dash else {})}
-    return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "y domain", "line": line}
+def _nothing(points: pd.DataFrame, palette: Palette) -> list[dict[str, Any]]:
+    font = {"color": palette.muted}
+    return [note("not measured in this run", 0.5, 0.5, font=font)] if points.empty else []
 
 
 def shares(spent: pd.DataFrame) -> dict[str, float]:
@@ -103,19 +94,18 @@ def spending(spent: pd.DataFrame, palette: Palette) -> go.Figure:
     shades = palette.sequential
     colours = dict(zip(PARTS, (shades[2], shades[4], shades[3], palette.muted, palette.grid), strict=True))
     bars = [
-        {
-            "type": "bar", "x": (each["step"] + (each["steps"] - 1) / 2).tolist(),
-            "y": (each[part] / each["steps"]).tolist(), "width": (each["steps"] * 0.86).tolist(),
-            "name": f"{PARTS[part]} {duration(seconds)}, {percent(seconds / whole)}" if whole else PARTS[part],
-            "marker": {"color": colours[part], "line": {"width": 0}},
-            "hovertemplate": f"{PARTS[part]}<br>step %{{x:,.6~g}}: %{{y:.4~g}} s<extra></extra>",
-        }
+        trace(
+            f"{PARTS[part]}<br>step %{{x:,.6~g}}: %{{y:.4~g}} s", type="bar",
+            x=(each["step"] + (each["steps"] - 1) / 2).tolist(), y=(each[part] / each["steps"]).tolist(),
+            width=(each["steps"] * 0.86).tolist(), marker={"color": colours[part], "line": {"width": 0}},
+            name=f"{PARTS[part]} {duration(seconds)}, {percent(seconds / whole)}" if whole else PARTS[part],
+        )
         for part, seconds in sums.items()
     ]  # fmt: skip
     return common.figure(
-        bars, palette, height=300, top=72, bottom=48, barmode="stack", bargap=0, showlegend=True,
-        legend=common.legend_on_top(itemwidth=30, traceorder="normal"), xaxis=common.steps_axis(AXES["step"]),
+        bars, palette, inner=180, top=72, bottom=48, barmode="stack", bargap=0, xaxis=common.steps_axis(AXES["step"]),
         yaxis=common.axis("wall time of a step (s)", rangemode="tozero"),
+        **common.legend_on_top(itemwidth=30, traceorder="normal"),
     )  # fmt: skip
 
 
@@ -138,46 +128,47 @@ class Signal:
 def peaks(signal: Signal, colour: str, palette: Palette, chosen: int) -> go.Figure:
     """Draw the signal; a point carries its step, the chosen step has a line."""
     known = signal.points.dropna(subset=["value"])
-    steps, values = known["step"].astype(int).tolist(), known["value"].astype(float).tolist()
-    height = dict(zip(steps, values, strict=True))
+    height = dict(zip(known["step"].astype(int).tolist(), known["value"].astype(float).tolist(), strict=True))
+    steps, values = list(height), list(height.values())
     broken = signal.points["broken_step"].dropna().astype(int).tolist()
-    alarms = [
-        (int(x), str(m)) for x, m in zip(signal.events["x"], signal.events["message"], strict=True) if x in height
-    ]
+    told = zip(signal.events["x"], signal.events["message"], strict=True)
+    alarms = [(int(x), wrapped(str(message), 60)) for x, message in told if x in height]
     kept = set(signal.kept)
     red, size = palette.outcomes["collapsed"], 7 if len(known) <= 400 else 4
-    traces = [scatter(x=steps, y=values, mode="lines", line={"color": colour, "width": 1.6}, hoverinfo="skip")]
-    for here, symbol, words in (
-        ([s for s in steps if s in kept], "circle", "tokens kept"),
-        ([s for s in steps if s not in kept], "circle-open", "no tokens"),
+    traces = [trace(x=steps, y=values, mode="lines", line={"color": colour, "width": 1.6})]
+    for symbol, words, here in (
+        ("circle", "tokens kept", [s for s in steps if s in kept]),
+        ("circle-open", "no tokens", [s for s in steps if s not in kept]),
     ):
-        traces.append(scatter(
-            x=here, y=[height[s] for s in here], mode="markers", customdata=here,
-            marker={"symbol": symbol, "size": size, "color": colour},
-            hovertemplate=f"step %{{x:,}}: %{{y:.4~g}} {figure_text(signal.unit)}<br>{words}<extra></extra>",
+        traces.append(trace(
+            f"step %{{x:,}}: %{{y:.4~g}} {figure_text(signal.unit)}<br>{words}", x=here, y=[height[s] for s in here],
+            mode="markers", customdata=here, marker={"symbol": symbol, "size": size, "color": colour},
         ))  # fmt: skip
     floor = min(values, default=1.0)
-    for here, y, symbol, text in (
-        ([s for s, _ in alarms], [height[s] for s, _ in alarms], "triangle-up-open",
-         [wrapped(m, 60) for _, m in alarms]),
-        (broken, [floor] * len(broken), "x-thin", [f"NaN or Inf at step {s:,}" for s in broken]),
-    ):  # fmt: skip
-        traces.append(scatter(
-            x=here, y=y, mode="markers", customdata=here, text=text, hovertemplate="%{text}<extra></extra>",
-            marker={"symbol": symbol, "size": 11, "color": red, "line": {"width": 1.6, "color": red}},
-        ))  # fmt: skip
+    for symbol, rows in (
+        ("triangle-up-open", [(s, height[s], text) for s, text in alarms]),
+        ("x-thin", [(s, floor, f"NaN or Inf at step {s:,}") for s in broken]),
+    ):
+        here, y, texts = map(list, zip(*rows, strict=True)) if rows else ([], [], [])
+        marker = {"symbol": symbol, "size": 11, "color": red, "line": {"width": 1.6, "color": red}}
+        traces.append(trace("%{text}", x=here, y=y, mode="markers", customdata=here, text=texts, marker=marker))
     definition = wrapped(signal.definition, 84)
-    as_log = common.is_wide(values)
-    label = f"{signal.unit}, log scale".lstrip(", ") if as_log else signal.unit
-    nothing = [note("not measured in this run", 0.5, 0.5, font={"color": palette.muted})]
+    log = common.log_scale(signal.unit) | {"dtick": 1} if common.is_wide(values) else {}
+    shapes = [vertical(chosen, palette.text, dash=None)]
+    shapes += [] if signal.onset is None else [vertical(signal.onset, red)]
+    top = 55 + 15 * definition.count("<br>")
     return common.figure(
-        traces, palette, height=340, top=55 + 15 * definition.count("<br>"), bottom=48, hoverdistance=40,
-        annotations=[heading(signal.name, definition, palette), *(nothing if signal.points.empty else [])],
-        shapes=[_upright(chosen, palette, colour=palette.text),
-                *([] if signal.onset is None else [_upright(signal.onset, palette, DOTTED)])],
+        traces,
+        palette,
+        inner=340 - top - 48,
+        top=top,
+        bottom=48,
+        hoverdistance=40,
+        shapes=shapes,
+        annotations=[heading(signal.name, definition, palette), *_nothing(signal.points, palette)],
         xaxis=common.steps_axis(AXES["step"], dtick=1 if signal.points["step"].max() < 10 else None),
-        yaxis=common.axis(label, **({"type": "log", "exponentformat": "power", "dtick": 1} if as_log else {})),
-    )  # fmt: skip
+        yaxis=common.axis(signal.unit) | log,
+    )
 
 
 def ranking(
@@ -188,57 +179,56 @@ def ranking(
     `equal` is the share that every trajectory would have if all were alike (fraction). A mark carries its trajectory.
     """
     places = list(range(len(rows)))
-    colours = [palette.outcomes["healthy"] if row["success"] else palette.muted for row in rows]
+    healthy = palette.outcomes["healthy"]
+    colours = [healthy if row["success"] else palette.muted for row in rows]
     drawn = {name: [v if (v := row[name]) is not None and abs(v) <= 1e9 else None for row in rows] for name in SHARES}
     top = max([equal, *(v for values in drawn.values() for v in values if v is not None)])
     along = [top * share for share in (0.05, 0.3, 0.55, 0.8, 1.05)]  # unseen marks along each row meet the pointer
+    about = [text for row in rows for text in [_about(row)] * len(along)]
     y_axis = common.axis(
-        range=[max(len(rows), 6) - 0.4, -0.6], tickmode="array", tickvals=places, showgrid=False,
+        "trajectory", range=[max(len(rows), 6) - 0.4, -0.6], tickmode="array", tickvals=places, showgrid=False,
         ticktext=[f"<b>{row['trajectory']}</b>" if row["kept"] else str(row["trajectory"]) for row in rows],
         tickfont={"color": palette.text},
     )  # fmt: skip
-    here = [i for i, row in enumerate(rows) if row["trajectory"] == chosen]
     traces: list[Trace] = []
     layout: dict[str, Any] = {}
     shapes: list[dict[str, Any]] = []
     for pane, (name, words) in zip(common.panes(2, 2, 0.04, 0), SHARES.items(), strict=True):
         values = drawn[name]
         labels = [" not measured" if row[name] is None else f" {figure_text(number(row[name]))}" for row in rows]
-        mine = (
-            {"type": "bar", "y": places, "x": values, "orientation": "h", "marker": {"color": colours}, "width": 0.62,
-             "hoverinfo": "skip"},
-            scatter(y=places, x=[v or 0 for v in values], mode="text", textposition="middle right", hoverinfo="skip",
-                    text=labels, textfont={"color": palette.muted, "size": 12}, cliponaxis=False),
-            scatter(x=along * len(rows), y=[place for place in places for _ in along], mode="markers",
-                    marker={"size": 14, "opacity": 0},
-                    customdata=[int(row["trajectory"]) for row in rows for _ in along],
-                    text=[text for row in rows for text in ["<br>".join(_about(row))] * len(along)],
-                    hovertemplate="%{text}<extra></extra>"),
-        )  # fmt: skip
-        traces += [trace | pane.axes for trace in mine]
+        traces += [one | pane.axes for one in (
+            trace(type="bar", y=places, x=values, orientation="h", marker={"color": colours}, width=0.62),
+            trace(y=places, x=[v or 0 for v in values], mode="text", textposition="middle right", text=labels,
+                  textfont={"color": palette.muted, "size": 12}, cliponaxis=False),
+            trace("%{text}", x=along * len(rows), y=[place for place in places for _ in along], mode="markers",
+                  marker={"size": 14, "opacity": 0}, text=about,
+                  customdata=[int(row["trajectory"]) for row in rows for _ in along]),
+        )]  # fmt: skip
         x_axis = common.axis(f"{words} (fraction)", range=[0, top * 1.24], nticks=5)
-        side = {"matches": "y", "showticklabels": False} if pane.column else {"title": {"text": "trajectory"}}
-        layout |= pane.placed(x_axis, y_axis | side)
-        at = {"xref": pane.axes["xaxis"], "yref": f"{pane.axes['yaxis']} domain"}
-        shapes.append(_upright(equal, palette, DOTTED, palette.muted) | at)
+        other = {"matches": "y", "showticklabels": False, "title": {"text": ""}} if pane.column else {}
+        layout |= pane.placed(x_axis, y_axis | other)
+        x, y = pane.axes.values()
+        shapes.append(vertical(equal, palette.muted) | {"xref": x, "yref": f"{y} domain"})
         shapes += [
-            {"type": "rect", "x0": 0, "x1": 1, "xref": f"{pane.axes['xaxis']} domain", "y0": i - 0.5, "y1": i + 0.5,
-             "yref": pane.axes["yaxis"], "fillcolor": faded(palette.text, 0.08), "line": {"width": 0}, "layer": "below"}
-            for i in here
+            {"type": "rect", "x0": 0, "x1": 1, "xref": f"{x} domain", "y0": i - 0.5, "y1": i + 0.5, "yref": y,
+             "fillcolor": faded(palette.text, 0.08), "line": {"width": 0}, "layer": "below"}
+            for i, row in enumerate(rows) if row["trajectory"] == chosen
         ]  # fmt: skip
     key = (
-        f"<span style='color:{palette.outcomes['healthy']}'>■</span> solved · <span style='color:{palette.muted}'>■"
-        "</span> not solved · bold: tokens kept · dotted: an equal share"
+        f"<span style='color:{healthy}'>■</span> solved · <span style='color:{palette.muted}'>■</span> not solved · "
+        "bold: tokens kept · dotted: an equal share"
     )
     return common.figure(
-        traces, palette, height=340, top=55, bottom=48, bargap=0.2, hoverdistance=400, shapes=shapes,
+        traces, palette, inner=237, top=55, bottom=48, bargap=0.2, hoverdistance=400, shapes=shapes,
         annotations=[heading(f"Trajectories of step {step:,}", key, palette)], **layout,
     )  # fmt: skip
 
 
-def _about(row: Mapping[str, Any]) -> Iterator[str]:
-    yield f"<b>trajectory {row['trajectory']}</b>, {'tokens kept' if row['kept'] else 'tokens not kept'}"
-    yield from (f"{name}: {wrapped(word(row[name]), 60)}" for name in ("question", "gold", "answer"))
-    yield f"largest token ratio {figure_text(number(row['ratio_max']))}"
+def _about(row: Mapping[str, Any]) -> str:
+    lines = [f"<b>trajectory {row['trajectory']}</b>, {'tokens kept' if row['kept'] else 'tokens not kept'}"]
+    lines += [f"{name}: {wrapped(word(row[name]), 60)}" for name in ("question", "gold", "answer")]
+    lines.append(f"largest token ratio {figure_text(number(row['ratio_max']))}")
     if row["worst_turn"] is not None:
-        yield f"turn {row['worst_turn']} moved most: sum of log-ratios {number(row['worst_log_ratio'])} nats"
+        worst = number(row["worst_log_ratio"])
+        lines.append(f"turn {row['worst_turn']} moved most: sum of log-ratios {worst} nats")
+    return "<br>".join(lines)

@@ -6,10 +6,11 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 
 from workbench.analysis import claims, compare, region
 from workbench.analysis.evidence import COLLAPSE, NOT_SUPPORTED, SUPPORTED
@@ -28,11 +29,8 @@ from workbench.app.figures.region import region as region_figure
 from workbench.app.report.write import Code, Figure, Items, Part, Report, Section, Table, Text
 from workbench.spec import GridFile, InputError
 
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
 Words = Mapping[str, tuple[str, str]]  # curve -> unit, definition
-Draw = Callable[[theme.Palette], "go.Figure"]
+Draw = Callable[[theme.Palette], go.Figure]
 
 TONES = {SUPPORTED: "healthy", NOT_SUPPORTED: "collapsed"}
 ARMS = 6  # of a figure; more are drawn in several

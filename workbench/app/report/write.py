@@ -12,15 +12,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from workbench.app.text import html_text, visible
 from workbench.app.theme import DARK, LIGHT, Palette
 from workbench.spec import OUTCOMES
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import plotly.graph_objects as go
 
 _FOLDER = Path(__file__).parent
 # Only where it would act: an underscore inside a word, a bracket that no link follows and a lone < are letters.
@@ -100,14 +101,9 @@ class Report:
 
 def html(report: Report) -> str:
     """Return the page. Its content policy allows its own two scripts and no request to anywhere."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
     from plotly.offline import get_plotlyjs
 
     figures: dict[str, dict[str, Any]] = {}
-
-    def literal(value: Any) -> Markup:
-        return value if isinstance(value, Markup) else Markup(html_text(value))
 
     def figure(part: Figure) -> dict[str, Any]:
         """Return both palettes of a figure: their SVG, or its id among the figures of the page and its height."""
@@ -124,7 +120,7 @@ def html(report: Report) -> str:
         return Markup(found.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
 
     pages = Environment(
-        loader=FileSystemLoader(_FOLDER), autoescape=True, finalize=literal, undefined=StrictUndefined,
+        loader=FileSystemLoader(_FOLDER), autoescape=True, finalize=html_text, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     library = get_plotlyjs().replace("</script", "<\\/script")
