@@ -21,26 +21,21 @@ FIRST = 5  # signals and culprits that are named
 # No signals of training: clocks, fingerprints, counters.
 _NO_SIGNAL = ("seconds_", "tokens_per_second", "memory_", "questions_hash", "batch_hash", "heldout_episodes", "updates",
               "first_log_ratio_abs_max")  # fmt: skip
+_NONE_OUT = "no turn stands out; the first of them"
 _LEAST = 0.01  # spread of a fraction: of 64 trajectories one is 0.016
 
 
 def diagnose(log: Log, causes: Sequence[Cause] = CAUSES) -> Diagnosis:
     """Look for every cause in the log; proofs come before signs before patterns, then by confidence, then by step."""
-    found: list[Finding] = []
-    unanswered: dict[str, list[str]] = {}
-    for cause in causes:
-        if missing := cause.missing(log):
-            unanswered[cause.name] = missing
-        elif (clue := cause.look(log)) is not None:
-            found.append(Finding(cause, clue))
-    found.sort(key=lambda f: (list(GRADES).index(f.clue.grade), -f.clue.confidence, f.clue.step))
-    names = [f.cause.name for f in found]
-    ranked = tuple(Finding(f.cause, f.clue, tuple(n for n in names if n != f.cause.name)) for f in found)
-    carriers: dict[int, tuple[Culprit, ...]] = {}
-    for step in sorted({finding.clue.step for finding in found}):
-        batch = log.batch(step)
-        if batch is not None and (here := tuple(one for one in attribute(batch) if one.stands_out)):
-            carriers[step] = here
+    unanswered = {cause.name: missing for cause in causes if (missing := cause.missing(log))}
+    looks = ((cause, cause.look(log)) for cause in causes if cause.name not in unanswered)
+    found = [(cause, clue) for cause, clue in looks if clue is not None]
+    found.sort(key=lambda pair: (list(GRADES).index(pair[1].grade), -pair[1].confidence, pair[1].step))
+    names = [cause.name for cause, _ in found]
+    ranked = tuple(Finding(cause, clue, tuple(n for n in names if n != cause.name)) for cause, clue in found)
+    steps = sorted({clue.step for _, clue in found})
+    culprits = {step: attribute(batch) for step in steps if (batch := log.batch(step)) is not None}
+    carriers = {step: here for step, every in culprits.items() if (here := tuple(c for c in every if c.stands_out))}
     return Diagnosis(log, ranked, moved(log), unanswered, slumped(log.series("step", "success")), carriers)
 
 
@@ -177,14 +172,9 @@ def ranking(name: str, step: int, found: Sequence[Culprit], top: int) -> str:
     here = [one for one in found if one.stands_out]
     if not found:
         return f"{visible(name)}, step {step}: no token of the batch is unusual."
-    title = (
-        f"{len(here)} of its turns stand{'s' * (len(here) == 1)} out"
-        if here
-        else "no turn stands out; the first of them"
-    )
-    return "\n".join(
-        [f"{visible(name)}, step {step}: {title}", *(f"{i}. {spot(c)}" for i, c in enumerate((here or found)[:top], 1))]
-    )
+    title = f"{len(here)} of its turns stand{'s' * (len(here) == 1)} out" if here else _NONE_OUT
+    lines = (f"{i}. {spot(culprit)}" for i, culprit in enumerate((here or found)[:top], 1))
+    return "\n".join([f"{visible(name)}, step {step}: {title}", *lines])
 
 
 def _header(finding: Finding, name: str) -> str:
@@ -259,8 +249,7 @@ def _finding(d: Diagnosis, finding: Finding) -> dict[str, Any]:
     return {
         "cause": cause.name, "title": cause.title, "severity": cause.severity, "grade": clue.grade,
         "confidence": clue.confidence, "step": clue.step, "trajectory": clue.trajectory, "turn": clue.turn,
-        "says": clue.says,
-        "evidence": [_data(e) for e in clue.evidence],
+        "says": clue.says, "evidence": [_data(e) for e in clue.evidence],
         "change": _filled(cause.change, d, finding),
         "test": test_of(d, finding) or None,
         "open": place(d, finding) or None,

@@ -67,9 +67,7 @@ class Log:
     def transcripts(self, *columns: str) -> pd.DataFrame:
         """Step and these columns of the kept transcripts that have all of them: no update trains on some of a run."""
         frame, wanted = self.table("token"), ["step", *columns]
-        if not set(wanted) <= set(frame.columns):
-            return pd.DataFrame({name: [] for name in wanted})
-        return frame[wanted].dropna(ignore_index=True)
+        return (frame if set(wanted) <= {*frame} else pd.DataFrame(columns=wanted))[wanted].dropna(ignore_index=True)
 
     @cached_property
     def rescored(self) -> pd.Index:

@@ -89,11 +89,9 @@ def _opened(runs: Path, deadline: float, **options: Any) -> Iterator[DuckDBPyCon
 
 def _busy(path: Path, error: str) -> Busy:
     """Return the error that names who holds the database, as far as DuckDB's message says."""
-    who = "another process"
-    if any(words in error for words in _OURSELVES):
-        who = "another thread of this process"
-    elif found := _HOLDER.search(error):
-        who = f"PID {found['pid']} ({Path(found['program']).name})"
+    found = _HOLDER.search(error)
+    who = f"PID {found['pid']} ({Path(found['program']).name})" if found else "another process"
+    who = "another thread of this process" if any(words in error for words in _OURSELVES) else who
     return Busy(f"database '{path}' is held open by {who}: close it, or wait and try again; your runs are not affected")
 
 

@@ -30,15 +30,15 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def views() -> dict[str, tuple[str, str]]:
-    """Name -> (grain, SQL) of every view, one file each; a view that reads another comes after it.
+def titled(folder: Path) -> dict[str, tuple[str, str]]:
+    """Name -> (first line, which is a comment; the SQL below it) of every file of a folder, by name."""
+    parts = {file.stem: file.read_text(encoding="utf-8").split("\n", 1) for file in sorted(folder.glob("*.sql"))}
+    return {name: (first.removeprefix("--").strip(), body.strip()) for name, (first, body) in parts.items()}
 
-    The first line of the file is a comment that states the grain.
-    """
-    found = {}
-    for file in sorted(VIEWS.glob("*.sql")):
-        first, _, body = file.read_text(encoding="utf-8").partition("\n")
-        found[file.stem] = (first.removeprefix("--").strip(), body.strip())
+
+def views() -> dict[str, tuple[str, str]]:
+    """Name -> (grain, SQL) of every view, one file each; a view that reads another comes after it."""
+    found = titled(VIEWS)
     reads = {name: sorted(set(_SOURCES.findall(body)) & set(found)) for name, (_, body) in found.items()}
     return {name: found[name] for name in TopologicalSorter(reads).static_order()}
 
@@ -47,8 +47,7 @@ def table_ddl() -> list[str]:
     """Return the statements that give any database, empty or older, our tables and columns; each may run again."""
     statements = []
     for table in TABLES:
-        name = quoted(table.name)
-        columns = ", ".join(f"{quoted(c.name)} {c.type}" for c in table.columns)
+        name, columns = quoted(table.name), ", ".join(f"{quoted(c.name)} {c.type}" for c in table.columns)
         statements += [f"CREATE TABLE IF NOT EXISTS {name} ({columns})"]
         statements += [f"COMMENT ON TABLE {name} IS {literal(table.grain)}"]
         for c in table.columns:
@@ -150,11 +149,8 @@ def _missing(connection: DuckDBPyConnection) -> list[str]:
 
 def _marked(connection: DuckDBPyConnection) -> bool:
     """Return whether a sorl with this very schema made the database, or brought it up to date."""
-    known = connection.execute(
-        "SELECT 1 FROM duckdb_functions() WHERE function_name = 'sorl_schema' AND macro_definition = $hash",
-        {"hash": literal(_fingerprint())},
-    )
-    return known.fetchone() is not None
+    asked = "SELECT 1 FROM duckdb_functions() WHERE function_name = 'sorl_schema' AND macro_definition = ?"
+    return connection.execute(asked, [literal(_fingerprint())]).fetchone() is not None
 
 
 def _undeclared(connection: DuckDBPyConnection, dictionary: Sequence[Diagnostic]) -> list[Diagnostic]:

@@ -58,17 +58,11 @@ def _start(series: pd.Series) -> int | None:
 def _sharper(log: Log, start: int) -> float | None:
     frame = log.transcripts("log_prob_old", "log_prob_behaviour", "trained")
     rows = frame[(frame["step"] >= start) & ~frame["step"].isin(log.rescored)]
-    pairs = [
-        (np.asarray(old, float)[mask], np.asarray(behaviour, float)[mask])
-        for old, behaviour, trained in zip(
-            rows["log_prob_old"], rows["log_prob_behaviour"], rows["trained"], strict=True
-        )
-        for mask in [np.asarray(trained, bool)]
-    ]
-    if not pairs:
+    if rows.empty:
         return None
-    old, behaviour = (np.concatenate(part) for part in zip(*pairs, strict=True))
-    known = np.isfinite(old) & np.isfinite(behaviour)
+    names = ("log_prob_old", "log_prob_behaviour", "trained")
+    old, behaviour, trained = (np.concatenate([np.asarray(x, float) for x in rows[name]]) for name in names)
+    known = np.isfinite(old) & np.isfinite(behaviour) & (trained > 0)
     old, difference = old[known], (behaviour - old)[known]
     if len(old) < 50 or difference.std() == 0:
         return None
@@ -85,14 +79,12 @@ def _evidence(found: Gap) -> tuple[Evidence, ...]:
     needs_one_policy=True,
     change="Check the weight sync: compare the sampler's log-probs of its own tokens with the trainer's after "
     "every sync (column step.sync_error); look for tied embeddings, a cached copy, a sync that failed silently.",
-    test=sql("SELECT step, avg(mismatch), max(mismatch_max) FROM minibatch WHERE run_id = '{run}' GROUP BY step"),
+    test=sql("SELECT step, avg(mismatch), max(mismatch_max) FROM minibatch", "GROUP BY step"),
 )
 def stale_weights(log: Log) -> Clue | None:
     """The sampler runs on old weights."""
     found = gap(log)
-    if found is None or temperature.look(log) is not None:
-        return None
-    if found.growth < GROWTH and found.level < 0.05:
+    if found is None or temperature.look(log) is not None or (found.growth < GROWTH and found.level < 0.05):
         return None
     return Clue(
         "sign", 0.9 if found.growth >= GROWTH else 0.6, found.step,
@@ -152,9 +144,7 @@ def _of_good_ones(log: Log) -> Clue | None:
     surprise = (-drawn - log.series("step", "entropy")).dropna()
     surprise = surprise[~surprise.index.isin(log.rescored.union(_wrong(log)))]
     rise = first(surprise, "above", points=3, margin=5.0, least=0.03)
-    if rise is None:
-        return None
-    return Clue(
+    return rise and Clue(
         "sign", 0.8, rise.step,
         f"from step {rise.step} on the tokens of rewarded trajectories are rarer than the policy's entropy allows: "
         f"-log p exceeds it by {rise.value:.3g} nats a token, where {rise.usual:.3g} was usual; sampler and trainer "
