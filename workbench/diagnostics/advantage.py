@@ -8,7 +8,7 @@ import numpy as np
 
 from workbench.diagnostics.declare import OURS, VERL, Measure, alarm, diagnostic
 from workbench.diagnostics.tokens import Segments, Tokens, quotient
-from workbench.spec import Level, Unit
+from workbench.spec import Alarm, Level, Unit
 
 BAPO = "arXiv 2510.18927 (BAPO)"
 STEP, TRAJECTORY, TURN, UPDATE = Level.STEP, Level.TRAJECTORY, Level.TURN, Level.UPDATE
@@ -32,23 +32,16 @@ def positive_advantage_frac(t: Tokens, by: Segments) -> np.ndarray:
     return quotient(good, good + bad)
 
 
-@diagnostic(TURN, Unit.FRACTION, "sum |d loss / d log_prob| of the turn / that of its update", OURS, roll="share")
-def gradient_share(t: Tokens, by: Segments) -> np.ndarray:
-    """Share of the update's gradient signal that comes from the turn: finds the culprit."""
-    return quotient(by.total(t.weight), t.by_update.total(t.weight)[by.first(t.update)])
-
-
-@alarm("above", 0.1, "beyond a tenth of the tokens the correction does the training; the mark is ours", points=3)
-@diagnostic(
-    (UPDATE, STEP), Unit.FRACTION, "<1[omega capped, or set to 0]>_m",
-    f"{VERL} (rollout_is_ratio_fraction_high, masked_fraction)",
-)  # fmt: skip
-def corrected_frac(t: Tokens, by: Segments) -> np.ndarray | None:
-    """Share of tokens whose weight the rollout correction capped or set to 0; NULL without one."""
-    return None if t.corrected is None else by.mean(t.corrected)
-
-
 OF_TOKENS = (
+    Measure("gradient_share", (TURN,), Unit.FRACTION, "sum |d loss / d log_prob| of the turn / that of its update",
+            OURS, "Share of the update's gradient signal that comes from the turn: finds the culprit.",
+            lambda t, by: quotient(by.total(t.weight), t.by_update.total(t.weight)[by.first(t.update)]), roll="share"),
+    Measure("corrected_frac", (UPDATE, STEP), Unit.FRACTION, "<1[omega capped, or set to 0]>_m",
+            f"{VERL} (rollout_is_ratio_fraction_high, masked_fraction)",
+            "Share of tokens whose weight the rollout correction capped or set to 0; NULL without one.",
+            lambda t, by: None if t.corrected is None else by.mean(t.corrected),
+            alarm=Alarm("above", 0.1, "beyond a tenth of the tokens the correction does the training; the mark is ours",
+            points=3)),
     Measure("advantage", (TURN, TRAJECTORY), Unit.REWARD, "<A>_m", OURS,
             "Mean advantage of the tokens, as trained on (after whitening, if any).",
             lambda t, by: by.mean(t.advantage), roll="tokens"),

@@ -67,12 +67,10 @@ def measure(number: int, evidence: StepEvidence) -> Measurements:
 def measure_updates(evidence: Evidence | Tokens) -> Columns:
     """Columns (U,) of table `minibatch`: update, epoch, rollout_step and every update-level diagnostic."""
     tokens = evidence if isinstance(evidence, Tokens) else Tokens(evidence)
-    columns: Columns = {
-        "update": np.arange(tokens.updates),
-        "epoch": tokens.evidence.epoch.cpu().numpy(),
-        "rollout_step": tokens.evidence.rollout_step.cpu().numpy(),
+    told = {name: getattr(tokens.evidence, name).cpu().numpy() for name in ("epoch", "rollout_step")}
+    return {"update": np.arange(tokens.updates), **told} | {
+        m.name: m(tokens, tokens.by_update) for m in AT[Level.UPDATE]
     }
-    return columns | {m.name: m(tokens, tokens.by_update) for m in AT[Level.UPDATE]}
 
 
 @np.errstate(all="ignore")
@@ -87,18 +85,12 @@ def measure_turns(
     tokens = evidence if isinstance(evidence, Tokens) else Tokens(evidence)
     by = tokens.by_turn
     update, place = by.first(tokens.update), (by.first(tokens.trajectory), by.first(tokens.turn))
-    columns: Columns = {
-        "epoch": tokens.evidence.epoch.cpu().numpy()[update],
-        "trajectory": place[0],
-        "turn_index": place[1],
-        "update": update,
-    }
+    columns: Columns = {"epoch": tokens.evidence.epoch.cpu().numpy()[update]}
+    columns |= {"trajectory": place[0], "turn_index": place[1], "update": update}
     columns |= {m.name: m(tokens, by) for m in AT[Level.TURN]}
-    columns["status"] = turn.status(*place, status or [])
-    columns["retrieval_seconds"] = turn.retrieval_seconds(*place, rollouts.retrieval_seconds if rollouts else ())
-    outcomes = rollouts.retrieval_status if rollouts else ()
-    retrieved = (turn.retrieval_empty_frac, turn.retrieval_failed_frac)
-    return columns | {m.name: m(*place, outcomes) for m in retrieved}
+    seconds, outcomes = (rollouts.retrieval_seconds, rollouts.retrieval_status) if rollouts else ((), ())
+    told = {"status": status or [], "retrieval_seconds": seconds}
+    return columns | {m.name: m(*place, told.get(m.name, outcomes)) for m in TURN_MEASURES}
 
 
 @np.errstate(all="ignore")
@@ -116,17 +108,13 @@ def _roll(measure: Measure, by: Segments, turns: Mapping[str, Any]) -> np.ndarra
         return None
     known, weight = ~np.ma.getmaskarray(values), np.asarray(turns["n_tokens"], dtype=np.float64)
     x = np.where(known, np.ma.getdata(values).astype(np.float64), 0.0)
-    match measure.roll:
-        case "tokens":
-            return quotient(by.total(x * weight), by.total(np.where(known, weight, 0.0)))
-        case "max":
-            return by.maximum(x)
-        case "min":
-            return by.minimum(x)
-        case "share":
-            return quotient(by.total(x), np.full(by.size, x.sum()))
-        case _:
-            return by.mean(x, known)
+    if measure.roll == "tokens":
+        return quotient(by.total(x * weight), by.total(np.where(known, weight, 0.0)))
+    if measure.roll == "share":
+        return quotient(by.total(x), np.full(by.size, x.sum()))
+    if measure.roll == "turns":
+        return by.mean(x, known)
+    return by.maximum(x) if measure.roll == "max" else by.minimum(x)
 
 
 def _trajectories(view: Trajectories) -> Columns:

@@ -39,12 +39,12 @@ class Recorder:
         self, folder: Path | None, run_id: str, settings: RunSettings, decode: Decode | None = None, group: int = 1
     ) -> None:
         self.run_id, self.settings, self.decode, self.group = run_id, settings, decode, group
-        self._writer = SegmentWriter(folder, settings.record.flush_seconds) if folder else _NullWriter()
+        self._writer = SegmentWriter(folder, settings.record.flush_seconds) if folder else None
         self._box = BlackBox(folder, settings.record.batches) if folder else None
         self.replay([])
         self._seconds: float | None = None
         self._boxed = 0.0  # seconds that the batch of this step took
-        if not self._writer.files("diagnostic"):
+        if self._writer and not self._writer.files("diagnostic"):
             self.rows("diagnostic", dictionary(CATALOGUE))
 
     def rows(self, table: str, columns: Mapping[str, Any]) -> None:
@@ -54,7 +54,8 @@ class Recorder:
         """
         constants = {"run_id": self.run_id, "written_at": datetime.now(UTC).replace(tzinfo=None)}
         known = {name: value for name, value in constants.items() if name in schema_of(table).names}
-        self._writer.append(table, known | dict(columns))
+        if self._writer:
+            self._writer.append(table, known | dict(columns))
 
     def batch(self, step: int, packed: tuple[Mapping[str, np.ndarray], Mapping[str, Any]] | None) -> None:
         """Keep the arrays and metadata of the training batch of `step` in the black box; None = there is none."""
@@ -82,8 +83,7 @@ class Recorder:
             if columns:
                 self.rows(table, {"step": step, **columns})
         trained = evidence.trained or evidence.rollouts
-        rows = sample(step, self.settings.record.tokens, len(trained), measured.trajectory["gradient_share"])
-        if rows:
+        if rows := sample(step, self.settings.record.tokens, len(trained), measured.trajectory["gradient_share"]):
             self.rows("token", {"step": step, **token_rows(rows, trained, evidence.updates, self.decode)})
         self.evaluations(step, evaluations)
         self.events(self._see(step, measured.step, evidence.mismatches or ()))
@@ -131,23 +131,22 @@ class Recorder:
     @property
     def recorded(self) -> int:
         """The last step whose rows were on the disk when this session began, -1 without one."""
-        return self._writer.last_step("step")
+        return self._writer.last_step("step") if self._writer else -1
 
     def started_at(self) -> datetime | None:
         """When training of this run first began, from its own segments; None when they do not say."""
-        for file in self._writer.files("run"):
-            first: datetime | None = pc.min(pq.read_table(file, columns=["started_at"])["started_at"]).as_py()
-            if first is not None:
-                return first
-        return None
+        files = self._writer.files("run") if self._writer else []
+        times = (pc.min(pq.read_table(file, columns=["started_at"])["started_at"]).as_py() for file in files)
+        return next((time for time in times if time is not None), None)
 
     def flush(self) -> bool:
         """Write what is buffered; False when the disk refused (the rows are kept for the next try)."""
-        return self._writer.flush()
+        return self._writer is None or self._writer.flush()
 
     def close(self) -> None:
         """Write what is left. Raises WriteError (an InputError) when the disk refused to the end."""
-        self._writer.close()
+        if self._writer:
+            self._writer.close()
 
     def __enter__(self) -> Self:
         return self
@@ -164,25 +163,6 @@ class Recorder:
         if self._box is not None:
             self._box.see(step, events, self._watch.brink)
         return events
-
-
-class _NullWriter:
-    """The writer of a recorder without a folder: it forgets the rows."""
-
-    def append(self, table: str, columns: Mapping[str, Any]) -> None:
-        pass
-
-    def flush(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        pass
-
-    def files(self, table: str) -> list[Path]:
-        return []
-
-    def last_step(self, table: str) -> int:
-        return -1
 
 
 class NullRecorder(Recorder):
