@@ -18,6 +18,7 @@ from workbench.store.text import visible
 # In the order of their rank, with the words of a report.
 GRADES = {"proof": "the record contradicts itself", "sign": "clear sign", "pattern": "fits the pattern"}
 FIRST = 5  # signals and culprits that are named
+_KEYS = ("run_id", "step", "written_at", "success")
 # No signals of training: clocks, fingerprints, counters.
 _NO_SIGNAL = ("seconds_", "tokens_per_second", "memory_", "questions_hash", "batch_hash", "heldout_episodes", "updates",
               "first_log_ratio_abs_max")  # fmt: skip
@@ -42,13 +43,10 @@ def diagnose(log: Log, causes: Sequence[Cause] = CAUSES) -> Diagnosis:
 def moved(log: Log) -> tuple[Moved, ...]:
     """The step diagnostics that left their own past, earliest first; those after a collapse say nothing about it."""
     found = []
-    for column in log.table("step").columns:
-        if column in ("run_id", "step", "written_at", "success") or column.startswith(_NO_SIGNAL):
-            continue
-        series = log.series("step", column)
-        departure = first(series, points=2, least=_LEAST if column.endswith("_frac") else 0.0)
-        if departure is not None and (log.onset is None or departure.step <= log.onset):
-            found.append(Moved(f"step.{column}", departure.step, departure.value, departure.usual))
+    for column in (c for c in log.table("step").columns if c not in _KEYS and not c.startswith(_NO_SIGNAL)):
+        left = first(log.series("step", column), points=2, least=_LEAST if column.endswith("_frac") else 0.0)
+        if left is not None and (log.onset is None or left.step <= log.onset):
+            found.append(Moved(f"step.{column}", left.step, left.value, left.usual))
     return tuple(sorted(found, key=lambda m: (m.step, m.column)))
 
 
@@ -58,9 +56,8 @@ def _number(value: float | None) -> str:
 
 def headline(d: Diagnosis) -> str:
     """Return how the run stands, in a line."""
-    run = d.log.run
+    run, fell = d.log.run, f", onset at step {d.onset}" if d.onset is not None else ""
     outcome = run.get("outcome") or "undecided"
-    fell = f", onset at step {d.onset}" if d.onset is not None else ""
     outcome = {"no_learning": "did not rise above its start", "mild": "a mild fall"}.get(outcome, outcome)
     status = f", {run['status']}" if run.get("status") not in (None, "finished") else ""
     return f"{visible(d.log.name)}: {outcome}{fell}; {d.log.steps} steps{status}"

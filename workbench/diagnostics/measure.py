@@ -58,9 +58,12 @@ def measure(number: int, evidence: StepEvidence) -> Measurements:
     for m in AT[Level.STEP]:
         pooled = m(tokens, tokens.whole) if tokens is not None and len(tokens.update) else None
         row[m.name] = None if pooled is None or np.ma.getmaskarray(pooled)[0] else float(pooled[0])
-    return Measurements(
-        row, minibatch, _trajectories(Trajectories(trained, tokens)), turns, measure_turn_steps(turns) if turns else {}
-    )
+    acted = Trajectories(trained, tokens)
+    told = {name: list(getattr(trained, name)) for name in ("question", "gold", "answer", "ended")}
+    ids = {"trajectory": np.arange(len(trained)), "prompt_group": trained.group, "rollout_step": trained.rollout_step}
+    trajectories = ids | told | {m.name: m(acted) for m in trajectory.MEASURES}
+    trajectories |= {m.name: m(tokens, acted.by) if tokens is not None else None for m in AT[Level.TRAJECTORY]}
+    return Measurements(row, minibatch, trajectories, turns, measure_turn_steps(turns) if turns else {})
 
 
 @np.errstate(all="ignore")
@@ -115,11 +118,3 @@ def _roll(measure: Measure, by: Segments, turns: Mapping[str, Any]) -> np.ndarra
     if measure.roll == "turns":
         return by.mean(x, known)
     return by.maximum(x) if measure.roll == "max" else by.minimum(x)
-
-
-def _trajectories(view: Trajectories) -> Columns:
-    r = view.rollouts
-    columns: Columns = {"trajectory": np.arange(len(r)), "prompt_group": r.group, "rollout_step": r.rollout_step}
-    columns |= {name: list(getattr(r, name)) for name in ("question", "gold", "answer", "ended")}
-    columns |= {m.name: m(view) for m in trajectory.MEASURES}
-    return columns | {m.name: m(view.trained, view.by) if view.trained else None for m in AT[Level.TRAJECTORY]}

@@ -78,8 +78,12 @@ class Recorder:
         if self._seconds is not None:
             evidence = replace(evidence, seconds={**evidence.seconds, "record": self._seconds})
         measured = measure(step, evidence)
-        shared = _share(measured.turn, self.settings.record.turns)
-        for table, columns in (vars(measured) | {"turn": shared}).items():
+        turns, share = measured.turn, self.settings.record.turns
+        if turns and share < 1.0:  # the turns of a share of the trajectories, spread evenly over the batch
+            index = turns["trajectory"]
+            keep = ((index + 1) * share).astype(int) > (index * share).astype(int)
+            turns = {name: column if column is None else chosen(column, keep) for name, column in turns.items()}
+        for table, columns in (vars(measured) | {"turn": turns}).items():
             if columns:
                 self.rows(table, {"step": step, **columns})
         trained = evidence.trained or evidence.rollouts
@@ -178,12 +182,3 @@ class NullRecorder(Recorder):
         row: dict[str, float | None] = {"success": float(evidence.rollouts.success.mean())}
         self._see(step, row)
         return row
-
-
-def _share(turns: dict[str, Any], share: float) -> dict[str, Any]:
-    """Return the turns of `share` of the trajectories, spread evenly over the batch."""
-    if not turns or share >= 1.0:
-        return turns
-    index = turns["trajectory"]
-    keep = ((index + 1) * share).astype(int) > (index * share).astype(int)
-    return {name: column if column is None else chosen(column, keep) for name, column in turns.items()}

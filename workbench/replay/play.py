@@ -201,9 +201,10 @@ def gradients(stored: StoredBatch, algorithms: Mapping[str, Algorithm], replay: 
         mine = taken[replay.own][0]
         for label in labels:
             g, bias = taken[label]
-            cosine = _cosine(g, mine)
+            length = _norm(g) * _norm(mine)
+            inner = sum(float((x.double() * y.double()).sum()) for x, y in zip(g, mine, strict=True))
             norms = {"grad_norm": _norm(g), "clip_bias_norm": _norm(bias)}
-            found[label, update.index] = {**norms, "gradient_cosine": cosine}
+            found[label, update.index] = {**norms, "gradient_cosine": inner / length if length else None}
         if on and (reason := _step(stored.meta["learn"]["policy"], update, network, mine)):
             return Gradients(found, reason)
     return Gradients(found, "")
@@ -267,9 +268,3 @@ def _step(optimizer: Mapping[str, Any], update: StoredUpdate, network: Network, 
 
 def _norm(tensors: Sequence[Tensor]) -> float:
     return float(torch.stack([torch.linalg.vector_norm(t.double()) for t in tensors]).norm())
-
-
-def _cosine(a: Sequence[Tensor], b: Sequence[Tensor]) -> float | None:
-    length = _norm(a) * _norm(b)
-    inner = sum(float((x.double() * y.double()).sum()) for x, y in zip(a, b, strict=True))
-    return inner / length if length else None

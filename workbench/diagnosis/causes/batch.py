@@ -72,7 +72,10 @@ def _misfit(wanted: Kind, name: str, title: str, says: str, change: str) -> Caus
         found = kind(log)
         if found is None or found[0] != wanted:
             return None
-        step, (trajectory, turn) = found[1], _where(log, found[1])
+        step, events = found[1], log.events("guard_token_identity")
+        said = " ".join(events.loc[events["step"] == step, "message"].astype(str)) if "message" in events else ""
+        first = re.search(r"trajectory (\d+), turn (\d+)", said)  # as the guard's event names it
+        trajectory, turn = (int(first[1]), int(first[2])) if first else (None, None)
         count = float(log.series("step", "token_mismatches").loc[step])
         place = f", first in trajectory {trajectory}, turn {turn}" if turn is not None else ""
         return Clue(
@@ -161,15 +164,6 @@ def _counted(log: Log, steps: pd.Index) -> Kind:
     excess = (trained - written).dropna()
     excess = excess[excess.index.isin(steps)]
     return "unknown" if excess.empty else "padding" if (excess > 0).mean() > _MOST else "tokens"
-
-
-def _where(log: Log, step: int) -> tuple[int | None, int | None]:
-    """Return the first trajectory and turn that the guard's event names."""
-    events = log.events("guard_token_identity")
-    for message in events.loc[events["step"] == step, "message"] if "message" in events else ():
-        if found := re.search(r"trajectory (\d+), turn (\d+)", str(message)):
-            return int(found[1]), int(found[2])
-    return None, None
 
 
 @cause(

@@ -37,22 +37,15 @@ def gap(log: Log) -> Gap | None:
     series = series[~series.index.isin(log.rescored)]
     if series.empty or one_token(log):
         return None
-    start = _start(series)
-    if start is None:
+    values = series.to_numpy()
+    usual = [float(np.median(values[:i])) if i else 0.0 for i in range(len(values))]  # of the steps before
+    above = [value > max(NOISE, RISE * u) for u, value in zip(usual, np.minimum(values[:-1], values[1:]), strict=False)]
+    if True not in above:
         return None
+    start = int(series.index[above.index(True)])  # two steps in a row above the noise, well above what was usual
     since = series[series.index >= start]
     head, tail = float(since.iloc[:2].mean()), float(since.iloc[-max(2, len(since) // 3) :].mean())
     return Gap(start, before(series, start), float(since.mean()), tail / max(head, 1e-12), _sharper(log, start))
-
-
-def _start(series: pd.Series) -> int | None:
-    """First of two steps in a row above the noise and well above the median of the steps before."""
-    values = series.to_numpy()
-    for i in range(len(values) - 1):
-        usual = float(np.median(values[:i])) if i else 0.0
-        if min(values[i], values[i + 1]) > max(NOISE, RISE * usual):
-            return int(series.index[i])
-    return None
 
 
 def _sharper(log: Log, start: int) -> float | None:
