@@ -97,10 +97,7 @@ def smoothed(values: np.ndarray) -> np.ndarray:
 
 
 def slumped(success: pd.Series) -> Slump | None:
-    """Return where success, indexed by step, first slumps by LOST; None where it never did or was not logged.
-
-    A value that is NaN or Inf has lost everything.
-    """
+    """Return where success first slumps by LOST, None where it never does; a value that is NaN or Inf has lost all."""
     values = success.to_numpy(float)
     finite = np.isfinite(values)
     lost = np.ones(len(values))

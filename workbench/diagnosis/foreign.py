@@ -78,10 +78,7 @@ def _json_lines(file: BufferedReader, path: Path) -> pd.DataFrame:
 
 
 def _table(file: BufferedReader, path: Path) -> pd.DataFrame:
-    """A table of text, whose cells are parted by whichever of comma, semicolon and tab its first line has most of.
-
-    With semicolons `0,5` is a number, as spreadsheets of many languages write it.
-    """
+    """Text parted by comma, semicolon or tab; with semicolons `0,5` is a number, as spreadsheets have it."""
     text = io.TextIOWrapper(file, encoding_of(file.peek(2)))
     first = text.readline(LINE)
     text.seek(0)

@@ -71,10 +71,7 @@ class Log:
 
     @cached_property
     def rescored(self) -> pd.Index:
-        """The steps on stale rollouts whose old log-probs are of the policy before the step.
-
-        Where trainer and sampler differ there, the policy may just have learned in between.
-        """
+        """Steps on stale rollouts with old log-probs of a later policy: a mismatch may be what it has learned."""
         age = self.series("step", "staleness")
         kept = self.settings.get("learn.old_log_prob") in ("rollout", "behaviour")
         return age.index[:0] if kept else age.index[age > 0]

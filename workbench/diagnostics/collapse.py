@@ -331,11 +331,7 @@ def onset(curve: _Curve, first: int, at: int, end: int, best: float) -> tuple[in
 
 
 class Watch:
-    """The collapse rule along a live run: feed it every step once, in order; it says each thing when it happens.
-
-    `episodes` is how many episodes a step's success is the share of, None when that is not known, and `group` how many
-    of them share a prompt.
-    """
+    """The collapse rule along a live run, fed every step once: `episodes` behind a step's success, `group` a prompt."""
 
     def __init__(self, settings: CollapseSettings | None = None, episodes: int | None = None, group: int = 1) -> None:
         self.settings = settings or CollapseSettings()

@@ -61,10 +61,7 @@ class Evidence:
 
     @classmethod
     def stack(cls, updates: Sequence[Evidence]) -> Evidence:
-        """Stack updates along U; sequences are padded with masked positions, batches with masked rows.
-
-        A field that one update lacks (None) is lacking in the stack, a scalar that one update lacks is None there.
-        """
+        """Stack updates along U, padded with masked positions and rows; what one update lacks (None) all lack."""
         rows, width = (max(u.mask.shape[axis] for u in updates) for axis in (1, 2))
 
         def joined(name: str) -> Tensor | None:

@@ -70,10 +70,7 @@ class Recorder:
     def step(
         self, step: int, evidence: StepEvidence, evaluations: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, float | None]:
-        """Measure and write down one step; returns its row of table `step`.
-
-        Events that the step raises (collapse, hard events, alarms) are written as well.
-        """
+        """Measure and write down one step and the events that it raises; returns its row of table `step`."""
         began = time.perf_counter()
         if self._seconds is not None:
             evidence = replace(evidence, seconds={**evidence.seconds, "record": self._seconds})
@@ -114,10 +111,7 @@ class Recorder:
         return self._watch.detection
 
     def verdict(self, final: bool = True) -> dict[str, Any]:
-        """Return what the collapse rule says so far, as columns of table `run`.
-
-        Before the end (`final` false) the outcome is NULL unless it has collapsed or diverged.
-        """
+        """Return the verdict as columns of table `run`; before the end only collapsed and diverged are outcomes."""
         told = self._watch.verdict.columns()
         settled = final or told["outcome"] in ("collapsed", "diverged")
         return told if settled else told | {"outcome": None}

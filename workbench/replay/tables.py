@@ -209,10 +209,7 @@ def _measured(parts: Sequence[Played], *keys: str) -> Iterator[dict[str, Any]]:
 
 
 def summary(replay: Replay, gradients: Mapping[tuple[str, int], Mapping[str, float | None]] | None = None) -> Table:
-    """Return each algorithm in all updates together and in each; below the one that ran, what the trainer logged then.
-
-    `gradients`: norms and cosines of (label, update), where they were taken.
-    """
+    """Return each algorithm in all updates and in each, with `gradients` by (label, update), and what was logged."""
     rows: list[dict[str, Any]] = []
     logged: list[dict[str, Any]] = []
     for who, update, parts in _answers(replay):
@@ -244,10 +241,7 @@ def turns(replay: Replay) -> Table:
 
 
 def culprits(replay: Replay, most: int) -> Table:
-    """Return the turns of trajectories with the largest shares of the gradient, `most` of each algorithm.
-
-    Before them those with a NaN: such a log-prob has no gradient.
-    """
+    """Return each algorithm's `most` turns by gradient share; first those with a NaN, which has no gradient."""
 
     def worst_first(row: dict[str, Any]) -> tuple[bool, float]:
         broken = any(row[name] != row[name] for name in ("weight_abs", "unit_ratio_mean", "approx_kl"))

@@ -58,10 +58,7 @@ class Excerpt(NamedTuple):
 
 
 class Reader:
-    """Asks the index database of a runs folder; opens it for each question and lets go at once.
-
-    `together` keeps it open for a few questions, for which writers wait.
-    """
+    """Asks the index database of a runs folder; opens it for each question, or once for a block of `together`."""
 
     def __init__(self, runs: Path, *, wait: float = _WAIT, seconds: float = _TIME_LIMIT) -> None:
         """`wait` limits the waiting for a writer, `seconds` the running time of a question."""
@@ -70,11 +67,7 @@ class Reader:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Keep the database open from the first query of this thread in the block to its end.
-
-        Opening takes tens of milliseconds, more than most queries. Writers wait until the block ends, so it holds a few
-        queries and none of the drawing.
-        """
+        """Keep the database open for this thread's queries in the block: opening takes longer than most. Writers wait."""
         if hasattr(self._few, "open"):
             yield
             return
@@ -109,10 +102,7 @@ class Reader:
         return self._ask(sql, lambda c, asked: c.sql(asked, params=parameters).to_arrow_table())
 
     def excerpt(self, sql: str, parameters: Parameters = None, *, rows: int, size: int) -> Excerpt:
-        """Return the beginning of the answer as an Arrow table: about `size` bytes and `rows` rows at most.
-
-        Raises as `query` does.
-        """
+        """Return the first `rows` rows as an Arrow table, of about `size` bytes at most; raises as `query` does."""
 
         def fetch(connection: DuckDBPyConnection, asked: Statement) -> Excerpt:
             import duckdb

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from graphlib import TopologicalSorter
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.declare import dictionary as rows_of
@@ -34,6 +34,12 @@ def titled(folder: Path) -> dict[str, tuple[str, str]]:
     """Name -> (first line, which is a comment; the SQL below it) of every file of a folder, by name."""
     parts = {file.stem: file.read_text(encoding="utf-8").split("\n", 1) for file in sorted(folder.glob("*.sql"))}
     return {name: (first.removeprefix("--").strip(), body.strip()) for name, (first, body) in parts.items()}
+
+
+def insert(connection: DuckDBPyConnection, table: str, columns: dict[str, list[Any]]) -> None:
+    """Append rows, given as lists of one length by column."""
+    lists = ", ".join(f"unnest(${name})" for name in columns)
+    connection.execute(f"INSERT INTO {quoted(table)} ({', '.join(map(quoted, columns))}) SELECT {lists}", columns)
 
 
 def views() -> dict[str, tuple[str, str]]:
@@ -68,19 +74,17 @@ def is_current(connection: DuckDBPyConnection, dictionary: Sequence[Diagnostic] 
 
 
 def refuse_strange(connection: DuckDBPyConnection) -> None:
-    """Raise duckdb.CatalogException where a table of ours is somebody else's, or is gone with its rows.
-
-    Before anything is done about segments: none would fit, and none of them is at fault.
-    """
+    """Raise duckdb.CatalogException where a table of ours is another program's or gone: no segment is at fault."""
     import duckdb
 
     found = dict(connection.execute(_OBJECTS).fetchall())
     if strange := sorted(name for name, kind in _objects().items() if found.get(name, kind) != kind):
         raise duckdb.CatalogException(f"another program made {', '.join(strange)} in it")
     types = {(t.name, c.name): c.type for t in TABLES for c in t.columns}
-    for table, column, kind in connection.execute(_TYPES).fetchall():
-        if types.get((table, column), kind) != kind:
-            raise duckdb.CatalogException(f"another program made {table}.{column} in it ({kind})")
+    asked = "table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal"
+    for *column, kind in connection.execute(f"SELECT {asked} AND database_name = current_database()").fetchall():
+        if types.get((column[0], column[1]), kind) != kind:
+            raise duckdb.CatalogException(f"another program made {'.'.join(column)} in it ({kind})")
     if _marked(connection) and (gone := [name for name in _missing(connection) if _objects()[name] == "table"]):
         raise duckdb.CatalogException(f"table {', '.join(gone)} was dropped from it")
 
@@ -94,9 +98,7 @@ def create(connection: DuckDBPyConnection, dictionary: Sequence[Diagnostic] = CA
     for statement in table_ddl():
         connection.execute(statement)
     if new := _undeclared(connection, dictionary):
-        columns = rows_of(new)
-        lists = ", ".join(f"unnest(${name})" for name in columns)
-        connection.execute(f"INSERT INTO diagnostic ({', '.join(columns)}) SELECT {lists}", columns)
+        insert(connection, "diagnostic", rows_of(new))
     add_measured_columns(connection)
     for statement in view_ddl():
         connection.execute(statement)
@@ -131,10 +133,6 @@ _OBJECTS = """
     SELECT table_name, 'table' FROM duckdb_tables() WHERE NOT internal AND database_name = current_database()
     UNION ALL
     SELECT view_name, 'view' FROM duckdb_views() WHERE NOT internal AND database_name = current_database()
-"""
-_TYPES = """
-    SELECT table_name, column_name, data_type FROM duckdb_columns()
-    WHERE NOT internal AND database_name = current_database()
 """
 
 

@@ -14,7 +14,7 @@ from workbench.spec import TABLES, Diagnostic, InputError, Table
 from workbench.spec import table as spec_table
 from workbench.store import connect
 from workbench.store.reader import HARDENED
-from workbench.store.schema import add_measured_columns, create, is_current, quoted, refuse_strange
+from workbench.store.schema import add_measured_columns, create, insert, is_current, quoted, refuse_strange
 from workbench.store.segments import Folder, Segment, alive, run_folders, segments
 
 if TYPE_CHECKING:
@@ -244,17 +244,11 @@ def _delete(connection: DuckDBPyConnection, table: str, run_ids: Sequence[str]) 
 
 def _register(connection: DuckDBPyConnection, good: list[Segment], aside: list[Segment]) -> None:
     files = good + aside
-    columns: dict[str, list[Any]] = {
-        "run_id": [s.run_id for s in files],
-        "table_name": [s.table for s in files],
-        "file": [s.file for s in files],
-        "rows": [s.rows for s in good] + [None for _ in aside],
-        "bytes": [s.bytes for s in files],
-        "status": ["ingested" for _ in good] + ["corrupt" for _ in aside],
-        "written_at": [s.at for s in files],
-    }
-    lists = ", ".join(f"unnest(${name})" for name in columns)
-    connection.execute(f"INSERT INTO segment ({', '.join(map(quoted, columns))}) SELECT {lists}", columns)
+    told = {"run_id": "run_id", "table_name": "table", "file": "file", "bytes": "bytes", "written_at": "at"}
+    columns: dict[str, list[Any]] = {name: [getattr(s, own) for s in files] for name, own in told.items()}
+    columns["rows"] = [s.rows for s in good] + [None for _ in aside]
+    columns["status"] = ["ingested" for _ in good] + ["corrupt" for _ in aside]
+    insert(connection, "segment", columns)
     if runs := {"runs": sorted({s.run_id for s in aside if s.run_id})} if aside else {}:
         connection.execute("DELETE FROM event WHERE kind = 'segment_corrupt' AND list_contains($runs, run_id)", runs)
         connection.execute(

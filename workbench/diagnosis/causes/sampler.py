@@ -184,10 +184,7 @@ def _of_transcripts(log: Log) -> Clue | None:
 
 
 def _surprise(frame: pd.DataFrame) -> pd.DataFrame | None:
-    """Of every transcript: its step, and the mean of -log p_mu - H over the tokens that the policy wrote.
-
-    H is the entropy of the policy that the updates made, so it tells what was drawn where that is still the sampler's.
-    """
+    """Step and mean of -log p_mu - H over the policy's tokens of each transcript whose H is still the sampler's."""
     rows = []
     columns = (frame[name] for name in ("step", "log_prob_behaviour", "entropy", "trained", "log_prob"))
     for step, drawn, entropy, trained, now in zip(*columns, strict=True):
