@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from workbench.diagnosis.attribution import Culprit, attribute
 from workbench.diagnosis.causes import CAUSES
 from workbench.diagnosis.changepoint import first, slumped
-from workbench.diagnosis.finding import Cause, Diagnosis, Finding, Moved
+from workbench.diagnosis.finding import Cause, Diagnosis, Evidence, Finding
 from workbench.diagnosis.log import Log
 from workbench.store.text import visible
 
@@ -40,13 +40,13 @@ def diagnose(log: Log, causes: Sequence[Cause] = CAUSES) -> Diagnosis:
     return Diagnosis(log, ranked, moved(log), unanswered, slumped(log.series("step", "success")), carriers)
 
 
-def moved(log: Log) -> tuple[Moved, ...]:
+def moved(log: Log) -> tuple[Evidence, ...]:
     """The step diagnostics that left their own past, earliest first; those after a collapse say nothing about it."""
     found = []
     for column in (c for c in log.table("step").columns if c not in _KEYS and not c.startswith(_NO_SIGNAL)):
         left = first(log.series("step", column), points=2, least=_LEAST if column.endswith("_frac") else 0.0)
         if left is not None and (log.onset is None or left.step <= log.onset):
-            found.append(Moved(f"step.{column}", left.step, left.value, left.usual))
+            found.append(Evidence(f"step.{column}", left.step, left.value, left.usual))
     return tuple(sorted(found, key=lambda m: (m.step, m.column)))
 
 

@@ -18,10 +18,10 @@ Grade = Literal["proof", "sign", "pattern"]
 
 @dataclass(frozen=True)
 class Evidence:
-    """One figure behind a finding: column of a table at a step, and what was usual before (None where nothing was)."""
+    """One figure of a log: a column of a table at a step, and what was usual before (None where nothing was)."""
 
     column: str  # table.column
-    step: int | None
+    step: int
     value: float | None
     usual: float | None = None
 
@@ -95,22 +95,12 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Moved:
-    """A diagnostic that left its own past, and when for the first time."""
-
-    column: str
-    step: int
-    value: float
-    usual: float
-
-
-@dataclass(frozen=True)
 class Diagnosis:
     """All that can be said of one log."""
 
     log: Log
     findings: tuple[Finding, ...]
-    moved: tuple[Moved, ...]  # earliest first
+    moved: tuple[Evidence, ...]  # diagnostics that left their own past, earliest first
     unanswered: dict[str, list[str]]  # cause -> what the log lacks to tell
     slump: Slump | None = None  # success lost so much that few healthy runs ever do
     carriers: Mapping[int, tuple[Culprit, ...]] = field(default_factory=dict)  # step of a finding -> who stands out

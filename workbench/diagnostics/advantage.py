@@ -122,29 +122,25 @@ def vf_clip_frac(t: Tokens, by: Segments) -> np.ndarray | None:
     return at.mean((clipped - returns) ** 2 > (value - returns) ** 2)
 
 
-def _value_error(
-    name: str, formula: str, description: str, mean: Callable[[Segments, np.ndarray, np.ndarray], np.ndarray]
-) -> Measure:
-    """Declare a mean of the errors V_old - G, (at, errors, out of range) -> (S,)."""
-
-    def measured(t: Tokens, by: Segments) -> np.ndarray | None:
-        if (judged := _judged(t, by, t.value_old, t.returns, t.out_of_range)) is None:
-            return None
-        at, (old, returns, out_of_range) = judged
-        return mean(at, old - returns, out_of_range)
-
-    return Measure(name, (UPDATE,), Unit.REWARD, formula, OURS, description, measured)
+def _mean_error(
+    t: Tokens, by: Segments, of: Callable[[np.ndarray], np.ndarray] = np.abs, out_of_range: bool = False
+) -> np.ndarray | None:
+    """Mean of the errors V_old - G, (S,): over the tokens with a target, or those of them out of range."""
+    if (judged := _judged(t, by, t.value_old, t.returns, t.out_of_range)) is None:
+        return None
+    at, (old, returns, outside) = judged
+    return at.mean(of(old - returns), outside if out_of_range else None)
 
 
 VALUE_ERRORS = (
-    _value_error("value_mae", "<|V_old - G|> over the tokens with a target",
-               "Mean absolute error of the values behind the advantages; NULL without a critic.",
-               lambda at, error, _: at.mean(np.abs(error))),
-    _value_error("value_mae_out_of_range", "<|V_old - G|> over the tokens out of range with a target",
-               "The same over tokens whose ratio left the clip's range: whether advantages are wrong where the data "
-               "is stale. NULL without a critic, and where no token left the range.",
-               lambda at, error, out_of_range: at.mean(np.abs(error), out_of_range)),
-    _value_error("value_bias", "<V_old - G> over the tokens with a target",
-               "Mean error of the values behind the advantages; above 0 = the critic is too optimistic. NULL without "
-               "one.", lambda at, error, _: at.mean(error)),
+    Measure("value_mae", (UPDATE,), Unit.REWARD, "<|V_old - G|> over the tokens with a target", OURS,
+            "Mean absolute error of the values behind the advantages; NULL without a critic.", _mean_error),
+    Measure("value_mae_out_of_range", (UPDATE,), Unit.REWARD,
+            "<|V_old - G|> over the tokens out of range with a target", OURS,
+            "The same over tokens whose ratio left the clip's range: whether advantages are wrong where the data "
+            "is stale. NULL without a critic, and where no token left the range.",
+            lambda t, by: _mean_error(t, by, out_of_range=True)),
+    Measure("value_bias", (UPDATE,), Unit.REWARD, "<V_old - G> over the tokens with a target", OURS,
+            "Mean error of the values behind the advantages; above 0 = the critic is too optimistic. NULL without "
+            "one.", lambda t, by: _mean_error(t, by, np.asarray)),
 )  # fmt: skip

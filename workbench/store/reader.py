@@ -67,7 +67,7 @@ class Reader:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Keep the database open for this thread's queries in the block: opening takes longer than most. Writers wait."""
+        """Keep the database open for this thread's queries in the block: opening is slower than most; writers wait."""
         if hasattr(self._few, "open"):
             yield
             return
