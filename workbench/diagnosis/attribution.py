@@ -58,10 +58,7 @@ class Culprit:
 
 @np.errstate(all="ignore")  # NaN and Inf are what is looked for
 def attribute(stored: StoredBatch) -> list[Culprit]:
-    """Every turn of the batch, the one that stands out most first; `stands_out` says where chance ends.
-
-    Tokens count that an update trained on. A turn is a stretch of trained tokens, as in table `turn`.
-    """
+    """Return every turn (a stretch of trained tokens) of the batch, most unusual first; `stands_out`: not by chance."""
     trained, turn = stored.mask, stored.turn
     if not trained.any():
         return []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, final
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,7 @@ LOST = 0.55
 SMOOTH = 3  # points of a trailing median
 
 
+@final
 @dataclass(frozen=True)
 class Departure:
     """A point that its past does not explain: `score` spreads above (or below, negative) the median of its past."""
@@ -44,22 +45,16 @@ def past(values: np.ndarray, floor: float, least: float = 0.0, window: int = WIN
         middle = np.median(rows, axis=1)
         deviation = SCALE * np.median(np.abs(rows - middle[:, None]), axis=1)
         ripple = np.median(np.abs(np.diff(rows, axis=1)), axis=1)
+        least_spread = np.maximum(floor * np.abs(middle), max(least, _TINY))
         at = slice(size, size + len(rows))
-        usual[at] = middle
-        spread[at] = np.maximum.reduce(
-            [deviation, ripple, floor * np.abs(middle), np.full(len(rows), max(least, _TINY))]
-        )
+        usual[at], spread[at] = middle, np.maximum.reduce([deviation, ripple, least_spread])
     return usual, spread
 
 
 def first(
-    series: pd.Series,
-    when: Literal["above", "below", "either"] = "either",
-    points: int = 2,
-    margin: float = MARGIN,
-    floor: float = 0.05,
-    least: float = 0.0,
-) -> Departure | None:
+    series: pd.Series, when: Literal["above", "below", "either"] = "either", points: int = 2, margin: float = MARGIN,
+    floor: float = 0.05, least: float = 0.0,
+) -> Departure | None:  # fmt: skip
     """The first of `points` consecutive points that lie `margin` spreads above, below or on either side of the past.
 
     All of them are judged by the past of the first: a curve that jumps and stays has departed. NaN points are left out.
@@ -102,10 +97,7 @@ def smoothed(values: np.ndarray) -> np.ndarray:
 
 
 def slumped(success: pd.Series) -> Slump | None:
-    """Return where success, indexed by step, first slumps by LOST; None where it never did or was not logged.
-
-    A value that is NaN or Inf has lost everything.
-    """
+    """Return where success first slumps by LOST, None where it never does; a value that is NaN or Inf has lost all."""
     values = success.to_numpy(float)
     finite = np.isfinite(values)
     lost = np.ones(len(values))

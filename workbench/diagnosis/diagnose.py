@@ -11,49 +11,42 @@ from urllib.parse import urlencode
 from workbench.diagnosis.attribution import Culprit, attribute
 from workbench.diagnosis.causes import CAUSES
 from workbench.diagnosis.changepoint import first, slumped
-from workbench.diagnosis.finding import Cause, Diagnosis, Finding, Moved
+from workbench.diagnosis.finding import Cause, Diagnosis, Evidence, Finding
 from workbench.diagnosis.log import Log
 from workbench.store.text import visible
 
 # In the order of their rank, with the words of a report.
 GRADES = {"proof": "the record contradicts itself", "sign": "clear sign", "pattern": "fits the pattern"}
 FIRST = 5  # signals and culprits that are named
+_KEYS = ("run_id", "step", "written_at", "success")
 # No signals of training: clocks, fingerprints, counters.
 _NO_SIGNAL = ("seconds_", "tokens_per_second", "memory_", "questions_hash", "batch_hash", "heldout_episodes", "updates",
               "first_log_ratio_abs_max")  # fmt: skip
+_NONE_OUT = "no turn stands out; the first of them"
 _LEAST = 0.01  # spread of a fraction: of 64 trajectories one is 0.016
 
 
 def diagnose(log: Log, causes: Sequence[Cause] = CAUSES) -> Diagnosis:
     """Look for every cause in the log; proofs come before signs before patterns, then by confidence, then by step."""
-    found: list[Finding] = []
-    unanswered: dict[str, list[str]] = {}
-    for cause in causes:
-        if missing := cause.missing(log):
-            unanswered[cause.name] = missing
-        elif (clue := cause.look(log)) is not None:
-            found.append(Finding(cause, clue))
-    found.sort(key=lambda f: (list(GRADES).index(f.clue.grade), -f.clue.confidence, f.clue.step))
-    names = [f.cause.name for f in found]
-    ranked = tuple(Finding(f.cause, f.clue, tuple(n for n in names if n != f.cause.name)) for f in found)
-    carriers: dict[int, tuple[Culprit, ...]] = {}
-    for step in sorted({finding.clue.step for finding in found}):
-        batch = log.batch(step)
-        if batch is not None and (here := tuple(one for one in attribute(batch) if one.stands_out)):
-            carriers[step] = here
+    unanswered = {cause.name: missing for cause in causes if (missing := cause.missing(log))}
+    looks = ((cause, cause.look(log)) for cause in causes if cause.name not in unanswered)
+    found = [(cause, clue) for cause, clue in looks if clue is not None]
+    found.sort(key=lambda pair: (list(GRADES).index(pair[1].grade), -pair[1].confidence, pair[1].step))
+    names = [cause.name for cause, _ in found]
+    ranked = tuple(Finding(cause, clue, tuple(n for n in names if n != cause.name)) for cause, clue in found)
+    steps = sorted({clue.step for _, clue in found})
+    culprits = {step: attribute(batch) for step in steps if (batch := log.batch(step)) is not None}
+    carriers = {step: here for step, every in culprits.items() if (here := tuple(c for c in every if c.stands_out))}
     return Diagnosis(log, ranked, moved(log), unanswered, slumped(log.series("step", "success")), carriers)
 
 
-def moved(log: Log) -> tuple[Moved, ...]:
+def moved(log: Log) -> tuple[Evidence, ...]:
     """The step diagnostics that left their own past, earliest first; those after a collapse say nothing about it."""
     found = []
-    for column in log.table("step").columns:
-        if column in ("run_id", "step", "written_at", "success") or column.startswith(_NO_SIGNAL):
-            continue
-        series = log.series("step", column)
-        departure = first(series, points=2, least=_LEAST if column.endswith("_frac") else 0.0)
-        if departure is not None and (log.onset is None or departure.step <= log.onset):
-            found.append(Moved(f"step.{column}", departure.step, departure.value, departure.usual))
+    for column in (c for c in log.table("step").columns if c not in _KEYS and not c.startswith(_NO_SIGNAL)):
+        left = first(log.series("step", column), points=2, least=_LEAST if column.endswith("_frac") else 0.0)
+        if left is not None and (log.onset is None or left.step <= log.onset):
+            found.append(Evidence(f"step.{column}", left.step, left.value, left.usual))
     return tuple(sorted(found, key=lambda m: (m.step, m.column)))
 
 
@@ -63,9 +56,8 @@ def _number(value: float | None) -> str:
 
 def headline(d: Diagnosis) -> str:
     """Return how the run stands, in a line."""
-    run = d.log.run
+    run, fell = d.log.run, f", onset at step {d.onset}" if d.onset is not None else ""
     outcome = run.get("outcome") or "undecided"
-    fell = f", onset at step {d.onset}" if d.onset is not None else ""
     outcome = {"no_learning": "did not rise above its start", "mild": "a mild fall"}.get(outcome, outcome)
     status = f", {run['status']}" if run.get("status") not in (None, "finished") else ""
     return f"{visible(d.log.name)}: {outcome}{fell}; {d.log.steps} steps{status}"
@@ -177,14 +169,9 @@ def ranking(name: str, step: int, found: Sequence[Culprit], top: int) -> str:
     here = [one for one in found if one.stands_out]
     if not found:
         return f"{visible(name)}, step {step}: no token of the batch is unusual."
-    title = (
-        f"{len(here)} of its turns stand{'s' * (len(here) == 1)} out"
-        if here
-        else "no turn stands out; the first of them"
-    )
-    return "\n".join(
-        [f"{visible(name)}, step {step}: {title}", *(f"{i}. {spot(c)}" for i, c in enumerate((here or found)[:top], 1))]
-    )
+    title = f"{len(here)} of its turns stand{'s' * (len(here) == 1)} out" if here else _NONE_OUT
+    lines = (f"{i}. {spot(culprit)}" for i, culprit in enumerate((here or found)[:top], 1))
+    return "\n".join([f"{visible(name)}, step {step}: {title}", *lines])
 
 
 def _header(finding: Finding, name: str) -> str:
@@ -259,8 +246,7 @@ def _finding(d: Diagnosis, finding: Finding) -> dict[str, Any]:
     return {
         "cause": cause.name, "title": cause.title, "severity": cause.severity, "grade": clue.grade,
         "confidence": clue.confidence, "step": clue.step, "trajectory": clue.trajectory, "turn": clue.turn,
-        "says": clue.says,
-        "evidence": [_data(e) for e in clue.evidence],
+        "says": clue.says, "evidence": [_data(e) for e in clue.evidence],
         "change": _filled(cause.change, d, finding),
         "test": test_of(d, finding) or None,
         "open": place(d, finding) or None,

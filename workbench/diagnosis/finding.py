@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from workbench.diagnosis.attribution import Culprit
 from workbench.diagnosis.changepoint import Slump
@@ -18,10 +18,10 @@ Grade = Literal["proof", "sign", "pattern"]
 
 @dataclass(frozen=True)
 class Evidence:
-    """One figure behind a finding: column of a table at a step, and what was usual before (None where nothing was)."""
+    """One figure of a log: a column of a table at a step, and what was usual before (None where nothing was)."""
 
     column: str  # table.column
-    step: int | None
+    step: int
     value: float | None
     usual: float | None = None
 
@@ -66,13 +66,7 @@ class Cause:
 
 
 def cause(
-    *,
-    needs: tuple[str, ...],
-    change: str,
-    test: str,
-    severity: Severity = "critical",
-    needs_settings: tuple[str, ...] = (),
-    needs_one_policy: bool = False,
+    *, needs: tuple[str, ...], change: str, test: str, severity: Severity = "critical", **more: Any
 ) -> Callable[[Callable[[Log], Clue | None]], Cause]:
     """Declare a function as the look for the cause that has its name; the first line of its docstring is the title."""
 
@@ -80,13 +74,14 @@ def cause(
         name, title = look.__name__, (look.__doc__ or "").split("\n")[0].rstrip(".")
         if not title:
             raise TypeError(f"cause {name} has no docstring: its first line is the title")
-        return Cause(name, title, severity, needs, change, test, look, needs_settings, needs_one_policy)
+        return Cause(name, title, severity, needs, change, test, look, **more)
 
     return declare
 
 
-def sql(query: str, form: str = "") -> str:
-    """Return the command that asks the database, as the test of a cause."""
+def sql(select: str, rest: str = "", form: str = "") -> str:
+    """Return the command that asks the database about the run, as the test of a cause."""
+    query = f"{select} WHERE run_id = '{{run}}' {rest}".rstrip()
     return f'sorl sql "{query}"' + (f" --format {form}" if form else "")
 
 
@@ -100,22 +95,12 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Moved:
-    """A diagnostic that left its own past, and when for the first time."""
-
-    column: str
-    step: int
-    value: float
-    usual: float
-
-
-@dataclass(frozen=True)
 class Diagnosis:
     """All that can be said of one log."""
 
     log: Log
     findings: tuple[Finding, ...]
-    moved: tuple[Moved, ...]  # earliest first
+    moved: tuple[Evidence, ...]  # diagnostics that left their own past, earliest first
     unanswered: dict[str, list[str]]  # cause -> what the log lacks to tell
     slump: Slump | None = None  # success lost so much that few healthy runs ever do
     carriers: Mapping[int, tuple[Culprit, ...]] = field(default_factory=dict)  # step of a finding -> who stands out
@@ -132,6 +117,5 @@ class Diagnosis:
         if not {"severity", "kind", "step"} <= set(events.columns):
             return ()
         grave = events[(events["severity"] == "critical") & ~events["kind"].isin(("collapse", "alarm"))]
-        return tuple(
-            (int(step), str(kind)) for step, kind in zip(grave["step"], grave["kind"], strict=True) if step == step
-        )
+        grave = grave[grave["step"].notna()]
+        return tuple(zip(grave["step"].astype(int).tolist(), grave["kind"].astype(str), strict=True))

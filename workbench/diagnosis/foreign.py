@@ -78,10 +78,7 @@ def _json_lines(file: BufferedReader, path: Path) -> pd.DataFrame:
 
 
 def _table(file: BufferedReader, path: Path) -> pd.DataFrame:
-    """A table of text, whose cells are parted by whichever of comma, semicolon and tab its first line has most of.
-
-    With semicolons `0,5` is a number, as spreadsheets of many languages write it.
-    """
+    """Text parted by comma, semicolon or tab; with semicolons `0,5` is a number, as spreadsheets have it."""
     text = io.TextIOWrapper(file, encoding_of(file.peek(2)))
     first = text.readline(LINE)
     text.seek(0)
@@ -116,12 +113,8 @@ def _parquet(file: BufferedReader, path: Path) -> pd.DataFrame:
 
 # Ending of a file -> its rows, with the columns that are known; a new format is a function here and its line.
 FORMATS: dict[str, Callable[[BufferedReader, Path], pd.DataFrame]] = {
-    ".jsonl": _json_lines,
-    ".json": _json,
-    ".csv": _table,
-    ".tsv": _table,
-    ".parquet": _parquet,
-}
+    ".jsonl": _json_lines, ".json": _json, ".csv": _table, ".tsv": _table, ".parquet": _parquet,
+}  # fmt: skip
 
 
 def frame(rows: Iterable[dict[str, Any]], path: Path) -> pd.DataFrame:
@@ -151,11 +144,10 @@ def _refuse_names(names: Sequence[str], path: Path, *, sure: bool = True) -> Non
     if metrics > METRICS:
         raise InputError(f"'{path}' has more than {METRICS:,} metrics named as ours; give a part of them")
     if sure and not metrics:
-        seen = ", ".join(names[:_NAMED])
         raise InputError(
-            f"'{path}' has no metric that is known here (it has: {seen}, ...); known are the names of verl, "
-            "Search-R1, TRL, "
-            "SkyRL, prime-rl, slime, ROLL and OpenRLHF, and our own as step.entropy or minibatch.grad_norm"
+            f"'{path}' has no metric that is known here (it has: {', '.join(names[:_NAMED])}, ...); known are the "
+            "names of verl, Search-R1, TRL, SkyRL, prime-rl, slime, ROLL and OpenRLHF, and our own as step.entropy or "
+            "minibatch.grad_norm"
         )
 
 
@@ -211,17 +203,13 @@ def _translate(rows: pd.DataFrame, name: str) -> tuple[str, dict[str, pd.DataFra
         rows, order = rows[chosen].reset_index(drop=True), order[chosen].reset_index(drop=True)
     columns: dict[str, dict[str, pd.Series]] = {"step": {}, "minibatch": {}}
     for metric in rows.columns:
-        ours = _column(str(metric))
-        if ours is not None and ours.split(".")[1] not in columns[ours.split(".")[0]]:
-            table, column = ours.split(".", 1)
-            columns[table][column] = _numbers(rows[metric])
-    for metric in SCORES:
-        if metric in rows and "success" not in columns["step"]:
-            columns["step"]["success"] = _numbers(rows[metric])
-    return name, {
-        table: pd.DataFrame({"step": order, **found}).groupby("step", as_index=False).mean()
-        for table, found in columns.items()
-    }
+        table, _, column = (_column(str(metric)) or "").partition(".")
+        if table:
+            columns[table].setdefault(column, _numbers(rows[metric]))
+    for metric in (metric for metric in SCORES if metric in rows):
+        columns["step"].setdefault("success", _numbers(rows[metric]))
+    frames = {table: pd.DataFrame({"step": order, **found}) for table, found in columns.items()}
+    return name, {table: rows.groupby("step", as_index=False).mean() for table, rows in frames.items()}
 
 
 def _numbers(column: pd.Series) -> pd.Series:

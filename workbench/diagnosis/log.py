@@ -67,16 +67,11 @@ class Log:
     def transcripts(self, *columns: str) -> pd.DataFrame:
         """Step and these columns of the kept transcripts that have all of them: no update trains on some of a run."""
         frame, wanted = self.table("token"), ["step", *columns]
-        if not set(wanted) <= set(frame.columns):
-            return pd.DataFrame({name: [] for name in wanted})
-        return frame[wanted].dropna(ignore_index=True)
+        return (frame if set(wanted) <= {*frame} else pd.DataFrame(columns=wanted))[wanted].dropna(ignore_index=True)
 
     @cached_property
     def rescored(self) -> pd.Index:
-        """The steps on stale rollouts whose old log-probs are of the policy before the step.
-
-        Where trainer and sampler differ there, the policy may just have learned in between.
-        """
+        """Steps on stale rollouts with old log-probs of a later policy: a mismatch may be what it has learned."""
         age = self.series("step", "staleness")
         kept = self.settings.get("learn.old_log_prob") in ("rollout", "behaviour")
         return age.index[:0] if kept else age.index[age > 0]

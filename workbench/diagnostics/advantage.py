@@ -8,7 +8,7 @@ import numpy as np
 
 from workbench.diagnostics.declare import OURS, VERL, Measure, alarm, diagnostic
 from workbench.diagnostics.tokens import Segments, Tokens, quotient
-from workbench.spec import Level, Unit
+from workbench.spec import Alarm, Level, Unit
 
 BAPO = "arXiv 2510.18927 (BAPO)"
 STEP, TRAJECTORY, TURN, UPDATE = Level.STEP, Level.TRAJECTORY, Level.TURN, Level.UPDATE
@@ -32,23 +32,16 @@ def positive_advantage_frac(t: Tokens, by: Segments) -> np.ndarray:
     return quotient(good, good + bad)
 
 
-@diagnostic(TURN, Unit.FRACTION, "sum |d loss / d log_prob| of the turn / that of its update", OURS, roll="share")
-def gradient_share(t: Tokens, by: Segments) -> np.ndarray:
-    """Share of the update's gradient signal that comes from the turn: finds the culprit."""
-    return quotient(by.total(t.weight), t.by_update.total(t.weight)[by.first(t.update)])
-
-
-@alarm("above", 0.1, "beyond a tenth of the tokens the correction does the training; the mark is ours", points=3)
-@diagnostic(
-    (UPDATE, STEP), Unit.FRACTION, "<1[omega capped, or set to 0]>_m",
-    f"{VERL} (rollout_is_ratio_fraction_high, masked_fraction)",
-)  # fmt: skip
-def corrected_frac(t: Tokens, by: Segments) -> np.ndarray | None:
-    """Share of tokens whose weight the rollout correction capped or set to 0; NULL without one."""
-    return None if t.corrected is None else by.mean(t.corrected)
-
-
 OF_TOKENS = (
+    Measure("gradient_share", (TURN,), Unit.FRACTION, "sum |d loss / d log_prob| of the turn / that of its update",
+            OURS, "Share of the update's gradient signal that comes from the turn: finds the culprit.",
+            lambda t, by: quotient(by.total(t.weight), t.by_update.total(t.weight)[by.first(t.update)]), roll="share"),
+    Measure("corrected_frac", (UPDATE, STEP), Unit.FRACTION, "<1[omega capped, or set to 0]>_m",
+            f"{VERL} (rollout_is_ratio_fraction_high, masked_fraction)",
+            "Share of tokens whose weight the rollout correction capped or set to 0; NULL without one.",
+            lambda t, by: None if t.corrected is None else by.mean(t.corrected),
+            alarm=Alarm("above", 0.1, "beyond a tenth of the tokens the correction does the training; the mark is ours",
+            points=3)),
     Measure("advantage", (TURN, TRAJECTORY), Unit.REWARD, "<A>_m", OURS,
             "Mean advantage of the tokens, as trained on (after whitening, if any).",
             lambda t, by: by.mean(t.advantage), roll="tokens"),
@@ -129,29 +122,25 @@ def vf_clip_frac(t: Tokens, by: Segments) -> np.ndarray | None:
     return at.mean((clipped - returns) ** 2 > (value - returns) ** 2)
 
 
-def _value_error(
-    name: str, formula: str, description: str, mean: Callable[[Segments, np.ndarray, np.ndarray], np.ndarray]
-) -> Measure:
-    """Declare a mean of the errors V_old - G, (at, errors, out of range) -> (S,)."""
-
-    def measured(t: Tokens, by: Segments) -> np.ndarray | None:
-        if (judged := _judged(t, by, t.value_old, t.returns, t.out_of_range)) is None:
-            return None
-        at, (old, returns, out_of_range) = judged
-        return mean(at, old - returns, out_of_range)
-
-    return Measure(name, (UPDATE,), Unit.REWARD, formula, OURS, description, measured)
+def _mean_error(
+    t: Tokens, by: Segments, of: Callable[[np.ndarray], np.ndarray] = np.abs, out_of_range: bool = False
+) -> np.ndarray | None:
+    """Mean of the errors V_old - G, (S,): over the tokens with a target, or those of them out of range."""
+    if (judged := _judged(t, by, t.value_old, t.returns, t.out_of_range)) is None:
+        return None
+    at, (old, returns, outside) = judged
+    return at.mean(of(old - returns), outside if out_of_range else None)
 
 
 VALUE_ERRORS = (
-    _value_error("value_mae", "<|V_old - G|> over the tokens with a target",
-               "Mean absolute error of the values behind the advantages; NULL without a critic.",
-               lambda at, error, _: at.mean(np.abs(error))),
-    _value_error("value_mae_out_of_range", "<|V_old - G|> over the tokens out of range with a target",
-               "The same over tokens whose ratio left the clip's range: whether advantages are wrong where the data "
-               "is stale. NULL without a critic, and where no token left the range.",
-               lambda at, error, out_of_range: at.mean(np.abs(error), out_of_range)),
-    _value_error("value_bias", "<V_old - G> over the tokens with a target",
-               "Mean error of the values behind the advantages; above 0 = the critic is too optimistic. NULL without "
-               "one.", lambda at, error, _: at.mean(error)),
+    Measure("value_mae", (UPDATE,), Unit.REWARD, "<|V_old - G|> over the tokens with a target", OURS,
+            "Mean absolute error of the values behind the advantages; NULL without a critic.", _mean_error),
+    Measure("value_mae_out_of_range", (UPDATE,), Unit.REWARD,
+            "<|V_old - G|> over the tokens out of range with a target", OURS,
+            "The same over tokens whose ratio left the clip's range: whether advantages are wrong where the data "
+            "is stale. NULL without a critic, and where no token left the range.",
+            lambda t, by: _mean_error(t, by, out_of_range=True)),
+    Measure("value_bias", (UPDATE,), Unit.REWARD, "<V_old - G> over the tokens with a target", OURS,
+            "Mean error of the values behind the advantages; above 0 = the critic is too optimistic. NULL without "
+            "one.", lambda t, by: _mean_error(t, by, np.asarray)),
 )  # fmt: skip

@@ -104,7 +104,6 @@ class _Curve:
         self.sums.append(self.sums[-1] + score)
 
     def hold_out(self, share: float, asked: int) -> None:
-        """Take up the held-out success of the untrained policy, of `asked` episodes."""
         self.untrained = (share, asked)
         self.start = self.top = _Stretch(self._bound(share, asked, Z), share)
 
@@ -173,7 +172,7 @@ class _Curve:
         first, last = stretch.window
         size = last - first if last else self.untrained[1] * self.phi / self.n if self.untrained else 0.0
         common = (size * stretch.mean + steps * level) / (size + steps)
-        own = [(size, stretch.mean), (steps, level)]
+        own = ((size, stretch.mean), (steps, level))
         return sum(weight * float(self.gain(mean, mean, common)) for weight, mean in own)
 
     @property
@@ -184,15 +183,15 @@ class _Curve:
     @property
     def gained(self) -> float:
         """Evidence in nats, z^2 / 2, that the top lies above the start (held out, else the first five steps)."""
-        first, last = self.top.window
+        (first, last), head = self.top.window, min(WINDOW, len(self.scores))
         if not last:
             return 0.0
         if self.untrained:
             start, asked = self.untrained
             error = math.sqrt(max(start * (1 - start), 0.25 / asked) / asked)
         else:
-            start = self.mean(0, min(WINDOW, len(self.scores)))
-            error = self.spread(start, min(WINDOW, len(self.scores)))
+            start = self.mean(0, head)
+            error = self.spread(start, head)
         gain = max(0.0, self.top.mean - start)
         return gain**2 / (error**2 + self.spread(self.top.mean, last - first) ** 2) / 2
 
@@ -225,7 +224,6 @@ class _FallRule:
         self.up_since = 0  # index at which the run was last back near its best
 
     def advance(self) -> Literal["", "fell", "recovered"]:
-        """Judge the newest point of the curve."""
         curve, at = self.curve, len(self.curve.scores) - 1
         bound = curve.best.bound
         if bound == -math.inf:
@@ -243,8 +241,7 @@ class _FallRule:
         found = max(self.down, key=lambda cusum: cusum.value)
         if found.value < self.wanted or not self._lost(found.since):
             return ""
-        self.since, self.up = found.since, _Cusum()
-        self.open = self._drop(found.since)
+        self.since, self.up, self.open = found.since, _Cusum(), self._drop(found.since)
         return "fell"
 
     @property
@@ -285,7 +282,6 @@ class _FallRule:
         return None
 
     def drops(self) -> tuple[Drop, ...]:
-        """Return every fall so far, the open one by what is known now."""
         return (*self.closed, *([self._dated(self.open, self.since)] if self.open else []))
 
     def _drop(self, since: int) -> Drop:
@@ -335,11 +331,7 @@ def onset(curve: _Curve, first: int, at: int, end: int, best: float) -> tuple[in
 
 
 class Watch:
-    """The collapse rule along a live run: feed it every step once, in order; it says each thing when it happens.
-
-    `episodes` is how many episodes a step's success is the share of, None when that is not known, and `group` how many
-    of them share a prompt.
-    """
+    """The collapse rule along a live run, fed every step once: `episodes` behind a step's success, `group` a prompt."""
 
     def __init__(self, settings: CollapseSettings | None = None, episodes: int | None = None, group: int = 1) -> None:
         self.settings = settings or CollapseSettings()
@@ -352,30 +344,22 @@ class Watch:
 
     def step(self, step: int, measured: Mapping[str, float | None]) -> list[Event]:
         """Return the events of `step`, whose row of table `step` is `measured`; a missing or None score is no point."""
-        events = self._hard.step(step, measured)
-        score = measured.get("success")
+        events, curve, score = self._hard.step(step, measured), self._curve, measured.get("success")
         share, asked = measured.get("heldout_success"), measured.get("heldout_episodes")
-        if not self._curve.scores and share is not None and asked:
-            self._curve.hold_out(float(share), int(asked))
+        if not curve.scores and share is not None and asked:
+            curve.hold_out(float(share), int(asked))
         if score is not None and not math.isfinite(score):
             message = f"success is {score}: nothing can be measured any more"
             events.append(Event(step, "non_finite", "critical", message, "success", score))
         self._critical = self._critical or any(event.severity == "critical" for event in events)
         self.diverged = self.diverged or any(event.kind == "non_finite" for event in events)
-        if score is not None and math.isfinite(score):
-            events += self._judge(step, float(score))
-        return events
-
-    def _judge(self, step: int, score: float) -> list[Event]:
-        curve = self._curve
-        curve.add(step, score)
-        events: list[Event] = []
-        kinds: tuple[tuple[_FallRule, str, Severity], ...] = (
-            (self._mild, "mild", "warning"), (self._severe, "collapse", "critical"),
-        )  # fmt: skip
-        for rule, kind, severity in kinds:
+        if score is None or not math.isfinite(score):
+            return events
+        curve.add(step, float(score))
+        for rule, kind in ((self._mild, "mild"), (self._severe, "collapse")):
             change = rule.advance()
             if change == "fell" and (fall := rule.open):
+                severity: Severity = "warning" if rule is self._mild else "critical"
                 where = "steps {} to {}".format(*fall.best_steps) if fall.best_steps else "before training"
                 lost = f"success fell from {fall.best:.3f} ({where}) to {fall.level:.3f}"
                 message = f"{lost}; the fall began after step {fall.onset}"
@@ -383,7 +367,7 @@ class Watch:
             elif change == "recovered" and rule is self._severe:
                 fall = rule.closed[-1]
                 message = f"success is back near its best of {fall.best:.3f}, {step - fall.onset} steps after it fell"
-                events.append(Event(step, "recovered", "info", message, "success", score, fall.best))
+                events.append(Event(step, "recovered", "info", message, "success", float(score), fall.best))
         curve.keep_best(self._severe.settled)
         return events
 
@@ -436,12 +420,9 @@ class Watch:
 
 
 def judge(
-    success: Sequence[float | None],
-    settings: CollapseSettings | None = None,
-    steps: Sequence[int] | None = None,
-    episodes: int | None = None,
-    group: int = 1,
-) -> Verdict:
+    success: Sequence[float | None], settings: CollapseSettings | None = None, steps: Sequence[int] | None = None,
+    episodes: int | None = None, group: int = 1,
+) -> Verdict:  # fmt: skip
     """Return the verdict on a finished log of scores; `steps` numbers the points (0, 1, ... by default)."""
     watch = Watch(settings, episodes, group)
     for step, score in zip(steps if steps is not None else range(len(success)), success, strict=True):

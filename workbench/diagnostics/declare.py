@@ -53,10 +53,7 @@ SYMBOLS: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True)
 class Measure:
-    """A declared measurement and the function that computes it, at every level of `at` by the same formula.
-
-    Calling it returns the measured values, None when the evidence lacks what they need.
-    """
+    """A declared measurement: call it for the measured values, None where the evidence lacks what they need."""
 
     name: str
     at: tuple[Level, ...]

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from workbench.diagnostics.declare import NO_MARK, OTHER, OURS, VERL, Measure, alarm, diagnostic
+from workbench.diagnostics.declare import NO_MARK, OTHER, OURS, VERL, Measure, diagnostic
 from workbench.diagnostics.tokens import CLAMP, Segments, Tokens, quotient
-from workbench.spec import Level, Unit
+from workbench.spec import Alarm, Level, Unit
 
 SCHULMAN = "Schulman, Approximating KL Divergence (2020)"
 LLDS = "arXiv 2512.04220 (LLDS)"
@@ -21,56 +21,33 @@ def k3(log_ratio: np.ndarray) -> np.ndarray:
     return np.maximum(np.expm1(x) - x, 0.0)
 
 
-@diagnostic(
-    (UPDATE, TURN, TRAJECTORY, STEP), Unit.NATS, "<-delta>_m (k1)", "Search-R1 and verl (ppo_kl)", roll="tokens",
-    no_alarm=OTHER,
+POLICIES = (
+    Measure("approx_kl", (UPDATE, TURN, TRAJECTORY, STEP), Unit.NATS, "<-delta>_m (k1)", "Search-R1 and verl (ppo_kl)",
+            "KL of the new policy from the old one; unbiased on samples of the old policy, so it can be negative.",
+            lambda t, by: by.mean(-t.log_ratio), roll="tokens", no_alarm=OTHER),
+    Measure("kl_k3", (UPDATE, TURN, STEP), Unit.NATS, "<exp(delta) - 1 - delta>_m (k3)", SCHULMAN,
+            "Estimate of the same KL that is never negative; far above kl_k2 means that the upper tail dominates.",
+            lambda t, by: by.mean(k3(t.log_ratio)), roll="tokens",
+            alarm=Alarm("above", 10.0,
+            "second-best precursor after the gradient norm in this project's small runs (6 of 15 collapses); the "
+            "factor 10 is ours, to be calibrated", relative="baseline")),
+    Measure("kl_ref", (UPDATE, STEP), Unit.NATS, "<exp(-x) - 1 + x>_m, x = log_prob - log_prob_ref (k3)",
+            "verl core_algos.py (low_var_kl, which ends at 10)",
+            "Distance from the frozen reference, 0 where the two agree; NULL without one. On samples of the new "
+            "policy it would estimate KL(new || reference); the tokens are samples of an older one.",
+            lambda t, by: None if t.log_prob_ref is None else by.mean(k3(t.log_prob_ref - t.log_prob)),
+            no_alarm=f"rlwatch counts sigmas of a rolling window, which a steady growth never leaves; {NO_MARK}"),
+    Measure("entropy", (UPDATE, TURN, TRAJECTORY, STEP), Unit.NATS, "<H_t>_m, H = logsumexp(z) - sum p z",
+            "verl core_algos.py",
+            "Entropy of the policy at the tokens that it wrote. It can rise before a collapse as well as fall.",
+            lambda t, by: by.mean(t.entropy), roll="tokens",
+            alarm=Alarm("below", 0.3,
+            "relative to the run's own start, because absolute floors (rlwatch: 1.0) do not carry to small models; "
+            "the factor is ours", points=3, relative="baseline")),
+    Measure("mismatch_kl", (UPDATE, STEP), Unit.NATS, "<log_prob_behaviour - log_prob_old>_m (k1)", f"{VERL} (kl)",
+            "KL of the trainer's old policy from the sampler.", lambda t, by: by.mean(-t.mismatch),
+            alarm=Alarm("above", 0.1, "verl docs/algo/rollout_corr.md, health check: |KL| above 0.1", points=2)),
 )  # fmt: skip
-def approx_kl(t: Tokens, by: Segments) -> np.ndarray:
-    """KL of the new policy from the old one; unbiased on samples of the old policy, so it can be negative."""
-    return by.mean(-t.log_ratio)
-
-
-@alarm(
-    "above", 10.0, "second-best precursor after the gradient norm in this project's small runs (6 of 15 collapses); "
-    "the factor 10 is ours, to be calibrated", relative="baseline",
-)  # fmt: skip
-@diagnostic((UPDATE, TURN, STEP), Unit.NATS, "<exp(delta) - 1 - delta>_m (k3)", SCHULMAN, roll="tokens")
-def kl_k3(t: Tokens, by: Segments) -> np.ndarray:
-    """Estimate of the same KL that is never negative; far above kl_k2 means that the upper tail dominates."""
-    return by.mean(k3(t.log_ratio))
-
-
-@diagnostic(
-    (UPDATE, STEP), Unit.NATS, "<exp(-x) - 1 + x>_m, x = log_prob - log_prob_ref (k3)",
-    "verl core_algos.py (low_var_kl, which ends at 10)",
-    no_alarm=f"rlwatch counts sigmas of a rolling window, which a steady growth never leaves; {NO_MARK}",
-)  # fmt: skip
-def kl_ref(t: Tokens, by: Segments) -> np.ndarray | None:
-    """Distance from the frozen reference, 0 where the two agree; NULL without one.
-
-    On samples of the new policy it would estimate KL(new || reference); the tokens are samples of an older one.
-    """
-    return None if t.log_prob_ref is None else by.mean(k3(t.log_prob_ref - t.log_prob))
-
-
-@alarm(
-    "below", 0.3, "relative to the run's own start, because absolute floors (rlwatch: 1.0) do not carry to small "
-    "models; the factor is ours", points=3, relative="baseline",
-)  # fmt: skip
-@diagnostic(
-    (UPDATE, TURN, TRAJECTORY, STEP), Unit.NATS, "<H_t>_m, H = logsumexp(z) - sum p z", "verl core_algos.py",
-    roll="tokens",
-)  # fmt: skip
-def entropy(t: Tokens, by: Segments) -> np.ndarray:
-    """Entropy of the policy at the tokens that it wrote. It can rise before a collapse as well as fall."""
-    return by.mean(t.entropy)
-
-
-@alarm("above", 0.1, "verl docs/algo/rollout_corr.md, health check: |KL| above 0.1", points=2)
-@diagnostic((UPDATE, STEP), Unit.NATS, "<log_prob_behaviour - log_prob_old>_m (k1)", f"{VERL} (kl)")
-def mismatch_kl(t: Tokens, by: Segments) -> np.ndarray:
-    """KL of the trainer's old policy from the sampler."""
-    return by.mean(-t.mismatch)
 
 
 @diagnostic(UPDATE, Unit.NONE, "Pearson correlation of p_old and p_behaviour over tokens", "prime-rl, verl")

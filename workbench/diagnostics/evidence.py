@@ -61,10 +61,7 @@ class Evidence:
 
     @classmethod
     def stack(cls, updates: Sequence[Evidence]) -> Evidence:
-        """Stack updates along U; sequences are padded with masked positions, batches with masked rows.
-
-        A field that one update lacks (None) is lacking in the stack, a scalar that one update lacks is None there.
-        """
+        """Stack updates along U, padded with masked positions and rows; what one update lacks (None) all lack."""
         rows, width = (max(u.mask.shape[axis] for u in updates) for axis in (1, 2))
 
         def joined(name: str) -> Tensor | None:
@@ -116,10 +113,8 @@ class Rollouts:
         """Return the columns of the agent's `episodes`, sampled by the policy of `rollout_step` (one, or one each)."""
         dtypes = {"success": bool, "reward": float, **dict.fromkeys(("group", "turns", "searches", "valid_turns"), int)}
         lists = ("tokens", "turn_status", "question", "gold", "answer", "ended")
-        columns: dict[str, Any] = {
-            name: np.array([getattr(e, name) for e in episodes], t) for name, t in dtypes.items()
-        }
-        columns |= {name: [getattr(e, name) for e in episodes] for name in lists}
+        columns: dict[str, Any] = {name: [getattr(e, name) for e in episodes] for name in (*dtypes, *lists)}
+        columns |= {name: np.array(columns[name], dtype) for name, dtype in dtypes.items()}
         written = [_turns(e.tokens, e.written) for e in episodes]
         response = np.array([sum(map(len, turns)) for turns in written], dtype=np.int64)
         return cls(

@@ -58,21 +58,22 @@ def measure(number: int, evidence: StepEvidence) -> Measurements:
     for m in AT[Level.STEP]:
         pooled = m(tokens, tokens.whole) if tokens is not None and len(tokens.update) else None
         row[m.name] = None if pooled is None or np.ma.getmaskarray(pooled)[0] else float(pooled[0])
-    return Measurements(
-        row, minibatch, _trajectories(Trajectories(trained, tokens)), turns, measure_turn_steps(turns) if turns else {}
-    )
+    acted = Trajectories(trained, tokens)
+    told = {name: list(getattr(trained, name)) for name in ("question", "gold", "answer", "ended")}
+    ids = {"trajectory": np.arange(len(trained)), "prompt_group": trained.group, "rollout_step": trained.rollout_step}
+    trajectories = ids | told | {m.name: m(acted) for m in trajectory.MEASURES}
+    trajectories |= {m.name: m(tokens, acted.by) if tokens is not None else None for m in AT[Level.TRAJECTORY]}
+    return Measurements(row, minibatch, trajectories, turns, measure_turn_steps(turns) if turns else {})
 
 
 @np.errstate(all="ignore")
 def measure_updates(evidence: Evidence | Tokens) -> Columns:
     """Columns (U,) of table `minibatch`: update, epoch, rollout_step and every update-level diagnostic."""
     tokens = evidence if isinstance(evidence, Tokens) else Tokens(evidence)
-    columns: Columns = {
-        "update": np.arange(tokens.updates),
-        "epoch": tokens.evidence.epoch.cpu().numpy(),
-        "rollout_step": tokens.evidence.rollout_step.cpu().numpy(),
+    told = {name: getattr(tokens.evidence, name).cpu().numpy() for name in ("epoch", "rollout_step")}
+    return {"update": np.arange(tokens.updates), **told} | {
+        m.name: m(tokens, tokens.by_update) for m in AT[Level.UPDATE]
     }
-    return columns | {m.name: m(tokens, tokens.by_update) for m in AT[Level.UPDATE]}
 
 
 @np.errstate(all="ignore")
@@ -87,18 +88,12 @@ def measure_turns(
     tokens = evidence if isinstance(evidence, Tokens) else Tokens(evidence)
     by = tokens.by_turn
     update, place = by.first(tokens.update), (by.first(tokens.trajectory), by.first(tokens.turn))
-    columns: Columns = {
-        "epoch": tokens.evidence.epoch.cpu().numpy()[update],
-        "trajectory": place[0],
-        "turn_index": place[1],
-        "update": update,
-    }
+    columns: Columns = {"epoch": tokens.evidence.epoch.cpu().numpy()[update]}
+    columns |= {"trajectory": place[0], "turn_index": place[1], "update": update}
     columns |= {m.name: m(tokens, by) for m in AT[Level.TURN]}
-    columns["status"] = turn.status(*place, status or [])
-    columns["retrieval_seconds"] = turn.retrieval_seconds(*place, rollouts.retrieval_seconds if rollouts else ())
-    outcomes = rollouts.retrieval_status if rollouts else ()
-    retrieved = (turn.retrieval_empty_frac, turn.retrieval_failed_frac)
-    return columns | {m.name: m(*place, outcomes) for m in retrieved}
+    seconds, outcomes = (rollouts.retrieval_seconds, rollouts.retrieval_status) if rollouts else ((), ())
+    told = {"status": status or [], "retrieval_seconds": seconds}
+    return columns | {m.name: m(*place, told.get(m.name, outcomes)) for m in TURN_MEASURES}
 
 
 @np.errstate(all="ignore")
@@ -116,22 +111,10 @@ def _roll(measure: Measure, by: Segments, turns: Mapping[str, Any]) -> np.ndarra
         return None
     known, weight = ~np.ma.getmaskarray(values), np.asarray(turns["n_tokens"], dtype=np.float64)
     x = np.where(known, np.ma.getdata(values).astype(np.float64), 0.0)
-    match measure.roll:
-        case "tokens":
-            return quotient(by.total(x * weight), by.total(np.where(known, weight, 0.0)))
-        case "max":
-            return by.maximum(x)
-        case "min":
-            return by.minimum(x)
-        case "share":
-            return quotient(by.total(x), np.full(by.size, x.sum()))
-        case _:
-            return by.mean(x, known)
-
-
-def _trajectories(view: Trajectories) -> Columns:
-    r = view.rollouts
-    columns: Columns = {"trajectory": np.arange(len(r)), "prompt_group": r.group, "rollout_step": r.rollout_step}
-    columns |= {name: list(getattr(r, name)) for name in ("question", "gold", "answer", "ended")}
-    columns |= {m.name: m(view) for m in trajectory.MEASURES}
-    return columns | {m.name: m(view.trained, view.by) if view.trained else None for m in AT[Level.TRAJECTORY]}
+    if measure.roll == "tokens":
+        return quotient(by.total(x * weight), by.total(np.where(known, weight, 0.0)))
+    if measure.roll == "share":
+        return quotient(by.total(x), np.full(by.size, x.sum()))
+    if measure.roll == "turns":
+        return by.mean(x, known)
+    return by.maximum(x) if measure.roll == "max" else by.minimum(x)

@@ -6,7 +6,7 @@ import numpy as np
 
 from workbench.diagnostics.declare import MEANT, OTHER, OURS, VERL, Measure, alarm, diagnostic, reported
 from workbench.diagnostics.tokens import CLAMP, QUANTILES, Segments, Tokens, quotient
-from workbench.spec import Level, Unit
+from workbench.spec import Alarm, Level, Unit
 
 TRL = "TRL grpo_trainer.py"
 CORE_ALGOS = "verl core_algos.py"
@@ -18,20 +18,13 @@ PAPER_CODE = "development code of arXiv 2511.20718 (clip_grad_norm)"
 STEP, TRAJECTORY, TURN, UPDATE = Level.STEP, Level.TRAJECTORY, Level.TURN, Level.UPDATE
 
 
-@alarm("above", 2.0, f"samples of the old policy have a mean of 1; {OUR_MARK}", points=2)
-@diagnostic((UPDATE, STEP), Unit.RATIO, "<exp(clamp(delta, +-20))>_m", VERL)
-def ratio_mean(t: Tokens, by: Segments) -> np.ndarray:
-    """Mean token ratio; 1 in expectation over samples of the old policy."""
-    return by.mean(t.ratio)
-
-
-@diagnostic((UPDATE, TURN, TRAJECTORY, STEP), Unit.RATIO, "max r", VERL, roll="max", no_alarm=OTHER)
-def ratio_max(t: Tokens, by: Segments) -> np.ndarray:
-    """Largest token ratio. With a negative advantage nothing bounds it unless the dual clip is on."""
-    return by.maximum(t.ratio)
-
-
 SPREAD = (
+    Measure("ratio_mean", (UPDATE, STEP), Unit.RATIO, "<exp(clamp(delta, +-20))>_m", VERL,
+            "Mean token ratio; 1 in expectation over samples of the old policy.", lambda t, by: by.mean(t.ratio),
+            alarm=Alarm("above", 2.0, f"samples of the old policy have a mean of 1; {OUR_MARK}", points=2)),
+    Measure("ratio_max", (UPDATE, TURN, TRAJECTORY, STEP), Unit.RATIO, "max r", VERL,
+            "Largest token ratio. With a negative advantage nothing bounds it unless the dual clip is on.",
+            lambda t, by: by.maximum(t.ratio), roll="max", no_alarm=OTHER),
     Measure("ratio_min", (UPDATE, TURN), Unit.RATIO, "min r", VERL,
             "Smallest token ratio; drift to 0 on good tokens starves them of gradient.",
             lambda t, by: by.minimum(t.ratio), roll="min"),
@@ -133,44 +126,25 @@ UNITS = (
 # What the clip stopped
 
 
-@alarm("above", 0.3, "microsoft/post-training-toolkit warns at a clip fraction of 0.3; healthy PPO stays below 0.2",
-       points=3)  # fmt: skip
-@diagnostic(
-    (UPDATE, TURN, TRAJECTORY, STEP), Unit.FRACTION,
-    "<1[the clip stopped the gradient of the token]>_m; of PPO's clip: clipped loss > unclipped loss",
-    f"{CORE_ALGOS} (pg_clipfrac)", roll="tokens",
-)  # fmt: skip
-def clip_frac(t: Tokens, by: Segments) -> np.ndarray:
-    """Share of tokens whose gradient the clip stopped (sign of the advantage respected).
-
-    0 for clips that bound a weight and stop nothing (cispo, hard): out_of_range_frac says how often they act.
-    """
-    return by.mean(t.active)
-
-
-@diagnostic(
-    (UPDATE, TURN, STEP), Unit.FRACTION, "<1[r < 1 - eps_low or r > 1 + eps_high]>_m",
-    "arXiv 2511.20718 (the set of clipped tokens)", roll="tokens",
-    no_alarm="`clip_frac` has it: out of range counts tokens that nothing stops as well",
-)  # fmt: skip
-def out_of_range_frac(t: Tokens, by: Segments) -> np.ndarray:
-    """Share of tokens with a token ratio outside the bounds, whatever the sign of the advantage.
-
-    At least clip_frac when tokens are clipped by their own ratio; the difference is what plain PPO leaves unbounded.
-    For CISPO it is the share of weights that were clamped.
-    """
-    return by.mean(t.out_of_range)
-
-
-@diagnostic(
-    (UPDATE, STEP), Unit.FRACTION, "<1[A < 0, loss > -c A]>_m", f"{CORE_ALGOS} (pg_clipfrac_lower)", no_alarm=MEANT
-)
-def dual_clip_frac(t: Tokens, by: Segments) -> np.ndarray:
-    """Share of tokens whose loss the dual clip bounded, or whose weight DPPO's cap did; 0 when it is off."""
-    return by.mean(t.dual)
-
-
 CLIPPED = (
+    Measure("clip_frac", (UPDATE, TURN, TRAJECTORY, STEP), Unit.FRACTION,
+            "<1[the clip stopped the gradient of the token]>_m; of PPO's clip: clipped loss > unclipped loss",
+            f"{CORE_ALGOS} (pg_clipfrac)",
+            "Share of tokens whose gradient the clip stopped (sign of the advantage respected). 0 for clips that "
+            "bound a weight and stop nothing (cispo, hard): out_of_range_frac says how often they act.",
+            lambda t, by: by.mean(t.active), roll="tokens",
+            alarm=Alarm("above", 0.3,
+            "microsoft/post-training-toolkit warns at a clip fraction of 0.3; healthy PPO stays below 0.2", points=3)),
+    Measure("out_of_range_frac", (UPDATE, TURN, STEP), Unit.FRACTION, "<1[r < 1 - eps_low or r > 1 + eps_high]>_m",
+            "arXiv 2511.20718 (the set of clipped tokens)",
+            "Share of tokens with a token ratio outside the bounds, whatever the sign of the advantage. At least "
+            "clip_frac when tokens are clipped by their own ratio; the difference is what plain PPO leaves unbounded. "
+            "For CISPO it is the share of weights that were clamped.", lambda t, by: by.mean(t.out_of_range),
+            roll="tokens", no_alarm="`clip_frac` has it: out of range counts tokens that nothing stops as well"),
+    Measure("dual_clip_frac", (UPDATE, STEP), Unit.FRACTION, "<1[A < 0, loss > -c A]>_m",
+            f"{CORE_ALGOS} (pg_clipfrac_lower)",
+            "Share of tokens whose loss the dual clip bounded, or whose weight DPPO's cap did; 0 when it is off.",
+            lambda t, by: by.mean(t.dual), no_alarm=MEANT),
     Measure("clip_low_frac", (UPDATE,), Unit.FRACTION, "<1[A < 0, w < 1 - eps_low]>_m", f"{TRL} (clip_ratio/low)",
             "Share of tokens stopped by the lower bound; clip_low_frac + clip_high_frac = clip_frac.",
             lambda t, by: by.mean(t.low)),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
 from typing import Any, Literal, NamedTuple
@@ -56,12 +56,13 @@ class Found(NamedTuple):
     threshold: float | None = None
 
 
-Condition = Callable[[Row], Found | Literal[False] | None]  # None: it cannot be judged
+Judged = Found | Literal[False] | None  # None: it cannot be judged
+Memory = dict[Any, Any]  # what a condition keeps from step to step of a run
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What raises events of `kind`: when it happens in words, why that matters, and its condition, fresh for each run.
+    """What raises events of `kind`: when it happens in words, why that matters, and its condition.
 
     After an event the condition has to end before the next one, and `pause` steps have to pass; with `once` there is
     no next one. `alarm` is the diagnostic of an alarm.
@@ -71,7 +72,7 @@ class Rule:
     severity: Severity
     happens: str
     reason: str
-    condition: Callable[[], Condition]
+    condition: Callable[[Row, Memory], Judged]
     pause: int = 0
     once: bool = False
     alarm: str = ""
@@ -81,7 +82,7 @@ class RuleWatch:
     """Rules along a run: feed it the row of table `step` of every step once, in order; it returns the events."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        self._states = [_State(rule, rule.condition()) for rule in rules]
+        self._states = [_State(rule) for rule in rules]
         self._alarmed: set[str] = set()
 
     def step(
@@ -91,7 +92,7 @@ class RuleWatch:
         row, events = Row(step, measured, self._alarmed, mismatches), []
         for state in self._states:
             rule = state.rule
-            found = None if rule.once and not state.armed else state.condition(row)
+            found = None if rule.once and not state.armed else rule.condition(row, state.memory)
             if found is None:
                 continue
             if rule.alarm:
@@ -109,7 +110,7 @@ class _State:
     """One rule along a run."""
 
     rule: Rule
-    condition: Condition
+    memory: Memory = field(default_factory=dict)
     armed: bool = True
     last: int | None = None  # step of its last event
 
@@ -117,49 +118,40 @@ class _State:
 # One value against a mark
 
 
-def crossing(name: str, mark: Alarm) -> Condition:
-    """Return the condition that a diagnostic lies beyond its mark at `mark.points` consecutive points."""
-    first: list[float] = []  # points that a relative mark is a multiple of
-    best, count = -math.inf, 0
-
-    def condition(row: Row) -> Found | Literal[False] | None:
-        nonlocal best, count
-        value = row.measured.get(name)
-        if value is None or math.isnan(value):
-            return None
-        best, unit = max(best, value), 1.0
-        if mark.relative == "peak":
-            unit = best
-        elif mark.relative and len(first) < mark.warmup:
-            first.extend([value] if math.isfinite(value) else [])
-            return None
-        elif mark.relative:
-            unit = median(first) if mark.relative == "baseline" else sum(first) / len(first)
-        if unit <= 0:  # nothing can be a multiple of it
-            return None
-        threshold = mark.value * unit
-        crossed = {"above": value > threshold, "below": value < threshold, "at least": value >= threshold}[mark.when]
-        count = count + 1 if crossed else 0
-        if count < mark.points:
-            return False
-        held = f" at {mark.points} points in a row" if mark.points > 1 else ""
-        message = f"{name} is {value:.4g}, {mark.when} {threshold:.4g}{held}: {mark.reason}"
-        return Found(message, name, value, threshold)
-
-    return condition
+def crossing(name: str, mark: Alarm, row: Row, memory: Memory) -> Judged:
+    """Judge whether a diagnostic lies beyond its mark at `mark.points` consecutive points."""
+    value = row.measured.get(name)
+    if value is None or math.isnan(value):
+        return None
+    first: list[float] = memory.setdefault("first", [])  # points that a relative mark is a multiple of
+    unit, memory["best"] = 1.0, max(memory.get("best", -math.inf), value)
+    if mark.relative == "peak":
+        unit = memory["best"]
+    elif mark.relative and len(first) < mark.warmup:
+        first.extend([value] if math.isfinite(value) else [])
+        return None
+    elif mark.relative:
+        unit = median(first) if mark.relative == "baseline" else sum(first) / len(first)
+    if unit <= 0:  # nothing can be a multiple of it
+        return None
+    threshold = mark.value * unit
+    crossed = {"above": value > threshold, "below": value < threshold, "at least": value >= threshold}[mark.when]
+    memory["count"] = memory.get("count", 0) + 1 if crossed else 0
+    if memory["count"] < mark.points:
+        return False
+    held = f" at {mark.points} points in a row" if mark.points > 1 else ""
+    message = f"{name} is {value:.4g}, {mark.when} {threshold:.4g}{held}: {mark.reason}"
+    return Found(message, name, value, threshold)
 
 
-def _not_finite(name: str) -> Condition:
-    def condition(row: Row) -> Found | Literal[False] | None:
-        value = row.measured.get(name)
-        return None if value is None else not math.isfinite(value) and Found(f"{name} is {value}", name, value)
-
-    return condition
+def _not_finite(name: str, row: Row, memory: Memory) -> Judged:
+    value = row.measured.get(name)
+    return None if value is None else not math.isfinite(value) and Found(f"{name} is {value}", name, value)
 
 
-def _crossing(kind: str, diagnostic: str, mark: Alarm) -> Rule:
+def _crossing(kind: str, diagnostic: str, mark: Alarm, **more: Any) -> Rule:
     happens = f"`step.{diagnostic}` {mark_words(mark)}"
-    return Rule(kind, mark.severity, happens, mark.reason, partial(crossing, diagnostic, mark))
+    return Rule(kind, mark.severity, happens, mark.reason, partial(crossing, diagnostic, mark), **more)
 
 
 def alarms(catalogue: Sequence[Diagnostic]) -> Iterator[Rule]:
@@ -168,12 +160,12 @@ def alarms(catalogue: Sequence[Diagnostic]) -> Iterator[Rule]:
         reason = "a value that is NaN or Inf says nothing any more"
         yield Rule("non_finite", "warning", f"`step.{d.name}` is NaN or Inf", reason, partial(_not_finite, d.name))
         if d.alarm is not None:
-            yield replace(_crossing("alarm", d.name, d.alarm), pause=COOLDOWN, alarm=d.name)
+            yield _crossing("alarm", d.name, d.alarm, pause=COOLDOWN, alarm=d.name)
     yield from COMBINED
 
 
 def _hard(kind: str, diagnostic: str, *mark: Any, **more: Any) -> Rule:
-    return replace(_crossing(kind, diagnostic, Alarm(*mark, **more)), once=True)
+    return _crossing(kind, diagnostic, Alarm(*mark, **more), once=True)
 
 
 HARD = (
@@ -197,51 +189,42 @@ HARD = (
 # Several values
 
 
-def echo_trap() -> Condition:
-    """Return the condition that the rollouts of a prompt earn the same while the policy no longer chooses."""
-    first: list[float] = []  # repetition at the first points
-
-    def condition(row: Row) -> Found | Literal[False]:
-        repeated = row.measured.get("repetition_frac")
-        known = repeated if repeated is not None and math.isfinite(repeated) else None
-        if known is not None and len(first) < 10:
-            first.append(known)
-        if "group_reward_std" not in row.alarmed or "entropy" not in row.alarmed:
-            return False
-        message = "rollouts of a prompt earn the same and the policy no longer chooses: an echo trap"
-        if "grad_norm_max" in row.alarmed:
-            message += "; the gradient norm spikes"
-        if known is not None and known > 2 * median(first):
-            message += "; the rollouts repeat themselves"
-        return Found(message, "group_reward_std", row.measured.get("group_reward_std"))
-
-    return condition
+def echo_trap(row: Row, memory: Memory) -> Judged:
+    """Judge whether the rollouts of a prompt earn the same while the policy no longer chooses."""
+    first: list[float] = memory.setdefault("first", [])  # repetition at the first points
+    repeated = row.measured.get("repetition_frac")
+    known = repeated if repeated is not None and math.isfinite(repeated) else None
+    if known is not None and len(first) < 10:
+        first.append(known)
+    if not {"group_reward_std", "entropy"} <= set(row.alarmed):
+        return False
+    message = "rollouts of a prompt earn the same and the policy no longer chooses: an echo trap"
+    if "grad_norm_max" in row.alarmed:
+        message += "; the gradient norm spikes"
+    if known is not None and known > 2 * median(first):
+        message += "; the rollouts repeat themselves"
+    return Found(message, "group_reward_std", row.measured.get("group_reward_std"))
 
 
-def reward_drift() -> Condition:
-    """Return the condition that the trailing median of the reward moves by DRIFT one way for DRIFT_POINTS points."""
-    rewards: deque[float] = deque(maxlen=SMOOTH)
-    since: list[float] = []  # medians since the last turn
-
-    def condition(row: Row) -> Found | Literal[False] | None:
-        reward = row.measured.get("reward")
-        if reward is None or not math.isfinite(reward):
-            return None
-        rewards.append(reward)
-        if len(rewards) < SMOOTH:
-            return None
-        level = median(rewards)
-        if since and (level - since[-1]) * (level - since[0]) < 0:  # it turned: a new stretch begins at the last level
-            del since[:-1]
-        since.append(level)
-        moved = since[-1] - since[0]
-        if len(since) <= DRIFT_POINTS or abs(moved) <= DRIFT:
-            return False
-        way = "up" if moved > 0 else "down"
-        message = f"reward went only {way} for {len(since) - 1} points, by {abs(moved):.3f}"
-        return Found(message, "reward", reward, DRIFT)
-
-    return condition
+def reward_drift(row: Row, memory: Memory) -> Judged:
+    """Judge whether the trailing median of the reward moves by DRIFT one way for DRIFT_POINTS points."""
+    reward = row.measured.get("reward")
+    if reward is None or not math.isfinite(reward):
+        return None
+    rewards: deque[float] = memory.setdefault("rewards", deque(maxlen=SMOOTH))
+    since: list[float] = memory.setdefault("since", [])  # medians since the last turn
+    rewards.append(reward)
+    if len(rewards) < SMOOTH:
+        return None
+    level = median(rewards)
+    if since and (level - since[-1]) * (level - since[0]) < 0:  # it turned: a new stretch begins at the last level
+        del since[:-1]
+    since.append(level)
+    moved = since[-1] - since[0]
+    if len(since) <= DRIFT_POINTS or abs(moved) <= DRIFT:
+        return False
+    message = f"reward went only {'up' if moved > 0 else 'down'} for {len(since) - 1} points, by {abs(moved):.3f}"
+    return Found(message, "reward", reward, DRIFT)
 
 
 COMBINED = (
@@ -266,13 +249,21 @@ COMBINED = (
 # The fair-comparison guard
 
 
-def _first_ratio(row: Row) -> Found | Literal[False]:
+def _first_ratio(row: Row, memory: Memory) -> Judged:
     moved = row.measured.get("first_log_ratio_abs_max") or 0.0
     message = f"the first update saw a log-ratio of {moved:.3g} nats where it is 0 by construction"
     return moved > RATIO_TOLERANCE and Found(message, "first_log_ratio_abs_max", moved, RATIO_TOLERANCE)
 
 
-def _token_identity(row: Row) -> Found | Literal[False]:
+def _stuck_batch(row: Row, memory: Memory) -> Judged:
+    """A step trains on the batch of an earlier one, by its fingerprint."""
+    seen = row.measured.get("batch_hash")
+    if seen is None or (earlier := memory.setdefault(seen, row.step)) == row.step:
+        return False
+    return Found(f"the step trained on the very tokens of step {earlier}", "batch_hash", seen)
+
+
+def _token_identity(row: Row, memory: Memory) -> Judged:
     if not (count := row.measured.get("token_mismatches")):
         return False
     where = ", first in trajectory {}, turn {}".format(*row.mismatches[0]) if row.mismatches else ""
@@ -280,24 +271,7 @@ def _token_identity(row: Row) -> Found | Literal[False]:
     return Found(message, "token_mismatches", count, 0.0)
 
 
-def stuck_batch() -> Condition:
-    """Return the condition that a step trains on the batch of an earlier one, by its fingerprint."""
-    first: dict[float, int] = {}  # fingerprint -> the first step that trained on it
-
-    def condition(row: Row) -> Found | Literal[False]:
-        seen = row.measured.get("batch_hash")
-        if seen is None or (earlier := first.setdefault(seen, row.step)) == row.step:
-            return False
-        return Found(f"the step trained on the very tokens of step {earlier}", "batch_hash", seen)
-
-    return condition
-
-
+_GUARD = {"first_ratio": _first_ratio, "stuck_batch": _stuck_batch, "token_identity": _token_identity}
 GUARD_RULES = tuple(
-    Rule(c.kind, c.severity, c.flags, c.reason, condition)
-    for c, condition in (
-        (check("first_ratio"), lambda: _first_ratio),
-        (check("stuck_batch"), stuck_batch),
-        (check("token_identity"), lambda: _token_identity),
-    )
+    Rule(c.kind, c.severity, c.flags, c.reason, _GUARD[name]) for name, c in ((name, check(name)) for name in _GUARD)
 )

@@ -49,10 +49,7 @@ def _share(part: float, whole: float) -> float | None:
 
 
 class StepView:
-    """A step, its number, and the columns (U,) of its updates (None when nothing was trained).
-
-    Its decorated methods and TABLE are the columns of table step that are not pooled over tokens.
-    """
+    """A step and the columns (U,) of its updates, None when nothing was trained; declares columns, as TABLE does."""
 
     def __init__(self, step: int, evidence: StepEvidence, columns: Mapping[str, np.ndarray | None] | None) -> None:
         self.step, self.evidence, self.rollouts, self.columns = step, evidence, evidence.rollouts, columns

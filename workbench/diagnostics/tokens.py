@@ -6,7 +6,7 @@ padding, of values under the mask and of the order of sequences; flat numpy colu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -22,8 +22,7 @@ class Segments:
     """A partition of M tokens into S segments: `ids` (M,) in 0..S-1. Reductions return (S,), masked where empty."""
 
     def __init__(self, ids: np.ndarray, size: int) -> None:
-        self.ids = ids
-        self.size = size
+        self.ids, self.size = ids, size
         self.count = np.bincount(ids, minlength=size)
         self.present = np.flatnonzero(self.count)
         self._order = None if bool(np.all(ids[1:] >= ids[:-1])) else np.argsort(ids, kind="stable")
@@ -110,14 +109,10 @@ def quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _column(name: str, dtype: type = np.float64) -> Any:
     """Declare a tensor of the evidence at the tokens; None where the evidence lacks it."""
-    return _of(
-        lambda tokens: None if getattr(tokens.evidence, name) is None else tokens.flat(name).astype(dtype, copy=False)
-    )
+    return _of(lambda t: None if getattr(t.evidence, name) is None else t.flat(name).astype(dtype, copy=False))
 
 
-def _of(formula: Callable[[Tokens], Any]) -> Any:
-    """Declare a column that is computed from others, at its first use."""
-    return cached_property(formula)
+_of: Any = cached_property  # a column that is computed from others, at its first use
 
 
 class Tokens:
@@ -147,9 +142,8 @@ class Tokens:
         if values is None:
             return None
         missing = [v is None for v in values]
-        if not any(missing):
-            return np.array(values, dtype=np.float64)
-        return np.ma.array([0.0 if v is None else v for v in values], mask=missing, dtype=np.float64)
+        known = np.array([0.0 if v is None else v for v in values], dtype=np.float64)
+        return np.ma.array(known, mask=missing) if any(missing) else known
 
     # Partitions: every token in one segment; a segment per update (U,); per sequence of an update that has a token; per
     # turn of one that has a token; the sequences and the turns, partitioned by update.

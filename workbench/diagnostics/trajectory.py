@@ -13,10 +13,7 @@ TRAJECTORY = (Level.TRAJECTORY,)
 
 
 class Trajectories:
-    """The N trajectories that a step trained on, and their trained tokens (None when nothing was trained).
-
-    `by` is a segment per trajectory, (N,), over all updates that trained on it.
-    """
+    """The N trajectories that a step trained on; `by`: a segment of trained tokens for each, over all its updates."""
 
     def __init__(self, rollouts: Rollouts, trained: Tokens | None) -> None:
         self.rollouts, self.trained = rollouts, trained

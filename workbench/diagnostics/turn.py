@@ -68,10 +68,7 @@ column = partial(diagnostic, Level.TURN_STEP)
 
 
 class TurnRows:
-    """The rows of the turn ledger of one step (P of them) and their partition by turn index.
-
-    `columns` are the measured ones, (P,), masked where not measured.
-    """
+    """The turn ledger of a step, P rows by turn index; `columns` (P,) are masked where not measured."""
 
     def __init__(self, by: Segments, columns: Mapping[str, Any]) -> None:
         self.by, self.columns = by, columns

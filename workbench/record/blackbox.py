@@ -92,24 +92,15 @@ def doomed(
     are the telling ones), then the oldest of the last steps, then the steps of falls; step `now` stays.
     """
 
-    def rank(step: int) -> tuple[int, int, int] | None:
-        if step in fell:
-            return (3, 0, step)
-        if step > now - settings.last:
-            return (2, 0, step)
-        if step in alarmed:
-            return (1, 0, -step)
-        if settings.every and step % settings.every == 0:
-            n = step // settings.every
-            return (0, (n & -n).bit_length() if n else 64, step)
-        return None
-
-    ranks = {step: rank(step) for step in sizes if step != now}
-    gone = {step for step, found in ranks.items() if found is None}
-    left = sum(size for step, size in sizes.items() if step not in gone)
-    for _, step in sorted((found, step) for step, found in ranks.items() if found is not None):
-        if left <= settings.mb * MB:
-            break
-        gone.add(step)
-        left -= sizes[step]
+    every = {step: step // settings.every for step in sizes if settings.every and step % settings.every == 0}
+    ranks = {step: (0, (n & -n).bit_length() if n else 64, step) for step, n in every.items()}
+    ranks |= {step: (1, 0, -step) for step in sizes.keys() & alarmed}
+    ranks |= {step: (2, 0, step) for step in sizes if step > now - settings.last}
+    ranks |= {step: (3, 0, step) for step in sizes.keys() & fell} | {now: (4, 0, now)}
+    gone = sizes.keys() - ranks.keys()
+    left = sum(sizes[step] for step in ranks)
+    for step in sorted(ranks.keys() - {now}, key=lambda step: ranks[step]):
+        if left > settings.mb * MB:
+            gone.add(step)
+            left -= sizes[step]
     return gone

@@ -39,12 +39,12 @@ class Recorder:
         self, folder: Path | None, run_id: str, settings: RunSettings, decode: Decode | None = None, group: int = 1
     ) -> None:
         self.run_id, self.settings, self.decode, self.group = run_id, settings, decode, group
-        self._writer = SegmentWriter(folder, settings.record.flush_seconds) if folder else _NullWriter()
+        self._writer = SegmentWriter(folder, settings.record.flush_seconds) if folder else None
         self._box = BlackBox(folder, settings.record.batches) if folder else None
         self.replay([])
         self._seconds: float | None = None
         self._boxed = 0.0  # seconds that the batch of this step took
-        if not self._writer.files("diagnostic"):
+        if self._writer and not self._writer.files("diagnostic"):
             self.rows("diagnostic", dictionary(CATALOGUE))
 
     def rows(self, table: str, columns: Mapping[str, Any]) -> None:
@@ -54,7 +54,8 @@ class Recorder:
         """
         constants = {"run_id": self.run_id, "written_at": datetime.now(UTC).replace(tzinfo=None)}
         known = {name: value for name, value in constants.items() if name in schema_of(table).names}
-        self._writer.append(table, known | dict(columns))
+        if self._writer:
+            self._writer.append(table, known | dict(columns))
 
     def batch(self, step: int, packed: tuple[Mapping[str, np.ndarray], Mapping[str, Any]] | None) -> None:
         """Keep the arrays and metadata of the training batch of `step` in the black box; None = there is none."""
@@ -69,21 +70,21 @@ class Recorder:
     def step(
         self, step: int, evidence: StepEvidence, evaluations: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, float | None]:
-        """Measure and write down one step; returns its row of table `step`.
-
-        Events that the step raises (collapse, hard events, alarms) are written as well.
-        """
+        """Measure and write down one step and the events that it raises; returns its row of table `step`."""
         began = time.perf_counter()
         if self._seconds is not None:
             evidence = replace(evidence, seconds={**evidence.seconds, "record": self._seconds})
         measured = measure(step, evidence)
-        shared = _share(measured.turn, self.settings.record.turns)
-        for table, columns in (vars(measured) | {"turn": shared}).items():
+        turns, share = measured.turn, self.settings.record.turns
+        if turns and share < 1.0:  # the turns of a share of the trajectories, spread evenly over the batch
+            index = turns["trajectory"]
+            keep = ((index + 1) * share).astype(int) > (index * share).astype(int)
+            turns = {name: column if column is None else chosen(column, keep) for name, column in turns.items()}
+        for table, columns in (vars(measured) | {"turn": turns}).items():
             if columns:
                 self.rows(table, {"step": step, **columns})
         trained = evidence.trained or evidence.rollouts
-        rows = sample(step, self.settings.record.tokens, len(trained), measured.trajectory["gradient_share"])
-        if rows:
+        if rows := sample(step, self.settings.record.tokens, len(trained), measured.trajectory["gradient_share"]):
             self.rows("token", {"step": step, **token_rows(rows, trained, evidence.updates, self.decode)})
         self.evaluations(step, evaluations)
         self.events(self._see(step, measured.step, evidence.mismatches or ()))
@@ -110,10 +111,7 @@ class Recorder:
         return self._watch.detection
 
     def verdict(self, final: bool = True) -> dict[str, Any]:
-        """Return what the collapse rule says so far, as columns of table `run`.
-
-        Before the end (`final` false) the outcome is NULL unless it has collapsed or diverged.
-        """
+        """Return the verdict as columns of table `run`; before the end only collapsed and diverged are outcomes."""
         told = self._watch.verdict.columns()
         settled = final or told["outcome"] in ("collapsed", "diverged")
         return told if settled else told | {"outcome": None}
@@ -131,23 +129,22 @@ class Recorder:
     @property
     def recorded(self) -> int:
         """The last step whose rows were on the disk when this session began, -1 without one."""
-        return self._writer.last_step("step")
+        return self._writer.last_step("step") if self._writer else -1
 
     def started_at(self) -> datetime | None:
         """When training of this run first began, from its own segments; None when they do not say."""
-        for file in self._writer.files("run"):
-            first: datetime | None = pc.min(pq.read_table(file, columns=["started_at"])["started_at"]).as_py()
-            if first is not None:
-                return first
-        return None
+        files = self._writer.files("run") if self._writer else []
+        times = (pc.min(pq.read_table(file, columns=["started_at"])["started_at"]).as_py() for file in files)
+        return next((time for time in times if time is not None), None)
 
     def flush(self) -> bool:
         """Write what is buffered; False when the disk refused (the rows are kept for the next try)."""
-        return self._writer.flush()
+        return self._writer is None or self._writer.flush()
 
     def close(self) -> None:
         """Write what is left. Raises WriteError (an InputError) when the disk refused to the end."""
-        self._writer.close()
+        if self._writer:
+            self._writer.close()
 
     def __enter__(self) -> Self:
         return self
@@ -166,25 +163,6 @@ class Recorder:
         return events
 
 
-class _NullWriter:
-    """The writer of a recorder without a folder: it forgets the rows."""
-
-    def append(self, table: str, columns: Mapping[str, Any]) -> None:
-        pass
-
-    def flush(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        pass
-
-    def files(self, table: str) -> list[Path]:
-        return []
-
-    def last_step(self, table: str) -> int:
-        return -1
-
-
 class NullRecorder(Recorder):
     """Writes nothing and measures nothing but success: what the cost of recording is measured against."""
 
@@ -198,12 +176,3 @@ class NullRecorder(Recorder):
         row: dict[str, float | None] = {"success": float(evidence.rollouts.success.mean())}
         self._see(step, row)
         return row
-
-
-def _share(turns: dict[str, Any], share: float) -> dict[str, Any]:
-    """Return the turns of `share` of the trajectories, spread evenly over the batch."""
-    if not turns or share >= 1.0:
-        return turns
-    index = turns["trajectory"]
-    keep = ((index + 1) * share).astype(int) > (index * share).astype(int)
-    return {name: column if column is None else chosen(column, keep) for name, column in turns.items()}

@@ -89,9 +89,5 @@ def _row(i: int, rollouts: Rollouts, updates: Evidence | None) -> dict[str, Any]
         tensor = getattr(updates, name)
         row[COLUMN.get(name, name)] = None if tensor is None else trained(cut(tensor))
     clipped = mask & (cut(updates.active_low) | cut(updates.active_high)).astype(bool)
-    return row | {
-        "trained": mask.tolist(),
-        "turn_index": cut(updates.turn).tolist(),
-        "log_ratio": trained(cut(updates.log_prob) - cut(updates.log_prob_old)),
-        "clipped": clipped.tolist(),
-    }
+    row |= {"trained": mask.tolist(), "turn_index": cut(updates.turn).tolist()}
+    return row | {"log_ratio": trained(cut(updates.log_prob) - cut(updates.log_prob_old)), "clipped": clipped.tolist()}

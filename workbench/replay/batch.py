@@ -28,24 +28,13 @@ class Loaded:
     @cached_property
     def batch(self) -> Batch:
         """The batch before the selection and the advantages, which an algorithm makes of the other tensors."""
-        stored = self.stored
-        mask = torch.from_numpy(stored.mask_sampled)
-        return Batch(
-            tokens=torch.from_numpy(stored.tokens),
-            response=torch.from_numpy(stored.response),
-            mask=mask,
-            length=torch.from_numpy(stored.length).long(),
-            group=torch.from_numpy(stored.group).long(),
-            trajectory=torch.from_numpy(stored.trajectory).long(),
-            score=self.number(stored.score),
-            log_prob_behaviour=self.number(stored.log_prob_behaviour),
-            log_prob_old=self.number(stored.log_prob_old),
-            log_prob_ref=self.maybe(stored.log_prob_ref),
-            values=self.maybe(stored.values),
-            sentence=None if stored.sentence is None else torch.from_numpy(stored.sentence).long(),
-            placebo=None if stored.placebo is None else torch.from_numpy(stored.placebo).long(),
-            turn_id=turn_ids(mask),
-        )
+        arrays, mask = vars(self.stored), torch.from_numpy(self.stored.mask_sampled)
+        columns: dict[str, Any] = {name: torch.from_numpy(arrays[name]) for name in ("tokens", "response")}
+        for name in ("length", "group", "trajectory", "sentence", "placebo"):
+            columns[name] = None if arrays[name] is None else torch.from_numpy(arrays[name]).long()
+        for name in ("score", "log_prob_behaviour", "log_prob_old", "log_prob_ref", "values"):
+            columns[name] = self.maybe(arrays[name])
+        return Batch(**columns, mask=mask, turn_id=turn_ids(mask))
 
     @cached_property
     def trained(self) -> Batch:
@@ -73,18 +62,13 @@ class Loaded:
     def minibatch(self, algorithm: Algorithm, update: StoredUpdate) -> Batch:
         """Return the sequences (b, T) of an update, as `algorithm` would train on them."""
         rows = torch.from_numpy(update.rows).long()
-        bare = replace(
-            self.trained if algorithm == self.own else self.estimated(algorithm), values=None, returns=None
-        )  # no policy loss needs them
-        batch = bare.rows(rows)
+        whole = self.trained if algorithm == self.own else self.estimated(algorithm)
+        batch = replace(whole, values=None, returns=None).rows(rows)  # no policy loss needs them
         if update.mask is not None:  # the update trained on a part of each row, whose turns keep their numbers
             mask = batch.mask & torch.from_numpy(update.mask)
             batch = replace(batch, mask=mask, turn_id=torch.where(mask, turn_ids(self.batch.mask[rows]), 0))
-        if update.advantages is not None:
-            batch = replace(batch, advantages=self.number(update.advantages))
-        if update.log_prob_old is not None:
-            batch = replace(batch, log_prob_old=self.number(update.log_prob_old))
-        return batch
+        own = {"advantages": update.advantages, "log_prob_old": update.log_prob_old}
+        return replace(batch, **{name: self.number(array) for name, array in own.items() if array is not None})
 
     def number(self, array: np.ndarray) -> Tensor:
         """Return the array as a tensor of the chosen precision."""

@@ -22,6 +22,9 @@ from workbench.replay.tables import Columns, folded
 from workbench.spec import InputError
 from workbench.store.batches import StoredBatch, StoredUpdate
 
+# What the trainer logs of the loss; a stabiliser that acts on the gradient has no factor here (NULL).
+SCALARS = ("policy_loss", "kl_loss", "penalty", "stabiliser_ratio", "stabiliser_factor", "clipped_rms", "unclipped_rms")
+
 
 @dataclass(frozen=True)
 class Played:
@@ -61,21 +64,26 @@ def play(
     ones. Log-probs are those of the run's policy. `trajectory`: keep its tokens as well. Raises InputError for an
     update or a trajectory that the step does not have.
     """
-    chosen = _chosen(stored, updates)
+    known = range(len(stored.updates))
+    for index in updates or ():
+        if index not in known:
+            raise InputError(f"step {stored.step} has no update {index}; there are 0 to {len(known) - 1}")
     if trajectory is not None and trajectory not in set(stored.trajectory.tolist()):
         raise InputError(f"step {stored.step} has no trajectory {trajectory}; there are 0 to {len(stored.tokens) - 1}")
     loaded = Loaded(stored, algorithms[own], dtype)
     reasons = {label: unanswerable(a, loaded.own, loaded.batch) for label, a in algorithms.items() if label != own}
     played: list[Played] = []
     kept: dict[tuple[str, int], Columns] = {}
-    for update in chosen:
+    for update in (stored.updates[index] for index in (known if updates is None else sorted(set(updates)))):
         for label, algorithm in algorithms.items():
             if reasons.get(label):
                 continue
-            weighed = weigh(algorithm, loaded, update)
-            tokens = _tokens(weighed, loaded, update)
+            batch = loaded.minibatch(algorithm, update)
+            terms, weight = weigh(algorithm, batch, loaded, update)
+            tokens = _tokens(loaded, update, batch, terms, weight)
             cells = folded(tokens, ("trajectory", "turn_index"))
-            played.append(Played(label, label == own, update.index, _scalars(weighed.terms), cells))
+            scalars = {name: None if (x := getattr(terms, name)) is None else float(x) for name in SCALARS}
+            played.append(Played(label, label == own, update.index, scalars, cells))
             if trajectory is not None and trajectory in stored.trajectory[update.rows]:
                 here = tokens["trajectory"] == trajectory
                 kept[label, update.index] = {name: x[here] for name, x in tokens.items()}
@@ -83,38 +91,8 @@ def play(
     return Replay(stored, own, tuple(played), {k: v for k, v in reasons.items() if v}, gap, kept)
 
 
-def _chosen(stored: StoredBatch, updates: Sequence[int] | None) -> list[StoredUpdate]:
-    known = range(len(stored.updates))
-    for index in updates or ():
-        if index not in known:
-            raise InputError(f"step {stored.step} has no update {index}; there are 0 to {len(known) - 1}")
-    return [stored.updates[index] for index in (known if updates is None else sorted(set(updates)))]
-
-
-def _scalars(terms: LossTerms) -> dict[str, float | None]:
-    """Return what the trainer logs of the loss; a stabiliser that acts on the gradient has no factor here (NULL)."""
-    return {
-        "policy_loss": float(terms.policy_loss),
-        "kl_loss": float(terms.kl_loss),
-        "penalty": float(terms.penalty),
-        "stabiliser_ratio": terms.stabiliser_ratio,
-        "stabiliser_factor": terms.stabiliser_factor,
-        "clipped_rms": terms.clipped_rms,
-        "unclipped_rms": terms.unclipped_rms,
-    }
-
-
-@dataclass(frozen=True)
-class Weighed:
-    """The batch of an update, the terms of its loss, and d loss / d log-prob of every token, (b, T)."""
-
-    batch: Batch
-    terms: LossTerms
-    weight: Tensor
-
-
-def weigh(algorithm: Algorithm, loaded: Loaded, update: StoredUpdate) -> Weighed:
-    """Loss and token weights of the update, pass by pass as the trainer took them."""
+def weigh(algorithm: Algorithm, batch: Batch, loaded: Loaded, update: StoredUpdate) -> tuple[LossTerms, Tensor]:
+    """Terms of the loss of an update, and d loss / d log-prob of every token (b, T), pass by pass as trained."""
     terms: list[LossTerms] = []
 
     def loss(*given: Any, **sums: Any) -> Tensor:
@@ -122,9 +100,8 @@ def weigh(algorithm: Algorithm, loaded: Loaded, update: StoredUpdate) -> Weighed
         terms.append(out.terms)
         return out.loss
 
-    batch = loaded.minibatch(algorithm, update)
     weight = _by_pass(loss, algorithm, batch, loaded, update)
-    return Weighed(batch, LossTerms.join(terms), weight)
+    return LossTerms.join(terms), weight
 
 
 def _by_pass(
@@ -152,9 +129,8 @@ def _by_pass(
     return torch.cat(weights)
 
 
-def _tokens(weighed: Weighed, loaded: Loaded, update: StoredUpdate) -> Columns:
+def _tokens(loaded: Loaded, update: StoredUpdate, batch: Batch, terms: LossTerms, weights: Tensor) -> Columns:
     """Columns (M,) of the trained tokens of an update, in order of sequence and position."""
-    batch, terms = weighed.batch, weighed.terms
     index = batch.mask.reshape(-1).nonzero().squeeze(1)
     row, position = np.divmod(index.numpy(), batch.mask.shape[1])
 
@@ -165,7 +141,7 @@ def _tokens(weighed: Weighed, loaded: Loaded, update: StoredUpdate) -> Columns:
         return at(x).to(loaded.dtype)
 
     log_ratio = at(loaded.number(update.log_prob)) - at(batch.log_prob_old)
-    ratio, unit, weight = log_ratio.clamp(-LOG_LIMIT, LOG_LIMIT).exp(), at(terms.ratio), at(weighed.weight)
+    ratio, unit, weight = log_ratio.clamp(-LOG_LIMIT, LOG_LIMIT).exp(), at(terms.ratio), at(weights)
     columns = {
         "n_tokens": torch.ones_like(ratio), "log_ratio": log_ratio, "ratio": ratio, "ratio_squared": ratio.square(),
         "unit": unit, "unit_squared": unit.square(), "low": flag(terms.active_low), "high": flag(terms.active_high),
@@ -225,11 +201,10 @@ def gradients(stored: StoredBatch, algorithms: Mapping[str, Algorithm], replay: 
         mine = taken[replay.own][0]
         for label in labels:
             g, bias = taken[label]
-            found[label, update.index] = {
-                "grad_norm": _norm(g),
-                "clip_bias_norm": _norm(bias),
-                "gradient_cosine": _cosine(g, mine),
-            }
+            length = _norm(g) * _norm(mine)
+            inner = sum(float((x.double() * y.double()).sum()) for x, y in zip(g, mine, strict=True))
+            norms = {"grad_norm": _norm(g), "clip_bias_norm": _norm(bias)}
+            found[label, update.index] = {**norms, "gradient_cosine": inner / length if length else None}
         if on and (reason := _step(stored.meta["learn"]["policy"], update, network, mine)):
             return Gradients(found, reason)
     return Gradients(found, "")
@@ -243,8 +218,8 @@ def _taken(
     weights = {}
     for label in labels:
         algorithm = algorithms[label]
-        lost = _by_pass(clipped_loss, algorithm, loaded.minibatch(algorithm, update), loaded, update)
-        weights[label] = weigh(algorithm, loaded, update).weight, lost
+        given = algorithm, loaded.minibatch(algorithm, update), loaded, update
+        weights[label] = weigh(*given)[1], _by_pass(clipped_loss, *given)
     trained = update.mask if update.mask is not None else stored.mask[update.rows]
     count = max(1, int(trained.sum()))
     sums = {label: tuple([torch.zeros_like(p) for p in network.parameters] for _ in range(2)) for label in labels}
@@ -293,9 +268,3 @@ def _step(optimizer: Mapping[str, Any], update: StoredUpdate, network: Network, 
 
 def _norm(tensors: Sequence[Tensor]) -> float:
     return float(torch.stack([torch.linalg.vector_norm(t.double()) for t in tensors]).norm())
-
-
-def _cosine(a: Sequence[Tensor], b: Sequence[Tensor]) -> float | None:
-    length = _norm(a) * _norm(b)
-    inner = sum(float((x.double() * y.double()).sum()) for x, y in zip(a, b, strict=True))
-    return inner / length if length else None

@@ -6,8 +6,7 @@ Their columns are declared once, for the answers, the docs and the app.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -133,8 +132,7 @@ def rows_of(columns: Columns) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in values]
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """Columns and rows, as an answer of the store has them."""
 
     columns: tuple[str, ...]
@@ -192,6 +190,16 @@ def _by_label(replay: Replay) -> dict[str, list[Played]]:
     return found
 
 
+def _answers(replay: Replay) -> Iterator[tuple[dict[str, Any], int | None, list[Played]]]:
+    """Yield each algorithm in all its updates together (None), where there are several, and in each by its index."""
+    for label, parts in _by_label(replay).items():
+        who = {"algorithm": label, "own": parts[0].own}
+        if len(parts) > 1:
+            yield who, None, parts
+        for part in parts:
+            yield who, part.update, [part]
+
+
 def _measured(parts: Sequence[Played], *keys: str) -> Iterator[dict[str, Any]]:
     """The measured columns of several updates together, one row for each value of `keys`; none without a token."""
     joined = {name: np.concatenate([part.cells[name] for part in parts]) for name in parts[0].cells}
@@ -201,30 +209,20 @@ def _measured(parts: Sequence[Played], *keys: str) -> Iterator[dict[str, Any]]:
 
 
 def summary(replay: Replay, gradients: Mapping[tuple[str, int], Mapping[str, float | None]] | None = None) -> Table:
-    """Return each algorithm in all updates together and in each; below the one that ran, what the trainer logged then.
-
-    `gradients`: norms and cosines of (label, update), where they were taken.
-    """
+    """Return each algorithm in all updates and in each, with `gradients` by (label, update), and what was logged."""
     rows: list[dict[str, Any]] = []
-    for label, parts in _by_label(replay).items():
-        who = {"algorithm": label, "own": parts[0].own}
-        for update, some in _together_and_each(parts):
-            taken = _mean([(gradients or {}).get((label, part.update), {}) for part in some])
-            found = next(_measured(some), {})
-            scalars = _mean([part.scalars for part in some])
-            rows.append({**who, "update": update, "source": "replayed", **scalars, **found, **taken})
+    logged: list[dict[str, Any]] = []
+    for who, update, parts in _answers(replay):
+        taken = _mean([(gradients or {}).get((part.algorithm, part.update), {}) for part in parts])
+        scalars, found = _mean([part.scalars for part in parts]), next(_measured(parts), {})
+        rows.append({**who, "update": update, "source": "replayed", **scalars, **found, **taken})
         if parts[0].own:
-            for update, some in _together_and_each(parts):
-                told = _mean([replay.stored.updates[part.update].scalars for part in some])
-                known = {name: value for name, value in told.items() if name in LOGGED}
-                rows.append({**who, "update": update, "source": "logged", **known})
+            told = _mean([replay.stored.updates[part.update].scalars for part in parts])
+            known = {name: value for name, value in told.items() if name in LOGGED}
+            logged.append({**who, "update": update, "source": "logged", **known})
+    rows[len(logged) : len(logged)] = logged  # below the one that ran, which stands first
     rows += [{"algorithm": label, "own": False, "reason": reason} for label, reason in replay.reasons.items()]
     return Table.of(SUMMARY, rows)
-
-
-def _together_and_each(parts: list[Played]) -> list[tuple[int | None, list[Played]]]:
-    """Return all updates together (None), where there are several, and each by its index."""
-    return [*([(None, parts)] if len(parts) > 1 else []), *((part.update, [part]) for part in parts)]
 
 
 def _mean(parts: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
@@ -238,20 +236,12 @@ def _mean(parts: Sequence[Mapping[str, float | None]]) -> dict[str, float | None
 
 def turns(replay: Replay) -> Table:
     """Return each algorithm and turn index, in all updates together and in each."""
-    rows = [
-        {"algorithm": label, "own": some[0].own, "update": update, **row}
-        for label, parts in _by_label(replay).items()
-        for update, some in _together_and_each(parts)
-        for row in _measured(some, "turn_index")
-    ]
-    return Table.of(TURNS, rows)
+    found = ((who, update, row) for who, update, parts in _answers(replay) for row in _measured(parts, "turn_index"))
+    return Table.of(TURNS, ({**who, "update": update, **row} for who, update, row in found))
 
 
 def culprits(replay: Replay, most: int) -> Table:
-    """Return the turns of trajectories with the largest shares of the gradient, `most` of each algorithm.
-
-    Before them those with a NaN: such a log-prob has no gradient.
-    """
+    """Return each algorithm's `most` turns by gradient share; first those with a NaN, which has no gradient."""
 
     def worst_first(row: dict[str, Any]) -> tuple[bool, float]:
         broken = any(row[name] != row[name] for name in ("weight_abs", "unit_ratio_mean", "approx_kl"))

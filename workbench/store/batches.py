@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,6 +55,7 @@ ARRAYS: Mapping[str, Stored] = {
     "update.log_prob_old": Stored("RT", "float", "log-prob under the proximal policy of the update, likewise", False),
 }
 """Every array of a file, except the weights. R = rows of all updates together."""
+_OF_UPDATES = ("rows", "log_prob", "values", "mask", "advantages", "log_prob_old")  # of them, one part an update
 WEIGHTS = ("policy.", "critic.")  # how the names of the weights begin
 
 
@@ -70,11 +72,11 @@ class StoredUpdate:
     rollout_step: int
     rows: np.ndarray  # (b,) int, in the batch
     log_prob: np.ndarray  # (b, T) nats
-    values: np.ndarray | None  # (b, T)
-    mask: np.ndarray | None  # (b, T) bool, None = that of the batch's rows
-    advantages: np.ndarray | None  # (b, T), None = those of the batch's rows
     passes: tuple[int, ...]
     scalars: Mapping[str, float | None]
+    values: np.ndarray | None = None  # (b, T)
+    mask: np.ndarray | None = None  # (b, T) bool, None = that of the batch's rows
+    advantages: np.ndarray | None = None  # (b, T), None = those of the batch's rows
     log_prob_old: np.ndarray | None = None  # (b, T) nats, None = those of the batch's rows
 
 
@@ -176,13 +178,8 @@ def read(run_folder: Path, step: int, *, weights: bool = False) -> StoredBatch:
 
 def ranges(numbers: list[int]) -> str:
     """`0, 20, 31-46`: neighbours joined."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), lambda place: place[1] - place[0])]
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def _problem(arrays: Mapping[str, np.ndarray]) -> str:
@@ -196,7 +193,9 @@ def _problem(arrays: Mapping[str, np.ndarray]) -> str:
     r, u = len(arrays["update.rows"]), len(arrays["update.size"])
     shapes = {"B": (b,), "BT": (b, t), "R": (r,), "RT": (r, t), "U": (u,)}
     kinds = {"int": "i", "bool": "b", "float": "f"}
-    for name, stored in ((name, stored) for name, stored in ARRAYS.items() if name in arrays):
+    for name, stored in ARRAYS.items():
+        if name not in arrays:
+            continue
         if arrays[name].shape != shapes[stored.axes]:
             return f"{name} has shape {arrays[name].shape}, expected {shapes[stored.axes]}"
         if arrays[name].dtype.kind != kinds[stored.kind]:
@@ -216,21 +215,16 @@ def _updates(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> tuple
     found = []
     for index, (end, described) in enumerate(zip(ends, meta["updates"], strict=True)):
         part = slice(int(end) - int(arrays["update.size"][index]), int(end))
-        own = {name: arrays.get(f"update.{name}") for name in ("values", "mask", "advantages", "log_prob_old")}
+        own: dict[str, Any] = {name: arrays.get(f"update.{name}") for name in _OF_UPDATES}
         if sum(described["passes"]) != part.stop - part.start:
             raise ValueError(f"the micro-batches of update {index} are not its rows")
         found.append(
             StoredUpdate(
-                index=index,
-                epoch=int(described["epoch"]),
-                rollout_step=int(described["rollout_step"]),
-                rows=arrays["update.rows"][part],
-                log_prob=arrays["update.log_prob"][part],
-                **{name: None if array is None else array[part] for name, array in own.items()},
-                passes=tuple(int(n) for n in described["passes"]),
-                scalars=dict(described["scalars"]),
+                index, int(described["epoch"]), int(described["rollout_step"]),
+                passes=tuple(int(n) for n in described["passes"]), scalars=dict(described["scalars"]),
+                **{name: array[part] for name, array in own.items() if array is not None},
             )
-        )
+        )  # fmt: skip
     return tuple(found)
 
 

@@ -38,10 +38,7 @@ def database(runs: Path) -> Path:
 
 @contextmanager
 def writer(runs: Path, seconds: float) -> Iterator[DuckDBPyConnection]:
-    """Open the one read-write connection within `seconds`.
-
-    Raises Busy, and InputError for an unusable file, also where that shows only in the block.
-    """
+    """Open the one read-write connection within `seconds`; raises Busy, and InputError for an unusable file."""
     deadline = time.monotonic() + seconds
     if not _WRITING.acquire(timeout=max(seconds, 0)):
         raise _busy(database(runs), _OURSELVES[0])
@@ -53,10 +50,7 @@ def writer(runs: Path, seconds: float) -> Iterator[DuckDBPyConnection]:
 
 
 def reader(runs: Path, seconds: float, config: dict[str, Any]) -> AbstractContextManager[DuckDBPyConnection]:
-    """Open a read-only connection within `seconds`; all readers of a process must pass the same `config`.
-
-    Raises as `writer` does.
-    """
+    """Open a read-only connection as `writer` does; all readers of a process must pass the same `config`."""
     return _opened(runs, time.monotonic() + seconds, read_only=True, config=config)
 
 
@@ -89,11 +83,9 @@ def _opened(runs: Path, deadline: float, **options: Any) -> Iterator[DuckDBPyCon
 
 def _busy(path: Path, error: str) -> Busy:
     """Return the error that names who holds the database, as far as DuckDB's message says."""
-    who = "another process"
-    if any(words in error for words in _OURSELVES):
-        who = "another thread of this process"
-    elif found := _HOLDER.search(error):
-        who = f"PID {found['pid']} ({Path(found['program']).name})"
+    found = _HOLDER.search(error)
+    who = f"PID {found['pid']} ({Path(found['program']).name})" if found else "another process"
+    who = "another thread of this process" if any(words in error for words in _OURSELVES) else who
     return Busy(f"database '{path}' is held open by {who}: close it, or wait and try again; your runs are not affected")
 
 

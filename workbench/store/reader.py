@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 from threading import Timer, local
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from workbench.spec import InputError, nearest
 from workbench.store import connect
+from workbench.store.schema import titled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,8 +41,7 @@ _TIME_LIMIT = 60.0
 _QUERY_ONLY = "only one SELECT (WITH, FROM, VALUES, SHOW, DESCRIBE, SUMMARIZE, PIVOT ... IN, EXPLAIN) may be asked"
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """The rows of a question as Python values: NULL is None, NaN is NaN; `cut` says that the row limit cut it off."""
 
     columns: list[str]
@@ -51,46 +50,32 @@ class Answer:
     cut: bool = False
 
 
-@dataclass(frozen=True)
-class Excerpt:
+class Excerpt(NamedTuple):
     """The rows that were read; `cut` says that there are more."""
 
     table: pa.Table
     cut: bool
 
 
-class _Few(local):
-    """The questions of one thread that share an opening of the database; `open` is None outside such a block."""
-
-    open: ExitStack | None = None
-    kept = False
-
-
 class Reader:
-    """Asks the index database of a runs folder; opens it for each question and lets go at once.
-
-    `together` keeps it open for a few questions, for which writers wait.
-    """
+    """Asks the index database of a runs folder; opens it for each question, or once for a block of `together`."""
 
     def __init__(self, runs: Path, *, wait: float = _WAIT, seconds: float = _TIME_LIMIT) -> None:
         """`wait` limits the waiting for a writer, `seconds` the running time of a question."""
-        self.runs, self.wait, self.seconds, self._few = Path(runs), wait, seconds, _Few()
+        self.runs, self.wait, self.seconds = Path(runs), wait, seconds
+        self._few = local()  # of each thread: `open`, inside a block of `together`, and whether it is `kept` open
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Keep the database open from the first query of this thread in the block to its end.
-
-        Opening takes tens of milliseconds, more than most queries. Writers wait until the block ends, so it holds a few
-        queries and none of the drawing.
-        """
-        if self._few.open is not None:
+        """Keep the database open for this thread's queries in the block: opening is slower than most; writers wait."""
+        if hasattr(self._few, "open"):
             yield
             return
-        with ExitStack() as self._few.open:
-            try:
+        try:
+            with ExitStack() as self._few.open:
                 yield
-            finally:
-                self._few.open, self._few.kept = None, False
+        finally:
+            self._few.__dict__.clear()
 
     def query(self, sql: str, parameters: Parameters = None) -> pd.DataFrame:
         """The answer as a DataFrame (NULL and NaN of a number column are both NaN there; `rows` keeps them apart).
@@ -117,10 +102,7 @@ class Reader:
         return self._ask(sql, lambda c, asked: c.sql(asked, params=parameters).to_arrow_table())
 
     def excerpt(self, sql: str, parameters: Parameters = None, *, rows: int, size: int) -> Excerpt:
-        """Return the beginning of the answer as an Arrow table: about `size` bytes and `rows` rows at most.
-
-        Raises as `query` does.
-        """
+        """Return the first `rows` rows as an Arrow table, of about `size` bytes at most; raises as `query` does."""
 
         def fetch(connection: DuckDBPyConnection, asked: Statement) -> Excerpt:
             import duckdb
@@ -141,10 +123,9 @@ class Reader:
         if not path.exists():
             raise InputError(f"no database '{path}' yet: `sorl sync` builds it from the run folders")
         with connect.reader(self.runs, self.wait, HARDENED) as connection:
-            if self._few.open is not None and not self._few.kept:
+            if hasattr(self._few, "open") and not hasattr(self._few, "kept"):
                 with suppress(connect.Busy):  # then the next question opens it again
-                    self._few.open.enter_context(connect.reader(self.runs, 0.0, HARDENED))
-                    self._few.kept = True
+                    self._few.kept = self._few.open.enter_context(connect.reader(self.runs, 0.0, HARDENED))
             statement = _one_select(connection, sql)
             stop = Timer(self.seconds, connection.interrupt)
             stop.daemon = True
@@ -152,10 +133,8 @@ class Reader:
             try:
                 return fetch(connection, statement)
             except duckdb.InterruptException:
-                raise InputError(
-                    f"stopped after {self.seconds:g} s: ask for fewer runs or steps (WHERE run_id = ...), "
-                    f"or allow more time"
-                ) from None
+                words = "ask for fewer runs or steps (WHERE run_id = ...), or allow more time"
+                raise InputError(f"stopped after {self.seconds:g} s: {words}") from None
             except (duckdb.IOException, duckdb.SerializationException, duckdb.InternalException, duckdb.FatalException):
                 raise  # the file is damaged
             except (duckdb.Error, OSError) as error:  # Arrow passes on as an OSError what happens after the first rows
@@ -184,8 +163,7 @@ def _one_select(connection: DuckDBPyConnection, sql: str) -> Statement:
 
 def _words(error: Exception) -> str:
     """DuckDB's message, which names the nearest table or column, without what only its developers need."""
-    lines = [line for line in str(error).strip().splitlines() if line.strip() and "duckdb.org" not in line]
-    return "\n".join(lines)
+    return "\n".join(line for line in str(error).splitlines() if line.strip() and "duckdb.org" not in line)
 
 
 def first_rows(batches: pa.RecordBatchReader, rows: int, size: int) -> Excerpt:
@@ -225,8 +203,7 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array(texts, pa.string())])
 
 
-@dataclass(frozen=True)
-class Saved:
+class Saved(NamedTuple):
     """A saved query."""
 
     name: str
@@ -236,11 +213,7 @@ class Saved:
 
 def saved() -> list[Saved]:
     """Return the saved queries, by name."""
-    found = []
-    for file in sorted(QUERIES.glob("*.sql")):
-        first, _, body = file.read_text(encoding="utf-8").partition("\n")
-        found.append(Saved(file.stem, first.removeprefix("--").strip(), body.strip()))
-    return found
+    return [Saved(name, *parts) for name, parts in titled(QUERIES).items()]
 
 
 def saved_query(name: str) -> Saved:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from graphlib import TopologicalSorter
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.declare import dictionary as rows_of
@@ -30,15 +30,21 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def views() -> dict[str, tuple[str, str]]:
-    """Name -> (grain, SQL) of every view, one file each; a view that reads another comes after it.
+def titled(folder: Path) -> dict[str, tuple[str, str]]:
+    """Name -> (first line, which is a comment; the SQL below it) of every file of a folder, by name."""
+    parts = {file.stem: file.read_text(encoding="utf-8").split("\n", 1) for file in sorted(folder.glob("*.sql"))}
+    return {name: (first.removeprefix("--").strip(), body.strip()) for name, (first, body) in parts.items()}
 
-    The first line of the file is a comment that states the grain.
-    """
-    found = {}
-    for file in sorted(VIEWS.glob("*.sql")):
-        first, _, body = file.read_text(encoding="utf-8").partition("\n")
-        found[file.stem] = (first.removeprefix("--").strip(), body.strip())
+
+def insert(connection: DuckDBPyConnection, table: str, columns: dict[str, list[Any]]) -> None:
+    """Append rows, given as lists of one length by column."""
+    lists = ", ".join(f"unnest(${name})" for name in columns)
+    connection.execute(f"INSERT INTO {quoted(table)} ({', '.join(map(quoted, columns))}) SELECT {lists}", columns)
+
+
+def views() -> dict[str, tuple[str, str]]:
+    """Name -> (grain, SQL) of every view, one file each; a view that reads another comes after it."""
+    found = titled(VIEWS)
     reads = {name: sorted(set(_SOURCES.findall(body)) & set(found)) for name, (_, body) in found.items()}
     return {name: found[name] for name in TopologicalSorter(reads).static_order()}
 
@@ -47,8 +53,7 @@ def table_ddl() -> list[str]:
     """Return the statements that give any database, empty or older, our tables and columns; each may run again."""
     statements = []
     for table in TABLES:
-        name = quoted(table.name)
-        columns = ", ".join(f"{quoted(c.name)} {c.type}" for c in table.columns)
+        name, columns = quoted(table.name), ", ".join(f"{quoted(c.name)} {c.type}" for c in table.columns)
         statements += [f"CREATE TABLE IF NOT EXISTS {name} ({columns})"]
         statements += [f"COMMENT ON TABLE {name} IS {literal(table.grain)}"]
         for c in table.columns:
@@ -69,19 +74,17 @@ def is_current(connection: DuckDBPyConnection, dictionary: Sequence[Diagnostic] 
 
 
 def refuse_strange(connection: DuckDBPyConnection) -> None:
-    """Raise duckdb.CatalogException where a table of ours is somebody else's, or is gone with its rows.
-
-    Before anything is done about segments: none would fit, and none of them is at fault.
-    """
+    """Raise duckdb.CatalogException where a table of ours is another program's or gone: no segment is at fault."""
     import duckdb
 
     found = dict(connection.execute(_OBJECTS).fetchall())
     if strange := sorted(name for name, kind in _objects().items() if found.get(name, kind) != kind):
         raise duckdb.CatalogException(f"another program made {', '.join(strange)} in it")
     types = {(t.name, c.name): c.type for t in TABLES for c in t.columns}
-    for table, column, kind in connection.execute(_TYPES).fetchall():
-        if types.get((table, column), kind) != kind:
-            raise duckdb.CatalogException(f"another program made {table}.{column} in it ({kind})")
+    asked = "table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal"
+    for *column, kind in connection.execute(f"SELECT {asked} AND database_name = current_database()").fetchall():
+        if types.get((column[0], column[1]), kind) != kind:
+            raise duckdb.CatalogException(f"another program made {'.'.join(column)} in it ({kind})")
     if _marked(connection) and (gone := [name for name in _missing(connection) if _objects()[name] == "table"]):
         raise duckdb.CatalogException(f"table {', '.join(gone)} was dropped from it")
 
@@ -95,9 +98,7 @@ def create(connection: DuckDBPyConnection, dictionary: Sequence[Diagnostic] = CA
     for statement in table_ddl():
         connection.execute(statement)
     if new := _undeclared(connection, dictionary):
-        columns = rows_of(new)
-        lists = ", ".join(f"unnest(${name})" for name in columns)
-        connection.execute(f"INSERT INTO diagnostic ({', '.join(columns)}) SELECT {lists}", columns)
+        insert(connection, "diagnostic", rows_of(new))
     add_measured_columns(connection)
     for statement in view_ddl():
         connection.execute(statement)
@@ -133,10 +134,6 @@ _OBJECTS = """
     UNION ALL
     SELECT view_name, 'view' FROM duckdb_views() WHERE NOT internal AND database_name = current_database()
 """
-_TYPES = """
-    SELECT table_name, column_name, data_type FROM duckdb_columns()
-    WHERE NOT internal AND database_name = current_database()
-"""
 
 
 def _objects() -> dict[str, str]:
@@ -150,11 +147,8 @@ def _missing(connection: DuckDBPyConnection) -> list[str]:
 
 def _marked(connection: DuckDBPyConnection) -> bool:
     """Return whether a sorl with this very schema made the database, or brought it up to date."""
-    known = connection.execute(
-        "SELECT 1 FROM duckdb_functions() WHERE function_name = 'sorl_schema' AND macro_definition = $hash",
-        {"hash": literal(_fingerprint())},
-    )
-    return known.fetchone() is not None
+    asked = "SELECT 1 FROM duckdb_functions() WHERE function_name = 'sorl_schema' AND macro_definition = ?"
+    return connection.execute(asked, [literal(_fingerprint())]).fetchone() is not None
 
 
 def _undeclared(connection: DuckDBPyConnection, dictionary: Sequence[Diagnostic]) -> list[Diagnostic]:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 from workbench.spec import TABLES
 from workbench.spec.files import open_file
@@ -49,16 +50,13 @@ class Segment:
 
     def set_aside(self) -> Segment:
         """Rename the file so that nothing reads it again; it stays where it is in a folder that cannot be written."""
-        target = self.path.with_name(self.path.name + CORRUPT)
         try:
-            self.path.rename(target)
+            return replace(self, path=self.path.rename(self.path.with_name(self.path.name + CORRUPT)), aside=True)
         except OSError:
             return self
-        return replace(self, path=target, aside=True)
 
 
-@dataclass(frozen=True)
-class Folder:
+class Folder(NamedTuple):
     """One run folder on disk."""
 
     run_id: str
@@ -91,10 +89,20 @@ def segments(runs: Path, skipped: list[str]) -> Iterator[Segment]:
     What stands in the place of one and cannot be read (a pipe, a link to itself) is named in `skipped`.
     """
     for experiment in _folders(runs, skipped):
-        yield from _segments(experiment, "", experiment.name, f"{experiment.name}/", skipped)
-        for run in _folders(experiment, skipped):
-            if run.name != "segments":
-                yield from _segments(run, run.name, experiment.name, "", skipped)
+        for folder in (experiment, *(run for run in _folders(experiment, skipped) if run.name != "segments")):
+            run_id, prefix = ("", f"{experiment.name}/") if folder is experiment else (folder.name, "")
+            for table in (table for table in _folders(folder / "segments", skipped) if table.name in _TABLES):
+                for entry in _entries(table, skipped):
+                    name = entry.name.removesuffix(CORRUPT)
+                    if name.startswith(".") or not name.endswith(".parquet"):
+                        continue
+                    with _skipping(entry.path, skipped):
+                        state = entry.stat()
+                        if not entry.is_file():
+                            raise OSError(errno.EINVAL, "it is no file")
+                        file, aside = f"{prefix}segments/{table.name}/{name}", name != entry.name
+                        size, mtime = state.st_size, state.st_mtime_ns
+                        yield Segment(run_id, experiment.name, table.name, file, Path(entry.path), size, mtime, aside)
 
 
 def alive(folder: Path) -> bool:
@@ -114,30 +122,11 @@ def now() -> datetime:
     return datetime.now(UTC).replace(tzinfo=None)
 
 
-def _segments(folder: Path, run_id: str, experiment: str, prefix: str, skipped: list[str]) -> Iterator[Segment]:
-    for table in _folders(folder / "segments", skipped):
-        if table.name not in _TABLES:
-            continue
-        for entry in _entries(table, skipped):
-            name = entry.name.removesuffix(CORRUPT)
-            if name.startswith(".") or not name.endswith(".parquet"):
-                continue
-            with _skipping(entry.path, skipped):
-                state = entry.stat()
-                if not entry.is_file():
-                    raise OSError(errno.EINVAL, "it is no file")
-                yield Segment(
-                    run_id, experiment, table.name, f"{prefix}segments/{table.name}/{name}", Path(entry.path),
-                    state.st_size, state.st_mtime_ns, aside=name != entry.name,
-                )  # fmt: skip
-
-
 def _folders(parent: Path, skipped: list[str]) -> list[Path]:
     found = []
     for entry in _entries(parent, skipped):
         with _skipping(entry.path, skipped):
-            if not entry.name.startswith(".") and entry.is_dir():
-                found.append(Path(entry.path))
+            found += [Path(entry.path)] if not entry.name.startswith(".") and entry.is_dir() else []
     return sorted(found)
 
 

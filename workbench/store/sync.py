@@ -6,7 +6,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,8 @@ from workbench.diagnostics import CATALOGUE
 from workbench.spec import TABLES, Diagnostic, InputError, Table
 from workbench.spec import table as spec_table
 from workbench.store import connect
-from workbench.store.schema import add_measured_columns, create, is_current, quoted, refuse_strange
+from workbench.store.reader import HARDENED
+from workbench.store.schema import add_measured_columns, create, insert, is_current, quoted, refuse_strange
 from workbench.store.segments import Folder, Segment, alive, run_folders, segments
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 DIED = "the process died"
 _PATIENCE = 30.0
 _MOST_VALUES = 10**7  # of a column of a segment, which holds a second of a run; equal values are a few bytes in a file
+Folders = dict[str, Folder]  # of a runs folder, by run_id
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
 # The dictionary first: it names the columns of the rest.
 _ORDER = ("diagnostic", *(t.name for t in TABLES if t.name not in ("diagnostic", "segment")))
@@ -39,13 +40,6 @@ class SyncReport:
     skipped: list[str] = field(default_factory=list)  # run folders left out, each with the reason
 
 
-@dataclass(frozen=True)
-class _Disk:
-    segments: list[Segment]
-    folders: dict[str, Folder]
-    skipped: list[str]
-
-
 def sync(runs: Path, dictionary: Sequence[Diagnostic] = CATALOGUE, *, seconds: float = _PATIENCE) -> SyncReport:
     """Bring `runs/sorl.duckdb` up to date with the run folders; `dictionary` adds columns nothing was measured in yet.
 
@@ -53,42 +47,28 @@ def sync(runs: Path, dictionary: Sequence[Diagnostic] = CATALOGUE, *, seconds: f
     """
     if not runs.is_dir():
         raise InputError(f"no runs folder '{runs}': `sorl run FILE.toml` makes one, --runs DIR names another")
-    disk = _disk(runs)
-    report = SyncReport(skipped=disk.skipped)
-    if not _nothing_to_do(runs, dictionary, disk):
-        with connect.writer(runs, seconds) as connection:
-            create(connection, dictionary)
-            # Looked up again under the lock: another process may have ingested the same files in the meantime.
-            _apply(connection, disk, report)
-    return report
-
-
-def _disk(runs: Path) -> _Disk:
-    folders: dict[str, Folder] = {}
-    skipped: list[str] = []
+    report = SyncReport()
+    folders: Folders = {}
     for folder in run_folders(runs):
         first = folders.setdefault(folder.run_id, folder)
         if first is not folder:
-            skipped.append(
+            report.skipped.append(
                 f"'{folder.experiment}/{folder.run_id}' left out: '{first.experiment}' has a run of that name; "
-                f"rename one of the two"
+                "rename one of the two"
             )
-    found = [s for s in segments(runs, skipped) if not s.run_id or folders[s.run_id].experiment == s.experiment]
-    return _Disk(found, folders, skipped)
-
-
-def _nothing_to_do(runs: Path, dictionary: Sequence[Diagnostic], disk: _Disk) -> bool:
-    """Look through a read-only connection, so that the usual sync with nothing new takes no write lock at all."""
-    from workbench.store.reader import HARDENED
-
-    if not connect.database(runs).exists():
-        return False
-    try:
-        with connect.reader(runs, 0.0, HARDENED) as connection:
-            current = is_current(connection, dictionary) and not any(_plan(connection, disk.segments))
-            return current and not _misjudged(connection, disk)
-    except connect.Busy:
-        return False
+    found = [s for s in segments(runs, report.skipped) if not s.run_id or folders[s.run_id].experiment == s.experiment]
+    # A read-only look first: the usual sync, with nothing new, takes no write lock at all.
+    with suppress(connect.Busy):
+        if connect.database(runs).exists():
+            with connect.reader(runs, 0.0, HARDENED) as connection:
+                current = is_current(connection, dictionary) and not any(_plan(connection, found))
+                if current and not _misjudged(connection, folders):
+                    return report
+    with connect.writer(runs, seconds) as connection:
+        create(connection, dictionary)
+        # Looked up again under the lock: another process may have ingested the same files in the meantime.
+        _apply(connection, found, folders, report)
+    return report
 
 
 def _plan(connection: DuckDBPyConnection, found: Iterable[Segment]) -> tuple[list[Segment], list[str]]:
@@ -108,11 +88,11 @@ def _plan(connection: DuckDBPyConnection, found: Iterable[Segment]) -> tuple[lis
     return sorted(fresh, key=lambda s: (s.mtime, str(s.path))), sorted(stale)
 
 
-def _apply(connection: DuckDBPyConnection, disk: _Disk, report: SyncReport) -> None:
+def _apply(connection: DuckDBPyConnection, found: list[Segment], folders: Folders, report: SyncReport) -> None:
     """Write everything in one transaction; a segment that breaks it is set aside and the rest is written without it."""
     import duckdb
 
-    fresh, stale = _plan(connection, disk.segments)
+    fresh, stale = _plan(connection, found)
     aside = [s for s in fresh if s.aside]
     good, broken = _readable(connection, [s for s in fresh if not s.aside])
     while True:
@@ -125,7 +105,7 @@ def _apply(connection: DuckDBPyConnection, disk: _Disk, report: SyncReport) -> N
                 _ingest(connection, spec_table(table), [s for s in good if s.table == table], stale)
             _delete(connection, "segment", stale)
             _register(connection, good, aside)
-            for run_id, status, reason in _misjudged(connection, disk):
+            for run_id, status, reason in _misjudged(connection, folders):
                 connection.execute("UPDATE run SET status = ?, reason = ? WHERE run_id = ?", [status, reason, run_id])
             connection.execute("COMMIT")
             break
@@ -173,14 +153,13 @@ def _culprits(connection: DuckDBPyConnection, good: list[Segment]) -> list[Segme
     """
     if alone := [s for s in _failing(connection, good) if _failing(connection, [s])]:
         return alone
-    runs: dict[tuple[str, str], list[Segment]] = {}
-    for segment in good:
-        runs.setdefault((segment.experiment, segment.run_id), []).append(segment)
-    groups = list(runs.values())
-    fails = (
-        bisect_left(range(1, len(groups)), True, key=lambda n: bool(_failing(connection, [*chain(*groups[:n])]))) + 1
-    )
-    return [s for s in _failing(connection, [*chain(*groups[:fails])]) if s in groups[fails - 1]]
+    runs = list(dict.fromkeys((s.experiment, s.run_id) for s in good))
+
+    def failing(count: int) -> list[Segment]:
+        return _failing(connection, [s for s in good if (s.experiment, s.run_id) in runs[:count]])
+
+    first = bisect_left(range(1, len(runs)), True, key=lambda count: bool(failing(count)))
+    return [s for s in failing(first + 1) if (s.experiment, s.run_id) == runs[first]]
 
 
 def _failing(connection: DuckDBPyConnection, found: list[Segment]) -> list[Segment]:
@@ -265,17 +244,11 @@ def _delete(connection: DuckDBPyConnection, table: str, run_ids: Sequence[str]) 
 
 def _register(connection: DuckDBPyConnection, good: list[Segment], aside: list[Segment]) -> None:
     files = good + aside
-    columns: dict[str, list[Any]] = {
-        "run_id": [s.run_id for s in files],
-        "table_name": [s.table for s in files],
-        "file": [s.file for s in files],
-        "rows": [s.rows for s in good] + [None for _ in aside],
-        "bytes": [s.bytes for s in files],
-        "status": ["ingested" for _ in good] + ["corrupt" for _ in aside],
-        "written_at": [s.at for s in files],
-    }
-    lists = ", ".join(f"unnest(${name})" for name in columns)
-    connection.execute(f"INSERT INTO segment ({', '.join(map(quoted, columns))}) SELECT {lists}", columns)
+    told = {"run_id": "run_id", "table_name": "table", "file": "file", "bytes": "bytes", "written_at": "at"}
+    columns: dict[str, list[Any]] = {name: [getattr(s, own) for s in files] for name, own in told.items()}
+    columns["rows"] = [s.rows for s in good] + [None for _ in aside]
+    columns["status"] = ["ingested" for _ in good] + ["corrupt" for _ in aside]
+    insert(connection, "segment", columns)
     if runs := {"runs": sorted({s.run_id for s in aside if s.run_id})} if aside else {}:
         connection.execute("DELETE FROM event WHERE kind = 'segment_corrupt' AND list_contains($runs, run_id)", runs)
         connection.execute(
@@ -287,7 +260,7 @@ def _register(connection: DuckDBPyConnection, good: list[Segment], aside: list[S
         )
 
 
-def _misjudged(connection: DuckDBPyConnection, disk: _Disk) -> list[tuple[str, str, str | None]]:
+def _misjudged(connection: DuckDBPyConnection, folders: Folders) -> list[tuple[str, str, str | None]]:
     """Runs whose status the folder's lock refutes, with the right status and reason.
 
     A dead process cannot say that it is dead, and a resumed one may not have said yet that it is back. Queued runs hold
@@ -299,7 +272,7 @@ def _misjudged(connection: DuckDBPyConnection, disk: _Disk) -> list[tuple[str, s
     ).fetchall()
     wrong: list[tuple[str, str, str | None]] = []
     for run_id, status in rows:
-        living = run_id in disk.folders and alive(disk.folders[run_id].path)
+        living = run_id in folders and alive(folders[run_id].path)
         if living != (status == "running"):
             wrong.append((run_id, "running", None) if living else (run_id, "interrupted", DIED))
     return wrong

@@ -36,9 +36,7 @@ def staleness(log: Log) -> Clue | None:
         return None
     usual = float(told) if told is not None else float(age.iloc[: max(1, len(age) // 5)].max())
     older = log.first_above("step", "staleness", usual + 0.5)
-    if older is None:
-        return None
-    return Clue(
+    return older and Clue(
         "proof" if told is not None else "sign", 0.95, older.step,
         f"from step {older.step} on the data are older than {usual:g} iterations, at last {float(age.max()):g}: "
         "the queue between sampler and trainer grows",
@@ -50,7 +48,7 @@ def staleness(log: Log) -> Clue | None:
     needs=("step.batch_hash",),
     change="Look at the queue and the data loader: an iterator that is not advanced, a buffer that is not "
     "cleared after a step.",
-    test=sql("SELECT batch_hash, list(step) FROM step WHERE run_id = '{run}' GROUP BY 1 HAVING count(*) > 1"),
+    test=sql("SELECT batch_hash, list(step) FROM step", "GROUP BY 1 HAVING count(*) > 1"),
 )
 def batch_reused(log: Log) -> Clue | None:
     """A batch is trained on twice."""
@@ -58,8 +56,8 @@ def batch_reused(log: Log) -> Clue | None:
     again = hashes[hashes["batch_hash"].duplicated()]
     if again.empty:
         return None
-    step = int(again["step"].iloc[0])
-    source = int(hashes.loc[hashes["batch_hash"] == again["batch_hash"].iloc[0], "step"].iloc[0])
+    same = hashes.loc[hashes["batch_hash"] == again["batch_hash"].iloc[0], "step"]
+    source, step = int(same.iloc[0]), int(again["step"].iloc[0])
     return Clue(
         "proof", 0.97, step,
         f"step {step} trains on exactly the tokens of step {source}; {len(again)} steps of {log.steps} repeat a batch",
@@ -74,9 +72,11 @@ def _misfit(wanted: Kind, name: str, title: str, says: str, change: str) -> Caus
         found = kind(log)
         if found is None or found[0] != wanted:
             return None
-        step = found[1]
+        step, events = found[1], log.events("guard_token_identity")
+        said = " ".join(events.loc[events["step"] == step, "message"].astype(str)) if "message" in events else ""
+        first = re.search(r"trajectory (\d+), turn (\d+)", said)  # as the guard's event names it
+        trajectory, turn = (int(first[1]), int(first[2])) if first else (None, None)
         count = float(log.series("step", "token_mismatches").loc[step])
-        trajectory, turn = _where(log, step)
         place = f", first in trajectory {trajectory}, turn {turn}" if turn is not None else ""
         return Clue(
             "proof", 0.97 if wanted != "unknown" else 0.9, step,
@@ -86,9 +86,7 @@ def _misfit(wanted: Kind, name: str, title: str, says: str, change: str) -> Caus
         )  # fmt: skip
 
     counts = ("minibatch.tokens", "trajectory.n_tokens") if wanted in ("padding", "tokens") else ()
-    test = sql(
-        "SELECT trajectory, turn_index, token, trained FROM token WHERE run_id = '{run}' AND step = {step}", form="json"
-    )
+    test = sql("SELECT trajectory, turn_index, token, trained FROM token", "AND step = {step}", form="json")
     return Cause(name, title, "critical", ("step.token_mismatches", *counts), change, test, look)
 
 
@@ -163,20 +161,9 @@ def _counted(log: Log, steps: pd.Index) -> Kind:
         return "unknown"
     written = log.table("trajectory").groupby("step")["n_tokens"].sum()
     trained = log.table("minibatch").groupby(["step", "epoch"])["tokens"].sum().groupby("step").max()
-    both = pd.concat([written, trained], axis=1, keys=["written", "trained"]).dropna()
-    both = both[both.index.isin(steps)]
-    if both.empty:
-        return "unknown"
-    return "padding" if (both["trained"] > both["written"]).mean() > _MOST else "tokens"
-
-
-def _where(log: Log, step: int) -> tuple[int | None, int | None]:
-    """Return the first trajectory and turn that the guard's event names."""
-    events = log.events("guard_token_identity")
-    for message in events.loc[events["step"] == step, "message"] if "message" in events else ():
-        if found := re.search(r"trajectory (\d+), turn (\d+)", str(message)):
-            return int(found[1]), int(found[2])
-    return None, None
+    excess = (trained - written).dropna()
+    excess = excess[excess.index.isin(steps)]
+    return "unknown" if excess.empty else "padding" if (excess > 0).mean() > _MOST else "tokens"
 
 
 @cause(
@@ -185,8 +172,8 @@ def _where(log: Log, step: int) -> tuple[int | None, int | None]:
     change="Open the trajectory: an off-by-one in stored log-probs, a token that the sampler never scored, a truncated "
     "float. Until it is found, mask tokens whose two log-probs disagree (rollout correction: mis).",
     test=sql(
-        "SELECT trajectory, turn_index, mismatch, ratio_max FROM turn WHERE run_id = '{run}' AND step = {step} ORDER "
-        "BY mismatch DESC LIMIT 5"
+        "SELECT trajectory, turn_index, mismatch, ratio_max FROM turn",
+        "AND step = {step} ORDER BY mismatch DESC LIMIT 5",
     ),
 )
 def corrupt_log_prob(log: Log) -> Clue | None:
@@ -232,10 +219,7 @@ def one_token(log: Log) -> bool:
     needs=("trajectory.advantage", "trajectory.reward", "trajectory.prompt_group"),
     change="Check that the rows of a prompt stay together between sampling, scoring and normalising (shuffles, padding "
     "to a multiple of the world size, sorting by length).",
-    test=sql(
-        "SELECT prompt_group, question, reward, advantage FROM trajectory WHERE run_id = '{run}' AND step = {step} "
-        "ORDER BY ALL"
-    ),
+    test=sql("SELECT prompt_group, question, reward, advantage FROM trajectory", "AND step = {step} ORDER BY ALL"),
 )
 def wrong_groups(log: Log) -> Clue | None:
     """Advantages are computed across the wrong groups."""

@@ -18,7 +18,7 @@ _TAIL = 3.0  # token ratio, from which a token with a negative advantage is far 
 @cause(
     needs=("minibatch.lr",),
     change="Look at the schedule: warm-up, a resumed scheduler, a scale by world size or by accumulation steps.",
-    test=sql("SELECT step, max(lr) FROM minibatch WHERE run_id = '{run}' GROUP BY step ORDER BY step"),
+    test=sql("SELECT step, max(lr) FROM minibatch", "GROUP BY step ORDER BY step"),
 )
 def learning_rate(log: Log) -> Clue | None:
     """The learning rate is not the one that was set."""
@@ -26,10 +26,8 @@ def learning_rate(log: Log) -> Clue | None:
     told = log.settings.get("learn.policy.lr")
     usual = float(lr.iloc[: max(1, len(lr) // 5)].median()) if told is None else float(told)
     found = log.first_above("minibatch", "lr", 1.5 * usual)
-    if found is None:
-        return None
     meant = "the settings say" if told is not None else "it began with"
-    return Clue(
+    return found and Clue(
         "proof" if told is not None else "sign", 0.97, found.step,
         f"from step {found.step} on the optimizer's learning rate is {found.value:.3g}, where {meant} {usual:.3g}",
         (Evidence("minibatch.lr", found.step, found.value, usual),),
@@ -49,10 +47,8 @@ def clipping_off(log: Log) -> Clue | None:
     if bound is None:
         return None
     found = log.first_above("minibatch", "grad_norm_after", CLOSE * float(bound))
-    if found is None:
-        return None
     most = log.series("minibatch", "grad_norm_after", "max").max()
-    return Clue(
+    return found and Clue(
         "proof", 0.97, found.step,
         f"from step {found.step} on the optimizer steps along gradients with norms up to {most:.3g}, though "
         f"max_grad_norm = {bound:g}: clipping is configured and not applied",
@@ -74,8 +70,7 @@ def critic_diverges(log: Log) -> Clue | None:
     variance = log.series("step", "explained_variance")
     if rise is None or float(loss[loss.index >= rise.step].max()) < RUNAWAY * rise.usual:
         return None
-    after = variance[variance.index >= rise.step]
-    worst = float(after.min()) if len(after) else float("nan")
+    worst = float(variance[variance.index >= rise.step].min())  # NaN where nothing was measured since
     return Clue(
         "sign", 0.85, rise.step,
         f"from step {rise.step} on the critic's loss is {rise.value:.3g}, where {rise.usual:.3g} was usual; its values "
@@ -90,7 +85,7 @@ def critic_diverges(log: Log) -> Clue | None:
 @cause(
     needs=("step.kl_ref",),
     change="Load the reference from the checkpoint that training began with, and freeze it.",
-    test=sql("SELECT step, kl_ref, kl_k3 FROM step WHERE run_id = '{run}' ORDER BY step"),
+    test=sql("SELECT step, kl_ref, kl_k3 FROM step", "ORDER BY step"),
 )
 def reference_wrong(log: Log) -> Clue | None:
     """The KL reference is another model."""
@@ -155,9 +150,7 @@ def entropy_bonus(log: Log) -> Clue | None:
 def not_finite(log: Log) -> Clue | None:
     """A loss or gradient is not a number."""
     found = log.first_above("minibatch", "non_finite", 0.0, "sum")
-    if found is None:
-        return None
-    return Clue(
+    return found and Clue(
         "proof", 0.6, found.step, f"loss or gradient is NaN or Inf in step {found.step}",
         (Evidence("minibatch.non_finite", found.step, found.value, 0.0),),
     )  # fmt: skip

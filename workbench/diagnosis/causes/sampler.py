@@ -37,38 +37,25 @@ def gap(log: Log) -> Gap | None:
     series = series[~series.index.isin(log.rescored)]
     if series.empty or one_token(log):
         return None
-    start = _start(series)
-    if start is None:
+    values = series.to_numpy()
+    usual = [float(np.median(values[:i])) if i else 0.0 for i in range(len(values))]  # of the steps before
+    above = [value > max(NOISE, RISE * u) for u, value in zip(usual, np.minimum(values[:-1], values[1:]), strict=False)]
+    if True not in above:
         return None
+    start = int(series.index[above.index(True)])  # two steps in a row above the noise, well above what was usual
     since = series[series.index >= start]
     head, tail = float(since.iloc[:2].mean()), float(since.iloc[-max(2, len(since) // 3) :].mean())
     return Gap(start, before(series, start), float(since.mean()), tail / max(head, 1e-12), _sharper(log, start))
 
 
-def _start(series: pd.Series) -> int | None:
-    """First of two steps in a row above the noise and well above the median of the steps before."""
-    values = series.to_numpy()
-    for i in range(len(values) - 1):
-        usual = float(np.median(values[:i])) if i else 0.0
-        if min(values[i], values[i + 1]) > max(NOISE, RISE * usual):
-            return int(series.index[i])
-    return None
-
-
 def _sharper(log: Log, start: int) -> float | None:
     frame = log.transcripts("log_prob_old", "log_prob_behaviour", "trained")
     rows = frame[(frame["step"] >= start) & ~frame["step"].isin(log.rescored)]
-    pairs = [
-        (np.asarray(old, float)[mask], np.asarray(behaviour, float)[mask])
-        for old, behaviour, trained in zip(
-            rows["log_prob_old"], rows["log_prob_behaviour"], rows["trained"], strict=True
-        )
-        for mask in [np.asarray(trained, bool)]
-    ]
-    if not pairs:
+    if rows.empty:
         return None
-    old, behaviour = (np.concatenate(part) for part in zip(*pairs, strict=True))
-    known = np.isfinite(old) & np.isfinite(behaviour)
+    names = ("log_prob_old", "log_prob_behaviour", "trained")
+    old, behaviour, trained = (np.concatenate([np.asarray(x, float) for x in rows[name]]) for name in names)
+    known = np.isfinite(old) & np.isfinite(behaviour) & (trained > 0)
     old, difference = old[known], (behaviour - old)[known]
     if len(old) < 50 or difference.std() == 0:
         return None
@@ -85,14 +72,12 @@ def _evidence(found: Gap) -> tuple[Evidence, ...]:
     needs_one_policy=True,
     change="Check the weight sync: compare the sampler's log-probs of its own tokens with the trainer's after "
     "every sync (column step.sync_error); look for tied embeddings, a cached copy, a sync that failed silently.",
-    test=sql("SELECT step, avg(mismatch), max(mismatch_max) FROM minibatch WHERE run_id = '{run}' GROUP BY step"),
+    test=sql("SELECT step, avg(mismatch), max(mismatch_max) FROM minibatch", "GROUP BY step"),
 )
 def stale_weights(log: Log) -> Clue | None:
     """The sampler runs on old weights."""
     found = gap(log)
-    if found is None or temperature.look(log) is not None:
-        return None
-    if found.growth < GROWTH and found.level < 0.05:
+    if found is None or temperature.look(log) is not None or (found.growth < GROWTH and found.level < 0.05):
         return None
     return Clue(
         "sign", 0.9 if found.growth >= GROWTH else 0.6, found.step,
@@ -152,9 +137,7 @@ def _of_good_ones(log: Log) -> Clue | None:
     surprise = (-drawn - log.series("step", "entropy")).dropna()
     surprise = surprise[~surprise.index.isin(log.rescored.union(_wrong(log)))]
     rise = first(surprise, "above", points=3, margin=5.0, least=0.03)
-    if rise is None:
-        return None
-    return Clue(
+    return rise and Clue(
         "sign", 0.8, rise.step,
         f"from step {rise.step} on the tokens of rewarded trajectories are rarer than the policy's entropy allows: "
         f"-log p exceeds it by {rise.value:.3g} nats a token, where {rise.usual:.3g} was usual; sampler and trainer "
@@ -201,10 +184,7 @@ def _of_transcripts(log: Log) -> Clue | None:
 
 
 def _surprise(frame: pd.DataFrame) -> pd.DataFrame | None:
-    """Of every transcript: its step, and the mean of -log p_mu - H over the tokens that the policy wrote.
-
-    H is the entropy of the policy that the updates made, so it tells what was drawn where that is still the sampler's.
-    """
+    """Step and mean of -log p_mu - H over the policy's tokens of each transcript whose H is still the sampler's."""
     rows = []
     columns = (frame[name] for name in ("step", "log_prob_behaviour", "entropy", "trained", "log_prob"))
     for step, drawn, entropy, trained, now in zip(*columns, strict=True):

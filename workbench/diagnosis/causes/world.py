@@ -14,7 +14,7 @@ from workbench.diagnosis.log import Log
 SHIFTS = 8  # rows by which rewards may be off
 FEW = 0.02  # of trajectories whose reward is not their success: below, F1 and rounding
 _NEEDS = ("trajectory.reward", "trajectory.success")
-_PAID = sql("SELECT question, gold, answer, reward FROM trajectory WHERE run_id = '{run}' AND step = {step}")
+_PAID = sql("SELECT question, gold, answer, reward FROM trajectory", "AND step = {step}")
 _MOST = 0.9  # share of the searches
 _SEARCH = re.compile(
     r"<\s*search\s*>(.*?)<\s*/\s*search\s*>\s*<\s*information\s*>(.*?)<\s*/\s*information\s*>", re.DOTALL
@@ -48,11 +48,7 @@ def reward_format(log: Log) -> Clue | None:
     )  # fmt: skip
 
 
-@cause(
-    needs=_NEEDS,
-    change="Check the sign of the reward and which row it is written to.",
-    test=_PAID,
-)
+@cause(needs=_NEEDS, change="Check the sign of the reward and which row it is written to.", test=_PAID)
 def reward_inverted(log: Log) -> Clue | None:
     """The reward has the wrong sign."""
     found = _wrong(log)
@@ -74,7 +70,7 @@ def reward_inverted(log: Log) -> Clue | None:
 @cause(
     needs=_NEEDS,
     change="Keep an id with each reward from scoring to training; look for a sort, a filter or a shuffle in between.",
-    test=sql("SELECT trajectory, success, reward FROM trajectory WHERE run_id = '{run}' AND step = {step} ORDER BY 1"),
+    test=sql("SELECT trajectory, success, reward FROM trajectory", "AND step = {step} ORDER BY 1"),
 )
 def reward_shifted(log: Log) -> Clue | None:
     """Rewards belong to other trajectories."""
@@ -83,11 +79,8 @@ def reward_shifted(log: Log) -> Clue | None:
         return None
     rows, step = found
     steps = [(part["success"].to_numpy(), part["paid"].to_numpy()) for _, part in rows.groupby("step")]
-    agreement = {
-        k: float(np.mean([(np.roll(success, k) == paid).mean() for success, paid in steps]))
-        for k in range(-SHIFTS, SHIFTS + 1)
-        if k
-    }
+    shifts = (k for k in range(-SHIFTS, SHIFTS + 1) if k)
+    agreement = {k: float(np.mean([(np.roll(won, k) == paid).mean() for won, paid in steps])) for k in shifts}
     rows_off = max(agreement, key=lambda k: (agreement[k], -abs(k)))
     if agreement[rows_off] < 0.98:
         return None
@@ -154,10 +147,7 @@ def _example(rows: pd.DataFrame, step: int) -> int | None:
 @cause(
     needs=("trajectory.n_observation_tokens", "trajectory.n_searches"),
     change="Ask the retriever by hand with a query of the log; look at its index, its port, its time limit.",
-    test=sql(
-        "SELECT step, sum(n_observation_tokens) / sum(n_searches) FROM trajectory WHERE run_id = '{run}' GROUP BY "
-        "step ORDER BY step"
-    ),
+    test=sql("SELECT step, sum(n_observation_tokens) / sum(n_searches) FROM trajectory", "GROUP BY step ORDER BY step"),
 )
 def retriever_empty(log: Log) -> Clue | None:
     """The retriever returns nothing."""
@@ -194,9 +184,7 @@ def retriever_empty(log: Log) -> Clue | None:
 def retriever_failing(log: Log) -> Clue | None:
     """The retriever does not answer."""
     share, failed = log.series("step", "retrieval_failed_frac"), log.first_above("step", "retrieval_failed_frac", 0.0)
-    if failed is None:
-        return None
-    return Clue(
+    return failed and Clue(
         "proof", 0.9, failed.step,
         f"from step {failed.step} on the retriever did not answer up to {100 * float(share.max()):.0f} % of the "
         "searches, after all retries",
@@ -208,7 +196,7 @@ def retriever_failing(log: Log) -> Clue | None:
     severity="warning",
     needs=("step.seconds_rollout", "step.seconds_update"),
     change="Look at the load of the retriever's machine and at world.retriever.batch; training itself is not harmed.",
-    test=sql("SELECT step, seconds_retrieval, seconds_rollout FROM step WHERE run_id = '{run}' ORDER BY step"),
+    test=sql("SELECT step, seconds_retrieval, seconds_rollout FROM step", "ORDER BY step"),
 )
 def retriever_slow(log: Log) -> Clue | None:
     """The retriever has become slow."""
@@ -236,7 +224,7 @@ def retriever_slow(log: Log) -> Clue | None:
     needs=("token.token",),
     change="Ask it by hand with a query of the log; look for answers out of step with their requests in a "
     "batch, another index, another embedding model than the index was built with.",
-    test=sql("SELECT token FROM token WHERE run_id = '{run}' AND step = {step}", form="json"),
+    test=sql("SELECT token FROM token", "AND step = {step}", form="json"),
 )
 def retriever_junk(log: Log) -> Clue | None:
     """The retriever answers another question."""
@@ -265,7 +253,7 @@ def retriever_junk(log: Log) -> Clue | None:
     needs=("trajectory.ended", "trajectory.n_turns"),
     change="Raise the budget of turns or tokens, or leave truncated episodes out of the loss: they are punished for "
     "their length.",
-    test=sql("SELECT step, ended, count(*) FROM trajectory WHERE run_id = '{run}' GROUP BY ALL ORDER BY 1"),
+    test=sql("SELECT step, ended, count(*) FROM trajectory", "GROUP BY ALL ORDER BY 1"),
 )
 def truncated(log: Log) -> Clue | None:
     """Episodes are cut short."""
@@ -297,7 +285,7 @@ def truncated(log: Log) -> Clue | None:
     needs=("step.valid_action_frac", "token.trained"),
     change="Raise the budget of tokens of a turn (world.max_turn_tokens), or look for a stop word that comes "
     "too early.",
-    test=sql("SELECT step, valid_action_frac, response_tokens / turns FROM step WHERE run_id = '{run}' ORDER BY step"),
+    test=sql("SELECT step, valid_action_frac, response_tokens / turns FROM step", "ORDER BY step"),
 )
 def turn_cut(log: Log) -> Clue | None:
     """Turns are cut before they are complete."""
@@ -305,17 +293,15 @@ def turn_cut(log: Log) -> Clue | None:
     drop = first(valid, "below", points=2, margin=4.0, least=0.02)
     if drop is None or drop.usual - drop.value < 0.2:
         return None
-    frame = log.transcripts("trained")
-    earlier: list[int] = []  # lengths of turns, in tokens
-    later: list[int] = []
-    for step, trained in zip(frame["step"], frame["trained"], strict=True):
-        edges = np.flatnonzero(np.diff(np.concatenate([[0], np.asarray(trained, int), [0]])))
-        (earlier if step < drop.step else later).extend((edges[1::2] - edges[::2]).tolist())
-    if not earlier or not later:
+    kept = log.transcripts("trained")
+    edges = [np.flatnonzero(np.diff(np.pad(np.asarray(mask, int), 1))) for mask in kept["trained"]]
+    lengths = pd.Series([at[1::2] - at[::2] for at in edges], kept["step"], dtype=object).explode().dropna()  # of turns
+    earlier, later = lengths[lengths.index < drop.step], lengths[lengths.index >= drop.step]
+    if earlier.empty or later.empty:
         return None
-    bound = max(later)
-    longer = float((np.array(earlier) > bound).mean())
-    if longer < 0.3 or (np.array(later) == bound).mean() < 0.3:
+    bound = later.max()
+    longer = float((earlier > bound).mean())
+    if longer < 0.3 or (later == bound).mean() < 0.3:
         return None
     return Clue(
         "sign", 0.92, drop.step,
