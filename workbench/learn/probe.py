@@ -46,9 +46,8 @@ class Probe:
         trained = batch.mask.any(1).nonzero().squeeze(1)
         if not len(trained):
             return {}
-        assert batch.advantages is not None
-        weight = self.algorithm.correction.weights(batch)
-        signals = batch.advantages if weight is None else batch.advantages * weight
+        weight, signals = self.algorithm.correction.weights(batch), batch.need("advantages")
+        signals = signals if weight is None else signals * weight
         rows = [index for index in trained.tensor_split(PARTS) if len(index)]
         pull = self._pull(model, batch)
         gradients = []
@@ -57,9 +56,8 @@ class Probe:
             part = batch.rows(index)
             log_p = self._log_softmax(model, part)  # (b, T - 1, V)
             log_prob = _chosen(log_p, part)
-            found = torch.autograd.grad((pull[index] * log_prob).sum(), parameters, allow_unused=True)
-            gradients.append(torch.cat([(torch.zeros_like(p) if g is None else g).reshape(-1).double().cpu()
-                                        for g, p in zip(found, parameters, strict=True)]))  # fmt: skip
+            found = torch.autograd.grad((pull[index] * log_prob).sum(), parameters, materialize_grads=True)
+            gradients.append(torch.cat([g.reshape(-1).double().cpu() for g in found]))
             with torch.no_grad():
                 probability = log_p.exp().to(part.tokens.device)
                 sums["power"] += power(signals[index], part, probability)
@@ -120,21 +118,22 @@ def noise(sizes: Sequence[int], gradients: Sequence[Tensor]) -> Told:
     A part's gradient carries the divisor of the whole, so that the parts add up to it: B / b times it is an estimate of
     the whole. Where the parts are not alike, 1 / b is its mean over them. None with fewer than two parts.
     """
-    told: Told = dict.fromkeys(("gradient_cosine", "noise_trace", "noise_signal", "noise_scale"))
     n = len(sizes)
     if n < 2:
-        return told
+        return dict.fromkeys(("gradient_cosine", "noise_trace", "noise_signal", "noise_scale"))
     known = [c for i in range(n) for j in range(i) if (c := cosine(gradients[i], gradients[j])) is not None]
-    told["gradient_cosine"] = sum(known) / len(known) if known else None
     big, inverse = float(sum(sizes)), sum(1 / size for size in sizes) / n
     pairs = zip(gradients, sizes, strict=True)
     parts = sum(float((g * (big / size)).square().sum()) for g, size in pairs) / n
     whole = float(torch.stack(list(gradients)).sum(0).square().sum())
     trace = (parts - whole) / (inverse - 1 / big)
     signal = whole - trace / big
-    told |= {"noise_trace": trace, "noise_signal": signal}
-    told["noise_scale"] = trace / signal if signal > 0 else None
-    return told
+    return {
+        "gradient_cosine": sum(known) / len(known) if known else None,
+        "noise_trace": trace,
+        "noise_signal": signal,
+        "noise_scale": trace / signal if signal > 0 else None,
+    }
 
 
 def cosine(a: Tensor, b: Tensor) -> float | None:

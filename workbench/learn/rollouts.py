@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,7 +14,7 @@ from workbench.agent.episode import Episode, collate
 from workbench.agent.worlds import World
 from workbench.batch import Batch
 from workbench.learn.faults import Fault
-from workbench.learn.networks import Critic, autocast, device_of, log_probs, passes, widened
+from workbench.learn.networks import Critic, autocast, device_of, log_probs, passes
 from workbench.objective.select import Select
 from workbench.spec import ComputeSettings, RunSettings
 
@@ -101,24 +102,30 @@ def batch_of(rollout: Rollout, pad_id: int) -> Batch:
     return replace(batch, values=rollout.values)
 
 
-@torch.no_grad()
 def trainer_log_probs(
     model: torch.nn.Module, batch: Batch, temperature: float, compute: ComputeSettings = ComputeSettings()
 ) -> Tensor:
     """Return log-probs of the batch under `model` by the training forward, (B, T), 0 where the policy wrote nothing."""
-    found = widened(torch.zeros(batch.tokens.shape, dtype=next(model.parameters()).dtype))
-    with autocast(device_of(compute), compute):
-        for rows, width in passes(batch, compute.micro_batch_tokens):
-            mask = batch.mask[rows, :width]
-            found[rows, :width] = log_probs(model, batch.tokens[rows, :width], temperature, where=mask)[0]
-    return torch.where(batch.mask, found, 0)
+
+    def forward(tokens: Tensor, mask: Tensor) -> Tensor:
+        return log_probs(model, tokens, temperature, where=mask)[0]
+
+    return torch.where(batch.mask, _by_passes(forward, batch, compute), 0)
+
+
+def critic_values(critic: Critic, batch: Batch, compute: ComputeSettings = ComputeSettings()) -> Tensor:
+    """Values of the batch under `critic`, (B, T), 0 beyond a row's tokens."""
+    return _by_passes(lambda tokens, _: critic(tokens), batch, compute)
 
 
 @torch.no_grad()
-def critic_values(critic: Critic, batch: Batch, compute: ComputeSettings = ComputeSettings()) -> Tensor:
-    """Values of the batch under `critic`, (B, T), 0 beyond a row's tokens."""
-    found = torch.zeros(batch.tokens.shape)
+def _by_passes(forward: Callable[[Tensor, Tensor], Tensor], batch: Batch, compute: ComputeSettings) -> Tensor:
+    """Return `forward` of tokens and mask (B, T), 0 in the columns that its pass leaves out as padding."""
+    budget, width = compute.micro_batch_tokens, batch.tokens.shape[1]
+    parts, rows = [], passes(batch.length, budget)
     with autocast(device_of(compute), compute):
-        for rows, width in passes(batch, compute.micro_batch_tokens):
-            found[rows, :width] = critic(batch.tokens[rows, :width])
-    return found
+        for index in rows:
+            n = width if budget is None else int(batch.length[index].max())
+            part = forward(batch.tokens[index, :n], batch.mask[index, :n])
+            parts.append(torch.nn.functional.pad(part, (0, width - n)))
+    return torch.cat(parts)[torch.cat(rows).argsort()]

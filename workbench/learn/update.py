@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from workbench.agent.tokenizer import Spans
 from workbench.batch import Batch
 from workbench.diagnostics.evidence import Evidence
-from workbench.learn.networks import Critic, autocast, by_tokens, log_probs
+from workbench.learn.networks import Critic, autocast, log_probs, passes
 from workbench.learn.probe import Probe
 from workbench.learn.rollouts import critic_values
 from workbench.objective import LossTerms, Normaliser, clipped_loss, policy_loss, statistics
@@ -25,17 +25,10 @@ from workbench.spec import ComputeSettings, LearnSettings, OptimizerSettings
 
 def optimizer_of(parameters: Iterable[nn.Parameter], settings: OptimizerSettings) -> torch.optim.Optimizer:
     """Return the optimizer that `settings` names, over `parameters`."""
+    lr, decay, betas = settings.lr, settings.weight_decay, (settings.beta1, settings.beta2)
     if settings.kind == "sgd":
-        return torch.optim.SGD(
-            parameters, lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay, foreach=True
-        )
-    return torch.optim.AdamW(
-        parameters,
-        lr=settings.lr,
-        betas=(settings.beta1, settings.beta2),
-        weight_decay=settings.weight_decay,
-        fused=True,
-    )
+        return torch.optim.SGD(parameters, lr=lr, momentum=settings.momentum, weight_decay=decay, foreach=True)
+    return torch.optim.AdamW(parameters, lr=lr, betas=betas, weight_decay=decay, fused=True)
 
 
 def norm(gradients: Sequence[Tensor]) -> float:
@@ -178,17 +171,15 @@ class Learner:
             "policy_loss": float(terms.policy_loss),
             "kl_loss": float(terms.kl_loss),
             "lr": self.policy_optimizer.param_groups[0]["lr"],
-            "stabiliser_ratio": terms.stabiliser_ratio,
             "stabiliser_factor": factor,
-            "clipped_rms": terms.clipped_rms,
-            "unclipped_rms": terms.unclipped_rms,
         }
+        scalars |= {name: getattr(terms, name) for name in ("stabiliser_ratio", "clipped_rms", "unclipped_rms")}
         seen: dict[str, Tensor | None] = {name: getattr(terms, name) for name in _OF_TERMS}
         seen["log_prob"], seen["entropy"], seen["gradient_weight"] = map(torch.cat, zip(*tokens, strict=True))
         return scalars, seen
 
     def _statistics(self, micros: list[Batch]) -> Tensor | None:
-        """Return the stabiliser's sums over the minibatch, by a pass without gradients when it is split."""
+        """The stabiliser's sums over the minibatch, by a pass without gradients when it is split."""
         if len(micros) == 1 or not self.algorithm.stabilise.needs_statistics:
             return None
         with torch.no_grad():
@@ -226,12 +217,8 @@ class Learner:
         return _padded(found[0], micro), _padded(found[1], micro)
 
     def _micro_batches(self, batch: Batch) -> list[Batch]:
-        if self.compute.micro_batch_tokens is not None:
-            return [batch.rows(rows) for rows in by_tokens(batch.length, self.compute.micro_batch_tokens)]
-        size = self.settings.micro_batch or len(batch.tokens)
-        if size >= len(batch.tokens):
-            return [batch]
-        return [batch.rows(rows) for rows in torch.arange(len(batch.tokens)).split(size)]
+        parts = passes(batch.length, self.compute.micro_batch_tokens, self.settings.micro_batch)
+        return [batch] if len(parts) == 1 else [batch.rows(rows) for rows in parts]
 
 
 def non_finite(scalars: Mapping[str, float | None]) -> list[str]:
@@ -245,8 +232,7 @@ def _unpadded(micro: Batch) -> Tensor:
 
 
 def _padded(x: Tensor, micro: Batch) -> Tensor:
-    missing = micro.tokens.shape[1] - x.shape[1]
-    return torch.nn.functional.pad(x, (0, missing)) if missing else x
+    return torch.nn.functional.pad(x, (0, micro.tokens.shape[1] - x.shape[1]))
 
 
 def _bias_scalars(clipped: list[Tensor], taken: list[Tensor]) -> dict[str, float | None]:

@@ -57,13 +57,10 @@ def tokenizer_of(folder: Path) -> PreTrainedTokenizerBase:
     try:
         loaded: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"no tokenizer in '{folder}': {_reason(error)}; save it there: tokenizer.save_pretrained"
-        ) from error
+        raise InputError(f"no tokenizer in '{folder}': {_reason(error)}; tokenizer.save_pretrained saves it") from error
     if loaded.pad_token_id is None:
         loaded.pad_token = loaded.eos_token or loaded.convert_ids_to_tokens(0)
-    found: PreTrainedTokenizerBase = loaded
-    return found
+    return loaded
 
 
 # The code that decides the demonstrated text, the network and the imitation: when it changes, so may the weights.
@@ -72,17 +69,14 @@ _CODE = ("agent/*.py", "agent/worlds/*.py", "agent/retrievers/*.py", "learn/warm
 
 @cache
 def _code() -> bytes:
-    room = Path(__file__).parents[1]
-    return b"".join(file.read_bytes() for file in sorted(path for pattern in _CODE for path in room.glob(pattern)))
+    files = sorted(path for pattern in _CODE for path in Path(__file__).parents[1].glob(pattern))
+    return b"".join(file.read_bytes() for file in files)
 
 
 def key(settings: RunSettings) -> str:
     """Hash of what shapes the weights: the settings of task, network and imitation, and the code behind them."""
-    shaping = {
-        "world": settings.world.model_dump(exclude={"reward"}),
-        "policy": settings.policy.model_dump(),
-        "warmstart": settings.warmstart.model_dump(),
-    }
+    shaping = settings.model_dump(include={"world", "policy", "warmstart"})
+    del shaping["world"]["reward"]
     return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode() + _code()).hexdigest()[:16]
 
 
