@@ -46,14 +46,13 @@ def save(folder: Path, learner: Learner, progress: Progress, keep: int = 2) -> P
         save_file(_contiguous(flat), unfinished / f"{name}_optimizer.safetensors")
     if learner.probe.before is not None:
         save_file({"before": learner.probe.before}, unfinished / PROBE)
+    rollouts = []
     for i, rollout in enumerate(progress.rollouts):
         tensors = {name: x for name in ("log_prob_old", "values") if (x := getattr(rollout, name)) is not None}
         save_file(_contiguous(tensors), unfinished / f"rollout-{i}.safetensors")
-    # vars() and not asdict(): the copies of every token that the latter makes were most of the time of a save.
-    rollouts = [
-        {"number": r.number, "policy_step": r.policy_step, "episodes": [vars(e) for e in r.episodes]}
-        for r in progress.rollouts
-    ]
+        # vars() and not asdict(): the copies of every token that the latter makes were most of the time of a save.
+        entry = {"number": rollout.number, "policy_step": rollout.policy_step}
+        rollouts.append(entry | {"episodes": [vars(e) for e in rollout.episodes]})
     (unfinished / "progress.json").write_text(json.dumps(vars(progress) | {"rollouts": rollouts}))
     target = folder / f"{progress.step:06d}"
     if target.exists():

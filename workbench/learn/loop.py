@@ -210,12 +210,10 @@ class Trainer:
 
     def _stop(self) -> bool:
         """Return whether a stop rule ends the run here; `stopped` says which."""
-        rules = self.settings.stop
-        if self.step <= self.recorder.recorded:
-            # An earlier session came further within the same budget of seconds, and its rows stand.
-            rules = rules.model_copy(update={"seconds": None})
-        spent = {"updates": self.learner.updates, "tokens": self.tokens, "seconds": self.seconds}
-        self.stopped = stop_reason(rules, self.step, self.recorder.detection, spent)
+        # Rows that an earlier session wrote within the same budget of seconds stand.
+        seconds = 0.0 if self.step <= self.recorder.recorded else self.seconds
+        spent = {"updates": self.learner.updates, "tokens": self.tokens, "seconds": seconds}
+        self.stopped = stop_reason(self.settings.stop, self.step, self.recorder.detection, spent)
         return bool(self.stopped)
 
     def self_test(self) -> None:
@@ -250,18 +248,16 @@ class Trainer:
 
 
 def stop_reason(stop: StopSettings, steps: int, detection: int | None, spent: dict[str, float]) -> str:
-    """Why training ends before iteration `steps`; empty while it goes on. `detection`: step of the collapse, if any.
+    """Why training ends before iteration `steps`; empty while it continues. `detection`: step of the collapse, if any.
 
-    `spent` are optimizer updates, trained tokens and seconds of all sessions; the iteration that crosses a budget has
-    been completed.
+    `spent` are optimizer updates, trained tokens and seconds of all sessions; the iteration that crosses a budget is
+    completed.
     """
-    if stop.after_collapse is not None and detection is not None:
+    if stop.after_collapse is not None and detection is not None and steps - 1 - detection >= stop.after_collapse:
         since = steps - 1 - detection
-        if since >= stop.after_collapse:
-            told = f"{since} iterations after" if since else "in the iteration of"
-            return f"stopped {told} the collapse detected at step {detection} (stop.after_collapse)"
-    units = {"updates": "optimizer updates", "tokens": "trained tokens", "seconds": "s of training"}
-    for name, unit in units.items():
+        told = f"{since} iterations after" if since else "in the iteration of"
+        return f"stopped {told} the collapse detected at step {detection} (stop.after_collapse)"
+    for name, unit in (("updates", "optimizer updates"), ("tokens", "trained tokens"), ("seconds", "s of training")):
         budget = getattr(stop, name)
         if budget is not None and spent[name] >= budget:
             return f"stopped by its budget of {budget:,} {unit} (stop.{name})"

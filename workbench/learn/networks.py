@@ -25,7 +25,7 @@ _LINEAR: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 def linear_head(model: Any) -> nn.Linear | None:
     """The layer that makes the logits, if they are that layer of the last hidden state and nothing else; else None.
 
-    Tried out on a few tokens, once a model: soft-capped or scaled logits (Gemma 2, Cohere, Granite) show themselves.
+    Tried out on a few tokens, once a model, because some soft-cap or scale their logits (Gemma 2, Cohere, Granite).
     """
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     if not isinstance(head, nn.Linear):
@@ -89,10 +89,7 @@ def create(settings: PolicySettings, tokenizer: PreTrainedTokenizerBase, seed: i
 
 
 def device_of(settings: ComputeSettings) -> torch.device:
-    """Return where the networks are trained: "auto" is the first GPU that torch may use, else the CPU.
-
-    Raises InputError for a GPU that was asked for and is not there.
-    """
+    """Return where the networks are trained; "auto" prefers a GPU. Raises InputError for "cuda" without a GPU."""
     present = torch.cuda.is_available()
     if settings.device == "cuda" and not present:
         raise InputError('compute.device = "cuda", but torch sees no GPU here; set compute.device = "cpu" or "auto"')

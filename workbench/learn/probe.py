@@ -54,8 +54,7 @@ class Probe:
         sums: dict[str, float] = defaultdict(float)
         for index in rows:
             part = batch.rows(index)
-            log_p = self._log_softmax(model, part)  # (b, T - 1, V)
-            log_prob = _chosen(log_p, part)
+            log_prob, log_p = self._forward(model, part)
             found = torch.autograd.grad((pull[index] * log_prob).sum(), parameters, materialize_grads=True)
             gradients.append(torch.cat([g.reshape(-1).double().cpu() for g in found]))
             with torch.no_grad():
@@ -79,13 +78,17 @@ class Probe:
         """d loss / d log_prob of the whole minibatch, (B, T): what it is divided by and compared with is its own."""
         with torch.no_grad():
             parts = [batch.rows(index) for index in torch.arange(len(batch.tokens)).tensor_split(PARTS) if len(index)]
-            log_prob = torch.cat([_chosen(self._log_softmax(model, part), part) for part in parts])
+            log_prob = torch.cat([self._forward(model, part)[0] for part in parts])
         loss = policy_loss(self.algorithm, batch, log_prob.requires_grad_()).loss
         return torch.where(batch.mask, torch.autograd.grad(loss, log_prob)[0], 0)
 
-    def _log_softmax(self, model: PreTrainedModel, part: Batch) -> Tensor:
-        tokens = part.tokens[:, :-1].to(model.device)
-        return torch.log_softmax(widened(model(input_ids=tokens, use_cache=False).logits) / self.temperature, -1)
+    def _forward(self, model: PreTrainedModel, part: Batch) -> tuple[Tensor, Tensor]:
+        """Log-probs of the tokens, (B, T), and of the whole vocabulary at each of them but the first, (B, T - 1, V)."""
+        tokens = part.tokens.to(model.device)
+        logits = widened(model(input_ids=tokens[:, :-1], use_cache=False).logits)
+        log_p = torch.log_softmax(logits / self.temperature, -1)
+        chosen = log_p.gather(-1, tokens[:, 1:].unsqueeze(-1)).squeeze(-1)
+        return torch.nn.functional.pad(chosen, (1, 0)).to(part.tokens.device), log_p
 
     def _count_tags(self, sums: dict[str, float], part: Batch, probability: Tensor) -> None:
         """Add up the probability of each tag, and of all (`control`), over where it was written and where not."""
@@ -97,12 +100,6 @@ class Probe:
             for place, at, p in (("on", on, chosen), ("off", where & ~on, probability[..., ids].sum(-1))):
                 sums[f"{name}_{place}"] += float(p[at].double().sum())
                 sums[f"{name}_{place}_n"] += int(at.sum())
-
-
-def _chosen(log_p: Tensor, part: Batch) -> Tensor:
-    """Log-prob of each token, (B, T), from those of the vocabulary, (B, T - 1, V)."""
-    chosen = log_p.gather(-1, part.tokens[:, 1:].to(log_p.device).unsqueeze(-1)).squeeze(-1)
-    return torch.nn.functional.pad(chosen, (1, 0)).to(part.tokens.device)
 
 
 def power(signal: Tensor, part: Batch, probability: Tensor) -> float:

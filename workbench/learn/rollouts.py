@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -53,8 +55,7 @@ class Sampler:
     def rollout(self, number: int, policy_step: int) -> Rollout:
         """Rollout `number`: its questions depend on the seed and the number alone, so arms and resumes see the same.
 
-        Where the selection asks for it, prompt groups that it does not want are replaced by groups of further
-        questions; what the last round could not replace stays.
+        The selection may replace prompt groups by groups of further questions; what its last round lacks stays.
         """
         drawn = self._draw(number, 0, policy_step)
         rollout = Rollout(number, policy_step, drawn, sampled=len(drawn))
@@ -73,7 +74,6 @@ class Sampler:
         return rollout
 
     def _draw(self, number: int, again: int, step: int) -> list[Episode]:
-        """Draw `again` of rollout `number`, each with questions of its own, in iteration `step`."""
         engine, world = self.fault("engine", self.engine, step), self.fault("world", self.world, step)
         prompts = self.settings.learn.episodes // self.group_size
         questions = world.questions("train", self.settings.seed, number * prompts + again * FURTHER, prompts)
@@ -85,13 +85,10 @@ class Sampler:
 
     def _sorted(self, episodes: list[Episode]) -> tuple[list[list[Episode]], list[list[Episode]]]:
         """Return the prompt groups that the selection wants, and the others."""
-        rewards = torch.tensor([e.reward for e in episodes])
-        keep = self.select.wanted(rewards, torch.tensor([e.group for e in episodes])).tolist()
-        found: dict[int, list[Episode]] = {}
-        for episode in episodes:
-            found.setdefault(episode.group, []).append(episode)
-        good = {e.group for e, kept in zip(episodes, keep, strict=True) if kept}
-        return [g for i, g in found.items() if i in good], [g for i, g in found.items() if i not in good]
+        rewards, group = torch.tensor([e.reward for e in episodes]), torch.tensor([e.group for e in episodes])
+        good = set(group[self.select.wanted(rewards, group)].tolist())
+        groups = [list(rows) for _, rows in groupby(episodes, attrgetter("group"))]
+        return [g for g in groups if g[0].group in good], [g for g in groups if g[0].group not in good]
 
 
 def batch_of(rollout: Rollout, pad_id: int) -> Batch:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 from workbench.agent.tokenizer import Spans
@@ -91,8 +92,7 @@ class Learner:
         probed: dict[str, float | None] = {}
         if every and self.updates % every == 0:  # before rows are sorted: parts of like length would be no samples
             probed = self.probe.measure(self.policy, self.policy_parameters, batch)
-        if self.compute.micro_batch_tokens is not None:
-            # Rows of like length share a micro-batch; every row carries its trajectory, so their order says nothing.
+        if self.compute.micro_batch_tokens is not None:  # rows of like length share a micro-batch
             batch = batch.rows(batch.length.argsort(descending=True, stable=True))
         scalars, seen = self._update_policy(batch)
         if self.critic is not None:
@@ -171,9 +171,11 @@ class Learner:
             "policy_loss": float(terms.policy_loss),
             "kl_loss": float(terms.kl_loss),
             "lr": self.policy_optimizer.param_groups[0]["lr"],
+            "stabiliser_ratio": terms.stabiliser_ratio,
             "stabiliser_factor": factor,
+            "clipped_rms": terms.clipped_rms,
+            "unclipped_rms": terms.unclipped_rms,
         }
-        scalars |= {name: getattr(terms, name) for name in ("stabiliser_ratio", "clipped_rms", "unclipped_rms")}
         seen: dict[str, Tensor | None] = {name: getattr(terms, name) for name in _OF_TERMS}
         seen["log_prob"], seen["entropy"], seen["gradient_weight"] = map(torch.cat, zip(*tokens, strict=True))
         return scalars, seen
@@ -196,7 +198,8 @@ class Learner:
         losses: list[float] = []
         for micro in self._micro_batches(batch):
             with autocast(self.policy.device, self.compute):
-                value = _padded(critic(_unpadded(micro)), micro)
+                short = critic(micro.trimmed().tokens)
+            value = pad(short, (0, micro.tokens.shape[1] - short.shape[1]))
             loss = value_loss(value, micro, self.settings.value_clip, where, count)
             loss.backward()
             values.append(value.detach())
@@ -210,11 +213,11 @@ class Learner:
 
     def _log_probs(self, micro: Batch, grad_entropy: bool = False) -> tuple[Tensor, Tensor]:
         """Log-probs and entropy of a micro-batch (B, T); the network never reads columns that are all padding."""
-        tokens = _unpadded(micro)
-        where = micro.mask[:, : tokens.shape[1]]
+        width, short = micro.tokens.shape[1], micro.trimmed()
         with autocast(self.policy.device, self.compute):
-            found = log_probs(self.policy, tokens, self.temperature, grad_entropy, where)
-        return _padded(found[0], micro), _padded(found[1], micro)
+            found = log_probs(self.policy, short.tokens, self.temperature, grad_entropy, short.mask)
+        log_prob, entropy = (pad(x, (0, width - x.shape[1])) for x in found)
+        return log_prob, entropy
 
     def _micro_batches(self, batch: Batch) -> list[Batch]:
         parts = passes(batch.length, self.compute.micro_batch_tokens, self.settings.micro_batch)
@@ -225,14 +228,6 @@ def non_finite(scalars: Mapping[str, float | None]) -> list[str]:
     """Return which of an update's numbers are not finite, losses before the gradients that they cause."""
     numbers = ((name, scalars.get(name)) for name in ("policy_loss", "value_loss", "grad_norm"))
     return [name for name, x in numbers if x is not None and not math.isfinite(x)]
-
-
-def _unpadded(micro: Batch) -> Tensor:
-    return micro.tokens[:, : int(micro.length.max())]
-
-
-def _padded(x: Tensor, micro: Batch) -> Tensor:
-    return torch.nn.functional.pad(x, (0, micro.tokens.shape[1] - x.shape[1]))
 
 
 def _bias_scalars(clipped: list[Tensor], taken: list[Tensor]) -> dict[str, float | None]:

@@ -37,10 +37,9 @@ def locate(model: str) -> Path:
     try:
         return Path(snapshot_download(model, allow_patterns=_FILES))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        raise InputError(
-            f"model '{model}' is no folder here, and the Hugging Face hub did not give it: {_reason(error)}. "
-            f"Download it where there is a network (`hf download {model}`) and set model to its folder"
-        ) from error
+        problem = f"model '{model}' is no folder here, and the Hugging Face hub did not give it: {_reason(error)}"
+        hint = f"Download it where there is a network (`hf download {model}`) and set model to its folder"
+        raise InputError(f"{problem}. {hint}") from error
 
 
 def _reason(error: Exception) -> str:
@@ -76,7 +75,7 @@ def _code() -> bytes:
 def key(settings: RunSettings) -> str:
     """Hash of what shapes the weights: the settings of task, network and imitation, and the code behind them."""
     shaping = settings.model_dump(include={"world", "policy", "warmstart"})
-    del shaping["world"]["reward"]
+    shaping["world"].pop("reward", None)
     return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode() + _code()).hexdigest()[:16]
 
 

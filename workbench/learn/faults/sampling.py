@@ -18,9 +18,8 @@ Found = str | Retrieved
 
 
 @fault(
-    "engine",
-    "The weight sync to the sampler stops unnoticed: it keeps its old weights, and the log says that its rollouts are "
-    "fresh.",
+    "engine", "The weight sync to the sampler stops unnoticed: it keeps its old weights, and the log says that its "
+    "rollouts are fresh.",
     "age at which the sampler's weights stop falling behind", "iterations", 1000.0, low=1.0, whole=True, lead=1,
     caught="nothing in-process; vLLM's sync check where a sampler has a copy of its own",
 )  # fmt: skip
@@ -60,9 +59,8 @@ def rounded(x: Tensor, bits: int) -> Tensor:
 
 
 @fault(
-    "engine",
-    "The sampler draws at another temperature than the trainer computes log-probs at, and reports the log-probs of "
-    "what it drew from.",
+    "engine", "The sampler draws at another temperature than the trainer computes log-probs at, and reports the "
+    "log-probs of what it drew from.",
     "factor on engine.temperature in the sampler", "times", 1.5, low=0.01,
 )  # fmt: skip
 def temperature(bug: Fault, engine: Engine, step: int) -> Engine:
@@ -71,8 +69,7 @@ def temperature(bug: Fault, engine: Engine, step: int) -> Engine:
 
 
 @fault(
-    "engine",
-    "The sampler draws at another temperature and reports log-probs from before the temperature (vLLM's raw "
+    "engine", "The sampler draws at another temperature and reports log-probs from before the temperature (vLLM's raw "
     "log-probs): the two sides agree about tokens that were drawn from something else.",
     "factor on engine.temperature in the sampler", "times", 1.5, low=0.01,
 )  # fmt: skip
@@ -94,7 +91,6 @@ def temperature_hidden(bug: Fault, engine: Engine, step: int) -> Engine:
 
 
 def _changed(world: World, **attributes: Any) -> World:
-    """Return a world that does everything as `world` does, but for these attributes."""
     changed = copy(world)
     vars(changed).update(attributes)
     return changed
@@ -126,10 +122,7 @@ def _searching(bug: Fault, world: World, step: int, share: float, change: Any) -
 def retriever_empty(bug: Fault, world: World, step: int) -> World:
     """Find nothing."""
 
-    def change(found: Found, hit: bool) -> Found:
-        return _found(found, "", status="empty") if hit else found
-
-    return _searching(bug, world, step, bug.strength, change)
+    return _searching(bug, world, step, bug.strength, lambda x, hit: _found(x, "", status="empty") if hit else x)
 
 
 @fault(
@@ -140,10 +133,9 @@ def retriever_slow(bug: Fault, world: World, step: int) -> World:
     """Answer every search `strength` seconds late."""
 
     def change(found: Found, hit: bool) -> Found:
-        if not hit:
-            return found
-        time.sleep(bug.strength)
-        return found._replace(seconds=found.seconds + bug.strength) if isinstance(found, Retrieved) else found
+        late = bug.strength if hit else 0.0
+        time.sleep(late)
+        return found._replace(seconds=found.seconds + late) if isinstance(found, Retrieved) else found
 
     return _searching(bug, world, step, 1.0, change)
 
