@@ -210,7 +210,7 @@ class Trainer:
 
     def _stop(self) -> bool:
         """Return whether a stop rule ends the run here; `stopped` says which."""
-        # Rows that an earlier session wrote within the same budget of seconds stand.
+        # Where an earlier session came further within the same budget of seconds, its rows stand.
         seconds = 0.0 if self.step <= self.recorder.recorded else self.seconds
         spent = {"updates": self.learner.updates, "tokens": self.tokens, "seconds": seconds}
         self.stopped = stop_reason(self.settings.stop, self.step, self.recorder.detection, spent)
