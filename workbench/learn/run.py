@@ -46,9 +46,8 @@ def locked(folder: Path) -> Iterator[None]:
 
 def settings_of(folder: Path) -> RunSettings:
     """Return the settings of a run folder. Raises InputError for a folder that is no run of this version."""
-    for name in ("config.toml", "run.json"):
-        if not (folder / name).is_file():
-            raise InputError(f"no {name} in '{folder}': a run folder is made by `sorl run FILE.toml`")
+    if not (folder / "config.toml").is_file():
+        raise InputError(f"no config.toml in '{folder}': a run folder is made by `sorl run FILE.toml`")
     try:
         return RunSettings.model_validate(from_toml(read_text(folder / "config.toml", MIB)))
     except ValueError as error:
@@ -62,6 +61,8 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
     One JSON line per step goes to `out` for watchers. Raises InputError for a folder that is no run.
     """
     settings = settings_of(folder)
+    if not (folder / "run.json").is_file():
+        raise InputError(f"no run.json in '{folder}': a run folder is made by `sorl run FILE.toml`")
     identity = json.loads((folder / "run.json").read_text())
     with locked(folder):
         from workbench.agent.engines import StaleWeights
