@@ -13,7 +13,7 @@ from workbench.agent.episode import Episode
 from workbench.agent.worlds.facts import Facts
 from workbench.algorithms import resolve
 from workbench.learn import networks
-from workbench.learn.networks import Critic, by_tokens
+from workbench.learn.networks import Critic, passes
 from workbench.learn.rollouts import Rollout, batch_of, critic_values, trainer_log_probs
 from workbench.learn.run import FINISHED
 from workbench.learn.run import run as trained
@@ -135,7 +135,7 @@ def test_what_saves_memory_changes_no_gradient(
 
 def test_passes_keep_to_their_budget_and_take_every_row_once() -> None:
     length = torch.tensor([5, 90, 30, 30, 31, 7, 6])
-    parts = by_tokens(length, 64)
+    parts = passes(length, 64)
     assert [part.tolist() for part in parts] == [[1], [4, 2], [3, 5], [6, 0]]
     for part in parts:
         assert len(part) == 1 or len(part) * int(length[part].max()) <= 64

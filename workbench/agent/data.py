@@ -34,8 +34,8 @@ def item_of(row: Mapping[str, Any], number: int) -> Item | None:
     """Return the item of one row, `number` being its id where it has none; None where it has no gold answer at all.
 
     MedQA: `question`, `options`, `answer_idx`. FlashRAG: `question`, `golden_answers`. Search-R1's parquet: the same
-    with `data_source`, `prompt` and `reward_model.ground_truth.target`, which is preferred because it is what is
-    trained on; without a column `question` it is read from the prompt. Raises ValueError for anything else.
+    with `data_source`, `prompt` and `reward_model.ground_truth.target`, which comes first because it is trained on;
+    without a column `question` it is read from the prompt. Raises ValueError for anything else.
     """
     given = {name: value for name, value in row.items() if value is not None}
     key, question = str(given.get("id", number)), _text(given.get("question"))
@@ -137,40 +137,32 @@ def _rows(path: Path) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A named data set: the split that papers report, its size, the hub's files, and what is measured."""
+    """A named data set: the split that papers report, all splits, and the hub's files."""
 
     name: str
     split: str
-    questions: int
-    about: str
-    source: str
     splits: tuple[str, ...]
-    metric: str = "exact match, F1"
     repository: str = "RUC-NLPIR/FlashRAG_datasets"  # one folder a data set; what Search-R1 is trained on
     pattern: str = "{name}/{split}.jsonl"
 
     def file(self, split: str) -> str:
         """Path of the split in the hub's repository. Raises InputError for a split that it does not have."""
         if split not in self.splits:
-            raise InputError(
-                f"{self.name} has no split '{split}'{nearest(split, self.splits)}; there is: {', '.join(self.splits)}"
-            )
+            hint = f"{nearest(split, self.splits)}; there is: {', '.join(self.splits)}"
+            raise InputError(f"{self.name} has no split '{split}'{hint}")
         return self.pattern.format(name=self.name, split=split)
 
 
 BENCHMARKS: tuple[Benchmark, ...] = (
-    Benchmark("nq", "test", 3610, "questions to a search engine", "Kwiatkowski et al. 2019", ("train", "dev", "test")),
-    Benchmark("triviaqa", "test", 11313, "trivia", "arXiv 1705.03551", ("train", "dev", "test")),
-    Benchmark("popqa", "test", 14267, "entities of the long tail", "arXiv 2212.10511", ("test",)),
-    Benchmark("hotpotqa", "dev", 7405, "2 hops", "arXiv 1809.09600", ("train", "dev")),
-    Benchmark("2wikimultihopqa", "dev", 12576, "2 to 4 hops", "arXiv 2011.01060", ("train", "dev")),
-    Benchmark("musique", "dev", 2417, "2 to 4 hops", "arXiv 2108.00573", ("train", "dev")),
-    Benchmark("bamboogle", "test", 125, "2 hops, not on one page", "arXiv 2210.03350", ("test",)),
-    Benchmark(
-        "medqa", "test", 1273, "medical licensing, 4 choices", "arXiv 2009.13081", ("train", "test"),
-        metric="choice accuracy", repository="GBaker/MedQA-USMLE-4-options", pattern="phrases_no_exclude_{split}.jsonl",
-    ),
-)  # fmt: skip
+    Benchmark("nq", "test", ("train", "dev", "test")),  # Kwiatkowski et al. 2019, 3,610 questions
+    Benchmark("triviaqa", "test", ("train", "dev", "test")),  # arXiv 1705.03551, 11,313
+    Benchmark("popqa", "test", ("test",)),  # arXiv 2212.10511, 14,267 on entities of the long tail
+    Benchmark("hotpotqa", "dev", ("train", "dev")),  # arXiv 1809.09600, 7,405 of 2 hops
+    Benchmark("2wikimultihopqa", "dev", ("train", "dev")),  # arXiv 2011.01060, 12,576 of 2 to 4 hops
+    Benchmark("musique", "dev", ("train", "dev")),  # arXiv 2108.00573, 2,417 of 2 to 4 hops
+    Benchmark("bamboogle", "test", ("test",)),  # arXiv 2210.03350, 125 of 2 hops
+    Benchmark("medqa", "test", ("train", "test"), "GBaker/MedQA-USMLE-4-options", "phrases_no_exclude_{split}.jsonl"),
+)  # medqa: arXiv 2009.13081, 1,273 with 4 choices
 
 
 def load(name: str, split: str | None = None, limit: int | None = None) -> Data:
@@ -186,10 +178,8 @@ def load(name: str, split: str | None = None, limit: int | None = None) -> Data:
         return read(path, f"{path.resolve().parent.name}/{path.stem}" if only_a_split else path.stem, limit)
     known = {benchmark.name: benchmark for benchmark in BENCHMARKS}
     if name not in known:
-        raise InputError(
-            f"no data '{name}': no such file, and no benchmark of that name{nearest(name, known)}; "
-            f"there is: {', '.join(known)}"
-        )
+        hint = f"{nearest(name, known)}; there is: {', '.join(known)}"
+        raise InputError(f"no data '{name}': no such file, and no benchmark of that name{hint}")
     benchmark = known[name]
     chosen = split or benchmark.split
     file = benchmark.file(chosen)
@@ -198,7 +188,7 @@ def load(name: str, split: str | None = None, limit: int | None = None) -> Data:
     try:
         path = Path(hf_hub_download(benchmark.repository, file, repo_type="dataset"))
     except Exception as error:  # noqa: BLE001  the hub's client raises a dozen kinds, offline ones among them
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(
             f"cannot fetch {file} of the data set {benchmark.repository} ({reason}); fetch it where there is a network "
             "and name the file: --data FILE.jsonl"

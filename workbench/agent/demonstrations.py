@@ -53,19 +53,16 @@ class _Player:
 
     def turn(self, at: str, relation: str | None) -> tuple[str, Query | None]:
         """Text of the next turn, and the query in it that the player believes in (None when there is none)."""
-        premature = False
-        if self.stream.uniform() < self.noise:
-            premature = self.stream.below(4) == 0
-            if not premature:
-                need = f"need {relation}" if relation is not None else "done"
-                return f"<think> got {at} {need} {self.malformed(at, relation)[self.stream.below(4)]}", None
+        errs = self.stream.uniform() < self.noise
+        premature = errs and self.stream.below(4) == 0
+        if errs and not premature:
+            need = f"need {relation}" if relation is not None else "done"
+            return f"<think> got {at} {need} {self.malformed(at, relation)[self.stream.below(4)]}", None
         wrong = self.stream.uniform() < self.noise
         entities = self.world.subjects if isinstance(self.world, Atlas) else self.world.entities
         if relation is None or premature:
-            return (
-                f"<think> got {at} done </think> <answer> {self.other(entities, at) if wrong else at} </answer>",
-                None,
-            )
+            answer = self.other(entities, at) if wrong else at
+            return f"<think> got {at} done </think> <answer> {answer} </answer>", None
         if wrong and self.stream.below(2):
             at = self.other(entities, at)
         elif wrong:
@@ -75,11 +72,10 @@ class _Player:
 
     def malformed(self, at: str, relation: str | None) -> tuple[str, ...]:
         """Endings of a turn that cannot be read."""
-        if isinstance(self.world, Atlas):
-            searches = "<search> </search>", f"<search> {at} </answer>"
-        else:
-            searches = f"<search> {at} </search>", f"<search> {relation or at} {at} </search>"
-        return f"</think> {searches[0]}", f"</think> {searches[1]}", "</think> </answer>", "</search>"
+        first, second = "<search> </search>", f"<search> {at} </answer>"
+        if isinstance(self.world, Facts):
+            first, second = f"<search> {at} </search>", f"<search> {relation or at} {at} </search>"
+        return f"</think> {first}", f"</think> {second}", "</think> </answer>", "</search>"
 
     def other(self, words: tuple[str, ...], word: str) -> str:
         """Draw a word of the list; in the small world of facts never `word` itself."""

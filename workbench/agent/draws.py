@@ -37,8 +37,7 @@ class Stream:
     """Successive draws under one key, for a procedure that needs several."""
 
     def __init__(self, *key: int) -> None:
-        self._state = draw(*key)
-        self._count = 0
+        self._state, self._count = draw(*key), 0
 
     def uniform(self) -> float:
         """Return the next number in [0, 1)."""

@@ -1,8 +1,7 @@
 """The protocol of Search-R1 (arXiv 2503.09516): search, information, answer; and the dialogue that keeps to it.
 
-A turn is what the policy writes up to </search> or </answer>. A search is answered by
-`<information> ... </information>`, an answer ends the episode, anything else is invalid, which
-the policy reads as `invalid` before it continues.
+A turn is what the policy writes up to </search> or </answer>. A search is answered by `<information> ...
+</information>`, an answer ends the episode, anything else is invalid: the policy reads `invalid` and continues.
 """
 
 from __future__ import annotations
@@ -33,22 +32,22 @@ def parse(turn: str) -> Action:
     return Action(match.group(1), content) if match and content else Action("invalid", "")
 
 
-def closes(turn: str) -> bool:
-    """Return True once the text of a turn holds a closing tag that ends it."""
-    return "</search>" in turn or "</answer>" in turn
-
-
-def turn_length(codec: Codec, tokens: Sequence[int]) -> int:
-    """Tokens of a turn: up to the first at which its text holds a closing tag, or <eos>; all where none does.
+def closes(codec: Codec, turn: Sequence[int]) -> bool:
+    """Return whether the last token ends the turn: its text holds a closing tag now, or it is <eos>.
 
     A tag may end inside a token (">." is one in many vocabularies): the token stays whole, as it was sampled.
     """
-    for n, token in enumerate(tokens, start=1):
-        if token not in codec.closers:
-            continue
-        if codec.exact or token == codec.eos_id or closes(codec.decode(tokens[:n])):
-            return n
-    return len(tokens)
+    if turn[-1] not in codec.closers:
+        return False
+    if codec.exact or turn[-1] == codec.eos_id:
+        return True
+    text = codec.decode(turn)
+    return "</search>" in text or "</answer>" in text
+
+
+def turn_length(codec: Codec, tokens: Sequence[int]) -> int:
+    """Tokens of a turn, up to the first that ends it; all where none does."""
+    return next((n for n in range(1, len(tokens)) if closes(codec, tokens[:n])), len(tokens))
 
 
 def begin(
@@ -58,18 +57,13 @@ def begin(
     dialogues = [Dialogue(world, codec, question, group) for question, group in zip(questions, groups, strict=True)]
     longest = max((dialogue.prompt_length for dialogue in dialogues), default=0)
     if longest >= limit:
-        raise InputError(
-            f"a prompt has {longest} tokens and the policy's context (max_position_embeddings) is {limit}; "
-            f"take a policy with a longer context"
-        )
+        given = f"a prompt has {longest} tokens and the policy's context (max_position_embeddings) is {limit}"
+        raise InputError(f"{given}; take a policy with a longer context")
     return dialogues
 
 
 def search_ahead(dialogues: Sequence[Dialogue], turns: Sequence[Sequence[int]]) -> None:
-    """Let the retriever answer in one request what these dialogues are about to search for in their `turns`.
-
-    Nothing but the number of requests changes.
-    """
+    """Let the retriever answer in one request what these dialogues are about to search for in their `turns`."""
     if len(dialogues) > 1:
         actions = [parse(dialogue.codec.decode(turn)) for dialogue, turn in zip(dialogues, turns, strict=True)]
         dialogues[0].world.search_ahead([action.text for action in actions if action.kind == "search"])
@@ -87,27 +81,24 @@ class Dialogue:
         self.written: list[bool] = []
         self.log_prob: list[float] = []
         self.stretches: list[list[int]] = []
-        self._read(codec.asked(world.prompt(question)))
+        self._add(codec.asked(world.prompt(question)))
         self.prompt_length = len(self.tokens)
         self.status: list[str] = []
         self.retrieved: list[Retrieved | None] = []  # of each turn, where the world searched through a retriever
         self.answer: str | None = None
         self.ended: str | None = None
 
-    def _read(self, tokens: list[int]) -> list[int]:
-        """Add what the policy reads: the prompt, an observation."""
-        self._add(tokens, False, [0.0] * len(tokens))
-        return tokens
-
-    def _add(self, tokens: list[int], written: bool, log_prob: list[float]) -> None:
+    def _add(self, tokens: list[int], log_prob: list[float] | None = None) -> list[int]:
+        """Add tokens that the policy wrote, or without `log_prob` what it reads: the prompt, an observation."""
         self.tokens += tokens
-        self.written += [written] * len(tokens)
-        self.log_prob += log_prob
+        self.written += [log_prob is not None] * len(tokens)
+        self.log_prob += [0.0] * len(tokens) if log_prob is None else log_prob
         self.stretches.append(list(tokens))
+        return tokens
 
     def turn(self, tokens: list[int], log_prob: list[float]) -> list[int]:
         """Take one turn of the policy and return the observation's tokens; empty when the episode is over."""
-        self._add(tokens, True, log_prob)
+        self._add(tokens, log_prob)
         action = parse(self.codec.decode(tokens))
         found: str | Retrieved | None = None
         if action.kind == "answer":
@@ -120,7 +111,7 @@ class Dialogue:
             self.ended = "max_turns"
         if self.ended is not None:
             return []
-        return self._read(self.codec.observed(found.text if isinstance(found, Retrieved) else found))
+        return self._add(self.codec.observed(found.text if isinstance(found, Retrieved) else found))
 
     def stop(self) -> None:
         """End the episode because no room is left, and drop the unread observation after the last turn."""
@@ -133,14 +124,8 @@ class Dialogue:
         """Return the finished episode, judged."""
         answer, question = self.answer, self._question
         return Episode(
-            question_id=question.id,
-            group=self._group,
-            tokens=self.tokens,
-            written=self.written,
-            log_prob=self.log_prob,
-            prompt_length=self.prompt_length,
-            question=question.text,
-            gold=question.gold,
+            question_id=question.id, group=self._group, tokens=self.tokens, written=self.written,
+            log_prob=self.log_prob, prompt_length=self.prompt_length, question=question.text, gold=question.gold,
             answer=answer,
             reward=0.0 if answer is None else self.world.score(question, answer),
             success=answer is not None and self.world.correct(question, answer),
@@ -152,4 +137,4 @@ class Dialogue:
             retrieval_status=[None if found is None else found.status for found in self.retrieved],
             retrieval_seconds=[None if found is None else found.seconds for found in self.retrieved],
             stretches=self.stretches,
-        )
+        )  # fmt: skip

@@ -31,17 +31,13 @@ VOCABULARY = (PAD, EOS, UNKNOWN, *TAGS, *WORDS, *RELATIONS, *ENTITIES)
 
 
 def build_tokenizer(words: Sequence[str] = (*WORDS, *RELATIONS, *ENTITIES)) -> PreTrainedTokenizerFast:
-    """Return a word-level tokenizer: one id a word, ids in the order of `VOCABULARY`, words split at white space.
-
-    The tags are ordinary words: `decode(..., skip_special_tokens=True)` keeps them, only <pad>, <eos>, <unk> go.
-    """
+    """Return a word-level tokenizer: one id a word, ids in the order of `VOCABULARY`; the tags are ordinary words."""
     ids = {word: i for i, word in enumerate((PAD, EOS, UNKNOWN, *TAGS, *words))}
     backend = Tokenizer(WordLevel(ids, unk_token=UNKNOWN))
     backend.pre_tokenizer = WhitespaceSplit()
     fast: Any = PreTrainedTokenizerFast
-    return fast(
-        tokenizer_object=backend, pad_token=PAD, eos_token=EOS, unk_token=UNKNOWN, clean_up_tokenization_spaces=False
-    )
+    special = {"pad_token": PAD, "eos_token": EOS, "unk_token": UNKNOWN}
+    return fast(tokenizer_object=backend, **special, clean_up_tokenization_spaces=False)
 
 
 class Wording(NamedTuple):
@@ -78,9 +74,9 @@ WORDINGS = {
 class Codec:
     """Text to ids and back for one tokenizer, in one of the `WORDINGS`, and which ids may end a turn.
 
-    For a word-level tokenizer both directions are a table, some twenty times faster than a call of the tokenizer;
-    ids are the same. `closers` are the ids after which the text of a turn can have come to its end: the closing tags
-    where they are single tokens (`exact`), otherwise every token with a ">" (the text then decides), and <eos>.
+    For a word-level tokenizer both directions are a table, some twenty times faster than the tokenizer, with the same
+    ids. `closers` are the ids that can end a turn: the closing tags where they are single tokens (`exact`), otherwise
+    every token with a ">" (the text then decides), and <eos>.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, wording: str = "plain") -> None:
@@ -131,10 +127,7 @@ SPANS = ("think", "search", "answer")  # span i + 1
 
 
 class Spans:
-    """Tells the spans of a turn apart where the tags are single tokens of the vocabulary.
-
-    A span begins with its opening tag and ends with the next closing tag, whichever, or with the turn.
-    """
+    """Marks the spans of turns where tags are single tokens: from an opening tag to any closing tag or the end."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         known = tokenizer.get_vocab()
@@ -160,10 +153,7 @@ _ENDS = (".", "?", "!", "\n", "Ċ", "。", "？", "！")  # Ċ: the line feed in
 
 
 class Sentences:
-    """Splits turns after every token whose text ends with a full stop, a question or exclamation mark or a line feed.
-
-    A turn without one is one sentence, and no sentence reaches across an observation.
-    """
+    """Splits turns after every token whose text ends in `_ENDS`; no sentence reaches across an observation."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._ends = torch.tensor(sorted(i for word, i in tokenizer.get_vocab().items() if word.endswith(_ENDS)))

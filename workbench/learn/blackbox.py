@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from workbench.batch import Batch
 from workbench.diagnostics.evidence import Evidence
-from workbench.learn.networks import by_tokens
+from workbench.learn.networks import passes
 from workbench.learn.update import Learner
 from workbench.record.blackbox import MB
 from workbench.spec import RunSettings
@@ -34,10 +34,8 @@ class Packer:
 
     def open(self, batch: Batch) -> None:
         """Remember what the step is about to change: the loss mask before the selection, the weights."""
-        if not self.settings.record.batches.mb:
-            return
-        self._mask = batch.mask
-        self._weights = weights(self.learner, self.settings.record.batches.weights_mb)
+        if self.settings.record.batches.mb:
+            self._mask, self._weights = batch.mask, self._copied(self.settings.record.batches.weights_mb)
 
     def close(self, batch: Batch, updates: Sequence[Evidence]) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
         """Arrays and metadata of the step, as `workbench.store.batches` reads them; None where nothing is kept."""
@@ -49,16 +47,12 @@ class Packer:
             arrays["mask_sampled"] = _numpy(self._mask)
         arrays |= _of_updates(batch, updates) | self._weights
         settings, learn = self.settings, self.settings.learn
-        budget = settings.compute.micro_batch_tokens
         of_updates = []
         for update in updates:
-            if budget is not None:
-                passes = [len(part) for part in by_tokens(batch.length[update.trajectory[0]], budget)]
-            else:
-                rows = torch.arange(len(update.trajectory[0]))
-                passes = [len(part) for part in rows.split(learn.micro_batch or len(rows))]
+            length = batch.length[update.trajectory[0]]
+            parts = passes(length, settings.compute.micro_batch_tokens, learn.micro_batch)
             of_updates.append({
-                "epoch": int(update.epoch), "rollout_step": int(update.rollout_step), "passes": passes,
+                "epoch": int(update.epoch), "rollout_step": int(update.rollout_step), "passes": list(map(len, parts)),
                 "scalars": {name: values[0] for name, values in update.scalars.items()},
             })  # fmt: skip
         meta: dict[str, Any] = {
@@ -75,19 +69,16 @@ class Packer:
             meta["model"] = {key: value for key, value in config.items() if key != "_name_or_path"}
         return arrays, meta
 
-
-def weights(learner: Learner, mb: int) -> dict[str, np.ndarray]:
-    """Copies of the weights of policy and critic, shared ones once; empty where they take more than `mb` megabytes."""
-    networks: dict[str, nn.Module | None] = {"policy": learner.policy, "critic": learner.critic}
-    found = {
-        f"{owner}.{name}": parameter.detach()
-        for owner, network in networks.items()
-        if network is not None
-        for name, parameter in network.named_parameters()
-    }
-    if sum(tensor.numel() * tensor.element_size() for tensor in found.values()) > mb * MB:
-        return {}
-    return {name: tensor.cpu().numpy().copy() for name, tensor in found.items()}
+    def _copied(self, mb: int) -> dict[str, np.ndarray]:
+        """Copies of the weights of policy and critic, shared ones once; empty where they take more than `mb` MB."""
+        networks = (("policy", self.learner.policy), ("critic", self.learner.critic))
+        found = {
+            f"{owner}.{name}": weight.detach() for owner, network in networks if network is not None
+            for name, weight in network.named_parameters()
+        }  # fmt: skip
+        if sum(tensor.numel() * tensor.element_size() for tensor in found.values()) > mb * MB:
+            return {}
+        return {name: tensor.cpu().numpy().copy() for name, tensor in found.items()}
 
 
 def _of_updates(batch: Batch, updates: Sequence[Evidence]) -> dict[str, np.ndarray]:
@@ -100,9 +91,7 @@ def _of_updates(batch: Batch, updates: Sequence[Evidence]) -> dict[str, np.ndarr
         return torch.cat([nn.functional.pad(part, (0, width - part.shape[1])) for part in parts])
 
     found = {"size": torch.tensor([len(row) for row in rows], dtype=torch.int32), "rows": torch.cat(rows).int()}
-    names = ["log_prob"]
-    if all(update.values is not None for update in updates):
-        names.append("values")
+    names = ["log_prob", *(["values"] if all(update.values is not None for update in updates) else [])]
     # A schedule may train on a part of each row only, with advantages and old log-probs of its own.
     if not (stacked("mask") == batch.mask[torch.cat(rows)]).all():
         names += ["mask", "advantages", "log_prob_old"]

@@ -41,25 +41,18 @@ def save(folder: Path, learner: Learner, progress: Progress, keep: int = 2) -> P
     if learner.critic is not None:
         save_file(_contiguous(learner.critic.state_dict()), unfinished / "critic.safetensors")
     for name, optimizer in _optimizers(learner).items():
-        state = optimizer.state_dict()["state"]
-        flat = {
-            f"{i}.{key}": torch.as_tensor(value)
-            for i, entry in state.items()
-            for key, value in entry.items()
-            if value is not None
-        }
+        entries = [(f"{i}.{k}", v) for i, entry in optimizer.state_dict()["state"].items() for k, v in entry.items()]
+        flat = {key: torch.as_tensor(value) for key, value in entries if value is not None}
         save_file(_contiguous(flat), unfinished / f"{name}_optimizer.safetensors")
     if learner.probe.before is not None:
         save_file({"before": learner.probe.before}, unfinished / PROBE)
+    rollouts = []
     for i, rollout in enumerate(progress.rollouts):
-        known = {"log_prob_old": rollout.log_prob_old, "values": rollout.values}
-        tensors = {name: tensor for name, tensor in known.items() if tensor is not None}
+        tensors = {name: x for name in ("log_prob_old", "values") if (x := getattr(rollout, name)) is not None}
         save_file(_contiguous(tensors), unfinished / f"rollout-{i}.safetensors")
-    # vars() and not asdict(): the copies of every token that the latter makes were most of the time of a save.
-    rollouts = [
-        {"number": r.number, "policy_step": r.policy_step, "episodes": [vars(e) for e in r.episodes]}
-        for r in progress.rollouts
-    ]
+        # vars() and not asdict(): the copies of every token that the latter makes were most of the time of a save.
+        entry = {"number": rollout.number, "policy_step": rollout.policy_step}
+        rollouts.append(entry | {"episodes": [vars(e) for e in rollout.episodes]})
     (unfinished / "progress.json").write_text(json.dumps(vars(progress) | {"rollouts": rollouts}))
     target = folder / f"{progress.step:06d}"
     if target.exists():

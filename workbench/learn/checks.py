@@ -86,21 +86,48 @@ def problem(
     """Return what is wrong with the masks of this algorithm and this network, in a sentence; empty when nothing is."""
     table: Any = model.get_input_embeddings()
     made = synthetic(group_size, table.num_embeddings, pad_id)
-    batch, written = made.batch, made.written
+    batch, written, padding = made.batch, made.written, made.padding
     if not torch.equal(batch.mask, written):
-        return f"the loss mask is not what the policy wrote: it has {_where(batch.mask & ~written, made)} in it"
+        extra = _kinds(batch.mask & ~written, made) or "too few tokens"
+        return f"the loss mask is not what the policy wrote: it has {extra} in it"
+
     # Log-ratios on both sides of any clip range.
     log_prob = batch.log_prob_old + torch.linspace(-0.6, 0.6, written.numel(), dtype=torch.float64).view(written.shape)
     loss, gradient = _loss(algorithm, batch, log_prob)
-    leaking = (gradient != 0) & ~written
-    if bool(leaking.any()):
-        return f"the loss of '{algorithm.name}' has a gradient at {_where(leaking, made)}"
-    if not torch.equal(loss, _loss(algorithm, _elsewhere(made), torch.where(written, log_prob, log_prob - 2.0))[0]):
+    if leak := _kinds((gradient != 0) & ~written, made):
+        return f"the loss of '{algorithm.name}' has a gradient at {leak}"
+
+    # Other tokens and log-probs wherever the policy did not write, and other values in the padding.
+    names = ("log_prob_behaviour", "log_prob_old", "log_prob_ref")
+    moved = {x: torch.where(written, batch.need(x), batch.need(x) + 1.5) for x in names}
+    moved["tokens"] = torch.where(written, batch.tokens, batch.tokens.flip(1))
+    moved["values"] = torch.where(padding, batch.need("values") + 7.0, batch.need("values"))
+    if not torch.equal(
+        loss, _loss(algorithm, replace(batch, **moved), torch.where(written, log_prob, log_prob - 2))[0]
+    ):
         return (
             f"the loss of '{algorithm.name}' changes with tokens that the policy did not write "
             "although the log-probs of the written ones stay"
         )
-    return _critic(algorithm, made) or _network(model, made, temperature)
+
+    if algorithm.critic:
+        where, prepared = algorithm.advantage.critic_mask, prepare(algorithm, batch)
+        values = prepared.need("values").clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(value_loss(values, prepared, mask=where), values)
+        allowed = written | (made.observed if where == "a" else positions(prepared, where) & written)
+        if leak := _kinds((gradient != 0) & ~allowed, made):
+            return f"the critic's loss has a gradient at {leak}"
+
+    seen = []
+    other = torch.where(padding, (batch.tokens + 1) % int(batch.tokens.max() + 1), batch.tokens)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):  # dropout draws the same twice, from its own stream
+        for tokens in (batch.tokens, other):
+            torch.manual_seed(0)
+            seen.append(log_probs(model, tokens, temperature)[0])
+    change = float(torch.where(written, seen[0] - seen[1], 0).abs().max())
+    if change <= _NETWORK:
+        return ""
+    return f"the log-probs of written tokens move by {change:.3g} nats when only the padding after them changes"
 
 
 def _loss(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,56 +137,11 @@ def _loss(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> tuple[Tensor,
     return loss.detach(), gradient
 
 
-def _elsewhere(made: Synthetic) -> Batch:
-    """The batch with other tokens and log-probs wherever the policy did not write, and other values in the padding."""
-    batch, written = made.batch, made.written
-    assert batch.values is not None
-    names = ("log_prob_behaviour", "log_prob_old", "log_prob_ref")
-    moved: dict[str, Any] = {x: torch.where(written, getattr(batch, x), getattr(batch, x) + 1.5) for x in names}
-    return replace(
-        batch,
-        tokens=torch.where(written, batch.tokens, batch.tokens.flip(1)),
-        values=torch.where(made.padding, batch.values + 7.0, batch.values),
-        **moved,
-    )
-
-
-def _critic(algorithm: Algorithm, made: Synthetic) -> str:
-    if not algorithm.critic:
-        return ""
-    batch = prepare(algorithm, made.batch)
-    assert batch.values is not None
-    where = algorithm.advantage.critic_mask
-    values = batch.values.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(value_loss(values, batch, mask=where), values)
-    allowed = made.written | (made.observed if where == "a" else positions(batch, where) & made.written)
-    leaking = (gradient != 0) & ~allowed
-    return f"the critic's loss has a gradient at {_where(leaking, made)}" if bool(leaking.any()) else ""
-
-
-@torch.no_grad()
-def _network(model: PreTrainedModel, made: Synthetic, temperature: float) -> str:
-    tokens, seen = made.batch.tokens, []
-    other = torch.where(made.padding, (tokens + 1) % int(tokens.max() + 1), tokens)
-    with torch.random.fork_rng(devices=[]):  # dropout draws the same twice, from its own stream
-        for ids in (tokens, other):
-            torch.manual_seed(0)
-            seen.append(log_probs(model, ids, temperature)[0])
-    moved = float(torch.where(made.written, seen[0] - seen[1], 0).abs().max())
-    if moved <= _NETWORK:
-        return ""
-    return f"the log-probs of written tokens move by {moved:.3g} nats when only the padding after them changes"
-
-
-def _where(tokens: Tensor, made: Synthetic) -> str:
-    """Return which kinds of token are among `tokens`, in words."""
-    kinds = {
-        "padding": tokens & made.padding,
-        "observations": tokens & made.observed,
-        "prompts": tokens & ~(made.padding | made.observed | made.written),
-        "written tokens": tokens & made.written,
-    }
-    return " and ".join(name for name, where in kinds.items() if bool(where.any())) or "too few tokens"
+def _kinds(tokens: Tensor, made: Synthetic) -> str:
+    """Return which kinds of token are among `tokens`, in words; empty without any."""
+    prompts = ~(made.padding | made.observed | made.written)
+    kinds = {"padding": made.padding, "observations": made.observed, "prompts": prompts, "written tokens": made.written}
+    return " and ".join(name for name, kind in kinds.items() if bool((tokens & kind).any()))
 
 
 def fingerprint(batch: Batch) -> int:

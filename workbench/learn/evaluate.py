@@ -17,8 +17,8 @@ from workbench.agent.episode import Episode
 from workbench.agent.worlds import best, build, f1
 from workbench.agent.worlds.dataset import Dataset
 from workbench.learn import checkpoint, networks
+from workbench.learn.run import settings_of
 from workbench.spec import EvaluationSettings, InputError, RunSettings, WorldSettings
-from workbench.spec.files import MIB, from_toml, read_text
 
 
 def evaluate(
@@ -62,19 +62,13 @@ class Examined:
 
 def examined(run: Path, step: int | None = None) -> Examined:
     """Return the newest checkpoint of the run folder, or that of `step`. Raises InputError when it does not exist."""
-    if not (run / "config.toml").is_file():
-        raise InputError(f"no config.toml in '{run}': a run folder is made by `sorl run FILE.toml`")
+    settings = settings_of(run)
     found = {int(folder.name): folder for folder in checkpoint.checkpoints(run / "checkpoints")}
     if not found:
         raise InputError(f"run '{run.name}' has no checkpoint yet; record.checkpoint_every says when it writes one")
     chosen = max(found) if step is None else step
     if chosen not in found:
         raise InputError(f"run '{run.name}' has no checkpoint of step {step}; there is: {', '.join(map(str, found))}")
-    try:
-        settings = RunSettings.model_validate(from_toml(read_text(run / "config.toml", MIB)))
-    except ValueError as error:
-        why = str(error).splitlines()[0]
-        raise InputError(f"'{run}/config.toml' is no configuration of this version of sorl: {why}") from None
     return Examined(settings, chosen, found[chosen])
 
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import resource
 import sys
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 from workbench.agent.draws import ORDER, PLACEBO, generator
-from workbench.agent.engines import NonFinite, StaleWeights, engine_for
+from workbench.agent.engines import NonFinite, engine_for
 from workbench.agent.tokenizer import Sentences, Spans
 from workbench.agent.worlds import build
 from workbench.algorithms import resolve
@@ -36,8 +35,6 @@ from workbench.objective import prepare
 from workbench.record.recorder import Recorder
 from workbench.spec import RunSettings, StopSettings, check
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 
 class Diverged(ArithmeticError):
     """A loss, a gradient or the policy's output is no longer finite; the run ends here and keeps what it logged."""
@@ -47,46 +44,27 @@ class SelfTestFailed(RuntimeError):
     """The mask self-test failed: what this run would train on is not what it sampled."""
 
 
-def timed(part: str) -> Callable[[F], F]:
-    """Add the wall time of a method of Trainer to `clock[part]`, in seconds."""
-
-    def decorate(method: F) -> F:
-        @functools.wraps(method)
-        def measured(self: Trainer, *args: Any, **kwargs: Any) -> Any:
-            began = time.perf_counter()
-            try:
-                return method(self, *args, **kwargs)
-            finally:
-                self.clock[part] += time.perf_counter() - began
-
-        return cast("F", measured)
-
-    return decorate
-
-
 class Trainer:
     """One run. `steps()` yields after every iteration, so that the caller can stop between two of them."""
 
     def __init__(self, settings: RunSettings, start: Path, recorder: Recorder, tokenizer: Any) -> None:
         torch.set_num_threads(settings.threads)
         self.settings, self.recorder, self.tokenizer = settings, recorder, tokenizer
-        self.algorithm = algorithm = resolve(settings.algorithm, settings.slots).within(
-            settings.world.completion_budget
-        )
-        compute = settings.compute
+        algorithm = resolve(settings.algorithm, settings.slots).within(settings.world.completion_budget)
+        self.algorithm, compute = algorithm, settings.compute
+        self.group_size = recorder.group = settings.learn.group_size or algorithm.group_size
+        recorder.replay([])  # its collapse rule depends on the group size
         model = networks.load(start, compute)
         critic = Critic(model) if algorithm.critic else None
         self.learner = Learner(algorithm, settings.learn, model, critic, settings.engine.temperature, compute=compute)
         self.learner.probe.control = controls(tokenizer)
-        self.learner.spans = Spans(tokenizer)
+        self.learner.spans, self.sentences = Spans(tokenizer), Sentences(tokenizer)
         needed = algorithm.needs_reference
         self.reference = networks.load(start, compute).requires_grad_(False) if needed else None
         self.fault = inject(settings, algorithm, model, tokenizer)
         self.engine = engine_for(model, tokenizer, settings.engine, settings.wording)
-        self.group_size = settings.learn.group_size or algorithm.group_size
         world = build(settings.world)
         self.sampler = Sampler(settings, world, self.engine, self.group_size, algorithm.select, self.fault)
-        self.sentences = Sentences(tokenizer)
         self.packer = Packer(settings, self.learner)
         self.queue: deque[Rollout] = deque()
         self.step = 0
@@ -101,12 +79,15 @@ class Trainer:
         Raises Diverged after the step that broke has been recorded.
         """
         while self.step < self.settings.iterations and not self._stop():
-            heldout = self._evaluate()
-            sampled, rollout = self._roll_out()
-            batch = self._old_log_probs(rollout)
-            batch = self._values(batch)
-            batch = self._advantages(batch)
-            updates = self._optimise(batch, rollout.policy_step)
+            with self._timed("evaluation"):
+                heldout = self._evaluate()
+            with self._timed("rollout"):
+                sampled, rollout = self._roll_out()
+            with self._timed("update"):
+                batch = self._old_log_probs(rollout)
+                batch = self._values(batch)
+                batch = self._advantages(batch)
+                updates = self._optimise(batch, rollout.policy_step)
             row = self._log(sampled, rollout, batch, updates, heldout)
             self.step += 1
             yield row
@@ -115,14 +96,15 @@ class Trainer:
                     raise Diverged(f"{broken[0]} is not finite in update {number} of step {self.step - 1}")
         self.recorder.evaluations(self.step, self._evaluate(last=True))
 
-    @timed("rollout")
     def _roll_out(self) -> tuple[Rollout, Rollout]:
         """Fill the queue and take one out: the rollout sampled last, and the one to train on, `staleness` older."""
         learn = self.fault("learn", self.settings.learn, self.step)
         self.learner.follow(learn)
         for _ in range(max(1, learn.staleness + 1 - len(self.queue))):
-            # Step t trains on rollout t whatever the staleness, so that every arm trains on the same questions.
-            rollout = self._sampled(self.step + len(self.queue))
+            try:  # step t trains on rollout t whatever the staleness, so that every arm trains on the same questions
+                rollout = self.sampler.rollout(self.step + len(self.queue), self.step)
+            except NonFinite as error:
+                raise Diverged(f"sampling failed in step {self.step}: {error}") from error
             batch = self._batch(rollout)
             if learn.old_log_prob == "rollout":
                 rollout.log_prob_old = self._log_probs(batch)
@@ -132,7 +114,6 @@ class Trainer:
         sampled = self.queue[-1]
         return sampled, self.fault("take", self.queue.popleft(), self.step)
 
-    @timed("update")
     def _old_log_probs(self, rollout: Rollout) -> Batch:
         """The rollout as a batch, with log-probs under pi_old and the reference, (B, T)."""
         batch = self._batch(rollout)
@@ -144,12 +125,10 @@ class Trainer:
             batch = replace(batch, log_prob_ref=self._log_probs(batch, reference))
         return batch
 
-    @timed("update")
     def _values(self, batch: Batch) -> Batch:
         """Values (B, T) by the critic as it is now, unless they were stored with the rollout."""
         return batch if batch.values is not None else replace(batch, values=self.learner.values(batch))
 
-    @timed("update")
     def _advantages(self, batch: Batch) -> Batch:
         """Advantages and returns of the whole batch, (B, T)."""
         self.packer.open(batch)
@@ -157,7 +136,6 @@ class Trainer:
         stream = generator(self.settings.seed, PLACEBO, self.step)
         return replace(prepare(self.algorithm, estimated, stream), group=batch.group)
 
-    @timed("update")
     def _optimise(self, batch: Batch, rollout_step: int) -> list[Evidence]:
         """Make `epochs` passes over each part of the schedule, in `minibatches` that are shuffled for each pass."""
         learn, early_stop = self.learner.settings, self.learner.early_stop
@@ -177,16 +155,13 @@ class Trainer:
                     return done
         return done
 
-    @timed("evaluation")
     def _evaluate(self, last: bool = False) -> list[dict[str, Any]]:
         """Held-out success of the policy before this step; first and last also without the retriever."""
         settings, world, seed = self.settings.evaluation, self.settings.world, self.settings.seed
         edge = last or self.step == 0
         if not edge and not (settings.every and self.step % settings.every == 0):
             return []
-        with self._synced():
-            searching = (True, False) if edge else (True,)
-            return [evaluate(self.engine, world, settings, seed, search=search) for search in searching]
+        return [evaluate(self.engine, world, settings, seed, search=search) for search in (True, False)[: 1 + edge]]
 
     def _log(
         self, sampled: Rollout, rollout: Rollout, batch: Batch, updates: list[Evidence],
@@ -199,42 +174,33 @@ class Trainer:
         tokens = sum(int(u.mask.sum()) for u in updates)
         self.tokens += tokens
         self.recorder.batch(self.step, self.packer.close(batch, updates))
-        stale = rollout.episodes is not sampled.first
         weights = getattr(self.engine, "weights", None)
-        row = self.recorder.step(
-            self.step,
-            StepEvidence(
-                rollouts=Rollouts.of(sampled.first, sampled.policy_step),
-                trained=Rollouts.of(rollout.episodes, rollout.policy_step) if stale else None,
-                episodes_sampled=sampled.sampled,
-                updates=Evidence.stack(updates),
-                seconds=seconds,
-                tokens_trained=tokens,
-                heldout=(heldout[0]["success"], heldout[0]["episodes"]) if heldout else None,
-                sync_error=None if weights is None else weights.error,
-                memory_peak=_memory_peak(self.learner.policy.device),
-                fresh=self.settings.starts_at_one(self.step - rollout.policy_step),
-                batch_hash=checks.fingerprint(batch),
-                mismatches=checks.mismatches(batch, rollout.episodes),
-            ),
-            evaluations=heldout,
+        stale = rollout.episodes is not sampled.first
+        evidence = StepEvidence(
+            rollouts=Rollouts.of(sampled.first, sampled.policy_step),
+            trained=Rollouts.of(rollout.episodes, rollout.policy_step) if stale else None,
+            episodes_sampled=sampled.sampled,
+            updates=Evidence.stack(updates),
+            seconds=seconds,
+            tokens_trained=tokens,
+            heldout=(heldout[0]["success"], heldout[0]["episodes"]) if heldout else None,
+            sync_error=None if weights is None else weights.error,
+            memory_peak=_memory_peak(self.learner.policy.device),
+            fresh=self.settings.starts_at_one(self.step - rollout.policy_step),
+            batch_hash=checks.fingerprint(batch),
+            mismatches=checks.mismatches(batch, rollout.episodes),
         )
+        row = self.recorder.step(self.step, evidence, heldout)
         self.seconds += seconds["total"] + time.perf_counter() - began
         return row
 
-    # -----------------------------------------------------------------------------------------------------------------
-    # What the methods above are made of
-
-    def _sampled(self, number: int) -> Rollout:
-        """Rollout `number` by the policy as it is now."""
-        try:
-            with self._synced():
-                return self.sampler.rollout(number, self.step)
-        except NonFinite as error:
-            raise Diverged(f"sampling failed in step {self.step}: {error}") from error
+    @contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.clock[part] += time.perf_counter() - began
 
     def _batch(self, rollout: Rollout) -> Batch:
-        """Return the rollout as tensors."""
         return self.fault("batch", batch_of(rollout, self.tokenizer.pad_token_id), rollout.number)
 
     def _log_probs(self, batch: Batch, model: PreTrainedModel | None = None) -> torch.Tensor:
@@ -244,23 +210,11 @@ class Trainer:
 
     def _stop(self) -> bool:
         """Return whether a stop rule ends the run here; `stopped` says which."""
-        rules = self.settings.stop
-        if self.step <= self.recorder.recorded:
-            # An earlier session came further within the same budget of seconds, and its rows stand.
-            rules = rules.model_copy(update={"seconds": None})
-        spent = {"updates": self.learner.updates, "tokens": self.tokens, "seconds": self.seconds}
-        self.stopped = stop_reason(rules, self.step, self.recorder.detection, spent)
+        # Where an earlier session came further within the same budget of seconds, its rows stand.
+        seconds = 0.0 if self.step <= self.recorder.recorded else self.seconds
+        spent = {"updates": self.learner.updates, "tokens": self.tokens, "seconds": seconds}
+        self.stopped = stop_reason(self.settings.stop, self.step, self.recorder.detection, spent)
         return bool(self.stopped)
-
-    @contextmanager
-    def _synced(self) -> Iterator[None]:
-        """Leave the event of a weight sync that did not reach the engine; the run ends with it."""
-        try:
-            yield
-        except StaleWeights as stale:
-            said = Event(self.step, "stale_weights", "critical", str(stale), "sync_error", stale.error, stale.tolerance)
-            self.recorder.events([said])
-            raise
 
     def self_test(self) -> None:
         """Run the mask self-test; raises SelfTestFailed, and leaves the event, when it fails."""
@@ -294,18 +248,16 @@ class Trainer:
 
 
 def stop_reason(stop: StopSettings, steps: int, detection: int | None, spent: dict[str, float]) -> str:
-    """Why training ends before iteration `steps`; empty while it goes on. `detection`: step of the collapse, if any.
+    """Why training ends before iteration `steps`; empty while it continues. `detection`: step of the collapse, if any.
 
-    `spent` are optimizer updates, trained tokens and seconds of all sessions; the iteration that crosses a budget has
-    been completed.
+    `spent` are optimizer updates, trained tokens and seconds of all sessions; the iteration that crosses a budget is
+    completed.
     """
-    if stop.after_collapse is not None and detection is not None:
+    if stop.after_collapse is not None and detection is not None and steps - 1 - detection >= stop.after_collapse:
         since = steps - 1 - detection
-        if since >= stop.after_collapse:
-            told = f"{since} iterations after" if since else "in the iteration of"
-            return f"stopped {told} the collapse detected at step {detection} (stop.after_collapse)"
-    units = {"updates": "optimizer updates", "tokens": "trained tokens", "seconds": "s of training"}
-    for name, unit in units.items():
+        told = f"{since} iterations after" if since else "in the iteration of"
+        return f"stopped {told} the collapse detected at step {detection} (stop.after_collapse)"
+    for name, unit in (("updates", "optimizer updates"), ("tokens", "trained tokens"), ("seconds", "s of training")):
         budget = getattr(stop, name)
         if budget is not None and spent[name] >= budget:
             return f"stopped by its budget of {budget:,} {unit} (stop.{name})"

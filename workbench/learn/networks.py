@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,13 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
-from workbench.batch import Batch
 from workbench.spec import ComputeSettings, InputError, PolicySettings
 
-ELEMENTS = 1 << 24  # logits of a part: 64 MiB in float32, twice that while they become probabilities
+ELEMENTS = 1 << 24  # logits of a part: 64 MiB in float32, a few times that while its gradient is computed
 _SAME = 1e-4  # difference, in units of the largest logit, up to which two ways of computing logits are one
 _LINEAR: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
@@ -26,7 +25,7 @@ _LINEAR: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 def linear_head(model: Any) -> nn.Linear | None:
     """The layer that makes the logits, if they are that layer of the last hidden state and nothing else; else None.
 
-    Tried out on a few tokens, once a model: soft-capped or scaled logits (Gemma 2, Cohere, Granite) show themselves.
+    Tried out on a few tokens, once a model, because some soft-cap or scale their logits (Gemma 2, Cohere, Granite).
     """
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     if not isinstance(head, nn.Linear):
@@ -43,89 +42,32 @@ def linear_head(model: Any) -> nn.Linear | None:
 def token_log_probs(
     hidden: Tensor, head: nn.Linear, targets: Tensor, temperature: float = 1.0, elements: int = ELEMENTS
 ) -> tuple[Tensor, Tensor]:
-    """Log-prob of targets (N,) and entropy, each (N,) in nats, from hidden states (N, H); at most `elements` at once.
+    """Log-prob of targets (N,) and entropy, each (N,) in nats, from hidden states (N, H).
 
-    Under autocast the matrix product is in its dtype, as the head itself would compute it; the rest is float32.
+    At most `elements` logits exist at once: backward computes those of each part again.
     """
     if not len(hidden):  # no token is wanted; the graph stays whole
         return hidden.sum(1).float(), hidden.sum(1).float()
-    weight: Tensor = head.weight
-    bias: Tensor | None = head.bias
-    device = hidden.device.type
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-        hidden, weight, bias = hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+
+    def part(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        # A view: autocast would share one cast of the weight itself, and sum the gradients of the parts in bfloat16.
+        logits = F.linear(hidden, head.weight.view_as(head.weight), head.bias)
+        return _of_logits(logits, targets, temperature, grad_entropy=True)
+
     rows = max(1, elements // head.out_features)
-    return _TokenLogProbs.apply(hidden, weight, bias, targets, temperature, rows)
+    pairs = zip(hidden.split(rows), targets.split(rows), strict=True)
+    found = [checkpoint(part, *pair, use_reentrant=False, preserve_rng_state=False) for pair in pairs]
+    log_prob, entropy = (torch.cat(x) for x in zip(*found, strict=True))
+    return log_prob, entropy
 
 
-class _TokenLogProbs(torch.autograd.Function):
-    """(hidden (N, H), weight (V, H), bias (V,) or None, targets (N,), temperature, rows) -> log-prob, entropy, (N,).
-
-    z = (hidden weight' + bias) / temperature; log p = z - logsumexp z; entropy S = -sum p log p; `rows` tokens at a
-    time. d log p[target] / dz = onehot - p and dS / dz = -p (log p + S), from logits that backward computes again.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float, rows: int
-    ) -> tuple[Tensor, Tensor]:
-        log_prob, entropy = [], []
-        for part in _parts(len(hidden), rows):
-            log_p = _log_softmax(hidden[part], weight, bias, temperature)
-            log_prob.append(log_p.gather(1, targets[part, None])[:, 0])
-            entropy.append(-log_p.exp().mul_(log_p).sum(1))
-        ctx.temperature, ctx.rows = temperature, rows
-        ctx.set_materialize_grads(False)
-        made = torch.cat(entropy)
-        ctx.save_for_backward(hidden, weight, bias, targets, made)
-        return torch.cat(log_prob), made
-
-    @staticmethod
-    def backward(ctx: Any, by_log_prob: Tensor | None, by_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, targets, entropy = ctx.saved_tensors
-        wide = entropy.dtype
-        to_hidden = torch.zeros_like(hidden) if ctx.needs_input_grad[0] else None
-        to_weight = torch.zeros_like(weight, dtype=wide) if ctx.needs_input_grad[1] else None
-        to_bias = torch.zeros_like(bias, dtype=wide) if ctx.needs_input_grad[2] else None
-        for part in _parts(len(hidden), ctx.rows):
-            gradient = _log_softmax(hidden[part], weight, bias, ctx.temperature)
-            p = gradient.exp()
-            # In place, because each of these is the largest tensor of the whole update.
-            if by_entropy is None:
-                gradient.zero_()
-            else:
-                gradient.add_(entropy[part, None]).mul_(p).mul_(-by_entropy[part, None])
-            if by_log_prob is not None:
-                gradient.addcmul_(p, by_log_prob[part, None], value=-1.0)
-                gradient.scatter_add_(1, targets[part, None], by_log_prob[part, None])
-            gradient.div_(ctx.temperature)
-            del p
-            if to_bias is not None:
-                to_bias += gradient.sum(0)
-            gradient = gradient.to(weight.dtype)
-            if to_hidden is not None:
-                to_hidden[part] = gradient @ weight
-            if to_weight is not None and to_weight.dtype == weight.dtype:
-                to_weight.addmm_(gradient.t(), hidden[part])
-            elif to_weight is not None:
-                to_weight += gradient.t() @ hidden[part]
-        whole = (to_hidden, to_weight, to_bias)
-        inputs = (hidden, weight, bias)
-        cast = [None if g is None else g.to(x.dtype) for g, x in zip(whole, inputs, strict=True)]
-        return (*cast, None, None, None)
-
-
-def _parts(n: int, rows: int) -> Iterator[slice]:
-    return (slice(start, start + rows) for start in range(0, n, rows))
-
-
-def _log_softmax(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
-    logits = F.linear(hidden, weight, bias)
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    if temperature != 1.0:
-        logits = logits.div_(temperature)
-    return logits.sub_(torch.logsumexp(logits, 1, keepdim=True))
+def _of_logits(logits: Tensor, targets: Tensor, temperature: float, grad_entropy: bool) -> tuple[Tensor, Tensor]:
+    """Log-prob of `targets` and entropy, from logits with the vocabulary as their last axis."""
+    logits = widened(logits)
+    log_p = torch.log_softmax(logits if temperature == 1.0 else logits / temperature, dim=-1)
+    chosen = log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    with torch.set_grad_enabled(grad_entropy and torch.is_grad_enabled()):
+        return chosen, -(log_p.exp() * log_p).sum(-1)
 
 
 disable_progress_bar()  # bars for a second of loading or saving are noise in a log that people read after a death
@@ -133,33 +75,21 @@ disable_progress_bar()  # bars for a second of loading or saving are noise in a 
 
 def create(settings: PolicySettings, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
     """Return a freshly initialised decoder of the size in `settings` for this tokenizer's vocabulary (float32)."""
+    # 0.02, the initial range of these families, is meant for hidden sizes of thousands: a narrow network that starts
+    # there learns late and stays badly conditioned.
     config = AutoConfig.for_model(
-        settings.family,
-        vocab_size=len(tokenizer),
-        hidden_size=settings.hidden,
-        intermediate_size=settings.mlp,
-        num_hidden_layers=settings.layers,
-        num_attention_heads=settings.heads,
-        num_key_value_heads=settings.heads,
-        max_position_embeddings=1024,
-        # 0.02, the default of the families, is meant for hidden sizes of thousands: a narrow network that starts there
-        # learns late and stays badly conditioned.
-        initializer_range=settings.hidden**-0.5,
-        tie_word_embeddings=settings.tied,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+        settings.family, vocab_size=len(tokenizer), hidden_size=settings.hidden, intermediate_size=settings.mlp,
+        num_hidden_layers=settings.layers, num_attention_heads=settings.heads, num_key_value_heads=settings.heads,
+        max_position_embeddings=1024, initializer_range=settings.hidden**-0.5, tie_word_embeddings=settings.tied,
+        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
 
 
 def device_of(settings: ComputeSettings) -> torch.device:
-    """Return where the networks are trained: "auto" is the first GPU that torch may use, else the CPU.
-
-    Raises InputError for a GPU that was asked for and is not there.
-    """
+    """Return where the networks are trained; "auto" prefers a GPU. Raises InputError for "cuda" without a GPU."""
     present = torch.cuda.is_available()
     if settings.device == "cuda" and not present:
         raise InputError('compute.device = "cuda", but torch sees no GPU here; set compute.device = "cpu" or "auto"')
@@ -175,14 +105,10 @@ def load(path: Path | str, compute: ComputeSettings = ComputeSettings()) -> PreT
     """
     folder = Path(path)
     if not (folder / "config.json").is_file():
-        raise InputError(
-            f"no model at '{folder}': a model is a folder with config.json and *.safetensors, as save_pretrained writes"
-        )
+        raise InputError(f"no model at '{folder}': save_pretrained writes one, with config.json and *.safetensors")
     if not list(folder.glob("*.safetensors")):
-        raise InputError(
-            f"no safetensors weights in '{folder}': other formats are not read because they can execute code; "
-            f"convert with model.save_pretrained('{folder}')"
-        )
+        hint = f"other formats can run code and are not read; convert with model.save_pretrained('{folder}')"
+        raise InputError(f"no safetensors weights in '{folder}': {hint}")
     config: Any = AutoConfig.from_pretrained(folder, local_files_only=True)
     for name, value in vars(config).items():
         if "drop" in name and isinstance(value, float):
@@ -225,7 +151,8 @@ def log_probs(
     vocabulary = int(getattr(getattr(model, "config", None), "vocab_size", 0) or 0)
     head = linear_head(model) if targets.numel() * vocabulary > elements else None
     if head is None:
-        chosen, entropy = _from_logits(model, on, temperature, grad_entropy)
+        logits = model(input_ids=on[:, :-1], use_cache=False).logits
+        chosen, entropy = _of_logits(logits, targets, temperature, grad_entropy)
     else:
         assert isinstance(model, PreTrainedModel)
         hidden = model.base_model(input_ids=on[:, :-1], use_cache=False).last_hidden_state
@@ -233,18 +160,7 @@ def log_probs(
         found = token_log_probs(hidden[wanted], head, targets[wanted], temperature, elements)
         chosen, entropy = (torch.zeros_like(targets, dtype=x.dtype).masked_scatter(wanted, x) for x in found)
         entropy = entropy if grad_entropy else entropy.detach()
-    return tuple(nn.functional.pad(x, (1, 0)).to(tokens.device) for x in (chosen, entropy))  # type: ignore[return-value]
-
-
-def _from_logits(model: nn.Module, tokens: Tensor, temperature: float, grad_entropy: bool) -> tuple[Tensor, Tensor]:
-    logits = widened(model(input_ids=tokens[:, :-1], use_cache=False).logits)
-    if temperature != 1.0:
-        logits = logits / temperature
-    log_p = torch.log_softmax(logits, dim=-1)  # (B, T-1, V)
-    chosen = log_p.gather(-1, tokens[:, 1:].unsqueeze(-1)).squeeze(-1)
-    with torch.set_grad_enabled(grad_entropy and torch.is_grad_enabled()):
-        entropy = -(log_p.exp() * log_p).sum(-1)
-    return chosen, entropy
+    return tuple(F.pad(x, (1, 0)).to(tokens.device) for x in (chosen, entropy))  # type: ignore[return-value]
 
 
 class Critic(nn.Module):
@@ -267,27 +183,20 @@ class Critic(nn.Module):
         """
         on = tokens.to(self.head.weight.device)
         hidden = self.backbone(input_ids=on[:, :-1], use_cache=False).last_hidden_state
-        return torch.nn.functional.pad(self.head(hidden).squeeze(-1).float(), (1, 0)).to(tokens.device)
+        return F.pad(self.head(hidden).squeeze(-1).float(), (1, 0)).to(tokens.device)
 
 
-def by_tokens(length: Tensor, budget: int) -> list[Tensor]:
-    """Rows of each pass, longest first: rows x longest <= budget, or a single row that is longer.
+def passes(length: Tensor, tokens: int | None, rows: int | None = None) -> list[Tensor]:
+    """Rows of each pass over a batch whose sequences have `length` (B,) tokens: `rows` at a time, all by default.
 
-    `length` (B,) counts a row's tokens, padding left out; each row is in one pass.
+    With a budget of `tokens` the longest come first, and rows x longest <= tokens, or one row that is longer.
     """
+    if tokens is None:
+        return list(torch.arange(len(length)).split(rows or len(length)))
     order = length.argsort(descending=True, stable=True)
     found, start = [], 0
     while start < len(order):
-        size = max(1, budget // max(1, int(length[order[start]])))
+        size = max(1, tokens // max(1, int(length[order[start]])))
         found.append(order[start : start + size])
         start += size
     return found
-
-
-def passes(batch: Batch, budget: int | None) -> Iterator[tuple[Tensor, int]]:
-    """(rows, tokens of the longest) of each pass over `batch`; one pass over all of it without a budget."""
-    if budget is None:
-        yield torch.arange(len(batch.tokens)), batch.tokens.shape[1]
-        return
-    for rows in by_tokens(batch.length, budget):
-        yield rows, int(batch.length[rows].max())

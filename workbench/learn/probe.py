@@ -46,20 +46,17 @@ class Probe:
         trained = batch.mask.any(1).nonzero().squeeze(1)
         if not len(trained):
             return {}
-        assert batch.advantages is not None
-        weight = self.algorithm.correction.weights(batch)
-        signals = batch.advantages if weight is None else batch.advantages * weight
+        weight, signals = self.algorithm.correction.weights(batch), batch.need("advantages")
+        signals = signals if weight is None else signals * weight
         rows = [index for index in trained.tensor_split(PARTS) if len(index)]
         pull = self._pull(model, batch)
         gradients = []
         sums: dict[str, float] = defaultdict(float)
         for index in rows:
             part = batch.rows(index)
-            log_p = self._log_softmax(model, part)  # (b, T - 1, V)
-            log_prob = _chosen(log_p, part)
-            found = torch.autograd.grad((pull[index] * log_prob).sum(), parameters, allow_unused=True)
-            gradients.append(torch.cat([(torch.zeros_like(p) if g is None else g).reshape(-1).double().cpu()
-                                        for g, p in zip(found, parameters, strict=True)]))  # fmt: skip
+            log_prob, log_p = self._forward(model, part)
+            found = torch.autograd.grad((pull[index] * log_prob).sum(), parameters, materialize_grads=True)
+            gradients.append(torch.cat([g.reshape(-1).double().cpu() for g in found]))
             with torch.no_grad():
                 probability = log_p.exp().to(part.tokens.device)
                 sums["power"] += power(signals[index], part, probability)
@@ -81,13 +78,17 @@ class Probe:
         """d loss / d log_prob of the whole minibatch, (B, T): what it is divided by and compared with is its own."""
         with torch.no_grad():
             parts = [batch.rows(index) for index in torch.arange(len(batch.tokens)).tensor_split(PARTS) if len(index)]
-            log_prob = torch.cat([_chosen(self._log_softmax(model, part), part) for part in parts])
+            log_prob = torch.cat([self._forward(model, part)[0] for part in parts])
         loss = policy_loss(self.algorithm, batch, log_prob.requires_grad_()).loss
         return torch.where(batch.mask, torch.autograd.grad(loss, log_prob)[0], 0)
 
-    def _log_softmax(self, model: PreTrainedModel, part: Batch) -> Tensor:
-        tokens = part.tokens[:, :-1].to(model.device)
-        return torch.log_softmax(widened(model(input_ids=tokens, use_cache=False).logits) / self.temperature, -1)
+    def _forward(self, model: PreTrainedModel, part: Batch) -> tuple[Tensor, Tensor]:
+        """Log-probs of the tokens, (B, T), and of the whole vocabulary at each of them but the first, (B, T - 1, V)."""
+        tokens = part.tokens.to(model.device)
+        logits = widened(model(input_ids=tokens[:, :-1], use_cache=False).logits)
+        log_p = torch.log_softmax(logits / self.temperature, -1)
+        chosen = log_p.gather(-1, tokens[:, 1:].unsqueeze(-1)).squeeze(-1)
+        return torch.nn.functional.pad(chosen, (1, 0)).to(part.tokens.device), log_p
 
     def _count_tags(self, sums: dict[str, float], part: Batch, probability: Tensor) -> None:
         """Add up the probability of each tag, and of all (`control`), over where it was written and where not."""
@@ -99,12 +100,6 @@ class Probe:
             for place, at, p in (("on", on, chosen), ("off", where & ~on, probability[..., ids].sum(-1))):
                 sums[f"{name}_{place}"] += float(p[at].double().sum())
                 sums[f"{name}_{place}_n"] += int(at.sum())
-
-
-def _chosen(log_p: Tensor, part: Batch) -> Tensor:
-    """Log-prob of each token, (B, T), from those of the vocabulary, (B, T - 1, V)."""
-    chosen = log_p.gather(-1, part.tokens[:, 1:].to(log_p.device).unsqueeze(-1)).squeeze(-1)
-    return torch.nn.functional.pad(chosen, (1, 0)).to(part.tokens.device)
 
 
 def power(signal: Tensor, part: Batch, probability: Tensor) -> float:
@@ -120,21 +115,22 @@ def noise(sizes: Sequence[int], gradients: Sequence[Tensor]) -> Told:
     A part's gradient carries the divisor of the whole, so that the parts add up to it: B / b times it is an estimate of
     the whole. Where the parts are not alike, 1 / b is its mean over them. None with fewer than two parts.
     """
-    told: Told = dict.fromkeys(("gradient_cosine", "noise_trace", "noise_signal", "noise_scale"))
     n = len(sizes)
     if n < 2:
-        return told
+        return dict.fromkeys(("gradient_cosine", "noise_trace", "noise_signal", "noise_scale"))
     known = [c for i in range(n) for j in range(i) if (c := cosine(gradients[i], gradients[j])) is not None]
-    told["gradient_cosine"] = sum(known) / len(known) if known else None
     big, inverse = float(sum(sizes)), sum(1 / size for size in sizes) / n
     pairs = zip(gradients, sizes, strict=True)
     parts = sum(float((g * (big / size)).square().sum()) for g, size in pairs) / n
     whole = float(torch.stack(list(gradients)).sum(0).square().sum())
     trace = (parts - whole) / (inverse - 1 / big)
     signal = whole - trace / big
-    told |= {"noise_trace": trace, "noise_signal": signal}
-    told["noise_scale"] = trace / signal if signal > 0 else None
-    return told
+    return {
+        "gradient_cosine": sum(known) / len(known) if known else None,
+        "noise_trace": trace,
+        "noise_signal": signal,
+        "noise_scale": trace / signal if signal > 0 else None,
+    }
 
 
 def cosine(a: Tensor, b: Tensor) -> float | None:

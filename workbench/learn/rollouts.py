@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -13,7 +16,7 @@ from workbench.agent.episode import Episode, collate
 from workbench.agent.worlds import World
 from workbench.batch import Batch
 from workbench.learn.faults import Fault
-from workbench.learn.networks import Critic, autocast, device_of, log_probs, passes, widened
+from workbench.learn.networks import Critic, autocast, device_of, log_probs, passes
 from workbench.objective.select import Select
 from workbench.spec import ComputeSettings, RunSettings
 
@@ -52,8 +55,7 @@ class Sampler:
     def rollout(self, number: int, policy_step: int) -> Rollout:
         """Rollout `number`: its questions depend on the seed and the number alone, so arms and resumes see the same.
 
-        Where the selection asks for it, prompt groups that it does not want are replaced by groups of further
-        questions; what the last round could not replace stays.
+        The selection may replace prompt groups by groups of further questions; what its last round lacks stays.
         """
         drawn = self._draw(number, 0, policy_step)
         rollout = Rollout(number, policy_step, drawn, sampled=len(drawn))
@@ -72,7 +74,6 @@ class Sampler:
         return rollout
 
     def _draw(self, number: int, again: int, step: int) -> list[Episode]:
-        """Draw `again` of rollout `number`, each with questions of its own, in iteration `step`."""
         engine, world = self.fault("engine", self.engine, step), self.fault("world", self.world, step)
         prompts = self.settings.learn.episodes // self.group_size
         questions = world.questions("train", self.settings.seed, number * prompts + again * FURTHER, prompts)
@@ -84,13 +85,10 @@ class Sampler:
 
     def _sorted(self, episodes: list[Episode]) -> tuple[list[list[Episode]], list[list[Episode]]]:
         """Return the prompt groups that the selection wants, and the others."""
-        rewards = torch.tensor([e.reward for e in episodes])
-        keep = self.select.wanted(rewards, torch.tensor([e.group for e in episodes])).tolist()
-        found: dict[int, list[Episode]] = {}
-        for episode in episodes:
-            found.setdefault(episode.group, []).append(episode)
-        good = {e.group for e, kept in zip(episodes, keep, strict=True) if kept}
-        return [g for i, g in found.items() if i in good], [g for i, g in found.items() if i not in good]
+        rewards, group = torch.tensor([e.reward for e in episodes]), torch.tensor([e.group for e in episodes])
+        good = set(group[self.select.wanted(rewards, group)].tolist())
+        groups = [list(rows) for _, rows in groupby(episodes, attrgetter("group"))]
+        return [g for g in groups if g[0].group in good], [g for g in groups if g[0].group not in good]
 
 
 def batch_of(rollout: Rollout, pad_id: int) -> Batch:
@@ -101,24 +99,30 @@ def batch_of(rollout: Rollout, pad_id: int) -> Batch:
     return replace(batch, values=rollout.values)
 
 
-@torch.no_grad()
 def trainer_log_probs(
     model: torch.nn.Module, batch: Batch, temperature: float, compute: ComputeSettings = ComputeSettings()
 ) -> Tensor:
     """Return log-probs of the batch under `model` by the training forward, (B, T), 0 where the policy wrote nothing."""
-    found = widened(torch.zeros(batch.tokens.shape, dtype=next(model.parameters()).dtype))
-    with autocast(device_of(compute), compute):
-        for rows, width in passes(batch, compute.micro_batch_tokens):
-            mask = batch.mask[rows, :width]
-            found[rows, :width] = log_probs(model, batch.tokens[rows, :width], temperature, where=mask)[0]
-    return torch.where(batch.mask, found, 0)
+
+    def forward(tokens: Tensor, mask: Tensor) -> Tensor:
+        return log_probs(model, tokens, temperature, where=mask)[0]
+
+    return torch.where(batch.mask, _by_passes(forward, batch, compute), 0)
+
+
+def critic_values(critic: Critic, batch: Batch, compute: ComputeSettings = ComputeSettings()) -> Tensor:
+    """Values of the batch under `critic`, (B, T), 0 beyond a row's tokens."""
+    return _by_passes(lambda tokens, _: critic(tokens), batch, compute)
 
 
 @torch.no_grad()
-def critic_values(critic: Critic, batch: Batch, compute: ComputeSettings = ComputeSettings()) -> Tensor:
-    """Values of the batch under `critic`, (B, T), 0 beyond a row's tokens."""
-    found = torch.zeros(batch.tokens.shape)
+def _by_passes(forward: Callable[[Tensor, Tensor], Tensor], batch: Batch, compute: ComputeSettings) -> Tensor:
+    """Return `forward` of tokens and mask (B, T), 0 in the columns that its pass leaves out as padding."""
+    budget, width = compute.micro_batch_tokens, batch.tokens.shape[1]
+    parts, rows = [], passes(batch.length, budget)
     with autocast(device_of(compute), compute):
-        for rows, width in passes(batch, compute.micro_batch_tokens):
-            found[rows, :width] = critic(batch.tokens[rows, :width])
-    return found
+        for index in rows:
+            n = width if budget is None else int(batch.length[index].max())
+            part = forward(batch.tokens[index, :n], batch.mask[index, :n])
+            parts.append(torch.nn.functional.pad(part, (0, width - n)))
+    return torch.cat(parts)[torch.cat(rows).argsort()]

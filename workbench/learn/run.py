@@ -8,22 +8,19 @@ import platform
 import signal
 import sys
 import time
-import tomllib
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from workbench.spec import InputError, RunSettings
-from workbench.spec.files import lock_file
+from workbench.spec.files import MIB, from_toml, lock_file, read_text
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from workbench.learn.loop import Trainer
 
 FINISHED, FAILED, WRONG_INPUT, INTERRUPTED, HELD = 0, 1, 2, 3, 4  # exit codes
 
@@ -47,19 +44,29 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
+def settings_of(folder: Path) -> RunSettings:
+    """Return the settings of a run folder. Raises InputError for a folder that is no run of this version."""
+    if not (folder / "config.toml").is_file():
+        raise InputError(f"no config.toml in '{folder}': a run folder is made by `sorl run FILE.toml`")
+    try:
+        return RunSettings.model_validate(from_toml(read_text(folder / "config.toml", MIB)))
+    except ValueError as error:
+        why = str(error).splitlines()[0]
+        raise InputError(f"'{folder}/config.toml' is no configuration of this version of sorl: {why}") from None
+
+
 def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
     """Train or resume the run in `folder`; returns the exit code of the process.
 
     One JSON line per step goes to `out` for watchers. Raises InputError for a folder that is no run.
     """
-    for name in ("config.toml", "run.json"):
-        if not (folder / name).is_file():
-            raise InputError(f"no {name} in '{folder}': a run folder is made by `sorl run FILE.toml`")
-    settings = RunSettings.model_validate(tomllib.loads((folder / "config.toml").read_text()))
+    settings = settings_of(folder)
+    if not (folder / "run.json").is_file():
+        raise InputError(f"no run.json in '{folder}': a run folder is made by `sorl run FILE.toml`")
     identity = json.loads((folder / "run.json").read_text())
     with locked(folder):
         from workbench.agent.engines import StaleWeights
-        from workbench.algorithms import resolve
+        from workbench.diagnostics.rules import Event
         from workbench.learn.loop import Diverged, SelfTestFailed, Trainer
         from workbench.learn.warmstart import ensure, tokenizer_of
         from workbench.record.recorder import Recorder
@@ -69,13 +76,29 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda caught, _: interrupted.append(signal.Signals(caught).name))
         tokenizer = tokenizer_of(start)
-        group = settings.learn.group_size or resolve(settings.algorithm, settings.slots).group_size
-        with Recorder(folder, identity["run_id"], settings, tokenizer.convert_ids_to_tokens, group) as recorder:
+        with Recorder(folder, identity["run_id"], settings, tokenizer.convert_ids_to_tokens) as recorder:
             trainer = Trainer(settings, start, recorder, tokenizer)
-            resumed = trainer.resume(folder / "checkpoints")
+            first = recorder.started_at() if trainer.resume(folder / "checkpoints") else None
+            constant = {key: identity[key] for key in ("experiment", "algorithm", "arm", "seed", "config_hash")}
+            constant |= {key: identity.get(key) for key in ("generation", "attempt")}
+            constant |= {"config": settings.model_dump_json(), "versions": json.dumps(_versions())}
+            constant |= {"started_at": first or datetime.now(UTC).replace(tzinfo=None)}
+
+            def write(status: str, reason: str | None = None) -> None:
+                """Write the row of table `run`: what it is, its status, what the collapse rule says so far."""
+                row = constant | {
+                    "status": status,
+                    "reason": reason,
+                    "steps": trainer.step,
+                    "ended_at": None if status == "running" else datetime.now(UTC).replace(tzinfo=None),
+                    "seconds": trainer.seconds,
+                    **recorder.verdict(final=status == "finished"),
+                }
+                recorder.rows("run", {key: [value] for key, value in row.items()})
+                recorder.flush()
+
             Heartbeat(folder).follow(trainer.learner.policy)
-            status = _Status(identity, trainer, resumed)
-            status.write("running")
+            write("running")
             every = settings.record.checkpoint_every
             try:
                 trainer.self_test()
@@ -86,76 +109,48 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
                     print(json.dumps(told), file=out, flush=True)
                     if interrupted:
                         trainer.save(folder / "checkpoints")
-                        status.write("interrupted", f"stopped by {interrupted[-1]} after step {trainer.step - 1}")
+                        write("interrupted", f"stopped by {interrupted[-1]} after step {trainer.step - 1}")
                         return INTERRUPTED
                     if every and trainer.step % every == 0:
                         trainer.save(folder / "checkpoints")
                 trainer.save(folder / "checkpoints")
-                status.write("finished", trainer.stopped or None)
+                write("finished", trainer.stopped or None)
             except (SelfTestFailed, StaleWeights) as error:
+                if isinstance(error, StaleWeights):
+                    measured = ("sync_error", error.error, error.tolerance)
+                    recorder.events([Event(trainer.step, "stale_weights", "critical", str(error), *measured)])
                 print(f"sorl: {error}", file=sys.stderr)
-                status.write("failed", str(error))
+                write("failed", str(error))
                 return FAILED
             except Diverged as error:
                 # A divergence is a result, not a failure: the run is over and everything up to it is kept.
                 recorder.diverged(trainer.step, str(error))
-                status.write("finished", str(error))
+                write("finished", str(error))
             except Exception as error:  # noqa: BLE001  the edge of the process: whatever broke must reach the log and the table
                 traceback.print_exc()
-                status.write("failed", f"{type(error).__name__}: {error}")
+                write("failed", f"{type(error).__name__}: {error}")
                 return FAILED
     return FINISHED
 
 
-class _Status:
-    """Writes the row of table `run`: who it is, how it stands, what the collapse rule says so far."""
-
-    def __init__(self, identity: dict[str, Any], trainer: Trainer, resumed: bool) -> None:
-        self._identity, self._trainer, self._recorder = identity, trainer, trainer.recorder
-        first = self._recorder.started_at() if resumed else None
-        self._started = first or datetime.now(UTC).replace(tzinfo=None)
-
-    def write(self, status: str, reason: str | None = None) -> None:
-        over = status in ("finished", "failed", "interrupted")
-        row = {
-            **{key: self._identity[key] for key in ("experiment", "algorithm", "arm", "seed", "config_hash")},
-            **{key: self._identity.get(key) for key in ("generation", "attempt")},
-            "config": self._trainer.settings.model_dump_json(),
-            "status": status,
-            "reason": reason,
-            "steps": self._trainer.step,
-            "started_at": self._started,
-            "ended_at": datetime.now(UTC).replace(tzinfo=None) if over else None,
-            "seconds": self._trainer.seconds,
-            "versions": json.dumps(versions()),
-            **self._recorder.verdict(final=status == "finished"),
-        }
-        self._recorder.rows("run", {key: [value] for key, value in row.items()})
-        self._recorder.flush()
-
-
-def versions() -> dict[str, str]:
-    """Versions of what decides the numbers, and the machine."""
+def _versions() -> dict[str, str]:
     found = {name: version(name) for name in ("sorl", "torch", "transformers", "numpy")}
-    machine = f"{platform.system()} {platform.machine()}"
-    return found | {"python": platform.python_version(), "machine": machine}
+    return found | {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
 
 
 class Heartbeat:
-    """Touches `folder/heartbeat` at most once a second, whenever it is called."""
+    """Touches `folder/heartbeat` at most once a second, at every pass through the network that it follows."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = folder / "heartbeat"
-        self._next = 0.0
-
-    def __call__(self) -> None:
-        """The loop moves."""
-        if (now := time.monotonic()) >= self._next:
-            self._next = now + 1.0
-            with suppress(OSError):  # a full disk is the recorder's to tell
-                self._file.touch()
+        self._file, self._next = folder / "heartbeat", 0.0
 
     def follow(self, network: nn.Module) -> None:
         """Beat at every pass through `network`: each token that is sampled with it, each part of an update."""
-        # A plain function: a bound method would be copied together with a network that is copied.
-        network.register_forward_pre_hook(lambda *_: self())
+
+        def beat(*_: object) -> None:  # a plain function: a bound method would be copied with a network that is copied
+            if (now := time.monotonic()) >= self._next:
+                self._next = now + 1.0
+                with suppress(OSError):  # the recorder reports a full disk
+                    self._file.touch()
+
+        network.register_forward_pre_hook(beat)

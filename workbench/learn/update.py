@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 from workbench.agent.tokenizer import Spans
 from workbench.batch import Batch
 from workbench.diagnostics.evidence import Evidence
-from workbench.learn.networks import Critic, autocast, by_tokens, log_probs
+from workbench.learn.networks import Critic, autocast, log_probs, passes
 from workbench.learn.probe import Probe
 from workbench.learn.rollouts import critic_values
 from workbench.objective import LossTerms, Normaliser, clipped_loss, policy_loss, statistics
@@ -25,17 +26,10 @@ from workbench.spec import ComputeSettings, LearnSettings, OptimizerSettings
 
 def optimizer_of(parameters: Iterable[nn.Parameter], settings: OptimizerSettings) -> torch.optim.Optimizer:
     """Return the optimizer that `settings` names, over `parameters`."""
+    lr, decay, betas = settings.lr, settings.weight_decay, (settings.beta1, settings.beta2)
     if settings.kind == "sgd":
-        return torch.optim.SGD(
-            parameters, lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay, foreach=True
-        )
-    return torch.optim.AdamW(
-        parameters,
-        lr=settings.lr,
-        betas=(settings.beta1, settings.beta2),
-        weight_decay=settings.weight_decay,
-        fused=True,
-    )
+        return torch.optim.SGD(parameters, lr=lr, momentum=settings.momentum, weight_decay=decay, foreach=True)
+    return torch.optim.AdamW(parameters, lr=lr, betas=betas, weight_decay=decay, fused=True)
 
 
 def norm(gradients: Sequence[Tensor]) -> float:
@@ -98,8 +92,7 @@ class Learner:
         probed: dict[str, float | None] = {}
         if every and self.updates % every == 0:  # before rows are sorted: parts of like length would be no samples
             probed = self.probe.measure(self.policy, self.policy_parameters, batch)
-        if self.compute.micro_batch_tokens is not None:
-            # Rows of like length share a micro-batch; every row carries its trajectory, so their order says nothing.
+        if self.compute.micro_batch_tokens is not None:  # rows of like length share a micro-batch
             batch = batch.rows(batch.length.argsort(descending=True, stable=True))
         scalars, seen = self._update_policy(batch)
         if self.critic is not None:
@@ -188,7 +181,7 @@ class Learner:
         return scalars, seen
 
     def _statistics(self, micros: list[Batch]) -> Tensor | None:
-        """Return the stabiliser's sums over the minibatch, by a pass without gradients when it is split."""
+        """The stabiliser's sums over the minibatch, by a pass without gradients when it is split."""
         if len(micros) == 1 or not self.algorithm.stabilise.needs_statistics:
             return None
         with torch.no_grad():
@@ -205,7 +198,8 @@ class Learner:
         losses: list[float] = []
         for micro in self._micro_batches(batch):
             with autocast(self.policy.device, self.compute):
-                value = _padded(critic(_unpadded(micro)), micro)
+                short = critic(micro.trimmed().tokens)
+            value = pad(short, (0, micro.tokens.shape[1] - short.shape[1]))
             loss = value_loss(value, micro, self.settings.value_clip, where, count)
             loss.backward()
             values.append(value.detach())
@@ -219,34 +213,21 @@ class Learner:
 
     def _log_probs(self, micro: Batch, grad_entropy: bool = False) -> tuple[Tensor, Tensor]:
         """Log-probs and entropy of a micro-batch (B, T); the network never reads columns that are all padding."""
-        tokens = _unpadded(micro)
-        where = micro.mask[:, : tokens.shape[1]]
+        width, short = micro.tokens.shape[1], micro.trimmed()
         with autocast(self.policy.device, self.compute):
-            found = log_probs(self.policy, tokens, self.temperature, grad_entropy, where)
-        return _padded(found[0], micro), _padded(found[1], micro)
+            found = log_probs(self.policy, short.tokens, self.temperature, grad_entropy, short.mask)
+        log_prob, entropy = (pad(x, (0, width - x.shape[1])) for x in found)
+        return log_prob, entropy
 
     def _micro_batches(self, batch: Batch) -> list[Batch]:
-        if self.compute.micro_batch_tokens is not None:
-            return [batch.rows(rows) for rows in by_tokens(batch.length, self.compute.micro_batch_tokens)]
-        size = self.settings.micro_batch or len(batch.tokens)
-        if size >= len(batch.tokens):
-            return [batch]
-        return [batch.rows(rows) for rows in torch.arange(len(batch.tokens)).split(size)]
+        parts = passes(batch.length, self.compute.micro_batch_tokens, self.settings.micro_batch)
+        return [batch] if len(parts) == 1 else [batch.rows(rows) for rows in parts]
 
 
 def non_finite(scalars: Mapping[str, float | None]) -> list[str]:
     """Return which of an update's numbers are not finite, losses before the gradients that they cause."""
     numbers = ((name, scalars.get(name)) for name in ("policy_loss", "value_loss", "grad_norm"))
     return [name for name, x in numbers if x is not None and not math.isfinite(x)]
-
-
-def _unpadded(micro: Batch) -> Tensor:
-    return micro.tokens[:, : int(micro.length.max())]
-
-
-def _padded(x: Tensor, micro: Batch) -> Tensor:
-    missing = micro.tokens.shape[1] - x.shape[1]
-    return torch.nn.functional.pad(x, (0, missing)) if missing else x
 
 
 def _bias_scalars(clipped: list[Tensor], taken: list[Tensor]) -> dict[str, float | None]:

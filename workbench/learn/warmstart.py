@@ -37,10 +37,9 @@ def locate(model: str) -> Path:
     try:
         return Path(snapshot_download(model, allow_patterns=_FILES))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        raise InputError(
-            f"model '{model}' is no folder here, and the Hugging Face hub did not give it: {_reason(error)}. "
-            f"Download it where there is a network (`hf download {model}`) and set model to its folder"
-        ) from error
+        problem = f"model '{model}' is no folder here, and the Hugging Face hub did not give it: {_reason(error)}"
+        hint = f"Download it where there is a network (`hf download {model}`) and set model to its folder"
+        raise InputError(f"{problem}. {hint}") from error
 
 
 def _reason(error: Exception) -> str:
@@ -57,13 +56,10 @@ def tokenizer_of(folder: Path) -> PreTrainedTokenizerBase:
     try:
         loaded: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"no tokenizer in '{folder}': {_reason(error)}; save it there: tokenizer.save_pretrained"
-        ) from error
+        raise InputError(f"no tokenizer in '{folder}': {_reason(error)}; tokenizer.save_pretrained saves it") from error
     if loaded.pad_token_id is None:
         loaded.pad_token = loaded.eos_token or loaded.convert_ids_to_tokens(0)
-    found: PreTrainedTokenizerBase = loaded
-    return found
+    return loaded
 
 
 # The code that decides the demonstrated text, the network and the imitation: when it changes, so may the weights.
@@ -72,17 +68,14 @@ _CODE = ("agent/*.py", "agent/worlds/*.py", "agent/retrievers/*.py", "learn/warm
 
 @cache
 def _code() -> bytes:
-    room = Path(__file__).parents[1]
-    return b"".join(file.read_bytes() for file in sorted(path for pattern in _CODE for path in room.glob(pattern)))
+    files = sorted(path for pattern in _CODE for path in Path(__file__).parents[1].glob(pattern))
+    return b"".join(file.read_bytes() for file in files)
 
 
 def key(settings: RunSettings) -> str:
     """Hash of what shapes the weights: the settings of task, network and imitation, and the code behind them."""
-    shaping = {
-        "world": settings.world.model_dump(exclude={"reward"}),
-        "policy": settings.policy.model_dump(),
-        "warmstart": settings.warmstart.model_dump(),
-    }
+    shaping = settings.model_dump(include={"world", "policy", "warmstart"})
+    shaping["world"].pop("reward", None)
     return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode() + _code()).hexdigest()[:16]
 
 

@@ -17,10 +17,8 @@ class NonFinite(ArithmeticError):
     """Logits that must be finite are NaN or Inf; the message says in how many rows and at which token."""
 
     def __init__(self, broken: int, rows: int, position: int) -> None:
-        super().__init__(
-            f"logits are not finite in {broken} of {rows} rows at token {position}: the policy has diverged "
-            f"(its weights hold NaN or Inf, or its activations overflow)"
-        )
+        where = f"logits are not finite in {broken} of {rows} rows at token {position}"
+        super().__init__(f"{where}: the policy has diverged (its weights hold NaN or Inf, or its activations overflow)")
 
     @classmethod
     def of(cls, logits: Tensor, position: int) -> NonFinite:

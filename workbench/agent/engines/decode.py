@@ -9,7 +9,7 @@ q' = q * cos + (R q) * sin.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,15 +20,7 @@ _COLUMNS = 64
 _SMALL = 400  # multiplications a matrix below which torch.bmm takes a plain loop, two to three times slower than MKL
 
 
-class _Layer(NamedTuple):
-    mixer: Tensor  # (2 (H + Hkv) D + Hkv D, hidden): q, k, R q, R k, v
-    mixer_bias: Tensor | None
-    out: Tensor
-    out_bias: Tensor | None
-    gate_up: Tensor
-    gate_up_bias: Tensor | None
-    down: Tensor
-    down_bias: Tensor | None
+Linear = tuple[Tensor, Tensor | None]  # weight and bias
 
 
 def supports(model: PreTrainedModel) -> bool:
@@ -57,9 +49,9 @@ class FusedDecoder:
         self._rotary = inner.rotary_emb
         self._dtype = dtype
         self._embedding = inner.embed_tokens.weight.detach().to(dtype)
-        self._head, self._head_bias = _linear(model.lm_head, dtype, inner.norm.weight)
+        self._head = _linear(model.lm_head, dtype, inner.norm.weight)
         self._layers = [self._fuse(layer) for layer in inner.layers[: config.num_hidden_layers]]
-        self._keys: list[Tensor] = []
+        self._keys: list[Tensor] = []  # of each layer, (B, Hkv, columns, D)
         self._values: list[Tensor] = []
         self._length = 0
         self._cos, self._sin = self._angles(_COLUMNS)
@@ -77,16 +69,16 @@ class FusedDecoder:
         ahead = None if n == 1 else torch.ones(n, end, dtype=torch.bool).triu_(start + 1)
         query = self._heads * self._groups * self._width
         both = query + self._heads * self._width
-        for i, layer in enumerate(self._layers):
-            mixed = F.linear(self._unit(x), layer.mixer, layer.mixer_bias)
+        for i, (mixer, out, gate_up, down) in enumerate(self._layers):
+            mixed = F.linear(self._unit(x), *mixer)
             turned = torch.addcmul(mixed[:, :both] * cos, mixed[:, both : 2 * both], sin)
             self._keys[i][:, :, start:end] = self._by_head(turned[:, query:], batch)
             self._values[i][:, :, start:end] = self._by_head(mixed[:, 2 * both :], batch)
-            x = _add(x, self._attend(i, turned[:, :query], batch, end, ahead), layer.out, layer.out_bias)
-            gate, up = F.linear(self._unit(x), layer.gate_up, layer.gate_up_bias).chunk(2, -1)
-            x = _add(x, F.silu(gate).mul_(up), layer.down, layer.down_bias)
+            x = _add(x, self._attend(i, turned[:, :query], batch, end, ahead), *out)
+            gate, up = F.linear(self._unit(x), *gate_up).chunk(2, -1)
+            x = _add(x, F.silu(gate).mul_(up), *down)
         last = x if n == 1 else x.view(batch, n, -1)[:, -1]
-        return F.linear(self._unit(last), self._head, self._head_bias)
+        return F.linear(self._unit(last), *self._head)
 
     def keep(self, rows: Tensor) -> None:
         """Forget every row but `rows`, in this order."""
@@ -141,35 +133,35 @@ class FusedDecoder:
         heads = self._heads * (self._groups + 1)
         return cos[0].repeat(1, heads), sin[0].repeat(1, heads)
 
-    def _fuse(self, layer: Any) -> _Layer:
-        attention, mlp = layer.self_attn, layer.mlp
-        gain, scale = layer.input_layernorm.weight, self._width**-0.5
-        q, q_bias = _linear(attention.q_proj, torch.float32, gain, scale)
-        k, k_bias = _linear(attention.k_proj, torch.float32, gain)
-        v, v_bias = _linear(attention.v_proj, torch.float32, gain)
-        rows = torch.cat([q, k, self._rotate(q), self._rotate(k), v])
-        bias = None
-        if q_bias is not None and k_bias is not None and v_bias is not None:
-            bias = torch.cat([q_bias, k_bias, self._rotate(q_bias), self._rotate(k_bias), v_bias]).to(self._dtype)
-        gate, gate_bias = _linear(mlp.gate_proj, self._dtype, layer.post_attention_layernorm.weight)
-        up, up_bias = _linear(mlp.up_proj, self._dtype, layer.post_attention_layernorm.weight)
-        out, down = _linear(attention.o_proj, self._dtype), _linear(mlp.down_proj, self._dtype)
-        gate_up_bias = None if gate_bias is None or up_bias is None else torch.cat([gate_bias, up_bias])
-        return _Layer(rows.to(self._dtype), bias, *out, torch.cat([gate, up]), gate_up_bias, *down)
+    def _fuse(self, layer: Any) -> tuple[Linear, Linear, Linear, Linear]:
+        """The layer as four products: q, k, R q, R k and v together; output; gate and up together; down."""
+        attention, mlp, dtype = layer.self_attn, layer.mlp, self._dtype
+        gain, after = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
+        q = _linear(attention.q_proj, torch.float32, gain, self._width**-0.5)
+        k, v = (_linear(projection, torch.float32, gain) for projection in (attention.k_proj, attention.v_proj))
+        weight, bias = _stacked(q, k, self._rotate(q), self._rotate(k), v)
+        gate_up = _stacked(*(_linear(projection, dtype, after) for projection in (mlp.gate_proj, mlp.up_proj)))
+        mixer = weight.to(dtype), None if bias is None else bias.to(dtype)
+        return mixer, _linear(attention.o_proj, dtype), gate_up, _linear(mlp.down_proj, dtype)
 
-    def _rotate(self, x: Tensor) -> Tensor:
+    def _rotate(self, linear: Linear) -> Linear:
         """rotate_half of transformers, applied to the output rows of a projection: (-second half, first half)."""
-        first, second = x.view(-1, 2, self._width // 2, *x.shape[1:]).unbind(1)
-        return torch.stack([-second, first], 1).flatten(0, 2)
+        halves = [None if x is None else x.view(-1, 2, self._width // 2, *x.shape[1:]).unbind(1) for x in linear]
+        weight, bias = (None if x is None else torch.stack([-x[1], x[0]], 1).flatten(0, 2) for x in halves)
+        assert weight is not None
+        return weight, bias
 
 
-def _linear(
-    module: Any, dtype: torch.dtype, gain: Tensor | None = None, scale: float = 1.0
-) -> tuple[Tensor, Tensor | None]:
+def _linear(module: Any, dtype: torch.dtype, gain: Tensor | None = None, scale: float = 1.0) -> Linear:
     weight = module.weight.detach().float() * scale
     if gain is not None:
         weight = weight * (gain.detach().float() * math.sqrt(len(gain)))
     return weight.to(dtype), None if module.bias is None else (module.bias.detach().float() * scale).to(dtype)
+
+
+def _stacked(*parts: Linear) -> Linear:
+    biases = [bias for _, bias in parts if bias is not None]
+    return torch.cat([weight for weight, _ in parts]), torch.cat(biases) if len(biases) == len(parts) else None
 
 
 def _add(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

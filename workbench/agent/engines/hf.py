@@ -1,8 +1,7 @@
 """Lock-step sampling of ragged multi-turn episodes from a transformers decoder, with a key-value cache and no padding.
 
-Every row of the batch is at the same position: where a row still has prompt or observation tokens to read they are fed,
-elsewhere the sampled token is. Position ids, attention masks and padding therefore do not exist. Where every row has
-tokens to read, they go in as one chunk. Finished rows are dropped from the cache.
+Every row is at the same position: a row with prompt or observation tokens left is fed those, another what was sampled.
+So there are no position ids, attention masks or padding. Finished rows are dropped from the cache.
 """
 
 from __future__ import annotations
@@ -77,8 +76,7 @@ class HFEngine:
         settings: EngineSettings,
         wording: str = "plain",
     ) -> None:
-        self._model, self._settings = model, settings
-        self._codec = Codec(tokenizer, wording)
+        self._model, self._settings, self._codec = model, settings, Codec(tokenizer, wording)
         self._limit = int(getattr(model.config, "max_position_embeddings", 0) or 1 << 30)
 
     @torch.inference_mode()
@@ -91,9 +89,9 @@ class HFEngine:
             return []
         training = self._model.training
         self._model.train(False)
-        table = _Table(dialogues, self._codec, world.max_turn_tokens, self._limit)
+        rows = _Rows(dialogues, self._codec, world.max_turn_tokens, self._limit)
         try:
-            table.play(self._decoder(), self._settings.temperature, generator, greedy)
+            rows.play(self._decoder(), self._settings.temperature, generator, greedy)
         finally:
             self._model.train(training)
         return [dialogue.episode() for dialogue in dialogues]
@@ -108,14 +106,12 @@ class HFEngine:
 
 def in_dtype(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
     """Return the model itself when it already computes in `dtype`, else a copy that does."""
-    if model.dtype == dtype:
-        return model
-    copied: Any = deepcopy(model)
+    copied: Any = model if model.dtype == dtype else deepcopy(model)
     return copied.to(dtype)
 
 
-class _Table:
-    """The rows that are being decoded: their tokens so far, and up to where each is known.
+class _Rows:
+    """The rows that are being decoded.
 
     tokens (B, T) holds what is written or waits to be read, then padding; known (B,) counts a row's tokens; start (B,)
     is where its present turn began. Tensors share memory with the arrays, so bookkeeping costs microseconds a step.
@@ -163,8 +159,7 @@ class _Table:
         ending: dict[int, list[int]] = {}
         for row in np.flatnonzero(writes & (long | np.isin(token, self._closers))).tolist():
             turn = self._tokens[row, self._start[row] : at + 1].tolist()
-            ends = bool(long[row]) or self._codec.exact or turn[-1] == self._codec.eos_id
-            if ends or closes(self._codec.decode(turn)):
+            if long[row] or closes(self._codec, turn):
                 ending[row] = turn
         search_ahead([self._rows[row] for row in ending], list(ending.values()))
         for row, turn in ending.items():

@@ -1,7 +1,6 @@
 """Sampling by vLLM in the trainer's process: continuous batching, prefix caching, weights pushed before each rollout.
 
-Every turn is a request that carries the whole context as tokens; what the turns before it wrote and read is in the
-prefix cache. As soon as a turn ends its dialogue answers and the next request goes in, so no row waits for another.
+Every turn is a request with the whole context as tokens, most of it in the prefix cache; no row waits for another.
 """
 
 from __future__ import annotations
@@ -9,8 +8,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -80,11 +78,8 @@ class VLLMEngine:
             for i, dialogue in enumerate(dialogues):
                 self._ask(i, dialogue, turn_tokens, seed, greedy)
             while self._engine.has_unfinished_requests():
-                ended: dict[int, tuple[list[int], list[float]]] = {}
-                for answer in self._engine.step():
-                    if answer.finished:
-                        row = int(answer.request_id.split("-")[0])
-                        ended[row] = self._turn(answer.outputs[0])
+                answers = [answer for answer in self._engine.step() if answer.finished]
+                ended = {int(answer.request_id.split("-")[0]): self._turn(answer.outputs[0]) for answer in answers}
                 broken += [len(dialogues[row].tokens) for row in ended if not all(map(math.isfinite, ended[row][1]))]
                 if broken:  # the others finish their turn and are counted; nobody begins another one
                     continue
@@ -102,7 +97,7 @@ class VLLMEngine:
             raise NonFinite(len(broken), len(dialogues), min(broken))
 
     def _turn(self, output: Any) -> tuple[list[int], list[float]]:
-        """Tokens of a turn and their log-probs; what vLLM sampled beyond the token that ends it is left out."""
+        """Tokens of a turn and their log-probs, without what vLLM sampled beyond the token that ends it."""
         n = turn_length(self._codec, output.token_ids)
         tokens = list(output.token_ids[:n])
         return tokens, [chances[token].logprob for token, chances in zip(tokens, output.logprobs[:n], strict=True)]
@@ -113,21 +108,17 @@ class VLLMEngine:
         from vllm.sampling_params import RequestOutputKind
 
         codec = self._codec
-        ends = [token for token in sorted(codec.closers) if codec.exact or token == codec.eos_id]
         params = SamplingParams(
             temperature=0.0 if greedy else self._settings.temperature,
             # A seed for each turn of each row: neither company nor the order of arrival changes what is drawn.
             seed=draw(seed, i, len(dialogue.status)) >> 2,
             max_tokens=min(turn_tokens, self._limit - len(dialogue.tokens)),
-            logprobs=0,
             ignore_eos=True,  # <eos> is among the stops where the tokenizer has one
-            stop_token_ids=ends,
-            stop=None if codec.exact else ["</search>", "</answer>"],
-            include_stop_str_in_output=True,
-            detokenize=not codec.exact,
-            skip_special_tokens=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
+            stop_token_ids=[token for token in sorted(codec.closers) if codec.exact or token == codec.eos_id],
+            stop=None if codec.exact else ["</search>", "</answer>"], include_stop_str_in_output=True,
+            detokenize=not codec.exact, skip_special_tokens=False,
+            logprobs=0, output_kind=RequestOutputKind.FINAL_ONLY,
+        )  # fmt: skip
         self._engine.add_request(f"{i}-{len(dialogue.status)}", tokens_input(list(dialogue.tokens)), params)
 
 
@@ -161,21 +152,12 @@ def _start(model: Any, tokenizer: PreTrainedTokenizerBase, settings: EngineSetti
         config.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         llm = LLM(
-            model=folder,
-            tokenizer=folder,
-            skip_tokenizer_init=not text,
-            load_format="dummy",
-            dtype=settings.dtype,
-            max_model_len=limit,
-            kv_cache_memory_bytes=int(settings.cache_gib * 2**30),
-            enable_prefix_caching=True,
+            model=folder, tokenizer=folder, skip_tokenizer_init=not text, load_format="dummy", dtype=settings.dtype,
+            max_model_len=limit, kv_cache_memory_bytes=int(settings.cache_gib * 2**30), enable_prefix_caching=True,
             logprobs_mode="processed_logprobs",  # after the temperature
             generation_config="vllm",  # no sampling default of the checkpoint
-            enforce_eager=cpu,
-            async_scheduling=False,
-            disable_log_stats=True,
-            seed=0,
-        )
+            enforce_eager=cpu, async_scheduling=False, disable_log_stats=True, seed=0,
+        )  # fmt: skip
     torch.set_num_threads = set_threads  # its CPU worker puts a no-op there, for threads that it has bound
     torch.set_num_threads(threads)
     return llm
@@ -192,8 +174,10 @@ class Weights:
         self.error: float | None = None
 
     def push(self) -> None:
-        """Hand every weight over, and forget what was cached under the old ones."""
-        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": self._weights()})
+        """Hand every weight over once, a tied head as its embedding; forget what was cached under the old ones."""
+        tied = set(getattr(self._model, "all_tied_weights_keys", None) or ())
+        weights = ((name, tensor) for name, tensor in self._model.state_dict().items() if name not in tied)
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         self._llm.apply_model(_pack_embeddings)
         self._llm.reset_prefix_cache()
 
@@ -205,27 +189,23 @@ class Weights:
         if not self._probes:
             self._probes = [list(tokens[:_LENGTH]) for tokens in contexts if len(tokens) > 1][:_PROBES]
         theirs, ours = self._by_vllm(), self._by_trainer()
-        self.error = max((_distance(a, b) for a, b in zip(theirs, ours, strict=True)), default=0.0)
+        # Where both are NaN, as with a policy that has diverged, they agree.
+        apart = [(a - b).abs().where(~(a.isnan() & b.isnan()), 0.0) for a, b in zip(theirs, ours, strict=True)]
+        self.error = max((float(x.nan_to_num(nan=math.inf).max()) for x in apart), default=0.0)
         stale = self.stale() if self.error > self.tolerance or self._dtype != torch.float32 else []
         if self.error > self.tolerance or stale:
             named = ", ".join(stale[:_NAMED]) + (f" and {len(stale) - _NAMED} more" if len(stale) > _NAMED else "")
-            raise StaleWeights(
+            message = (
                 f"after the weight sync vLLM's log-probs are {self.error:.3g} nats off the trainer's (tolerance "
-                f"{self.tolerance:g}); stale in vLLM: {named or 'none of those that can be compared one by one'}",
-                self.error,
-                self.tolerance,
+                f"{self.tolerance:g}); stale in vLLM: {named or 'none of those that can be compared one by one'}"
             )
+            raise StaleWeights(message, self.error, self.tolerance)
 
     def stale(self) -> list[str]:
         """Return the trainer's names of the weights that vLLM does not compute with."""
         trained = dict(self._model.state_dict())
         found: list[list[str]] = self._llm.apply_model(lambda engine: _stale(engine, trained, self._dtype))
         return found[0]
-
-    def _weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Return each weight once: a tied head goes in as the embedding that it is."""
-        tied = set(getattr(self._model, "all_tied_weights_keys", None) or ())
-        return ((name, tensor) for name, tensor in self._model.state_dict().items() if name not in tied)
 
     def _by_vllm(self) -> list[Tensor]:
         from vllm import SamplingParams
@@ -248,11 +228,6 @@ class Weights:
             log_p = torch.log_softmax(model(input_ids=tokens[:, :-1], use_cache=False).logits.float(), -1)
             found.append(log_p.gather(2, tokens[:, 1:, None])[0, :, 0].cpu())
         return found
-
-
-def _distance(a: Tensor, b: Tensor) -> float:
-    """max |a - b|; where both are NaN, as with a policy that has diverged, they agree."""
-    return float(torch.where(a.isnan() & b.isnan(), 0.0, (a - b).abs()).nan_to_num(nan=float("inf")).max())
 
 
 def _pack_embeddings(engine: Any) -> None:
@@ -279,10 +254,10 @@ def _stale(engine: Any, trained: dict[str, Tensor], dtype: torch.dtype) -> list[
         above, _, leaf = name.rpartition(".")
         parts = [f"{above}.{part}" if above else part for part in fused.get(leaf, [leaf])]
         for kind, present in module.named_parameters(recurse=False):
-            sources = {f"{part}.{kind}": trained.get(f"{part}.{kind}") for part in parts}
-            if any(tensor is None for tensor in sources.values()):
+            sources = [f"{part}.{kind}" for part in parts]
+            if not set(sources) <= set(trained):
                 continue
-            rows = [tensor.to(present.device, dtype) for tensor in sources.values() if tensor is not None]
+            rows = [trained[source].to(present.device, dtype) for source in sources]
             if kind == "weight" and isinstance(module, (LinearBase, ParallelLMHead)):
                 same = _computes(module, rows, dtype)
             else:
@@ -291,15 +266,13 @@ def _stale(engine: Any, trained: dict[str, Tensor], dtype: torch.dtype) -> list[
     return found
 
 
-def _split(present: Tensor, rows: Sequence[Tensor]) -> list[Tensor]:
-    starts = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0).tolist()
-    return [present[a:b] for a, b in pairwise(starts)]
+def _split(present: Tensor, rows: Sequence[Tensor]) -> Sequence[Tensor]:
+    return present[: sum(map(len, rows))].split([len(row) for row in rows])
 
 
 def _computes(module: Any, rows: Sequence[Tensor], dtype: torch.dtype) -> list[bool]:
     """Return whether a linear layer, whose weight may be packed away, multiplies by these rows."""
-    stream = torch.Generator().manual_seed(0)
-    x = torch.randn(16, rows[0].shape[1], generator=stream).to(rows[0].device, dtype)
+    x = torch.randn(16, rows[0].shape[1], generator=torch.Generator().manual_seed(0)).to(rows[0].device, dtype)
     out = module.quant_method.apply(module, x, None).float()
     rounding = 1e-4 if dtype == torch.float32 else 3e-2
     same = []

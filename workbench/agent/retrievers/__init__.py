@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -59,13 +58,13 @@ class Lookups:
     def _ask(self, queries: list[str]) -> list[Lookup]:
         if self._retriever is None:  # the control without search
             return [Lookup([], "empty", 0.0) for _ in queries]
-        began, found = time.perf_counter(), None
-        with suppress(RetrieverDown):
-            found = self._retriever.retrieve(queries, self._top_k)
+        began = time.perf_counter()
+        try:
+            found = [(x, "found" if x else "empty") for x in self._retriever.retrieve(queries, self._top_k)]
+        except RetrieverDown:
+            found = [([], "failed") for _ in queries]
         share = (time.perf_counter() - began) / len(queries)
-        if found is None:
-            return [Lookup([], "failed", share) for _ in queries]
-        return [Lookup(passages, "found" if passages else "empty", share) for passages in found]
+        return [Lookup(passages, status, share) for passages, status in found]
 
 
 def retriever_of(settings: RetrieverSettings) -> Retriever:
@@ -80,9 +79,8 @@ def retriever_of(settings: RetrieverSettings) -> Retriever:
         try:
             client.retrieve(["hello"], 1)
         except RetrieverDown as error:
-            raise InputError(
-                f"{error}; start it (sorl retriever serve --corpus FILE.jsonl) or set world.retriever.url"
-            ) from None
+            hint = "start it (sorl retriever serve --corpus FILE.jsonl) or set world.retriever.url"
+            raise InputError(f"{error}; {hint}") from None
         return client
     if settings.kind == "dense":
         from workbench.agent.retrievers.dense import Dense

@@ -29,9 +29,8 @@ class BM25:
         try:
             import bm25s
         except ImportError:
-            raise InputError(
-                "the retriever bm25 needs the package bm25s, which is not installed: pip install 'sorl[retrieval]'"
-            ) from None
+            message = "the retriever bm25 needs bm25s, which is not installed: pip install 'sorl[retrieval]'"
+            raise InputError(message) from None
         self._bm25s: Any = bm25s
         self._stop = frozenset(bm25s.stopwords.STOPWORDS_EN)
         folder = cached((cache or cache_folder()) / "bm25" / f"{self.corpus.digest()}-{_FORMAT}", self._build)

@@ -81,5 +81,5 @@ class Corpus:
         return (self[i] for i in range(len(self)))
 
     def digest(self) -> str:
-        """Hash of the content, for whatever is cached about it."""
+        """Hash of the content, which names what is cached about it."""
         return hashlib.sha256(self._bytes).hexdigest()[:16]

@@ -27,19 +27,13 @@ class Dense:
     """
 
     def __init__(
-        self,
-        corpus: Path,
-        model: str = "intfloat/e5-base-v2",
-        cache: Path | None = None,
-        encoder: Encoder | None = None,
+        self, corpus: Path, model: str = E5, cache: Path | None = None, encoder: Encoder | None = None
     ) -> None:
         self.corpus = Corpus(corpus)
         try:
             import faiss
         except ImportError:
-            raise InputError(
-                "the retriever dense needs the package faiss-cpu, which is not installed: pip install 'sorl[dense]'"
-            ) from None
+            raise _missing("faiss-cpu") from None
         self._faiss: Any = faiss
         self._encoder = encoder or _encoder(model)
         self._prefixes = ("query: ", "passage: ") if "e5" in Path(model).name.lower() else ("", "")
@@ -78,14 +72,15 @@ class Dense:
         os.replace(unfinished, file)
 
 
+def _missing(package: str) -> InputError:
+    return InputError(f"the retriever dense needs {package}, which is not installed: pip install 'sorl[dense]'")
+
+
 def _encoder(model: str) -> Encoder:
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError:
-        raise InputError(
-            "the retriever dense needs the package sentence-transformers, which is not installed: "
-            "pip install 'sorl[dense]'"
-        ) from None
+        raise _missing("sentence-transformers") from None
     try:
         loaded = SentenceTransformer(model)
     except (OSError, ValueError) as error:

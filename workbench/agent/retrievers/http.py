@@ -19,8 +19,7 @@ _SHOWN = 200  # characters of a strange answer that a message quotes
 class HTTPRetriever:
     """Asks the server at `url` in batches, again after a failure, each wait twice the one before with jitter.
 
-    Once it is down each request is tried once only, until one succeeds: a run whose retriever has gone must not spend
-    hours on waiting.
+    Once it is down each request is tried once until one succeeds, or a run would spend hours on waiting.
     """
 
     def __init__(self, url: str, timeout: float = 10.0, retries: int = 3, batch: int = 64) -> None:
@@ -33,10 +32,8 @@ class HTTPRetriever:
 
     def retrieve(self, queries: Sequence[str], top_k: int) -> list[list[Passage]]:
         """Return for each query at most `top_k` passages, best first. Raises RetrieverDown after the last retry."""
-        found: list[list[Passage]] = []
-        for start in range(0, len(queries), self._batch):
-            found += self._ask(list(queries[start : start + self._batch]), top_k)
-        return found
+        starts = range(0, len(queries), self._batch)
+        return [found for start in starts for found in self._ask(list(queries[start : start + self._batch]), top_k)]
 
     def _ask(self, queries: list[str], top_k: int) -> list[list[Passage]]:
         body = json.dumps({"queries": queries, "topk": top_k, "return_scores": True}).encode()
@@ -57,15 +54,10 @@ class HTTPRetriever:
 
     def _post(self, body: bytes) -> bytes:
         again = urllib3.Retry(
-            total=0 if self._down else self._retries,
-            backoff_factor=0.1,
-            backoff_jitter=0.1,
-            backoff_max=5.0,
-            status_forcelist=_AGAIN,
+            total=0 if self._down else self._retries, backoff_factor=0.1, backoff_jitter=0.1, backoff_max=5.0,
             allowed_methods=None,  # a question changes nothing, so a POST may be sent again
-            raise_on_status=False,
-            redirect=0,
-        )
+            status_forcelist=_AGAIN, raise_on_status=False, redirect=0,
+        )  # fmt: skip
         headers = {"Content-Type": "application/json"}
         response = self._pool.request("POST", self.url, body=body, headers=headers, retries=again)
         if response.status != 200:

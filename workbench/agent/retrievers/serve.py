@@ -34,9 +34,8 @@ class RetrievalServer(ThreadingHTTPServer):
         try:
             super().__init__((host, port), _Handler)
         except (OSError, OverflowError) as error:
-            raise InputError(
-                f"cannot listen on {host}:{port} ({error}); choose another: --port N, --host NAME"
-            ) from None
+            message = f"cannot listen on {host}:{port} ({error}); choose another: --port N, --host NAME"
+            raise InputError(message) from None
 
     @property
     def url(self) -> str:

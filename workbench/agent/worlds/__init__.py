@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
+from importlib import import_module
 from typing import Literal, NamedTuple
 
+from workbench.agent.retrievers import FAILED, Lookups, Passage
 from workbench.spec import WorldSettings
 
 Split = Literal["train", "eval"]
@@ -32,10 +34,7 @@ def exact_match(answer: str, gold: str) -> float:
 
 
 def f1(answer: str, gold: str) -> float:
-    """Harmonic mean of precision and recall over the words of the normalised answers (SQuAD 2.0).
-
-    Where one of them has no word left it is 1 if both have none, else 0.
-    """
+    """F1 over the words of the normalised answers (SQuAD 2.0); without words in one of them, whether both have none."""
     given, wanted = normalise(answer).split(), normalise(gold).split()
     if not given or not wanted:
         return float(given == wanted)
@@ -50,15 +49,15 @@ def best(metric: Callable[[str, str], float], answer: str, golds: Sequence[str])
 
 def choice(answer: str, choices: Choices) -> str | None:
     """The letter that `answer` chooses: by the letter, by letter and text, or by the text alone; None for no choice."""
+    alone, lettered = (
+        match.group(1).upper() if (match := pattern.fullmatch(answer.strip())) else None
+        for pattern in (_LETTER, _LETTERED)
+    )
     letters = {letter for letter, _ in choices}
-    alone = _LETTER.fullmatch(answer)
-    if alone and alone.group(1).upper() in letters:
-        return alone.group(1).upper()
+    if alone in letters:
+        return alone
     texts = {normalise(text): letter for letter, text in choices}
-    if normalise(answer) in texts:
-        return texts[normalise(answer)]
-    lettered = _LETTERED.fullmatch(answer.strip())
-    return lettered.group(1).upper() if lettered and lettered.group(1).upper() in letters else None
+    return texts.get(normalise(answer), lettered if lettered in letters else None)
 
 
 def held_out(text: str) -> bool:
@@ -94,12 +93,13 @@ class Retrieved(NamedTuple):
 
 
 class World:
-    """The calls that engines and learning make of a task; a world adds its questions and its search."""
+    """The calls that engines and learning make of a task; a world adds its questions, and passages or a search."""
+
+    _lookups: Lookups  # of a world that searches through a retriever
 
     def __init__(self, settings: WorldSettings) -> None:
         self.settings = settings
-        self.max_turns = settings.max_turns
-        self.max_turn_tokens = settings.max_turn_tokens
+        self.max_turns, self.max_turn_tokens = settings.max_turns, settings.max_turn_tokens
 
     def questions(self, split: Split, seed: int, start: int, n: int) -> list[Question]:
         """Questions start .. start + n - 1 of the stream (split, seed); each depends on its own index alone."""
@@ -115,10 +115,17 @@ class World:
 
     def search(self, question: Question, query: str, turn: int) -> str | Retrieved | None:
         """What the retriever returns for `query` in turn `turn` (from 1); None for a query that it cannot read."""
+        passages, status, seconds = self._lookups(query)
+        return Retrieved(FAILED if status == "failed" else self.observation(passages), status, seconds)
+
+    def observation(self, passages: Sequence[Passage]) -> str:
+        """Return the passages of a search as the policy reads them."""
         raise NotImplementedError
 
     def search_ahead(self, queries: Sequence[str]) -> None:
         """Answer the next searches for `queries` from one request, where a retriever answers them."""
+        if hasattr(self, "_lookups"):
+            self._lookups.ahead(queries)
 
     def correct(self, question: Question, answer: str) -> bool:
         """Return whether `answer` matches a gold answer after normalisation, or is the right choice."""
@@ -135,18 +142,8 @@ class World:
 
 @lru_cache(maxsize=4)
 def build(settings: WorldSettings) -> World:
-    """Return the world that `settings` describe. Raises InputError for data, a corpus or a retriever that is not there.
-
-    Equal settings give the same world again, with its data and its index.
-    """
-    if settings.kind == "atlas":
-        from workbench.agent.worlds.atlas import Atlas
-
-        return Atlas(settings)
-    if settings.kind == "dataset":
-        from workbench.agent.worlds.dataset import Dataset
-
-        return Dataset(settings)
-    from workbench.agent.worlds.facts import Facts
-
-    return Facts(settings)
+    """Return the world of `settings`, the same for equal ones. Raises InputError where its data or retriever lacks."""
+    world: World = getattr(import_module(f"workbench.agent.worlds.{settings.kind}"), settings.kind.capitalize())(
+        settings
+    )
+    return world

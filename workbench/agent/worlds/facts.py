@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 
 from transformers import PreTrainedTokenizerFast
 
@@ -34,22 +35,17 @@ def ranked(
 ) -> list[tuple[int, int]]:
     """Return the `top_k` facts nearest to the query (entity, relation), best first, as (entity, relation) keys.
 
-    First the exact fact, then distractors that share the entity or the relation, alternately. With probability
-    `noise` the list is shuffled. Everything depends on the knowledge base's seed, the query and `turn` alone, so the
-    rollouts of one prompt group meet the same retriever. The order is a shortcut that a small policy takes: copying the
-    first result is right with probability 1 - noise * (1 - 1 / top_k), so success has a ceiling below 1 for a policy
-    that does not compare the facts with its query.
+    First the exact fact, then distractors that share the entity or the relation, alternately; with probability `noise`
+    the list is shuffled. It depends on the knowledge base's seed, the query and `turn` alone, so the rollouts of a
+    prompt group meet the same retriever. A policy that copies the first result is right with probability
+    1 - noise * (1 - 1 / top_k), about 0.8 for an episode at the defaults.
     """
     stream = Stream(knowledge.seed, _RANK, entity, relation)
     others = [(entity, (relation + 1 + i) % knowledge.relations) for i in _rotation(stream, knowledge.relations - 1)]
     strangers = [((entity + 1 + i) % knowledge.entities, relation) for i in _rotation(stream, knowledge.entities - 1)]
     first, second = (others, strangers) if stream.below(2) else (strangers, others)
-    facts = [(entity, relation)]
-    for i in range(max(len(first), len(second))):
-        if len(facts) >= top_k:
-            break
-        facts += first[i : i + 1] + second[i : i + 1]
-    facts = facts[:top_k]
+    alternately = chain.from_iterable(zip_longest(first, second))
+    facts = [(entity, relation), *(fact for fact in alternately if fact is not None)][:top_k]
     if len(facts) > 1 and uniform(knowledge.seed, _NOISE, entity, relation, turn) < noise:
         order = Stream(knowledge.seed, _ORDER, entity, relation, turn).shuffled(len(facts))
         facts = [facts[i] for i in order]
@@ -65,12 +61,9 @@ def _rotation(stream: Stream, n: int) -> list[int]:
 class Facts(World):
     """Multi-hop questions "who is the R2 of the R1 of E ?"; the answer is R2(R1(E)) in the episode's own facts.
 
-    A question's text (E, R1, R2 ...) belongs to one split for ever: a hash of it sends one tenth to eval. Its facts
-    come from a seed whose last bit is the split, so train and eval share neither texts nor knowledge bases. Since facts
-    are fresh, nothing can be remembered: a guess without a search is right about once in (entities - 1).
-
-    Results are ranked, so reading the first one is a shortcut; it and `noise` put a ceiling on success (about 0.8 at
-    the defaults for a policy that never compares a result with its query); `ranked` has the formula.
+    A hash of its text (E, R1, R2 ...) decides the split of a question, and the last bit of the seed of its facts is the
+    split: train and eval share neither texts nor knowledge bases. Since facts are fresh, nothing can be remembered: a
+    guess without a search is right about once in (entities - 1). Success has a ceiling, see `ranked`.
     """
 
     def __init__(self, settings: WorldSettings) -> None:
@@ -90,12 +83,10 @@ class Facts(World):
         if len(words) != 2 or words[0] not in self._entity or words[1] not in self._relation:
             return None
         knowledge = self.knowledge(question)
-        keys = ranked(
-            knowledge, self._entity[words[0]], self._relation[words[1]], turn, self.settings.top_k, self.settings.noise
-        )
-        return " ".join(
-            f"{self.entities[e]} {self.relations[r]} {self.entities[knowledge.target(e, r)]} ." for e, r in keys
-        )
+        entity, relation = self._entity[words[0]], self._relation[words[1]]
+        keys = ranked(knowledge, entity, relation, turn, self.settings.top_k, self.settings.noise)
+        facts = [(self.entities[e], self.relations[r], self.entities[knowledge.target(e, r)]) for e, r in keys]
+        return " ".join(f"{subject} {relation} {end} ." for subject, relation, end in facts)
 
     def knowledge(self, question: Question) -> Knowledge:
         """Return the facts of the question's episode."""
@@ -107,12 +98,12 @@ class Facts(World):
         stream = Stream(_QUESTION, salt, seed, index)
         one, two, _ = self.settings.hops
         u = stream.uniform()
-        entity, chain = self._draw(stream, 1 if u < one else 2 if u < one + two else 3, split)
+        entity, path = self._draw(stream, 1 if u < one else 2 if u < one + two else 3, split)
         facts = Knowledge((draw(_KNOWLEDGE, seed, index) & ~1) | salt, len(self.entities), len(self.relations))
         end = entity
-        for relation in chain:
+        for relation in path:
             end = facts.target(end, relation)
-        start, words = self.entities[entity], tuple(self.relations[r] for r in chain)
+        start, words = self.entities[entity], tuple(self.relations[r] for r in path)
         text = f"who is {' '.join(f'the {relation} of' for relation in reversed(words))} {start} ?"
         return Question(index, text, self.entities[end], facts.seed, start, words)
 
@@ -121,10 +112,10 @@ class Facts(World):
         for _ in range(_TRIES):
             entity = stream.below(len(self.entities))
             deck = stream.shuffled(len(self.relations))
-            chain = [deck[i % len(deck)] for i in range(hops)]
+            path = [deck[i % len(deck)] for i in range(hops)]
             # A text belongs to one split for ever: the tenth of all (start, relations) whose hash says so is held out.
-            if (draw(_SPLIT, entity, *chain) % 10 == 0) == (split == "eval"):
-                return entity, chain
+            if (draw(_SPLIT, entity, *path) % 10 == 0) == (split == "eval"):
+                return entity, path
         raise InputError(
             f"world with {len(self.entities)} entities and {len(self.relations)} relations has no {hops}-hop question "
             f"in split {split!r}; set world.entities or world.relations higher (40 and 10 are the most)"

@@ -109,7 +109,7 @@ class Fault:
 
     @property
     def strength(self) -> float:
-        """Its one number."""
+        """The strength of the run's fault."""
         return strength(self.settings)
 
     def stream(self, *key: int) -> torch.Generator:
@@ -136,7 +136,7 @@ class Fault:
 
 
 def inject(run: RunSettings, algorithm: Algorithm, policy: PreTrainedModel, tokenizer: Any) -> Fault:
-    """Return the fault of a run, or its absence. Raises InputError for a fault that cannot happen to the run."""
+    """Return the fault of a run, if any. Raises InputError for a fault that cannot happen to the run."""
     check(run, algorithm)
     return Fault(run, policy, tokenizer)
 
@@ -160,12 +160,10 @@ def check(run: RunSettings, algorithm: Algorithm) -> None:
     declared, given = kind(run.fault.kind), strength(run.fault)
     name = declared.name
     if not declared.low <= given <= declared.high or (declared.whole and given != int(given)):
-        number = "a whole number" if declared.whole else "a number"
         most = "" if declared.high == float("inf") else f" to {declared.high:g}"
-        raise InputError(
-            f"fault.strength = {given:g} of '{name}' must be {number} from {declared.low:g}{most}: "
-            f"{declared.strength} ({declared.unit or 'no unit'})"
-        )
+        allowed = f"must be {'a whole number' if declared.whole else 'a number'} from {declared.low:g}{most}"
+        meaning = f"{declared.strength} ({declared.unit or 'no unit'})"
+        raise InputError(f"fault.strength = {given:g} of '{name}' {allowed}: {meaning}")
     if run.fault.turn is not None and not declared.turn:
         able = ", ".join(k.name for k in FAULTS.values() if k.turn)
         raise InputError(f"fault.kind '{name}' concerns no single turn; delete fault.turn, or use one of: {able}")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from workbench.agent.engines import Engine
@@ -17,9 +18,8 @@ Found = str | Retrieved
 
 
 @fault(
-    "engine",
-    "The weight sync to the sampler stops unnoticed: it keeps its old weights, and the log says that its rollouts are "
-    "fresh.",
+    "engine", "The weight sync to the sampler stops unnoticed: it keeps its old weights, and the log says that its "
+    "rollouts are fresh.",
     "age at which the sampler's weights stop falling behind", "iterations", 1000.0, low=1.0, whole=True, lead=1,
     caught="nothing in-process; vLLM's sync check where a sampler has a copy of its own",
 )  # fmt: skip
@@ -59,9 +59,8 @@ def rounded(x: Tensor, bits: int) -> Tensor:
 
 
 @fault(
-    "engine",
-    "The sampler draws at another temperature than the trainer computes log-probs at, and reports the log-probs of "
-    "what it drew from.",
+    "engine", "The sampler draws at another temperature than the trainer computes log-probs at, and reports the "
+    "log-probs of what it drew from.",
     "factor on engine.temperature in the sampler", "times", 1.5, low=0.01,
 )  # fmt: skip
 def temperature(bug: Fault, engine: Engine, step: int) -> Engine:
@@ -70,46 +69,39 @@ def temperature(bug: Fault, engine: Engine, step: int) -> Engine:
 
 
 @fault(
-    "engine",
-    "The sampler draws at another temperature and reports log-probs from before the temperature (vLLM's raw "
+    "engine", "The sampler draws at another temperature and reports log-probs from before the temperature (vLLM's raw "
     "log-probs): the two sides agree about tokens that were drawn from something else.",
     "factor on engine.temperature in the sampler", "times", 1.5, low=0.01,
 )  # fmt: skip
 def temperature_hidden(bug: Fault, engine: Engine, step: int) -> Engine:
     """Sample as `temperature` does, and report log-probs at the temperature that was configured."""
-    return _Reporting(bug, bug.sampler(bug.policy, bug.strength))
+    from workbench.learn.rollouts import trainer_log_probs
 
+    sampler = bug.sampler(bug.policy, bug.strength)
 
-class _Reporting:
-    def __init__(self, bug: Fault, engine: Engine) -> None:
-        self._bug, self._engine = bug, engine
-
-    def rollout(
-        self, world: World, questions: list[Question], groups: list[int], generator: Any, greedy: bool = False
-    ) -> list[Episode]:
-        """Return the engine's episodes with the log-probs of the configured temperature."""
-        from workbench.learn.rollouts import trainer_log_probs
-
-        episodes = self._engine.rollout(world, questions, groups, generator, greedy)
-        batch = collate(episodes, self._bug.tokenizer.pad_token_id)
+    def rollout(*arguments: Any) -> list[Episode]:
+        episodes = sampler.rollout(*arguments)
+        batch = collate(episodes, bug.tokenizer.pad_token_id)
         # In float64: by the trainer's own arithmetic they would agree to the last bit, as two programs never do.
-        exact: Any = deepcopy(self._bug.policy)
-        found = trainer_log_probs(exact.double(), batch, self._bug.run.engine.temperature)
+        exact: Any = deepcopy(bug.policy)
+        found = trainer_log_probs(exact.double(), batch, bug.run.engine.temperature)
         return [replace(e, log_prob=row[: len(e.tokens)].tolist()) for e, row in zip(episodes, found, strict=True)]
 
-
-class Through:
-    """A world that does everything as `inner` does, but for what is set on it."""
-
-    def __init__(self, inner: World, **changed: Any) -> None:
-        self._inner = inner
-        vars(self).update(changed)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+    return SimpleNamespace(rollout=rollout)
 
 
-def _searching(bug: Fault, world: World, step: int, share: float, change: Any) -> Any:
+def _changed(world: World, **attributes: Any) -> World:
+    changed = copy(world)
+    vars(changed).update(attributes)
+    return changed
+
+
+def _found(found: Found, text: str, **columns: Any) -> Found:
+    """Return what a search found with another text, and with other columns where a retriever found it."""
+    return found._replace(text=text, **columns) if isinstance(found, Retrieved) else text
+
+
+def _searching(bug: Fault, world: World, step: int, share: float, change: Any) -> World:
     """Return the world with `change(found, hit)` on what a search finds; `hit` at random, in the turn concerned."""
     stream = bug.stream(step)
 
@@ -120,7 +112,7 @@ def _searching(bug: Fault, world: World, step: int, share: float, change: Any) -
         hit = float(torch.rand(1, generator=stream)) < share
         return change(found, hit and bug.settings.turn in (None, turn))
 
-    return Through(world, search=search)
+    return _changed(world, search=search)
 
 
 @fault(
@@ -130,12 +122,7 @@ def _searching(bug: Fault, world: World, step: int, share: float, change: Any) -
 def retriever_empty(bug: Fault, world: World, step: int) -> World:
     """Find nothing."""
 
-    def change(found: Found, hit: bool) -> Found:
-        if not hit:
-            return found
-        return Retrieved("", "empty", found.seconds) if isinstance(found, Retrieved) else ""
-
-    return _searching(bug, world, step, bug.strength, change)
+    return _searching(bug, world, step, bug.strength, lambda x, hit: _found(x, "", status="empty") if hit else x)
 
 
 @fault(
@@ -146,10 +133,9 @@ def retriever_slow(bug: Fault, world: World, step: int) -> World:
     """Answer every search `strength` seconds late."""
 
     def change(found: Found, hit: bool) -> Found:
-        if not hit:
-            return found
-        time.sleep(bug.strength)
-        return found._replace(seconds=found.seconds + bug.strength) if isinstance(found, Retrieved) else found
+        late = bug.strength if hit else 0.0
+        time.sleep(late)
+        return found._replace(seconds=found.seconds + late) if isinstance(found, Retrieved) else found
 
     return _searching(bug, world, step, 1.0, change)
 
@@ -165,8 +151,7 @@ def retriever_junk(bug: Fault, world: World, step: int) -> World:
         own = found.text if isinstance(found, Retrieved) else found
         if own != bug.kept.get("last"):
             bug.kept = {"last": own, "other": bug.kept.get("last")}
-        text = bug.kept["other"] if hit and bug.kept["other"] is not None else own
-        return found._replace(text=text) if isinstance(found, Retrieved) else text
+        return _found(found, bug.kept["other"] if hit and bug.kept["other"] is not None else own)
 
     return _searching(bug, world, step, bug.strength, change)
 
@@ -175,18 +160,18 @@ def retriever_junk(bug: Fault, world: World, step: int) -> World:
     "world", "The budget of turns is cut, and episodes end before they can answer.",
     "turns that an episode may have", "turns", 2.0, low=1.0, whole=True,
 )  # fmt: skip
-def truncated(bug: Fault, world: World, step: int) -> Any:
+def truncated(bug: Fault, world: World, step: int) -> World:
     """End episodes after `strength` turns."""
-    return Through(world, max_turns=min(world.max_turns, int(bug.strength)))
+    return _changed(world, max_turns=min(world.max_turns, int(bug.strength)))
 
 
 @fault(
     "world", "The budget of tokens of a turn is cut, and actions end before their closing tag.",
     "tokens that a turn may have", "tokens", 5.0, low=1.0, whole=True,
 )  # fmt: skip
-def turn_cut(bug: Fault, world: World, step: int) -> Any:
+def turn_cut(bug: Fault, world: World, step: int) -> World:
     """End turns after `strength` tokens."""
-    return Through(world, max_turn_tokens=min(world.max_turn_tokens, int(bug.strength)))
+    return _changed(world, max_turn_tokens=min(world.max_turn_tokens, int(bug.strength)))
 
 
 @fault(

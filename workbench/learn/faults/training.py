@@ -26,19 +26,15 @@ _SHARE = ("share of the trajectories", "fraction")
 def retokenised(bug: Fault, episodes: list[Episode], step: int) -> list[Episode]:
     """Replace a token of one turn, any unless one is named; the sampler's log-probs stay those of what it sampled."""
     stream = bug.stream(step, episodes[0].question_id)
-    chosen = bug.some(len(episodes), step, episodes[0].question_id, 1).tolist()
-    vocabulary, found = len(bug.tokenizer), []
-    for episode, wrong in zip(episodes, chosen, strict=True):
-        found.append(episode)
-        if not wrong:
-            continue
-        sizes = [len(stretch) for stretch in episode.stretches]
-        turn = bug.settings.turn or 1 + _below(episode.turns, stream)
-        if turn <= episode.turns:
+    chosen = bug.some(len(episodes), step, episodes[0].question_id, 1)
+    vocabulary, found = len(bug.tokenizer), list(episodes)
+    for i in chosen.nonzero()[:, 0].tolist():
+        tokens, sizes = list(found[i].tokens), [len(stretch) for stretch in found[i].stretches]
+        turn = bug.settings.turn or 1 + _below(found[i].turns, stream)
+        if turn <= found[i].turns:
             at = sum(sizes[: 2 * turn - 1]) + _below(sizes[2 * turn - 1], stream)
-            tokens = list(episode.tokens)
             tokens[at] = (tokens[at] + 1 + _below(vocabulary - 1, stream)) % vocabulary
-            found[-1] = replace(episode, tokens=tokens)
+            found[i] = replace(found[i], tokens=tokens)
     return found
 
 
@@ -70,13 +66,11 @@ def staleness(bug: Fault, learn: LearnSettings, step: int) -> LearnSettings:
 
 
 def _leaking(bug: Fault, batch: Batch, step: int, tokens: Tensor) -> Batch:
-    """Return the batch with `tokens` (B, T) in the loss mask of a share of the trajectories."""
     rows = bug.some(len(batch.tokens), step)[:, None]
     return replace(batch, mask=batch.mask | (rows & tokens), turn_id=None)
 
 
 def _inside(batch: Batch) -> Tensor:
-    """Return True where a row has a token, (B, T)."""
     return torch.arange(batch.tokens.shape[1]) < batch.length[:, None]
 
 
@@ -92,9 +86,7 @@ def observation_leak(bug: Fault, batch: Batch, step: int) -> Batch:
     return _leaking(bug, batch, step, observed)
 
 
-@fault(
-    "batch", "The loss mask lets the prompt through.", *_SHARE, 1.0, high=1.0, caught="guard_token_identity"
-)  # fmt: skip
+@fault("batch", "The loss mask lets the prompt through.", *_SHARE, 1.0, high=1.0, caught="guard_token_identity")
 def prompt_leak(bug: Fault, batch: Batch, step: int) -> Batch:
     """Train on the prompt, but for its first token, which nothing predicts."""
     before = _inside(batch) & ~batch.response & ~batch.mask
@@ -122,8 +114,7 @@ def turn_shift(bug: Fault, batch: Batch, step: int) -> Batch:
 
 
 @fault(
-    "estimate",
-    "The old log-prob of one token of a step is stale or corrupt, and its ratio is out of proportion.",
+    "estimate", "The old log-prob of one token of a step is stale or corrupt, and its ratio is out of proportion.",
     "what is taken off the old log-prob", "nats", 8.0, low=-1000.0, turn=True, caught="guard_first_ratio",
 )  # fmt: skip
 def corrupt_log_prob(bug: Fault, batch: Batch, step: int) -> Batch:
@@ -147,7 +138,6 @@ def wrong_groups(bug: Fault, batch: Batch, step: int) -> Batch:
 
 
 def _scaled(learn: LearnSettings, network: str, name: str, factor: float) -> LearnSettings:
-    """Return the settings with a number of the optimizer of policy or critic multiplied by `factor`."""
     own = getattr(learn, network)
     return learn.model_copy(update={network: own.model_copy(update={name: getattr(own, name) * factor})})
 
