@@ -34,10 +34,7 @@ Column = Mapping[int, Mapping[int, bool]]  # point -> seed -> whether the run co
 
 @dataclass(frozen=True)
 class Rule:
-    """How a column is searched: its points, the seeds of a point next to the boundary, those of a first try.
-
-    full: no search, every point with every seed. `runs` and `seconds` of training limit all columns together.
-    """
+    """How a column is searched; `runs` and `seconds` of training limit all columns together."""
 
     points: int
     seeds: int
@@ -47,10 +44,7 @@ class Rule:
     seconds: float | None = None
 
     def affordable(self, batch: Sequence[Trial], spent: Sequence[float]) -> list[Trial]:
-        """The part of `batch` within the limits, after runs that took `spent` seconds; a run counts as their mean.
-
-        The first run is always allowed, and a run that was begun is not cut off.
-        """
+        """The part of `batch` within the limits, after runs of `spent` seconds; the first run is always allowed."""
         room = len(batch) if self.runs is None else self.runs - len(spent)
         if self.seconds is not None and sum(spent) > 0:
             left = self.seconds - sum(spent)
@@ -71,8 +65,8 @@ class Progress:
 def bracket(column: Column, points: int) -> tuple[int, int]:
     """Return the tried points between which the boundary lies: the highest that stays up, the lowest that does not.
 
-    By the isotonic fit of the shares of collapsed runs, so that one odd run does not overrule its neighbours; -1 and
-    `points` if no tried point is on that side. A share of exactly 1/2 does not stay up.
+    By the isotonic fit of the shares of collapsed runs: one odd run does not overrule its neighbours. -1 and `points`
+    if no tried point is on that side; a share of exactly 1/2 does not stay up.
     """
     tried = sorted(column)
     if not tried:
@@ -127,9 +121,8 @@ def search(
 ) -> Progress:
     """Go through the rounds of a search as far as outcomes are known, and propose the runs of the next round.
 
-    A round is what every column of every arm asks for, given the rounds before it; it ends when its runs have ended.
-    `neighbours` has a column's neighbour of lower index, from whose bracket its own search starts once that is known.
-    `outcome` is None for an unfinished run.
+    A round is what every column asks for, given the rounds before it. A column starts from the bracket of its
+    neighbour, once that is known. `outcome` is None for an unfinished run.
     """
     columns: dict[tuple[int, int], dict[int, dict[int, bool]]] = {
         (arm, number): {} for arm in range(arms) for number in range(len(neighbours))
@@ -160,10 +153,7 @@ def search(
 
 
 def usual(neighbours: Sequence[int | None], rule: Rule, draws: int = 40) -> float:
-    """Runs of one arm: the mean over noise-free searches with a random boundary in each column.
-
-    Fewer `draws` are enough for many columns.
-    """
+    """Runs of one arm: the mean over at most `draws` noise-free searches with a random boundary in each column."""
     stream, total = random.Random(0), 0
     draws = min(draws, 1 + 2000 // len(neighbours))
     for _ in range(draws):
@@ -189,26 +179,14 @@ class Region:
         """Runs of the full grid."""
         return len(self.series) * len(self.columns) * self.rule.points * self.rule.seeds
 
-    @property
-    def most(self) -> int:
-        """Most runs that the search can take."""
-        return min(self.everything, self.settings.runs or self.everything)
-
-    def where(self) -> str:
-        """`round 2: 8 runs in 4 of 12 columns, 10 runs before`."""
-        now = self.progress.now
-        columns, total = {(t.arm, t.column) for t in now}, len(self.series) * len(self.columns)
-        return (
-            f"round {self.progress.rounds + 1}: {len(now)} runs in {len(columns)} of {total} columns, "
-            f"{len(self.progress.done)} runs before"
-        )
+    def __str__(self) -> str:
+        now, total = self.progress.now, len(self.series) * len(self.columns)
+        where = f"{len(now)} runs in {len({(t.arm, t.column) for t in now})} of {total} columns"
+        return f"round {self.progress.rounds + 1}: {where}, {len(self.progress.done)} runs before"
 
 
 def conditions(axes: Mapping[str, Sequence[Any]]) -> tuple[tuple[dict[str, Any], ...], tuple[int | None, ...]]:
-    """Return the columns that numeric axes span, the first axis running fastest, and the neighbour of each.
-
-    A neighbour is one value lower on one axis, the fastest that has a lower value.
-    """
+    """Return the columns that numeric axes span, the first axis fastest, and the neighbour of each, one value lower."""
     names = list(axes)[::-1]
     places = list(itertools.product(*(range(len(axes[name])) for name in names)))
     columns = tuple({n: axes[n][at] for n, at in zip(names, place, strict=True)} for place in places)
