@@ -73,7 +73,8 @@ def compare(
 
 
 def _heading(title: str, form: str) -> None:
-    echo(f"\n{ {'md': '### ', 'latex': '% '}.get(form, '') }{cell(title)}\n")
+    mark = {"md": "### ", "latex": "% "}.get(form, "")
+    echo(f"\n{mark}{cell(title)}\n")
 
 
 def in_file_order(each: pd.DataFrame, file: Path) -> pd.DataFrame:

@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
 from statistics import median
@@ -64,7 +64,6 @@ class Cell:
     seed: int
     settings: RunSettings
     resolved: Algorithm
-    choices: dict[str, Any] = field(default_factory=dict)  # those of its arm
     control: bool = False
     generation: int = 1  # counts its starts from nothing
 

@@ -123,7 +123,7 @@ def load(path: Path, overrides: Sequence[str] = (), history: History = NO_RUNS, 
             resolved[arm.label] = _resolved(base, arm, path)
         settings, algorithm = resolved[arm.label]
         settings = settings.model_copy(update={"seed": seed})
-        return Cell(path.stem, arm.label, seed, settings, algorithm, arm.choices, arm.control)
+        return Cell(path.stem, arm.label, seed, settings, algorithm, arm.control)
 
     every = [*crossed, *controls]
     chosen, by_label = _chosen(every, only, path), {arm.label: arm for arm in every}
@@ -139,9 +139,8 @@ def load(path: Path, overrides: Sequence[str] = (), history: History = NO_RUNS, 
             if isinstance(lr, Waiting):
                 waiting.append(lr)
                 continue
-            choices = {**arm.choices, "learn.policy.lr": lr}
-            settings, _ = _resolved(base, replace(arm, choices=choices), path)
-            cell = replace(cell, settings=settings.model_copy(update={"seed": seed}), choices=choices)
+            settings, _ = _resolved(base, replace(arm, choices={**arm.choices, "learn.policy.lr": lr}), path)
+            cell = replace(cell, settings=settings.model_copy(update={"seed": seed}))
         cells.append(cell)
     return _without_doubles(replace(grid, cells=tuple(cells), waiting=tuple(waiting)))
 
@@ -297,7 +296,19 @@ def _parse(text: str, overrides: Sequence[str], path: Path) -> GridFile:
         end = f"(at line {len(text.splitlines())}, the end of the file)"
         raise InputError(f"{path} is not valid TOML: {str(error).replace('(at end of document)', end)}") from None
     for override in overrides:
-        _override(document, override)
+        key, value = option(override)
+        axes, base = document.get("axes", {}), document.get("base", {})
+        axes = flatten(axes) if isinstance(axes, dict) else {}
+        if key == "seeds":
+            document["seeds"] = value
+        elif key.startswith("axes."):
+            document["axes"] = {**axes, key.removeprefix("axes."): value}
+        elif key in axes:
+            raise InputError(f"--set {key}: '{key}' is an axis of this grid; change it by --set 'axes.{key}=[...]'")
+        else:
+            _known_key(key, "--set")
+            if isinstance(base, dict):
+                document["base"] = merge(expand(base, "[base]"), expand({key: value}, "--set"))
     try:
         if isinstance(document.get("axes"), dict):
             document["axes"] = flatten(document["axes"])
@@ -322,25 +333,6 @@ def option(text: str, example: str = "learn.staleness=8") -> tuple[str, Any]:
         raise InputError(f"--set {key}={value}: the value is not TOML; {form}") from None
     except ValueError as error:
         raise InputError(f"--set {key}: the value cannot be: {error}") from None
-
-
-def _override(document: dict[str, Any], override: str) -> None:
-    """Change the document by `key=value`: its base, or its seeds and axes."""
-    key, value = option(override)
-    axes, base = document.get("axes", {}), document.get("base", {})
-    axes = flatten(axes) if isinstance(axes, dict) else {}
-    if key == "seeds":
-        document["seeds"] = value
-    elif key.startswith("axes."):
-        document["axes"] = {**axes, key.removeprefix("axes."): value}
-    else:
-        _known_key(key, "--set")
-        if key in axes:
-            raise InputError(
-                f"--set {key}: '{key}' is an axis of this grid; write --set 'axes.{key}=[...]' to change the axis"
-            )
-        if isinstance(base, dict):
-            document["base"] = merge(expand(base, "[base]"), expand({key: value}, "--set"))
 
 
 def _known_key(key: str, where: str) -> None:

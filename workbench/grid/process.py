@@ -220,20 +220,19 @@ class Ray:
         self._ray = ray
         self.slots = max(1, int(ray.cluster_resources().get("CPU", 1)))
 
-    def start(self, job: Job) -> RayProcess:
+    def start(self, job: Job) -> _RayProcess:
         """Start the trainer on a node with enough free cores; Ray retries nothing, the grid does."""
         task = self._ray.remote(num_cpus=job.threads, max_retries=0, max_calls=1)(train)
-        return RayProcess(self._ray, task.remote(job), job.folder / LOG_NAME)
+        return _RayProcess(self._ray, task.remote(job), job.folder / LOG_NAME)
 
 
-class RayProcess:
+class _RayProcess:
     """A trainer on a Ray cluster, with the calls of LocalProcess."""
 
     def __init__(self, ray: Any, task: Any, log: Path) -> None:
         self._ray, self._task, self._log = ray, task, log
 
     def poll(self) -> int | None:
-        """Return the exit code; None while it runs."""
         if not self._ray.wait([self._task], timeout=0)[0]:
             return None
         try:
@@ -246,11 +245,9 @@ class RayProcess:
             return 1
 
     def interrupt(self) -> None:
-        """Ask it to write a checkpoint and stop."""
         self._ray.cancel(self._task, force=False)
 
     def kill(self) -> None:
-        """Stop it at once."""
         self._ray.cancel(self._task, force=True)
 
 
@@ -258,23 +255,17 @@ class RayProcess:
 # What a process said, and how it ended
 
 
-class Follower:
-    """Read the progress lines that are appended to a log."""
-
-    def __init__(self, log: Path) -> None:
-        self.log = log
-        self.began = self._offset = log.stat().st_size if log.exists() else 0
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the progress lines since the last call; an unfinished line is left for the next one."""
-        if not self.log.exists():
-            return
-        with self.log.open("rb") as handle:
-            handle.seek(self._offset)
-            text = handle.read()
+def follow(log: Path, offset: int) -> Iterator[list[dict[str, Any]]]:
+    """Yield the progress lines after byte `offset`, then those since the last yield; an unfinished line waits."""
+    while True:
+        text = b""
+        if log.exists():
+            with log.open("rb") as handle:
+                handle.seek(offset)
+                text = handle.read()
         whole = text[: text.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        yield from filter(None, map(_progress, whole.splitlines()))
+        offset += len(whole)
+        yield list(filter(None, map(_progress, whole.splitlines())))
 
 
 def _progress(line: str | bytes) -> dict[str, Any] | None:

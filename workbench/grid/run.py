@@ -20,7 +20,7 @@ from workbench.grid import folder as run_folder
 from workbench.grid import process
 from workbench.grid.cell import Cell
 from workbench.grid.config import Grid
-from workbench.grid.process import Ending, Follower, Job, ending, last_line, last_step, one_line, where, workers_for
+from workbench.grid.process import Ending, Job, ending, follow, last_line, last_step, one_line, where, workers_for
 from workbench.learn.run import HELD
 from workbench.spec import InputError
 from workbench.spec.outcomes import cause
@@ -190,7 +190,8 @@ class _Training:
     tries: int = 1
     signals: int = 0  # handed on to the trainer
     trainer: Any = None  # a LocalProcess or RayProcess
-    follower: Any = None  # a Follower
+    since: int = 0  # size of the log when the attempt began
+    rows: Any = None  # its progress, from `follow`
 
 
 @dataclass
@@ -290,7 +291,8 @@ class _Pool:
         _write_row(cell, folder, status="queued", attempt=attempt, reason=None, ended_at=None)
         limits, threads = self.limits, cell.settings.threads
         job = Job(folder, self.runs / ".cache", threads, limits.hang_seconds, limits.memory, process.TRAINER)
-        one.follower = Follower(log)
+        one.since = log.stat().st_size if log.exists() else 0
+        one.rows = follow(log, one.since)
         try:
             one.trainer = self.executor.start(job)
         except OSError as error:
@@ -303,7 +305,7 @@ class _Pool:
     def _follow(self, one: _Training) -> None:
         """Report the progress of a process, hand Ctrl-C on to it, and settle its end."""
         code = one.trainer.poll()  # before the rows: what is read after the end is all that was written
-        for row in one.follower.rows():
+        for row in next(one.rows):
             self.watch.stepped(one.cell, row)
         if code is None:
             if len(self.signals) > one.signals:
@@ -317,7 +319,7 @@ class _Pool:
             self._ended(one, self._ending(one, code))
 
     def _ending(self, one: _Training, code: int) -> Ending:
-        row, log, since = run_folder.last_row(one.folder) or {}, one.follower.log, one.follower.began
+        row, log, since = run_folder.last_row(one.folder) or {}, one.folder / LOG_NAME, one.since
         status, said = row.get("status"), row.get("reason")
         if status == "finished":  # a signal that killed it afterwards came too late
             return Ending()

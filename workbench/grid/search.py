@@ -43,14 +43,6 @@ class Rule:
     runs: int | None = None
     seconds: float | None = None
 
-    def affordable(self, batch: Sequence[Trial], spent: Sequence[float]) -> list[Trial]:
-        """The part of `batch` within the limits, after runs of `spent` seconds; the first run is always allowed."""
-        room = len(batch) if self.runs is None else self.runs - len(spent)
-        if self.seconds is not None and sum(spent) > 0:
-            left = self.seconds - sum(spent)
-            room = min(room, int(max(0.0, left) * len(spent) / sum(spent)))
-        return list(batch[: max(0, room)])
-
 
 @dataclass(frozen=True)
 class Progress:
@@ -132,7 +124,7 @@ def search(
     spent: list[float] = []
     rounds = 0
     while True:
-        proposed = []
+        proposed: list[Trial] = []
         for (arm, number), column in columns.items():
             neighbour = neighbours[number]
             if (arm, number) not in starts:
@@ -141,7 +133,11 @@ def search(
                     continue
                 starts[arm, number] = start
             proposed += [Trial(arm, number, *run) for run in wanted(column, rule, starts[arm, number])]
-        now = rule.affordable(proposed, spent)
+        # Within the budget a run counts as the mean of those before it; the first is always allowed.
+        room = len(proposed) if rule.runs is None else max(0, rule.runs - len(spent))
+        if rule.seconds is not None and sum(spent) > 0:
+            room = min(room, int(max(0.0, rule.seconds - sum(spent)) * len(spent) / sum(spent)))
+        now = proposed[:room]
         outcomes = [outcome(trial) for trial in now]
         if not now or None in outcomes:
             return Progress(tuple(done), tuple(now), rounds, exhausted=len(now) < len(proposed))
@@ -152,10 +148,10 @@ def search(
         rounds += 1
 
 
-def usual(neighbours: Sequence[int | None], rule: Rule, draws: int = 40) -> float:
-    """Runs of one arm: the mean over at most `draws` noise-free searches with a random boundary in each column."""
+def usual(neighbours: Sequence[int | None], rule: Rule) -> float:
+    """Runs of one arm: the mean over at most 40 noise-free searches with a random boundary in each column."""
     stream, total = random.Random(0), 0
-    draws = min(draws, 1 + 2000 // len(neighbours))
+    draws = min(40, 1 + 2000 // len(neighbours))
     for _ in range(draws):
         edges = [stream.randint(0, rule.points) for _ in neighbours]
         total += len(search(1, neighbours, rule, lambda t, edges=edges: t.point >= edges[t.column]).done)  # type: ignore[misc]
