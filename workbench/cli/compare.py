@@ -10,7 +10,7 @@ from typer import Argument, Context, Option
 
 from workbench.algorithms import resolve
 from workbench.cli.shared import current, experiment_of, one_of
-from workbench.cli.tables import FORMATS, cell, document, echo, note, plain, records, show, writing
+from workbench.cli.tables import FORMATS, cell, document, echo, plain, records, show, writing
 from workbench.grid import guard
 from workbench.grid.cell import Cell, Estimate, short
 from workbench.grid.config import Grid, load
@@ -34,19 +34,22 @@ def compare(
     from workbench.analysis import compare as arms
     from workbench.analysis.region import region_file
     from workbench.analysis.runs import runs as runs_in
+    from workbench.analysis.survival import observed
 
     name, reader = experiment_of(experiment), current(ctx.obj)
-    each = runs_in(reader, name)
-    if region_file(reader, name) is not None:
-        _export(each, export)
-        show_region(reader, name, form, against)
-        return
-    each = in_file_order(each, ctx.obj / name / "experiment.toml")
+    each, searched = runs_in(reader, name), region_file(reader, name) is not None
+    each = each if searched else in_file_order(each, ctx.obj / name / "experiment.toml")
     names = list(dict.fromkeys(each["arm"]))
-    if against is not None and against not in names:
+    if against is not None and against not in names and not searched:
         known = f"its arms: {'; '.join(names)}"
         raise InputError(f"--against '{against}': {name} has no such arm{nearest(against, names)}; {known}")
-    _export(each, export)
+    if export is not None:
+        rows = observed(each)
+        with writing(export, f"{len(rows)} runs"):
+            rows.assign(event=rows["event"].astype(int)).to_csv(export, index=False)
+    if searched:
+        show_region(reader, name, form, against)
+        return
     frame = arms.figures(each, against)
     if form in ("csv", "json"):  # the bare numbers; the other formats have readable cells and say what these mean
         show(frame, form)
@@ -74,16 +77,6 @@ def _heading(title: str, form: str) -> None:
     echo(f"\n{mark}{cell(title)}\n")
 
 
-def _export(each: pd.DataFrame, file: Path | None) -> None:
-    """Write one line per run: run_id, arm, seed, time in steps, event (1 = the collapse, 0 = censored)."""
-    from workbench.analysis.survival import observed
-
-    if file is not None:
-        rows = observed(each)
-        with writing(file, f"{len(rows)} runs"):
-            rows.assign(event=rows["event"].astype(int)).to_csv(file, index=False)
-
-
 def in_file_order(each: pd.DataFrame, file: Path) -> pd.DataFrame:
     """Sort arms in the order of the grid file next to the runs; arms that it does not name come last."""
     try:
@@ -100,16 +93,15 @@ def in_file_order(each: pd.DataFrame, file: Path) -> pd.DataFrame:
 def unfair(reader: Reader, frame: pd.DataFrame) -> list[guard.Finding]:
     """Return findings in recorded runs; `frame` has run_id, arm, seed, status and config of each.
 
-    Runs without settings (of another trainer, or not begun) are left out. Settings of another version of sorl cannot be
-    checked, which is a finding itself.
+    Runs without settings are left out; settings of another version of sorl are a finding themselves.
     """
     runs = []
     try:
         for row in frame[frame["config"].notna()].to_dict(orient="records"):
             settings = RunSettings.model_validate_json(row["config"])
+            names = (row["run_id"], str(row["arm"]), int(row["seed"]))
             algorithm = resolve(settings.algorithm, settings.slots)
-            arm, seed, finished = str(row["arm"]), int(row["seed"]), row["status"] == "finished"
-            runs.append(guard.Run(row["run_id"], arm, seed, settings, algorithm, finished))
+            runs.append(guard.Run(*names, settings, algorithm, row["status"] == "finished"))
     except (ValueError, InputError):
         message = "some runs have settings of another version of sorl, so the fairness of the comparison is not checked"
         return [guard.Finding("task", message)]
@@ -150,11 +142,11 @@ def show_region(reader: Reader, experiment: str, form: str = "table", against: s
     both = [found, found.read_as(KEPT)]
     series, columns = [region.by_series(one, against) for one in both], [region.by_column(one) for one in both]
     if form in ("json", "csv"):
-        every = {"series": series, "columns": columns, "points": [region.by_point(one) for one in both]}
-        parts = {
-            name: pd.concat([frame.assign(survival=one.survival) for one, frame in zip(both, frames, strict=True)])
-            for name, frames in every.items()
-        }
+        parts = {}
+        points = [region.by_point(one) for one in both]
+        for name, frames in (("series", series), ("columns", columns), ("points", points)):
+            marked = [frame.assign(survival=one.survival) for one, frame in zip(both, frames, strict=True)]
+            parts[name] = pd.concat(marked)
         if form == "json":
             echo(document({name: records(*plain(frame)) for name, frame in parts.items()}), nl=False)
             return
@@ -172,24 +164,13 @@ def show_region(reader: Reader, experiment: str, form: str = "table", against: s
         echo("\n" + "\n".join([first, second, *basis]))
 
 
-def show_search(grid: Grid, reader: Reader) -> None:
-    """Print the tables at the end of `sorl run`, and the state of the search."""
-    assert grid.region is not None
-    try:
-        show_region(reader, grid.experiment)
-    except InputError as error:
-        note(str(error))
-    echo(f"\n{_state(grid.region)}")
-
-
-def _state(region: Region) -> str:
+def state(region: Region) -> str:
+    """Return the sentence on how far the search is."""
     progress = region.progress
     spent = f"{len(progress.done)} of the full grid's {region.everything} runs"
     if region.unjudged:
-        return (
-            f"Search stopped: {region.unjudged} runs are finished but too short for the collapse rule; "
-            "give them more iterations."
-        )
+        why = "runs are finished but too short for the collapse rule; give them more iterations."
+        return f"Search stopped: {region.unjudged} {why}"
     if progress.now:
         return f"The search is not done after {spent}: the same command resumes it."
     if progress.exhausted:
@@ -204,22 +185,17 @@ def describe_search(grid: Grid, form: str, time: Estimate) -> None:
     region = grid.region
     assert region is not None
     settings, progress, rule, values = region.settings, region.progress, region.rule, region.settings.lattice
-    expected = min(region.most, round(usual(region.neighbours, rule) * len(region.series)))
+    everything = region.everything
+    most = min(everything, settings.runs or everything)
+    expected = min(most, round(usual(region.neighbours, rule) * len(region.series)))
     left = max(len(progress.now), expected - len(progress.done)) if progress.now else 0
     seconds = time.seconds / len(grid.cells) * left
     if form == "json":
+        runs = {"done": len(progress.done), "now": len(progress.now), "expected": expected}
         whole = {
-            "experiment": grid.experiment,
-            "question": grid.question,
-            "kind": "region",
-            "arms": [arm.label for arm in region.series],
-            "columns": list(region.columns),
-            "along": settings.along,
-            "values": list(values),
-            "runs": {
-                "done": len(progress.done), "now": len(progress.now), "expected": expected,
-                "most": region.most, "full_grid": region.everything,
-            },
+            "experiment": grid.experiment, "question": grid.question, "kind": "region",
+            "arms": [arm.label for arm in region.series], "columns": list(region.columns), "along": settings.along,
+            "values": list(values), "runs": runs | {"most": most, "full_grid": everything},
             "estimate": {"seconds": round(seconds), "workers": time.workers, "basis": time.basis},
         }  # fmt: skip
         echo(document(whole), nl=False)
@@ -234,16 +210,15 @@ def describe_search(grid: Grid, form: str, time: Estimate) -> None:
             row[name] = f"{done} done" + (f", {now} now" if now else "")
         rows.append(row)
     show(pd.DataFrame(rows), form)
-    seeds = f"{rule.probes} seeds for a first try, {rule.seeds} next to a boundary"
-    if rule.full:
-        seeds = f'{rule.seeds} seeds everywhere (search = "full")'
+    searched = f"{rule.probes} seeds for a first try, {rule.seeds} next to a boundary"
+    seeds = f'{rule.seeds} seeds everywhere (search = "full")' if rule.full else searched
     listed = ", ".join(f"{value:g}" for value in values)
     echo(f"\n{settings.along} from {values[0]:g} to {values[-1]:g} in {len(values)} values ({listed}); {seeds}.")
     if not any(cell.settings.stop.after_collapse is not None for cell in grid.cells):
         echo("Note: stop.after_collapse is off, so collapsed runs train on to their last iteration.")
     echo(
-        f"At most {region.most} runs, usually about {expected} (the full grid has {region.everything}); "
-        f"{len(progress.done)} are finished.{'' if progress.now else ' ' + _state(region)}"
+        f"At most {most} runs, usually about {expected} (the full grid has {everything}); "
+        f"{len(progress.done)} are finished.{'' if progress.now else ' ' + state(region)}"
     )
     if left:
         saved = "less where runs stop at their collapse"

@@ -77,7 +77,6 @@ def logs(runs: Path, what: str) -> Iterator[Log]:
 
 
 def _name_of(folder: Path, runs: Path) -> str:
-    """Return the experiment or run of a folder. Raises InputError if it lies in another runs folder or is none."""
     if runs in (folder.parent, folder.parent.parent):
         return folder.name
     kept = any((child / "segments").is_dir() for child in folder.iterdir())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typer import Context, Exit
 
 from workbench.cli.tables import echo
+from workbench.grid.process import cores
 from workbench.spec import InputError
 from workbench.store import connect
 from workbench.store.reader import Reader
@@ -52,11 +53,11 @@ def packages() -> Checks:
 
 def machine() -> Checks:
     """Check the cores that this process may use, and the thread count that torch uses."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    yield "ok", f"{cores} cores, OMP_NUM_THREADS {os.environ.get('OMP_NUM_THREADS', 'not set (each run sets its own)')}"
+    n = cores()
+    yield "ok", f"{n} cores, OMP_NUM_THREADS {os.environ.get('OMP_NUM_THREADS', 'not set (each run sets its own)')}"
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    if load > 1.5 * cores:
-        yield "warn", f"load {load:.1f} on {cores} cores: runs will be slow", "sorl run FILE.toml --workers 1"
+    if load > 1.5 * n:
+        yield "warn", f"load {load:.1f} on {n} cores: runs will be slow", "sorl run FILE.toml --workers 1"
 
 
 def accelerator() -> Checks:

@@ -1,6 +1,5 @@
 """The command `sorl`: one module a verb, imported when it is typed; wrong input is one message and exit code 2."""
 
-import ast
 import os
 import sys
 from importlib import import_module
@@ -23,37 +22,31 @@ WRONG_INPUT = 2
 _USAGE: Any = typer.BadParameter.__mro__[1]  # click's UsageError, of which later versions of typer have their own
 
 
-class Verbs(TyperGroup):
+class _Verbs(TyperGroup):
     """Looks verbs up by module, so that the imports of one verb do not slow the others down."""
 
     _listing = False  # the help page is being written: it needs a line about each verb, not the verb
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help page without importing a verb."""
         self._listing = True
         super().format_help(ctx, formatter)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the verbs in the order of the help page."""
         return list(VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command of a verb; None for an unknown one, which is refused with the nearest name."""
         if cmd_name not in VERBS:
             return None
         if self._listing:
             return TyperCommand(cmd_name, help=summary(cmd_name))
-        module = import_module(f"workbench.cli.{cmd_name}")
-        verb = getattr(module, cmd_name, None) or module.app
-        if not isinstance(verb, typer.Typer):
-            function, verb = verb, typer.Typer(add_completion=False)
+        module, verb = import_module(f"workbench.cli.{cmd_name}"), typer.Typer(add_completion=False)
+        if function := getattr(module, cmd_name, None):
             verb.command(cmd_name)(function)
-        command = typer.main.get_command(verb)
+        command = typer.main.get_command(verb if function else module.app)
         command.name = cmd_name
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Name the nearest verb where the typed one does not exist."""
         from workbench.spec import nearest
 
         if args and args[0] not in VERBS and not args[0].startswith("-"):
@@ -98,16 +91,18 @@ class Verbs(TyperGroup):
 
 def summary(verb: str) -> str:
     """Return the first line of a verb's help, read from its source."""
+    import ast
+
     tree = ast.parse(Path(__file__).with_name(f"{verb}.py").read_text(encoding="utf-8"))
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    chosen = next((node for node in functions if node.name == verb), functions[0])
+    functions = {node.name: node for node in reversed(tree.body) if isinstance(node, ast.FunctionDef)}
+    chosen = functions.get(verb) or [*functions.values()][-1]
     return (ast.get_docstring(chosen) or "").split("\n")[0]
 
 
-_HELP = {"help_option_names": ["-h", "--help"]}
 app = typer.Typer(
-    cls=Verbs, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, context_settings=_HELP
-)
+    cls=_Verbs, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
 
 
 @app.callback(epilog="Results go to stdout, the rest to stderr. Exit code 0: success, 1: a failure, 2: wrong input.")

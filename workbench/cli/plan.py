@@ -61,16 +61,12 @@ def describe(
     slots, time, findings = _slots(grid), time_of(left, runs, workers), guard.planned(grid.cells)
     if form == "json":
         names = ("run_id", "arm", "algorithm", "seed", "control", "config_hash")
+        cells = [{n: getattr(c, n) for n in names} | {"status": status[c.run_id]} for c in grid.cells]
         whole = {
-            "experiment": grid.experiment,
-            "question": grid.question,
-            "cells": [{n: getattr(c, n) for n in names} | {"status": status[c.run_id]} for c in grid.cells],
-            "settings": differing(arms),
-            "slots": records(*plain(slots)),
-            "guard": [finding.as_dict() for finding in findings],
-            "seeds": seeds,
+            "experiment": grid.experiment, "question": grid.question, "cells": cells, "settings": differing(arms),
+            "slots": records(*plain(slots)), "guard": [finding.as_dict() for finding in findings], "seeds": seeds,
             "estimate": {"seconds": round(time.seconds), "workers": time.workers, "basis": time.basis},
-        }
+        }  # fmt: skip
         echo(document(whole), nl=False)
         return
     echo(f"{grid.experiment}: {grid.question}\n")
@@ -116,15 +112,13 @@ def seeds_for(
 ) -> dict[str, Any] | None:
     """Return how many seeds detect the hazard ratio, and what the planned ones detect; None for a grid of one arm.
 
-    `incidence` is the share of the reference arm's runs that collapse; None = that of recorded runs of the grid's arms.
-    `alpha` is divided by the number of comparisons where all are to hold. Raises InputError for numbers out of range.
+    `incidence`: share of the reference arm's runs that collapse; None = from recorded runs. `alpha` is divided by the
+    number of comparisons where all are to hold.
     """
     from workbench.analysis import stats
 
     if ratio <= 0 or ratio == 1:
-        raise InputError(
-            f"--hazard-ratio {ratio:g} is no effect: it must be above 0 and not 1, e.g. --hazard-ratio 0.2"
-        )
+        raise InputError(f"--hazard-ratio {ratio:g} is no effect: it must be above 0 and not 1, for example 0.2")
     for name, value, low in (("power", power, stats.ALPHA), ("incidence", incidence, 0)):
         if value is not None and not low < value < 1:
             raise InputError(f"--{name} {value:g} is not between {low:g} and 1; use e.g. --{name} 0.8")
@@ -134,11 +128,7 @@ def seeds_for(
     share, basis = recorded_incidence(arms, runs) if incidence is None else (incidence, "as given")
     planned, comparisons = len(grid.seeds), len(arms) - 1
     return {
-        "hazard_ratio": ratio,
-        "power": power,
-        "alpha": stats.ALPHA,
-        "incidence": share,
-        "incidence_basis": basis,
+        "hazard_ratio": ratio, "power": power, "alpha": stats.ALPHA, "incidence": share, "incidence_basis": basis,
         "collapses": stats.collapses_needed(ratio, power),
         "seeds": stats.seeds_needed(ratio, share, power, stats.ALPHA),
         "comparisons": comparisons,
@@ -147,7 +137,7 @@ def seeds_for(
         "planned_power": stats.power_of(planned, ratio, share),
         "planned_detectable": stats.detectable(planned, share, power),
         "planned_smallest_p": stats.smallest_p(planned, planned),
-    }
+    }  # fmt: skip
 
 
 def _seeds_in_words(n: Mapping[str, Any]) -> str:
@@ -168,8 +158,7 @@ def _seeds_in_words(n: Mapping[str, Any]) -> str:
 def recorded_incidence(arms: Mapping[str, RunSettings], runs: Path) -> tuple[float, str]:
     """Return the Kaplan-Meier incidence, at the end of a run, of the recorded arm that collapsed most often; its basis.
 
-    Runs count for an arm if they share all its settings but the seed. If all or none of the runs have collapsed,
-    (k + 1/2) / (n + 1) keeps the figure off 1; without a recorded collapse it is ASSUMED.
+    If all of its runs have collapsed, (k + 1/2) / (n + 1) keeps the figure off 1; with no recorded collapse: ASSUMED.
     """
     from workbench.analysis.runs import every_run, replicate
     from workbench.analysis.survival import observed, survival_at

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tomllib
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,8 @@ from workbench.algorithms import CORE, resolve
 from workbench.cli.shared import OUTPUT, one_of, run_folder
 from workbench.cli.tables import as_text, document, echo, note, print_table, save, save_parquet
 from workbench.grid.cell import algorithm_label, expand, merge
+from workbench.grid.config import option
+from workbench.grid.folder import ARROW
 from workbench.objective import Algorithm
 from workbench.spec import ComputeSettings, InputError
 from workbench.spec.files import MIB, from_toml, read_text
@@ -78,12 +80,9 @@ def replay(
     if form == "parquet" and output is None:
         raise InputError("--format parquet writes a binary file: add --output FILE.parquet")
     folder = run_folder(ctx.obj, run)
-    if step is None:
-        known = batches.steps(folder)
-        if not known:
-            batches.file_of(folder, 0)  # says how to store batches
+    if step is None and (known := batches.steps(folder)):
         raise InputError(f"name a stored step of run '{folder.name}' with --step; stored are {batches.ranges(known)}")
-    stored = batches.read(folder, step, weights=gradients)
+    stored = batches.read(folder, step or 0, weights=gradients)  # without a stored batch, says how to store them
     import torch
 
     from workbench import replay as engine
@@ -92,11 +91,12 @@ def replay(
     torch.set_num_threads(threads)
     own, algorithms = algorithms_of(stored.meta, algorithm or (), variants, change or ())
     dtype = torch.float64 if double else torch.float32
-    done = engine.play(stored, algorithms, own, update or None, trajectory, dtype)
+    play = partial(engine.play, stored, algorithms, own, update or None, dtype=dtype)
+    done = play(trajectory=trajectory)
     if (tokens or table == "tokens") and trajectory is None:
         worst = tables.culprits(done, 1).records()
         trajectory = worst[0]["trajectory"] if worst else 0
-        done = engine.play(stored, algorithms, own, update or None, trajectory, dtype)
+        done = play(trajectory=trajectory)
     if trajectory is not None and not done.tokens:
         inside = [str(u.index) for u in stored.updates if trajectory in stored.trajectory[u.rows]]
         raise InputError(f"trajectory {trajectory} was trained on in updates {', '.join(inside)} of step {step} only")
@@ -108,10 +108,12 @@ def replay(
         **({} if trajectory is None else {"tokens": tables.tokens(done, trajectory)}),
     }
     found = found if table is None else {table: found[table]}
-    if form == "parquet":
-        assert table is not None
-        assert output is not None
-        _save_parquet(found[table], output)
+    if form == "parquet" and table is not None and output is not None:
+        import pyarrow as pa
+
+        types = {c.name: ARROW[c.type] for c in (*tables.SUMMARY, *tables.TURNS, *tables.CULPRITS, *tables.TOKENS)}
+        schema = pa.schema([(name, types[name]) for name in found[table].columns])
+        save_parquet(pa.Table.from_pylist(found[table].records(), schema=schema), output)
     elif form == "json":
         whole = {
             "run": folder.name, "step": step, "own": done.own, "updates": len(stored.updates),
@@ -153,17 +155,6 @@ def _print(run: str, done: Replay, found: Mapping[str, Table]) -> None:
             echo(f"{label}: no answer, {reason}")
 
 
-def _save_parquet(table: Table, output: Path) -> None:
-    import pyarrow as pa
-
-    from workbench.replay.tables import CULPRITS, SUMMARY, TOKENS, TURNS
-
-    kinds = {"BIGINT": pa.int64(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(), "VARCHAR": pa.string()}
-    types = {c.name: kinds[c.type] for c in (*SUMMARY, *TURNS, *CULPRITS, *TOKENS)}
-    schema = pa.schema([(name, types[name]) for name in table.columns])
-    save_parquet(pa.Table.from_pylist(table.records(), schema=schema), output)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Algorithms
 
@@ -173,13 +164,13 @@ def algorithms_of(
 ) -> tuple[str, dict[str, Algorithm]]:
     """Return the label of the algorithm that ran (from `meta` of its batch), and all to replay, that one first.
 
-    `names`: known algorithms, each with the slots that `changes` (`clip.high=0.3`) set; without names and without
-    `file` the six of the core, or with changes only the one that ran, changed. `file`: a table a variant, {base = ...,
-    slot = ...}. Raises InputError for what cannot be read.
+    `names`: known algorithms, with the slots that `changes` (`clip.high=0.3`) set. Without names and `file` the six of
+    the core, or with changes only the one that ran, changed. `file`: a table a variant, {base = ..., slot = ...}.
     """
     ran = meta["algorithm"] if isinstance(meta["algorithm"], dict) else {"base": meta["algorithm"]}
     ran = merge(ran, meta["slots"])
-    slots = _slots(changes)
+    options = (option(change, example="clip.high=0.3") for change in changes)
+    slots = expand({key.removeprefix("slots."): value for key, value in options}, "--set")
     tables: list[dict[str, Any]] = [{"base": name} for name in names]
     if not tables and file is None:
         tables = [ran] if slots else [{"base": name} for name in CORE]
@@ -198,34 +189,14 @@ def algorithms_of(
     return own, found
 
 
-def _slots(changes: Sequence[str]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for change in changes:
-        key, equals, value = change.partition("=")
-        key = key.strip().removeprefix("slots.")
-        if not equals or not key or not value.strip():
-            raise InputError(f"--set '{change}' is not SLOT.OPTION=VALUE; write it like --set clip.high=0.3")
-        try:
-            flat[key] = from_toml(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            flat[key] = value.strip()  # a bare word is what people type at a shell
-        except ValueError as error:
-            raise InputError(f"--set {key}: the value cannot be: {error}") from None
-    return expand(flat, "--set")
-
-
 def _variants(file: Path) -> dict[str, dict[str, Any]]:
-    example = 'write it like [wide] base = "ppo" clip = { high = 0.5 }, a table a variant'
     try:
         found = from_toml(read_text(file, MIB))
-    except InputError:
-        raise
-    except OSError as error:
-        raise InputError(f"cannot read --variants '{file}': {error.strerror}") from None
-    except ValueError as error:
-        raise InputError(f"--variants '{file}' is not valid TOML: {error}; {example}") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read --variants '{file}': {getattr(error, 'strerror', error)}") from None
     if not found or not all(isinstance(table, dict) for table in found.values()):
-        raise InputError(f"--variants '{file}' must hold one table per variant; {example}")
+        example = '[wide] base = "ppo" clip = { high = 0.5 }'
+        raise InputError(f"--variants '{file}' must hold one table per variant; write it like {example}")
     return found
 
 
@@ -240,11 +211,10 @@ class Policy:
         meta = stored.meta
         if "model" not in meta or not stored.weights:
             raise InputError(
-                "--gradients needs the weights of the step, and they are not stored: they take more than "
-                "record.batches.weights_mb; raise it and train again, or leave --gradients out"
+                "--gradients needs the weights of the step, and none are stored: raise record.batches.weights_mb and "
+                "train again, or leave --gradients out"
             )
-        config = AutoConfig.for_model(**meta["model"])
-        self.model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        self.model: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model(**meta["model"]), dtype=torch.float32)
         own = {n.removeprefix("policy."): torch.from_numpy(w) for n, w in stored.weights.items() if n[:7] == "policy."}
         missing, unexpected = self.model.load_state_dict(own, strict=False)
         lacking = set(missing) - set(getattr(self.model, "all_tied_weights_keys", None) or ())

@@ -98,8 +98,7 @@ def gather(runs: Path, experiments: Sequence[str], files: Sequence[Path] = ()) -
 def slots(config: str) -> str | None:
     """Resolve a configuration (JSON): its slots with their options, its critic and its group size, as JSON.
 
-    None for an algorithm that this version of sorl does not know, as in logs of another trainer. The rest of the
-    configuration is not read, so that runs of another version keep their slots.
+    None for an algorithm that this version of sorl does not know. Nothing else of the configuration is read.
     """
     try:
         settings = json.loads(config)

@@ -5,11 +5,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from typer import Argument, Context, Option
 
-from workbench.analysis.runs import Recorded, changed, recorded
 from workbench.cli.report import slots
 from workbench.cli.shared import current, experiments, folder_of
 from workbench.cli.tables import note, print_table
@@ -25,6 +24,9 @@ from workbench.spec import InputError, Level
 from workbench.store.segments import now
 from workbench.store.sync import sync
 
+if TYPE_CHECKING:
+    from workbench.analysis.runs import Recorded
+
 
 def rescan(
     ctx: Context,
@@ -35,6 +37,8 @@ def rescan(
     dry: bool = Option(False, "--dry-run", help="Print the changes without writing them."),
 ) -> None:
     """Apply the current collapse rule and alarms to recorded runs and append the new verdicts."""
+    from workbench.analysis.runs import recorded
+
     for file in files or []:
         _rescan_file(file, dry)
     if files:
@@ -42,7 +46,7 @@ def rescan(
     reader = current(ctx.obj)
     if experiment is not None:
         experiments(reader, experiment)
-    changes: list[tuple[str, str]] = []
+    changes = []
     runs = recorded(reader, [d.name for d in CATALOGUE if d.level is Level.STEP], experiment)
     for run in runs:
         try:
@@ -69,6 +73,7 @@ def _report(changes: Sequence[tuple[str, str]], runs: int, dry: bool, where: str
 def _rescan_file(file: Path, dry: bool) -> None:
     """Judge the runs of a results file; times and events of survival follow from the new verdicts."""
     from workbench.analysis import results
+    from workbench.analysis.runs import Recorded, changed
 
     found = results.read(file)
     changes, rows = [], found.table.to_pylist()
@@ -85,7 +90,7 @@ def _rescan_file(file: Path, dry: bool) -> None:
         results.write(results.judged_again(found, rows), file)
 
 
-def judged(run: Recorded) -> tuple[dict[str, Any], list[Event]]:
+def judged(run: "Recorded") -> tuple[dict[str, Any], list[Event]]:
     """Return the verdict columns of table `run` and the events that the present rules see in a recorded run."""
     planned = json.loads(slots(json.dumps(run.config)) or "{}").get("group_size")
     # One rollout a prompt for an algorithm that this version of sorl does not know.
@@ -105,7 +110,9 @@ def judged(run: Recorded) -> tuple[dict[str, Any], list[Event]]:
     return columns if settled else columns | {"outcome": None}, events
 
 
-def _changes(run: Recorded, verdict: dict[str, Any], events: Sequence[Event]) -> list[str]:
+def _changes(run: "Recorded", verdict: dict[str, Any], events: Sequence[Event]) -> list[str]:
+    from workbench.analysis.runs import changed
+
     words = changed(run.row, verdict)
     now_, before = {_key(asdict(e)) for e in events}, {_key(e) for e in run.events if _by_rule(e["kind"])}
     for title, keys in (("new", now_ - before), ("withdrawn", before - now_)):
@@ -115,7 +122,7 @@ def _changes(run: Recorded, verdict: dict[str, Any], events: Sequence[Event]) ->
 
 
 def _by_rule(kind: str) -> bool:
-    """Return whether events of this kind come from a rule over columns, not from the trainer, the grid or the sync."""
+    # Not from the trainer, the grid or the sync.
     return kind not in ("diverged", "segment_corrupt", *(k.name for k in KINDS)) and not kind.startswith("guard_")
 
 
@@ -123,7 +130,7 @@ def _key(event: dict[str, Any]) -> tuple[int, str, str]:
     return (event["step"], event["kind"], event["diagnostic"])
 
 
-def _append(folder: Path, run: Recorded, verdict: dict[str, Any], events: Sequence[Event]) -> None:
+def _append(folder: Path, run: "Recorded", verdict: dict[str, Any], events: Sequence[Event]) -> None:
     """Append segments of tables `run` and `event`; an event without a severity withdraws the one it replaces."""
     rows = [asdict(e) for e in events]
     kept = {_key(row) for row in rows}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from typer import Context, Exit, Option
 
-from workbench.cli.compare import settle, show_search, tell
+from workbench.cli.compare import settle, show_region, state, tell
 from workbench.cli.shared import ARMS, CHANGES, GRID_FILE, current
 from workbench.cli.tables import echo, note, print_table, show
 from workbench.grid import config, guard, progress
@@ -48,7 +48,7 @@ def run(
 
     def begin(grid: Grid) -> None:
         if grid.region is not None:
-            note(grid.region.where())
+            note(str(grid.region))
 
     def sync_quietly() -> None:
         # Training continues whatever is wrong with the index; the sync at the end reports it.
@@ -81,7 +81,11 @@ def _report(ctx: Context, grid: Grid, results: Sequence[Result]) -> None:
     mine = [result.cell for result in results if result.status != "elsewhere"]
     findings = settle(ctx.obj, reader, grid.experiment, mine) if mine else []
     if grid.region is not None:
-        show_search(grid, reader)
+        try:
+            show_region(reader, grid.experiment)
+        except InputError as error:
+            note(str(error))
+        echo(f"\n{state(grid.region)}")
         findings = [finding for finding in findings if finding.flagged]
     else:
         frame = summary(reader, grid.experiment, [result.cell.run_id for result in results])

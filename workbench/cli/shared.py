@@ -36,8 +36,7 @@ OUTPUT = Option(None, "--output", "-o", metavar="FILE", help="Write to this file
 def current(runs: Path, *, seconds: float = 60.0) -> Reader:
     """Return a reader of the database after a sync; if the lock is taken, of the database as it is, with a note.
 
-    `seconds` limits the running time of a query. Raises InputError for a folder that does not exist, or that has no
-    database and takes none.
+    `seconds` limits a query. Raises InputError where there is no runs folder, or no database and none can be made.
     """
     try:
         report = sync(runs, seconds=2.0)  # to wait for the lock
@@ -65,10 +64,7 @@ def experiments(reader: Reader, wanted: str | None = None) -> list[str]:
 
 
 def find(reader: Reader, name: str) -> str:
-    """Return the run with this id or unique prefix; of several starts of one cell the newest.
-
-    Raises InputError that names the candidates or the nearest run.
-    """
+    """Return the run with this id or unique prefix (the newest start of a cell); InputError names the candidates."""
     runs = [row[0] for row in reader.rows("SELECT run_id FROM run ORDER BY run_id").rows]
     if name in runs:
         return name

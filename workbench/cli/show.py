@@ -34,18 +34,18 @@ def show(
 ) -> None:
     """Show one run: status, outcome, events, changed settings, and the end of its log if it failed."""
     reader = current(ctx.obj)
-    run_id = find(reader, run)
-    answer = reader.rows("SELECT * FROM run WHERE run_id = ?", [run_id])
+    with reader.together():
+        run_id = find(reader, run)
+        answer = reader.rows("SELECT * FROM run WHERE run_id = ?", [run_id])
+        events, recorded = reader.rows(_EVENTS, [run_id]), reader.rows(_ROWS, [run_id])
     row = dict(zip(answer.columns, answer.rows[0], strict=True))
     echo(run_id)
     for name in _FACTS:
         if row.get(name) is not None:
             echo(f"  {name:<16}{cell(row[name])}")
-    events = reader.rows(_EVENTS, [run_id])
     echo(f"\nEvents: {len(events.rows) or 'none'}")
     if events.rows:
         print_table(events.columns, events.rows)
-    recorded = reader.rows(_ROWS, [run_id])
     echo("\nRecorded")
     print_table(recorded.columns, recorded.rows)
 

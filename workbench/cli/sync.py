@@ -45,10 +45,7 @@ def sync(ctx: Context, results: list[Path] | None = Option(None, "--from", metav
 
 
 def restore(found: Results, runs: Path) -> tuple[int, int]:
-    """Write the missing folders of finished runs; return how many were written and how many left unchanged.
-
-    An unfinished run is left out: the file has no checkpoint to resume it from.
-    """
+    """Write missing folders of finished runs (others have no checkpoint); return how many, and how many were there."""
     finished = [row for row in found.table.to_pylist() if row["status"] == "finished"]
     missing = [row for row in finished if not (runs / found.experiment / row["run_id"]).exists()]
     for row in missing:

@@ -37,10 +37,7 @@ _ACCENTS = {"\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0308"
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print on stdout or stderr; every verb prints through this function, which lets no control character pass.
-
-    They are shown as JSON escapes them, so JSON stays the same JSON; files (--output) hold the text as it is.
-    """
+    """Print on stdout or stderr; every verb prints through this, which shows control characters as JSON does."""
     typer.echo(visible(text), err=err, nl=nl)
 
 

@@ -1,28 +1,27 @@
-"""A cell of a grid, one arm with one seed: its names, its settings by dotted key, what sets it apart, its cost.
-
-`learn.staleness` and `[learn] staleness` are the same setting.
-"""
+"""A cell of a grid, one arm with one seed: its names, its settings by dotted key, what sets it apart, its cost."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import platform
 import re
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from pydantic import BaseModel
 
 from workbench.algorithms import resolve
 from workbench.grid.process import workers_for
 from workbench.objective import Algorithm
-from workbench.spec import COSMETIC, CollapseSettings, InputError, RunSettings, nearest
+from workbench.spec import COSMETIC, CollapseSettings, InputError, RunSettings
 from workbench.spec.files import leaves
 
 if TYPE_CHECKING:
@@ -65,7 +64,6 @@ class Cell:
     seed: int
     settings: RunSettings
     resolved: Algorithm
-    choices: dict[str, Any] = field(default_factory=dict)  # those of its arm
     control: bool = False
     generation: int = 1  # counts its starts from nothing
 
@@ -81,10 +79,7 @@ class Cell:
 
     @cached_property
     def run_id(self) -> str:
-        """The name of its folder: arm, seed, eight digits of experiment and settings; from the second start on `-g2`.
-
-        The experiment is in the digits because a run belongs to one: two grids may share a control.
-        """
+        """The name of its folder: arm, seed, digits of experiment and settings (two grids may share a control)."""
         digest = hashlib.sha256(f"{self.experiment} {self.config_hash}".encode()).hexdigest()[:8]
         return f"{slug(self.arm)}-s{self.seed}-{digest}" + (f"-g{self.generation}" if self.generation > 1 else "")
 
@@ -107,10 +102,7 @@ def config_hash(settings: RunSettings) -> str:
 
 
 def flatten(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested tables as dotted keys; an algorithm is replaced as a whole, so its table is a value, as a list is.
-
-    Raises InputError for a key that is given twice, once dotted and once in a table.
-    """
+    """Nested tables as dotted keys, an algorithm as a whole; InputError for a key given dotted and in a table."""
     flat: dict[str, Any] = {}
     for key, value in leaves(table, ("algorithm",)):
         if key in flat:
@@ -156,30 +148,20 @@ def settings_keys(model: type[BaseModel] = RunSettings, prefix: str = "") -> tup
     return tuple(keys)
 
 
-def suggestion(key: str) -> str:
-    """` (did you mean 'learn.epochs'?)`: the nearest setting, by its full name or by its last part alone."""
-    last, by_last = key.rsplit(".", 1)[-1], {known.rsplit(".", 1)[-1]: known for known in settings_keys()}
-    if same := [repr(known) for known in settings_keys() if known.rsplit(".", 1)[-1] == last]:
-        return f" (did you mean {' or '.join(same)}?)"
-    close = re.search("'(.*)'", nearest(last, by_last))
-    return nearest(key, settings_keys()) or (f" (did you mean '{by_last[close[1]]}'?)" if close else "")
-
-
 @cache
 def short(key: str) -> str:
     """Return the shortest ending of a dotted key that no other setting shares: `learn.staleness` -> `staleness`."""
+    if key.startswith("slots."):
+        return key.removeprefix("slots.")
     parts = key.split(".")
-    if parts[0] == "slots":
-        return ".".join(parts[1:]) or key
     endings = (".".join(parts[-n:]) for n in range(1, len(parts)))
-    alone = (end for end in endings if sum(f".{known}".endswith(f".{end}") for known in settings_keys()) == 1)
-    return next(alone, key)
+    return next((e for e in endings if sum(f".{k}".endswith(f".{e}") for k in settings_keys()) == 1), key)
 
 
 def differing(arms: Mapping[str, RunSettings]) -> dict[str, dict[str, Any]]:
     """Dotted key -> arm -> value, for every setting but the seed that is not the same in all arms."""
     flat = {arm: flatten(settings.model_dump(mode="json", exclude={"seed"})) for arm, settings in arms.items()}
-    keys = dict.fromkeys(key for settings in flat.values() for key in settings)
+    keys = {key: None for settings in flat.values() for key in settings}
     rows = {key: {arm: settings.get(key) for arm, settings in flat.items()} for key in keys}
     return {key: row for key, row in rows.items() if len({repr(value) for value in row.values()}) > 1}
 
@@ -194,15 +176,13 @@ def algorithm_label(algorithm: str | dict[str, Any]) -> str:
     """Return an algorithm's name, or its base's with the changed options: `ppo (ratio turn arithmetic)`."""
     if not isinstance(algorithm, dict):
         return str(algorithm)
-    changes = [f"{slot} {_short_value(value)}" for slot, value in algorithm.items() if slot != "base"]
-    base = str(algorithm.get("base", "variant"))
-    return f"{base} ({', '.join(changes)})" if changes else base
+    changes = ", ".join(f"{slot} {_short_value(value)}" for slot, value in algorithm.items() if slot != "base")
+    return str(algorithm.get("base", "variant")) + (f" ({changes})" if changes else "")
 
 
 def arm_label(label: str, varying: Mapping[str, Any]) -> str:
     """A label and the values of the axes that vary: `ppo · staleness 8`."""
-    values = [f"{short(key)} {_short_value(value)}" for key, value in varying.items() if key != "algorithm"]
-    return " · ".join([label, *values])
+    return " · ".join([label, *(f"{short(k)} {_short_value(v)}" for k, v in varying.items() if k != "algorithm")])
 
 
 def _short_value(value: Any) -> str:
@@ -257,8 +237,7 @@ def _in_words(value: Any) -> str:
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """Wall time of the cells that are left, and where the figure comes from."""
 
     seconds: float
@@ -274,15 +253,11 @@ class Estimate:
 
 
 def rough(settings: RunSettings, algorithm: Algorithm) -> float:
-    """Seconds an iteration by the constants of this file, on a machine that was never measured.
-
-    Where the number of updates or draws depends on the episodes, the mean of the least and the most counts.
-    """
+    """Seconds an iteration by the constants of this file; of a range of updates or draws the middle counts."""
     learn, size = settings.learn, 1.0
     if settings.model is None:
-        ours, usual = (
-            p.layers * (4 * p.hidden**2 + 3 * p.hidden * p.mlp) for p in (settings.policy, RunSettings().policy)
-        )
+        both = (settings.policy, RunSettings().policy)
+        ours, usual = (p.layers * (4 * p.hidden**2 + 3 * p.hidden * p.mlp) for p in both)
         size = max(1.0, ours / usual)
     every = 1 if algorithm.stabilise.needs_bias else learn.clip_bias_every
     update = UPDATE + CRITIC * algorithm.critic + (SECOND_BACKWARD / every if every else 0.0)
@@ -301,33 +276,25 @@ def estimate(
     `paces` are the times of an iteration of recorded runs, as multiples of the rough cost.
     """
     pace, count = median(paces) if paces else 1.0, workers_for(cells, workers)
-    each = []
-    for cell in cells:
-        settings = cell.settings
-        seconds = pace * rough(settings, cell.resolved) * settings.planned_iterations
-        each.append(START + (seconds if settings.stop.seconds is None else min(seconds, settings.stop.seconds)))
+    each = [0.0]
+    for settings, algorithm in ((cell.settings, cell.resolved) for cell in cells):
+        training = pace * rough(settings, algorithm) * settings.planned_iterations
+        each.append(START + min(training, settings.stop.seconds or math.inf))
     warm = pace * sum(WARM_STEP * s.warmstart.steps * s.warmstart.batch / 64 for s in warm_starts)
     # The longest cell may come last and leave the other workers idle: never below it.
-    return Estimate(warm + max([sum(each) / count, *each]) if each else 0.0, count, len(paces))
-
-
-def _paces(runs: Path) -> Iterator[float]:
-    """How long an iteration took in each finished run of this kind of machine, as a multiple of its rough cost."""
-    from workbench.store.reader import Reader
-
-    frame = Reader(runs).query(_PACES, [f"{platform.system()} {platform.machine()}"])
-    for config, pace in zip(frame["config"], frame["pace"], strict=True):
-        try:
-            settings = RunSettings.model_validate_json(config)
-            yield float(pace) / rough(settings, resolve(settings.algorithm, settings.slots))
-        except (ValueError, InputError):
-            continue  # a run of another version of sorl: its settings may no longer exist
+    return Estimate(warm + max(sum(each) / count, *each), count, len(paces))
 
 
 def time_of(cells: Sequence[Cell], runs: Path, workers: int | None) -> Estimate:
-    """Wall time of `cells` on this machine, by what `runs` has recorded."""
+    """Wall time of `cells` on this machine, at the pace of the finished runs in `runs` on this kind of machine."""
     from workbench.learn.warmstart import key, made
+    from workbench.store.reader import Reader
 
-    settings = {key(cell.settings): cell.settings for cell in cells}
-    missing = [found for found in settings.values() if not made(found, runs / ".cache")]
-    return estimate(cells, list(_paces(runs)) if (runs / "sorl.duckdb").is_file() else [], workers, missing)
+    machine, paces = f"{platform.system()} {platform.machine()}", []
+    recorded = Reader(runs).rows(_PACES, [machine]).rows if (runs / "sorl.duckdb").is_file() else []
+    for config, pace in recorded:
+        with suppress(ValueError, InputError):  # a run of another version of sorl: its settings may no longer exist
+            settings = RunSettings.model_validate_json(config)
+            paces.append(float(pace) / rough(settings, resolve(settings.algorithm, settings.slots)))
+    warm_starts = {key(cell.settings): cell.settings for cell in cells if not made(cell.settings, runs / ".cache")}
+    return estimate(cells, paces, workers, list(warm_starts.values()))

@@ -1,6 +1,5 @@
 """A grid file becomes cells: read, changed by --set, checked key by key, crossed, resolved, hashed.
 
-A file is parsed once, and the settings and the algorithm of an arm are resolved once: `Cell` carries them from there.
 Every mistake is an InputError that names the file, the key and what to write instead.
 """
 
@@ -8,10 +7,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from workbench.algorithms import resolve
-from workbench.grid.cell import (
-    Arm,
-    Cell,
-    algorithm_label,
-    arm_label,
-    expand,
-    flatten,
-    merge,
-    settings_keys,
-    slug,
-    suggestion,
-)
+from workbench.grid.cell import Arm, Cell, algorithm_label, arm_label, expand, flatten, merge, settings_keys, slug
 from workbench.grid.folder import History
 from workbench.grid.search import Region, Rule, Trial, conditions, search
 from workbench.learn.faults import check
@@ -39,9 +29,11 @@ from workbench.spec import GridFile, InputError, RunSettings, nearest
 from workbench.spec.files import MIB, from_toml, read_text
 
 MOST_ARMS, MOST_CELLS = 500, 5000
+NO_RUNS = History(Path(os.devnull))
 _MISTAKES = 10  # listed of one file
 _QUOTED = 200  # characters of a wrong value
 _EXAMPLES = {"question": 'question = "What does this grid find out?"', "name": 'name = "ppo, gradient clipping"'}
+Make = Callable[[Arm, int], Cell]
 
 
 @dataclass(frozen=True)
@@ -54,7 +46,6 @@ class Waiting:
     here: bool  # whether this grid trains the source
 
     def __str__(self) -> str:
-        """`'ppo, matched' seed 3 waits for st-ppo seed 3`, and the command that trains a source of another grid."""
         text = f"'{self.arm}' seed {self.seed} waits for {self.source} seed {self.seed}"
         command = f"; train it with `sorl run experiments/{self.source.split('/')[0]}.toml`"
         return text if self.here else text + command
@@ -72,9 +63,9 @@ class Grid:
     question: str
     toml: str
     seeds: tuple[int, ...]
-    cells: tuple[Cell, ...]
+    cells: tuple[Cell, ...] = ()
     region: Region | None = None  # the search, of an experiment of kind region
-    waiting: tuple[Waiting, ...] = ()  # cells whose settings depend on a run that is not finished
+    waiting: tuple[Waiting, ...] = ()
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -82,7 +73,7 @@ class Grid:
         return tuple(dict.fromkeys(cell.arm for cell in self.cells))
 
 
-def load(path: Path, overrides: Sequence[str] = (), history: History | None = None, only: Sequence[str] = ()) -> Grid:
+def load(path: Path, overrides: Sequence[str] = (), history: History = NO_RUNS, only: Sequence[str] = ()) -> Grid:
     """Read a grid file and resolve its cells.
 
     `overrides` are `key=value` in TOML: they change the base; `seeds=[0]` and `axes.KEY=[...]` change the file's lists.
@@ -91,22 +82,20 @@ def load(path: Path, overrides: Sequence[str] = (), history: History | None = No
     """
     text = _read(path)
     file = _parse(text, overrides, path)
-    crossed = math.prod(len(values) for values in file.axes.values())
-    arms, seeds = crossed + len(file.arms), len(file.seeds)
+    arms, seeds = math.prod(map(len, file.axes.values())) + len(file.arms), len(file.seeds)
     if arms > MOST_ARMS or arms * seeds > MOST_CELLS:  # before any cell is made: each is resolved and hashed
         raise InputError(
-            f"{path} asks for {arms * seeds:,} cells ({crossed:,} combinations of its axes, {len(file.arms)} "
-            f"named arms, {seeds} seeds); a grid has at most {MOST_ARMS:,} arms and {MOST_CELLS:,} cells: "
-            "split it into several files"
+            f"{path} asks for {arms:,} arms and {arms * seeds:,} cells; a grid has at most {MOST_ARMS:,} arms and "
+            f"{MOST_CELLS:,} cells: split it into several files"
         )
-    base = expand(file.base, f"[base] of {path}")
-    if "seed" in base:
-        _known_key("seed", str(path))
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", path.stem):
         raise InputError(
             f"the file's name is the experiment's name: rename {path.name} to {slug(path.stem)}.toml "
             f"(letters, digits, '-', '_', '.')"
         )
+    base = expand(file.base, f"[base] of {path}")
+    if "seed" in base:
+        _known_key("seed", str(path))
     for key, values in file.axes.items():
         _known_key(key, f"[axes] of {path}")
         if not values:
@@ -118,68 +107,62 @@ def load(path: Path, overrides: Sequence[str] = (), history: History | None = No
         for key in choices:
             _known_key(key, where)
         controls.append(Arm(given.name, choices, control=True))
-    resolved: dict[str, tuple[RunSettings, Algorithm]] = {}
+    # The numbers of a region are its columns, and tell no arms apart.
+    axes = {key: values for key, values in file.axes.items() if file.region is None or not _numeric(values)}
+    crossed = []
+    for combination in itertools.product(*axes.values()) if axes or not controls else ():
+        choices = dict(zip(axes, combination, strict=True))
+        varying = {key: value for key, value in choices.items() if len(axes[key]) > 1}
+        default = base.get("algorithm", RunSettings.model_fields["algorithm"].default)
+        label = algorithm_label(choices.get("algorithm", default))
+        crossed.append(Arm(arm_label(label, varying), choices))
+    resolved: dict[str, tuple[RunSettings, Algorithm]] = {}  # of each arm, once for all its seeds
 
-    def cell(arm: Arm, seed: int) -> Cell:
+    def make(arm: Arm, seed: int) -> Cell:
         if arm.label not in resolved:
             resolved[arm.label] = _resolved(base, arm, path)
         settings, algorithm = resolved[arm.label]
         settings = settings.model_copy(update={"seed": seed})
-        return Cell(path.stem, arm.label, seed, settings, algorithm, arm.choices, arm.control)
+        return Cell(path.stem, arm.label, seed, settings, algorithm, arm.control)
 
-    default = base.get("algorithm", RunSettings.model_fields["algorithm"].default)
-    grid = Grid(path.stem, path, file.question, text, tuple(file.seeds), ())
-    # The numbers of a region are its columns, and tell no arms apart.
-    axes = {key: values for key, values in file.axes.items() if file.region is None or not _numeric(values)}
-    every = [*(_crossed(axes, default) if axes or not controls else ()), *controls]
-    chosen = _chosen(every, only, path)
+    every = [*crossed, *controls]
+    chosen, by_label = _chosen(every, only, path), {arm.label: arm for arm in every}
+    grid = Grid(path.stem, path, file.question, text, tuple(file.seeds))
     if file.region is not None:
-        return _searched(grid, file, chosen, cell, history)
+        return _searched(grid, file, chosen, make, history)
     cells: list[Cell] = []
     waiting: list[Waiting] = []
     for seed, arm in itertools.product(grid.seeds, chosen):
-        made = cell(arm, seed)
-        if made.settings.match is not None:
-            lr = _matched(made, {one.label: one for one in every}, cell, history, path)
+        cell = make(arm, seed)
+        if cell.settings.match is not None:
+            lr = _matched(cell, by_label, make, history, path)
             if isinstance(lr, Waiting):
                 waiting.append(lr)
                 continue
-            choices = {**arm.choices, "learn.policy.lr": lr}
-            settings, _ = _resolved(base, replace(arm, choices=choices), path)
-            made = replace(made, settings=settings.model_copy(update={"seed": seed}), choices=choices)
-        cells.append(made)
-    _refuse_same_cell(cells, path)
-    return replace(grid, cells=tuple(cells), waiting=tuple(waiting))
-
-
-def _crossed(axes: Mapping[str, list[Any]], algorithm: Any) -> list[Arm]:
-    arms = []
-    for combination in itertools.product(*axes.values()):
-        choices = dict(zip(axes, combination, strict=True))
-        varying = {key: value for key, value in choices.items() if len(axes[key]) > 1}
-        arms.append(Arm(arm_label(algorithm_label(choices.get("algorithm", algorithm)), varying), choices))
-    return arms
+            settings, _ = _resolved(base, replace(arm, choices={**arm.choices, "learn.policy.lr": lr}), path)
+            cell = replace(cell, settings=settings.model_copy(update={"seed": seed}))
+        cells.append(cell)
+    return _without_doubles(replace(grid, cells=tuple(cells), waiting=tuple(waiting)))
 
 
 def _resolved(base: Mapping[str, Any], arm: Arm, path: Path) -> tuple[RunSettings, Algorithm]:
     """Merge an arm over the base and the defaults of a run, check the settings and resolve the algorithm."""
     where = f"{path}, arm '{arm.label}'"
-    given = merge(merge(RunSettings().model_dump(), base), expand(arm.choices, where))
     try:
+        given = merge(merge(RunSettings().model_dump(), base), expand(arm.choices, where))
         settings = RunSettings.model_validate(given)
     except ValidationError as error:
-        suffix = f" (arm '{arm.label}')" if arm.choices else ""
-        raise InputError(_mistakes(f"{_explain(e, str(path))}{suffix}" for e in error.errors())) from None
+        raise _mistakes(error, path, f" (arm '{arm.label}')" if arm.choices else "") from None
     try:
         algorithm = resolve(settings.algorithm, settings.slots)
         check(settings, algorithm)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
-    group = settings.learn.group_size or algorithm.group_size
     if algorithm.needs_reference and not settings.learn.reference:
         raise InputError(
             f"{where}: the KL term of {algorithm.name} needs a reference policy; set learn.reference = true"
         )
+    group = settings.learn.group_size or algorithm.group_size
     if settings.learn.episodes % group:
         raise InputError(
             f"{where}: {algorithm.name} samples groups of {group} rollouts, which do not divide learn.episodes = "
@@ -188,34 +171,30 @@ def _resolved(base: Mapping[str, Any], arm: Arm, path: Path) -> tuple[RunSetting
     return settings, algorithm
 
 
-def _matched(
-    cell: Cell, arms: Mapping[str, Arm], make: Callable[[Arm, int], Cell], history: History | None, path: Path
-) -> float | Waiting:
+def _matched(cell: Cell, arms: Mapping[str, Arm], make: Make, history: History, path: Path) -> float | Waiting:
     """Return the learning rate of a cell with `match`, its own times the factor of its source; or what it waits for."""
     source, where = str(cell.settings.match), f"{path}, arm '{cell.arm}': match = '{cell.settings.match}'"
+    experiment, _, arm = source.partition("/")
     if source in arms:
         other = make(arms[source], cell.seed)
         if other.settings.match is not None:
             raise InputError(f"{where} is matched itself; name the arm that it follows")
-        factor = history.factor(other) if history else None
-        if factor is None and history and history.past(other):
+        factor = history.factor(other)
+        if factor is None and history.past(other):
             raise InputError(f"{where}: its run with seed {cell.seed} has recorded no stabiliser_factor")
+    elif arm:
+        factor = history.elsewhere(experiment, arm, cell.seed)
     else:
-        experiment, _, arm = source.partition("/")
-        if not arm:
-            raise InputError(
-                f"{where} is no arm of this file{nearest(source, arms)}; arms: {', '.join(arms)}; an arm of another "
-                "experiment is written EXPERIMENT/ARM"
-            )
-        factor = history.elsewhere(experiment, arm, cell.seed) if history else None
+        raise InputError(
+            f"{where} is no arm of this file{nearest(source, arms)}; arms: {', '.join(arms)}; an arm of another "
+            "experiment is written EXPERIMENT/ARM"
+        )
     if factor is None:
         return Waiting(cell.arm, cell.seed, source, source in arms)
     return float(f"{cell.settings.learn.policy.lr * factor:.6g}")
 
 
-def _searched(
-    grid: Grid, file: GridFile, series: Sequence[Arm], make: Callable[[Arm, int], Cell], history: History | None
-) -> Grid:
+def _searched(grid: Grid, file: GridFile, series: Sequence[Arm], make: Make, history: History) -> Grid:
     """Return the search as far as the history allows, with its cells: the finished ones and those to run now."""
     settings, path = file.region, grid.path
     assert settings is not None
@@ -243,23 +222,22 @@ def _searched(
         return cells[trial]
 
     def outcome(trial: Trial) -> bool | None:
-        past = history.past(cell(trial)) if history else None
+        past = history.past(cell(trial))
         return None if past is None else past.collapsed
 
     def seconds(trial: Trial) -> float:
-        past = history.past(cell(trial)) if history else None
-        return 0.0 if past is None else past.seconds
+        past = history.past(cell(trial))
+        return past.seconds if past else 0.0
 
     for place in itertools.product(range(len(series)), range(len(columns))):
         cell(Trial(*place, 0, 0))  # a mistake in an arm is reported now, not when its column begins
     limit, full = None if settings.minutes is None else 60 * settings.minutes, settings.search == "full"
     rule = Rule(len(values), len(grid.seeds), settings.probes, full, settings.runs, limit)
     progress = search(len(series), neighbours, rule, outcome, seconds)
-    unjudged = sum(1 for t in progress.now if history and (p := history.past(cell(t))) and p.collapsed is None)
+    unjudged = sum(history.past(cell(t)) is not None and outcome(t) is None for t in progress.now)
     region = Region(settings, tuple(series), columns, neighbours, rule, progress, unjudged)
-    found = [cell(trial) for trial in (*progress.done, *progress.now)]
-    _refuse_same_cell(found, path)
-    return replace(grid, cells=tuple(found), region=region)
+    found = tuple(cell(trial) for trial in (*progress.done, *progress.now))
+    return _without_doubles(replace(grid, cells=found, region=region))
 
 
 def _numeric(values: Sequence[Any]) -> bool:
@@ -268,28 +246,30 @@ def _numeric(values: Sequence[Any]) -> bool:
 
 def _chosen(arms: Sequence[Arm], only: Sequence[str], path: Path) -> list[Arm]:
     """Return the arms of these names in the order of the file, all without names; InputError for an unknown one."""
+    labels = [arm.label for arm in arms]
     folders: dict[str, str] = {}
-    for label in (arm.label for arm in arms):
-        if label in folders.values():
+    for label in labels:
+        same = folders.get(slug(label))
+        if same == label:
             raise InputError(f"two arms of {path} are called '{label}'; give each its own name")
-        if (same := folders.get(slug(label))) is not None:
+        if same is not None:
             raise InputError(f"arms '{same}' and '{label}' of {path} would share a folder name; rename one")
         folders[slug(label)] = label
-    labels = list(folders.values())
     for name in only:
         if name not in labels:
             raise InputError(f"no arm '{name}' in {path}{nearest(name, labels)}; arms: {'; '.join(labels)}")
     return [arm for arm in arms if not only or arm.label in only]
 
 
-def _refuse_same_cell(cells: Sequence[Cell], path: Path) -> None:
+def _without_doubles(grid: Grid) -> Grid:
     seen: dict[str, Cell] = {}
-    for cell in cells:
+    for cell in grid.cells:
         same = seen.setdefault(cell.config_hash, cell)
         if same is not cell and same.arm == cell.arm:
-            raise InputError(f"seed {cell.seed} stands twice in 'seeds' of {path}; delete one")
+            raise InputError(f"seed {cell.seed} stands twice in 'seeds' of {grid.path}; delete one")
         if same is not cell:
-            raise InputError(f"arms '{same.arm}' and '{cell.arm}' of {path} are the same run; delete one")
+            raise InputError(f"arms '{same.arm}' and '{cell.arm}' of {grid.path} are the same run; delete one")
+    return grid
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -300,7 +280,7 @@ def _read(path: Path) -> str:
     try:
         return read_text(path, MIB)
     except (FileNotFoundError, NotADirectoryError):
-        siblings = sorted(str(p) for p in path.parent.glob("*.toml")) if path.parent.is_dir() else []
+        siblings = sorted(map(str, path.parent.glob("*.toml")))
         listed = f"; there is: {', '.join(siblings)}" if siblings else ""
         raise InputError(f"no grid file {path}{nearest(str(path), siblings)}{listed}") from None
     except IsADirectoryError:
@@ -316,47 +296,43 @@ def _parse(text: str, overrides: Sequence[str], path: Path) -> GridFile:
         end = f"(at line {len(text.splitlines())}, the end of the file)"
         raise InputError(f"{path} is not valid TOML: {str(error).replace('(at end of document)', end)}") from None
     for override in overrides:
-        _override(document, override)
+        key, value = option(override)
+        axes, base = document.get("axes", {}), document.get("base", {})
+        axes = flatten(axes) if isinstance(axes, dict) else {}
+        if key == "seeds":
+            document["seeds"] = value
+        elif key.startswith("axes."):
+            document["axes"] = {**axes, key.removeprefix("axes."): value}
+        elif key in axes:
+            raise InputError(f"--set {key}: '{key}' is an axis of this grid; change it by --set 'axes.{key}=[...]'")
+        else:
+            _known_key(key, "--set")
+            if isinstance(base, dict):
+                document["base"] = merge(expand(base, "[base]"), expand({key: value}, "--set"))
     try:
         if isinstance(document.get("axes"), dict):
             document["axes"] = flatten(document["axes"])
         return GridFile.model_validate(document)
     except ValidationError as error:
-        raise InputError(_mistakes(_explain(e, str(path), of_file=True) for e in error.errors())) from None
+        raise _mistakes(error, path, of_file=True) from None
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 
 
-def _override(document: dict[str, Any], override: str) -> None:
-    """Change the document by `key=value`: its base, or its seeds and axes."""
-    key, _, value = (part.strip() for part in override.partition("="))
+def option(text: str, example: str = "learn.staleness=8") -> tuple[str, Any]:
+    """Parse `key=value`, the value in TOML; a bare word is text, as quotes need quoting at a shell."""
+    key, _, value = (part.strip() for part in text.partition("="))
     if not key or not value:
-        raise InputError(f"--set '{override}' is not key=value; write it like --set learn.staleness=8")
+        raise InputError(f"--set '{text}' is not key=value; write it like --set {example}")
     try:
-        parsed = from_toml(f"value = {value}")["value"]
+        return key, from_toml(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
-        # A bare word is what people type at a shell, where quotes need quoting.
-        if not re.sub(r"[-_.]", "", value).isalnum():
-            raise InputError(
-                f"--set {key}={value}: the value is not TOML; write numbers as 0.1, text as '\"text\"', lists as [0, 8]"
-            ) from None
-        parsed = value
+        if re.sub(r"[-_.]", "", value).isalnum():
+            return key, value
+        form = "write numbers as 0.1, text as '\"text\"', lists as [0, 8]"
+        raise InputError(f"--set {key}={value}: the value is not TOML; {form}") from None
     except ValueError as error:
         raise InputError(f"--set {key}: the value cannot be: {error}") from None
-    axes, base = document.get("axes", {}), document.get("base", {})
-    axes = flatten(axes) if isinstance(axes, dict) else {}
-    if key == "seeds":
-        document["seeds"] = parsed
-    elif key.startswith("axes."):
-        document["axes"] = {**axes, key.removeprefix("axes."): parsed}
-    else:
-        _known_key(key, "--set")
-        if key in axes:
-            raise InputError(
-                f"--set {key}: '{key}' is an axis of this grid; write --set 'axes.{key}=[...]' to change the axis"
-            )
-        if isinstance(base, dict):
-            document["base"] = merge(expand(base, "[base]"), expand({key: parsed}, "--set"))
 
 
 def _known_key(key: str, where: str) -> None:
@@ -370,28 +346,38 @@ def _known_key(key: str, where: str) -> None:
     if key.startswith("algorithm."):
         slot = key.removeprefix("algorithm.")
         raise InputError(f"unknown key '{key}' in {where}; to set one slot of any algorithm write 'slots.{slot}'")
-    raise InputError(f"unknown key '{key}' in {where}{suggestion(key)}")
+    raise InputError(f"unknown key '{key}' in {where}{_suggestion(key)}")
 
 
-def _mistakes(lines: Iterable[str]) -> str:
+def _suggestion(key: str) -> str:
+    """` (did you mean 'learn.epochs'?)`: the nearest setting, by its full name or by its last part alone."""
+    by_last: dict[str, list[str]] = {}
+    for known in settings_keys():
+        by_last.setdefault(known.rsplit(".", 1)[-1], []).append(known)
+    last = key.rsplit(".", 1)[-1]
+    if last in by_last:
+        return f" (did you mean {' or '.join(map(repr, by_last[last]))}?)"
+    close = get_close_matches(last, by_last, n=1)
+    return nearest(key, settings_keys()) or (f" (did you mean '{by_last[close[0]][-1]}'?)" if close else "")
+
+
+def _mistakes(error: ValidationError, path: Path, arm: str = "", of_file: bool = False) -> InputError:
     """Return the first mistakes, a line each: to find the nearest name for each of a thousand takes minutes."""
-    first = list(itertools.islice(dict.fromkeys(itertools.islice(lines, 3 * _MISTAKES)), _MISTAKES + 1))
-    more = ["and more; correct these first"] if len(first) > _MISTAKES else []
-    return "\n".join(first[:_MISTAKES] + more)
+    found = error.errors()
+    lines = dict.fromkeys(_explain(one, str(path), of_file) + arm for one in found[:_MISTAKES])
+    return InputError("\n".join([*lines, *["and more; correct these first"][: len(found) > _MISTAKES]]))
 
 
-def _explain(error: ErrorDetails, where: str, of_file: bool = False) -> str:
+def _explain(error: ErrorDetails, where: str, of_file: bool) -> str:
     """Say what pydantic found wrong in the words of the file: in its tables, or in the settings of a run."""
     key, kind, message = ".".join(map(str, error["loc"])), error["type"], error["msg"]
     given = repr(error["input"])
     given = given if len(given) <= _QUOTED else f"{given[:_QUOTED]} ..."
     if kind == "extra_forbidden" and not of_file:
-        return f"unknown key '{key}' in {where}{suggestion(key)}"
+        return f"unknown key '{key}' in {where}{_suggestion(key)}"
+    if kind == "extra_forbidden" and any(known.split(".")[0] == key for known in settings_keys()):
+        return f"unknown key '{key}' at the top of {where}; settings of a run stand under [base]: write 'base.{key}'"
     if kind == "extra_forbidden":
-        if any(known.split(".")[0] == key for known in settings_keys()):
-            return (
-                f"unknown key '{key}' at the top of {where}; settings of a run stand under [base]: write 'base.{key}'"
-            )
         allowed = list(GridFile.model_fields)
         return f"unknown key '{key}' in {where}{nearest(key, allowed)}; at the top are allowed: {', '.join(allowed)}"
     if kind == "missing":

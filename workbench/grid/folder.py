@@ -5,15 +5,15 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import tomli_w
 
@@ -24,13 +24,10 @@ if TYPE_CHECKING:
     from workbench.grid.cell import Cell
     from workbench.grid.config import Grid
 
-_ARROW = {
-    "VARCHAR": pa.string(),
-    "BIGINT": pa.int64(),
-    "DOUBLE": pa.float64(),
-    "BOOLEAN": pa.bool_(),
+ARROW = {
+    "VARCHAR": pa.string(), "BIGINT": pa.int64(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(),
     "TIMESTAMP": pa.timestamp("us"),
-}
+}  # fmt: skip
 _PREFIX = "queue-"  # of the grid's segments; the trainer's are 000000.parquet, 000001.parquet, ...
 
 
@@ -56,18 +53,14 @@ def identity(cell: Cell) -> dict[str, Any]:
 
 def read_identity(folder: Path) -> dict[str, Any]:
     """Return the run's `run.json`; empty if it is missing or unreadable, and then the grid writes it again."""
-    try:
+    with suppress(OSError, ValueError):
         found = from_json(read_text(folder / "run.json", MIB))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def next_attempt(folder: Path, begun: bool) -> int:
-    """Count one more attempt in `run.json` and return its number, from 1. Call it only while holding the claim.
-
-    `begun` says that the run was begun before, for folders whose attempts nobody counted.
-    """
+    """Count one more attempt in `run.json` and return its number, from 1; only while holding the claim."""
     stored = read_identity(folder)
     attempt = 1 + int(stored.get("attempt") or begun)
     _write_identity(folder, {**stored, "attempt": attempt})
@@ -76,10 +69,9 @@ def next_attempt(folder: Path, begun: bool) -> int:
 
 def write_experiment(runs: Path, experiment: str, question: str, toml: str) -> None:
     """Keep the grid file with its runs, and append its row of table `experiment` if the file changed."""
-    folder = runs / experiment
-    kept = folder / "experiment.toml"
-    if not (kept.is_file() and kept.read_text(encoding="utf-8", errors="replace") == toml):
-        append(folder, "experiment", {"experiment": experiment, "question": question, "toml": toml})
+    kept = runs / experiment / "experiment.toml"
+    if not _holds(kept, toml):
+        append(runs / experiment, "experiment", {"experiment": experiment, "question": question, "toml": toml})
         _write(kept, toml)
 
 
@@ -102,12 +94,15 @@ def _write_identity(folder: Path, stored: Mapping[str, Any]) -> None:
     _write(folder / "run.json", json.dumps(stored, indent=1, ensure_ascii=False) + "\n")
 
 
+def _holds(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text
+
+
 def _write(path: Path, text: str) -> None:
-    if path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:
-        return
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.rename(path)
+    if not _holds(path, text):
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.rename(path)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -127,8 +122,7 @@ def held(folder: Path, name: str = "lock") -> bool:
 def claim(folder: Path) -> IO[str] | None:
     """Lock the cell for this grid until the handle is closed; None if another grid has it or a trainer still runs.
 
-    The trainer takes a lock of its own, which outlives a grid that is killed: a cell is never trained twice at once.
-    Raises InputError if the claim is not a regular file.
+    The trainer has a lock of its own, which outlives a grid that is killed: a cell is never trained twice at once.
     """
     handle = lock_file(folder / "claim")
     if _lock(handle, fcntl.LOCK_EX) and not held(folder):
@@ -143,10 +137,9 @@ def _lock(handle: IO[Any], kind: int) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        folder = Path(handle.name).parent
         raise InputError(
-            f"'{folder}' is on storage without file locks ({error.strerror}), so two processes could train one run; "
-            "mount it with flock, or name another folder with --runs"
+            f"'{Path(handle.name).parent}' is on storage without file locks ({error.strerror}), so two processes could "
+            "train one run; mount it with flock, or name another folder with --runs"
         ) from None
     return True
 
@@ -155,8 +148,7 @@ def _lock(handle: IO[Any], kind: int) -> bool:
 # Rows
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """A kind of event that the grid writes: its severity and its meaning."""
 
     name: str
@@ -189,13 +181,12 @@ def write_event(folder: Path, kind: str, step: int | None, message: str, value: 
 
 def append(folder: Path, name: str, row: Mapping[str, Any], schema: pa.Schema | None = None) -> None:
     """Write one row of table `name` as a segment of its own under `folder`; missing columns are NULL."""
-    schema = schema or _schema(name)
     segments = folder / "segments" / name
     segments.mkdir(parents=True, exist_ok=True)
     number = 1 + max((int(f.stem.removeprefix(_PREFIX)) for f in segments.glob(f"{_PREFIX}*.parquet")), default=-1)
     target = segments / f"{_PREFIX}{number:06d}.parquet"
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
-    pq.write_table(pa.Table.from_pylist([{"written_at": now(), **row}], schema=schema), unfinished)
+    pq.write_table(pa.Table.from_pylist([{"written_at": now(), **row}], schema=schema or _schema(name)), unfinished)
     unfinished.rename(target)
 
 
@@ -212,13 +203,11 @@ def change(folder: Path, identity: Mapping[str, Any], **changes: Any) -> None:
 
 
 def _schema(name: str) -> pa.Schema:
-    return pa.schema([(column.name, _ARROW[column.type]) for column in table(name).columns])
+    return pa.schema([(column.name, ARROW[column.type]) for column in table(name).columns])
 
 
 def _newest(folder: Path) -> tuple[pa.Schema, dict[str, Any] | None]:
-    found: list[tuple[pa.Schema, dict[str, Any]]] = []
-    for rows in read_segments(folder, "run"):
-        found += [(rows.schema, row) for row in rows.to_pylist()]
+    found = [(rows.schema, row) for rows in read_segments(folder, "run") for row in rows.to_pylist()]
     return max(found, key=lambda entry: entry[1].get("written_at") or datetime.min, default=(pa.schema([]), None))
 
 
@@ -258,7 +247,7 @@ def fresh(grid: Grid, runs: Path) -> Grid:
         folder = folder_of(runs, cell)
         if held(folder) or held(folder, "claim"):
             raise InputError(f"--fresh cannot start over what another process trains: {cell.run_id}; stop it first")
-        begun = (last_row(folder) or {"status": "queued"})["status"] != "queued"
+        begun = status_of(last_row(folder), alive=False) != "queued"
         cells.append(replace(cell, generation=cell.generation + begun))
     return replace(grid, cells=tuple(cells))
 
@@ -312,25 +301,20 @@ class History:
 
 
 def _mean_factor(folder: Path) -> float | None:
-    total, n = 0.0, 0
+    values: list[float] = []
     for rows in read_segments(folder, "minibatch", ["stabiliser_factor"]):
-        with suppress(pa.ArrowException, KeyError):  # text in the column, or no such column
-            column = rows["stabiliser_factor"]
-            total += float(pc.sum(column).as_py() or 0.0)
-            n += len(column) - column.null_count
-    return total / n if n else None
+        with suppress(ValueError, KeyError):  # text in the column, or no such column
+            values += [float(value) for value in rows["stabiliser_factor"].to_pylist() if value is not None]
+    return sum(values) / len(values) if values else None
 
 
 def edits(runs: Path, cells: Sequence[Cell]) -> list[str]:
-    """Return a line for every edit that makes cells new, with the newest earlier settings of the same arm and seed.
-
-    `cells` are those without a folder in `runs`.
-    """
+    """Return a line for every edit that makes `cells` new: what changed since the last run of the same arm and seed."""
 
     def flat(settings: Mapping[str, Any]) -> dict[str, Any]:  # config.toml says "none" where a setting is None
         return {k: "none" if v is None else v for k, v in leaves(settings, ("algorithm",)) if k not in COSMETIC}
 
-    changed: dict[str, dict[str, str]] = {}  # what changed -> arm -> its seeds
+    changed: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))  # what -> arm -> seeds
     for cell in cells:
         same_arm_and_seed = f"{cell.first.run_id.rpartition('-')[0]}-[0-9a-f]*/config.toml"
         earlier = sorted((runs / cell.experiment).glob(same_arm_and_seed), key=lambda file: file.stat().st_mtime)
@@ -339,8 +323,9 @@ def edits(runs: Path, cells: Sequence[Cell]) -> list[str]:
             now = flat(cell.settings.model_dump(mode="json"))
             keys = [key for key in dict.fromkeys([*now, *was]) if was and was.get(key) != now.get(key)]
             if what := "; ".join(f"{key} = {was.get(key, 'nothing')}, now {now.get(key, 'nothing')}" for key in keys):
-                arms = changed.setdefault(what, {})
-                arms[cell.arm] = (
-                    f"{arms[cell.arm]}, {cell.seed}" if cell.arm in arms else f"{cell.arm} seeds {cell.seed}"
-                )
-    return [f"{'; '.join(arms.values())} ran before with {what}" for what, arms in changed.items()]
+                changed[what][cell.arm].append(str(cell.seed))
+    lines = []
+    for what, arms in changed.items():
+        names = "; ".join(f"{arm} seeds {', '.join(seeds)}" for arm, seeds in arms.items())
+        lines.append(f"{names} ran before with {what}")
+    return lines

@@ -1,7 +1,4 @@
-"""The fair-comparison guard: whether arms can be compared, by their settings and by what their runs recorded.
-
-The checks themselves, and why they are made, are declared in `spec/guard.py`.
-"""
+"""The fair-comparison guard: whether arms can be compared, by their settings and by what their runs recorded."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workbench.algorithms import ALGORITHMS
@@ -45,10 +43,7 @@ _FLAGGED = """
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found, as a sentence without its full stop, and the arms that it is about.
-
-    `flagged`: a violation; otherwise a difference that may be intended.
-    """
+    """What a check found about some arms: a violation (`flagged`), or a difference that may be intended."""
 
     check: str
     message: str
@@ -155,11 +150,9 @@ def _idle_ratio(arms: Mapping[str, Cell | Run]) -> list[Finding]:
             groups.append([arm]) if same is None else same.append(arm)
     why = "every rollout is used for one update and by its own old log-probs"
     found = []
-    for group in groups:
-        if len(group) > 1:
-            consequence = "so the ratio is 1 and nothing that they differ in acts"
-            message = f"{_listed(group)} are one arm under {len(group)} names: {why}, {consequence}"
-            found.append(Finding("idle_ratio", message, tuple(group), flagged=True))
+    for group in (group for group in groups if len(group) > 1):
+        message = f"{_listed(group)} are one arm under {len(group)} names: {why}, so the ratio is 1 and nothing that"
+        found.append(Finding("idle_ratio", f"{message} they differ in acts", tuple(group), flagged=True))
     alone = [group[0] for group in groups if len(group) == 1 and arms[group[0]].resolved.clip.kind != "none"]
     if alone:
         found.append(Finding("idle_ratio", f"in {_listed(alone)} {why}, so nothing is ever clipped", tuple(alone)))
@@ -168,9 +161,8 @@ def _idle_ratio(arms: Mapping[str, Cell | Run]) -> list[Finding]:
 
 def _same_updates(one: Cell | Run, other: Cell | Run) -> bool:
     """Return whether two arms with ratio 1 share all but slots that act through the ratio, and have equal gradients."""
-    a, b = one.resolved, other.resolved
-    size = one.settings.learn.group_size or a.group_size
-    if _settings(one) != _settings(other) or size != (other.settings.learn.group_size or b.group_size):
+    a, b, size = one.resolved, other.resolved, _group_size(one)
+    if _settings(one) != _settings(other) or size != _group_size(other):
         return False
     if any(getattr(a, slot) != getattr(b, slot) for slot in (*NORMALISER, "kl", "select")):
         return False
@@ -179,11 +171,15 @@ def _same_updates(one: Cell | Run, other: Cell | Run) -> bool:
     return bool((gradient_at_one(a, size) - gradient_at_one(b, size)).abs().max() < 1e-9)
 
 
+def _group_size(one: Cell | Run) -> int:
+    return one.settings.learn.group_size or one.resolved.group_size
+
+
 def _normaliser(arms: Mapping[str, Cell | Run]) -> list[Finding]:
     """Arms whose advantage or aggregation differs: noted where their algorithms declare it, flagged where it confounds.
 
-    A pair is confounded if it differs in a slot that its algorithms declare alike, and in something else, and no third
-    arm has the slots of one with the rest of the other.
+    A pair is confounded if it differs in a slot that its algorithms declare alike and in something else, and no third
+    arm separates the two.
     """
     declared = {arm: ALGORITHMS[one.resolved.name] for arm, one in arms.items()}
     found = []
@@ -196,19 +192,16 @@ def _normaliser(arms: Mapping[str, Cell | Run]) -> list[Finding]:
             words = "; ".join(f"{', '.join(kinds)}: {next(iter(kinds.values()))}" for kinds in names.values())
             message = f"the algorithms declare different choices of {slot} ({words})"
             found.append(Finding("normaliser", message, tuple(arms)))
-    scales = {arm: repr([getattr(one.resolved, slot) for slot in NORMALISER]) for arm, one in arms.items()}
-    rest = {
-        arm: repr(([getattr(one.resolved, slot) for slot in OTHER_SLOTS], _settings(one))) for arm, one in arms.items()
+    slots = {
+        arm: {slot: getattr(one.resolved, slot) for slot in (*NORMALISER, *OTHER_SLOTS)} for arm, one in arms.items()
     }
+    scales = {arm: repr([slots[arm][slot] for slot in NORMALISER]) for arm in arms}
+    rest = {arm: repr(([slots[arm][slot] for slot in OTHER_SLOTS], _settings(one))) for arm, one in arms.items()}
     present = {(scales[arm], rest[arm]) for arm in arms}
     confounded: set[str] = set()
     for one, other in combinations(arms, 2):
-        undeclared = [
-            slot
-            for slot in NORMALISER
-            if getattr(arms[one].resolved, slot) != getattr(arms[other].resolved, slot)
-            and getattr(declared[one], slot) == getattr(declared[other], slot)
-        ]
+        alike = [slot for slot in NORMALISER if getattr(declared[one], slot) == getattr(declared[other], slot)]
+        undeclared = [slot for slot in alike if slots[one][slot] != slots[other][slot]]
         # A pair that differs in nothing else separates the two itself: one arm with the rest of the other is that arm.
         separated = {(scales[one], rest[other]), (scales[other], rest[one])} & present
         if undeclared and not separated and other not in confounded:
@@ -235,10 +228,10 @@ def _spread(check: str, title: str, values: Mapping[str, Any], unit: str) -> lis
     if len(groups) < 2:
         return []
     usual = max(groups, key=lambda value: len(groups[value]))
-    others = {value: arms for value, arms in groups.items() if value != usual}
-    exceptions = "; ".join(f"{_listed(arms)}: {value:,}" for value, arms in others.items())
+    del groups[usual]
+    exceptions = "; ".join(f"{_listed(arms)}: {value:,}" for value, arms in groups.items())
     message = f"the arms had {title} ({usual:,} {unit}, but {exceptions})"
-    return [Finding(check, message, tuple(arm for arms in others.values() for arm in arms))]
+    return [Finding(check, message, tuple(arm for arms in groups.values() for arm in arms))]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -261,8 +254,7 @@ def _flagged(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
     found = []
     for kind, seen in events.items():
         run, step, message = seen[0]
-        arms = tuple(dict.fromkeys(r.arm for r, _, _ in seen))
-        count = len({r.run_id for r, _, _ in seen})
+        arms, count = tuple(dict.fromkeys(r.arm for r, *_ in seen)), len({r.run_id for r, *_ in seen})
         more = f" (and in {count - 1} more runs of {_listed(arms)})" if count > 1 else ""
         text = f"{_listed([run.arm])}, seed {run.seed}, step {step}: {message}{more}"
         found.append(Finding(names[kind], text, arms, flagged=True))
@@ -270,39 +262,34 @@ def _flagged(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
 
 
 def _questions(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
-    """Return whether seeds reached the arms: a seed gives every arm the same questions, another seed other ones.
-
-    Compared are runs that ask as many questions of the same world in a step. Algorithms that draw groups again train on
-    other questions by design.
-    """
+    """Check that a seed gives comparable arms the same questions, and another seed other ones."""
     hashes: dict[str, dict[int, int]] = defaultdict(dict)
     for run_id, step, fingerprint in reader.rows(_QUESTIONS, {"runs": [run.run_id for run in runs]}).rows:
         hashes[run_id][step] = fingerprint
     comparable: dict[Any, dict[int, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         if run.run_id in hashes:
-            learn = run.settings.learn
-            size = learn.group_size or run.resolved.group_size
-            comparable[run.settings.world.model_dump_json(), learn.episodes, size][run.seed].append(run)
+            key = (run.settings.world.model_dump_json(), run.settings.learn.episodes, _group_size(run))
+            comparable[key][run.seed].append(run)
 
-    def compared(a: Run, b: Run) -> list[tuple[int, bool]]:
-        """Return the steps of both runs, and whether their questions are the same."""
+    def compared(a: Run, b: Run) -> dict[int, bool]:
+        """Return for each step of both runs whether their questions are the same."""
         ours, theirs = hashes[a.run_id], hashes[b.run_id]
-        return [(step, ours[step] == theirs[step]) for step in sorted(ours.keys() & theirs.keys())]
+        return {step: ours[step] == theirs[step] for step in sorted(ours.keys() & theirs.keys())}
 
     found = []
     for seeds in comparable.values():
         for seed, same_seed in seeds.items():
             alike = [run for run in same_seed if run.resolved.select.rounds == 1]
             for run in alike[1:]:
-                if differing := [step for step, same in compared(alike[0], run) if not same]:
+                if differing := [step for step, same in compared(alike[0], run).items() if not same]:
                     arms = (alike[0].arm, run.arm)
                     message = f"trained on different questions with seed {seed}, from step {differing[0]} on"
                     found.append(Finding("questions", f"{_listed(arms)} {message}", arms, flagged=True))
         for one, other in combinations(seeds, 2):
             a, b = seeds[one][0], seeds[other][0]
             steps = compared(a, b)
-            if steps and all(same for _, same in steps):
+            if steps and all(steps.values()):
                 message = f"trained on the same questions ({_listed([a.arm])}): they are no replicates"
                 text = f"seeds {one} and {other} {message}"
                 found.append(Finding("questions", text, (a.arm, b.arm), flagged=True))
@@ -311,37 +298,35 @@ def _questions(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
 
 def _recorded_amounts(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
     """Notes on the tokens that finished runs trained on, and on amounts that differ from what the settings imply."""
-    import pandas as pd
-
     over = {run.run_id: run for run in runs if run.finished}
     units = ["rollouts", "sampled episodes", "optimizer updates", "trained tokens"]
-    done = []
+    done: dict[str, list[Any]] = {}  # arm -> the amounts of its runs
     as_planned = True
-    for run_id, steps, trained, tokens, drawn in reader.rows(_TRAINED, {"runs": list(over)}).rows:
-        run = over[run_id]
-        rolled, plan = steps * run.settings.learn.episodes, amounts(run.settings, run.resolved)
-        counts = [plan[unit] for unit in units[:3]]
-        # Runs of older versions counted neither draws nor updates.
-        seen = (rolled, rolled if drawn is None else drawn, counts[2].low if trained is None else trained)
-        as_planned &= all(count == (n, n) for count, n in zip(counts, seen, strict=True))
-        done.append((run.arm, *seen, tokens or 0))
-    if not done:
-        return []
-    means = pd.DataFrame(done, columns=["arm", *units]).groupby("arm", sort=False).mean()
+    for run_id, steps, updates, tokens, sampled in reader.rows(_TRAINED, {"runs": list(over)}).rows:
+        run, plan = over[run_id], amounts(over[run_id].settings, over[run_id].resolved)
+        rolled = steps * run.settings.learn.episodes
+        # Runs restored from a file of results hold neither draws nor updates.
+        sampled, updates = sampled or rolled, updates or plan["optimizer updates"].low
+        seen = (rolled, sampled, updates)
+        as_planned &= all(plan[unit] == (n, n) for unit, n in zip(units[:3], seen, strict=True))
+        done.setdefault(run.arm, []).append((*seen, tokens or 0))
     found = []
-    for unit in units[3:] if as_planned else units:  # the settings have told the rest
-        if (most := means[unit].max()) > (1 + ALIKE) * (least := means[unit].min()):
-            low, high = _listed([str(means[unit].idxmin())]), _listed([str(means[unit].idxmax())])
-            ends = f"{least:,.0f} in {low} to {most:,.0f} in {high}"
+    for i, unit in enumerate(units):
+        if as_planned and unit != "trained tokens":  # the settings have told the rest
+            continue
+        means = {arm: fmean(seen[i] for seen in each) for arm, each in done.items()}
+        least, most = min(means, key=lambda a: means[a], default=""), max(means, key=lambda a: means[a], default="")
+        if means and means[most] > (1 + ALIKE) * means[least]:
+            ends = f"{means[least]:,.0f} in {_listed([least])} to {means[most]:,.0f} in {_listed([most])}"
             message = f"the arms recorded different numbers of {unit} (mean of a finished run: {ends})"
-            found.append(Finding("compute", message, tuple(means.index)))
+            found.append(Finding("compute", message, tuple(means)))
     return found
 
 
 def write_events(runs: Path, cells: Sequence[Cell], findings: Iterable[Finding]) -> int:
-    """Append the flagged findings to the runs of their arms, as events; return the number of new rows.
+    """Append flagged findings as events of the runs of their arms, each once; withdraw those that no longer hold.
 
-    A finding is written once. One that no longer holds is withdrawn, by a row without severity and message.
+    Returns the number of new rows; a row without severity and message withdraws the one before it.
     """
     flagged, written = [finding for finding in findings if finding.flagged], 0
     for cell in cells:

@@ -12,12 +12,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 
@@ -61,8 +61,7 @@ class Job:
 
 def cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
     """Cores that this process may use: its affinity, within the whole cores of a container's CPU quota; at least 1."""
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
-    allowed = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with suppress(OSError, ValueError):  # no cgroup, another system, or the word "max"
         limit, period = quota.read_text().split()
         allowed = min(allowed, int(limit) // int(period))
@@ -70,10 +69,7 @@ def cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
 
 
 def workers_for(cells: Sequence[Cell], wanted: int | None = None, slots: int | None = None) -> int:
-    """Cells that train at a time: `wanted`, else as many as have a core (of `slots`) for each of their threads.
-
-    Never more than there are cells.
-    """
+    """Cells that train at a time: `wanted`, else one for each `threads` of the `slots`; never more than `cells`."""
     threads = max((cell.settings.threads for cell in cells), default=1)
     return max(1, min(len(cells), wanted or (slots or cores()) // threads))
 
@@ -108,28 +104,21 @@ def train(job: Job) -> int:
 def _guard(job: Job) -> None:
     """End this process when it holds too much memory or gives no sign of life.
 
-    The sign of life is file `heartbeat`, which the training loop touches; the first one starts the clock, so loading
-    and the warm start are not timed. A timer of faulthandler fires even if a library hangs with the interpreter's lock.
-    A page that two processes share counts twice.
+    The training loop touches `heartbeat`; the first touch starts the clock: loading and the warm start are not timed.
+    A timer of faulthandler fires even if a library hangs with the interpreter's lock.
     """
     me, heartbeat = psutil.Process(), job.folder / "heartbeat"
-
-    def stamp() -> int:
-        return heartbeat.stat().st_mtime_ns if heartbeat.exists() else 0
-
-    last = stamp()
+    last = heartbeat.stat().st_mtime_ns if heartbeat.exists() else 0
     while True:
         time.sleep(_LOOK_SECONDS)
-        if job.hang_seconds and (seen := stamp()) != last:
+        if job.hang_seconds and heartbeat.exists() and (seen := heartbeat.stat().st_mtime_ns) != last:
             last = seen
             faulthandler.dump_traceback_later(job.hang_seconds, exit=True, file=2)
-        if job.memory is None:
-            continue
-        size, children = me.memory_info().rss, me.children(recursive=True)
+        size, children = me.memory_info().rss, me.children(recursive=True) if job.memory else []
         for child in children:
             with suppress(psutil.Error):
                 size += child.memory_info().rss
-        if size > job.memory:
+        if job.memory and size > job.memory:
             held, limit = (f"{n / 2**30:.3g} GiB" for n in (size, job.memory))
             os.write(2, f"out of memory: {held}, over the limit of {limit} a cell (--memory)\n".encode())
             for child in children:
@@ -146,8 +135,7 @@ class Local:
     """One process a cell on this machine.
 
     On Linux without a GPU the trainers are forked from a process that has imported torch and transformers, which saves
-    each of them five seconds of a core. Elsewhere each one imports them: a fork of a process that has asked for GPUs
-    does not see them, and on macOS a fork of a process that has loaded Apple's frameworks crashes.
+    each of them five seconds. A fork does not see GPUs that its parent asked for, and crashes on macOS.
     """
 
     def __init__(self) -> None:
@@ -161,8 +149,14 @@ class Local:
         """Start the trainer in a session of its own, so that Ctrl-C reaches the grid alone; OSError if that fails."""
         (job.folder / LOG_NAME).touch()  # a log that cannot be written is an OSError here
         process = self._context.Process(target=_alone, args=(job,))
-        with _environment(job.threads):
+        before = dict(os.environ)
+        os.environ |= dict.fromkeys(_THREADS, str(job.threads))  # read by libraries when they are imported
+        os.environ |= {"TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": _python_path()}
+        try:
             process.start()
+        finally:
+            os.environ.clear()
+            os.environ |= before
         return LocalProcess(process)
 
 
@@ -204,21 +198,7 @@ class LocalProcess:
 
 def _python_path() -> str:
     """PYTHONPATH with the folder that `workbench` is imported from, for processes that start elsewhere."""
-    root = str(Path(workbench.__file__).parents[1])
-    return os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH", "")) if p)
-
-
-@contextmanager
-def _environment(threads: int) -> Iterator[None]:
-    """Set the variables that libraries read when they are imported, for the process that is started meanwhile."""
-    before = dict(os.environ)
-    fixed = {"TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": _python_path()}
-    os.environ.update({**dict.fromkeys(_THREADS, str(threads)), **fixed})
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+    return os.pathsep.join(filter(None, (str(Path(workbench.__file__).parents[1]), os.environ.get("PYTHONPATH"))))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -240,20 +220,19 @@ class Ray:
         self._ray = ray
         self.slots = max(1, int(ray.cluster_resources().get("CPU", 1)))
 
-    def start(self, job: Job) -> RayProcess:
+    def start(self, job: Job) -> _RayProcess:
         """Start the trainer on a node with enough free cores; Ray retries nothing, the grid does."""
         task = self._ray.remote(num_cpus=job.threads, max_retries=0, max_calls=1)(train)
-        return RayProcess(self._ray, task.remote(job), job.folder / LOG_NAME)
+        return _RayProcess(self._ray, task.remote(job), job.folder / LOG_NAME)
 
 
-class RayProcess:
+class _RayProcess:
     """A trainer on a Ray cluster, with the calls of LocalProcess."""
 
     def __init__(self, ray: Any, task: Any, log: Path) -> None:
         self._ray, self._task, self._log = ray, task, log
 
     def poll(self) -> int | None:
-        """Return the exit code; None while it runs."""
         if not self._ray.wait([self._task], timeout=0)[0]:
             return None
         try:
@@ -266,11 +245,9 @@ class RayProcess:
             return 1
 
     def interrupt(self) -> None:
-        """Ask it to write a checkpoint and stop."""
         self._ray.cancel(self._task, force=False)
 
     def kill(self) -> None:
-        """Stop it at once."""
         self._ray.cancel(self._task, force=True)
 
 
@@ -278,32 +255,25 @@ class RayProcess:
 # What a process said, and how it ended
 
 
-class Follower:
-    """Read the progress lines that are appended to a log."""
-
-    def __init__(self, log: Path) -> None:
-        self.log = log
-        self.began = self._offset = log.stat().st_size if log.exists() else 0
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the progress lines since the last call; an unfinished line is left for the next one."""
-        if not self.log.exists():
-            return
-        with self.log.open("rb") as handle:
-            handle.seek(self._offset)
-            text = handle.read()
+def follow(log: Path, offset: int) -> Iterator[list[dict[str, Any]]]:
+    """Yield the progress lines after byte `offset`, then those since the last yield; an unfinished line waits."""
+    while True:
+        text = b""
+        if log.exists():
+            with log.open("rb") as handle:
+                handle.seek(offset)
+                text = handle.read()
         whole = text[: text.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        yield from (row for line in whole.splitlines() if (row := _progress(line)) is not None)
+        offset += len(whole)
+        yield list(filter(None, map(_progress, whole.splitlines())))
 
 
 def _progress(line: str | bytes) -> dict[str, Any] | None:
     """Return the row of a progress line; None for any other line."""
-    if line[:7] not in ('{"step"', b'{"step"'):
-        return None
-    with suppress(ValueError, TypeError):
-        row = json.loads(line)
-        return {**row, "step": int(row["step"])}
+    if line[:7] in ('{"step"', b'{"step"'):
+        with suppress(ValueError, TypeError):
+            row = json.loads(line)
+            return {**row, "step": int(row["step"])}
     return None
 
 
@@ -315,7 +285,7 @@ def last_line(log: Path, since: int = 0) -> str:
 
 def last_step(log: Path) -> int | None:
     """Steps done at the last progress line; None before the first."""
-    return next((row["step"] for line in reversed(tail(log)) if (row := _progress(line)) is not None), None)
+    return next((row["step"] for row in map(_progress, reversed(tail(log))) if row is not None), None)
 
 
 def where(log: Path, since: int = 0) -> str:
@@ -330,32 +300,35 @@ def one_line(text: str) -> str:
     return line if len(line) <= _REASON else f"{line[: _REASON - 4]} ..."
 
 
-@dataclass(frozen=True)
-class Ending:
-    """How a process ended: the status of its row, the reason, the kind of its event (empty for a good end)."""
+class Ending(NamedTuple):
+    """How a process ended: the kind of its event (empty for a good end), the reason, whether to try again."""
 
-    status: str
-    reason: str = ""
     kind: str = ""
-    again: bool = False  # another attempt may succeed
+    reason: str = ""
+    again: bool = False
+
+    @property
+    def status(self) -> str:
+        """The status of its row in table `run`."""
+        return {"": "finished", "interrupted": "interrupted"}.get(self.kind, "failed")
 
 
 def ending(code: int, said: str) -> Ending:
     """Return the ending of a process with this exit code; `said` is the reason that it gave, or its last words."""
     words, killed = one_line(said), f"killed by {signal.Signals(-code).name}" if code < 0 else ""
     if code == FINISHED:
-        return Ending("finished")
+        return Ending()
     if code == INTERRUPTED:
-        return Ending("interrupted", words, "interrupted")
+        return Ending("interrupted", words)
     if code == WRONG_INPUT:
-        return Ending("failed", words.removeprefix("sorl: ") or "its settings were refused", "failed")
+        return Ending("failed", words.removeprefix("sorl: ") or "its settings were refused")
     if words.startswith("hang:"):
-        return Ending("failed", words, "hang", again=True)
+        return Ending("hang", words, again=True)
     if code == -signal.SIGKILL:
-        return Ending("failed", f"{killed}, often because memory ran out", "killed", again=True)
+        return Ending("killed", f"{killed}, often because memory ran out", again=True)
     if _STARVED.search(words):
-        return Ending("failed", f"out of memory: {words.removeprefix('out of memory: ')}", "out_of_memory", again=True)
+        return Ending("out_of_memory", f"out of memory: {words.removeprefix('out of memory: ')}", again=True)
     if killed:
-        return Ending("failed", f"{killed}: {words}" if words else killed, "killed", again=True)
+        return Ending("killed", f"{killed}: {words}" if words else killed, again=True)
     kind = "killed" if words.startswith("lost") else "failed"
-    return Ending("failed", words or f"exit code {code}, nothing in console.log", kind, again=True)
+    return Ending(kind, words or f"exit code {code}, nothing in console.log", again=True)

@@ -44,12 +44,10 @@ def duration(seconds: float | None) -> str:
     """Seconds in words: `42 s`, `3 min 05 s`, `1 h 20 min`; `?` if unknown."""
     if seconds is None:
         return "?"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    minutes, whole = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {whole:02d} s" if minutes else f"{whole} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 class _Unbroken:
@@ -72,11 +70,7 @@ class _Unbroken:
 
 
 class _Display(Watch):
-    """The cells that run, a line each, and how far the grid is.
-
-    On a terminal the lines are redrawn in place and ended cells scroll away above; elsewhere there is a line for each
-    start and end of a cell, and a summary every ten seconds.
-    """
+    """The cells that run, a line each, and how far the grid is."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -121,8 +115,8 @@ class _Display(Watch):
         success.append(row.get("success"))
         state = f"step {step}/{row.get('steps') or cell.settings.iterations}, success {_number(success[-1])}"
         detail = f"clipped {_number(row.get('clip_frac'))}  grad norm {_number(row.get('grad_norm'))}"
-        task = self.tasks[cell.run_id]
-        self.progress.update(task, completed=step, state=state, spark=sparkline(success), detail=detail)
+        shown: dict[str, Any] = {"state": state, "spark": sparkline(success), "detail": detail}
+        self.progress.update(self.tasks[cell.run_id], completed=step, **shown)
         self.steps += 1
         self.left[cell.run_id] = max(0, cell.settings.planned_iterations - step)
 

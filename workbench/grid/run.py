@@ -10,17 +10,17 @@ import re
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 from typing import IO, Any
 
 from workbench.grid import folder as run_folder
 from workbench.grid import process
 from workbench.grid.cell import Cell
 from workbench.grid.config import Grid
-from workbench.grid.process import Ending, Follower, Job, ending, last_line, last_step, one_line, where, workers_for
+from workbench.grid.process import Ending, Job, ending, follow, last_line, last_step, one_line, where, workers_for
 from workbench.learn.run import HELD
 from workbench.spec import InputError
 from workbench.spec.outcomes import cause
@@ -43,13 +43,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Result:
-    """The state of a cell at the end of a call.
-
-    `status` is a status of table `run`, or `elsewhere` when another process trains the cell.
-    """
+    """The state of a cell at the end of a call."""
 
     cell: Cell
-    status: str
+    status: str  # of table `run`, or `elsewhere` when another process trains the cell
     folder: Path
     reason: str = ""
     cause: str = ""  # of a bad end: diverged, hang, out of memory, killed or failed
@@ -89,15 +86,15 @@ def run(
     *,
     workers: int | None = None,
     executor: process.Local | process.Ray | None = None,
-    limits: Limits | None = None,
+    limits: Limits = Limits(),
     fresh: bool = False,
     sync: Callable[[], object] | None = None,
 ) -> list[Result]:
     """Run every unfinished cell; return the state of each cell, in the grid's order.
 
-    A failing cell stops no other; a cell that another process trains is waited for. After one SIGINT or SIGTERM the
-    trainers write checkpoints and stop, after a second one they are killed. With `fresh` every cell starts from nothing
-    in a new folder. Raises InputError for `fresh` while a cell is being trained, and if the runs folder cannot be made.
+    A failing cell stops no other; a cell that another process trains is waited for. One SIGINT or SIGTERM lets the
+    trainers write checkpoints and stop, a second one kills them. With `fresh` every cell starts from nothing in a new
+    folder. Raises InputError for `fresh` while a cell is being trained, and if the runs folder cannot be made.
     """
     from workbench.learn.warmstart import made
 
@@ -128,21 +125,12 @@ def run(
         watch.note(f"{line}: new cells; the earlier runs stay")
     for steps in sorted({c.settings.warmstart.steps for c in todo if not made(c.settings, runs / ".cache")}):
         watch.note(f"warm start: {steps} steps of imitation, shared by the cells and kept")
-    with Signals() as signals:
+    with _signals() as signals:
         try:
-            done |= _Pool(runs, watch, executor, signals, limits or Limits(), deque(todo)).run(count, sync)
+            done |= _Pool(runs, watch, executor, signals, limits, deque(todo)).run(count, sync)
         finally:
             watch.close()
     return [done[cell.run_id] for cell in grid.cells]
-
-
-def _skipped(cell: Cell, folder: Path, row: dict[str, Any]) -> Result:
-    return Result(cell, row["status"], folder, one_line(row.get("reason") or ""), cause(row), skipped=True)
-
-
-def _write_row(cell: Cell, folder: Path, **changes: Any) -> None:
-    names = {**run_folder.identity(cell), "config": cell.settings.model_dump_json()}
-    run_folder.change(folder, names, **changes)
 
 
 def run_rounds(
@@ -154,38 +142,41 @@ def run_rounds(
 ) -> tuple[Grid, list[Result]]:
     """Run the cells of `load()`, load again, and so on until it asks for nothing new; return the last grid and results.
 
-    The cells of a search depend on the outcomes of earlier ones, which `load` looks up. `begin` receives each grid
-    before its new cells run; `options` are those of `run`. A round with an unfinished cell is the last.
+    The cells of a search depend on the outcomes of earlier ones. `begin` receives each grid before its new cells run;
+    `options` are those of `run`. A round with an unfinished cell is the last.
     """
     done: dict[str, Result] = {}
     while True:
         grid = load()
-        new = [cell for cell in grid.cells if cell.first.run_id not in done]
+        new = tuple(cell for cell in grid.cells if cell.first.run_id not in done)
         if new:
             begin(grid)
-            for result in run(replace(grid, cells=tuple(new)), runs, watch(), **options):
-                done[result.cell.first.run_id] = result
+            done |= {r.cell.first.run_id: r for r in run(replace(grid, cells=new), runs, watch(), **options)}
         finished = all(result.status == "finished" for result in done.values())
         if not new or not finished or (grid.region is None and not grid.waiting):
             return grid, list(done.values())
 
 
-class Signals:
-    """Counts SIGINT, SIGTERM and SIGHUP inside a `with` block; restores the handlers afterwards."""
+def _skipped(cell: Cell, folder: Path, row: dict[str, Any]) -> Result:
+    return Result(cell, row["status"], folder, one_line(row.get("reason") or ""), cause(row), skipped=True)
 
-    def __init__(self) -> None:
-        self.count = 0
 
-    def __enter__(self) -> Signals:
-        self._before = {n: signal.signal(n, self._note) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-        return self
+def _write_row(cell: Cell, folder: Path, **changes: Any) -> None:
+    names = {**run_folder.identity(cell), "config": cell.settings.model_dump_json()}
+    run_folder.change(folder, names, **changes)
 
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collect SIGINT, SIGTERM and SIGHUP inside a `with` block; restore the handlers afterwards."""
+    seen: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, lambda number, frame: seen.append(number)) for number in numbers}
+    try:
+        yield seen
+    finally:
+        for number, handler in before.items():
             signal.signal(number, handler)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.count += 1
 
 
 @dataclass(eq=False)
@@ -199,7 +190,8 @@ class _Training:
     tries: int = 1
     signals: int = 0  # handed on to the trainer
     trainer: Any = None  # a LocalProcess or RayProcess
-    follower: Any = None  # a Follower
+    since: int = 0  # size of the log when the attempt began
+    rows: Any = None  # its progress, from `follow`
 
 
 @dataclass
@@ -209,7 +201,7 @@ class _Pool:
     runs: Path
     watch: Watch
     executor: process.Local | process.Ray
-    signals: Signals
+    signals: list[int]
     limits: Limits
     queue: deque[Cell]
     training: list[_Training] = field(default_factory=list)
@@ -221,11 +213,11 @@ class _Pool:
         """Run the queue to its end, or until Ctrl-C; return the state of each cell by run id."""
         next_sync, stopping = 0.0, False
         try:
-            while self.training or (self.queue and not self.signals.count):
+            while self.training or (self.queue and not self.signals):
                 self.watch.tick()
                 for one in list(self.training):
                     self._follow(one)
-                if not self.signals.count:
+                if not self.signals:
                     self._fill(workers)
                 elif self.training and not stopping:
                     stopping = True
@@ -245,17 +237,17 @@ class _Pool:
         for cell in self.queue:
             folder = run_folder.folder_of(self.runs, cell)
             trained = run_folder.held(folder)
-            if cell.run_id in self.look and (trained or run_folder.held(folder, "claim")):
-                self.done[cell.run_id] = Result(cell, "elsewhere", folder, "another process trains it")
-            else:
+            status, reason = "elsewhere", "another process trains it"
+            if cell.run_id not in self.look or not (trained or run_folder.held(folder, "claim")):
                 status = run_folder.status_of(run_folder.last_row(folder), alive=trained)
-                self.done[cell.run_id] = Result(cell, status, folder, "not started: the grid was stopped")
+                reason = "not started: the grid was stopped"
+            self.done[cell.run_id] = Result(cell, status, folder, reason)
         return self.done
 
     def _fill(self, workers: int) -> None:
         """Start cells of the queue while there is room, except those that another process trains or has ended."""
         for _ in range(len(self.queue)):
-            if len(self.training) >= workers or self.signals.count:
+            if len(self.training) >= workers or self.signals:
                 return
             cell = self.queue.popleft()
             if time.monotonic() < self.look.get(cell.run_id, 0.0):
@@ -299,11 +291,12 @@ class _Pool:
         _write_row(cell, folder, status="queued", attempt=attempt, reason=None, ended_at=None)
         limits, threads = self.limits, cell.settings.threads
         job = Job(folder, self.runs / ".cache", threads, limits.hang_seconds, limits.memory, process.TRAINER)
-        one.follower = Follower(log)
+        one.since = log.stat().st_size if log.exists() else 0
+        one.rows = follow(log, one.since)
         try:
             one.trainer = self.executor.start(job)
         except OSError as error:
-            self._ended(one, Ending("failed", one_line(f"could not be started: {error}"), "failed"))
+            self._ended(one, Ending("failed", one_line(f"could not be started: {error}")))
             return
         if one not in self.training:
             self.training.append(one)
@@ -312,11 +305,11 @@ class _Pool:
     def _follow(self, one: _Training) -> None:
         """Report the progress of a process, hand Ctrl-C on to it, and settle its end."""
         code = one.trainer.poll()  # before the rows: what is read after the end is all that was written
-        for row in one.follower.rows():
+        for row in next(one.rows):
             self.watch.stepped(one.cell, row)
         if code is None:
-            if self.signals.count > one.signals:
-                one.signals = self.signals.count
+            if len(self.signals) > one.signals:
+                one.signals = len(self.signals)
                 (one.trainer.interrupt if one.signals == 1 else one.trainer.kill)()
         elif code == HELD:
             self.training.remove(one)
@@ -326,15 +319,16 @@ class _Pool:
             self._ended(one, self._ending(one, code))
 
     def _ending(self, one: _Training, code: int) -> Ending:
-        row, log, since = run_folder.last_row(one.folder) or {}, one.follower.log, one.follower.began
-        if row.get("status") == "finished":  # a signal that killed it afterwards came too late
-            return Ending("finished")
-        said = row.get("reason") if row.get("status") in ("failed", "interrupted") else None
-        if row.get("status") == "interrupted":
-            return Ending("interrupted", one_line(said or ""), "interrupted")
-        if self.signals.count and said is None:
-            how = "killed by a second Ctrl-C" if self.signals.count > 1 else "stopped before its first step"
-            return Ending("interrupted", how, "interrupted")
+        row, log, since = run_folder.last_row(one.folder) or {}, one.folder / LOG_NAME, one.since
+        status, said = row.get("status"), row.get("reason")
+        if status == "finished":  # a signal that killed it afterwards came too late
+            return Ending()
+        if status == "interrupted":
+            return Ending("interrupted", one_line(said or ""))
+        said = said if status == "failed" else None
+        if self.signals and said is None:
+            how = "killed by a second Ctrl-C" if len(self.signals) > 1 else "stopped before its first step"
+            return Ending("interrupted", how)
         if any(_TIMEOUT.match(line) for line in tail(log, since)):
             place = where(log, since)
             said = f"hang: no sign of life for {self.limits.hang_seconds:g} s in step {last_step(log) or 0}"
@@ -347,7 +341,7 @@ class _Pool:
         if end.kind:
             step = last_step(folder / LOG_NAME) or run_folder.checkpoint(folder) or 0
             run_folder.write_event(folder, end.kind, step, end.reason)
-        if end.again and one.tries <= self.limits.retries and not self.signals.count:
+        if end.again and one.tries <= self.limits.retries and not self.signals:
             retry = f"retry {one.tries} of {self.limits.retries}"
             self.watch.note(f"{retry}: {cell.arm} seed {cell.seed}: {end.reason}")
             one.tries += 1

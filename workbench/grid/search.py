@@ -34,10 +34,7 @@ Column = Mapping[int, Mapping[int, bool]]  # point -> seed -> whether the run co
 
 @dataclass(frozen=True)
 class Rule:
-    """How a column is searched: its points, the seeds of a point next to the boundary, those of a first try.
-
-    full: no search, every point with every seed. `runs` and `seconds` of training limit all columns together.
-    """
+    """How a column is searched; `runs` and `seconds` of training limit all columns together."""
 
     points: int
     seeds: int
@@ -45,17 +42,6 @@ class Rule:
     full: bool = False
     runs: int | None = None
     seconds: float | None = None
-
-    def affordable(self, batch: Sequence[Trial], spent: Sequence[float]) -> list[Trial]:
-        """The part of `batch` within the limits, after runs that took `spent` seconds; a run counts as their mean.
-
-        The first run is always allowed, and a run that was begun is not cut off.
-        """
-        room = len(batch) if self.runs is None else self.runs - len(spent)
-        if self.seconds is not None and sum(spent) > 0:
-            left = self.seconds - sum(spent)
-            room = min(room, int(max(0.0, left) * len(spent) / sum(spent)))
-        return list(batch[: max(0, room)])
 
 
 @dataclass(frozen=True)
@@ -71,8 +57,8 @@ class Progress:
 def bracket(column: Column, points: int) -> tuple[int, int]:
     """Return the tried points between which the boundary lies: the highest that stays up, the lowest that does not.
 
-    By the isotonic fit of the shares of collapsed runs, so that one odd run does not overrule its neighbours; -1 and
-    `points` if no tried point is on that side. A share of exactly 1/2 does not stay up.
+    By the isotonic fit of the shares of collapsed runs: one odd run does not overrule its neighbours. -1 and `points`
+    if no tried point is on that side; a share of exactly 1/2 does not stay up.
     """
     tried = sorted(column)
     if not tried:
@@ -127,9 +113,8 @@ def search(
 ) -> Progress:
     """Go through the rounds of a search as far as outcomes are known, and propose the runs of the next round.
 
-    A round is what every column of every arm asks for, given the rounds before it; it ends when its runs have ended.
-    `neighbours` has a column's neighbour of lower index, from whose bracket its own search starts once that is known.
-    `outcome` is None for an unfinished run.
+    A round is what every column asks for, given the rounds before it. A column starts from the bracket of its
+    neighbour, once that is known. `outcome` is None for an unfinished run.
     """
     columns: dict[tuple[int, int], dict[int, dict[int, bool]]] = {
         (arm, number): {} for arm in range(arms) for number in range(len(neighbours))
@@ -139,7 +124,7 @@ def search(
     spent: list[float] = []
     rounds = 0
     while True:
-        proposed = []
+        proposed: list[Trial] = []
         for (arm, number), column in columns.items():
             neighbour = neighbours[number]
             if (arm, number) not in starts:
@@ -148,7 +133,11 @@ def search(
                     continue
                 starts[arm, number] = start
             proposed += [Trial(arm, number, *run) for run in wanted(column, rule, starts[arm, number])]
-        now = rule.affordable(proposed, spent)
+        # Within the budget a run counts as the mean of those before it; the first is always allowed.
+        room = len(proposed) if rule.runs is None else max(0, rule.runs - len(spent))
+        if rule.seconds is not None and sum(spent) > 0:
+            room = min(room, int(max(0.0, rule.seconds - sum(spent)) * len(spent) / sum(spent)))
+        now = proposed[:room]
         outcomes = [outcome(trial) for trial in now]
         if not now or None in outcomes:
             return Progress(tuple(done), tuple(now), rounds, exhausted=len(now) < len(proposed))
@@ -159,13 +148,10 @@ def search(
         rounds += 1
 
 
-def usual(neighbours: Sequence[int | None], rule: Rule, draws: int = 40) -> float:
-    """Runs of one arm: the mean over noise-free searches with a random boundary in each column.
-
-    Fewer `draws` are enough for many columns.
-    """
+def usual(neighbours: Sequence[int | None], rule: Rule) -> float:
+    """Runs of one arm: the mean over at most 40 noise-free searches with a random boundary in each column."""
     stream, total = random.Random(0), 0
-    draws = min(draws, 1 + 2000 // len(neighbours))
+    draws = min(40, 1 + 2000 // len(neighbours))
     for _ in range(draws):
         edges = [stream.randint(0, rule.points) for _ in neighbours]
         total += len(search(1, neighbours, rule, lambda t, edges=edges: t.point >= edges[t.column]).done)  # type: ignore[misc]
@@ -189,26 +175,14 @@ class Region:
         """Runs of the full grid."""
         return len(self.series) * len(self.columns) * self.rule.points * self.rule.seeds
 
-    @property
-    def most(self) -> int:
-        """Most runs that the search can take."""
-        return min(self.everything, self.settings.runs or self.everything)
-
-    def where(self) -> str:
-        """`round 2: 8 runs in 4 of 12 columns, 10 runs before`."""
-        now = self.progress.now
-        columns, total = {(t.arm, t.column) for t in now}, len(self.series) * len(self.columns)
-        return (
-            f"round {self.progress.rounds + 1}: {len(now)} runs in {len(columns)} of {total} columns, "
-            f"{len(self.progress.done)} runs before"
-        )
+    def __str__(self) -> str:
+        now, total = self.progress.now, len(self.series) * len(self.columns)
+        where = f"{len(now)} runs in {len({(t.arm, t.column) for t in now})} of {total} columns"
+        return f"round {self.progress.rounds + 1}: {where}, {len(self.progress.done)} runs before"
 
 
 def conditions(axes: Mapping[str, Sequence[Any]]) -> tuple[tuple[dict[str, Any], ...], tuple[int | None, ...]]:
-    """Return the columns that numeric axes span, the first axis running fastest, and the neighbour of each.
-
-    A neighbour is one value lower on one axis, the fastest that has a lower value.
-    """
+    """Return the columns that numeric axes span, the first axis fastest, and the neighbour of each, one value lower."""
     names = list(axes)[::-1]
     places = list(itertools.product(*(range(len(axes[name])) for name in names)))
     columns = tuple({n: axes[n][at] for n, at in zip(names, place, strict=True)} for place in places)

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.store.segments import folder_of
-
 LOG_NAME = "console.log"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]+[0-~]|[@-Z\\-_])")
 # Besides the control characters, those that reorder or break the text around them (a log must not rewrite what stands
@@ -42,6 +40,8 @@ def tail(log: Path, since: int = 0, size: int = 65536) -> list[str]:
 
 def log_of(runs: Path, experiment: str, run_id: str) -> Path | None:
     """Return the console log of a run; None where there is none inside the run's own folder."""
+    from workbench.store.segments import folder_of  # the command's help page starts on this module
+
     folder = folder_of(runs, experiment, run_id)
     log = folder and (folder / LOG_NAME).resolve()
     return log if log and log.is_file() and log.parent == folder else None
