@@ -10,9 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.analysis.frames import arm, down, frame, up
-from workbench.analysis.claims import hypotheses, summary, verdicts
 from workbench.analysis.results import KEY, SIGNALS, Results, read, results, write
-from workbench.analysis.runs import pooled
 from workbench.spec import InputError
 
 RUNS = frame(arm("red", down(6)), arm("green", up(6), "turn-ppo"))
@@ -33,8 +31,6 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
         assert found.runs[name].tolist() == RUNS[name].tolist()
     assert np.allclose(found.runs["success_curve"].iloc[3], RUNS["success_curve"].iloc[3])
     assert found.runs["collapse_step"].isna().tolist() == RUNS["collapse_step"].isna().tolist()
-    for words in (summary, hypotheses):  # verdicts from the file are those from the runs
-        pd.testing.assert_frame_equal(words(verdicts(found.runs)), words(verdicts(made().runs)))
 
 
 def test_any_client_reads_the_curves(tmp_path: Path) -> None:
@@ -95,13 +91,3 @@ def test_a_wrong_file_is_one_message_that_says_how_to_make_one(change, words: st
     with pytest.raises(InputError, match="sorl report EXPERIMENT --export") as caught:
         read(file)
     assert words in str(caught.value)
-
-
-def test_equal_arms_of_two_experiments_are_one_and_equal_names_of_different_arms_are_two() -> None:
-    one = made(frame(arm("red", down(3)), arm("green", up(3), "turn-ppo")))
-    other = made(frame(arm("scarlet", down(5)), arm("green", up(5), "s-ppo")), experiment="more")
-    runs = pooled([one, other])
-    assert runs.groupby("arm")["seed"].count().to_dict() == {"red": 5, "green": 3, "green (more)": 5}
-    # A seed that both have counts once, as the first experiment recorded it.
-    assert runs[runs["arm"] == "red"]["run_id"].tolist() == ["red-s0", "red-s1", "red-s2", "scarlet-s3", "scarlet-s4"]
-    pd.testing.assert_frame_equal(pooled([one]), one.runs)

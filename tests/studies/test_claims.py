@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from studies.claims import Verdict, as_well, controls, hypotheses, pooled, summary, verdicts
+from studies.evidence import NOT_SUPPORTED, NOT_TESTED, SUPPORTED, TOO_FEW, UNDECIDED
 from tests.analysis.frames import STEPS, arm, down, frame, on_policy, run, up
-from workbench.analysis.claims import Verdict, as_well, controls, hypotheses, summary, verdicts
-from workbench.analysis.evidence import NOT_SUPPORTED, NOT_TESTED, SUPPORTED, TOO_FEW, UNDECIDED
+from workbench.analysis.results import results
 
 N = 10
 
@@ -201,3 +202,14 @@ def test_a_run_without_a_verdict_never_makes_a_claim_stronger(name: str, seed: i
         assert STRENGTH[new.verdict] <= STRENGTH[old.verdict]
         if STRENGTH[new.verdict]:
             assert new.verdict == old.verdict
+
+
+def test_equal_arms_of_two_experiments_are_one_and_equal_names_of_different_arms_are_two() -> None:
+    about = {"question": "", "toml": ""}
+    one = results(frame(arm("red", down(3)), arm("green", up(3), "turn-ppo")), about | {"experiment": "demo"})
+    other = results(frame(arm("scarlet", down(5)), arm("green", up(5), "s-ppo")), about | {"experiment": "more"})
+    runs = pooled([one, other])
+    assert runs.groupby("arm")["seed"].count().to_dict() == {"red": 5, "green": 3, "green (more)": 5}
+    # A seed that both have counts once, as the first experiment recorded it.
+    assert runs[runs["arm"] == "red"]["run_id"].tolist() == ["red-s0", "red-s1", "red-s2", "scarlet-s3", "scarlet-s4"]
+    pd.testing.assert_frame_equal(pooled([one]), one.runs)

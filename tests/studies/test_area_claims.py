@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from studies.claims import area_verdicts, shifts
+from studies.evidence import Comparison
 from tests.analysis.frames import arm, down, frame, up
-from workbench.analysis.claims import area_verdicts, shifts
-from workbench.analysis.evidence import Comparison
 from workbench.analysis.region import from_runs, region_of
 from workbench.analysis.results import results
 
