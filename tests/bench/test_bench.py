@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import Result
 from typer.testing import CliRunner
 
 from bench import iteration, main, measure, processes, stored, training
@@ -25,17 +26,13 @@ from workbench.record.recorder import Recorder
 from workbench.replay import play
 from workbench.spec import InputError, RunSettings
 
-TINY = RunSettings.model_validate(
-    {
-        "iterations": 1000,
-        "world": {"max_turns": 2, "max_turn_tokens": 6},
-        "policy": {"hidden": 16, "layers": 1, "heads": 2, "mlp": 16},
-        "warmstart": {"steps": 2, "batch": 4},
-        # the entropy bonus moves a policy that never succeeds and so has no other gradient
-        "learn": {"episodes": 8, "group_size": 4, "epochs": 2, "minibatches": 2, "entropy_coef": 0.1},
-        "evaluation": {"every": 0, "episodes": 1},
-    }
-)
+TINY = RunSettings.model_validate({
+    "iterations": 1000, "world": {"max_turns": 2, "max_turn_tokens": 6},
+    "policy": {"hidden": 16, "layers": 1, "heads": 2, "mlp": 16}, "warmstart": {"steps": 2, "batch": 4},
+    # the entropy bonus moves a policy that never succeeds and so has no other gradient
+    "learn": {"episodes": 8, "group_size": 4, "epochs": 2, "minibatches": 2, "entropy_coef": 0.1},
+    "evaluation": {"every": 0, "episodes": 1},
+})  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -66,14 +63,11 @@ def results(*comparisons: Comparison) -> Results:
     return Results(TINY, 3, list(comparisons), shares)
 
 
-def test_the_ratio_is_the_median_over_pairs_and_not_the_ratio_of_the_medians() -> None:
-    assert (PAIRED.ratios, PAIRED.ratio) == ([4, 2, 1], 2)
-    assert (PAIRED.ours.rate, PAIRED.baseline.rate) == (8, 2)
-
-
 @pytest.mark.parametrize(("of", "bar", "met"), [("ratio", 2.0, True), ("ratio", 2.1, False), ("rate", 10, True),
                                                 ("rate", 11, False)])  # fmt: skip
-def test_a_target_is_on_the_ratio_or_on_our_own_rate(of: Any, bar: float, met: bool) -> None:
+def test_the_ratio_is_the_median_over_pairs_and_a_target_is_on_it_or_on_our_rate(of: Any, bar: float, met) -> None:
+    assert (PAIRED.ratios, PAIRED.ratio) == ([4, 2, 1], 2)
+    assert (PAIRED.ours.rate, PAIRED.baseline.rate) == (8, 2)
     assert comparison(side("a", (10, 1)), side("b", (5, 1)), Target(of, bar)).met is met
 
 
@@ -86,15 +80,10 @@ def test_sides_run_in_turn_and_the_warm_up_is_not_counted() -> None:
 
 
 def test_preparing_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = {"now": 0.0}
-    monkeypatch.setattr(measure.time, "perf_counter", lambda: clock["now"])
-    monkeypatch.setattr(measure.time, "process_time", lambda: clock["now"] / 2)
-
-    def passing(seconds: float, done: Any) -> Any:
-        clock["now"] += seconds
-        return done
-
-    sample = measure.timed(lambda: passing(100, lambda: passing(4, 12.0)))()
+    clock = [0.0]
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: sum(clock))
+    monkeypatch.setattr(measure.time, "process_time", lambda: sum(clock) / 2)
+    sample = measure.timed(lambda: clock.append(100) or (lambda: clock.append(4) or 12.0))()
     assert (sample.seconds, sample.cpu_seconds, sample.rate, sample.cpu_rate) == (4, 2, 3, 6)
 
 
@@ -120,16 +109,13 @@ def test_the_json_holds_every_sample_and_what_the_machine_was() -> None:
     (one,) = found["comparisons"]
     assert one["ours"]["samples"][1] == {"work": 4, "seconds": 2, "cpu_seconds": 4}
     assert one["ratio"] == {"median": 2, "min": 1, "max": 4, "cpu": 2, "pairs": [4, 2, 1]}
-    assert one["target"] == {"of": "ratio", "at_least": 2, "met": True}
-    assert one["facts"] == {"laps": 4}
+    assert (one["target"], one["facts"]) == ({"of": "ratio", "at_least": 2, "met": True}, {"laps": 4})
     assert found["shares"][0]["update_frac"] == pytest.approx(0.7)
     assert found["settings"]["policy"]["hidden"] == 16
     assert {"at", "machine", "versions", "rounds"} <= set(found)
 
 
-def test_the_parts_run_and_every_comparison_has_as_many_pairs_as_rounds(
-    cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_parts_run_and_every_comparison_has_as_many_pairs_as_rounds(cache: Path, capsys) -> None:
     parts, said = ["rollout", "update", "logging", "shares"], []
     seen = main.run(TINY, cache, parts, 2, said.append)
     assert said[1:] == parts
@@ -141,7 +127,6 @@ def test_the_parts_run_and_every_comparison_has_as_many_pairs_as_rounds(
     for share in seen.shares:
         assert min(share.rollout, share.update, share.logging) > 0
         assert share.rollout + share.update + share.logging <= share.total
-    json.dumps(measure.as_json(seen), allow_nan=False)
     measure.show(seen)
     assert len(capsys.readouterr().out.splitlines()) > len(seen.comparisons)
 
@@ -172,13 +157,10 @@ def test_training_with_and_without_the_recorder_ends_at_the_same_weights(stage: 
     assert not torch.equal(weights(stage.trainer(stage.settings, made[0].recorder)), weights(made[0]))
 
 
-def test_ingest_counts_the_turn_rows_and_both_sides_copy_all_of_them(stage: Scene) -> None:
+def test_both_sides_of_ingest_and_of_replay_do_the_same_work(stage: Scene) -> None:
     (seen,) = stored.ingest(stage, rounds=2, rows=500)
     assert seen.facts["rows"] >= 500
     assert {s.work for s in [*seen.ours.samples, *seen.baseline.samples]} == {seen.facts["rows"]}
-
-
-def test_both_sides_of_the_replay_do_one_and_every_algorithm_answers() -> None:
     batch = stored.stored(trajectories=16, turns=4, tokens=64)
     assert stored.replayed(batch)() == stored.bare_losses(batch)() == 1.0
     done = play(batch, {name: resolve(name) for name in CORE}, "ppo")
@@ -187,9 +169,8 @@ def test_both_sides_of_the_replay_do_one_and_every_algorithm_answers() -> None:
 
 
 def test_packing_shares_the_cores_out_in_every_even_way_with_the_default_first(monkeypatch) -> None:
-    assert processes.splits(1) == [(1, 1)]
-    assert processes.splits(2) == [(2, 1), (1, 2)]
-    assert processes.splits(6) == [(6, 1), (3, 2), (2, 3), (1, 6)]
+    ways = {1: [(1, 1)], 2: [(2, 1), (1, 2)], 6: [(6, 1), (3, 2), (2, 3), (1, 6)]}
+    assert {cores: processes.splits(cores) for cores in ways} == ways
     for cores, compared in ((96, processes.MOST), (3, 3)):
         monkeypatch.setattr(processes, "cores", lambda cores=cores: cores)
         assert processes.compared_cores() == compared
@@ -205,7 +186,7 @@ def test_packing_times_whole_iterations_of_processes_that_run_side_by_side(stage
     assert str(seen.target) == "ratio >= 0.95"
 
 
-# TRL: the protocol between the processes, with a scripted process in the place of either side
+# The comparison with TRL, with a scripted process in the place of either side
 
 WORKER = """
 import json, sys
@@ -273,19 +254,16 @@ def test_trl_itself_answers_the_protocol_and_trains_on_the_lengths_it_was_given(
 # The command
 
 
-def test_parts_run_in_the_order_of_the_suite_and_an_unknown_one_is_refused_with_the_nearest() -> None:
+def test_parts_run_in_the_order_of_the_suite_and_an_unknown_one_is_refused_with_the_nearest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main.chosen("ingest,rollout") == ["rollout", "ingest"]
     assert main.chosen("browse,live") == ["live", "browse"]
     assert set(main.COMPARISONS) | {"browse", "shares", "vocabulary"} == set(PARTS)
     for words, says in (("rolout", r"--only 'rolout' is no part.*'rollout'.*ingest"), (" , ", "names no part")):
         with pytest.raises(InputError, match=says):
             main.chosen(words)
-
-
-def test_without_trls_environment_its_part_is_left_out_and_named_only_when_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path)  # without TRL's environment
     assert main.chosen(None) == [part for part in PARTS if part not in ("trl", *ON_REQUEST)]
     assert "make bench-trl" in capsys.readouterr().err
 
@@ -294,18 +272,17 @@ def test_the_command_prints_the_table_on_stdout_and_writes_the_json(cache: Path,
     monkeypatch.setattr(main, "defaults", lambda threads: TINY)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / ".cache").symlink_to(cache)
-    output = tmp_path / "bench.json"
-    words = ["bench", "--runs", str(tmp_path / "runs"), "--only", "rollout", "--rounds", "2", "--output", str(output)]
-    done = CliRunner().invoke(app, words)
+
+    def bench(*words: str, output: Path) -> Result:
+        return CliRunner().invoke(app, ["bench", "--runs", str(tmp_path / "runs"), "--output", str(output), *words])
+
+    done = bench("--only", "rollout", "--rounds", "2", output=tmp_path / "bench.json")
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[2].startswith("rollout")
-    assert [c["name"] for c in json.loads(output.read_text())["comparisons"]] == ["rollout"]
-
-
-def test_a_missing_folder_for_the_output_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["bench", "--output", str(tmp_path / "nowhere" / "bench.json")])
-    assert done.exit_code == 2
-    assert "nowhere" in done.stderr
+    assert [c["name"] for c in json.loads((tmp_path / "bench.json").read_text())["comparisons"]] == ["rollout"]
+    refused = bench(output=tmp_path / "nowhere" / "bench.json")  # before anything runs
+    assert refused.exit_code == 2
+    assert "nowhere" in refused.stderr
 
 
 def test_the_batch_of_the_benchmark_does_not_move_with_the_defaults() -> None:

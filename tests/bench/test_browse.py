@@ -28,13 +28,10 @@ def latency(*seconds: float, of: str = "p95") -> Latency:
     return Latency("answers", 1.0, [Sample(1, s, s / 2) for s in seconds], of=of)
 
 
-def test_the_quantile_is_a_value_that_so_many_answers_do_not_exceed() -> None:
+def test_a_bar_is_on_a_quantile_of_the_answers_by_the_clock_or_by_cpu_time() -> None:
     seen = latency(*range(1, 101))
     assert (seen.at(0.5), seen.at(0.95), seen.at(1.0), seen.at(0.95, cpu=True)) == (50, 95, 100, 47.5)
     assert latency(3.0).at(0.95) == 3.0
-
-
-def test_a_bar_is_kept_by_the_clock_or_by_cpu_time_or_not() -> None:
     assert [measure.latency_row(latency(s))["met"] for s in (0.9, 1.9, 2.1)] == ["yes", "by CPU", "no"]
     twenty = [0.5] * 19 + [9.0]
     assert (latency(*twenty).met, latency(*twenty, of="max").met) == (True, False)
@@ -46,20 +43,14 @@ def test_every_kind_of_request_is_answered_by_the_code_of_the_screens(crowd: Pat
     assert all(len(x.samples) == 2 and min(s.cpu_seconds for s in x.samples) > 0 for x in found)
 
 
-def test_every_request_finds_the_database_closed(tmp_path: Path) -> None:
-    ensure(runs := tmp_path / "runs", Size(runs=2, steps=40, turns=1), lambda _: None)
-    known = Crowd.of(runs)
-    browse.overlay(known, "turn_step.entropy", None, (0, 39))()
-    known.fresh()
-    assert not is_open(runs)
-
-
-def test_an_overlay_draws_every_run_and_a_heat_map_every_arm(crowd: Path) -> None:
+def test_an_overlay_draws_every_run_a_heat_map_every_arm_and_each_leaves_the_database_closed(crowd: Path) -> None:
     known = Crowd.of(crowd)
     drawn = json.loads(browse.overlay(known, "turn_step.entropy", None, (0, 599))())
     assert sum(len({*t["customdata"]}) for t in drawn["data"] if "customdata" in t) >= len(known.each["arm"].unique())
     maps = json.loads(browse.turns(known, "ratio_geo", (0, 599))())
     assert sum(t["type"] == "heatmap" for t in maps["data"]) == min(6, known.each["arm"].nunique())
+    known.fresh()
+    assert not is_open(crowd)
 
 
 def test_without_browser_and_other_tools_it_says_so_and_measures_the_rest(crowd: Path, monkeypatch, capsys) -> None:

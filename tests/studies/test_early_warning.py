@@ -49,18 +49,13 @@ def test_a_threshold_lets_through_the_share_that_was_asked_for() -> None:
 
 
 def test_a_signal_that_leads_is_found_with_its_lead_and_one_that_is_noise_is_not(bench: Bench) -> None:
-    half = halves(bench.runs, "seed")
-    found = held_out(bench.single(ENTROPY), bench.runs, half)
+    half, seen = halves(bench.runs, "seed"), []
+    found = held_out(lambda tuning: seen.append(tuning) or bench.scores[ENTROPY], bench.runs, half)
+    assert [set(half[tuning].tolist()) for tuning in seen] == [{0}, {1}], "no half sets its own threshold"
     assert (share(found.recall), found.before.k, set(found.ahead)) == ((20, 20), 20, {10})
     assert 1 <= found.false_alarms.k <= 3  # a threshold that lets none of ten through lets some of the next ten
     assert median_interval(found.leads) == (2.0, 2.0, 2.0)
     assert held_out(bench.single(Watched("grad_norm_max", "above", "baseline")), bench.runs, half).recall.k < 8
-
-
-def test_no_half_sets_its_own_threshold(bench: Bench) -> None:
-    half, seen = halves(bench.runs, "seed"), []
-    held_out(lambda tuning: seen.append(tuning) or bench.scores[ENTROPY], bench.runs, half)
-    assert [set(half[tuning].tolist()) for tuning in seen] == [{0}, {1}]
 
 
 @pytest.mark.parametrize("by", ["seed", "condition"])
@@ -155,16 +150,6 @@ def test_a_corpus_is_read_as_it_was_written_and_null_stays_null(tmp_path: Path) 
     assert corpora.unique([*again, *runs]) == again
 
 
-def test_other_files_are_refused_by_name(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"x": [1]}), other := tmp_path / "other.parquet")
-    (tmp_path / "text.parquet").write_text("no")
-    for name, words in (("other.parquet", "neither a corpus"), ("text.parquet", "no Parquet"), ("no", "no file")):
-        with pytest.raises(InputError, match=words):
-            corpora.read(tmp_path / name)
-    with pytest.raises(InputError, match="no record of rldoctor"):
-        peers.read(other)
-
-
 def test_a_peer_is_counted_on_the_same_runs(bench: Bench, tmp_path: Path) -> None:
     rows = [
         {"run_id": r.run_id, "whole": "CRITICAL" if r.collapsed else "OK", "until_detection": "WARNING",
@@ -204,14 +189,17 @@ def test_the_verb_evaluates_a_corpus_and_can_keep_it(tmp_path: Path) -> None:
     assert len(corpora.read(tmp_path / "again.parquet")) == 40
 
 
-def test_the_verb_says_what_it_cannot_evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    corpora.write(corpus(3), Path("few.parquet"))
-    few = "at least 20 collapsed and 20 healthy runs, not 3 and 3"
-    for name, says in (("few.parquet", few), ("none.parquet", "no file 'none.parquet'")):
-        code, words = sorl("--from", name)
+def test_files_that_cannot_be_evaluated_are_refused_by_name(tmp_path: Path) -> None:
+    corpora.write(corpus(3), tmp_path / "few")
+    pq.write_table(pa.table({"x": [1]}), other := tmp_path / "other")
+    (tmp_path / "text").write_text("no")
+    for name, says in (("few", "at least 20 collapsed and 20 healthy runs, not 3 and 3"), ("none", "no file"),
+                       ("other", "neither a corpus"), ("text", "no Parquet")):  # fmt: skip
+        code, words = sorl("--from", tmp_path / name)
         assert code != 0
         assert says in words
+    with pytest.raises(InputError, match="no record of rldoctor"):
+        peers.read(other)
 
 
 def test_the_shipped_runs_are_small_and_the_peer_was_asked_about_each_of_them() -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from pydantic import ValidationError
 
-from workbench.spec import COLLAPSED, COSMETIC, CollapseSettings, InputError, nearest
-from workbench.spec.files import from_json, leaves
+from workbench.spec import COLLAPSED, COSMETIC, InputError, nearest
+from workbench.spec.files import leaves
 
 if TYPE_CHECKING:
     from workbench.store.reader import Reader
@@ -135,85 +133,3 @@ def settings(config: str | None, slots: str | None) -> dict[str, Any]:
         return {}
     chosen = {f"slot.{key}": value for key, value in leaves(parts.pop("slots", {}))}
     return {key: v for key, v in own.items() if key.split(".")[0] not in ("algorithm", "slots")} | chosen | parts
-
-
-# Recorded runs, to judge them again
-
-JUDGED = ("outcome", "collapse_step", "onset_low", "onset_high", "detection_step", "peak_success", "final_success")
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """A run as the database has it: its row, its rows of table `step` in order, and its events."""
-
-    row: dict[str, Any]
-    steps: list[dict[str, float | None]]
-    events: list[dict[str, Any]]
-    group: int | None = None  # episodes that share a prompt, as table `trajectory` has them; None where it has none
-
-    @property
-    def run_id(self) -> str:
-        """Identity of the run."""
-        return str(self.row["run_id"])
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """Its configuration; empty where it has none, as of other trainers. Raises InputError where it is no table."""
-        try:
-            table = from_json(self.row["config"]) if self.row["config"] else {}
-        except ValueError:
-            table = None
-        if not isinstance(table, dict):
-            raise InputError(f"run '{self.run_id}': its stored configuration is no JSON table")
-        return table
-
-    @property
-    def settings(self) -> CollapseSettings:
-        """The collapse rule that the run was configured with; the defaults where it does not say."""
-        try:
-            return CollapseSettings.model_validate(self.config.get("collapse", {}))
-        except ValidationError:
-            raise InputError(f"run '{self.run_id}': its stored configuration has a [collapse] that is none") from None
-
-    @property
-    def episodes(self) -> int | None:
-        """Episodes behind each point of the curve; None where the configuration does not say."""
-        episodes = flat(self.config).get("learn.episodes")
-        return episodes if isinstance(episodes, int) and episodes > 0 else None
-
-
-def recorded(reader: Reader, columns: Sequence[str], experiment: str | None = None) -> list[Recorded]:
-    """Return every run (of `experiment`) that is over and has steps, with those of `columns` that its steps have."""
-
-    def rows(sql: str, *parameters: Any) -> list[dict[str, Any]]:
-        answer = reader.rows(sql, list(parameters))
-        return [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
-
-    found = []
-    over = "status IN ('finished', 'failed', 'interrupted') AND coalesce(?, experiment) IS NOT DISTINCT FROM experiment"
-    size = (
-        "SELECT count(*) // nullif(count(DISTINCT prompt_group), 0) AS size FROM trajectory WHERE run_id = $1 "
-        "AND step = (SELECT min(step) FROM trajectory WHERE run_id = $1)"
-    )
-    for row in rows(f"SELECT * FROM run WHERE {over} ORDER BY run_id", experiment):
-        run = row["run_id"]
-        steps = rows("SELECT * FROM step WHERE run_id = ? ORDER BY step", run)
-        if steps:  # a run whose rows are gone keeps the verdict of when they were there
-            known = [{name: step[name] for name in ("step", *columns) if name in step} for step in steps]
-            events = rows("SELECT * FROM event WHERE run_id = ? ORDER BY step", run)
-            found.append(Recorded(row, known, events, rows(size, run)[0]["size"]))
-    return found
-
-
-def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return what the verdict `new` says differently, in words."""
-
-    def word(value: Any) -> str:
-        return "NULL" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-
-    def same(a: Any, b: Any) -> bool:
-        if isinstance(a, float) and isinstance(b, float):
-            return abs(a - b) <= 1e-9 or (a != a and b != b)
-        return bool(a == b)
-
-    return [f"{n} {word(old.get(n))} -> {word(new[n])}" for n in JUDGED if not same(old.get(n), new[n])]

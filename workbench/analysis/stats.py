@@ -64,7 +64,7 @@ def p_value(value: float | None) -> str:
 
 
 def clopper_pearson(count: int, n: int) -> tuple[float, float]:
-    """Exact interval of a proportion (Clopper and Pearson 1934); ValueError unless 0 <= count <= n and n >= 1."""
+    """Return the exact 95 % interval of a proportion (Clopper and Pearson 1934); ValueError unless 0 <= count <= n."""
     from scipy.stats import binomtest
 
     found = binomtest(count, n).proportion_ci(LEVEL, method="exact")
@@ -87,7 +87,7 @@ def smallest_p(n_a: int, n_b: int) -> float:
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Holm's step-down p-values of a family of tests: the i-th smallest times (m - i + 1), never decreasing, at most 1.
+    """Return Holm's step-down p-values: the i-th smallest of m times (m - i + 1), never decreasing, at most 1.
 
     None entries (no test was possible) belong to no family and stay None.
     """
@@ -101,7 +101,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def mean_interval(values: Sequence[float] | pd.Series) -> Estimate:
-    """Mean, its Student-t interval and the two-sided t-test of 0; of differences within seeds the paired t-test.
+    """Return the mean with its Student-t interval and the t-test of 0 (of differences within seeds: the paired test).
 
     None without a value; no interval for one, no p-value where the values do not vary.
     """
@@ -118,11 +118,10 @@ def mean_interval(values: Sequence[float] | pd.Series) -> Estimate:
 
 
 def interquartile_mean(strata: Sequence[Sequence[float] | pd.Series]) -> Estimate:
-    """Mean of all values pooled without the lowest and the highest floor(n / 4), as in rliable, with its interval.
+    """Return the mean of all values without the lowest and the highest floor(n / 4), as in rliable, with its interval.
 
-    The percentile interval of a bootstrap that resamples inside each stratum (a condition or a task with its seeds),
-    from a fixed random stream: the same values give the same interval. None without any value, NaN if any value is NaN;
-    no interval where a stratum has fewer than two values: what differs between its seeds is then unknown.
+    Percentile bootstrap inside each stratum (a condition or a task with its seeds) from a fixed random stream. None
+    without any value, NaN if any value is NaN; no interval where a stratum has fewer than two values.
     """
     from scipy.stats import bootstrap, trim_mean
 
@@ -192,25 +191,22 @@ def detectable(seeds: int, incidence: float, power: float = 0.8, alpha: float = 
 
 
 def bands(values: pd.DataFrame) -> pd.DataFrame:
-    """One row per `arm` and `bucket` of `values` (a row per seed with `mean`, `low`, `high`; further columns ignored).
+    """Return one row per `arm` and `bucket` of `values`, which has a row per seed with `mean`, `low`, `high`.
 
     `middle` = interquartile mean of the seeds' `mean`; [`lower`, `upper`] = its percentile bootstrap interval over
     seeds, exact up to seven seeds, NaN for one; `low`, `high` = extremes over seeds; `n` = seeds.
     """
-    parts = []
-    for arm, rows in values.dropna(subset=["mean"]).groupby("arm", sort=False):
-        rows = rows.sort_values(["bucket", "mean"])
-        points = rows.groupby("bucket").agg(n=("mean", "size"), low=("low", "min"), high=("high", "max")).reset_index()
-        n = points["n"].to_numpy()
-        first, found = np.cumsum(n) - n, np.full((3, len(n)), np.nan)
-        for size in np.unique(n):
-            at = np.flatnonzero(n == size)
-            found[:, at] = _intervals(rows["mean"].to_numpy()[first[at][:, None] + np.arange(size)])
-        points[["middle", "lower", "upper"]] = found.T
-        points.insert(0, "arm", arm)
-        parts.append(points)
-    names = ["arm", "bucket", "n", "low", "high", "middle", "lower", "upper"]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=names)
+    rows = values.dropna(subset=["mean"])
+    rows = rows.assign(place=pd.factorize(rows["arm"])[0]).sort_values(["place", "bucket", "mean"])
+    groups = rows.groupby(["place", "bucket"], sort=False)
+    points = groups.agg(arm=("arm", "first"), n=("mean", "size"), low=("low", "min"), high=("high", "max"))
+    n, seeds = points["n"].to_numpy(), rows["mean"].to_numpy()
+    first, found = np.cumsum(n) - n, np.full((3, len(n)), np.nan)
+    for size in np.unique(n):
+        at = np.flatnonzero(n == size)
+        found[:, at] = _intervals(seeds[first[at][:, None] + np.arange(size)])
+    points = points.reset_index()[["arm", "bucket", "n", "low", "high"]]
+    return points.assign(middle=found[0], lower=found[1], upper=found[2])
 
 
 def _intervals(seeds: np.ndarray) -> np.ndarray:
@@ -225,8 +221,8 @@ def _intervals(seeds: np.ndarray) -> np.ndarray:
     below = np.cumsum(chance[order], axis=1)
     ends = []
     for quantile in ((1 - LEVEL) / 2, 1 - (1 - LEVEL) / 2):
-        place = np.minimum((below < quantile - 1e-12).sum(axis=1), drawn.shape[1] - 1)
-        ends.append(np.take_along_axis(drawn, np.take_along_axis(order, place[:, None], 1), 1)[:, 0])
+        place = np.minimum((below < quantile - 1e-12).sum(axis=1, keepdims=True), drawn.shape[1] - 1)
+        ends.append(np.take_along_axis(drawn, np.take_along_axis(order, place, 1), 1)[:, 0])
     return np.stack([middle, *ends])
 
 
@@ -242,11 +238,7 @@ def _resamples(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _weights(counts: np.ndarray) -> np.ndarray:
-    """Return the weight of each sorted value in the interquartile mean, when it occurs `counts` times; rows sum to 1.
-
-    A quarter of the values, rounded down, is left out at either end. The mean is linear in the sorted values, and a
-    resample keeps their order.
-    """
+    """Return each sorted value's weight in the interquartile mean where it occurs `counts` times (rows sum to 1)."""
     n = counts.sum(axis=1, keepdims=True)
     cut = np.floor(n / 4)
     end = np.cumsum(counts, axis=1)
