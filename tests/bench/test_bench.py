@@ -71,15 +71,12 @@ def test_the_ratio_is_the_median_over_pairs_and_a_target_is_on_it_or_on_our_rate
     assert comparison(side("a", (10, 1)), side("b", (5, 1)), Target(of, bar)).met is met
 
 
-def test_sides_run_in_turn_and_the_warm_up_is_not_counted() -> None:
+def test_sides_run_in_turn_and_neither_the_warm_up_nor_preparing_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     once = {name: lambda name=name: order.append(name) or Sample(len(order), 1, 1) for name in "ab"}
     a, b = measure.alternate(once["a"], once["b"], rounds=2, warm_up=1)
     assert order == ["a", "b"] * 3
     assert ([s.work for s in a], [s.work for s in b]) == ([3, 5], [4, 6])
-
-
-def test_preparing_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(measure.time, "perf_counter", lambda: sum(clock))
     monkeypatch.setattr(measure.time, "process_time", lambda: sum(clock) / 2)
@@ -87,21 +84,17 @@ def test_preparing_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (sample.seconds, sample.cpu_seconds, sample.rate, sample.cpu_rate) == (4, 2, 3, 6)
 
 
-def test_the_table_has_a_row_a_comparison_with_rates_ratio_range_and_target(capsys: pytest.CaptureFixture[str]) -> None:
-    measure.show(results(PAIRED))
+@pytest.mark.parametrize("busy", [True, False])
+def test_the_table_has_a_row_a_comparison_and_points_out_a_busy_machine(busy: bool, capsys) -> None:
+    # By the clock 2 times as fast, by CPU time equally fast: something took the baseline's time.
+    measure.show(results(PAIRED, comparison(Side("a", [Sample(1, 1, 1)]), Side("b", [Sample(1, 1 + busy, 1)]))))
     lines = capsys.readouterr().out.splitlines()
     named = ["measured", "unit", "ours", "baseline", "ratio", "min", "max", "by", "CPU", "target", "met"]
     assert lines[0].split() == named
     assert lines[2].split() == ["speed", "laps/s", "8", "2", "2", "1", "4", "2", "ratio", ">=", "2", "yes"]
     assert any(line.startswith("speed: fast, ") and line.endswith(" slow; by hand") for line in lines)
     assert any(line.split() == ["ppo", "2", "25.0%", "70.0%", "2.5%"] for line in lines)
-
-
-@pytest.mark.parametrize("busy", [True, False])
-def test_a_busy_machine_is_pointed_out(busy: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    # By the clock 2 times as fast, by CPU time equally fast: something took the baseline's time.
-    measure.show(results(comparison(Side("a", [Sample(1, 1, 1)]), Side("b", [Sample(1, 1 + busy, 1)]))))
-    assert ("measure again" in capsys.readouterr().out) is busy
+    assert ("measure again" in "\n".join(lines)) is busy
 
 
 def test_the_json_holds_every_sample_and_what_the_machine_was() -> None:
@@ -110,8 +103,7 @@ def test_the_json_holds_every_sample_and_what_the_machine_was() -> None:
     assert one["ours"]["samples"][1] == {"work": 4, "seconds": 2, "cpu_seconds": 4}
     assert one["ratio"] == {"median": 2, "min": 1, "max": 4, "cpu": 2, "pairs": [4, 2, 1]}
     assert (one["target"], one["facts"]) == ({"of": "ratio", "at_least": 2, "met": True}, {"laps": 4})
-    assert found["shares"][0]["update_frac"] == pytest.approx(0.7)
-    assert found["settings"]["policy"]["hidden"] == 16
+    assert (found["shares"][0]["update_frac"], found["settings"]["policy"]["hidden"]) == (pytest.approx(0.7), 16)
     assert {"at", "machine", "versions", "rounds"} <= set(found)
 
 
@@ -131,15 +123,6 @@ def test_the_parts_run_and_every_comparison_has_as_many_pairs_as_rounds(cache: P
     assert len(capsys.readouterr().out.splitlines()) > len(seen.comparisons)
 
 
-def test_both_sides_of_an_update_count_written_tokens_once_an_epoch_and_leave_the_networks_alone(stage: Scene) -> None:
-    step = training.sampled(stage, "ppo")
-    networks = [*step.policy.parameters(), *step.critic.parameters()]
-    before = [p.clone() for p in networks]
-    written = sum(sum(e.written) for e in step.rollout.episodes)
-    assert step.tokens == training.full(step)() == training.bare(step)() == 2 * written
-    assert all(torch.equal(old, new) for old, new in zip(before, networks, strict=True))
-
-
 def test_training_with_and_without_the_recorder_ends_at_the_same_weights(stage: Scene) -> None:
     made: list[Trainer] = []
 
@@ -148,19 +131,25 @@ def test_training_with_and_without_the_recorder_ends_at_the_same_weights(stage: 
             made.append(super().trainer(settings, recorder))
             return made[-1]
 
-    def weights(trainer: Trainer) -> torch.Tensor:
-        return torch.cat([p.flatten() for p in trainer.learner.policy.parameters()])
-
     training.logging(Remembering(*(getattr(stage, f.name) for f in fields(Scene))), rounds=1)
+    fresh = stage.trainer(stage.settings, made[0].recorder)
+    first, *others, new = (torch.cat([p.flatten() for p in t.learner.policy.parameters()]) for t in [*made, fresh])
     assert [t.step for t in made] == [2 * training.STEPS] * 4
-    assert all(torch.equal(weights(made[0]), weights(other)) for other in made[1:])
-    assert not torch.equal(weights(stage.trainer(stage.settings, made[0].recorder)), weights(made[0]))
+    assert all(torch.equal(first, other) for other in others)
+    assert not torch.equal(first, new)
 
 
-def test_both_sides_of_ingest_and_of_replay_do_the_same_work(stage: Scene) -> None:
+def test_both_sides_of_an_update_of_the_ingest_and_of_the_replay_do_the_same_work(stage: Scene) -> None:
+    step, learn = training.sampled(stage, "ppo"), defaults().learn
+    assert (learn.episodes, learn.epochs, learn.minibatches, learn.staleness) == (64, 4, 4, 0), "whatever the defaults"
+    networks = [*step.policy.parameters(), *step.critic.parameters()]
+    before = [p.clone() for p in networks]
+    written = sum(sum(e.written) for e in step.rollout.episodes)
+    assert step.tokens == training.full(step)() == training.bare(step)() == 2 * written, "once an epoch"
+    assert all(torch.equal(old, new) for old, new in zip(before, networks, strict=True))
     (seen,) = stored.ingest(stage, rounds=2, rows=500)
-    assert seen.facts["rows"] >= 500
     assert {s.work for s in [*seen.ours.samples, *seen.baseline.samples]} == {seen.facts["rows"]}
+    assert seen.facts["rows"] >= 500
     batch = stored.stored(trajectories=16, turns=4, tokens=64)
     assert stored.replayed(batch)() == stored.bare_losses(batch)() == 1.0
     done = play(batch, {name: resolve(name) for name in CORE}, "ppo")
@@ -199,15 +188,12 @@ for i, line in enumerate(sys.stdin):
 def test_the_sides_of_the_trl_comparison_iterate_in_turn_and_get_equal_lengths(
     stage: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script, asked = tmp_path / "worker.py", []
+    script, real, asked = tmp_path / "worker.py", processes.theirs, []
     script.write_text(WORKER % 80)
-    real = processes.theirs
-    for name, value in (
-        ("PYTHON", Path(sys.executable)), ("SCRIPT", script),
-        ("ours", lambda scene, folder: [sys.executable, "-c", WORKER % 160]),
-        ("theirs", lambda *a: asked.append(real(*a)) or asked[-1]),
-    ):  # fmt: skip
-        monkeypatch.setattr(processes, name, value)
+    monkeypatch.setattr(processes, "PYTHON", Path(sys.executable))
+    monkeypatch.setattr(processes, "SCRIPT", script)
+    monkeypatch.setattr(processes, "ours", lambda scene, folder: [sys.executable, "-c", WORKER % 160])
+    monkeypatch.setattr(processes, "theirs", lambda *a: asked.append(real(*a)) or asked[-1])
     ragged, padless = processes.trl(stage, rounds=3)
     assert ragged.ratios == padless.ratios == [2, 2, 2]
     options = [dict(zip(command[2::2], command[3::2], strict=True)) for command in asked]
@@ -215,23 +201,13 @@ def test_the_sides_of_the_trl_comparison_iterate_in_turn_and_get_equal_lengths(
     assert [one["--prompts"] for one in options] == ["5,25", "15"]
     same = {"--completion": "10", "--completions": "8", "--group-size": "4", "--epochs": "2", "--minibatches": "2"}
     assert all(same.items() <= one.items() for one in options)
-
-
-def test_prompts_and_completions_of_the_other_side_add_up_to_our_lengths() -> None:
     lengths = [35] * 20 + [58] * 24 + [81] * 12 + [103] * 8
-    for groups in (1, 8):
+    for groups in (1, 8):  # prompts and completions add up to our lengths
         prompts = processes.prompt_lengths(lengths, 30, groups)
         assert sum(p + 30 for p in prompts) * len(lengths) / groups == pytest.approx(sum(lengths), rel=0.01)
-
-
-def test_a_worker_that_dies_is_reported_with_its_last_words(tmp_path: Path) -> None:
-    code = "import sys; sys.stdin.readline(); sys.exit('no such tokenizer')"
-    command = [sys.executable, "-c", code]
-    with (
-        processes.worker(command, tmp_path / "log", threads=1) as dying,
-        pytest.raises(RuntimeError, match="no such tok"),
-    ):
-        dying.iterate()
+    dies = [sys.executable, "-c", "import sys; sys.stdin.readline(); sys.exit('no such tokenizer')"]
+    with processes.worker(dies, tmp_path / "log", threads=1) as dying, pytest.raises(RuntimeError, match="no such tok"):
+        dying.iterate()  # its last words are reported
 
 
 def test_our_worker_trains_one_iteration_a_line(stage: Scene, monkeypatch, capsys) -> None:
@@ -283,8 +259,3 @@ def test_the_command_prints_the_table_on_stdout_and_writes_the_json(cache: Path,
     refused = bench(output=tmp_path / "nowhere" / "bench.json")  # before anything runs
     assert refused.exit_code == 2
     assert "nowhere" in refused.stderr
-
-
-def test_the_batch_of_the_benchmark_does_not_move_with_the_defaults() -> None:
-    learn = defaults().learn
-    assert (learn.episodes, learn.epochs, learn.minibatches, learn.staleness) == (64, 4, 4, 0)

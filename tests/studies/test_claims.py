@@ -79,16 +79,15 @@ def test_both_together_are_best_only_where_each_alone_leaves_collapses() -> None
 
 
 def test_controls_are_found_by_their_settings_and_shown_with_their_own_figure() -> None:
-    clip = {"learn": {"epochs": 4, "staleness": 16, "policy": {"max_grad_norm": 1.0}}}
-    less = {"learn": {"epochs": 4, "staleness": 16, "policy": {"lr": 0.05}}}
+    calm = {"learn": {"epochs": 4, "staleness": 16, "policy": {"max_grad_norm": 1.0}}}
+    slow = {"learn": {"epochs": 4, "staleness": 16, "policy": {"lr": 0.05}}}
     others = frame(
-        arm("calm", up(N), **clip), arm("slow", down(N), **less), arm("dual", down(N), slots={"clip": {"dual": 3.0}}),
-        arm("other", up(N), **clip, world={"noise": 0.4}),
+        arm("calm", up(N), **calm), arm("slow", down(N), **slow), arm("dual", down(N), slots={"clip": {"dual": 3.0}}),
+        arm("other", up(N), **calm, world={"noise": 0.4}),
     )  # fmt: skip
     found = judged(pd.concat([cures(up(N), up(N), up(N), down(N)), others], ignore_index=True))["b"]
-    assert {(c.arm, c.collapsed, c.n) for c in found.rows[0].controls} == {
-        ("calm", 0, 10), ("slow", 10, 10), ("dual", 10, 10),
-    }  # fmt: skip
+    seen = {(c.arm, c.collapsed, c.n) for c in found.rows[0].controls}
+    assert seen == {("calm", 0, 10), ("slow", 10, 10), ("dual", 10, 10)}
     assert as_well(found.rows[0]) == ["calm"]
     table = controls([found]).set_index("control")
     assert table.loc["calm", "collapsed"] == "0/10 [0 %, 31 %]"
@@ -97,11 +96,9 @@ def test_controls_are_found_by_their_settings_and_shown_with_their_own_figure() 
 
 
 def test_staleness_and_reuse_apart_are_controls_of_the_first_claim() -> None:
-    runs = frame(
-        arm("x", down(N)), on_policy("y", up(N)), arm("reused", up(N), learn={"epochs": 4, "staleness": 0}),
-        arm("stale", down(N), learn={"epochs": 1, "staleness": 16}),
-    )  # fmt: skip
-    (row,) = judged(runs)["a1"].rows
+    reused, stale = {"epochs": 4, "staleness": 0}, {"epochs": 1, "staleness": 16}
+    parts = arm("reused", up(N), learn=reused), arm("stale", down(N), learn=stale)
+    (row,) = judged(frame(arm("x", down(N)), on_policy("y", up(N)), *parts))["a1"].rows
     assert (row.more, row.less) == ("x", "y")
     assert {(c.arm, c.collapsed) for c in row.controls} == {("reused", 0), ("stale", 10)}
 
