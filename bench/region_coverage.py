@@ -86,7 +86,7 @@ def held(random: np.random.Generator, at: Setting, sets: int, equal: bool) -> tu
     edges, outcomes = zip(*(world(random, at, equal) for _ in range(sets)), strict=True)
     runs = [searched(collapsed, at) for collapsed in outcomes]
     fell = [collapsed[tuple(done.T)] for collapsed, done in zip(outcomes, runs, strict=True)]
-    drawn = draw(trials(runs, fell, at), 0.0, (at.points - 1) * STEP, BURN, KEEP).boundaries
+    drawn = draw(trials(runs, fell, at), 0.0, (at.points - 1) * STEP, BURN, KEEP)[0]
     drawn = drawn.reshape(KEEP, sets, at.arms, at.columns)
     truth = np.array(edges)
     low, high = np.quantile(drawn, (0.025, 0.975), axis=0)

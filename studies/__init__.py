@@ -1,4 +1,4 @@
-"""Studies of the workbench itself: `sorl bench` runs them from a clone; they are not installed."""
+"""Studies that need a clone: of the workbench itself (`sorl bench`), and the paper's claims (`sorl report`)."""
 
 from __future__ import annotations
 

@@ -21,6 +21,8 @@ def rows(arm: str, time: Sequence[float], event: Sequence[int]) -> pd.DataFrame:
     )  # fmt: skip
 
 
+FELL, STOOD = rows("ppo", [10, 12, 14, 16, 20], [1] * 5), rows("st-ppo", [36] * 5, [0] * 5)
+
 # Acute myelogenous leukaemia, with and without maintenance chemotherapy (Miller 1981).
 AML = pd.concat(
     [
@@ -36,26 +38,10 @@ AML = pd.concat(
 TIED = pd.concat([rows("x=0", [9, 6, 8], [1, 1, 0]), rows("x=1", [1, 1, 6], [1, 0, 1])], ignore_index=True)
 
 
-def lung() -> pd.DataFrame:
-    """North Central Cancer Treatment Group lung data, 228 patients, by sex."""
+def lung(by: str = "sex") -> pd.DataFrame:
+    """NCCTG lung data: 228 patients by sex, or 227 by performance status."""
     from lifelines.datasets import load_lung
 
-    data = load_lung()
-    return pd.concat(
-        [
-            rows(name, data.loc[data["sex"] == sex, "time"], data.loc[data["sex"] == sex, "status"])
-            for name, sex in (("male", 1), ("female", 2))
-        ],
-        ignore_index=True,
-    )
-
-
-def lung_by_ecog() -> pd.DataFrame:
-    """The same patients by performance status, without the one whose status is missing."""
-    from lifelines.datasets import load_lung
-
-    data = load_lung().dropna(subset=["ph.ecog"])
-    return pd.concat(
-        [rows(str(status), group["time"], group["status"]) for status, group in data.groupby("ph.ecog")],
-        ignore_index=True,
-    )
+    data = load_lung().dropna(subset=[by]).replace({"sex": {1: "male", 2: "female"}})
+    arms = data.groupby(by, sort=by != "sex")
+    return pd.concat([rows(str(arm), group["time"], group["status"]) for arm, group in arms], ignore_index=True)

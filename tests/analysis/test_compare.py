@@ -7,22 +7,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from tests.analysis.published import rows
-from workbench.analysis.compare import (
-    against,
-    against_reference,
-    answer,
-    by_algorithm,
-    figures,
-    over_conditions,
-    readable,
-    reading,
-    summarise,
-    time_to_collapse,
-)
+from tests.analysis.published import FELL, STOOD, rows
+from workbench.analysis import compare
 from workbench.spec import LearnSettings, RunSettings
-
-FELL, STOOD = rows("ppo", [10, 12, 14, 16, 20], [1] * 5), rows("st-ppo", [36] * 5, [0] * 5)
 
 
 def counts(**arms: tuple[int | None, int]) -> pd.DataFrame:
@@ -32,7 +19,7 @@ def counts(**arms: tuple[int | None, int]) -> pd.DataFrame:
 def test_arms_are_compared_with_the_reference_and_corrected_for_how_many_they_are() -> None:
     third = rows("grpo", [11, 30, 36, 36, 36], [1, 1, 0, 0, 0])
     incidences = counts(ppo=(5, 5), **{"st-ppo": (0, 5)}, grpo=(2, 5))
-    frame = against(incidences, pd.concat([FELL, STOOD, third]), "ppo").set_index("arm")
+    frame = compare.against(incidences, pd.concat([FELL, STOOD, third]), "ppo").set_index("arm")
     assert list(frame.index) == ["st-ppo", "grpo"]
     assert frame.loc["st-ppo", "fisher_p"] == pytest.approx(2 / 252)
     assert frame.loc["st-ppo", "fisher_holm"] == pytest.approx(4 / 252)  # the smaller of two is doubled
@@ -45,7 +32,7 @@ def test_arms_are_compared_with_the_reference_and_corrected_for_how_many_they_ar
 
 def test_three_seeds_against_three_are_undecidable_whatever_they_did() -> None:
     three = pd.concat([FELL.iloc[:3], STOOD.iloc[:3]])
-    row = against(counts(ppo=(3, 3), **{"st-ppo": (0, 3)}), three, "ppo").iloc[0]
+    row = compare.against(counts(ppo=(3, 3), **{"st-ppo": (0, 3)}), three, "ppo").iloc[0]
     assert (row["smallest_p"], row["permuted_p"]) == pytest.approx((0.1, 0.1))
     assert row["logrank_p"] < 0.05, "what the approximation says is not possible with six runs"
     assert row["undecidable"]
@@ -53,14 +40,14 @@ def test_three_seeds_against_three_are_undecidable_whatever_they_did() -> None:
 
 def test_the_correction_can_make_undecidable_what_one_comparison_would_decide() -> None:
     runs = pd.concat([FELL.iloc[:4], *(rows(name, [36] * 4, [0] * 4) for name in "abc")])
-    alone = against(counts(ppo=(4, 4), a=(0, 4)), runs, "ppo")
+    alone = compare.against(counts(ppo=(4, 4), a=(0, 4)), runs, "ppo")
     assert alone["smallest_p"].tolist() == pytest.approx([2 / 70])
     assert not alone["undecidable"].any()
-    assert against(counts(ppo=(4, 4), a=(0, 4), b=(0, 4), c=(0, 4)), runs, "ppo")["undecidable"].all()
+    assert compare.against(counts(ppo=(4, 4), a=(0, 4), b=(0, 4), c=(0, 4)), runs, "ppo")["undecidable"].all()
 
 
 def test_an_arm_whose_runs_are_not_judged_is_compared_by_its_curve_only() -> None:
-    row = against(counts(ppo=(5, 5), **{"st-ppo": (None, 0)}), pd.concat([FELL, STOOD]), "ppo").iloc[0]
+    row = compare.against(counts(ppo=(5, 5), **{"st-ppo": (None, 0)}), pd.concat([FELL, STOOD]), "ppo").iloc[0]
     assert (row["fisher_p"], row["fisher_holm"]) == (None, None)
     assert row["permuted_p"] == pytest.approx(2 / 252)
 
@@ -92,38 +79,38 @@ QUEUED = ended("st-ppo", None, steps=0, status="queued")
 
 
 def of(*parts: pd.DataFrame) -> pd.DataFrame:
-    return figures(pd.concat(parts))
+    return compare.figures(pd.concat(parts))
 
 
 def test_an_arm_that_cannot_be_told_apart_by_so_few_seeds_is_called_undecidable() -> None:
     frame = of(FIVE_FELL.iloc[:3], FIVE_STOOD.iloc[:3])
-    assert against_reference(frame)["difference"].tolist() == ["undecidable at this n"]
-    said = reading(frame)[-1]
+    assert compare.against_reference(frame)["difference"].tolist() == ["undecidable at this n"]
+    said = compare.reading(frame)[-1]
     assert said.startswith("Undecidable with so few seeds: st-ppo against ppo. The smallest p-value")
     assert "can give is 0.10: no difference shown is no evidence of none." in said
-    every = reading(of(*(part.iloc[:3] for part in (FIVE_FELL, FIVE_STOOD, SOME))))[-1]
+    every = compare.reading(of(*(part.iloc[:3] for part in (FIVE_FELL, FIVE_STOOD, SOME))))[-1]
     assert "Undecidable with so few seeds: every arm against ppo." in every, "said once for all arms"
 
 
 def test_a_difference_is_shown_or_not_by_the_corrected_p_values() -> None:
-    cells = against_reference(of(FIVE_FELL, FIVE_STOOD, SOME)).set_index("arm")
+    cells = compare.against_reference(of(FIVE_FELL, FIVE_STOOD, SOME)).set_index("arm")
     assert cells["difference"].to_dict() == {"st-ppo": "shown", "grpo": "not shown"}
     assert cells.loc["st-ppo", "permuted log-rank p"] == "0.008 (0.016)"
     assert cells.loc["st-ppo", "hazard ratio"] == "not estimable: no collapse in st-ppo"
     assert cells.loc["st-ppo", "collapse-free steps gained"].startswith("+21.6 [+")
-    alone = against_reference(of(FIVE_FELL, FIVE_STOOD))
+    alone = compare.against_reference(of(FIVE_FELL, FIVE_STOOD))
     assert alone["permuted log-rank p"].tolist() == ["0.008"], "one comparison needs no correction"
 
 
 def test_the_test_of_all_arms_is_told_from_three_arms_on() -> None:
     three = of(FIVE_FELL, FIVE_STOOD, SOME)
-    assert any(s.startswith("Log-rank test that all 3 arms collapse equally soon") for s in reading(three))
+    assert any(s.startswith("Log-rank test that all 3 arms collapse equally soon") for s in compare.reading(three))
     assert three["all_logrank_degrees"].unique().tolist() == [2]
-    assert not any("all 2 arms" in s for s in reading(of(FIVE_FELL, FIVE_STOOD)))
+    assert not any("all 2 arms" in s for s in compare.reading(of(FIVE_FELL, FIVE_STOOD)))
 
 
 def test_the_time_to_collapse_is_told_with_what_is_not_reached() -> None:
-    cells = time_to_collapse(of(FIVE_FELL, FIVE_STOOD)).set_index("arm")
+    cells = compare.time_to_collapse(of(FIVE_FELL, FIVE_STOOD)).set_index("arm")
     assert cells.loc["ppo"].tolist() == ["5", "5", "14 [10, -]", "14.4 [11.4, 17.4]"]
     assert cells.loc["st-ppo"].tolist() == ["5", "0", "not reached", "36.0"]
     assert cells.columns[-1] == "collapse-free of 36 steps"
@@ -131,33 +118,29 @@ def test_the_time_to_collapse_is_told_with_what_is_not_reached() -> None:
 
 def test_the_interval_of_the_iqm_is_called_narrow_where_it_is() -> None:
     for few, seeds in ((True, 5), (False, 8)):
-        assert any("too narrow" in sentence for sentence in reading(of(runs("st-ppo", *[None] * seeds)))) is few
-
-
-def test_an_experiment_in_which_nothing_has_begun_has_nothing_to_compare() -> None:
-    frame = of(QUEUED.assign(arm="ppo"), QUEUED)
-    assert frame["arm"].tolist() == ["ppo", "st-ppo"]
-    assert [len(part(frame)) for part in (time_to_collapse, against_reference, over_conditions)] == [0, 0, 0]
-    assert reading(frame) == []
+        assert any("too narrow" in sentence for sentence in compare.reading(of(runs("st-ppo", *[None] * seeds)))) is few
 
 
 def test_an_arm_that_has_not_begun_is_left_out_of_the_times_only() -> None:
     frame = of(FIVE_FELL, QUEUED)
     assert frame["arm"].tolist() == ["ppo", "st-ppo"]
-    assert time_to_collapse(frame)["arm"].tolist() == ["ppo"]
-    cells = against_reference(frame).iloc[0]
+    assert compare.time_to_collapse(frame)["arm"].tolist() == ["ppo"]
+    cells = compare.against_reference(frame).iloc[0]
     assert (cells["hazard ratio"], cells["difference"]) == ("not estimable: no run to compare", "-")
+    queued = of(QUEUED.assign(arm="ppo"), QUEUED)
+    assert queued["arm"].tolist() == ["ppo", "st-ppo"]
+    for part in (compare.time_to_collapse, compare.against_reference, compare.over_conditions, compare.reading):
+        assert len(part(queued)) == 0, "nothing has begun, so there is nothing to compare"
 
 
-@pytest.mark.parametrize("reference", ["ppo", "st-ppo"])
-def test_every_other_arm_is_compared_with_the_reference(reference: str) -> None:
-    frame = figures(pd.concat([FIVE_FELL, FIVE_STOOD, SOME]), reference)
-    assert set(frame.loc[frame["reference"].isna(), "arm"]) == {reference}
-    assert set(frame["reference"].dropna()) == {reference}
+def test_every_other_arm_is_compared_with_the_reference() -> None:
+    for reference in ("ppo", "st-ppo"):
+        frame = compare.figures(pd.concat([FIVE_FELL, FIVE_STOOD, SOME]), reference)
+        assert set(frame.loc[frame["reference"].isna(), "arm"]) == {reference} == set(frame["reference"].dropna())
 
 
 def summed(*parts: pd.DataFrame) -> list[dict[str, Any]]:
-    return summarise(pd.concat(parts)).to_dict(orient="records")
+    return compare.summarise(pd.concat(parts)).to_dict(orient="records")
 
 
 def test_seeds_are_replicates_and_a_run_that_diverged_counts_as_collapsed() -> None:
@@ -176,20 +159,20 @@ def test_the_iqm_and_its_interval_stand_next_to_the_mean() -> None:
     assert 0.5 <= a["final_iqm_low"] < 0.6 < 0.8 < a["final_iqm_high"] <= 0.9
     assert b["final_iqm"] == 0.5
     assert pd.isna(b["final_iqm_low"]), "one seed has no interval"
-    assert readable(summarise(ended("b", "healthy")))["final success, IQM"][0] == "0.50"
+    assert compare.readable(compare.summarise(ended("b", "healthy")))["final success, IQM"][0] == "0.50"
 
 
 def test_unfinished_and_undecided_runs_are_counted_apart_and_said() -> None:
-    frame = summarise(
+    frame = compare.summarise(
         pd.concat([ended("a", "healthy", None), ended("b", None, status="running"), ended("a", None, status="failed")])
     )
     assert frame[["runs", "n", "judged"]].to_numpy().tolist() == [[3, 2, 1], [1, 0, 0]]
-    text = answer(frame)
+    text = compare.answer(frame)
     # Upper end of 0 in 1: 1 - 0.025 = 0.975, printed as 98.
     for words in ("With one seed", "98 %", "Not all runs are finished: a 2 of 3, b 0 of 1.",
                   "too short for the collapse rule: a 1."):  # fmt: skip
         assert words in text
-    cells = readable(frame)
+    cells = compare.readable(frame)
     assert list(cells["seeds"]) == ["2 of 3", "0 of 1"]
     assert list(cells["collapsed"]) == ["0/1 [0 %, 98 %]", "-"]
     assert cells["peak success"][1] == "-"
@@ -219,7 +202,7 @@ def test_unfinished_and_undecided_runs_are_counted_apart_and_said() -> None:
     ],
 )  # fmt: skip
 def test_the_answer_says_which_arms_fell_which_stood_and_which_never_learned(arms: list, words: list[str]) -> None:
-    text = answer(summarise(pd.concat([ended(*arm) for arm in arms])))
+    text = compare.answer(compare.summarise(pd.concat([ended(*arm) for arm in arms])))
     assert text.startswith(words[0]) or words[0] in text
     assert all(part in text for part in words)
 
@@ -227,14 +210,14 @@ def test_the_answer_says_which_arms_fell_which_stood_and_which_never_learned(arm
 def test_final_success_of_runs_that_ended_early_is_not_passed_off_as_that_of_the_end() -> None:
     early = ended("a", "collapsed", "collapsed", steps=20)
     early.loc[1, "steps"] = 24
-    frame = summarise(pd.concat([early, ended("a", "healthy"), ended("b", "healthy", "diverged", steps=9)]))
+    frame = compare.summarise(pd.concat([early, ended("a", "healthy"), ended("b", "healthy", "diverged", steps=9)]))
     assert frame["stopped"].tolist() == [2, 2]
-    text = answer(frame)
+    text = compare.answer(frame)
     assert "final success is that of the step they ended at: a 2 of 3 (after 20 to 24 of 36 steps)" in text
     assert "b 2 of 2 (after 9 of 36 steps)" in text
-    assert "Ended early" not in answer(summarise(ended("a", "healthy")))
+    assert "Ended early" not in compare.answer(compare.summarise(ended("a", "healthy")))
     # Runs of another trainer that name no length did not end early.
-    assert summarise(ended("a", "healthy", planned=float("nan")))["stopped"].tolist() == [0]
+    assert compare.summarise(ended("a", "healthy", planned=float("nan")))["stopped"].tolist() == [0]
 
 
 def arm(algorithm: object, staleness: int, *successes: float, status: str = "finished") -> pd.DataFrame:
@@ -246,7 +229,7 @@ def arm(algorithm: object, staleness: int, *successes: float, status: str = "fin
 
 def test_algorithms_are_pooled_over_the_conditions_that_all_of_them_have() -> None:
     turn = {"base": "ppo", "ratio": {"level": "turn"}}
-    frame = by_algorithm(
+    frame = compare.by_algorithm(
         pd.concat(
             [
                 arm("ppo", 0, 0.8, 0.8), arm("ppo", 8, 0.1, 0.1),
@@ -264,9 +247,7 @@ def test_algorithms_are_pooled_over_the_conditions_that_all_of_them_have() -> No
     assert frame["pooled_final_iqm_low"][1] < 0.72
 
 
-@pytest.mark.parametrize(
-    "arms", [[("ppo", 8, 0.1, 0.2), ("grpo", 8, 0.7, 0.8)], [("ppo", 8, 0.1, 0.2), ("ppo", 0, 0.7, 0.8)]]
-)
-def test_where_nothing_is_crossed_nothing_is_pooled(arms: list) -> None:
-    assert by_algorithm(pd.concat([arm(*one) for one in arms])).empty
-    assert by_algorithm(arm("ppo", 8, 0.1, status="running")).empty
+def test_where_nothing_is_crossed_nothing_is_pooled() -> None:
+    for other in (("grpo", 8, 0.7, 0.8), ("ppo", 0, 0.7, 0.8)):
+        assert compare.by_algorithm(pd.concat([arm("ppo", 8, 0.1, 0.2), arm(*other)])).empty
+    assert compare.by_algorithm(arm("ppo", 8, 0.1, status="running")).empty

@@ -10,18 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.analysis.region import (
-    Boundary,
-    Counts,
-    Landscape,
-    answer,
-    areas,
-    boundary,
-    by_column,
-    by_series,
-    edge,
-    heights,
-)
+from workbench.analysis.region import Boundary, Landscape, answer, areas, boundary, by_column, by_series, edge, heights
 from workbench.analysis.runs import KEPT, NOT_DEAD
 from workbench.spec import RegionSettings
 
@@ -46,13 +35,13 @@ SETTINGS = RegionSettings(low=1.0, high=8.0, points=4)
     ],
 )
 def test_the_boundary_is_where_the_isotonic_share_crosses_a_half(points: list, at: float | Boundary | None) -> None:
-    found = boundary({x: Counts(k, n) for x, k, n in points})
+    found = boundary({x: (k, n) for x, k, n in points})
     assert found == at if not isinstance(at, float) else (found.at, found.beyond) == (pytest.approx(at), "")
 
 
 @given(st.dictionaries(st.integers(0, 8), st.tuples(st.integers(0, 5), st.integers(1, 5)), min_size=1))
 def test_the_boundary_lies_between_the_tried_values_next_to_it(drawn) -> None:
-    found = boundary({float(x): Counts(min(k, n), n) for x, (k, n) in drawn.items()})
+    found = boundary({float(x): (min(k, n), n) for x, (k, n) in drawn.items()})
     assert found is not None
     assert min(drawn) <= found.at <= max(drawn)
     if not found.beyond:
@@ -62,9 +51,9 @@ def test_the_boundary_lies_between_the_tried_values_next_to_it(drawn) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 5)), min_size=2, max_size=6), st.integers(0, 5))
 def test_more_collapses_never_move_the_boundary_up(drawn, where) -> None:
-    points = {float(i): Counts(min(k, n), n) for i, (k, n) in enumerate(drawn)}
+    points = {float(i): (min(k, n), n) for i, (k, n) in enumerate(drawn)}
     x = float(where % len(drawn))
-    worse = {**points, x: Counts(points[x].judged, points[x].judged)}
+    worse = {**points, x: (points[x][1], points[x][1])}
     assert boundary(worse).at <= boundary(points).at + 1e-9  # type: ignore[union-attr]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.app.conftest import Open, html
 from workbench.analysis import compare
+from workbench.analysis.runs import runs
 from workbench.app.page import store_of
 from workbench.app.screens.run import as_it_is
 from workbench.app.store import Store
@@ -58,7 +59,7 @@ def test_the_region_of_an_experiment_reads_no_update(searched: Path, open_screen
 
 def test_the_table_of_the_overview_is_that_of_the_terminal(grid: Path, open_screen: Open) -> None:
     shown = html(open_screen("overview", grid))
-    summary = compare.readable(compare.summary(Reader(grid), "demo")).astype(str)
+    summary = compare.readable(compare.summarise(runs(Reader(grid), "demo"))).astype(str)
     assert {"clip fraction", "grad norm median", "grad norm max"} <= set(summary.columns)
     for row in summary.to_numpy().tolist():
         assert "".join(f"<td>{html_text(cell)}</td>" for cell in row) in shown

@@ -13,18 +13,20 @@ from typing import Any
 
 import pytest
 
+from studies import claims
 from tests.analysis.frames import arm, down, frame, on_policy, up
 from tests.app.conftest import HOSTILE
 from tests.app.conftest import SEARCHED as ONE_SEED
 from tests.app.hostile_figures import assert_literal
-from workbench.analysis.claims import verdicts
 from workbench.analysis.results import CURVES, Results, results
 from workbench.app.report import content
-from workbench.app.report.content import design, report
+from workbench.app.report.content import design
 from workbench.app.report.write import Figure, Report, Section, Table, Text, html, text
 from workbench.app.theme import DARK, LIGHT
+from workbench.cli import bench
 from workbench.cli.report import gather, written
 
+report = partial(content.report, claims=claims)
 CLIP = {"learn": {"epochs": 4, "staleness": 16, "policy": {"max_grad_norm": 1.0}}}
 
 
@@ -134,7 +136,7 @@ def test_hostile_arms_questions_and_files_end_no_element(hostile: Path) -> None:
 
 def test_hostile_effects_are_drawn_literally() -> None:
     runs = demo(suffix=" <b>$x$</b>").runs
-    (drawn,) = content.effects(verdicts(runs))
+    (drawn,) = claims.effects(claims.verdicts(runs))
     assert_literal(drawn.draw(DARK))
     assert "&lt;b&gt;" in drawn.draw(LIGHT).to_json().replace("\\u003c", "<").replace("\\u0026", "&")
 
@@ -251,3 +253,12 @@ def test_a_region_without_a_judged_run_says_so_and_other_experiments_have_none()
     section = next(s for s in report([empty], {}, []).sections if s.title == "Stability region")
     assert "can be judged yet" in str(section.parts)
     assert "Stability region" not in [s.title for s in report([demo(2)], {}, []).sections]
+
+
+def test_without_a_clone_the_report_has_all_but_the_verdicts_on_the_claims(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(bench, "CLONE", tmp_path)
+    for found in ([demo(2)], [searched()]):
+        shown = written(found, [], "md")
+        assert shown.count("need a clone of the repository") == 1
+        assert "hypotheses" not in shown
+        assert ("## Tables" in shown) or ("## Stability region" in shown)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import Result
 from typer.testing import CliRunner
 
 from bench import iteration, main, measure, processes, stored, training
@@ -25,17 +26,13 @@ from workbench.record.recorder import Recorder
 from workbench.replay import play
 from workbench.spec import InputError, RunSettings
 
-TINY = RunSettings.model_validate(
-    {
-        "iterations": 1000,
-        "world": {"max_turns": 2, "max_turn_tokens": 6},
-        "policy": {"hidden": 16, "layers": 1, "heads": 2, "mlp": 16},
-        "warmstart": {"steps": 2, "batch": 4},
-        # the entropy bonus moves a policy that never succeeds and so has no other gradient
-        "learn": {"episodes": 8, "group_size": 4, "epochs": 2, "minibatches": 2, "entropy_coef": 0.1},
-        "evaluation": {"every": 0, "episodes": 1},
-    }
-)
+TINY = RunSettings.model_validate({
+    "iterations": 1000, "world": {"max_turns": 2, "max_turn_tokens": 6},
+    "policy": {"hidden": 16, "layers": 1, "heads": 2, "mlp": 16}, "warmstart": {"steps": 2, "batch": 4},
+    # the entropy bonus moves a policy that never succeeds and so has no other gradient
+    "learn": {"episodes": 8, "group_size": 4, "epochs": 2, "minibatches": 2, "entropy_coef": 0.1},
+    "evaluation": {"every": 0, "episodes": 1},
+})  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -66,53 +63,38 @@ def results(*comparisons: Comparison) -> Results:
     return Results(TINY, 3, list(comparisons), shares)
 
 
-def test_the_ratio_is_the_median_over_pairs_and_not_the_ratio_of_the_medians() -> None:
-    assert (PAIRED.ratios, PAIRED.ratio) == ([4, 2, 1], 2)
-    assert (PAIRED.ours.rate, PAIRED.baseline.rate) == (8, 2)
-
-
 @pytest.mark.parametrize(("of", "bar", "met"), [("ratio", 2.0, True), ("ratio", 2.1, False), ("rate", 10, True),
                                                 ("rate", 11, False)])  # fmt: skip
-def test_a_target_is_on_the_ratio_or_on_our_own_rate(of: Any, bar: float, met: bool) -> None:
+def test_the_ratio_is_the_median_over_pairs_and_a_target_is_on_it_or_on_our_rate(of: Any, bar: float, met) -> None:
+    assert (PAIRED.ratios, PAIRED.ratio) == ([4, 2, 1], 2)
+    assert (PAIRED.ours.rate, PAIRED.baseline.rate) == (8, 2)
     assert comparison(side("a", (10, 1)), side("b", (5, 1)), Target(of, bar)).met is met
 
 
-def test_sides_run_in_turn_and_the_warm_up_is_not_counted() -> None:
+def test_sides_run_in_turn_and_neither_the_warm_up_nor_preparing_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     once = {name: lambda name=name: order.append(name) or Sample(len(order), 1, 1) for name in "ab"}
     a, b = measure.alternate(once["a"], once["b"], rounds=2, warm_up=1)
     assert order == ["a", "b"] * 3
     assert ([s.work for s in a], [s.work for s in b]) == ([3, 5], [4, 6])
-
-
-def test_preparing_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = {"now": 0.0}
-    monkeypatch.setattr(measure.time, "perf_counter", lambda: clock["now"])
-    monkeypatch.setattr(measure.time, "process_time", lambda: clock["now"] / 2)
-
-    def passing(seconds: float, done: Any) -> Any:
-        clock["now"] += seconds
-        return done
-
-    sample = measure.timed(lambda: passing(100, lambda: passing(4, 12.0)))()
+    clock = [0.0]
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: sum(clock))
+    monkeypatch.setattr(measure.time, "process_time", lambda: sum(clock) / 2)
+    sample = measure.timed(lambda: clock.append(100) or (lambda: clock.append(4) or 12.0))()
     assert (sample.seconds, sample.cpu_seconds, sample.rate, sample.cpu_rate) == (4, 2, 3, 6)
 
 
-def test_the_table_has_a_row_a_comparison_with_rates_ratio_range_and_target(capsys: pytest.CaptureFixture[str]) -> None:
-    measure.show(results(PAIRED))
+@pytest.mark.parametrize("busy", [True, False])
+def test_the_table_has_a_row_a_comparison_and_points_out_a_busy_machine(busy: bool, capsys) -> None:
+    # By the clock 2 times as fast, by CPU time equally fast: something took the baseline's time.
+    measure.show(results(PAIRED, comparison(Side("a", [Sample(1, 1, 1)]), Side("b", [Sample(1, 1 + busy, 1)]))))
     lines = capsys.readouterr().out.splitlines()
     named = ["measured", "unit", "ours", "baseline", "ratio", "min", "max", "by", "CPU", "target", "met"]
     assert lines[0].split() == named
     assert lines[2].split() == ["speed", "laps/s", "8", "2", "2", "1", "4", "2", "ratio", ">=", "2", "yes"]
     assert any(line.startswith("speed: fast, ") and line.endswith(" slow; by hand") for line in lines)
     assert any(line.split() == ["ppo", "2", "25.0%", "70.0%", "2.5%"] for line in lines)
-
-
-@pytest.mark.parametrize("busy", [True, False])
-def test_a_busy_machine_is_pointed_out(busy: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    # By the clock 2 times as fast, by CPU time equally fast: something took the baseline's time.
-    measure.show(results(comparison(Side("a", [Sample(1, 1, 1)]), Side("b", [Sample(1, 1 + busy, 1)]))))
-    assert ("measure again" in capsys.readouterr().out) is busy
+    assert ("measure again" in "\n".join(lines)) is busy
 
 
 def test_the_json_holds_every_sample_and_what_the_machine_was() -> None:
@@ -120,16 +102,12 @@ def test_the_json_holds_every_sample_and_what_the_machine_was() -> None:
     (one,) = found["comparisons"]
     assert one["ours"]["samples"][1] == {"work": 4, "seconds": 2, "cpu_seconds": 4}
     assert one["ratio"] == {"median": 2, "min": 1, "max": 4, "cpu": 2, "pairs": [4, 2, 1]}
-    assert one["target"] == {"of": "ratio", "at_least": 2, "met": True}
-    assert one["facts"] == {"laps": 4}
-    assert found["shares"][0]["update_frac"] == pytest.approx(0.7)
-    assert found["settings"]["policy"]["hidden"] == 16
+    assert (one["target"], one["facts"]) == ({"of": "ratio", "at_least": 2, "met": True}, {"laps": 4})
+    assert (found["shares"][0]["update_frac"], found["settings"]["policy"]["hidden"]) == (pytest.approx(0.7), 16)
     assert {"at", "machine", "versions", "rounds"} <= set(found)
 
 
-def test_the_parts_run_and_every_comparison_has_as_many_pairs_as_rounds(
-    cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_parts_run_and_every_comparison_has_as_many_pairs_as_rounds(cache: Path, capsys) -> None:
     parts, said = ["rollout", "update", "logging", "shares"], []
     seen = main.run(TINY, cache, parts, 2, said.append)
     assert said[1:] == parts
@@ -141,18 +119,8 @@ def test_the_parts_run_and_every_comparison_has_as_many_pairs_as_rounds(
     for share in seen.shares:
         assert min(share.rollout, share.update, share.logging) > 0
         assert share.rollout + share.update + share.logging <= share.total
-    json.dumps(measure.as_json(seen), allow_nan=False)
     measure.show(seen)
     assert len(capsys.readouterr().out.splitlines()) > len(seen.comparisons)
-
-
-def test_both_sides_of_an_update_count_written_tokens_once_an_epoch_and_leave_the_networks_alone(stage: Scene) -> None:
-    step = training.sampled(stage, "ppo")
-    networks = [*step.policy.parameters(), *step.critic.parameters()]
-    before = [p.clone() for p in networks]
-    written = sum(sum(e.written) for e in step.rollout.episodes)
-    assert step.tokens == training.full(step)() == training.bare(step)() == 2 * written
-    assert all(torch.equal(old, new) for old, new in zip(before, networks, strict=True))
 
 
 def test_training_with_and_without_the_recorder_ends_at_the_same_weights(stage: Scene) -> None:
@@ -163,22 +131,25 @@ def test_training_with_and_without_the_recorder_ends_at_the_same_weights(stage: 
             made.append(super().trainer(settings, recorder))
             return made[-1]
 
-    def weights(trainer: Trainer) -> torch.Tensor:
-        return torch.cat([p.flatten() for p in trainer.learner.policy.parameters()])
-
     training.logging(Remembering(*(getattr(stage, f.name) for f in fields(Scene))), rounds=1)
+    fresh = stage.trainer(stage.settings, made[0].recorder)
+    first, *others, new = (torch.cat([p.flatten() for p in t.learner.policy.parameters()]) for t in [*made, fresh])
     assert [t.step for t in made] == [2 * training.STEPS] * 4
-    assert all(torch.equal(weights(made[0]), weights(other)) for other in made[1:])
-    assert not torch.equal(weights(stage.trainer(stage.settings, made[0].recorder)), weights(made[0]))
+    assert all(torch.equal(first, other) for other in others)
+    assert not torch.equal(first, new)
 
 
-def test_ingest_counts_the_turn_rows_and_both_sides_copy_all_of_them(stage: Scene) -> None:
+def test_both_sides_of_an_update_of_the_ingest_and_of_the_replay_do_the_same_work(stage: Scene) -> None:
+    step, learn = training.sampled(stage, "ppo"), defaults().learn
+    assert (learn.episodes, learn.epochs, learn.minibatches, learn.staleness) == (64, 4, 4, 0), "whatever the defaults"
+    networks = [*step.policy.parameters(), *step.critic.parameters()]
+    before = [p.clone() for p in networks]
+    written = sum(sum(e.written) for e in step.rollout.episodes)
+    assert step.tokens == training.full(step)() == training.bare(step)() == 2 * written, "once an epoch"
+    assert all(torch.equal(old, new) for old, new in zip(before, networks, strict=True))
     (seen,) = stored.ingest(stage, rounds=2, rows=500)
-    assert seen.facts["rows"] >= 500
     assert {s.work for s in [*seen.ours.samples, *seen.baseline.samples]} == {seen.facts["rows"]}
-
-
-def test_both_sides_of_the_replay_do_one_and_every_algorithm_answers() -> None:
+    assert seen.facts["rows"] >= 500
     batch = stored.stored(trajectories=16, turns=4, tokens=64)
     assert stored.replayed(batch)() == stored.bare_losses(batch)() == 1.0
     done = play(batch, {name: resolve(name) for name in CORE}, "ppo")
@@ -187,9 +158,8 @@ def test_both_sides_of_the_replay_do_one_and_every_algorithm_answers() -> None:
 
 
 def test_packing_shares_the_cores_out_in_every_even_way_with_the_default_first(monkeypatch) -> None:
-    assert processes.splits(1) == [(1, 1)]
-    assert processes.splits(2) == [(2, 1), (1, 2)]
-    assert processes.splits(6) == [(6, 1), (3, 2), (2, 3), (1, 6)]
+    ways = {1: [(1, 1)], 2: [(2, 1), (1, 2)], 6: [(6, 1), (3, 2), (2, 3), (1, 6)]}
+    assert {cores: processes.splits(cores) for cores in ways} == ways
     for cores, compared in ((96, processes.MOST), (3, 3)):
         monkeypatch.setattr(processes, "cores", lambda cores=cores: cores)
         assert processes.compared_cores() == compared
@@ -205,7 +175,7 @@ def test_packing_times_whole_iterations_of_processes_that_run_side_by_side(stage
     assert str(seen.target) == "ratio >= 0.95"
 
 
-# TRL: the protocol between the processes, with a scripted process in the place of either side
+# The comparison with TRL, with a scripted process in the place of either side
 
 WORKER = """
 import json, sys
@@ -218,15 +188,12 @@ for i, line in enumerate(sys.stdin):
 def test_the_sides_of_the_trl_comparison_iterate_in_turn_and_get_equal_lengths(
     stage: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script, asked = tmp_path / "worker.py", []
+    script, real, asked = tmp_path / "worker.py", processes.theirs, []
     script.write_text(WORKER % 80)
-    real = processes.theirs
-    for name, value in (
-        ("PYTHON", Path(sys.executable)), ("SCRIPT", script),
-        ("ours", lambda scene, folder: [sys.executable, "-c", WORKER % 160]),
-        ("theirs", lambda *a: asked.append(real(*a)) or asked[-1]),
-    ):  # fmt: skip
-        monkeypatch.setattr(processes, name, value)
+    monkeypatch.setattr(processes, "PYTHON", Path(sys.executable))
+    monkeypatch.setattr(processes, "SCRIPT", script)
+    monkeypatch.setattr(processes, "ours", lambda scene, folder: [sys.executable, "-c", WORKER % 160])
+    monkeypatch.setattr(processes, "theirs", lambda *a: asked.append(real(*a)) or asked[-1])
     ragged, padless = processes.trl(stage, rounds=3)
     assert ragged.ratios == padless.ratios == [2, 2, 2]
     options = [dict(zip(command[2::2], command[3::2], strict=True)) for command in asked]
@@ -234,23 +201,13 @@ def test_the_sides_of_the_trl_comparison_iterate_in_turn_and_get_equal_lengths(
     assert [one["--prompts"] for one in options] == ["5,25", "15"]
     same = {"--completion": "10", "--completions": "8", "--group-size": "4", "--epochs": "2", "--minibatches": "2"}
     assert all(same.items() <= one.items() for one in options)
-
-
-def test_prompts_and_completions_of_the_other_side_add_up_to_our_lengths() -> None:
     lengths = [35] * 20 + [58] * 24 + [81] * 12 + [103] * 8
-    for groups in (1, 8):
+    for groups in (1, 8):  # prompts and completions add up to our lengths
         prompts = processes.prompt_lengths(lengths, 30, groups)
         assert sum(p + 30 for p in prompts) * len(lengths) / groups == pytest.approx(sum(lengths), rel=0.01)
-
-
-def test_a_worker_that_dies_is_reported_with_its_last_words(tmp_path: Path) -> None:
-    code = "import sys; sys.stdin.readline(); sys.exit('no such tokenizer')"
-    command = [sys.executable, "-c", code]
-    with (
-        processes.worker(command, tmp_path / "log", threads=1) as dying,
-        pytest.raises(RuntimeError, match="no such tok"),
-    ):
-        dying.iterate()
+    dies = [sys.executable, "-c", "import sys; sys.stdin.readline(); sys.exit('no such tokenizer')"]
+    with processes.worker(dies, tmp_path / "log", threads=1) as dying, pytest.raises(RuntimeError, match="no such tok"):
+        dying.iterate()  # its last words are reported
 
 
 def test_our_worker_trains_one_iteration_a_line(stage: Scene, monkeypatch, capsys) -> None:
@@ -273,19 +230,16 @@ def test_trl_itself_answers_the_protocol_and_trains_on_the_lengths_it_was_given(
 # The command
 
 
-def test_parts_run_in_the_order_of_the_suite_and_an_unknown_one_is_refused_with_the_nearest() -> None:
+def test_parts_run_in_the_order_of_the_suite_and_an_unknown_one_is_refused_with_the_nearest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main.chosen("ingest,rollout") == ["rollout", "ingest"]
     assert main.chosen("browse,live") == ["live", "browse"]
     assert set(main.COMPARISONS) | {"browse", "shares", "vocabulary"} == set(PARTS)
     for words, says in (("rolout", r"--only 'rolout' is no part.*'rollout'.*ingest"), (" , ", "names no part")):
         with pytest.raises(InputError, match=says):
             main.chosen(words)
-
-
-def test_without_trls_environment_its_part_is_left_out_and_named_only_when_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path)  # without TRL's environment
     assert main.chosen(None) == [part for part in PARTS if part not in ("trl", *ON_REQUEST)]
     assert "make bench-trl" in capsys.readouterr().err
 
@@ -294,20 +248,14 @@ def test_the_command_prints_the_table_on_stdout_and_writes_the_json(cache: Path,
     monkeypatch.setattr(main, "defaults", lambda threads: TINY)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / ".cache").symlink_to(cache)
-    output = tmp_path / "bench.json"
-    words = ["bench", "--runs", str(tmp_path / "runs"), "--only", "rollout", "--rounds", "2", "--output", str(output)]
-    done = CliRunner().invoke(app, words)
+
+    def bench(*words: str, output: Path) -> Result:
+        return CliRunner().invoke(app, ["bench", "--runs", str(tmp_path / "runs"), "--output", str(output), *words])
+
+    done = bench("--only", "rollout", "--rounds", "2", output=tmp_path / "bench.json")
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[2].startswith("rollout")
-    assert [c["name"] for c in json.loads(output.read_text())["comparisons"]] == ["rollout"]
-
-
-def test_a_missing_folder_for_the_output_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["bench", "--output", str(tmp_path / "nowhere" / "bench.json")])
-    assert done.exit_code == 2
-    assert "nowhere" in done.stderr
-
-
-def test_the_batch_of_the_benchmark_does_not_move_with_the_defaults() -> None:
-    learn = defaults().learn
-    assert (learn.episodes, learn.epochs, learn.minibatches, learn.staleness) == (64, 4, 4, 0)
+    assert [c["name"] for c in json.loads((tmp_path / "bench.json").read_text())["comparisons"]] == ["rollout"]
+    refused = bench(output=tmp_path / "nowhere" / "bench.json")  # before anything runs
+    assert refused.exit_code == 2
+    assert "nowhere" in refused.stderr

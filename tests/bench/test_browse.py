@@ -28,13 +28,10 @@ def latency(*seconds: float, of: str = "p95") -> Latency:
     return Latency("answers", 1.0, [Sample(1, s, s / 2) for s in seconds], of=of)
 
 
-def test_the_quantile_is_a_value_that_so_many_answers_do_not_exceed() -> None:
+def test_a_bar_is_on_a_quantile_of_the_answers_by_the_clock_or_by_cpu_time() -> None:
     seen = latency(*range(1, 101))
     assert (seen.at(0.5), seen.at(0.95), seen.at(1.0), seen.at(0.95, cpu=True)) == (50, 95, 100, 47.5)
     assert latency(3.0).at(0.95) == 3.0
-
-
-def test_a_bar_is_kept_by_the_clock_or_by_cpu_time_or_not() -> None:
     assert [measure.latency_row(latency(s))["met"] for s in (0.9, 1.9, 2.1)] == ["yes", "by CPU", "no"]
     twenty = [0.5] * 19 + [9.0]
     assert (latency(*twenty).met, latency(*twenty, of="max").met) == (True, False)
@@ -46,20 +43,14 @@ def test_every_kind_of_request_is_answered_by_the_code_of_the_screens(crowd: Pat
     assert all(len(x.samples) == 2 and min(s.cpu_seconds for s in x.samples) > 0 for x in found)
 
 
-def test_every_request_finds_the_database_closed(tmp_path: Path) -> None:
-    ensure(runs := tmp_path / "runs", Size(runs=2, steps=40, turns=1), lambda _: None)
-    known = Crowd.of(runs)
-    browse.overlay(known, "turn_step.entropy", None, (0, 39))()
-    known.fresh()
-    assert not is_open(runs)
-
-
-def test_an_overlay_draws_every_run_and_a_heat_map_every_arm(crowd: Path) -> None:
+def test_an_overlay_draws_every_run_a_heat_map_every_arm_and_each_leaves_the_database_closed(crowd: Path) -> None:
     known = Crowd.of(crowd)
     drawn = json.loads(browse.overlay(known, "turn_step.entropy", None, (0, 599))())
     assert sum(len({*t["customdata"]}) for t in drawn["data"] if "customdata" in t) >= len(known.each["arm"].unique())
     maps = json.loads(browse.turns(known, "ratio_geo", (0, 599))())
     assert sum(t["type"] == "heatmap" for t in maps["data"]) == min(6, known.each["arm"].nunique())
+    known.fresh()
+    assert not is_open(crowd)
 
 
 def test_without_browser_and_other_tools_it_says_so_and_measures_the_rest(crowd: Path, monkeypatch, capsys) -> None:
@@ -83,19 +74,15 @@ def scripted(monkeypatch: pytest.MonkeyPatch, script: Path, code: str) -> None:
     monkeypatch.setattr(browse, "SCRIPT", script)
 
 
-def test_other_tools_are_asked_n_by_n_next_to_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_tools_are_asked_n_by_n_and_one_that_dies_is_reported_with_its_last_words(tmp_path, monkeypatch) -> None:
     answer = "{'tool': sys.argv[1], 'version': '1', 'runs': int(n), 'points': 7, 'ready_s': 9.0, 'ready_cpu_s': 3.0, "
     answer += "'again_s': 2.0, 'again_cpu_s': 1.0}"
     code = f"import json, sys\nfor n in sys.argv[6].split(','):\n    print(json.dumps({answer}))\n"
     scripted(monkeypatch, tmp_path / "peer.py", code)
     found = list(browse.peers(tmp_path, 100, "2,4", lambda runs: (runs / 1, runs / 2)))
-    assert [(p.tool, p.runs, p.ours_cpu_s) for p in found] == [
-        ("trackio", 2, 1.0), ("trackio", 4, 2.0), ("tensorboard", 2, 1.0), ("tensorboard", 4, 2.0),
-    ]  # fmt: skip
+    tools = [(tool, runs, runs / 2) for tool in ("trackio", "tensorboard") for runs in (2, 4)]
+    assert [(p.tool, p.runs, p.ours_cpu_s) for p in found] == tools
     assert measure.peer_row(found[0])["theirs / ours"] == 3.0
-
-
-def test_a_tool_that_dies_is_reported_with_its_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripted(monkeypatch, tmp_path / "peer.py", "import sys; sys.exit('no such project')")
     with pytest.raises(RuntimeError, match="no such project"):
         list(browse.peers(tmp_path, 100, "2", lambda _: (1.0, 1.0)))

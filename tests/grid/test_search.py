@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.analysis.region import Counts, boundary
+from workbench.analysis.region import boundary
 from workbench.grid.search import Rule, Trial, bracket, located, search, usual
 
 
@@ -102,7 +102,7 @@ def test_a_third_of_the_runs_gives_the_boundary_as_well_as_the_full_grid(width: 
 
 
 def _edge(runs: list[tuple[int, bool]]) -> float:
-    counts = {p: Counts(sum(bool(f) for q, f in runs if q == p), sum(q == p for q, _ in runs)) for p, _ in runs}
+    counts = {p: (sum(bool(f) for q, f in runs if q == p), sum(q == p for q, _ in runs)) for p, _ in runs}
     found = boundary(counts)
     assert found is not None
     return found.at

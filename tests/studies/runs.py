@@ -1,12 +1,15 @@
-"""Runs made by hand: healthy ones that learn, and ones that fall."""
+"""Runs made by hand: healthy ones that learn, ones that fall, and regions of both."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from studies.early_warning.corpus import Run
+from tests.analysis.frames import arm, down, frame, up
+from workbench.analysis.results import Results, results
 
 STEPS, ONSET = 30, 18
 
@@ -35,3 +38,19 @@ def run(seed: int, falls: bool, *, onset: int = ONSET, **changes: Any) -> Run:
 def corpus(n: int = 20) -> list[Run]:
     """n runs of either kind."""
     return [run(seed, falls) for falls in (True, False) for seed in range(n)]
+
+
+def region(points: int, survives: Mapping[str, Mapping[int, float]], n: int, **options: str) -> Results:
+    """n seeds of each algorithm; they collapse above the learning rate that it survives at each staleness."""
+    rates = [float(f"{0.1 * 2**i:.3g}") for i in range(points)]
+    rows = [
+        arm(f"{algorithm} · staleness {staleness} · policy.lr {rate:g}", down(n) if rate > most else up(n), algorithm,
+            learn={"epochs": 4, "staleness": staleness, "policy": {"lr": rate}})
+        for algorithm, each in survives.items() for staleness, most in each.items() for rate in rates
+    ]  # fmt: skip
+    toml = "\n".join([
+        'kind = "region"', 'question = "How large?"', "seeds = [0, 1, 2, 3, 4]", "[axes]",
+        f"algorithm = {list(survives)}", '"learn.staleness" = [0, 3]', "[region]", f"low = {rates[0]:g}",
+        f"high = {rates[-1]:g}", f"points = {points}", *(f'{key} = "{value}"' for key, value in options.items()),
+    ])  # fmt: skip
+    return results(frame(*rows), {"experiment": "demo", "question": "How large?", "toml": toml})

@@ -21,17 +21,13 @@ def found() -> list[Case]:
     return list(cases(plans(20, 0, 8)))
 
 
-def test_planted_faults_are_found_in_their_turn_and_at_their_tokens(found: list[Case]) -> None:
-    faulty = [case for case in found if case.kind]
+def test_planted_faults_are_found_in_their_turn_at_their_tokens_and_nowhere_else(found: list[Case]) -> None:
+    faulty, clean = ([case for case in found if bool(case.kind) is planted] for planted in (True, False))
     assert {case.kind for case in faulty} == {kind.name for kind in KINDS}
     assert sum(case.right_turn for case in faulty) >= 18
     assert sum(case.right_span for case in faulty) >= 17
-
-
-def test_no_turn_is_named_with_confidence_where_nothing_is_planted(found: list[Case]) -> None:
-    clean = [case for case in found if not case.kind]
     assert len(clean) == 8
-    assert sum(case.stands_out for case in clean) <= 1
+    assert sum(case.stands_out for case in clean) <= 1, "no turn is named with confidence where nothing is planted"
     assert not any(case.right_turn or case.right_span for case in clean)
 
 
@@ -47,6 +43,7 @@ def test_strengths_are_told_apart_by_the_clip_range() -> None:
     made = plans(200, 60, 10)
     assert [sum(bool(p.kind) and (p.strength >= CLIP) is seen for p in made) for seen in (True, False)] == [200, 60]
     assert {p.turns for p in made} == set(range(1, 9))
+    assert PLANTED[0] == 500, "the number of faults is that of the docs"
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -67,19 +64,13 @@ def test_cases_are_counted_again_from_the_file_that_was_written(found: list[Case
     shown = CliRunner().invoke(app, ["bench", "attribution", "--from", str(file)])
     assert shown.exit_code == 0, shown.output
     assert shown.output.strip() == planted.page(found).strip()
-
-
-def test_a_file_that_holds_no_cases_and_a_misspelt_score_are_refused(tmp_path: Path) -> None:
+    assert planted.wilson(8, 10) == "8/10 = 80.0 % [49.0, 94.3]"  # Wilson's interval as the books have it
+    assert planted.wilson(0, 0) == "-"
     (tmp_path / "x.parquet").write_text("no")
     for words in (["bench", "attribution", "--from", str(tmp_path / "x.parquet")], ["bench", "atribution"]):
         refused = CliRunner().invoke(app, words)
         assert refused.exit_code != 0
     assert "attribution" in str(refused.exception) + refused.output
-
-
-def test_wilsons_interval_is_that_of_the_books() -> None:
-    assert planted.wilson(8, 10) == "8/10 = 80.0 % [49.0, 94.3]"
-    assert planted.wilson(0, 0) == "-"
 
 
 def test_diagnose_names_who_carries_a_step_and_says_which_steps_are_stored(tmp_path: Path) -> None:
@@ -93,7 +84,3 @@ def test_diagnose_names_who_carries_a_step_and_says_which_steps_are_stored(tmp_p
     refused = runner.invoke(app, ["diagnose", str(folder), "--step", "7"])
     assert refused.exit_code != 0
     assert "stored are 4" in str(refused.exception) + refused.output
-
-
-def test_the_number_of_faults_is_that_of_the_docs() -> None:
-    assert PLANTED[0] == 500

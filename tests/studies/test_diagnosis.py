@@ -44,15 +44,10 @@ def test_the_page_says_what_was_taken_for_what() -> None:
         assert words in scores(FOUND)
 
 
-def test_cases_survive_their_file(tmp_path: Path) -> None:
-    score.write(FOUND, tmp_path / "scored.parquet")
-    assert score.read(tmp_path / "scored.parquet") == FOUND
-
-
 @pytest.mark.parametrize("content", [b"", b"PAR1", None])
-def test_a_file_that_is_none_is_said(tmp_path: Path, content: bytes | None) -> None:
-    path = tmp_path / "broken.parquet"
-    if content is not None:
-        path.write_bytes(content)
+def test_cases_survive_their_file_and_another_file_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    score.write(FOUND, path := tmp_path / "scored.parquet")
+    assert score.read(path) == FOUND
+    path.unlink() if content is None else path.write_bytes(content)
     with pytest.raises(InputError, match="holds no scored diagnoses"):
         score.read(path)

@@ -13,18 +13,8 @@ from typer.testing import CliRunner
 
 from docs.render import ROOT
 from studies.early_warning import corpus as corpora
-from studies.early_warning import page, peers
-from studies.early_warning.evaluate import (
-    Bench,
-    area,
-    areas,
-    halves,
-    held_out,
-    judged,
-    median_interval,
-    recall_at,
-    threshold,
-)
+from studies.early_warning import evaluate, page, peers
+from studies.early_warning.evaluate import Bench
 from studies.early_warning.scores import TOGETHER, Watched, joined, scored
 from tests.studies.runs import ONSET, STEPS, corpus, run
 from workbench.cli.main import app
@@ -44,32 +34,29 @@ def share(found) -> tuple[int, int]:
 
 def test_a_threshold_lets_through_the_share_that_was_asked_for() -> None:
     scores = np.array([1.0, 2.0, 3.0, 4.0, np.nan])
-    assert [int((scores >= threshold(scores, rate)).sum()) for rate in (0.0, 0.25, 0.5, 1.0)] == [0, 1, 2, 4]
-    assert threshold(np.array([np.nan]), 0.5) == np.inf
+    assert [int((scores >= evaluate.threshold(scores, rate)).sum()) for rate in (0.0, 0.25, 0.5, 1.0)] == [0, 1, 2, 4]
+    assert evaluate.threshold(np.array([np.nan]), 0.5) == np.inf
 
 
 def test_a_signal_that_leads_is_found_with_its_lead_and_one_that_is_noise_is_not(bench: Bench) -> None:
-    half = halves(bench.runs, "seed")
-    found = held_out(bench.single(ENTROPY), bench.runs, half)
+    half, seen = evaluate.halves(bench.runs, "seed"), []
+    found = evaluate.held_out(lambda tuning: seen.append(tuning) or bench.scores[ENTROPY], bench.runs, half)
+    assert [set(half[tuning].tolist()) for tuning in seen] == [{0}, {1}], "no half sets its own threshold"
     assert (share(found.recall), found.before.k, set(found.ahead)) == ((20, 20), 20, {10})
     assert 1 <= found.false_alarms.k <= 3  # a threshold that lets none of ten through lets some of the next ten
-    assert median_interval(found.leads) == (2.0, 2.0, 2.0)
-    assert held_out(bench.single(Watched("grad_norm_max", "above", "baseline")), bench.runs, half).recall.k < 8
-
-
-def test_no_half_sets_its_own_threshold(bench: Bench) -> None:
-    half, seen = halves(bench.runs, "seed"), []
-    held_out(lambda tuning: seen.append(tuning) or bench.scores[ENTROPY], bench.runs, half)
-    assert [set(half[tuning].tolist()) for tuning in seen] == [{0}, {1}]
+    assert evaluate.median_interval(found.leads) == (2.0, 2.0, 2.0)
+    assert evaluate.held_out(bench.single(Watched("grad_norm_max", "above", "baseline")), bench.runs, half).recall.k < 8
 
 
 @pytest.mark.parametrize("by", ["seed", "condition"])
 def test_halves_share_no_seed_or_condition_and_a_run_trained_again_lies_with_its_copy(bench: Bench, by: str) -> None:
-    half = halves(bench.runs, by)
+    half = evaluate.halves(bench.runs, by)
     sides = [{getattr(r, by) for r, h in zip(bench.runs, half, strict=True) if h == side} for side in (0, 1)]
     assert all(sides)
     assert not sides[0] & sides[1]
-    again = halves([*corpus(), *(replace(r, run_id=f"again-{r.run_id}", experiment="other") for r in corpus())], by)
+    again = evaluate.halves(
+        [*corpus(), *(replace(r, run_id=f"again-{r.run_id}", experiment="other") for r in corpus())], by
+    )
     assert np.array_equal(*np.split(again, 2))
 
 
@@ -92,7 +79,7 @@ def test_false_alarms_count_every_run_that_did_not_collapse() -> None:
     falling = replace(run(30, True), run_id="falling", outcome="falling", **up)
     assert (falling.healthy, falling.collapsed) == (False, False), "undecided"
     bench = Bench([*corpus(), *never, replace(never[0], run_id="mild", outcome="mild", seed=40), falling])
-    found = judged(bench.scores[ENTROPY], 2.0, np.ones(len(bench.runs), bool))
+    found = evaluate.judged(bench.scores[ENTROPY], 2.0, np.ones(len(bench.runs), bool))
     assert [share(s) for s in (found.false_alarms, found.all_false_alarms, found.precision)] == [
         (0, 20), (7, 27), (20, 27),
     ]  # fmt: skip
@@ -105,14 +92,14 @@ def test_false_alarms_count_every_run_that_did_not_collapse() -> None:
 def test_an_alarm_after_the_detection_finds_nothing_and_a_run_without_the_signal_counts_on_neither_side() -> None:
     late = run(0, True)
     late.curves["entropy"][0][:] = np.where(np.arange(STEPS) > ONSET + 9, 0.9, 0.2)
-    assert share(judged(scored([late], ENTROPY), 2.0, np.array([True])).recall) == (0, 1)
+    assert share(evaluate.judged(scored([late], ENTROPY), 2.0, np.array([True])).recall) == (0, 1)
     runs = [replace(r, curves={"success": r.curves["success"]}) for r in corpus(3)]
-    found = judged(scored(runs, ENTROPY), 0.0, np.ones(len(runs), bool))
+    found = evaluate.judged(scored(runs, ENTROPY), 0.0, np.ones(len(runs), bool))
     assert (found.recall.n, found.false_alarms.n) == (0, 0)
 
 
 def test_units_of_the_combined_alarm_come_from_the_runs_that_may_be_learned_from(bench: Bench) -> None:
-    tuning = halves(bench.runs, "seed") == 0
+    tuning = evaluate.halves(bench.runs, "seed") == 0
     parts = [bench.scores[watched] for watched in TOGETHER]
     spoiled = [replace(r, curves=r.curves | {"entropy": (9 * r.curves["entropy"][0] ** 3, r.curves["entropy"][1])})
                if not tuning[i] and r.healthy else r for i, r in enumerate(bench.runs)]  # fmt: skip
@@ -123,17 +110,19 @@ def test_units_of_the_combined_alarm_come_from_the_runs_that_may_be_learned_from
 
 def test_areas_by_hand() -> None:
     one, other = (np.array([2.0, 3.0]), np.array([1.0, 2.0])), (np.array([9.0, 7.0]), np.array([8.0]))
-    assert area(*one) == 0.875
-    found, low, high = areas([one, other])
+    assert evaluate.area(*one) == 0.875
+    found, low, high = evaluate.areas([one, other])
     assert found == pytest.approx((4 * 0.875 + 2 * 0.5) / 6)
     assert low <= found <= high
-    assert areas([]) == (0.5, 0.0, 1.0)
-    assert area(np.array([np.nan]), np.array([1.0])) == 0.5
-    assert median_interval([]) is None
+    assert evaluate.areas([]) == (0.5, 0.0, 1.0)
+    assert evaluate.area(np.array([np.nan]), np.array([1.0])) == 0.5
+    assert evaluate.median_interval([]) is None
 
 
 def test_recall_grows_with_the_false_alarms_that_are_allowed(bench: Bench) -> None:
-    points = recall_at(bench.scores[Watched("grad_norm_max", "above", "peak")], bench.runs, (0.0, 0.2, 0.5, 1.0))
+    points = evaluate.recall_at(
+        bench.scores[Watched("grad_norm_max", "above", "peak")], bench.runs, (0.0, 0.2, 0.5, 1.0)
+    )
     shares = [recall for recall, _, _ in points]
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
@@ -153,16 +142,6 @@ def test_a_corpus_is_read_as_it_was_written_and_null_stays_null(tmp_path: Path) 
     assert "reward" not in again[0].curves
     assert (again[0].onset, again[-1].onset, again[0].condition) == (ONSET, None, runs[0].condition)
     assert corpora.unique([*again, *runs]) == again
-
-
-def test_other_files_are_refused_by_name(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"x": [1]}), other := tmp_path / "other.parquet")
-    (tmp_path / "text.parquet").write_text("no")
-    for name, words in (("other.parquet", "neither a corpus"), ("text.parquet", "no Parquet"), ("no", "no file")):
-        with pytest.raises(InputError, match=words):
-            corpora.read(tmp_path / name)
-    with pytest.raises(InputError, match="no record of rldoctor"):
-        peers.read(other)
 
 
 def test_a_peer_is_counted_on_the_same_runs(bench: Bench, tmp_path: Path) -> None:
@@ -204,14 +183,17 @@ def test_the_verb_evaluates_a_corpus_and_can_keep_it(tmp_path: Path) -> None:
     assert len(corpora.read(tmp_path / "again.parquet")) == 40
 
 
-def test_the_verb_says_what_it_cannot_evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    corpora.write(corpus(3), Path("few.parquet"))
-    few = "at least 20 collapsed and 20 healthy runs, not 3 and 3"
-    for name, says in (("few.parquet", few), ("none.parquet", "no file 'none.parquet'")):
-        code, words = sorl("--from", name)
+def test_files_that_cannot_be_evaluated_are_refused_by_name(tmp_path: Path) -> None:
+    corpora.write(corpus(3), tmp_path / "few")
+    pq.write_table(pa.table({"x": [1]}), other := tmp_path / "other")
+    (tmp_path / "text").write_text("no")
+    for name, says in (("few", "at least 20 collapsed and 20 healthy runs, not 3 and 3"), ("none", "no file"),
+                       ("other", "neither a corpus"), ("text", "no Parquet")):  # fmt: skip
+        code, words = sorl("--from", tmp_path / name)
         assert code != 0
         assert says in words
+    with pytest.raises(InputError, match="no record of rldoctor"):
+        peers.read(other)
 
 
 def test_the_shipped_runs_are_small_and_the_peer_was_asked_about_each_of_them() -> None:

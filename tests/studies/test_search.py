@@ -7,35 +7,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.analysis.frames import arm, down, frame, up
-from workbench.analysis.results import results, write
+from tests.studies.runs import region
+from workbench.analysis.results import write
 from workbench.cli.main import app
 
-RATES = tuple(float(f"{0.1 * 2**i:.3g}") for i in range(9))
-FILE = """
-kind = "region"
-question = "How large a learning rate does each survive?"
-seeds = [0, 1, 2, 3, 4]
-[axes]
-algorithm = ["ppo"]
-"learn.staleness" = [0, 3]
-[region]
-low = 0.1
-high = 25.6
-points = 9
-search = "full"
-"""
 
-
-def full_grid(file: Path, most: dict[int, float], seeds: int = 5) -> Path:
-    """Results of token PPO that collapses above the learning rate that it survives at each staleness."""
-    rows = []
-    for staleness, survived in most.items():
-        for rate in RATES:
-            learn = {"epochs": 4, "staleness": staleness, "policy": {"lr": rate}}
-            label = f"ppo · staleness {staleness} · policy.lr {rate:g}"
-            rows.append(arm(label, down(seeds) if rate > survived else up(seeds), "ppo", learn=learn))
-    write(results(frame(*rows), {"experiment": "demo", "question": "How large?", "toml": FILE}), file)
+def full_grid(file: Path, seeds: int = 5) -> Path:
+    """Results of token PPO that survives less at a staleness of 3."""
+    write(region(9, {"ppo": {0: 6.4, 3: 0.4}}, seeds, search="full"), file)
     return file
 
 
@@ -45,7 +24,7 @@ def sorl(*words: object) -> tuple[int, str]:
 
 
 def test_the_search_finds_the_boundary_of_the_full_grid_with_fewer_runs(tmp_path: Path) -> None:
-    code, told = sorl("bench", "search", "--from", full_grid(tmp_path / "demo.parquet", {0: 6.4, 3: 0.4}))
+    code, told = sorl("bench", "search", "--from", full_grid(tmp_path / "demo.parquet"))
     assert code == 0, told
     rows = {line.split("|")[1].strip(): [c.strip() for c in line.split("|")[2:]] for line in told.splitlines()[2:]}
     assert set(rows) == {"ppo, learn.staleness 0", "ppo, learn.staleness 3", "all"}
@@ -60,17 +39,13 @@ def test_the_search_finds_the_boundary_of_the_full_grid_with_fewer_runs(tmp_path
     assert asked.pop("all") == sum(asked.values()) < 45
 
 
-def test_a_grid_with_gaps_is_refused(tmp_path: Path) -> None:
-    code, told = sorl("bench", "search", "--from", full_grid(tmp_path / "demo.parquet", {0: 6.4, 3: 0.4}, seeds=4))
-    assert code != 0
-    assert "of the full grid of 'ppo' in 'demo' 72 of 90 runs can be judged" in told
-    assert 'search = "full"' in told
-
-
-def test_what_is_no_region_is_refused(tmp_path: Path) -> None:
-    code, told = sorl("--runs", tmp_path, "bench", "search")
-    assert code != 0
-    assert 'name a region with search = "full"' in told
-    code, told = sorl("bench", "search", "--from", "experiments/results/controls.parquet")
-    assert code != 0
-    assert "'controls' is no experiment of kind region" in told
+def test_a_grid_with_gaps_and_what_is_no_region_are_refused(tmp_path: Path) -> None:
+    gaps = full_grid(tmp_path / "demo.parquet", seeds=4)
+    for words, says in (
+        (["--from", gaps], "of the full grid of 'ppo' in 'demo' 72 of 90 runs can be judged; set search = \"full\""),
+        ([], 'name a region with search = "full"'),
+        (["--from", "experiments/results/controls.parquet"], "'controls' is no experiment of kind region"),
+    ):
+        code, told = sorl("--runs", tmp_path, "bench", "search", *words)
+        assert code != 0
+        assert says in told

@@ -1,1 +1,1 @@
-"""Statistics over runs: comparison, survival, stability regions, the paper's claims, results files."""
+"""Statistics over runs: comparison, survival, stability regions, results files."""

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from workbench.analysis import stats, survival
-from workbench.analysis.runs import replicate, runs
+from workbench.analysis.runs import replicate
 from workbench.analysis.stats import ALPHA, Estimate, holm, missing, p_value, percent, spanned
 from workbench.analysis.survival import by_arm, logrank, observed
 from workbench.spec import COLLAPSED, UNDECIDED
-
-if TYPE_CHECKING:
-    from workbench.store.reader import Reader
 
 Row = Mapping[Hashable, Any]
 TESTS = ("fisher", "logrank", "permuted")
@@ -26,23 +23,17 @@ NAMED = 8  # arms of a sentence
 FEW = 8  # seeds from which on the interval of the IQM held the truth in 93 of 100 simulated cases (normal values)
 
 
-def summary(reader: Reader, experiment: str, run_ids: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return the table of `summarise` for an experiment of the store, or for some of its runs."""
-    return summarise(runs(reader, experiment, run_ids))
-
-
 def summarise(frame: pd.DataFrame) -> pd.DataFrame:
     """Return one row per arm from one per run: success, collapses, onset, clip fraction, gradient norm.
 
-    `runs` counts the arm's runs, `n` those that finished: the figures are over those `n` seeds. `peak` and `final` are
-    means over seeds with a 95 % Student-t interval (NULL for one seed), `peak_iqm` and `final_iqm` interquartile means
-    with a 95 % bootstrap interval. `stopped` counts finished runs with fewer steps than planned, whose final success is
-    that of where they ended; `steps_min`, `steps_max` and `planned` are their steps. `collapsed` of `judged` has a 95 %
-    Clopper-Pearson interval of the incidence: it counts runs that diverged or recovered as well; `judged` leaves out
-    runs that are too short for the collapse rule or were falling at their end. `recovered`, `falling`, `mild` and
-    `no_learning` count those outcomes; `onset` is the median step of the collapses. `clip_frac` and `grad_norm_median`
-    are means over seeds of each run's own, `grad_norm_max` is the largest of all updates; all three are NULL for runs
-    without columns of updates (`outcomes`).
+    `runs` counts the arm's runs, `n` those that finished: the figures are over those `n` seeds. `peak` and `final`:
+    means over seeds with a 95 % Student-t interval (NULL for one seed); `peak_iqm`, `final_iqm`: interquartile means
+    with a 95 % bootstrap interval. `collapsed` of `judged`, with a 95 % Clopper-Pearson interval of the incidence,
+    counts runs that diverged or recovered as well; `judged` leaves out runs that are too short for the collapse rule or
+    were falling at their end. `recovered`, `falling`, `mild` and `no_learning` count those outcomes; `onset` is the
+    median step of the collapses. `stopped` counts finished runs with fewer steps than planned, with `steps_min`,
+    `steps_max` and `planned`. `clip_frac` and `grad_norm_median` are means over seeds of each run's own,
+    `grad_norm_max` is the largest of all updates; NULL for runs without columns of updates (`runs.outcomes`).
     """
     return pd.DataFrame([_summed(str(arm), rows) for arm, rows in frame.groupby("arm", sort=False)])
 
@@ -107,29 +98,24 @@ def answer(frame: pd.DataFrame) -> str:
             f"With {seeds}, an arm that never collapsed may still do so in up to {percent(fewest['collapsed_high'])} "
             "of runs (95 % Clopper-Pearson)."
         )
-    if falling := [f"{row['arm']} {row['falling']} of {row['n']}{_worst(row)}" for row in rows if row["falling"]]:
-        sentences.append(
-            f"Down at the end, too late for the collapse rule, and left out of these counts{_few(falling)}."
-        )
-    if never := _counted(rows, "no_learning"):
-        sentences.append(f"Did not rise above their start, which is not stability{_few(never)}.")
-    if mild := _counted(rows, "mild"):
-        sentences.append(f"Lost some success without collapsing{_few(mild)}.")
-    if unfinished := [f"{row['arm']} {row['n']} of {row['runs']}" for row in rows if row["n"] < row["runs"]]:
-        sentences.append(f"Not all runs are finished{_few(unfinished)}.")
     short = {row["arm"]: row["n"] - row["judged"] - row["falling"] for row in rows}
-    if too_short := [f"{arm} {n}" for arm, n in short.items() if n]:
-        sentences.append(f"Finished, but too short for the collapse rule{_few(too_short)}.")
+    for words, arms in (
+        ("Down at the end, too late for the collapse rule, and left out of these counts",
+         [f"{r['arm']} {r['falling']} of {r['n']}{_with_falling(r)}" for r in rows if r["falling"]]),
+        ("Did not rise above their start, which is not stability",
+         [f"{r['arm']} in {r['no_learning']} of {r['judged']}" for r in rows if r["no_learning"]]),
+        ("Lost some success without collapsing",
+         [f"{r['arm']} in {r['mild']} of {r['judged']}" for r in rows if r["mild"]]),
+        ("Not all runs are finished", [f"{r['arm']} {r['n']} of {r['runs']}" for r in rows if r["n"] < r["runs"]]),
+        ("Finished, but too short for the collapse rule", [f"{arm} {n}" for arm, n in short.items() if n]),
+    ):  # fmt: skip
+        sentences += [f"{words}{_few(arms)}."] if arms else []
     if stopped := [f"{row['arm']} {row['stopped']} of {row['n']} ({_stop(row)})" for row in rows if row["stopped"]]:
         sentences.append(
             f"Ended early, so that their final success is that of the step they ended at{_few(stopped, '; ')}. "
             "Then compare the arms by their time to collapse, not by how many collapsed."
         )
     return " ".join(sentences)
-
-
-def _counted(rows: Sequence[Row], outcome: str) -> list[str]:
-    return [f"{row['arm']} in {row[outcome]} of {row['judged']}" for row in rows if row[outcome]]
 
 
 def _few(arms: Sequence[str], comma: str = ", ") -> str:
@@ -145,13 +131,12 @@ def _stop(row: Row) -> str:
 
 
 def _onset(row: Row) -> str:
-    said = [] if missing(row["onset"]) else [f"onset near step {row['onset']:.0f}"]
-    said += [f"{row['recovered']} came back"] if row["recovered"] else []
-    return f" ({', '.join(said)})" if said else ""
+    words = [] if missing(row["onset"]) else [f"onset near step {row['onset']:.0f}"]
+    words += [f"{row['recovered']} came back"] if row["recovered"] else []
+    return f" ({', '.join(words)})" if words else ""
 
 
-def _worst(row: Row) -> str:
-    """Return what the incidence would be if the falling runs had collapsed."""
+def _with_falling(row: Row) -> str:
     return f" (with them {int(row['collapsed'] or 0) + row['falling']} of {row['judged'] + row['falling']} collapsed)"
 
 
@@ -166,17 +151,17 @@ def readable(frame: pd.DataFrame) -> pd.DataFrame:
             "peak success": spanned(row, "peak"),
             "final success": spanned(row, "final"),
             "final success, IQM": spanned(row, "final_iqm"),
-            "collapsed": (
-                f"{int(row['collapsed'])}/{row['judged']} "
-                f"[{percent(row['collapsed_low'])}, {percent(row['collapsed_high'])}]"
-                if row["judged"]
-                else "-"
-            ),
+            "collapsed": _incidence(row) if row["judged"] else "-",
             "recovered / falling": f"{row['recovered']} / {row['falling']}",
             **{title: "-" if missing(row[name]) else f"{row[name]:.{n}f}" for title, (name, n) in plain.items()},
         }
         for row in frame.to_dict(orient="records")
     )
+
+
+def _incidence(row: Row) -> str:
+    ends = ", ".join(percent(row[f"collapsed_{end}"]) for end in ("low", "high"))
+    return f"{int(row['collapsed'])}/{row['judged']} [{ends}]"
 
 
 # Each arm against a reference
@@ -186,10 +171,9 @@ def against(arms: pd.DataFrame, rows: pd.DataFrame, reference: str) -> pd.DataFr
     """Return one row per other arm, compared with arm `reference`.
 
     `arms` has the incidences (arm, collapsed, judged), `rows` the runs of survival.observed. fisher_p: of the
-    incidences; logrank_chi2, logrank_p and permuted_p: of the curves; each p-value with Holm's correction over the
-    comparisons (`_holm`). hazard_ratio and rmst_difference (steps, up to horizon) with intervals, hazard_ratio_reason
-    where there is no ratio. smallest_p is what the fewest runs allow a permutation to give, and undecidable says
-    that even with it no corrected p-value could reach 0.05: no difference seen is then no evidence of none.
+    incidences; logrank_chi2, logrank_p and permuted_p: of the curves; `_holm`: corrected over the comparisons.
+    hazard_ratio (or its reason where there is none) and rmst_difference (steps, up to pair_horizon) with intervals.
+    smallest_p: of any permutation of so few runs; undecidable: not even it could reach 0.05 after the correction.
     """
     incidence = {row["arm"]: row for row in arms.to_dict(orient="records")}
     theirs, found = incidence.pop(reference), []
@@ -199,23 +183,16 @@ def against(arms: pd.DataFrame, rows: pd.DataFrame, reference: str) -> pd.DataFr
         watched = (int((pair["arm"] == arm).sum()), int((pair["arm"] == reference).sum()))
         test, (ratio, reason) = logrank(pair), survival.hazard_ratio(pair, reference)
         difference, horizon = survival.restricted_mean_difference(pair, reference)
-        counts = [(int(row["collapsed"]), int(row["judged"])) for row in (mine, theirs)] if all(judged) else []
-        found.append(
-            {
-                "arm": arm,
-                "reference": reference,
-                "fisher_p": stats.fisher_exact(*counts[0], *counts[1]) if counts else None,
-                "logrank_chi2": test and test.chi2,
-                "logrank_p": test and test.p,
-                "permuted_p": survival.permuted_logrank(pair, reference),
-                **ratio.columns("hazard_ratio"),
-                "hazard_ratio_reason": reason or None,
-                **difference.columns("rmst_difference"),
-                "pair_horizon": horizon,
-                # Of the two kinds of n the larger: one test that could decide is enough.
-                "smallest_p": min((stats.smallest_p(*n) for n in (judged, watched) if all(n)), default=None),
-            }
-        )
+        counts = [int(row[k]) for row in (mine, theirs) for k in ("collapsed", "judged")] if all(judged) else []
+        # Of the two kinds of n the larger: one test that could decide is enough.
+        smallest = min((stats.smallest_p(*n) for n in (judged, watched) if all(n)), default=None)
+        found.append({
+            "arm": arm, "reference": reference, "fisher_p": stats.fisher_exact(*counts) if counts else None,
+            "logrank_chi2": test and test.chi2, "logrank_p": test and test.p,
+            "permuted_p": survival.permuted_logrank(pair, reference), **ratio.columns("hazard_ratio"),
+            "hazard_ratio_reason": reason or None, **difference.columns("rmst_difference"), "pair_horizon": horizon,
+            "smallest_p": smallest,
+        })  # fmt: skip
     if not found:
         return pd.DataFrame()
     frame = pd.DataFrame(found).astype({f"{name}_p": object for name in TESTS})
@@ -229,8 +206,7 @@ def by_algorithm(runs: pd.DataFrame) -> pd.DataFrame:
     """One row per algorithm: IQM of the final success over all shared conditions, with a stratified 95 % interval.
 
     A condition is everything that is configured except the algorithm and the seed; the bootstrap resamples seeds inside
-    each. Only conditions in which every algorithm has finished runs count, so that all are asked the same. Empty unless
-    at least two algorithms share at least two.
+    each. Only conditions in which every algorithm has finished runs count. Empty unless two algorithms share two.
     """
     over = runs[(runs["status"] == "finished") & runs["final_success"].notna() & runs["config"].notna()]
     if over.empty:
@@ -242,18 +218,12 @@ def by_algorithm(runs: pd.DataFrame) -> pd.DataFrame:
     over = over[over.groupby("condition")["pooled"].transform("nunique") == over["pooled"].nunique()]
     if over["pooled"].nunique() < 2 or over["condition"].nunique() < 2:
         return pd.DataFrame()
-    return pd.DataFrame(
-        {
-            "pooled": name,
-            "arms": list(dict.fromkeys(rows["arm"])),
-            "conditions": rows["condition"].nunique(),
-            "pooled_runs": len(rows),
-            **stats.interquartile_mean([one["final_success"] for _, one in rows.groupby("condition")]).columns(
-                "pooled_final_iqm"
-            ),
-        }
-        for name, rows in over.groupby("pooled", sort=False)
-    )
+    found = []
+    for name, rows in over.groupby("pooled", sort=False):
+        iqm = stats.interquartile_mean([one["final_success"] for _, one in rows.groupby("condition")])
+        row = {"pooled": name, "arms": list(dict.fromkeys(rows["arm"])), "conditions": rows["condition"].nunique()}
+        found.append(row | {"pooled_runs": len(rows), **iqm.columns("pooled_final_iqm")})
+    return pd.DataFrame(found)
 
 
 def _split(config: str) -> tuple[str, str]:
@@ -291,7 +261,6 @@ def figures(runs: pd.DataFrame, reference: str | None = None) -> pd.DataFrame:
 
 
 def _rows(frame: pd.DataFrame, column: str) -> list[dict[Hashable, Any]]:
-    """Return the rows that have this figure; none where the column is missing."""
     return frame.dropna(subset=[column]).to_dict(orient="records") if column in frame else []
 
 
@@ -325,26 +294,15 @@ def against_reference(frame: pd.DataFrame) -> pd.DataFrame:
         corrected = [float(p) for p in (row["fisher_holm"], row["permuted_holm"]) if not missing(p)]
         return "-" if not corrected else "shown" if min(corrected) <= ALPHA else "not shown"
 
-    return pd.DataFrame(
-        {
-            "arm": row["arm"],
-            "Fisher p": tested(row, "fisher"),
-            "log-rank p": tested(row, "logrank"),
-            "permuted log-rank p": tested(row, "permuted"),
-            "hazard ratio": (
-                f"not estimable: {row['hazard_ratio_reason']}"
-                if missing(row["hazard_ratio"])
-                else spanned(row, "hazard_ratio")
-            ),
-            "collapse-free steps gained": (
-                "-"
-                if missing(row["rmst_difference"])
-                else f"{spanned(row, 'rmst_difference', '+.1f')} of {row['pair_horizon']:.0f}"
-            ),
-            "difference": difference(row),
-        }
-        for row in pairs
-    )
+    cells = []
+    for row in pairs:
+        ratio, gained = spanned(row, "hazard_ratio"), spanned(row, "rmst_difference", "+.1f")
+        line = {"arm": row["arm"], "Fisher p": tested(row, "fisher"), "log-rank p": tested(row, "logrank")}
+        line["permuted log-rank p"] = tested(row, "permuted")
+        line["hazard ratio"] = f"not estimable: {row['hazard_ratio_reason']}" if ratio == "-" else ratio
+        line["collapse-free steps gained"] = gained if gained == "-" else f"{gained} of {row['pair_horizon']:.0f}"
+        cells.append(line | {"difference": difference(row)})
+    return pd.DataFrame(cells)
 
 
 def over_conditions(frame: pd.DataFrame) -> pd.DataFrame:

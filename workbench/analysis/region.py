@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -41,8 +40,8 @@ class Landscape:
 
     series (arm without its point), algorithm, slice (what further numeric axes say, else empty), y (condition, 0 where
     no axis is numeric), x (value of the searched setting), seed, outcome, collapsed (bool: it did not survive, by the
-    reading `survival`), final (success), seconds. Runs that were falling at their end are in `fading`, with the same
-    columns: they count neither way, see `with_fading`.
+    reading `survival`), final (success), seconds. `fading` has the runs that were falling at their end: they count
+    neither way, see `with_fading`.
     """
 
     runs: pd.DataFrame
@@ -56,8 +55,8 @@ class Landscape:
 
     def read_as(self, survival: str) -> Landscape:
         """Return the same runs under a reading of survival: NOT_DEAD, or KEPT for runs that learned and kept it."""
-        collapsed = ~survived(self.runs["outcome"], survival)
-        return replace(self, runs=self.runs.assign(collapsed=collapsed), survival=survival)
+        fell = ~survived(self.runs["outcome"], survival)
+        return replace(self, runs=self.runs.assign(collapsed=fell), survival=survival)
 
     def with_fading(self) -> Landscape:
         """Return the region if every run that was falling at its end had collapsed."""
@@ -75,12 +74,13 @@ class Landscape:
 
     def edges(self, series: str, piece: str) -> dict[float, Boundary]:
         """Condition y -> where the recorded shares cross 1/2, and whether that lies beyond what was tried."""
-        runs = self.part(series, piece)
-        counts = runs.groupby(["y", np.log2(runs["x"])])["collapsed"].agg(["sum", "size"])
-        columns: dict[float, dict[float, Counts]] = defaultdict(dict)
-        for (y, x), k, n in counts.itertuples():
-            columns[float(y)][float(x)] = Counts(k, n)
-        return {y: edge for y, points in columns.items() if (edge := boundary(points))}
+        runs, found = self.part(series, piece), {}
+        for y in sorted(runs["y"].unique()):
+            column = runs[runs["y"] == y]
+            counts = column.groupby(np.log2(column["x"]))["collapsed"].agg(["sum", "size"])
+            if edge := boundary({float(x): (k, n) for x, k, n in counts.itertuples()}):
+                found[float(y)] = edge
+        return found
 
     @cached_property
     def fitted(self) -> tuple[dict[Arm, dict[float, np.ndarray]], dict[Arm, np.ndarray]]:
@@ -117,21 +117,18 @@ def landscape(reader: Reader, experiment: str) -> Landscape:
 def from_runs(frame: pd.DataFrame, file: GridFile, experiment: str) -> Landscape:
     """Return the region from a row a run in the order of their starts; InputError where no run can be judged yet."""
     assert file.region is not None
-    numeric = {
-        key: len(values) > 1
-        for key, values in file.axes.items()
-        if all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
-    }
     frame = frame[frame["config"].notna()]
-    runs = _same_settings(frame, file)
+    runs = _same_settings(frame, file)  # as the newest run
     over = runs[runs["status"] == "finished"]
     judged = over[over["outcome"].notna()]
     if judged.empty:
         raise InputError(f"no run of '{experiment}' can be judged yet; `sorl run` it, or wait for its first round")
-    across, further = next(iter(numeric), None), [key for key, several in list(numeric.items())[1:] if several]
+    numeric = [key for key, values in file.axes.items() if all(type(value) in (int, float) for value in values)]
+    across, further = next(iter(numeric), None), [key for key in numeric[1:] if len(file.axes[key]) > 1]
+    points = 1 + sum(len(file.axes[key]) > 1 for key in numeric)  # parts of an arm's name that say its point
     settings = [settings_of(config) for config in judged["config"]]
     rows = judged[["run_id", "algorithm", "seed", "outcome"]].assign(
-        series=[arm.rsplit(" · ", sum(numeric.values()) + 1)[0] for arm in judged["arm"]],
+        series=[arm.rsplit(" · ", points)[0] for arm in judged["arm"]],
         slice=[", ".join(f"{key.rsplit('.', 1)[-1]} {s[key]:g}" for key in further) for s in settings],
         y=[float(s[across]) if across else 0.0 for s in settings],
         x=[float(s[file.region.along]) for s in settings],
@@ -139,8 +136,8 @@ def from_runs(frame: pd.DataFrame, file: GridFile, experiment: str) -> Landscape
         final=judged["final_success"],
         seconds=judged["seconds"].fillna(0.0),
     )
-    named = [a for a in file.axes.get("algorithm", []) if isinstance(a, str)]
-    order = {name: i for i, name in enumerate([*named, *(arm.name for arm in file.arms)])}
+    named = [*(a for a in file.axes.get("algorithm", []) if isinstance(a, str)), *(arm.name for arm in file.arms)]
+    order = {name: i for i, name in enumerate(named)}
     rows = rows.assign(place=[order.get(name, len(order)) for name in rows["series"]])
     rows = rows.sort_values(["place", "slice", "y", "x", "seed"], kind="stable").drop(columns="place")
     down = rows["outcome"].isin(UNDECIDED)
@@ -151,7 +148,6 @@ def from_runs(frame: pd.DataFrame, file: GridFile, experiment: str) -> Landscape
 
 
 def _same_settings(frame: pd.DataFrame, file: GridFile) -> pd.DataFrame:
-    """Return the runs whose common settings are those of the newest run."""
     if frame.empty or file.region is None:
         return frame
     apart = {*file.axes, file.region.along, *(k for arm in file.arms for k in flat(arm.model_extra or {}))}
@@ -168,19 +164,12 @@ def _same_settings(frame: pd.DataFrame, file: GridFile) -> pd.DataFrame:
 # Boundaries and areas
 
 
-class Counts(NamedTuple):
-    """Runs at one value of the searched setting: how many were judged, how many of them collapsed (may be weighted)."""
-
-    collapsed: float
-    judged: float
-
-
 @dataclass(frozen=True)
 class Boundary:
     """The value at which half of the recorded runs collapse, in log2; `beyond`: it lies outside what was tried.
 
-    beyond = above: even at the highest value tried fewer than half collapsed, `at` is that value; below: at the lowest
-    value tried half or more did. `low` and `high` are the tried values next to the boundary, None where there is none.
+    above: even at the highest value tried, `at`, fewer than half collapsed; below: at the lowest half or more did.
+    `low` and `high` are the tried values next to the boundary, None where there is none.
     """
 
     at: float
@@ -189,19 +178,19 @@ class Boundary:
     high: float | None = None
 
 
-def boundary(points: Mapping[float, Counts]) -> Boundary | None:
-    """Return the boundary of a column from log2 x -> counts; None without a judged run.
+def boundary(points: Mapping[float, tuple[float, float]]) -> Boundary | None:
+    """Return the boundary of a column from log2 x -> (collapsed, judged runs); None without a judged run.
 
     Shares of collapsed runs are made to rise with x (isotonic regression, weighted by the runs) and the 1/2 is read off
     the straight lines between them. Where a stretch lies at exactly 1/2, its middle counts.
     """
     from scipy.optimize import isotonic_regression
 
-    tried = sorted(x for x, counts in points.items() if counts.judged > 0)
-    if not tried:
+    counts = [(x, k, n) for x, (k, n) in sorted(points.items()) if n > 0]
+    if not counts:
         return None
-    weights = [points[x].judged for x in tried]
-    fitted = isotonic_regression([points[x].collapsed / points[x].judged for x in tried], weights=weights).x
+    tried, collapsed, judged = map(list, zip(*counts, strict=True))
+    fitted = isotonic_regression([k / n for k, n in zip(collapsed, judged, strict=True)], weights=judged).x
     shares = [0.5 if abs(share - 0.5) < 1e-9 else float(share) for share in fitted]
     up = [i for i, share in enumerate(shares) if share < 0.5]
     down = [i for i, share in enumerate(shares) if share > 0.5]
@@ -210,8 +199,7 @@ def boundary(points: Mapping[float, Counts]) -> Boundary | None:
     if not up:  # at 1/2 from the lowest value on: the boundary is there or below
         return Boundary(tried[0], "below", high=tried[0])
 
-    def half(i: int) -> float:
-        """Return where the line from point i to the next crosses 1/2."""
+    def half(i: int) -> float:  # where the line from point i to the next crosses 1/2
         return tried[i] + (tried[i + 1] - tried[i]) * (0.5 - shares[i]) / (shares[i + 1] - shares[i])
 
     last = up[-1]
@@ -226,7 +214,7 @@ def heights(conditions: Sequence[float]) -> list[float]:
 
 
 def areas(drawn: Mapping[float, np.ndarray], settings: RegionSettings) -> np.ndarray | None:
-    """Area from `low` up to the boundary in each draw, (D,), in doublings x doublings; None below two columns.
+    """Return the area from `low` up to the boundary in each draw, (D,), in doublings²; None below two columns.
 
     By the trapezoid rule over the conditions; a boundary counts as far as the searched range goes.
     """
@@ -249,7 +237,7 @@ def estimate(draws: np.ndarray | None, seeds: int) -> Estimate:
 
 
 def by_series(landscape: Landscape, reference: str | None = None) -> pd.DataFrame:
-    """One row per series and slice: the area with its interval, and its difference to that of the series `reference`.
+    """Return one row per series and slice: the area with its interval, and its difference to that of `reference`.
 
     The reference is the first series unless another is named; InputError for one that is not there.
     area: doublings x doublings, median and 95 % interval of the fit; share: of the searched rectangle; beyond: above,
@@ -271,12 +259,13 @@ def by_series(landscape: Landscape, reference: str | None = None) -> pd.DataFram
         gap = mine - other if mine is not None and other is not None and series != reference else None
         beyond = {edge.beyond for edge in landscape.edges(series, piece).values()} - {""}
         found = estimate(mine, seeds)
-        row = {"series": series, "slice": piece, "algorithm": runs["algorithm"].iloc[0], **found.columns("area")}
-        row |= {"share": None if found.value is None else found.value / whole, "beyond": " and ".join(sorted(beyond))}
-        row |= {"reference": reference, **estimate(gap, seeds).columns("difference")}
-        row |= {**estimate(widths[series, piece], seeds).columns("width"), "runs": len(runs)}
-        row |= {"minutes": float(runs["seconds"].sum()) / 60, "seeds": int(runs["seed"].nunique())}
-        rows.append(row)
+        rows.append({
+            "series": series, "slice": piece, "algorithm": runs["algorithm"].iloc[0], **found.columns("area"),
+            "share": None if found.value is None else found.value / whole, "beyond": " and ".join(sorted(beyond)),
+            "reference": reference, **estimate(gap, seeds).columns("difference"),
+            **estimate(widths[series, piece], seeds).columns("width"), "runs": len(runs),
+            "minutes": float(runs["seconds"].sum()) / 60, "seeds": int(runs["seed"].nunique()),
+        })  # fmt: skip
     return pd.DataFrame(rows)
 
 
@@ -319,7 +308,7 @@ def by_point(landscape: Landscape) -> pd.DataFrame:
 
 
 def readable_series(series: pd.DataFrame) -> pd.DataFrame:
-    """Area with interval, share of what was searched, difference to the reference, width: one row an arm."""
+    """Return one row an arm: area, share of what was searched, difference to the reference, width."""
     return pd.DataFrame(
         {
             "arm": row["series"],
@@ -337,7 +326,7 @@ def readable_series(series: pd.DataFrame) -> pd.DataFrame:
 
 
 def readable_columns(columns: pd.DataFrame) -> pd.DataFrame:
-    """One row an arm, one column a condition: `0.17 [0.15, 0.2]`, `> 1 [0.8, -]` and `< 0.03 [-, 0.04]` beyond."""
+    """Return one row an arm, one column a condition: `0.17 [0.15, 0.2]`, `> 1 [0.8, -]` and `< 0.03 [-, 0.04]`."""
     rows: dict[Arm, dict[str, Any]] = {}
     for row in columns.to_dict(orient="records"):
         line = {"arm": row["series"], **_at(columns, row)}
@@ -346,8 +335,7 @@ def readable_columns(columns: pd.DataFrame) -> pd.DataFrame:
 
 
 def _at(frame: pd.DataFrame, row: Mapping[Hashable, Any]) -> dict[str, Any]:
-    """The slice of a row, where an experiment has several."""
-    return {"at": row["slice"]} if (frame["slice"] != "").any() else {}
+    return {"at": row["slice"]} if (frame["slice"] != "").any() else {}  # where an experiment has several slices
 
 
 def edge(row: Mapping[Hashable, Any]) -> str:
@@ -392,15 +380,12 @@ def answer(landscape: Landscape, series: pd.DataFrame, columns: pd.DataFrame) ->
         moved = by_column(landscape.with_fading()).merge(columns, on=[*ARM, "y"], suffixes=("", "_without"))
         apart = np.abs(np.log2(moved["boundary"] / moved["boundary_without"])) >= MOVES
         moved = moved[apart | (moved["beyond"] != moved["beyond_without"])]
-        ends = "counted as collapsed they move no boundary by .1 doublings"
-        if len(moved):
-            where = _listed(moved, words=edge)
-            ends = f"counted as collapsed they move these boundaries by .1 doublings or more: {where}"
+        where = f"these boundaries by .1 doublings or more: {_listed(moved, words=edge)}"
+        ends = f"counted as collapsed they move {where if len(moved) else 'no boundary by .1 doublings'}"
         lines.append(f"Left out, falling at their end: {len(landscape.fading)} runs; {ends}.")
-    if landscape.unjudged:
-        lines.append(f"Left out, too short for the collapse rule: {landscape.unjudged} runs.")
-    if landscape.left_out:
-        lines.append(f"Left out, run with other settings than the newest run: {landscape.left_out} runs.")
+    for runs, why in ((landscape.unjudged, "too short for the collapse rule"),
+                      (landscape.left_out, "run with other settings than the newest run")):  # fmt: skip
+        lines += [f"Left out, {why}: {runs} runs."] if runs else []
     return lines
 
 
@@ -410,7 +395,6 @@ def _listed(columns: pd.DataFrame, words: Any = None) -> str:
 
 
 def _loose(landscape: Landscape, row: Mapping[Hashable, Any]) -> bool:
-    """Whether the boundary of a row of by_column has a gap next to it, or too few runs there."""
     lattice = np.array(landscape.settings.lattice)
     sides = [side for side in ("low", "high") if not missing(row[side])]
     ends = [int(np.abs(lattice - row[side]).argmin()) for side in sides]

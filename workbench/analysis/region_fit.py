@@ -57,17 +57,10 @@ class Trials(NamedTuple):
     set_of_seed: np.ndarray
 
 
-class Posterior(NamedTuple):
-    """Draws of log2 of each column's boundary (D, columns), and of doublings from 10 to 90 % of each arm (D, arms)."""
-
-    boundaries: np.ndarray
-    widths: np.ndarray
-
-
 def fit(
     runs: pd.DataFrame, low: float, high: float
 ) -> tuple[dict[Arm, dict[float, np.ndarray]], dict[Arm, np.ndarray]]:
-    """Draws of log2 of the boundary, by arm and condition y, and of the width of each arm, (D,) each.
+    """Return draws of log2 of the boundary, by arm and condition y, and of the width of each arm, (D,) each.
 
     `runs` are those of a Landscape; low and high bound the searched range.
     """
@@ -91,15 +84,17 @@ def fit(
     return drawn, {names[i]: width for i, width in zip(of_arm, widths, strict=True)}
 
 
-def draw(trials: Trials, low: float, high: float, burn: int, keep: int, seed: int = 0) -> Posterior:
-    """`keep` draws after `burn` that are thrown away; low and high bound the searched range, in log2."""
+def draw(trials: Trials, low: float, high: float, burn: int, keep: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Draw log2 of each column's boundary, (keep, columns), and each arm's doublings from 10 to 90 %, (keep, arms).
+
+    The first `burn` draws are thrown away; low and high bound the searched range, in log2.
+    """
     from scipy.special import ndtr, ndtri
 
     t, random = trials, np.random.default_rng(seed)
     arm, set_of_unit = t.arm_of_column[t.column], t.set_of_arm[t.arm_of_unit]
     set_of_run, sets = t.set_of_arm[arm], int(t.set_of_arm.max()) + 1
     sign, middle, spread = np.where(t.collapsed, 1.0, -1.0), (low + high) / 2, ((high - low) / 2) ** 2
-
     columns, units, arms = len(t.arm_of_column), len(t.arm_of_unit), len(t.set_of_arm)
 
     def total(codes: np.ndarray, values: np.ndarray | None = None, n: int = 0) -> np.ndarray:
@@ -182,4 +177,4 @@ def draw(trials: Trials, low: float, high: float, burn: int, keep: int, seed: in
         if step >= burn:
             boundaries.append(boundary)
             widths.append(width * TEN_TO_NINETY)
-    return Posterior(np.array(boundaries), np.array(widths))
+    return np.array(boundaries), np.array(widths)

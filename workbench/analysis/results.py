@@ -74,7 +74,7 @@ class Results:
 def collect(
     reader: Reader, experiment: str, slots: Callable[[str], str | None], order: Callable[[pd.DataFrame], pd.DataFrame]
 ) -> tuple[pd.DataFrame, dict[str, str]]:
-    """The rows of runs.runs in `order`, with the other columns of the file, and the experiment's question and TOML.
+    """Return the rows of runs.runs in `order` with the other columns of the file; the experiment's question and TOML.
 
     `slots` gives the slots that a configuration (JSON) resolves to, as JSON. InputError for an unknown experiment.
     """
@@ -105,17 +105,14 @@ def results(frame: pd.DataFrame, about: dict[str, str], fairness: Sequence[str] 
     import pyarrow as pa
 
     named = frame.rename(columns={**_RENAMED, **{f"{name}_curve": name for name in CURVES}})
-    absent = [None] * len(named)  # a signal that these runs did not log
-    columns = [
-        pa.array(absent if field.name in SIGNALS and field.name not in named else _plain(named[field.name]), field.type)
-        for field in _schema()
-    ]
+    absent = pd.Series([None] * len(named))  # a signal that these runs did not log
+    columns = [pa.array(_plain(named.get(field.name, absent)), field.type) for field in _schema()]
     table = pa.Table.from_arrays(columns, schema=_schema())
     return Results(about["experiment"], about["question"], about["toml"], tuple(fairness), table)
 
 
 def merged(parts: Sequence[Results]) -> Results:
-    """Parts of one experiment (machines, sessions) as one: arm by arm, of a run that is in several the last.
+    """Return parts of one experiment (machines, sessions) as one, arm by arm; the last part that has a run counts.
 
     Question and grid file are those of the last part. Raises InputError for parts of several experiments.
     """
@@ -160,8 +157,6 @@ def read(file: Path) -> Results:
     import pyarrow.parquet as pq
 
     make = "`sorl report EXPERIMENT --export FILE.parquet` writes one"
-    if file.is_dir():
-        raise InputError(f"'{file}' is a folder; {make}")
     try:
         with open_file(file) as opened:
             parquet = pq.ParquetFile(opened)
@@ -169,7 +164,7 @@ def read(file: Path) -> Results:
             # Counted first, as a few bytes of a file can be more than memory holds.
             if sum(group.column(i).num_values for group in groups for i in range(group.num_columns)) > _VALUES:
                 raise InputError(f"'{file}' holds more than {_VALUES:,} values, which no results of runs do")
-            table = parquet.read()
+            table, schema = parquet.read(), _schema()
     except FileNotFoundError:
         raise InputError(f"no file '{file}'; {make}") from None
     except (pa.ArrowException, OSError) as error:
@@ -182,10 +177,6 @@ def read(file: Path) -> Results:
         raise InputError(f"'{file}' is a Parquet file, but not one of results; {make}") from None
     if kind != FORMAT:
         raise InputError(f"'{file}' holds results in format {kind}, this version of sorl reads {FORMAT}; {make}")
-    schema = _schema()
-    for name in (*SIGNALS, "onset_low", "onset_high"):  # a file from before they were kept
-        if name not in table.column_names:
-            table = table.append_column(schema.field(name), pa.nulls(len(table), schema.field(name).type))
     if missing := [name for name in schema.names if name not in table.column_names]:
         raise InputError(f"'{file}' lacks the columns {', '.join(missing)}; {make}")
     try:
@@ -198,12 +189,10 @@ def read(file: Path) -> Results:
 def _schema() -> pa.Schema:
     import pyarrow as pa
 
-    fields = [pa.field(name, pa.string()) for name in _TEXT] + [pa.field(name, pa.int64()) for name in _WHOLE]
-    fields += [pa.field(name, pa.float64()) for name in _REAL] + [pa.field("event", pa.bool_())]
-    fields += [pa.field("step", pa.list_(pa.int64()))] + [pa.field(name, pa.list_(pa.float32())) for name in CURVES]
-    return pa.schema(fields)
+    types = {pa.string(): _TEXT, pa.int64(): _WHOLE, pa.float64(): _REAL, pa.bool_(): ["event"],
+             pa.list_(pa.int64()): ["step"], pa.list_(pa.float32()): CURVES}  # fmt: skip
+    return pa.schema([pa.field(name, kind) for kind, names in types.items() for name in names])
 
 
-def _plain(column: pd.Series) -> list[Any]:
-    """Values with None for what is missing; curves stay arrays."""
+def _plain(column: pd.Series) -> list[Any]:  # None for what is missing; curves stay arrays
     return [None if v is None or v is pd.NA or v is pd.NaT or (isinstance(v, float) and v != v) else v for v in column]

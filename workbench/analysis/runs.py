@@ -1,20 +1,17 @@
-"""The runs of an experiment, one row each, which of them are replicates, and arms by their settings."""
+"""The runs of an experiment, one row each: which of them are replicates, and their settings by dotted key."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from pydantic import ValidationError
 
-from workbench.spec import COLLAPSED, COSMETIC, CollapseSettings, InputError, nearest
-from workbench.spec.files import from_json, leaves
+from workbench.spec import COLLAPSED, COSMETIC, InputError, nearest
+from workbench.spec.files import leaves
 
 if TYPE_CHECKING:
-    from workbench.analysis.results import Results
     from workbench.store.reader import Reader
 
 # Two readings of what it takes to survive: a run may be up only because it never learned.
@@ -44,17 +41,16 @@ def runs(reader: Reader, experiment: str, run_ids: Sequence[str] | None = None) 
 
 
 def with_updates(reader: Reader, experiment: str, frame: pd.DataFrame) -> pd.DataFrame:
-    """`frame` (run_id) with clip_frac (mean over a run's updates), grad_norm_median and grad_norm_max."""
+    """Add clip_frac (mean over a run's updates), grad_norm_median and grad_norm_max to `frame`, by run_id."""
     return frame.merge(reader.query(_UPDATES, [experiment]), on="run_id", how="left")
 
 
 def outcomes(reader: Reader, experiment: str, run_ids: Sequence[str] | None = None) -> pd.DataFrame:
     """Return one row per run of the experiment (of `run_ids` where given): settings, status, outcome, success.
 
-    Arms of the same name whose configurations differ get a suffix: they are not replicates. Of a cell
-    that was started over, only the newest start counts: it is one seed. `steps` is how many steps are done, `planned`
-    how many the configuration asks for, `detected` the step at which a collapse was first reported.
-    Raises InputError for an experiment that the store does not know.
+    Arms of the same name whose configurations differ get a suffix: they are not replicates. Of a cell that was started
+    over only the newest start counts. `steps`: done; `planned`: configured; `detected`: the step at which a collapse
+    was first reported. Raises InputError for an experiment that the store does not know.
     """
     frame = reader.query(_RUNS.format(where="WHERE experiment = ?"), [experiment])
     if frame.empty:
@@ -64,16 +60,19 @@ def outcomes(reader: Reader, experiment: str, run_ids: Sequence[str] | None = No
     if run_ids is not None:
         frame = frame[frame["run_id"].isin(list(run_ids))]
     frame = newest(frame)
-    # Seeds aside a thousand runs have few configurations, and reading one takes as long as all the rest for a run.
-    keys = {text: json.dumps(replicate(text), sort_keys=True) for text in frame["seedless"].unique()}
-    own = pd.Series([keys[text] for text in frame["seedless"]], frame.index, dtype=object)
+    # A thousand runs have few configurations apart from their seeds: each of these is parsed once.
+    parsed = {text: replicate(text) for text in frame["seedless"].unique()}
     arms = frame["arm"].copy()
-    for arm, variants in own.groupby(frame["arm"], sort=False):
-        first, *others = variants.unique()
-        for number, variant in enumerate(others, start=2):
-            a, b = json.loads(first), json.loads(variant)
-            changes = ", ".join(f"{key} = {b.get(key)}" for key in {**a, **b} if a.get(key) != b.get(key))
-            arms[variants.index[variants == variant]] = f"{arm} #{number}: {changes}"
+    for arm, texts in frame["seedless"].groupby(frame["arm"], sort=False):
+        variants: list[dict[str, Any]] = []
+        for text in texts.unique():
+            own = parsed[text]
+            if own not in variants:
+                variants.append(own)
+            if number := variants.index(own):
+                first = variants[0]
+                changes = ", ".join(f"{k} = {own.get(k)}" for k in {**first, **own} if first.get(k) != own.get(k))
+                arms[texts.index[texts == text]] = f"{arm} #{number + 1}: {changes}"
     return frame.drop(columns="seedless").assign(arm=arms)
 
 
@@ -83,7 +82,7 @@ def every_run(reader: Reader) -> pd.DataFrame:
 
 
 def newest(frame: pd.DataFrame) -> pd.DataFrame:
-    """Without the runs that a later start of the same cell (its name with -g2, -g3, ...) replaces."""
+    """Drop the runs that a later start of the same cell (its name with -g2, -g3, ...) replaces."""
     name = frame["run_id"].str.extract(r"^(?P<cell>.*?)(?:-g(?P<start>\d+))?$")
     start = name["start"].astype(float).fillna(1)
     last = start.groupby([name["cell"], frame["arm"], frame["seed"]], dropna=False).transform("max")
@@ -91,7 +90,7 @@ def newest(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def survived(outcome: pd.Series, survival: str = NOT_DEAD) -> pd.Series:
-    """Whether judged runs survived: all that did not collapse, or with KEPT those alone that learned and kept it."""
+    """Return which judged runs survived: all without a collapse, or with KEPT only those that learned and kept it."""
     return outcome == "healthy" if survival == KEPT else ~outcome.isin(COLLAPSED)
 
 
@@ -104,7 +103,7 @@ def flat(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def settings_of(config: Any) -> dict[str, Any]:
-    """The settings of column `run.config` by dotted key; none where it holds no JSON table, as of other trainers."""
+    """Return the settings of column `run.config` by dotted key; none where it holds no JSON table (other trainers)."""
     return flat(_table(config))
 
 
@@ -117,10 +116,10 @@ def _table(text: Any) -> dict[str, Any]:
 
 
 def replicate(config: str | None) -> dict[str, Any]:
-    """The settings, by dotted key, that runs must share to be replicates: all but the seed and the cosmetic ones.
+    """Return the settings, by dotted key, that replicates share: all but the seed and the cosmetic ones.
 
-    A learning rate that follows another arm's run of the same seed (`match`) differs from seed to seed by design. How a
-    run is judged does not tell runs apart either: `sorl rescan` judges all of them by one rule.
+    A learning rate that follows another arm's run of the same seed (`match`) differs from seed to seed by design, and
+    `sorl rescan` judges all runs by one rule, so neither it nor the collapse rule tells runs apart.
     """
     settings = settings_of(config)
     own = {"seed", *COSMETIC} | ({"learn.policy.lr"} if settings.get("match") else set())
@@ -128,199 +127,9 @@ def replicate(config: str | None) -> dict[str, Any]:
 
 
 def settings(config: str | None, slots: str | None) -> dict[str, Any]:
-    """Return the settings of a run as a Design has them; empty where the run does not say (logs of another trainer)."""
+    """Return the settings of an arm, those of its slots as slot.SLOT.OPTION; {} for the logs of other trainers."""
     own, parts = replicate(config), _table(slots)
     if not own or not parts:
         return {}
-    slotted = parts.pop("slots", {})
-    chosen = {f"slot.{slot}.{name}": value for slot, options in slotted.items() for name, value in options.items()}
+    chosen = {f"slot.{key}": value for key, value in leaves(parts.pop("slots", {}))}
     return {key: v for key, v in own.items() if key.split(".")[0] not in ("algorithm", "slots")} | chosen | parts
-
-
-@dataclass(frozen=True)
-class Design:
-    """An arm with its settings by dotted key; those of its algorithm's slots as slot.SLOT.OPTION."""
-
-    arm: str
-    settings: Mapping[str, Any]
-
-    @property
-    def ratio(self) -> str:
-        """The unit over which ratios are pooled: token, turn, placebo, ..."""
-        return str(self.settings.get("slot.ratio.level"))
-
-    @property
-    def stabilised(self) -> bool:
-        """Whether a normalisation may shrink its updates."""
-        return self.settings.get("slot.stabilise.kind") != "none"
-
-    @property
-    def critic(self) -> bool:
-        """Whether its advantages come from a critic."""
-        return bool(self.settings.get("critic"))
-
-    @property
-    def reuse(self) -> tuple[bool, bool]:
-        """Whether rollouts are used for several epochs, and whether they are stale."""
-        return self.settings.get("learn.epochs", 1) > 1, self.settings.get("learn.staleness", 0) > 0
-
-    @property
-    def off_policy(self) -> bool:
-        """Whether rollouts are reused or stale."""
-        return any(self.reuse)
-
-    @property
-    def reading(self) -> str:
-        """Which reading of the paper's turn ratio and normalisation ran, in words; empty where there is but one.
-
-        The authors' fork divides by the RMS of the ratios where it exceeds tau; equations 7 and 8 of the paper are
-        known from a description; a note has arithmetic turn ratios and a KL term times the clip fraction.
-        """
-        kind, tau = str(self.settings.get("slot.stabilise.kind")), self.settings.get("slot.stabilise.tau")
-        over = f", rho > {tau:g}" if isinstance(tau, (int, float)) else ""
-        known = {
-            "None": "",
-            "none": "",
-            "rms_batch": f"authors' fork: RMS of the batch{over}",
-            "rms_seq": f"authors' fork: RMS of each sequence{over}",
-            "rms_turn": f"RMS of each turn{over}",
-            "cnorm": "equations 7 and 8 as described",
-            "kl_clipfrac": "KL times clip fraction, of a note",
-            "adv_norm": "advantages whitened when clipped",
-            "subtract": "clipping bias subtracted",
-        }
-        arithmetic = self.ratio == "turn" and self.settings.get("slot.ratio.mean") == "arithmetic"
-        parts = (known.get(kind, kind), "arithmetic turn ratios, of a note" if arithmetic else "")
-        return "; ".join(part for part in parts if part)
-
-    def fits(self, wanted: Mapping[str, Any]) -> bool:
-        """Whether it has these properties: `{"ratio": "turn", "stabilised": False}`."""
-        return all(getattr(self, name) == value for name, value in wanted.items())
-
-    def agrees(self, other: Design, keys: Sequence[str]) -> bool:
-        """Whether both have the same value of these keys."""
-        return all(self.settings.get(key) == other.settings.get(key) for key in keys)
-
-    def only_in(self, other: Design, keys: Sequence[str]) -> bool:
-        """Whether the two differ, and in nothing but `keys` (a key, or the beginning of one that ends in a dot)."""
-        mine, theirs = self.settings, other.settings
-        changed = [key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key)]
-        return bool(changed) and all(any(c == k or (k[-1] == "." and c.startswith(k)) for k in keys) for c in changed)
-
-
-def designs(runs: pd.DataFrame) -> list[Design]:
-    """Return the arms whose settings are known, in the order of their names."""
-    first = runs.sort_values(["arm", "run_id"]).drop_duplicates("arm")
-    found = [Design(str(r["arm"]), settings(r["config"], r["slots"])) for r in first.to_dict(orient="records")]
-    return [design for design in found if design.settings]
-
-
-def pairs(arms: Sequence[Design], keys: Sequence[str]) -> Iterator[tuple[Design, Design]]:
-    """Return every ordered pair of arms that differ in nothing but `keys`."""
-    return ((a, b) for a in arms for b in arms if a.only_in(b, keys))
-
-
-def pooled(experiments: Sequence[Results]) -> pd.DataFrame:
-    """The runs of several experiments as those of one: arms of equal settings are one arm, under the first's name.
-
-    A seed that an arm has twice counts once, the first time. An arm whose name is taken by other settings carries the
-    name of its experiment behind its own.
-    """
-    if len(experiments) == 1:
-        return experiments[0].runs
-    names: dict[str, str] = {}  # settings -> arm
-    parts = []
-    for found in experiments:
-        renamed = {}
-        for arm, rows in found.runs.groupby("arm", sort=False):
-            known = settings(rows["config"].iloc[0], rows["slots"].iloc[0])
-            key = json.dumps(known, sort_keys=True) if known else f"{found.experiment} {arm}"
-            own = f"{arm} ({found.experiment})" if arm in names.values() else str(arm)
-            renamed[arm] = names.setdefault(key, own)
-        parts.append(found.runs.assign(arm=found.runs["arm"].map(renamed)))
-    return pd.concat(parts, ignore_index=True).drop_duplicates(["arm", "seed"], ignore_index=True)
-
-
-# Recorded runs, to judge them again
-
-JUDGED = ("outcome", "collapse_step", "onset_low", "onset_high", "detection_step", "peak_success", "final_success")
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """A run as the database has it: its row, its rows of table `step` in order, and its events."""
-
-    row: dict[str, Any]
-    steps: list[dict[str, float | None]]
-    events: list[dict[str, Any]]
-    group: int | None = None  # episodes that share a prompt, as table `trajectory` has them; None where it has none
-
-    @property
-    def run_id(self) -> str:
-        """Identity of the run."""
-        return str(self.row["run_id"])
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """Its configuration; empty where it has none, as of other trainers. Raises InputError where it is no table."""
-        try:
-            table = from_json(self.row["config"]) if self.row["config"] else {}
-        except ValueError:
-            table = None
-        if not isinstance(table, dict):
-            raise InputError(f"run '{self.run_id}': its stored configuration is no JSON table")
-        return table
-
-    @property
-    def settings(self) -> CollapseSettings:
-        """The collapse rule that the run was configured with; the defaults where it does not say."""
-        try:
-            return CollapseSettings.model_validate(self.config.get("collapse", {}))
-        except ValidationError:
-            raise InputError(f"run '{self.run_id}': its stored configuration has a [collapse] that is none") from None
-
-    @property
-    def episodes(self) -> int | None:
-        """Episodes behind each point of the curve; None where the configuration does not say."""
-        learn = self.config.get("learn")
-        episodes = learn.get("episodes") if isinstance(learn, dict) else None
-        return episodes if isinstance(episodes, int) and episodes > 0 else None
-
-
-def recorded(reader: Reader, columns: Sequence[str], experiment: str | None = None) -> list[Recorded]:
-    """Every run (of `experiment`) that is over and has steps, with `columns` of these; unknown columns are left out."""
-
-    def rows(sql: str, *parameters: Any) -> list[dict[str, Any]]:
-        answer = reader.rows(sql, list(parameters))
-        return [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
-
-    found = []
-    over = "status IN ('finished', 'failed', 'interrupted') AND coalesce(?, experiment) IS NOT DISTINCT FROM experiment"
-    for row in rows(f"SELECT * FROM run WHERE {over} ORDER BY run_id", experiment):
-        run = row["run_id"]
-        steps = rows("SELECT * FROM step WHERE run_id = ? ORDER BY step", run)
-        if steps:  # a run whose rows are gone keeps the verdict of when they were there
-            (group,) = rows(
-                "SELECT count(*) // nullif(count(DISTINCT prompt_group), 0) AS size FROM trajectory WHERE run_id = ? "
-                "AND step = (SELECT min(step) FROM trajectory WHERE run_id = ?)",
-                run,
-                run,
-            )
-            known = [{name: step[name] for name in ("step", *columns) if name in step} for step in steps]
-            events = rows("SELECT * FROM event WHERE run_id = ? ORDER BY step", run)
-            found.append(Recorded(row, known, events, group["size"]))
-    return found
-
-
-def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return what the verdict says differently now, in words."""
-
-    def word(value: Any) -> str:
-        return "NULL" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-
-    def same(a: Any, b: Any) -> bool:
-        if isinstance(a, float) and isinstance(b, float):
-            return abs(a - b) <= 1e-9 or (a != a and b != b)
-        return bool(a == b)
-
-    return [f"{n} {word(old.get(n))} -> {word(new[n])}" for n in JUDGED if not same(old.get(n), new[n])]

@@ -14,7 +14,6 @@ import pandas as pd
 
 ALPHA, LEVEL = 0.05, 0.95
 RESAMPLES = 10_000  # the ends of the interval then move by less than a hundredth of its width from seed to seed
-MOST = 60  # seeds per arm up to which `seeds_for_fisher` looks
 EXACT, DRAWS = 7, 1000  # `bands` counts every resample of up to 7 seeds (1716 of them), and draws so many beyond
 
 
@@ -65,7 +64,7 @@ def p_value(value: float | None) -> str:
 
 
 def clopper_pearson(count: int, n: int) -> tuple[float, float]:
-    """Exact interval of a proportion (Clopper and Pearson 1934); ValueError unless 0 <= count <= n and n >= 1."""
+    """Return the exact 95 % interval of a proportion (Clopper and Pearson 1934); ValueError unless 0 <= count <= n."""
     from scipy.stats import binomtest
 
     found = binomtest(count, n).proportion_ci(LEVEL, method="exact")
@@ -88,7 +87,7 @@ def smallest_p(n_a: int, n_b: int) -> float:
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Holm's step-down p-values of a family of tests: the i-th smallest times (m - i + 1), never decreasing, at most 1.
+    """Return Holm's step-down p-values: the i-th smallest of m times (m - i + 1), never decreasing, at most 1.
 
     None entries (no test was possible) belong to no family and stay None.
     """
@@ -102,7 +101,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def mean_interval(values: Sequence[float] | pd.Series) -> Estimate:
-    """Mean, its Student-t interval and the two-sided t-test of 0; of differences within seeds the paired t-test.
+    """Return the mean with its Student-t interval and the t-test of 0 (of differences within seeds: the paired test).
 
     None without a value; no interval for one, no p-value where the values do not vary.
     """
@@ -119,11 +118,10 @@ def mean_interval(values: Sequence[float] | pd.Series) -> Estimate:
 
 
 def interquartile_mean(strata: Sequence[Sequence[float] | pd.Series]) -> Estimate:
-    """Mean of all values pooled without the lowest and the highest floor(n / 4), as in rliable, with its interval.
+    """Return the mean of all values without the lowest and the highest floor(n / 4), as in rliable, with its interval.
 
-    The percentile interval of a bootstrap that resamples inside each stratum (a condition or a task with its seeds),
-    from a fixed random stream: the same values give the same interval. None without any value, NaN if any value is NaN;
-    no interval where a stratum has fewer than two values: what differs between its seeds is then unknown.
+    Percentile bootstrap inside each stratum (a condition or a task with its seeds) from a fixed random stream. None
+    without any value, NaN if any value is NaN; no interval where a stratum has fewer than two values.
     """
     from scipy.stats import bootstrap, trim_mean
 
@@ -144,68 +142,7 @@ def interquartile_mean(strata: Sequence[Sequence[float] | pd.Series]) -> Estimat
     return Estimate(middle, low, high)
 
 
-def paired_proportions(both: int, first: int, second: int, neither: int) -> Estimate:
-    """Difference of two proportions of the same n pairs, with Newcombe's score interval (1998, method 10).
-
-    d = (first - second) / n, where `first` pairs have the event in the first arm only. Low = d - sqrt(a^2 - 2 phi a b
-    + b^2) with a, b the distances to Wilson's limits, phi the pairs' correlation. Raises ValueError without pairs.
-    """
-    from scipy.stats import binomtest
-
-    n, ones, twos = both + first + second + neither, both + first, both + second
-    one, two = (binomtest(k, n).proportion_ci(LEVEL, method="wilson") for k in (ones, twos))
-    scale = math.sqrt(ones * (n - ones) * twos * (n - twos))
-    cross = both * neither - first * second
-    # Newcombe's continuity correction of a positive correlation.
-    phi = 0.0 if scale == 0 else (max(cross - n / 2, 0.0) if cross > 0 else cross) / scale
-    p1, p2 = ones / n, twos / n
-
-    def distance(a: float, b: float) -> float:
-        return math.sqrt(max(0.0, a * a - 2 * phi * a * b + b * b))
-
-    low = p1 - p2 - distance(p1 - one.low, two.high - p2)
-    high = p1 - p2 + distance(one.high - p1, p2 - two.low)
-    return Estimate(p1 - p2, low, high).cut(-1, 1)
-
-
 # Power
-
-
-def power_of_t(n: int, deviation: float, effect: float, alpha: float) -> float:
-    """Probability that a paired t-test of n differences with this standard deviation finds a mean of `effect`."""
-    from scipy.stats import nct, t
-
-    if deviation <= 0:
-        return 1.0
-    shift, bound = abs(effect) / deviation * math.sqrt(n), float(t.ppf(1 - alpha / 2, n - 1))
-    return float(nct.sf(bound, n - 1, shift))
-
-
-@lru_cache(maxsize=256)
-def _fisher(n: int) -> np.ndarray:
-    """Two-sided p-values of Fisher's test for every pair of counts in two arms of n, (n + 1, n + 1)."""
-    from scipy.stats import hypergeom
-
-    table = np.ones((n + 1, n + 1))
-    for total in range(2 * n + 1):
-        first = np.arange(max(0, total - n), min(n, total) + 1)
-        chance = hypergeom.pmf(first, 2 * n, total, n)
-        table[first, total - first] = [chance[chance <= c * (1 + 1e-7)].sum() for c in chance]
-    return table
-
-
-def power_of_fisher(n: int, share_a: float, share_b: float, alpha: float) -> float:
-    """Probability that Fisher's test of n runs against n tells these two true shares apart, by enumeration."""
-    from scipy.stats import binom
-
-    a, b = (binom.pmf(np.arange(n + 1), n, share) for share in (share_a, share_b))
-    return float((np.outer(a, b) * (_fisher(n) <= alpha)).sum())
-
-
-@lru_cache(maxsize=256)
-def seeds_for_fisher(share_a: float, share_b: float, alpha: float, power: float = 0.8) -> int | None:
-    """Fewest seeds per arm with which `power_of_fisher` is at least `power`; None above MOST."""
-    return next((n for n in range(2, MOST + 1) if power_of_fisher(n, share_a, share_b, alpha) >= power), None)
 
 
 def collapses_needed(hazard_ratio: float, power: float = 0.8, alpha: float = ALPHA) -> float:
@@ -254,25 +191,22 @@ def detectable(seeds: int, incidence: float, power: float = 0.8, alpha: float = 
 
 
 def bands(values: pd.DataFrame) -> pd.DataFrame:
-    """One row per `arm` and `bucket` of `values` (a row per seed with `mean`, `low`, `high`; further columns ignored).
+    """Return one row per `arm` and `bucket` of `values`, which has a row per seed with `mean`, `low`, `high`.
 
     `middle` = interquartile mean of the seeds' `mean`; [`lower`, `upper`] = its percentile bootstrap interval over
     seeds, exact up to seven seeds, NaN for one; `low`, `high` = extremes over seeds; `n` = seeds.
     """
-    parts = []
-    for arm, rows in values.dropna(subset=["mean"]).groupby("arm", sort=False):
-        rows = rows.sort_values(["bucket", "mean"])
-        points = rows.groupby("bucket").agg(n=("mean", "size"), low=("low", "min"), high=("high", "max")).reset_index()
-        n = points["n"].to_numpy()
-        first, found = np.cumsum(n) - n, np.full((3, len(n)), np.nan)
-        for size in np.unique(n):
-            at = np.flatnonzero(n == size)
-            found[:, at] = _intervals(rows["mean"].to_numpy()[first[at][:, None] + np.arange(size)])
-        points[["middle", "lower", "upper"]] = found.T
-        points.insert(0, "arm", arm)
-        parts.append(points)
-    names = ["arm", "bucket", "n", "low", "high", "middle", "lower", "upper"]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=names)
+    rows = values.dropna(subset=["mean"])
+    rows = rows.assign(place=pd.factorize(rows["arm"])[0]).sort_values(["place", "bucket", "mean"])
+    groups = rows.groupby(["place", "bucket"], sort=False)
+    points = groups.agg(arm=("arm", "first"), n=("mean", "size"), low=("low", "min"), high=("high", "max"))
+    n, seeds = points["n"].to_numpy(), rows["mean"].to_numpy()
+    first, found = np.cumsum(n) - n, np.full((3, len(n)), np.nan)
+    for size in np.unique(n):
+        at = np.flatnonzero(n == size)
+        found[:, at] = _intervals(seeds[first[at][:, None] + np.arange(size)])
+    points = points.reset_index()[["arm", "bucket", "n", "low", "high"]]
+    return points.assign(middle=found[0], lower=found[1], upper=found[2])
 
 
 def _intervals(seeds: np.ndarray) -> np.ndarray:
@@ -287,8 +221,8 @@ def _intervals(seeds: np.ndarray) -> np.ndarray:
     below = np.cumsum(chance[order], axis=1)
     ends = []
     for quantile in ((1 - LEVEL) / 2, 1 - (1 - LEVEL) / 2):
-        place = np.minimum((below < quantile - 1e-12).sum(axis=1), drawn.shape[1] - 1)
-        ends.append(np.take_along_axis(drawn, np.take_along_axis(order, place[:, None], 1), 1)[:, 0])
+        place = np.minimum((below < quantile - 1e-12).sum(axis=1, keepdims=True), drawn.shape[1] - 1)
+        ends.append(np.take_along_axis(drawn, np.take_along_axis(order, place, 1), 1)[:, 0])
     return np.stack([middle, *ends])
 
 
@@ -304,11 +238,7 @@ def _resamples(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _weights(counts: np.ndarray) -> np.ndarray:
-    """Return the weight of each sorted value in the interquartile mean, when it occurs `counts` times; rows sum to 1.
-
-    A quarter of the values, rounded down, is left out at either end. The mean is linear in the sorted values, and a
-    resample keeps their order.
-    """
+    """Return each sorted value's weight in the interquartile mean where it occurs `counts` times (rows sum to 1)."""
     n = counts.sum(axis=1, keepdims=True)
     cut = np.floor(n / 4)
     end = np.cumsum(counts, axis=1)

@@ -1,14 +1,10 @@
 """Time to collapse of runs that were watched for different lengths: curves, means, medians, tests, hazard ratios.
 
 Time counts iterations trained. A run whose collapse begins at step t has the event at t: the policy that t iterations
-made was the last good one. A run without a collapse is censored at the number of steps it has done, so one of 36 steps
-at 36, however it ended: finished, failed, interrupted, stopped by a budget, still running. A run that diverged (NaN,
-Inf) has the event at its last step, unless it had collapsed before; one that recovered had collapsed. A run that was
-falling at its end is censored at the first step at which that fall may have begun. At a tie the collapse comes first: a
-run censored at t was still at risk at t.
-
-An onset is an estimate with an interval (`onset_low`, `onset_high`); the curves take the estimate. A run that never
-learned cannot fall and counts as up; look how many of them there are.
+made was the last good one. A run without a collapse is censored at the number of steps it has done, however it ended;
+one that diverged (NaN, Inf) has the event at its last step, unless it had collapsed before; one that recovered had
+collapsed. A run that was falling at its end is censored at the first step at which that fall may have begun. At a tie
+the collapse comes first. A run that never learned cannot fall and counts as up; look how many of them there are.
 """
 
 from __future__ import annotations
@@ -28,6 +24,7 @@ if TYPE_CHECKING:
     from lifelines import KaplanMeierFitter
 
 Z95 = 1.959963984540054  # 97.5 % point of the normal distribution
+CURVE = ["arm", "time", "at_risk", "events", "censored", "survival", "low", "high"]
 HALF = 0.5 + 1e-12  # a product of fractions that is 1/2 may be stored slightly above it
 CONVERGED = {"precision": 1e-14, "r_precision": 1e-14}  # lifelines' own are met some 2e-6 from the maximum
 PERMUTATIONS = 20_000  # all labellings up to this many (8 runs against 8 are 12,870), as many drawn ones beyond
@@ -36,9 +33,7 @@ PERMUTATIONS = 20_000  # all labellings up to this many (8 runs against 8 are 12
 def observed(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row per run that has begun: run_id, arm, seed, time (steps) and event (whether that is the collapse).
 
-    `runs` has one row per run: run_id, arm, seed, outcome, collapse_step, onset_low, steps (done), and detected: the
-    step at which a collapse was reported, which stands in for the onset while a run is in training and its row does not
-    say it yet.
+    `runs` has one row per run as runs.outcomes gives it; `detected` stands in for the onset while a run is in training.
     """
     runs = runs.reset_index(drop=True)
     steps = runs["steps"].fillna(0).astype(float)
@@ -56,12 +51,11 @@ def _kaplan_meier(rows: pd.DataFrame) -> KaplanMeierFitter:
 
 
 def curve(rows: pd.DataFrame) -> pd.DataFrame:
-    """Kaplan-Meier curves, one row per arm and step at which something happened, from step 0.
+    """Return Kaplan-Meier curves, one row per arm and step at which something happened, from step 0.
 
     survival S(t) = prod over t_j <= t of (1 - d_j / n_j), the share of runs whose collapse has not begun by t; low and
     high its 95 % interval (Greenwood's variance, log-log scale; NaN where S is 0); at_risk n_j, events d_j, censored.
     """
-    columns = ["arm", "time", "at_risk", "events", "censored", "survival", "low", "high"]
     parts = []
     for arm, group in rows.groupby("arm", sort=False):
         fitted = _kaplan_meier(group)
@@ -69,15 +63,14 @@ def curve(rows: pd.DataFrame) -> pd.DataFrame:
         table["survival"] = fitted.survival_function_.iloc[:, 0].to_numpy()
         band = fitted.confidence_interval_.to_numpy()
         table[["low", "high"]] = np.where(table[["survival"]].to_numpy() > 0, band, np.nan)
-        parts.append(table.assign(arm=str(arm))[columns])
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+        parts.append(table.assign(arm=str(arm))[CURVE])
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=CURVE)
 
 
 def median_time(rows: pd.DataFrame) -> Estimate:
-    """Step by which half of the runs have collapsed: the first t with S(t) <= 1/2; None when it is never reached.
+    """Return the first step t of an arm with S(t) <= 1/2; None when it is never reached.
 
-    `rows` are of one arm. The interval is where the curve's own 95 % band crosses 1/2 (Brookmeyer and Crowley); None
-    for an end that the runs are too short or too few to have.
+    The interval is where the curve's own 95 % band crosses 1/2 (Brookmeyer and Crowley); None for an end without one.
     """
     steps = curve(rows)
     if not steps["events"].any():
@@ -87,9 +80,9 @@ def median_time(rows: pd.DataFrame) -> Estimate:
 
 
 def common_horizon(rows: pd.DataFrame) -> float | None:
-    """Return the longest time up to which every arm's curve is known: the shortest, over arms, of its longest run.
+    """Return the longest time up to which every arm's curve is known; None without a run.
 
-    An arm whose last run collapsed has a curve that ends at 0 and is known for ever. None without a run.
+    That is the shortest, over arms, of its longest run; an arm whose last run collapsed is known for ever.
     """
     if rows.empty:
         return None
@@ -99,11 +92,10 @@ def common_horizon(rows: pd.DataFrame) -> float | None:
 
 
 def restricted_mean(rows: pd.DataFrame, horizon: float) -> tuple[float, float]:
-    """Restricted mean collapse-free steps up to `horizon`, the area under S, and the variance of that estimate.
+    """Return the restricted mean of collapse-free steps up to `horizon`, the area under S, and its variance.
 
     Variance: sum over collapses at t_j <= horizon of (area under S from t_j to horizon)^2 d_j / (n_j (n_j - d_j)), the
-    Greenwood form that R's survfit and survRM2 print; 0 where no collapse, or all of them at once, leave none to
-    estimate.
+    Greenwood form that R's survfit and survRM2 print; 0 where no collapse, or all of them at once, leave none.
     """
     from lifelines.utils import restricted_mean_survival_time
 
@@ -120,21 +112,20 @@ def restricted_mean(rows: pd.DataFrame, horizon: float) -> tuple[float, float]:
 
 
 def _normal(value: float, variance: float, low: float, high: float) -> Estimate:
-    """The value +- 1.96 standard errors, cut to what is possible; no interval for a variance of 0."""
     half = Z95 * math.sqrt(variance)
     return Estimate(value, value - half, value + half).cut(low, high) if half > 0 else Estimate(value)
 
 
 def restricted_mean_interval(rows: pd.DataFrame, horizon: float) -> Estimate:
-    """The restricted mean with mean +- 1.96 standard errors, cut to [0, horizon]; no interval for a variance of 0."""
+    """Return the restricted mean +- 1.96 standard errors, cut to [0, horizon]; no interval for a variance of 0."""
     return _normal(*restricted_mean(rows, horizon), 0.0, horizon)
 
 
 def restricted_mean_difference(rows: pd.DataFrame, reference: str) -> tuple[Estimate, float | None]:
-    """Collapse-free steps of the other arm minus those of the reference, up to the horizon that both have; the horizon.
+    """Return the collapse-free steps of the other arm minus those of the reference, up to their horizon, and that.
 
-    Interval: difference +- 1.96 sqrt(sum of both variances), cut to what is possible; an arm without a collapse adds
-    no variance, so its interval is too narrow, and there is none where both variances are 0.
+    Interval: difference +- 1.96 sqrt(sum of both variances), cut to what is possible; too narrow where one arm has no
+    collapse and so no variance, none where both have none.
     """
     horizon = common_horizon(rows)
     if not horizon or rows["arm"].nunique() < 2:
@@ -177,10 +168,10 @@ class Test(NamedTuple):
 
 
 def logrank(rows: pd.DataFrame) -> Test | None:
-    """The log-rank test that the curves of all arms are one (Mantel and Haenszel; k arms, k - 1 degrees of freedom).
+    """Return the log-rank test that the curves of all arms are one (Mantel and Haenszel; k arms, k - 1 degrees).
 
-    None where nothing can be tested: no collapse, or never two arms at risk at once. An arm that no collapse finds at
-    risk, because its runs are censored before the first one, takes no part.
+    None where nothing can be tested: no collapse, or never two arms at risk at once. An arm whose runs are all censored
+    before the first collapse takes no part.
     """
     from lifelines.statistics import multivariate_logrank_test
 
@@ -201,11 +192,10 @@ def _mixed(rows: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def permuted_logrank(rows: pd.DataFrame, reference: str) -> float | None:
-    """Two-sided p-value of the log-rank statistic O - E of the reference arm over all ways to label the runs.
+    """Return the two-sided p-value of the log-rank statistic O - E of the reference arm over all labellings.
 
-    Exact for few runs, where the chi-squared distribution of `logrank` is only an approximation; it supposes that
-    censoring has nothing to do with the arm. O - E is a sum of scores (event - Nelson-Aalen hazard of all runs at the
-    run's time), so only the labels move. None where `logrank` is None.
+    Exact for few runs, where the chi-squared distribution is an approximation; supposes that censoring does not depend
+    on the arm. O - E is a sum of scores (event - Nelson-Aalen hazard at the run's time). None where `logrank` is None.
     """
     if logrank(rows) is None:
         return None
@@ -227,10 +217,10 @@ def permuted_logrank(rows: pd.DataFrame, reference: str) -> float | None:
 
 
 def hazard_ratio(rows: pd.DataFrame, reference: str) -> tuple[Estimate, str]:
-    """Cox's hazard ratio of the other arm to the reference (Efron's ties), with its 95 % Wald interval; else why not.
+    """Return Cox's hazard ratio of the other arm to the reference (Efron's ties) with its Wald interval; else why not.
 
-    Below 1: collapses less. It has a finite estimate only if, among the collapse times with both arms at risk, some
-    lose a run of the one and some a run of the other; else the likelihood rises for ever, and no number is given.
+    Below 1: collapses less. It is finite only if, among the collapse times with both arms at risk, some lose a run of
+    the one and some a run of the other.
     """
     from lifelines import CoxPHFitter
 

@@ -3,6 +3,7 @@
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from typer import Argument, Context, Option
 
@@ -10,7 +11,10 @@ from workbench.cli.tables import echo
 from workbench.spec import InputError, nearest
 
 CLONE = Path(__file__).parents[2]
-STUDIES = ("diagnose", "attribution", "warning", "search")
+STUDIES = {
+    "diagnose": "studies.diagnosis", "attribution": "studies.attribution", "warning": "studies.early_warning.page",
+    "search": "studies.search",
+}  # fmt: skip
 PARTS = ("rollout", "update", "logging", "ingest", "packing", "vocabulary", "retrieval", "replay", "shares", "live",
          "browse", "trl")  # fmt: skip
 ON_REQUEST = ("live", "browse")  # run only if named: minutes, a browser, tens of gigabytes
@@ -41,27 +45,30 @@ def bench(
 
     The parts live and browse, which check the latency of the app, run only if named with --only.
     """
-    if not (CLONE / "bench" / "main.py").is_file():
-        raise InputError("benchmarks and studies are not installed: run `sorl bench` from a clone of the repository")
-    if str(CLONE) not in sys.path:
-        sys.path.insert(0, str(CLONE))
-    if study is None:
-        import_module("bench.main").main(ctx.obj, only, rounds, output, threads, size, data)
-        return
-    if study not in STUDIES:
+    if study is not None and study not in STUDIES:
         known = ", ".join(STUDIES)
         raise InputError(f"sorl bench '{study}' is unknown{nearest(study, STUDIES)}; there is: {known}, and --only")
-    if experiments and study in ("diagnose", "attribution"):
-        raise InputError(f"sorl bench {study} takes no experiment, and got '{experiments[0]}'")
+    if (module := from_clone(STUDIES[study] if study else "bench.main")) is None:
+        raise InputError("benchmarks and studies are not installed: run `sorl bench` from a clone of the repository")
     experiments, files = experiments or [], files or []
-    if study == "diagnose":
-        text = import_module("studies.diagnosis").main(ctx.obj, files, output)
-    elif study == "attribution":
-        if len(files) > 1:
-            raise InputError("sorl bench attribution takes one --from")
-        text = import_module("studies.attribution").main(next(iter(files), None), output)
-    elif study == "warning":
-        text = import_module("studies.early_warning.page").main(ctx.obj, experiments, files, output)
-    else:
-        text = import_module("studies.search").main(ctx.obj, experiments, files)
-    echo(text)
+    if study is None:
+        module.main(ctx.obj, only, rounds, output, threads, size, data)
+        return
+    if study in ("warning", "search"):
+        more = [output] if study == "warning" else []
+        echo(module.main(ctx.obj, experiments, files, *more))
+        return
+    if experiments:
+        raise InputError(f"sorl bench {study} takes no experiment, and got '{experiments[0]}'")
+    if study == "attribution" and len(files) > 1:
+        raise InputError("sorl bench attribution takes one --from")
+    echo(module.main(ctx.obj, files, output) if study == "diagnose" else module.main(next(iter(files), None), output))
+
+
+def from_clone(name: str) -> ModuleType | None:
+    """Import a module of bench/ or studies/; None without a clone of the repository, as they are not installed."""
+    if not (CLONE / f"{name.replace('.', '/')}.py").is_file():
+        return None
+    if str(CLONE) not in sys.path:
+        sys.path.insert(0, str(CLONE))
+    return import_module(name)

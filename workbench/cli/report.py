@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from typer import Argument, Context, Option
 
 from workbench.algorithms import resolve
+from workbench.cli.bench import from_clone
 from workbench.cli.compare import in_file_order, unfair
 from workbench.cli.shared import current, experiment_of, one_of
 from workbench.cli.tables import note, save
@@ -66,11 +67,12 @@ def written(found: Sequence[Results], lines: Sequence[str], form: str, level: in
     from workbench.app.report.content import report as contents
     from workbench.app.report.write import html, markdown
 
+    claims = from_clone("studies.claims")
     if form == "md":
-        return markdown(contents(found, {}, lines), level)
+        return markdown(contents(found, {}, lines, claims), level)
     # Unit and formula of each curve; of two declarations of one name that of the step, which comes last here.
     drawn = [d for table in ("minibatch", "step") for d in CATALOGUE if d.table == table and d.name in SERIES]
-    return html(contents(found, {d.name: (d.unit.value, d.formula or d.description) for d in drawn}, lines))
+    return html(contents(found, {d.name: (d.unit.value, d.formula or d.description) for d in drawn}, lines, claims))
 
 
 def commands(found: Sequence[Results], names: Sequence[str], files: Sequence[Path]) -> list[str]:

@@ -2,10 +2,10 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typer import Argument, Context, Option
 
@@ -20,12 +20,23 @@ from workbench.learn.run import locked
 from workbench.record.recorder import TIMED
 from workbench.record.schema import schema_of
 from workbench.record.segments import SegmentWriter
-from workbench.spec import InputError, Level
+from workbench.spec import CollapseSettings, InputError, Level
+from workbench.spec.files import from_json
+from workbench.store.reader import Reader
 from workbench.store.segments import now
 from workbench.store.sync import sync
 
-if TYPE_CHECKING:
-    from workbench.analysis.runs import Recorded
+JUDGED = ("outcome", "collapse_step", "onset_low", "onset_high", "detection_step", "peak_success", "final_success")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A run as the database has it: its row, its rows of table `step` in order, and its events."""
+
+    row: dict[str, Any]
+    steps: list[dict[str, Any]]
+    events: list[dict[str, Any]]
+    group: int | None = None  # episodes that share a prompt, as table `trajectory` has them; None where it has none
 
 
 def rescan(
@@ -37,8 +48,6 @@ def rescan(
     dry: bool = Option(False, "--dry-run", help="Print the changes without writing them."),
 ) -> None:
     """Apply the current collapse rule and alarms to recorded runs and append the new verdicts."""
-    from workbench.analysis.runs import recorded
-
     for file in files or []:
         _rescan_file(file, dry)
     if files:
@@ -46,22 +55,45 @@ def rescan(
     reader = current(ctx.obj)
     if experiment is not None:
         experiments(reader, experiment)
-    changes = []
+    changes: list[tuple[str, str]] = []
     runs = recorded(reader, [d.name for d in CATALOGUE if d.level is Level.STEP], experiment)
     for run in runs:
         try:
             verdict, events = judged(run)
             words = _changes(run, verdict, events)
             if words and not dry:  # fails where the folder is gone, or the run was resumed: its trainer judges it
-                _append(folder_of(ctx.obj, run.run_id), run, verdict, events)
+                _append(folder_of(ctx.obj, run.row["run_id"]), run, verdict, events)
         except InputError as error:
             note(f"skipped: {error}")
             continue
         if words:
-            changes.append((run.run_id, "; ".join(words)))
+            changes.append((run.row["run_id"], "; ".join(words)))
     if changes and not dry:
         sync(ctx.obj)
     _report(changes, len(runs), dry)
+
+
+def recorded(reader: Reader, columns: Sequence[str], experiment: str | None = None) -> list[Recorded]:
+    """Return every run (of `experiment`) that is over and has steps, with those of `columns` that its steps have."""
+
+    def rows(sql: str, *parameters: Any) -> list[dict[str, Any]]:
+        answer = reader.rows(sql, list(parameters))
+        return [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+
+    found = []
+    over = "status IN ('finished', 'failed', 'interrupted') AND coalesce(?, experiment) IS NOT DISTINCT FROM experiment"
+    size = (
+        "SELECT count(*) // nullif(count(DISTINCT prompt_group), 0) AS size FROM trajectory WHERE run_id = ? "
+        "AND step = (SELECT min(step) FROM trajectory WHERE run_id = ?)"
+    )
+    for row in rows(f"SELECT * FROM run WHERE {over} ORDER BY run_id", experiment):
+        run = row["run_id"]
+        steps = rows("SELECT * FROM step WHERE run_id = ? ORDER BY step", run)
+        if steps:  # a run whose rows are gone keeps the verdict of when they were there
+            known = [{name: step[name] for name in ("step", *columns) if name in step} for step in steps]
+            events = rows("SELECT * FROM event WHERE run_id = ? ORDER BY step", run)
+            found.append(Recorded(row, known, events, rows(size, run, run)[0]["size"]))
+    return found
 
 
 def _report(changes: Sequence[tuple[str, str]], runs: int, dry: bool, where: str = "") -> None:
@@ -73,7 +105,6 @@ def _report(changes: Sequence[tuple[str, str]], runs: int, dry: bool, where: str
 def _rescan_file(file: Path, dry: bool) -> None:
     """Judge the runs of a results file; times and events of survival follow from the new verdicts."""
     from workbench.analysis import results
-    from workbench.analysis.runs import Recorded, changed
 
     found = results.read(file)
     changes, rows = [], found.table.to_pylist()
@@ -90,12 +121,21 @@ def _rescan_file(file: Path, dry: bool) -> None:
         results.write(results.judged_again(found, rows), file)
 
 
-def judged(run: "Recorded") -> tuple[dict[str, Any], list[Event]]:
+def judged(run: Recorded) -> tuple[dict[str, Any], list[Event]]:
     """Return the verdict columns of table `run` and the events that the present rules see in a recorded run."""
-    planned = json.loads(slots(json.dumps(run.config)) or "{}").get("group_size")
+    from workbench.analysis.runs import flat  # loads pandas
+
+    try:  # runs of other trainers have no configuration: the defaults judge them
+        config = from_json(run.row["config"]) if run.row["config"] else {}
+        rule = CollapseSettings.model_validate(config.get("collapse", {}))
+    except (ValueError, AttributeError):
+        raise InputError(f"run '{run.row['run_id']}': its stored configuration has no valid [collapse]") from None
+    episodes = flat(config).get("learn.episodes")
+    planned = json.loads(slots(json.dumps(config)) or "{}").get("group_size")
     # One rollout a prompt for an algorithm that this version of sorl does not know.
     group = run.group or (planned if isinstance(planned, int) and planned > 0 else 1)
-    watch, rules = Watch(run.settings, run.episodes, group), RuleWatch(alarms(CATALOGUE))
+    episodes = episodes if isinstance(episodes, int) and episodes > 0 else None
+    watch, rules = Watch(rule, episodes, group), RuleWatch(alarms(CATALOGUE))
     events: list[Event] = []
     for row in run.steps:
         seen = {k: v for k, v in row.items() if k != "step" and v is not None and not k.startswith(TIMED)}
@@ -110,9 +150,21 @@ def judged(run: "Recorded") -> tuple[dict[str, Any], list[Event]]:
     return columns if settled else columns | {"outcome": None}, events
 
 
-def _changes(run: "Recorded", verdict: dict[str, Any], events: Sequence[Event]) -> list[str]:
-    from workbench.analysis.runs import changed
+def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return what the verdict `new` says differently, in words."""
 
+    def word(value: Any) -> str:
+        return "NULL" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+    def same(a: Any, b: Any) -> bool:
+        if isinstance(a, float) and isinstance(b, float):
+            return abs(a - b) <= 1e-9 or (a != a and b != b)
+        return bool(a == b)
+
+    return [f"{n} {word(old.get(n))} -> {word(new[n])}" for n in JUDGED if not same(old.get(n), new[n])]
+
+
+def _changes(run: Recorded, verdict: dict[str, Any], events: Sequence[Event]) -> list[str]:
     words = changed(run.row, verdict)
     now_, before = {_key(asdict(e)) for e in events}, {_key(e) for e in run.events if _by_rule(e["kind"])}
     for title, keys in (("new", now_ - before), ("withdrawn", before - now_)):
@@ -122,7 +174,7 @@ def _changes(run: "Recorded", verdict: dict[str, Any], events: Sequence[Event]) 
 
 
 def _by_rule(kind: str) -> bool:
-    # Not from the trainer, the grid or the sync.
+    """Return whether events of this kind come from a rule over columns, not from the trainer, the grid or the sync."""
     return kind not in ("diverged", "segment_corrupt", *(k.name for k in KINDS)) and not kind.startswith("guard_")
 
 
@@ -130,7 +182,7 @@ def _key(event: dict[str, Any]) -> tuple[int, str, str]:
     return (event["step"], event["kind"], event["diagnostic"])
 
 
-def _append(folder: Path, run: "Recorded", verdict: dict[str, Any], events: Sequence[Event]) -> None:
+def _append(folder: Path, run: Recorded, verdict: dict[str, Any], events: Sequence[Event]) -> None:
     """Append segments of tables `run` and `event`; an event without a severity withdraws the one it replaces."""
     rows = [asdict(e) for e in events]
     kept = {_key(row) for row in rows}
@@ -142,5 +194,5 @@ def _append(folder: Path, run: "Recorded", verdict: dict[str, Any], events: Sequ
         writer.append("run", {k: [v] for k, v in (row | verdict | {"written_at": now()}).items()})
         if rows:
             columns = {name: [r.get(name) for r in rows] for name in schema_of("event").names}
-            writer.append("event", columns | {"run_id": [run.run_id] * len(rows), "written_at": [now()] * len(rows)})
+            writer.append("event", columns | {"run_id": [row["run_id"]] * len(rows), "written_at": [now()] * len(rows)})
         writer.close()

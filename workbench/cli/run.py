@@ -75,7 +75,8 @@ def run(
 
 def _report(ctx: Context, grid: Grid, results: Sequence[Result]) -> None:
     """Print the table, the answer and the cells that ended badly on stdout; where to look on stderr."""
-    from workbench.analysis.compare import answer, readable, summary
+    from workbench.analysis.compare import answer, readable, summarise
+    from workbench.analysis.runs import runs as runs_in
 
     reader = current(ctx.obj)
     mine = [result.cell for result in results if result.status != "elsewhere"]
@@ -88,7 +89,7 @@ def _report(ctx: Context, grid: Grid, results: Sequence[Result]) -> None:
         echo(f"\n{state(grid.region)}")
         findings = [finding for finding in findings if finding.flagged]
     else:
-        frame = summary(reader, grid.experiment, [result.cell.run_id for result in results])
+        frame = summarise(runs_in(reader, grid.experiment, [result.cell.run_id for result in results]))
         order = {arm: i for i, arm in enumerate(grid.arms)}
         frame = frame.sort_values("arm", key=lambda arms: arms.map(order), kind="stable")
         show(readable(frame))

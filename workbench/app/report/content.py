@@ -6,17 +6,17 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from workbench.analysis import claims, compare, region
-from workbench.analysis.evidence import COLLAPSE, NOT_SUPPORTED, SUPPORTED
+from workbench.analysis import compare, region
 from workbench.analysis.region import Landscape, by_column, by_point, by_series, from_runs, region_of
 from workbench.analysis.results import SERIES, Results
-from workbench.analysis.runs import KEPT, pooled, settings
+from workbench.analysis.runs import KEPT, settings
 from workbench.analysis.survival import curve, observed
 from workbench.app import theme
 from workbench.app.curve_data import banded
@@ -24,7 +24,6 @@ from workbench.app.figures.collapse import survival
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import Panel, curves
 from workbench.app.figures.matrix import layout, matrix
-from workbench.app.figures.region import FACTOR, SHARE, Effect, forest
 from workbench.app.figures.region import region as region_figure
 from workbench.app.report.write import Code, Figure, Items, Part, Report, Section, Table, Text
 from workbench.spec import GridFile, InputError
@@ -32,9 +31,9 @@ from workbench.spec import GridFile, InputError
 Words = Mapping[str, tuple[str, str]]  # curve -> unit, definition
 Draw = Callable[[theme.Palette], go.Figure]
 
-TONES = {SUPPORTED: "healthy", NOT_SUPPORTED: "collapsed"}
 ARMS = 6  # of a figure; more are drawn in several
 POINTS = 160  # of a line
+NO_CLAIMS = "The verdicts on the paper's claims need a clone of the repository: run `sorl report` from one."
 _WHO = ["arm", "run_id", "seed"]
 _BANDS = (
     "Line: interquartile mean over seeds; darker band: its 95 % bootstrap interval over seeds; edges or paler band: "
@@ -42,14 +41,22 @@ _BANDS = (
 )
 
 
-def report(experiments: Sequence[Results], words: Words, commands: Sequence[str]) -> Report:
-    """Return the report of one experiment, or of several whose runs the claims are judged on together."""
+def report(
+    experiments: Sequence[Results], words: Words, commands: Sequence[str], claims: ModuleType | None = None
+) -> Report:
+    """Return the report of one experiment, or of several; `claims` is the study (studies/claims.py) that judges them.
+
+    The study judges the paper's claims on the runs of all experiments together; it comes with a clone only.
+    """
     one = len(experiments) == 1
     lead: list[Part] = []
     sections: list[Section] = []
     # An arm of a region is tried at many values, few of them with all seeds: its areas judge the claims.
-    if compared := [found for found in experiments if region_of(found.toml) is None]:
-        sections.append(_claims(pooled(compared), [found.experiment for found in compared]))
+    compared = [found for found in experiments if region_of(found.toml) is None]
+    if claims is None:
+        sections.append(Section("The paper's claims", [Text(NO_CLAIMS)]))
+    elif compared:
+        sections.append(claims.section(compared))
     for found in experiments:
         file, level, runs = region_of(found.toml), 2 if one else 3, found.runs
         sections += [] if one else [Section(found.experiment, [Text(found.question)])]
@@ -57,7 +64,7 @@ def report(experiments: Sequence[Results], words: Words, commands: Sequence[str]
             answer = compare.answer(compare.summarise(runs))
             sections += _comparison(runs, words, level)
         else:
-            answer, about = _region(found, file, level)
+            answer, about = _region(found, file, level, claims)
             sections += about
         lead += [Text(found.question if one else f"{found.experiment}: {found.question}", "lead"), Text(answer)]
         sections.append(Section("Fairness of the comparison", [Items(_fairness(found, file is not None))], level))
@@ -66,63 +73,11 @@ def report(experiments: Sequence[Results], words: Words, commands: Sequence[str]
     return Report(" and ".join(found.experiment for found in experiments), lead, sections)
 
 
-def _titled(parts: Iterable[tuple[str, pd.DataFrame]], tones: Mapping[str, str]) -> Iterator[Part]:
+def titled(parts: Iterable[tuple[str, pd.DataFrame]], tones: Mapping[str, str]) -> Iterator[Part]:
     """Yield the tables that have rows, each with a line above it."""
     for title, frame in parts:
         if len(frame):
             yield from (Text(title), Table(frame, tones))
-
-
-def _claims(runs: pd.DataFrame, names: Sequence[str]) -> Section:
-    """Return the paper's claims, each with its verdict, and the figures and tables behind them."""
-    judged, kept = claims.verdicts(runs), claims.verdicts(runs, KEPT)
-    parts: list[Part] = [
-        Text(
-            f"Claims of arXiv 2511.20718, judged on the runs of {' and '.join(names)}. The paper's equations could be "
-            "read in descriptions only; each verdict on the normalisation names the reading that ran."
-        ),
-        Table(claims.summary(judged, kept), TONES),
-        *effects(judged),
-        *_titled(
-            [
-                ("Every hypothesis: effect, interval, test.", claims.hypotheses(judged, kept)),
-                ("Controls: other explanations on the same seeds, with 95 % Clopper-Pearson intervals.",
-                 claims.controls(judged)),
-            ], TONES,
-        ),
-    ]  # fmt: skip
-    if down := int((runs["outcome"] == "falling").sum()):
-        with_them = claims.verdicts(runs.assign(outcome=runs["outcome"].replace("falling", "collapsed")))
-        found, other = ({v.letter: v.verdict for v in each} for each in (judged, with_them))
-        parts.append(Text(_falling(down, found, other), "note"))
-    parts.append(Text(claims.rule(), "note"))
-    return Section("The paper's claims, one by one", parts)
-
-
-def effects(found: Sequence[claims.Verdict]) -> list[Figure]:
-    """Return the figure of the hypotheses that were tested; none where there is nothing to draw."""
-    drawn = [
-        Effect(
-            f"({verdict.claim.letter}) {claims.named(one)}", SHARE if one.measure == COLLAPSE else FACTOR, one.effect,
-            one.low, one.high, f"{claims.effect(one)}; {one.detail}; {one.seeds} seeds; {one.verdict}",
-            TONES.get(one.verdict, ""),
-        )
-        for verdict in found
-        for one in verdict.rows
-        if one.effect is not None and one.low is not None and one.high is not None
-    ]  # fmt: skip
-    caption = (
-        f"{len(drawn)} hypotheses. Shares: Newcombe's 95 % interval of a difference within seeds; factors: 95 % "
-        "t-interval of the geometric mean over seeds. Blue is supported, red not supported, grey undecided."
-    )
-    return [Figure(lambda palette: forest(drawn, palette), "Effects behind the claims", caption)] if drawn else []
-
-
-def _falling(down: int, found: Mapping[str, str], with_them: Mapping[str, str]) -> str:
-    """Say what `down` runs that were falling at their end would change in the verdicts, claim by claim."""
-    changed = [f"({claim}) {with_them[claim]}" for claim in found if found[claim] != with_them[claim]]
-    does = f"they would change: {', '.join(changed)}" if changed else "they change no verdict"
-    return f"{down} runs were falling at their end and count neither way; counted as collapsed {does}."
 
 
 def _comparison(runs: pd.DataFrame, words: Words, level: int) -> list[Section]:
@@ -134,7 +89,7 @@ def _comparison(runs: pd.DataFrame, words: Words, level: int) -> list[Section]:
     tables = [
         Text("Finished runs: means with 95 % t-intervals, collapses with 95 % Clopper-Pearson intervals."),
         Table(compare.readable(frame)),
-        *_titled(
+        *titled(
             [
                 ("Time to collapse (Kaplan-Meier), runs without one censored at their end.",
                  compare.time_to_collapse(frame)),
@@ -291,7 +246,7 @@ def _made(found: Results) -> Iterator[Part]:
     flats = [settings(c, s) for c, s in zip(found.runs["config"], found.runs["slots"], strict=True)]
     common = {k: v for k, v in (flats[0] if flats else {}).items() if all(f.get(k) == v for f in flats)}
     rows = [(key, _word(value)) for key, value in sorted(_by_slot(common).items())]
-    yield from _titled([("Settings that all arms share.", pd.DataFrame(rows, columns=["setting", "value"]))], {})
+    yield from titled([("Settings that all arms share.", pd.DataFrame(rows, columns=["setting", "value"]))], {})
     if found.toml:
         yield Code(found.toml, f"{found.experiment}.toml")
 
@@ -303,7 +258,7 @@ def _versions(text: Any) -> str:
         return "versions not recorded."
 
 
-def _region(found: Results, file: GridFile, level: int) -> tuple[str, list[Section]]:
+def _region(found: Results, file: GridFile, level: int, claims: ModuleType | None) -> tuple[str, list[Section]]:
     """Return the answer, areas and boundaries by both readings of survival, and the claims that they judge."""
     try:
         landscape = from_runs(found.runs.assign(started_at=None), file, found.experiment)
@@ -324,7 +279,7 @@ def _region(found: Results, file: GridFile, level: int) -> tuple[str, list[Secti
             Table(region.readable_columns(columns)),
             Items(lines),
         ]
-    judged = _region_claims(landscape, kept, found.runs, level)
+    judged = claims.area_sections(landscape, kept, found.runs, level) if claims else []
     return " ".join(answers), [Section("Stability region", parts, level), *judged]
 
 
@@ -345,23 +300,3 @@ def _maps(landscape: Landscape) -> Iterator[Figure]:
             "the runs collapse, with its 95 % interval; a triangle points beyond what was tried."
         )
         yield Figure(draw, f"Collapsed runs by {along} and {landscape.across}{f', {piece}' if piece else ''}", caption)
-
-
-def _region_claims(landscape: Landscape, kept: Landscape, runs: pd.DataFrame, level: int) -> list[Section]:
-    found, other = claims.shifts(landscape, runs), claims.shifts(kept, runs)
-    if not found:
-        return []
-    verdicts, by_kept = claims.area_verdicts(found), claims.area_verdicts(other)
-    summary = pd.DataFrame(
-        [
-            (f"({letter}) {claims.AREA_SENTENCES[letter]}", verdict, by_kept[letter])
-            for letter, verdict in verdicts.items()
-        ],
-        columns=["claim", "verdict", f"verdict if {KEPT}"],
-    )
-    parts: list[Part] = [Table(summary, TONES), Table(claims.readable_shifts(found, other), TONES)]
-    if len(landscape.fading):
-        fading = claims.area_verdicts(claims.shifts(landscape.with_fading(), runs))
-        parts.append(Text(_falling(len(landscape.fading), verdicts, fading), "note"))
-    parts.append(Text(claims.area_rule(), "note"))
-    return [Section("The paper's claims, by stable areas", parts, level)]

@@ -7,6 +7,7 @@ setting decides a verdict.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,17 +16,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.analysis import evidence, stats
-from workbench.analysis.evidence import COLLAPSE, FACTOR, MEASURES, MIN_SEEDS, NOT_TESTED, SHIFT, TOO_FEW, Comparison
+from studies import evidence
+from studies.evidence import COLLAPSE, FACTOR, MEASURES, MIN_SEEDS, NOT_TESTED, SHIFT, TOO_FEW, Comparison, Design
+from workbench.analysis import stats
 from workbench.analysis.region import Landscape, areas, estimate, heights
-from workbench.analysis.runs import KEPT, NOT_DEAD, Design, designs, pairs, settings
-from workbench.analysis.stats import ALPHA, MOST, p_value, percent
+from workbench.analysis.results import Results
+from workbench.analysis.runs import KEPT, NOT_DEAD, settings
+from workbench.analysis.stats import ALPHA, p_value, percent
+from workbench.app.figures import region as figures
+from workbench.app.report.content import titled
+from workbench.app.report.write import Figure, Part, Section, Table, Text
 
 # Which settings a change may touch: a key, or the beginning of one that ends in a dot.
 OPTIMISER = ("learn.policy.", "slot.clip.")  # what an ordinary cure changes: step size, its norm, the clip itself
 CREDIT = ("slot.advantage.", "critic", "group_size", "learn.group_size")  # what tells a critic from group advantages
 OFF_POLICY = ("learn.epochs", "learn.staleness")
 RATIO, STABILISER = ("slot.ratio.",), ("slot.stabilise.",)
+TONES = {evidence.SUPPORTED: "healthy", evidence.NOT_SUPPORTED: "collapsed"}
 LISTED = 3  # pairs with too few seeds that are named
 
 
@@ -67,7 +74,7 @@ def one_change(
     arms: Arms, keys: Sequence[str], more: Mapping[str, Any], less: Mapping[str, Any], compare: Compare
 ) -> Iterator[Comparison]:
     """Pairs of arms that differ in nothing but `keys`, the one with the properties `more` and the other with `less`."""
-    for a, b in pairs(arms.designs, keys):
+    for a, b in evidence.pairs(arms.designs, keys):
         if a.fits(more) and b.fits(less):
             yield compare(arms, a, b)
 
@@ -174,7 +181,7 @@ def verdicts(runs: pd.DataFrame, survival: str = NOT_DEAD) -> list[Verdict]:
 
     A claim has a verdict for each reading of the paper that ran. `survival` is the reading of who survived.
     """
-    arms = Arms(designs(runs), evidence.finished(runs), evidence.judged(runs), evidence.judged(runs, survival))
+    arms = Arms(evidence.designs(runs), evidence.finished(runs), evidence.judged(runs), evidence.judged(runs, survival))
     hypotheses: list[Comparison] = []
     for claim in CLAIMS:
         once = {(c.measure, c.more, c.less): replace(c, claim=claim.letter) for c in claim.hypotheses(arms)}
@@ -187,6 +194,27 @@ def verdicts(runs: pd.DataFrame, survival: str = NOT_DEAD) -> list[Verdict]:
             part = tuple(row for row in mine if row.reading == reading)
             found.append(Verdict(claim, part, evidence.together([row.verdict for row in part]), reading))
     return found
+
+
+def pooled(experiments: Sequence[Results]) -> pd.DataFrame:
+    """The runs of several experiments as those of one: arms of equal settings are one arm, under the first's name.
+
+    A seed that an arm has twice counts once, the first time. An arm whose name is taken by other settings carries the
+    name of its experiment behind its own.
+    """
+    if len(experiments) == 1:
+        return experiments[0].runs
+    names: dict[str, str] = {}  # settings -> arm
+    parts = []
+    for found in experiments:
+        renamed = {}
+        for arm, rows in found.runs.groupby("arm", sort=False):
+            known = settings(rows["config"].iloc[0], rows["slots"].iloc[0])
+            key = json.dumps(known, sort_keys=True) if known else f"{found.experiment} {arm}"
+            own = f"{arm} ({found.experiment})" if arm in names.values() else str(arm)
+            renamed[arm] = names.setdefault(key, own)
+        parts.append(found.runs.assign(arm=found.runs["arm"].map(renamed)))
+    return pd.concat(parts, ignore_index=True).drop_duplicates(["arm", "seed"], ignore_index=True)
 
 
 # Tables and words
@@ -305,7 +333,7 @@ def _could(one: Comparison) -> str:
     if one.measure != COLLAPSE:
         return power
     least = f"p as small as {p_value(one.smallest_p)}" if one.decidable else "not even the best outcome"
-    return f"{least}; {power}, {one.needed or f'over {MOST}'} seeds for 80 %"
+    return f"{least}; {power}, {one.needed or f'over {evidence.MOST}'} seeds for 80 %"
 
 
 def rule() -> str:
@@ -321,6 +349,61 @@ def rule() -> str:
         "claim holds if all its hypotheses do. Left out: seeds with a run that never learned or cannot be judged; the "
         f'columns of "{KEPT}" count every run that never learned or lost some of it as one that did not survive.'
     )
+
+
+def section(experiments: Sequence[Results]) -> Section:
+    """Return the claims as a section of a report: verdicts, and the figures and tables behind them."""
+    runs, names = pooled(experiments), " and ".join(found.experiment for found in experiments)
+    judged, kept = verdicts(runs), verdicts(runs, KEPT)
+    parts: list[Part] = [
+        Text(
+            f"Claims of arXiv 2511.20718, judged on the runs of {names}. The paper's equations could be "
+            "read in descriptions only; each verdict on the normalisation names the reading that ran."
+        ),
+        Table(summary(judged, kept), TONES),
+        *effects(judged),
+        *titled(
+            [
+                ("Every hypothesis: effect, interval, test.", hypotheses(judged, kept)),
+                ("Controls: other explanations on the same seeds, with 95 % Clopper-Pearson intervals.",
+                 controls(judged)),
+            ], TONES,
+        ),
+    ]  # fmt: skip
+    if down := int((runs["outcome"] == "falling").sum()):
+        with_them = verdicts(runs.assign(outcome=runs["outcome"].replace("falling", "collapsed")))
+        found, other = ({v.letter: v.verdict for v in each} for each in (judged, with_them))
+        parts.append(Text(_falling(down, found, other), "note"))
+    parts.append(Text(rule(), "note"))
+    return Section("The paper's claims, one by one", parts)
+
+
+def effects(found: Sequence[Verdict]) -> list[Figure]:
+    """Return the figure of the hypotheses that were tested; none where there is nothing to draw."""
+    drawn = [
+        figures.Effect(
+            f"({verdict.claim.letter}) {named(one)}", figures.SHARE if one.measure == COLLAPSE else figures.FACTOR,
+            one.effect, one.low, one.high, f"{effect(one)}; {one.detail}; {one.seeds} seeds; {one.verdict}",
+            TONES.get(one.verdict, ""),
+        )
+        for verdict in found
+        for one in verdict.rows
+        if one.effect is not None and one.low is not None and one.high is not None
+    ]  # fmt: skip
+    caption = (
+        f"{len(drawn)} hypotheses. Shares: Newcombe's 95 % interval of a difference within seeds; factors: 95 % "
+        "t-interval of the geometric mean over seeds. Blue is supported, red not supported, grey undecided."
+    )
+    return (
+        [Figure(lambda palette: figures.forest(drawn, palette), "Effects behind the claims", caption)] if drawn else []
+    )
+
+
+def _falling(down: int, found: Mapping[str, str], with_them: Mapping[str, str]) -> str:
+    """Say what `down` runs that were falling at their end would change in the verdicts, claim by claim."""
+    changed = [f"({claim}) {with_them[claim]}" for claim in found if found[claim] != with_them[claim]]
+    does = f"they would change: {', '.join(changed)}" if changed else "they change no verdict"
+    return f"{down} runs were falling at their end and count neither way; counted as collapsed {does}."
 
 
 # The claims by stable areas
@@ -353,18 +436,20 @@ def shifts(landscape: Landscape, runs: pd.DataFrame) -> list[Comparison]:
 
 def _pairs_of_areas(designs: Sequence[Design]) -> Iterator[tuple[str, Design, Design]]:
     """(claim, favoured, reference) of every pair of arms that differ in one thing."""
-    for plain, turns in pairs(designs, RATIO):
+    for plain, turns in evidence.pairs(designs, RATIO):
         if plain.ratio == "token" and turns.ratio == "turn":
             yield ("d" if plain.stabilised else "b"), turns, plain
-    for plain, stable in pairs(designs, STABILISER):
+    for plain, stable in evidence.pairs(designs, STABILISER):
         if not plain.stabilised and stable.stabilised:
             yield ("c" if plain.ratio == "token" else "d"), stable, plain
-    compared = {reference.arm for reference, _ in (*pairs(designs, RATIO), *pairs(designs, STABILISER))}
-    for plain, both in pairs(designs, (*RATIO, *STABILISER)):
+    compared = {
+        reference.arm for reference, _ in (*evidence.pairs(designs, RATIO), *evidence.pairs(designs, STABILISER))
+    }
+    for plain, both in evidence.pairs(designs, (*RATIO, *STABILISER)):
         cured = both.fits({"ratio": "turn", "stabilised": True})
         if plain.fits({"ratio": "token", "stabilised": False}) and cured and plain.arm not in compared:
             yield "bc", both, plain
-    for critic, group in pairs(designs, CREDIT):
+    for critic, group in evidence.pairs(designs, CREDIT):
         if critic.fits({"critic": True, "ratio": "token", "stabilised": False}) and not group.critic:
             yield "g2", group, critic
 
@@ -438,3 +523,21 @@ def area_rule() -> str:
         "searched, so that the prior has a part in the shift. How often these intervals hold the truth: "
         "docs/regions.md."
     )
+
+
+def area_sections(landscape: Landscape, kept: Landscape, runs: pd.DataFrame, level: int) -> list[Section]:
+    """Return the claims by stable areas as sections of a report, by both readings of survival; none without a pair."""
+    found, other = shifts(landscape, runs), shifts(kept, runs)
+    if not found:
+        return []
+    verdicts, by_kept = area_verdicts(found), area_verdicts(other)
+    summary = pd.DataFrame(
+        [(f"({letter}) {AREA_SENTENCES[letter]}", verdict, by_kept[letter]) for letter, verdict in verdicts.items()],
+        columns=["claim", "verdict", f"verdict if {KEPT}"],
+    )
+    parts: list[Part] = [Table(summary, TONES), Table(readable_shifts(found, other), TONES)]
+    if len(landscape.fading):
+        fading = area_verdicts(shifts(landscape.with_fading(), runs))
+        parts.append(Text(_falling(len(landscape.fading), verdicts, fading), "note"))
+    parts.append(Text(area_rule(), "note"))
+    return [Section("The paper's claims, by stable areas", parts, level)]

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from studies.claims import Verdict, as_well, controls, hypotheses, pooled, summary, verdicts
+from studies.evidence import NOT_SUPPORTED, NOT_TESTED, SUPPORTED, TOO_FEW, UNDECIDED
 from tests.analysis.frames import STEPS, arm, down, frame, on_policy, run, up
-from workbench.analysis.claims import Verdict, as_well, controls, hypotheses, summary, verdicts
-from workbench.analysis.evidence import NOT_SUPPORTED, NOT_TESTED, SUPPORTED, TOO_FEW, UNDECIDED
+from workbench.analysis.results import results
 
 N = 10
 
@@ -78,16 +79,15 @@ def test_both_together_are_best_only_where_each_alone_leaves_collapses() -> None
 
 
 def test_controls_are_found_by_their_settings_and_shown_with_their_own_figure() -> None:
-    clip = {"learn": {"epochs": 4, "staleness": 16, "policy": {"max_grad_norm": 1.0}}}
-    less = {"learn": {"epochs": 4, "staleness": 16, "policy": {"lr": 0.05}}}
+    calm = {"learn": {"epochs": 4, "staleness": 16, "policy": {"max_grad_norm": 1.0}}}
+    slow = {"learn": {"epochs": 4, "staleness": 16, "policy": {"lr": 0.05}}}
     others = frame(
-        arm("calm", up(N), **clip), arm("slow", down(N), **less), arm("dual", down(N), slots={"clip": {"dual": 3.0}}),
-        arm("other", up(N), **clip, world={"noise": 0.4}),
+        arm("calm", up(N), **calm), arm("slow", down(N), **slow), arm("dual", down(N), slots={"clip": {"dual": 3.0}}),
+        arm("other", up(N), **calm, world={"noise": 0.4}),
     )  # fmt: skip
     found = judged(pd.concat([cures(up(N), up(N), up(N), down(N)), others], ignore_index=True))["b"]
-    assert {(c.arm, c.collapsed, c.n) for c in found.rows[0].controls} == {
-        ("calm", 0, 10), ("slow", 10, 10), ("dual", 10, 10),
-    }  # fmt: skip
+    seen = {(c.arm, c.collapsed, c.n) for c in found.rows[0].controls}
+    assert seen == {("calm", 0, 10), ("slow", 10, 10), ("dual", 10, 10)}
     assert as_well(found.rows[0]) == ["calm"]
     table = controls([found]).set_index("control")
     assert table.loc["calm", "collapsed"] == "0/10 [0 %, 31 %]"
@@ -96,11 +96,9 @@ def test_controls_are_found_by_their_settings_and_shown_with_their_own_figure() 
 
 
 def test_staleness_and_reuse_apart_are_controls_of_the_first_claim() -> None:
-    runs = frame(
-        arm("x", down(N)), on_policy("y", up(N)), arm("reused", up(N), learn={"epochs": 4, "staleness": 0}),
-        arm("stale", down(N), learn={"epochs": 1, "staleness": 16}),
-    )  # fmt: skip
-    (row,) = judged(runs)["a1"].rows
+    reused, stale = {"epochs": 4, "staleness": 0}, {"epochs": 1, "staleness": 16}
+    parts = arm("reused", up(N), learn=reused), arm("stale", down(N), learn=stale)
+    (row,) = judged(frame(arm("x", down(N)), on_policy("y", up(N)), *parts))["a1"].rows
     assert (row.more, row.less) == ("x", "y")
     assert {(c.arm, c.collapsed) for c in row.controls} == {("reused", 0), ("stale", 10)}
 
@@ -201,3 +199,14 @@ def test_a_run_without_a_verdict_never_makes_a_claim_stronger(name: str, seed: i
         assert STRENGTH[new.verdict] <= STRENGTH[old.verdict]
         if STRENGTH[new.verdict]:
             assert new.verdict == old.verdict
+
+
+def test_equal_arms_of_two_experiments_are_one_and_equal_names_of_different_arms_are_two() -> None:
+    about = {"question": "", "toml": ""}
+    one = results(frame(arm("red", down(3)), arm("green", up(3), "turn-ppo")), about | {"experiment": "demo"})
+    other = results(frame(arm("scarlet", down(5)), arm("green", up(5), "s-ppo")), about | {"experiment": "more"})
+    runs = pooled([one, other])
+    assert runs.groupby("arm")["seed"].count().to_dict() == {"red": 5, "green": 3, "green (more)": 5}
+    # A seed that both have counts once, as the first experiment recorded it.
+    assert runs[runs["arm"] == "red"]["run_id"].tolist() == ["red-s0", "red-s1", "red-s2", "scarlet-s3", "scarlet-s4"]
+    pd.testing.assert_frame_equal(pooled([one]), one.runs)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from workbench.analysis import stats
-from workbench.analysis.runs import KEPT, NOT_DEAD, Design, survived
-from workbench.analysis.stats import ALPHA, holm
+from workbench.analysis.runs import KEPT, NOT_DEAD, settings, survived
+from workbench.analysis.stats import ALPHA, LEVEL, Estimate, holm
 from workbench.spec import UNDECIDED as UNDECIDED_RUN
 
 SUPPORTED, NOT_SUPPORTED, UNDECIDED = "supported", "not supported", "undecided at this power"
@@ -27,6 +28,7 @@ MEASURES = {COLLAPSE: (0.0, 0.5), FACTOR: (1.0, 1.25), SHIFT: (0.0, 0.5)}
 SHARES = (0.75, 0.25)  # a difference that matters, at which the power of Fisher's test is stated
 WINDOW = 5  # steps right before the onset, and as many before these
 LEAST = 2  # values that a window needs
+MOST = 60  # seeds per arm up to which `seeds_for_fisher` looks
 ALIKE = ("learn.epochs", "learn.staleness", "critic", "slot.advantage.kind")  # of runs whose curves are compared
 
 
@@ -82,6 +84,92 @@ class Comparison:
         return f" ({self.left_out} left out)" if self.left_out else ""
 
 
+# Arms by their settings
+
+
+@dataclass(frozen=True)
+class Design:
+    """An arm with its settings by dotted key; those of its algorithm's slots as slot.SLOT.OPTION."""
+
+    arm: str
+    settings: Mapping[str, Any]
+
+    @property
+    def ratio(self) -> str:
+        """The unit over which ratios are pooled: token, turn, placebo, ..."""
+        return str(self.settings.get("slot.ratio.level"))
+
+    @property
+    def stabilised(self) -> bool:
+        """Whether a normalisation may shrink its updates."""
+        return self.settings.get("slot.stabilise.kind") != "none"
+
+    @property
+    def critic(self) -> bool:
+        """Whether its advantages come from a critic."""
+        return bool(self.settings.get("critic"))
+
+    @property
+    def reuse(self) -> tuple[bool, bool]:
+        """Whether rollouts are used for several epochs, and whether they are stale."""
+        return self.settings.get("learn.epochs", 1) > 1, self.settings.get("learn.staleness", 0) > 0
+
+    @property
+    def off_policy(self) -> bool:
+        """Whether rollouts are reused or stale."""
+        return any(self.reuse)
+
+    @property
+    def reading(self) -> str:
+        """Which reading of the paper's turn ratio and normalisation ran, in words; empty where there is but one.
+
+        The authors' fork divides by the RMS of the ratios where it exceeds tau; equations 7 and 8 of the paper are
+        known from a description; a note has arithmetic turn ratios and a KL term times the clip fraction.
+        """
+        kind, tau = str(self.settings.get("slot.stabilise.kind")), self.settings.get("slot.stabilise.tau")
+        over = f", rho > {tau:g}" if isinstance(tau, (int, float)) else ""
+        known = {
+            "None": "",
+            "none": "",
+            "rms_batch": f"authors' fork: RMS of the batch{over}",
+            "rms_seq": f"authors' fork: RMS of each sequence{over}",
+            "rms_turn": f"RMS of each turn{over}",
+            "cnorm": "equations 7 and 8 as described",
+            "kl_clipfrac": "KL times clip fraction, of a note",
+            "adv_norm": "advantages whitened when clipped",
+            "subtract": "clipping bias subtracted",
+        }
+        arithmetic = self.ratio == "turn" and self.settings.get("slot.ratio.mean") == "arithmetic"
+        parts = (known.get(kind, kind), "arithmetic turn ratios, of a note" if arithmetic else "")
+        return "; ".join(part for part in parts if part)
+
+    def fits(self, wanted: Mapping[str, Any]) -> bool:
+        """Whether it has these properties: `{"ratio": "turn", "stabilised": False}`."""
+        return all(getattr(self, name) == value for name, value in wanted.items())
+
+    def agrees(self, other: Design, keys: Sequence[str]) -> bool:
+        """Whether both have the same value of these keys."""
+        return all(self.settings.get(key) == other.settings.get(key) for key in keys)
+
+    def only_in(self, other: Design, keys: Sequence[str]) -> bool:
+        """Whether the two differ, and in nothing but `keys` (a key, or the beginning of one that ends in a dot)."""
+        mine, theirs = self.settings, other.settings
+        changed = [key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key)]
+        return bool(changed) and all(any(c == k or (k[-1] == "." and c.startswith(k)) for k in keys) for c in changed)
+
+
+def designs(runs: pd.DataFrame) -> list[Design]:
+    """Return the arms whose settings are known, in the order of their names."""
+    first = runs.sort_values(["arm", "run_id"]).drop_duplicates("arm")
+    found = [Design(str(r["arm"]), settings(r["config"], r["slots"])) for r in first.to_dict(orient="records")]
+    return [design for design in found if design.settings]
+
+
+def pairs(arms: Sequence[Design], keys: Sequence[str]) -> Iterator[tuple[Design, Design]]:
+    """Return every ordered pair of arms that differ in nothing but `keys`."""
+    return ((a, b) for a in arms for b in arms if a.only_in(b, keys))
+
+
 # Comparing two arms
 
 
@@ -117,9 +205,7 @@ def collapses(over: pd.DataFrame, more: str, less: str) -> Comparison:
         return Comparison(COLLAPSE, more, less, n, left_out=left_out)
     one, other = (both[arm].to_numpy(bool) for arm in (more, less))
     first, a, b = int((one & ~other).sum()), int(one.sum()), int(other.sum())
-    found = stats.paired_proportions(
-        int((one & other).sum()), first, int((other & ~one).sum()), int((~one & ~other).sum())
-    )
+    found = paired_proportions(int((one & other).sum()), first, int((other & ~one).sum()), int((~one & ~other).sum()))
     return Comparison(
         COLLAPSE, more, less, n, f"{a}/{n} against {b}/{n}", (a, b), found.value, found.low, found.high, first,
         stats.fisher_exact(a, n, b, n), stats.fisher_exact(a, n, 0, n), left_out=left_out,
@@ -238,9 +324,9 @@ def judge(found: Sequence[Comparison]) -> list[Comparison]:
 
 def _power(one: Comparison, alpha: float) -> tuple[float | None, int | None]:
     if one.measure == COLLAPSE:
-        return stats.power_of_fisher(one.seeds, *SHARES, alpha), stats.seeds_for_fisher(*SHARES, alpha)
+        return power_of_fisher(one.seeds, *SHARES, alpha), seeds_for_fisher(*SHARES, alpha)
     if one.measure == FACTOR:
-        return stats.power_of_t(one.seeds, one.deviation, math.log(MEASURES[FACTOR][1]), alpha), None
+        return power_of_t(one.seeds, one.deviation, math.log(MEASURES[FACTOR][1]), alpha), None
     return None, None
 
 
@@ -251,3 +337,67 @@ def together(verdicts: Sequence[str]) -> str:
     if NOT_SUPPORTED in verdicts:
         return NOT_SUPPORTED
     return verdicts[0] if len(set(verdicts)) == 1 else UNDECIDED
+
+
+# Statistics of pairs and of power
+
+
+def paired_proportions(both: int, first: int, second: int, neither: int) -> Estimate:
+    """Difference of two proportions of the same n pairs, with Newcombe's score interval (1998, method 10).
+
+    d = (first - second) / n, where `first` pairs have the event in the first arm only. Low = d - sqrt(a^2 - 2 phi a b
+    + b^2) with a, b the distances to Wilson's limits, phi the pairs' correlation. Raises ValueError without pairs.
+    """
+    from scipy.stats import binomtest
+
+    n, ones, twos = both + first + second + neither, both + first, both + second
+    one, two = (binomtest(k, n).proportion_ci(LEVEL, method="wilson") for k in (ones, twos))
+    scale = math.sqrt(ones * (n - ones) * twos * (n - twos))
+    cross = both * neither - first * second
+    # Newcombe's continuity correction of a positive correlation.
+    phi = 0.0 if scale == 0 else (max(cross - n / 2, 0.0) if cross > 0 else cross) / scale
+    p1, p2 = ones / n, twos / n
+
+    def distance(a: float, b: float) -> float:
+        return math.sqrt(max(0.0, a * a - 2 * phi * a * b + b * b))
+
+    low = p1 - p2 - distance(p1 - one.low, two.high - p2)
+    high = p1 - p2 + distance(one.high - p1, p2 - two.low)
+    return Estimate(p1 - p2, low, high).cut(-1, 1)
+
+
+def power_of_t(n: int, deviation: float, effect: float, alpha: float) -> float:
+    """Probability that a paired t-test of n differences with this standard deviation finds a mean of `effect`."""
+    from scipy.stats import nct, t
+
+    if deviation <= 0:
+        return 1.0
+    shift, bound = abs(effect) / deviation * math.sqrt(n), float(t.ppf(1 - alpha / 2, n - 1))
+    return float(nct.sf(bound, n - 1, shift))
+
+
+@lru_cache(maxsize=256)
+def _fisher(n: int) -> np.ndarray:
+    """Two-sided p-values of Fisher's test for every pair of counts in two arms of n, (n + 1, n + 1)."""
+    from scipy.stats import hypergeom
+
+    table = np.ones((n + 1, n + 1))
+    for total in range(2 * n + 1):
+        first = np.arange(max(0, total - n), min(n, total) + 1)
+        chance = hypergeom.pmf(first, 2 * n, total, n)
+        table[first, total - first] = [chance[chance <= c * (1 + 1e-7)].sum() for c in chance]
+    return table
+
+
+def power_of_fisher(n: int, share_a: float, share_b: float, alpha: float) -> float:
+    """Probability that Fisher's test of n runs against n tells these two true shares apart, by enumeration."""
+    from scipy.stats import binom
+
+    a, b = (binom.pmf(np.arange(n + 1), n, share) for share in (share_a, share_b))
+    return float((np.outer(a, b) * (_fisher(n) <= alpha)).sum())
+
+
+@lru_cache(maxsize=256)
+def seeds_for_fisher(share_a: float, share_b: float, alpha: float, power: float = 0.8) -> int | None:
+    """Fewest seeds per arm with which `power_of_fisher` is at least `power`; None above MOST."""
+    return next((n for n in range(2, MOST + 1) if power_of_fisher(n, share_a, share_b, alpha) >= power), None)
