@@ -112,20 +112,16 @@ def test_a_log_of_another_trainer_without_settings_versions_or_times_is_shown(
     assert "No console.log." in shown
 
 
-def test_a_run_in_training_counts_its_steps(tmp_path: Path, open_screen: Open) -> None:
+def test_a_run_in_training_counts_its_steps_and_the_log_of_another_folder_is_never_shown(
+    tmp_path: Path, open_screen: Open
+) -> None:
     write_run(tmp_path, "demo", "a", shape=SMALL, status="running")
-    sync(tmp_path, CATALOGUE)
-    shown = Read(html(open_screen("run", tmp_path))).text
-    assert "12 of 80 steps in" in shown
-
-
-def test_the_log_of_another_folder_is_never_shown(tmp_path: Path, open_screen: Open) -> None:
-    write_run(tmp_path, "demo", "a", shape=SMALL)
     (tmp_path / "secret").write_text("password\n")
     (tmp_path / "demo" / "a" / "console.log").unlink()
     (tmp_path / "demo" / "a" / "console.log").symlink_to(tmp_path / "secret")
     sync(tmp_path, CATALOGUE)
     app = open_screen("run", tmp_path)
+    assert "12 of 80 steps in" in Read(html(app)).text
     assert "password" not in html(app)
     assert "No console.log." in html(app)
 

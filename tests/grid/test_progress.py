@@ -58,13 +58,10 @@ def test_recorded_runs_set_the_pace_and_budgets_bound_the_time_of_a_cell(
     assert warm.seconds > without.seconds + 10
 
 
-def test_a_sparkline_has_a_bar_per_point_from_0_to_1_and_a_gap_where_nothing_was_measured() -> None:
+def test_durations_read_like_speech_and_a_sparkline_has_a_gap_where_nothing_was_measured() -> None:
+    assert [duration(s) for s in (None, 0.4, 59.6, 185, 4800)] == ["?", "0 s", "1 min 00 s", "3 min 05 s", "1 h 20 min"]
     assert sparkline([0.0, 0.5, None, 1.0, float("nan"), 2.0, -1.0]) == "▁▅ █ █▁"
     assert len(sparkline([0.1] * 100)) == 24
-
-
-def test_durations_read_like_speech() -> None:
-    assert [duration(s) for s in (None, 0.4, 59.6, 185, 4800)] == ["?", "0 s", "1 min 00 s", "3 min 05 s", "1 h 20 min"]
 
 
 @pytest.mark.parametrize("terminal", [False, True])
