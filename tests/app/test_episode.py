@@ -83,9 +83,7 @@ def test_trajectories_without_tokens_say_so_and_name_those_that_have_them(grid: 
     assert "sorl-turns" in shown
 
 
-def test_another_step_begins_at_its_own_culprit_and_a_picked_trajectory_stays_when_the_ranking_changes(
-    grid: Path, open_screen: Open
-) -> None:
+def test_another_step_begins_at_its_own_culprit_and_a_picked_trajectory_stays(grid: Path, open_screen: Open) -> None:
     app = open_screen("episode", grid, run=PPO, step="7", trajectory="5")
     app.session_state["step picked"] = ["9"]
     app.run()

@@ -101,9 +101,7 @@ def test_what_an_address_gets_wrong_does_not_undo_a_choice(grid: Path, open_scre
     assert value(app, "scale") == "log"
 
 
-def test_two_choices_in_one_breath_are_both_kept(
-    grid: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_choices_at_once_are_both_kept(grid: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_screen("compare", grid)
     with monkeypatch.context() as cut_short:
         cut_short.setattr("workbench.app.url.finish", lambda _: None)  # the second comes while the first is drawn
@@ -111,18 +109,6 @@ def test_two_choices_in_one_breath_are_both_kept(
     app.segmented_control(key="seeds").set_value("single").run()
     assert (app.session_state["scale"], app.session_state["seeds"]) == ("log", "single")
     assert app.steps == 1
-
-
-def test_what_is_typed_is_no_step_a_letter(grid: Path, open_screen: Open) -> None:
-    app = open_screen("glossary", grid, find="c")
-    for typed in ("cl", "cli", "clip"):
-        said = dict(app.query_params)
-        app.text_input(key="find").set_value(typed).run()
-        assert app.query_params["find"] == [typed]
-    app.query_params = said  # a browser that is still behind
-    app.run()
-    assert app.text_input(key="find").value == "clip"
-    assert app.steps == 0
 
 
 @pytest.mark.parametrize(
@@ -174,9 +160,7 @@ def test_every_axis_shows_every_kind_of_diagnostic(grid: Path, open_screen: Open
     assert not any("not measured" in title for title in titles)
 
 
-def test_a_choice_changes_the_figure_and_the_address_and_is_one_step_and_an_opening_is_none(
-    grid: Path, open_screen: Open
-) -> None:
+def test_a_choice_changes_figure_and_address_in_one_step_and_an_opening_is_none(grid: Path, open_screen: Open) -> None:
     app = open_screen("compare", grid, arm=["ppo"], scale="log")
     assert (app.query_params["experiment"], app.steps) == (["demo"], 0)
     app.multiselect(key="arm").set_value(["ppo", "grpo"]).run()

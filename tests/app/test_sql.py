@@ -132,7 +132,7 @@ def test_the_screen_can_only_look_at_the_tables_which_stay_what_they_were(tmp_pa
     secret.write_text("password\n")
     before, app = contents(runs), open_screen("sql", runs)
     for name, attempt in ESCAPES.items():
-        app = ask(app, attempt.format(file=runs / "demo" / "x", secret=secret, folder=tmp_path))
+        app = ask(app, attempt.format(file=tmp_path / "written", secret=secret, folder=tmp_path))
         assert not app.exception, name
         assert not app.dataframe, name
         told = Read(mistakes(app)).text
@@ -162,9 +162,7 @@ def test_every_table_view_and_column_is_listed_with_its_definition(grid: Path) -
     assert "exp(mean delta" in columns.loc[("culprit", "ratio_geo"), "description"]
 
 
-def test_a_question_that_runs_too_long_is_stopped_and_told(
-    put: AppTest, grid: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_question_too_long_is_stopped_and_told(put: AppTest, grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_of(str(grid))[0].reader, "seconds", 0.3)
     began = time.monotonic()
     app = ask(put, "SELECT count(*) FROM range(1000000000) a, range(1000000) b")
@@ -284,7 +282,7 @@ def test_decimals_are_numbers_truth_values_are_texts_and_lists_are_left_out() ->
         ({"question": [f"q{i}" for i in range(40)], "step": range(40), "reward": [0.5] * 40}, ("step", "reward", "")),
     ],
 )  # fmt: skip
-def test_the_first_choice_of_axes_is_what_the_answer_is_about(
+def test_the_first_axes_are_what_the_answer_is_about(
     columns: dict[str, list[Any]], choice: tuple[str, str, str]
 ) -> None:
     assert first_choice(pd.DataFrame(columns)) == choice

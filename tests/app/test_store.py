@@ -37,9 +37,7 @@ def ids(reader: Reader) -> list[str]:
     return [row[0] for row in reader.rows("SELECT run_id FROM run ORDER BY 1").rows]
 
 
-def test_a_question_is_asked_once_until_new_rows_arrive_or_old_answers_make_room(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_question_is_asked_once_until_new_rows_or_no_more_room(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     answers = Store(runs)
     for _ in range(3):
@@ -96,7 +94,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return found
 
 
-def test_a_held_lock_keeps_no_screen_waiting_and_the_next_look_ingests(
+def test_a_held_lock_delays_no_screen_and_the_next_look_ingests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "_LOCK", 0.05)

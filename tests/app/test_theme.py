@@ -120,9 +120,7 @@ def test_the_scale_of_log_ratios_is_odd_rising_and_ends_at_ten_nats(log_ratio: f
 
 
 @both
-def test_text_can_be_read_on_every_tint_and_what_did_not_move_was_not_measured_or_is_nan_has_none(
-    palette: Palette,
-) -> None:
+def test_text_can_be_read_on_every_tint_and_what_did_not_move_or_is_nan_has_none(palette: Palette) -> None:
     for step in range(-1000, 1001):
         if (pair := tint(step / 100, palette)) is not None:
             assert contrast(*pair) >= 4.5, (step / 100, pair)

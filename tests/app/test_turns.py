@@ -40,9 +40,7 @@ def test_turns_takes_its_view_from_the_address(grid: Path, open_screen: Open) ->
     assert "reward" in layout["coloraxis"]["colorbar"]["title"]["text"]
 
 
-def test_turns_shows_a_map_an_arm_of_the_ratio_and_a_picked_cell_lists_the_episodes_behind_it(
-    grid: Path, open_screen: Open
-) -> None:
+def test_turns_shows_a_map_an_arm_and_a_picked_cell_lists_its_episodes(grid: Path, open_screen: Open) -> None:
     app = open_screen("turns", grid)
     assert sum(t["type"] == "heatmap" for t in json.loads(figures(app)[0])["data"]) == 4
     assert app.query_params["measure"] in ("ratio_geo", ["ratio_geo"])
@@ -145,9 +143,7 @@ def cells(store: Store, name: str, *, extreme: bool = False, window: Window = Wi
     return view(store, name, window).heats(store, ["ppo"], extreme=extreme)[0].cells
 
 
-def test_a_cell_of_a_ratio_is_a_geometric_mean_and_of_anything_else_the_plain_mean_with_its_extremes(
-    store: Store,
-) -> None:
+def test_a_cell_of_a_ratio_is_a_geometric_mean_and_else_the_plain_mean_with_its_extremes(store: Store) -> None:
     found = cells(store, "ratio_geo").set_index(["turn_index", "bucket"])["mean"]
     wanted = raw(store, "SELECT turn_index, step, exp(avg(ln(ratio_geo))) AS m FROM turn_step GROUP BY ALL")
     for turn, step, mean in wanted.itertuples(index=False, name=None):
@@ -193,9 +189,7 @@ def test_the_trajectories_of_a_cell_are_those_of_its_steps_most_extreme_first(st
     assert sizes[0] == pytest.approx(best["m"].item())
 
 
-def test_a_listed_trajectory_has_a_cell_for_every_column_a_whole_address_and_says_if_its_tokens_were_kept(
-    store: Store,
-) -> None:
+def test_a_listed_trajectory_has_every_column_an_address_and_says_if_its_tokens_were_kept(store: Store) -> None:
     known = dictionary(store)
     for name in ("ratio_geo", "clip_frac", "entropy"):
         found = view(store, name).trajectories(store, Cell("ppo", 4, 1), name)

@@ -60,9 +60,7 @@ def test_show_config_prints_every_setting_and_otherwise_the_changed_ones(runs: P
 
 
 @pytest.mark.parametrize("config", ["{", "[1, 2]", "[" * 5000, '"text"', '{"collapse": 3}'])
-def test_a_stored_configuration_that_is_none_is_said_and_the_rest_is_shown(
-    runs: Path, small: Shape, config: str
-) -> None:
+def test_a_broken_stored_configuration_is_said_and_the_rest_is_shown(runs: Path, small: Shape, config: str) -> None:
     write_status(write_run(runs, "demo", "odd", shape=small), config=config)
     write_run(runs, "demo", "usual", shape=small)
     shown = done("show", "odd", runs=runs).stdout

@@ -89,9 +89,7 @@ def test_a_missing_runs_folder_is_named_and_not_made(tmp_path: Path, line: str) 
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_taken_port_is_refused_by_number_and_a_missing_extra_with_what_to_type(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_taken_port_is_refused_and_a_missing_extra_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         refused(f"cannot listen on 127.0.0.1 port {port}", "app", "--port", port, runs=tmp_path)

@@ -2,6 +2,7 @@
 
 import json
 import platform
+import shutil
 from pathlib import Path
 
 import pytest
@@ -73,9 +74,7 @@ def test_a_violation_stands_before_a_difference(tmp_path: Path) -> None:
     assert guard[0]["arms"] == ["ppo · clip.high 0.2", "ppo · clip.high 0.4"]
 
 
-def test_without_recorded_runs_the_assumption_is_printed_and_too_few_seeds_or_arms_are_told(
-    runs: Path, file: Path
-) -> None:
+def test_without_recorded_runs_the_assumption_is_printed_and_too_few_seeds_told(runs: Path, file: Path) -> None:
     (runs / "demo").mkdir()
     done("sync", runs=runs)  # a database without runs is no obstacle
     text = done("plan", file, runs=runs).stdout
@@ -103,14 +102,13 @@ def test_recorded_runs_of_the_same_arms_replace_the_assumption(runs: Path, file:
     assert longer["incidence_basis"] == "assumed: none is recorded", "runs with other settings are other arms"
 
 
-def test_an_arm_that_always_collapsed_is_not_taken_to_always_collapse(runs: Path, file: Path) -> None:
+def test_runs_that_all_stayed_up_or_all_fell_are_not_taken_to_always_do_so(runs: Path, file: Path) -> None:
+    record(runs, file, grpo=[None], ppo=[None, None])
+    assert "(assumed: none of 3 recorded runs did)" in done("plan", file, runs=runs).stdout
+    shutil.rmtree(runs / "demo")
+    (runs / "sorl.duckdb").unlink()
     record(runs, file, ppo=[12, 14, 16])
     assert told("plan", file, runs=runs)["seeds"]["incidence"] == pytest.approx(3.5 / 4)
-
-
-def test_runs_that_all_stayed_up_leave_the_assumption_and_are_said(runs: Path, file: Path) -> None:
-    record(runs, file, ppo=[None, None], grpo=[None])
-    assert "(assumed: none of 3 recorded runs did)" in done("plan", file, runs=runs).stdout
 
 
 def test_effect_power_and_incidence_can_be_given(runs: Path, file: Path) -> None:

@@ -159,11 +159,3 @@ def test_a_budget_of_updates_ends_arms_with_more_updates_a_step_in_fewer_iterati
     assert (plain["rollouts"], plain["optimizer updates"]) == (Range(640, 640), Range(40, 40))
     assert turns["rollouts"] == Range(128, 640)  # 2 to 10 iterations, of 24 or 4 updates a step
     assert turns["optimizer updates"] == Range(40, 63)  # the step that crosses the budget is completed
-
-
-def test_violations_are_printed_before_differences() -> None:
-    findings = [Finding("compute", "one arm did more"), Finding("questions", "other questions", ("a",), flagged=True)]
-    assert guard.lines(findings) == ["Warning: other questions.", "Note: one arm did more."]
-    assert findings[1].as_dict() == {
-        "check": "questions", "severity": "warning", "arms": ["a"], "message": "other questions",
-    }  # fmt: skip

@@ -63,9 +63,7 @@ def test_cells_run_in_workers_side_by_side_and_end_as_on_this_machine(tmp_path: 
 
 
 @pytest.mark.timeout(600)
-def test_ray_and_local_record_identical_steps_for_the_same_cells(
-    tmp_path: Path, cluster: Ray, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ray_and_local_record_identical_steps(tmp_path: Path, cluster: Ray, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "TRAINER", REAL)
     path = tmp_path / "same.toml"
     document = {
@@ -103,9 +101,7 @@ def test_a_worker_that_is_killed_is_replaced_and_resumes_from_the_checkpoint(tmp
     assert rows(ppo, "step")["step"].to_list() == [0, 1, 2, 3, 4], "no step twice, none missing"
 
 
-def test_ctrl_c_reaches_the_trainer_on_the_cluster_and_ends_the_wait_of_a_cell_without_room(
-    tmp_path: Path, cluster: Ray
-) -> None:
+def test_ctrl_c_reaches_the_trainer_on_the_cluster_and_ends_a_wait_for_room(tmp_path: Path, cluster: Ray) -> None:
     grid = grid_of(tmp_path, ("ppo",), iterations=50, ppo={"step_seconds": 0.2})
     tape = Tape(on_step=lambda cell, step: os.kill(os.getpid(), signal.SIGINT) if step["step"] == 2 else None)
     (result,) = go(grid, tape, executor=cluster)
@@ -121,9 +117,7 @@ def test_ctrl_c_reaches_the_trainer_on_the_cluster_and_ends_the_wait_of_a_cell_w
 
 
 @pytest.mark.parametrize(("how", "cause"), [("grow_at", "out of memory"), ("hang_at", "hang"), ("fail_at", "failed")])
-def test_a_cell_that_ends_badly_on_the_cluster_has_the_same_causes(
-    tmp_path: Path, cluster: Ray, how: str, cause: str
-) -> None:
+def test_a_bad_end_on_the_cluster_has_the_same_cause(tmp_path: Path, cluster: Ray, how: str, cause: str) -> None:
     grid = grid_of(tmp_path, ("ppo",), ppo={how: 2})
     limits = Limits(retries=0, memory=400 * 2**20, hang_seconds=3)
     (result,) = go(grid, executor=cluster, limits=limits)

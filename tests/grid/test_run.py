@@ -238,9 +238,7 @@ def test_an_interrupt_while_a_cell_starts_leaves_it_to_begin_later(tmp_path: Pat
     assert result.status == "finished"
 
 
-def test_a_trainer_that_was_killed_with_its_grid_is_resumed_and_its_death_is_recorded(
-    tmp_path: Path, begin: Begin
-) -> None:
+def test_a_trainer_killed_with_its_grid_is_resumed_and_its_death_recorded(tmp_path: Path, begin: Begin) -> None:
     grid = grid_of(tmp_path, ("ppo",), iterations=6, ppo={"wait_at": 3})
     folder = home(grid, prepared=True)
     trainer = begin(sys.executable, str(TRAINER), str(folder))
@@ -261,7 +259,7 @@ def test_a_trainer_that_was_killed_with_its_grid_is_resumed_and_its_death_is_rec
 
 
 @pytest.mark.parametrize(("status", "trained"), [("queued", 1), ("failed", 0)])
-def test_a_cell_that_becomes_free_is_run_unless_it_has_just_failed_in_the_other_grid(
+def test_a_cell_that_becomes_free_is_run_unless_it_just_failed_elsewhere(
     tmp_path: Path, status: str, trained: int
 ) -> None:
     grid = grid_of(tmp_path, ("ppo",))
@@ -288,9 +286,7 @@ def test_waiting_for_another_process_ends_with_ctrl_c_and_leaves_it_alone(tmp_pa
     assert trainer.poll() is None
 
 
-def test_a_trainer_that_begins_between_the_claim_and_the_start_keeps_the_second_one_out(
-    tmp_path: Path, begin: Begin
-) -> None:
+def test_a_trainer_that_begins_between_claim_and_start_keeps_the_second_out(tmp_path: Path, begin: Begin) -> None:
     grid = grid_of(tmp_path, ("ppo",), iterations=3, ppo={"wait_at": 3})
     folder = home(grid, prepared=True)
 
