@@ -220,7 +220,8 @@ def test_a_wrong_set_option_is_one_clear_message(tmp_path: Path, override: str, 
 
 def test_several_mistakes_are_named_together_and_a_missing_question_or_file_with_what_to_write(tmp_path: Path) -> None:
     lines = refusal(tmp_path, "[base.learn]\nepoch = 2\nepisodes = 0").splitlines()
-    assert [key in line for key, line in zip(("epoch'", "episodes'"), sorted(lines), strict=True)] == [True, True]
+    assert len(lines) == 2
+    assert all(any(key in line for line in lines) for key in ("'learn.epoch'", "'learn.episodes'"))
     bare = tmp_path / "quickstart.toml"
     bare.write_text("seeds = [0]")
     for path, told in (
