@@ -35,6 +35,8 @@ def test_the_overview_has_an_address_of_its_own_and_one_place_in_the_menu(addres
     pages = app.session_state["pages"]
     shown = [(title, path) for title, path, visibility in pages if visibility == "visible"]
     assert [title for title, _ in shown] == [TITLES.get(name, name.capitalize()) for name in SCREENS]
+    files = {file.stem for file in (ROOT / "workbench" / "app" / "screens").glob("*.py")} - {"__init__"}
+    assert files == set(SCREENS), "a screen has a file of its own"
     assert shown[0][1] == ("overview" if (address or "").endswith("overview") else "")
     assert {path for _, path, _ in pages} >= {"", "overview"}
 
@@ -58,11 +60,6 @@ def test_a_choice_goes_along_to_the_next_screen(visit: Callable[[str], Visit]) -
     assert app.steps == 1, "the choice; the opening completes its address"
 
 
-def test_every_screen_has_a_file_of_its_own_and_a_place_in_the_menu() -> None:
-    files = {file.stem for file in (ROOT / "workbench" / "app" / "screens").glob("*.py")} - {"__init__"}
-    assert files == set(SCREENS)
-
-
 def test_no_screen_imports_torch() -> None:
     code = (
         "import sys\nfrom workbench.app.links import SCREENS, page\nimport workbench.app.main\n"
@@ -71,20 +68,3 @@ def test_no_screen_imports_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_one_screen_opens_another_with_its_choices(
-    grid: Path, monkeypatch: pytest.MonkeyPatch, visit: Callable[[str], Visit]
-) -> None:
-    monkeypatch.setenv("SORL_RUNS", str(grid))
-    app = visit(
-        "import streamlit as st\nfrom workbench.app.links import SCREENS, open_screen, page\n"
-        "chosen = st.navigation([page(name) for name in SCREENS])\n"
-        "if st.button('go', key='go'):\n    open_screen('compare', experiment='demo', arm=['st-ppo', 'grpo'])\n"
-        "chosen.run()\n"
-    )
-    app.button(key="go").click().run()
-    assert not app.exception
-    assert app.multiselect(key="arm").value == ["st-ppo", "grpo"]
-    assert app.query_params["arm"] == ["st-ppo", "grpo"]
-    assert app.steps == 0, "the change of screen is the browser's step; the address of the last screen is no other"

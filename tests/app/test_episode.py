@@ -5,6 +5,7 @@ import json
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.conftest import HOSTILE, Open, Read, assert_literal, figures, html, value
+from tests.app.test_figures import signal
 from tests.store.fixture import Shape, write_experiment, write_run, write_segment, write_status
 from workbench.app.screens.episode import (
     BYTE_OF,
     LONGEST,
     MOST,
-    legend,
     pieces,
+    shown,
     spelled,
     tooltip,
     transcript,
@@ -26,7 +28,8 @@ from workbench.app.screens.episode import (
 )
 from workbench.app.store import Diagnostics
 from workbench.app.text import visible
-from workbench.app.theme import DARK, LIGHT, tint
+from workbench.app.theme import LIGHT, tint
+from workbench.app.trajectories import Watched, ranked, worst
 from workbench.diagnostics import CATALOGUE
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
@@ -66,15 +69,10 @@ def test_it_takes_its_view_from_the_address(grid: Path, open_screen: Open) -> No
     shown = html(app)
     assert 'data-tip="' in shown
     assert "Trajectory 0: answered" in shown
+    assert set(re.findall(r"gradient \(epoch (\d)\)", shown)) == {"1"}
     bars = [t for t in json.loads(figures(app)[1])["data"] if t["type"] == "bar"]
     assert len(bars) == 2
     assert len(app.get("download_button")) == 2
-
-
-def test_the_turns_of_the_transcript_have_the_figures_of_the_chosen_epoch(grid: Path, open_screen: Open) -> None:
-    for epoch in ("0", "1"):
-        app = open_screen("episode", grid, run="st-ppo-s1-aaaa0001", step="7", trajectory="0", epoch=epoch)
-        assert set(re.findall(r"gradient \(epoch (\d)\)", html(app))) == {epoch}
 
 
 def test_trajectories_without_tokens_say_so_and_name_those_that_have_them(grid: Path, open_screen: Open) -> None:
@@ -85,23 +83,15 @@ def test_trajectories_without_tokens_say_so_and_name_those_that_have_them(grid: 
     assert "sorl-turns" in shown
 
 
-def test_another_step_begins_at_its_own_culprit(grid: Path, open_screen: Open) -> None:
+def test_another_step_begins_at_its_own_culprit_and_a_picked_trajectory_stays(grid: Path, open_screen: Open) -> None:
     app = open_screen("episode", grid, run=PPO, step="7", trajectory="5")
     app.session_state["step picked"] = ["9"]
     app.run()
-    assert not app.exception
     assert value(app, "step") == "9"
     assert value(app, "trajectory") == str(top(grid, "gradient_share", "trajectory", "step = 9"))
     assert app.number_input(key="step").value == 9
-
-
-def test_a_picked_trajectory_is_in_the_address_and_stays_when_the_ranking_changes(
-    grid: Path, open_screen: Open
-) -> None:
-    app = open_screen("episode", grid, run=PPO, step="7")
     app.session_state["trajectory picked"] = ["3"]
     app.run()
-    assert value(app, "trajectory") == "3"
     app.session_state["rank"] = "log-ratio"
     app.run()
     assert not app.exception
@@ -162,22 +152,15 @@ def turns(**columns: list[Any]) -> list[dict[str, Any]]:
     return [{"turn_index": i + 1} | {name: values[i] for name, values in columns.items()} for i in range(size)]
 
 
-def test_the_turns_show_null_as_a_dash_nan_as_nan_and_what_a_name_means() -> None:
+def test_the_turns_show_null_as_a_dash_nan_as_nan_what_a_name_means_and_the_turn_with_most_of_the_gradient() -> None:
     source = turn_table(turns(ratio_geo=[None, math.nan, 0.5]), known("ratio_geo", "mismatch"))
     assert source.count(">–<") == 4, "a NULL, and the column that these rows do not have"
-    assert 'class="sorl-broken">NaN<' in source
-    assert "<td>0.5<" in source
-    assert 'title="exp(mean delta) — A ratio."' in source
-    assert '<span class="sorl-unit"> ratio</span>' in source
-
-
-@pytest.mark.parametrize(
-    ("shares", "worst"), [([0.1, 0.3, 0.2], 2), ([0.1, math.nan, 0.9], 2), ([None, 0.1, None], 2), ([None, None], None)]
-)
-def test_the_turn_with_most_of_the_gradient_stands_out(shares: list[float | None], worst: int | None) -> None:
-    source = turn_table(turns(gradient_share=shares), known("gradient_share"))
-    assert re.findall(r"<th>turn (\d)</th>", source) == ([] if worst is None else [str(worst)])
-    assert source.count("<b>") == (worst is not None)
+    for words in ('class="sorl-broken">NaN<', "<td>0.5<", 'title="exp(mean delta) — A ratio."', "sorl-unit"):
+        assert words in source
+    for shares, heaviest in (([0.1, 0.3, 0.2], ["2"]), ([0.1, math.nan, 0.9], ["2"]), ([None, None], [])):
+        source = turn_table(turns(gradient_share=shares), known("gradient_share"))
+        assert re.findall(r"<th>turn (\d)</th>", source) == heaviest
+        assert source.count("<b>") == len(heaviest)
 
 
 # The texts of tokens.
@@ -259,6 +242,9 @@ def test_what_was_only_read_is_apart_and_has_no_tint_and_no_numbers() -> None:
     assert [part.split('"')[0] for part in parts] == ["sorl-read", "sorl-written", "sorl-read"]
     assert all("not trained on" in part and "data-tip" not in part for part in (parts[0], parts[2]))
     assert "information" in parts[2]
+    made_up = transcript(episode(["<information>", "lie", "</information>"]), [turn()], LIGHT)
+    assert "information, made up" in made_up
+    assert made_up.count("not trained on") == 1
 
 
 @pytest.mark.parametrize(
@@ -280,13 +266,7 @@ def test_a_turn_is_split_into_thinking_searching_and_answering(texts: list[str],
     assert {p.turn for p in found} == {1}
 
 
-def test_information_that_the_policy_made_up_is_told_from_what_it_was_given() -> None:
-    source = transcript(episode(["<information>", "lie", "</information>"]), [turn()], LIGHT)
-    assert "information, made up" in source
-    assert source.count("not trained on") == 1
-
-
-def test_a_token_has_the_tint_of_its_log_ratio_and_keeps_its_numbers_ready() -> None:
+def test_a_token_has_the_tint_of_its_log_ratio_and_keeps_its_numbers_and_the_heaviest_is_marked_once() -> None:
     row = episode(["a", "b"], log_ratio=[None, None, -8.405, 0.0], clipped=[False, False, True, False])
     first, second = spans(row)
     assert "background:{};color:{}".format(*(tint(-8.405, LIGHT) or ())) in first
@@ -294,9 +274,6 @@ def test_a_token_has_the_tint_of_its_log_ratio_and_keeps_its_numbers_ready() -> 
     assert "style" not in second.split(">")[0]
     for words in ("log-ratio -8.4 nats, ratio 0.000224", "log-prob new 0.1, old 0.1, behaviour 0.1", "clipped: yes"):
         assert words in escaping.unescape(first)
-
-
-def test_the_token_with_the_largest_gradient_is_marked_once_nan_is_marked_and_null_is_a_dash() -> None:
     weights = [None, 9.0, 0.1, -0.5, 0.2]  # 9 of a prompt in the log of another trainer
     tokens = spans(episode(["a", "b", "c"], gradient_weight=weights, log_ratio=[None, None, math.nan, None, 0.1]))
     assert ["sorl-heaviest" in token for token in tokens] == [False, True, False]
@@ -334,9 +311,37 @@ def test_endless_episodes_and_tokens_are_cut_and_say_so_and_line_breaks_are_seen
     assert "a↵\n" in source
 
 
-def test_the_legend_names_its_ends_and_its_marks() -> None:
-    for palette in (LIGHT, DARK):
-        source = legend(palette)
-        for words in ("in the last epoch: log-ratio (nats)", "≤ -10", "≥ 10", "clipped", "largest gradient", "NaN or"):
-            assert words in Read(source).text
-        assert palette.diverging[0] in source
+# What the screen begins with.
+
+
+@pytest.mark.parametrize(
+    ("values", "broken", "onset", "lowest", "step"),
+    [
+        ([1.0, 9.0, 2.0], (), None, False, 1),
+        ([1.0, 0.2, 2.0], (), None, True, 1),
+        ([1.0, 3.0, 9.0], (), 1.0, False, 1),
+        ([1.0, None, 9.0], (1,), None, False, 1),
+        ([None, None, None], (), None, False, 2),
+    ],
+    ids=["the largest", "the lowest", "none after the onset", "NaN before all", "nothing measured"],
+)
+def test_it_begins_at_the_spike(
+    values: list[float | None], broken: tuple[int, ...], onset: float | None, lowest: bool, step: int
+) -> None:
+    assert Watched(signal(values, broken=broken, onset=onset), 3, lowest).spike == step
+
+
+def test_the_ranking_is_by_size_with_nan_first_and_null_last_and_the_chosen_trajectory_is_always_drawn() -> None:
+    for by, values, order in (
+        ("gradient_share", [0.1, None, math.nan, 0.4], [2, 3, 0, 1]), ("worst_log_ratio", [2.0, -5.0], [1, 0])
+    ):  # fmt: skip
+        rows = [{"trajectory": place, by: value} for place, value in enumerate(values)]
+        store: Any = SimpleNamespace(records=lambda *_, rows=rows, **__: rows)
+        assert [r["trajectory"] for r in ranked(store, "a", 0, by)] == order
+    rows = [{"trajectory": i} for i in range(20)]
+    assert [r["trajectory"] for r in shown(rows, rows[15], 8)] == [*range(7), 15]
+    assert [r["trajectory"] for r in shown(rows, rows[3], 8)] == [*range(8)]
+    turns = [{"epoch": e, "gradient_share": s} for e, s in ((0, 0.1), (1, 0.4), (2, None))]
+    assert worst(turns) == turns[1], "the turn to look at"
+    assert math.isnan(worst([*turns, {"epoch": 3, "gradient_share": math.nan}])["gradient_share"])
+    assert worst(turns[2:]) is None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -66,39 +64,15 @@ def runs_end(manager: MediaFileManager) -> None:
         manager.remove_orphaned_files()
 
 
-def test_a_file_outlives_the_runs_that_end_and_the_session_that_asked_for_it(
+def test_a_file_outlives_the_runs_that_end_and_the_session_that_asked_for_it_but_is_not_held_for_ever(
     manager: MediaFileManager, later: list[Callable[[], None]]
 ) -> None:
-    name = pressed(manager, b"a,b\n1,2\n")
+    names = [pressed(manager, bytes([i]), place=str(i)) for i in range(12)]
     runs_end(manager)
     manager.clear_session_refs("a browser")
     runs_end(manager)
-    found = manager.read_file(name)
-    assert found is not None
-    assert found.content == b"a,b\n1,2\n"
-
-
-def test_a_file_is_not_held_for_ever(manager: MediaFileManager, later: list[Callable[[], None]]) -> None:
-    names = [pressed(manager, bytes([i]), place=str(i)) for i in range(12)]
+    assert [found.content for name in names if (found := manager.read_file(name))] == [bytes([i]) for i in range(12)]
     for release in later[:8]:
         release()
     runs_end(manager)
     assert [i for i, name in enumerate(names) if manager.read_file(name) is not None] == [8, 9, 10, 11]
-
-
-def test_nothing_is_said_in_the_log_when_a_file_is_made_or_let_go(
-    manager: MediaFileManager, later: list[Callable[[], None]], caplog: pytest.LogCaptureFixture
-) -> None:
-    log = logging.getLogger("streamlit.runtime.scriptrunner_utils.script_run_context")
-    log.addHandler(caplog.handler)
-    try:
-        pressed(manager, b"a,b\n1,2\n")
-        said = [record for record in caplog.records if record.threadName != threading.current_thread().name]
-        caplog.clear()
-        letting_go = threading.Thread(target=later[0])
-        letting_go.start()
-        letting_go.join()
-    finally:
-        log.removeHandler(caplog.handler)
-    assert not said
-    assert not caplog.records

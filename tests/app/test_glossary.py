@@ -1,19 +1,15 @@
 from __future__ import annotations
 
-import html as escaping
-from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.app.conftest import HOSTILE, Open, Read, assert_literal, html, value
 from tests.store.fixture import Shape, write_dictionary, write_run
 from workbench.algorithms import ALGORITHMS, differences
 from workbench.app.screens.glossary import Entry, entries, formula_html, search
-from workbench.app.store import LEVELS, Diagnostics
-from workbench.app.text import html_text, visible
+from workbench.app.store import Diagnostics
+from workbench.app.text import html_text
 from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.declare import dictionary
 from workbench.objective import KINDS
@@ -35,9 +31,7 @@ def test_every_diagnostic_has_its_unit_definition_source_and_alarm(grid: Path, o
     assert '<a href="https://arxiv.org/abs/2504.20073" rel="noopener noreferrer" target="_blank">' in shown
 
 
-def test_an_entry_has_an_address_that_opens_on_it_and_what_is_typed_is_in_the_address(
-    grid: Path, open_screen: Open
-) -> None:
+def test_an_entry_has_an_address_that_opens_on_it_and_what_is_typed_is_in_it(grid: Path, open_screen: Open) -> None:
     app = open_screen("glossary", grid, part="diagnostics", find="grad_norm")
     shown = html(app)
     assert shown.index('href="glossary?part=diagnostics&amp;find=grad_norm"') < shown.index("find=grad_norm_max")
@@ -46,12 +40,21 @@ def test_an_entry_has_an_address_that_opens_on_it_and_what_is_typed_is_in_the_ad
     app.text_input(key="find").set_value("critic value").run()
     assert value(app, "find") == "critic value"
     assert "value_error" in html(app)
+    app.text_input(key="find").set_value("zero_var").run()
+    assert app.get("button_group")[0].options[1:3] == ["Algorithms 0", "Slots 1"]
+    assert html_text("Nothing here holds 'zero_var'.") in html(app)
     app.text_input(key="find").set_value("").run()
     assert "find" not in app.query_params
 
 
-def test_every_algorithm_shows_its_formula_its_slots_and_what_it_differs_in(grid: Path, open_screen: Open) -> None:
-    app = open_screen("glossary", grid, part="algorithms")
+def test_every_algorithm_shows_its_formula_and_what_it_differs_in(
+    grid: Path, tmp_path: Path, open_screen: Open
+) -> None:
+    app = open_screen("glossary", grid, part="algorithms", find="so-ppo")
+    assert len(app.latex) == 2, "by its other name"
+    assert "ST-PPO (SO-PPO)" in html(app)
+    sync(tmp_path)  # without a run it explains everything all the same
+    app = open_screen("glossary", tmp_path, part="algorithms")
     assert not app.exception
     assert [element.value for element in app.latex] == [f"$$\n{a.formula}\n$$" for a in ALGORITHMS.values()]
     shown = html(app)
@@ -61,33 +64,12 @@ def test_every_algorithm_shows_its_formula_its_slots_and_what_it_differs_in(grid
     )
 
 
-def test_an_algorithm_is_found_by_its_other_name(grid: Path, open_screen: Open) -> None:
-    app = open_screen("glossary", grid, part="algorithms", find="so-ppo")
-    assert len(app.latex) == 2
-    assert "ST-PPO (SO-PPO)" in html(app)
-    assert "SO-PPO (a note" in html(app)
-
-
-def test_every_kind_of_every_slot_is_explained_and_the_collapse_rule_is_spelled_out(
-    grid: Path, open_screen: Open
-) -> None:
+def test_every_kind_of_every_slot_is_explained_and_the_collapse_rule(grid: Path, open_screen: Open) -> None:
     shown = html(open_screen("glossary", grid, part="slots"))
     for kind in (kind for kinds in KINDS.values() for kind in kinds):
         assert f"<code>{kind}</code>" in shown
     app = open_screen("glossary", grid, part="collapse")
     assert any("**Onset.**" in element.value for element in app.markdown)
-
-
-def test_nothing_found_is_said_and_the_parts_say_how_much_they_hold(grid: Path, open_screen: Open) -> None:
-    app = open_screen("glossary", grid, find="zero_var")
-    assert html_text("Nothing here holds 'zero_var'.") in html(app)
-    assert app.get("button_group")[0].options[1:3] == ["Algorithms 0", "Slots 1"]
-
-
-def test_a_database_without_runs_explains_everything(tmp_path: Path, open_screen: Open) -> None:
-    sync(tmp_path)
-    assert ">grad_norm</a>" in html(open_screen("glossary", tmp_path))
-    assert len(open_screen("glossary", tmp_path, part="algorithms").latex) == len(ALGORITHMS)
 
 
 @pytest.mark.parametrize("find", ["", " ".join(HOSTILE), "x" * 100_000], ids=["nothing", "hostile", "long"])
@@ -110,26 +92,6 @@ def asked(text: str) -> list[str]:
     return [e.name for e in search(ENTRIES, text, lambda e: e.name, lambda e: e.text)]
 
 
-def test_every_declared_column_is_in_exactly_one_entry_and_every_alarm_has_its_reason() -> None:
-    found = Counter((e.name, table) for e in ENTRIES for table in e.formulas)
-    assert found == Counter((d.name, d.table) for d in CATALOGUE)
-    told = {(e.name, table): words for e in ENTRIES for table, words in e.alarms}
-    assert set(told) == {(d.name, d.table) for d in CATALOGUE if d.alarm}
-    assert all(d.alarm.reason in told[d.name, d.table] for d in CATALOGUE if d.alarm)
-
-
-def test_columns_of_one_meaning_are_one_entry_and_share_their_formulas() -> None:
-    kl = next(e for e in ENTRIES if e.name == "approx_kl")
-    assert list(kl.formulas) == ["step", "minibatch", "turn_step", "turn", "trajectory"]
-    assert list(kl.by_formula.values()) == [["step", "minibatch", "turn", "trajectory"], ["turn_step"]]
-    assert [list(e.formulas) for e in ENTRIES if e.name == "success"] == [["step"], ["trajectory"]]
-
-
-def test_a_table_that_this_version_does_not_know_comes_last() -> None:
-    rows = {table: {**ROWS[0], "name": "x", "table_name": table} for table in ("rollout", *LEVELS)}
-    assert [table for e in entries(Diagnostics(rows)) for table in e.formulas] == [*LEVELS, "rollout"]
-
-
 def test_a_search_finds_the_name_first_then_names_like_it_then_texts_with_every_word() -> None:
     assert asked("clip_frac")[0] == "clip_frac"
     assert asked("grad_norm")[:3] == ["grad_norm", "grad_norm_after", "grad_norm_max"]
@@ -138,9 +100,6 @@ def test_a_search_finds_the_name_first_then_names_like_it_then_texts_with_every_
     assert "ess_frac" in asked("EFFECTIVE sample")
     assert asked("effective nonsense") == []
     assert asked("  ") == [e.name for e in ENTRIES]
-
-
-def test_an_entry_is_found_by_its_source_its_unit_and_its_alarm() -> None:
     one = Entry("x", "nats", "", "arXiv 2511.20718", {"step": "H"}, [("step", "above 3: too wide")])
     for text in ("2511.20718", "nats", "too wide", "step"):
         assert search([one], text, lambda e: e.name, lambda e: e.text) == [one]
@@ -177,11 +136,3 @@ def test_no_formula_is_left_half_set_or_becomes_another_element(text: str) -> No
     if text not in HOSTILE:
         assert not any(sign in shown for sign in ("^", "⟩_", "∥_", ")_", "||", "+-", "<=", "delta")), shown
         assert parsed.text.count("⟨") == parsed.text.count("⟩"), shown
-
-
-@given(st.text(alphabet=st.characters(exclude_characters="<>|+-^_=!", exclude_categories=["Cs"])))
-def test_text_without_a_sign_keeps_every_character(text: str) -> None:
-    plain = formula_html(text).replace("<i>", "").replace("</i>", "")
-    greek = {"delta": "δ", "eps": "ε", "rho": "ρ", "beta": "β", "gamma": "γ", "lambda": "λ", "sigma": "σ", "tau": "τ"}
-    if not any(word in text for word in [*greek, "grad"]):
-        assert escaping.unescape(plain) == visible(text)

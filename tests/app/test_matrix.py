@@ -1,45 +1,30 @@
+"""The grid of runs on the Overview: a cell a run, with its outcome, its curve of success and its link."""
+
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
 from typing import Any
+from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
 
 from tests.app.conftest import HOSTILE
-from workbench.app.figures.matrix import MOST, ROW, TALL, condition, layout, matrix, parts
+from workbench.app.figures.matrix import MOST, ROW, TALL, layout, matrix, parts
 from workbench.app.text import visible
 from workbench.app.theme import LIGHT
 
 
-class Drawn(HTMLParser):
-    """What an SVG holds: the attributes of every element by its tag, and the words of texts and titles."""
+class Drawn:
+    """What an SVG holds: the attributes of every element by its tag, and the words by the tag around them."""
 
     def __init__(self, svg: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.words: dict[str, list[str]] = {"text": [], "title": [], "tspan": []}
-        self._inside: list[str] = []
-        self.feed(svg)
-        assert not self._inside
+        every = [(e.tag.rpartition("}")[2], e) for e in ElementTree.fromstring(svg).iter()]
+        self.tags = {tag for tag, _ in every}
+        self.found = [(tag, {key.rpartition("}")[2]: v for key, v in e.attrib.items()}) for tag, e in every]
+        self.words = {name: [e.text or "" for tag, e in every if tag == name] for name in ("text", "title", "tspan")}
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
-        self._inside.append(tag)
-        if tag in self.words:
-            self.words[tag].append("")
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._inside.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.words[self._inside[-1]][-1] += data
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
+    def all(self, tag: str) -> list[dict[str, str]]:
         return [attrs for name, attrs in self.found if name == tag]
 
 
@@ -59,18 +44,14 @@ def success(frame: pd.DataFrame, last: int = 10) -> pd.DataFrame:
     )
 
 
-def draw(frame: pd.DataFrame, **options: Any) -> Drawn:
-    return Drawn(matrix(layout(frame), success(frame), LIGHT, **options))
+def draw(frame: pd.DataFrame, curves: pd.DataFrame | None = None, **options: Any) -> Drawn:
+    return Drawn(matrix(layout(frame), success(frame) if curves is None else curves, LIGHT, **options))
 
 
-def test_controls_are_rows_of_their_own() -> None:
+def test_controls_are_rows_of_their_own_and_a_full_crossing_has_a_block_of_columns_for_each_condition() -> None:
     cells = layout(runs(("ppo", "ppo"), ("ppo, on-policy", "ppo"), ("grpo", "grpo")))
-    assert cells.drop_duplicates("label")[["label", "row"]].to_numpy().tolist() == [
-        ["ppo", 0], ["ppo, on-policy", 1], ["grpo", 2],
-    ]  # fmt: skip
-
-
-def test_a_full_crossing_has_a_block_of_columns_for_each_condition() -> None:
+    labels = cells.drop_duplicates("label")[["label", "row"]].to_numpy().tolist()
+    assert labels == [["ppo", 0], ["ppo, on-policy", 1], ["grpo", 2]]
     arms = [(f"{a} · staleness {s}", a) for a in ("ppo", "grpo") for s in (0, 8)]
     cells = layout(runs(*arms))
     assert list(cells["label"].unique()) == ["ppo", "grpo"]
@@ -80,7 +61,7 @@ def test_a_full_crossing_has_a_block_of_columns_for_each_condition() -> None:
     assert [words.count(block) for block in ("staleness 0", "staleness 8")] == [1, 1]
 
 
-def test_a_large_grid_is_parts_of_one_width_that_hold_every_run_once_and_a_smaller_one_is_one_part() -> None:
+def test_a_large_grid_is_parts_of_one_width_that_hold_every_run_once_and_many_seeds_go_on_in_the_next_row() -> None:
     frame = pd.concat([runs(*[(f"arm {i}", "ppo") for i in range(2 * TALL)], seeds=15), runs(("last", "grpo"))])
     found = parts(layout(frame))
     assert list(found) == ["1-12", "13-24", "25-25"]
@@ -89,64 +70,44 @@ def test_a_large_grid_is_parts_of_one_width_that_hold_every_run_once_and_a_small
     drawn = [Drawn(matrix(part, success(frame), LIGHT)) for part in found.values()]
     assert len({cell["width"] for one in drawn for cell in one.all("svg")[1:]}) == 1
     cells = layout(runs(*[(f"arm {i}", "ppo") for i in range(MOST // 10)], seeds=10))
-    assert parts(cells)["1-30"] is cells
-
-
-def test_an_arm_with_many_seeds_goes_on_in_the_next_row() -> None:
+    assert parts(cells)["1-30"] is cells, "a smaller one is one part"
     cells = layout(runs(("ppo", "ppo"), ("grpo", "grpo"), seeds=45))
     assert not cells.duplicated(["row", "column"]).any()
     assert cells["column"].max() == 19
     assert sorted(cells.loc[cells["arm"] == "grpo", "row"].unique()) == [3, 4, 5]
 
 
-@pytest.mark.parametrize(
-    ("arm", "words"),
-    [("ppo · staleness 8", "staleness 8"), ("ppo, on-policy", "on-policy"), ("ppo", ""), ("mine", "mine")],
-)
-def test_a_condition_is_what_the_arm_says_besides_its_algorithm(arm: str, words: str) -> None:
-    assert condition(arm, "ppo") == words
-
-
-def test_a_collapsed_run_says_so_and_when() -> None:
+def test_a_cell_says_its_outcome_and_when_it_fell_or_its_status_where_there_is_none() -> None:
     drawn = draw(runs(("ppo", "ppo"), seeds=1, outcome="collapsed", collapse_step=5))
     assert "collapsed at 5" in drawn.words["text"]
     assert LIGHT.outcomes["collapsed"] in {cell["fill"] for cell in drawn.all("rect")}
     mark = next(path for path in drawn.all("path") if "stroke-dasharray" in path)
-    assert (mark["d"] or "").startswith("M50.0 ")  # step 5 of 10: the middle of the cell
-
-
-def test_a_run_without_an_outcome_says_its_status_and_one_without_a_step_has_no_curve() -> None:
+    assert mark["d"].startswith("M50.0 ")  # step 5 of 10: the middle of the cell
     assert "running" in draw(runs(("ppo", "ppo"), seeds=1, outcome=None, status="running")).words["text"]
-    frame = runs(("ppo", "ppo"), seeds=1, outcome=None, status="queued", steps=0)
-    none = pd.DataFrame(columns=["run_id", "x", "mean", "last"])
-    for curves in (success(frame).head(0), none):  # typed by the database, or not at all
-        drawn = Drawn(matrix(layout(frame), curves, LIGHT))
+    queued = runs(("ppo", "ppo"), seeds=1, outcome=None, status="queued", steps=0)
+    for curves in (success(queued).head(0), pd.DataFrame(columns=["run_id", "x", "mean", "last"])):
+        drawn = draw(queued, curves)
         assert "queued" in drawn.words["text"]
         assert not drawn.all("path")
 
 
-def test_a_curve_stays_inside_its_cell_and_the_next_cell_begins_after_it() -> None:
+def test_a_curve_stays_inside_its_cell_and_what_is_no_number_leaves_a_gap() -> None:
     frame = runs(("ppo", "ppo"), ("grpo", "grpo"))
-    steep = success(frame).assign(mean=[0.0, 1.0] * 22)
-    drawn = Drawn(matrix(layout(frame), steep, LIGHT))
+    drawn = draw(frame, success(frame).assign(mean=[0.0, 1.0] * 22))
     curves = [path for path in drawn.all("path") if path["stroke"] == LIGHT.algorithms["ppo"]]
     assert len(curves) == 2
     for curve in curves:
-        points = [(float(x), float(y)) for x, y in re.findall(r"[ML]([0-9.]+) ([0-9.]+)", curve["d"] or "")]
+        points = [(float(x), float(y)) for x, y in re.findall(r"[ML]([0-9.]+) ([0-9.]+)", curve["d"])]
         assert len(points) == 11
         assert all(0 < x < 100 and 0 < y < 100 for x, y in points)
     cells = drawn.all("svg")[1:]
-    sides = [tuple(float((cell[side] or "").rstrip("%")) for side in ("x", "width")) for cell in cells[:2]]
+    sides = [tuple(float(cell[side].rstrip("%")) for side in ("x", "width")) for cell in cells[:2]]
     assert sides[0][0] + sides[0][1] < sides[1][0]
-    assert float(cells[0]["y"] or 0) + float(cells[0]["height"] or 0) < float(cells[2]["y"] or 0)
-    assert float(drawn.all("svg")[0]["height"] or 0) >= 2 * ROW
-
-
-def test_a_value_that_is_not_a_number_leaves_a_gap_and_a_share_beyond_one_stays_in_the_cell() -> None:
-    frame = runs(("ppo", "ppo"), seeds=1)
-    broken = success(frame).assign(mean=[0.5, 0.5, float("nan"), 7.0, *[float("nan")] * 7])
-    (curve,) = Drawn(matrix(layout(frame), broken, LIGHT)).all("path")
-    assert curve["d"] == "M7 57h0L15.6 57M32.8 28h0"
+    assert float(cells[0]["y"]) + float(cells[0]["height"]) < float(cells[2]["y"])
+    assert float(drawn.all("svg")[0]["height"]) >= 2 * ROW
+    one = runs(("ppo", "ppo"), seeds=1)
+    (curve,) = draw(one, success(one).assign(mean=[0.5, 0.5, float("nan"), 7.0, *[float("nan")] * 7])).all("path")
+    assert curve["d"] == "M7 57h0L15.6 57M32.8 28h0", "and a share beyond one stays in the cell"
 
 
 def test_every_cell_is_a_link_that_carries_its_run_where_an_address_is_known() -> None:
@@ -170,7 +131,7 @@ def test_a_long_name_is_broken_into_lines_and_whole_in_its_title() -> None:
 def test_hostile_names_and_reasons_stay_text(text: str) -> None:
     frame = runs((text, text), reason=text, status="failed", outcome=None).assign(run_id=[text, text + "2"])
     drawn = draw(frame, address=lambda run: f"run?run={run}")
-    assert {tag for tag, _ in drawn.found} <= {"svg", "g", "a", "title", "text", "tspan", "rect", "path"}
+    assert drawn.tags <= {"svg", "g", "a", "title", "text", "tspan", "rect", "path"}
     assert not {name for _, attrs in drawn.found for name in attrs if name.startswith("on")}
     assert any(visible(text) in title for title in drawn.words["title"])
     assert drawn.all("a")[0]["data-key"] == visible(text)

@@ -12,8 +12,6 @@ from tests.app.conftest import Open, html
 from workbench.analysis import compare
 from workbench.analysis.runs import runs
 from workbench.app.page import store_of
-from workbench.app.screens.run import as_it_is
-from workbench.app.store import Store
 from workbench.app.text import html_text
 from workbench.store.reader import Reader
 
@@ -41,18 +39,13 @@ def read(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("screen", ["compare", "turns", "collapse", "episode"])
-def test_a_screen_that_shows_no_update_reads_none(screen: str, grid: Path, open_screen: Open, read: set[str]) -> None:
+@pytest.mark.parametrize("screen", ["compare", "turns", "collapse", "episode", "overview"])
+def test_a_screen_that_shows_no_update_reads_none(
+    screen: str, grid: Path, searched: Path, open_screen: Open, read: set[str]
+) -> None:
     store_of.clear()
-    app = open_screen(screen, grid)
+    app = open_screen(screen, searched if screen == "overview" else grid)
     assert not app.exception
-    assert "run" in read
-    assert "minibatch" not in read
-
-
-def test_the_region_of_an_experiment_reads_no_update(searched: Path, open_screen: Open, read: set[str]) -> None:
-    store_of.clear()
-    assert not open_screen("overview", searched).exception
     assert "run" in read
     assert "minibatch" not in read
 
@@ -63,11 +56,3 @@ def test_the_table_of_the_overview_is_that_of_the_terminal(grid: Path, open_scre
     assert {"clip fraction", "grad norm median", "grad norm max"} <= set(summary.columns)
     for row in summary.to_numpy().tolist():
         assert "".join(f"<td>{html_text(cell)}</td>" for cell in row) in shown
-
-
-def test_seconds_so_far_are_asked_for_of_a_run_in_training_only(grid: Path, read: set[str]) -> None:
-    store = Store(grid)
-    run = {"run_id": "ppo-s0-aaaa0000", "arm": "ppo", "planned": 30, "steps": 30}
-    now = as_it_is(store, run)
-    assert now["seconds"] == store.records("run", run=run["run_id"])[0]["seconds"]
-    assert "step" not in read

@@ -97,9 +97,7 @@ def test_a_question_that_takes_too_long_ends_with_what_to_type(runs: Path, monke
         replayed(runs / "demo" / "full", 3, ["ppo"])
 
 
-def test_an_answer_that_is_torn_or_of_another_batch_is_asked_for_again(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_that_is_torn_or_of_another_batch_is_asked_again(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = runs / "demo" / "full"
     empty: dict[str, Any] = {"own": "ppo", "summary": [], "turns": [], "culprits": [], "tokens": []}
     asked: list[list[str]] = []

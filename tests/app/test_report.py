@@ -20,7 +20,6 @@ from tests.app.conftest import SEARCHED as ONE_SEED
 from tests.app.hostile_figures import assert_literal
 from workbench.analysis.results import CURVES, Results, results
 from workbench.app.report import content
-from workbench.app.report.content import design
 from workbench.app.report.write import Figure, Report, Section, Table, Text, html, text
 from workbench.app.theme import DARK, LIGHT
 from workbench.cli import bench
@@ -128,6 +127,9 @@ def test_hostile_arms_questions_and_files_end_no_element(hostile: Path) -> None:
     assert "<script>alert" not in source
     for both in json.loads(elements.scripts[0]).values():
         assert_literal(SimpleNamespace(to_json=partial(json.dumps, both["dark"])))
+    (drawn,) = content.effects(verdicts(demo(suffix=" <b>$x$</b>").runs))
+    assert_literal(drawn.draw(DARK))
+    assert "&lt;b&gt;" in drawn.draw(LIGHT).to_json().replace("\\u003c", "<").replace("\\u0026", "&")
     markdown = written(found, ["sorl report hostile"], "md")
     bare = re.sub(r"`+[^`]*`+", "", markdown)
     assert not re.search(r"(?<!\\)<(script|img|b|a)\b", bare)
@@ -164,34 +166,6 @@ def test_an_experiment_without_settings_or_rows_is_told_all_the_same() -> None:
     assert "No run can be judged yet" in source
     assert "versions not recorded." in source
     assert written([found], [], "md").count("not tested here") == 2 * 9  # by both readings of survival
-
-
-def test_many_arms_are_drawn_in_groups_around_the_first() -> None:
-    runs = frame(*(arm(f"arm {i}", up(2), world={"noise": i / 20}) for i in range(12)))
-    groups = [list(dict.fromkeys(part["arm"])) for part in content.groups(runs)]
-    assert [len(names) for names in groups] == [5, 5, 4]
-    assert all(names[0] == "arm 0" for names in groups)
-    assert {name for names in groups for name in names} == {f"arm {i}" for i in range(12)}
-
-
-def test_the_design_shows_what_differs_and_only_that() -> None:
-    table = design(demo(2).runs).set_index("arm")
-    assert set(table) == {
-        "algorithm", "seeds", "steps", "learn.epochs", "learn.staleness", "learn.policy.max_grad_norm", "ratio",
-    }  # fmt: skip
-    norms = table["learn.policy.max_grad_norm"].to_dict()
-    assert norms == {"red": "none", "green": "none", "calm": "none", "clip": "1.0"}
-    assert "level turn" in table.loc["green", "ratio"]
-
-
-def test_points_of_a_curve_keep_their_extremes_and_their_steps() -> None:
-    runs = demo(2).runs
-    found = content.points(runs, "success")
-    assert len(found) == 8 * 40
-    assert found.groupby("run_id")["x"].max().eq(39).all()
-    long = runs.assign(steps=400)
-    thin = content.points(long, "success")
-    assert thin["x"].tolist()[:2] == [1.0, 4.0]
 
 
 def test_several_experiments_share_their_claims() -> None:
@@ -238,6 +212,7 @@ def test_a_region_is_told_by_its_areas_and_boundaries() -> None:
 
 def test_a_region_judges_the_claims_by_its_areas_not_by_its_points() -> None:
     told = report([searched(), demo(5, name="grid")], {}, [])
+    assert "Stability region" not in [s.title for s in report([demo(2)], {}, []).sections]
     titles = [s.title for s in told.sections]
     assert titles[0] == "The paper's claims, one by one"
     assert "The paper's claims, by stable areas" in titles

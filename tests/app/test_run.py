@@ -95,9 +95,7 @@ def test_settings_tell_this_run_from_base_default_and_other_arms(tmp_path: Path,
     assert every["setting"].tolist() == ["learn.epochs", "seed", "x"]
 
 
-def test_a_log_of_another_trainer_without_settings_versions_or_times_is_shown(
-    tmp_path: Path, open_screen: Open
-) -> None:
+def test_a_log_without_settings_versions_or_times_is_shown(tmp_path: Path, open_screen: Open) -> None:
     folder = tmp_path / "other" / "a"
     rows = {"run_id": ["a"], "experiment": ["other"], "algorithm": ["gspo"], "arm": ["gspo"], "seed": [0],
             "status": ["finished"], "config": [None], "versions": ["verl 0.6 <b>"]}  # fmt: skip
@@ -112,20 +110,16 @@ def test_a_log_of_another_trainer_without_settings_versions_or_times_is_shown(
     assert "No console.log." in shown
 
 
-def test_a_run_in_training_counts_its_steps(tmp_path: Path, open_screen: Open) -> None:
+def test_a_running_run_counts_its_steps_and_no_log_of_another_folder_is_shown(
+    tmp_path: Path, open_screen: Open
+) -> None:
     write_run(tmp_path, "demo", "a", shape=SMALL, status="running")
-    sync(tmp_path, CATALOGUE)
-    shown = Read(html(open_screen("run", tmp_path))).text
-    assert "12 of 80 steps in" in shown
-
-
-def test_the_log_of_another_folder_is_never_shown(tmp_path: Path, open_screen: Open) -> None:
-    write_run(tmp_path, "demo", "a", shape=SMALL)
     (tmp_path / "secret").write_text("password\n")
     (tmp_path / "demo" / "a" / "console.log").unlink()
     (tmp_path / "demo" / "a" / "console.log").symlink_to(tmp_path / "secret")
     sync(tmp_path, CATALOGUE)
     app = open_screen("run", tmp_path)
+    assert "12 of 80 steps in" in Read(html(app)).text
     assert "password" not in html(app)
     assert "No console.log." in html(app)
 

@@ -15,38 +15,24 @@ from workbench.store.connect import database, writer
 
 
 @pytest.mark.parametrize("name", SCREENS)
-def test_every_screen_opens_on_a_grid(name: str, grid: Path, open_screen: Open) -> None:
-    app = open_screen(name, grid)
-    assert not app.exception
-
-
-@pytest.mark.parametrize("name", [name for name in SCREENS if name != "glossary"])  # explains all without a run
-def test_every_screen_says_what_to_type_where_nothing_was_run(
+def test_every_screen_says_what_to_type_where_nothing_was_run_or_the_database_is_busy_or_none(
     name: str, tmp_path: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workbench.app.page._PATIENCE", 30.0)  # the first sync of a busy machine
-    for folder in (tmp_path, tmp_path / "nowhere"):
+    for folder in (tmp_path, tmp_path / "nowhere") if name != "glossary" else ():  # which explains all without a run
         app = open_screen(name, folder)
         assert not app.exception
         assert "sorl run" in "".join(code.value for code in app.code)
-
-
-@pytest.mark.parametrize("name", SCREENS)
-def test_every_screen_explains_a_database_that_is_none(name: str, tmp_path: Path, open_screen: Open) -> None:
-    database(tmp_path).write_text("not a database")
-    app = open_screen(name, tmp_path)
+    (busy := tmp_path / "busy").mkdir()
+    (none := tmp_path / "none").mkdir()
+    database(none).write_text("not a database")
+    app = open_screen(name, none)
     assert not app.exception
     assert "sorl sync" in html(app)
-
-
-@pytest.mark.parametrize("name", SCREENS)
-def test_every_screen_waits_for_a_busy_database_with_a_word(
-    name: str, tmp_path: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(store, "_WAIT", 0.05)
     monkeypatch.setattr(store, "_LOCK", 0.05)
-    with writer(tmp_path, 30.0):  # the sync of an earlier test may still hold it
-        app = open_screen(name, tmp_path)
+    with writer(busy, 30.0):
+        app = open_screen(name, busy)
         assert not app.exception
         assert "Waiting for the database" in html(app)
 
@@ -65,10 +51,6 @@ def test_overview_shows_the_question_its_answer_and_a_cell_a_run(grid: Path, ope
     (cells,) = drawings(app)
     assert cells.count("data-key=") == 8
     assert 'href="run?experiment=demo&amp;run=ppo-s0-aaaa0000"' in cells
-
-
-def test_overview_writes_the_experiment_into_the_address(grid: Path, open_screen: Open) -> None:
-    assert value(open_screen("overview", grid), "experiment") == "demo"
 
 
 def test_a_live_run_shows_its_new_rows(tmp_path: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,40 +83,6 @@ def test_compare_ignores_what_the_address_gets_wrong_and_says_so(grid: Path, ope
     assert app.multiselect(key="arm").value == ["ppo"]
 
 
-def test_a_choice_changes_the_figure_and_the_address(grid: Path, open_screen: Open) -> None:
-    app = open_screen("compare", grid, arm=["ppo"])
-    app.multiselect(key="arm").set_value(["ppo", "grpo"]).run()
-    assert not app.exception
-    assert app.query_params["arm"] == ["ppo", "grpo"]
-    assert "What differs" in html(app)
-
-
-def test_an_address_that_comes_from_outside_wins_over_the_widgets(grid: Path, open_screen: Open) -> None:
-    app = open_screen("compare", grid, arm=["ppo"], scale="log")
-    app.query_params["scale"] = "linear"
-    app.run()
-    assert app.session_state["scale"] == "linear"
-
-
-def test_an_opening_completes_its_address_and_a_choice_is_a_step(grid: Path, open_screen: Open) -> None:
-    app = open_screen("compare", grid, scale="log")
-    assert app.query_params["experiment"] == ["demo"]
-    assert app.steps == 0
-    app.multiselect(key="arm").set_value(["ppo"]).run()
-    assert value(app, "arm") == "ppo"
-    assert app.steps == 1
-    app.run()
-    assert app.steps == 1
-
-
-def test_a_step_back_to_a_bare_address_is_no_step_forward(grid: Path, open_screen: Open) -> None:
-    app = open_screen("compare", grid)
-    app.query_params.clear()
-    app.run()
-    assert not app.exception
-    assert app.steps == 0
-
-
 def test_a_step_back_takes_back_what_the_address_says_by_silence(grid: Path, open_screen: Open) -> None:
     app = open_screen("compare", grid)
     before = dict(app.query_params)
@@ -153,9 +101,7 @@ def test_what_an_address_gets_wrong_does_not_undo_a_choice(grid: Path, open_scre
     assert value(app, "scale") == "log"
 
 
-def test_two_choices_in_one_breath_are_both_kept(
-    grid: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_choices_at_once_are_both_kept(grid: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_screen("compare", grid)
     with monkeypatch.context() as cut_short:
         cut_short.setattr("workbench.app.url.finish", lambda _: None)  # the second comes while the first is drawn
@@ -165,37 +111,10 @@ def test_two_choices_in_one_breath_are_both_kept(
     assert app.steps == 1
 
 
-def test_what_is_typed_is_no_step_a_letter(grid: Path, open_screen: Open) -> None:
-    app = open_screen("glossary", grid, find="c")
-    for typed in ("cl", "cli", "clip"):
-        said = dict(app.query_params)
-        app.text_input(key="find").set_value(typed).run()
-        assert app.query_params["find"] == [typed]
-    app.query_params = said  # a browser that is still behind
-    app.run()
-    assert app.text_input(key="find").value == "clip"
-    assert app.steps == 0
-
-
-def test_compare_without_arms_asks_for_one(grid: Path, open_screen: Open) -> None:
-    app = open_screen("compare", grid)
-    app.multiselect(key="arm").set_value([]).run()
-    assert not app.exception
-    assert "Choose at least one arm" in html(app)
-
-
-def test_compare_aligned_on_the_collapse_marks_the_onset_at_zero(grid: Path, open_screen: Open) -> None:
-    app = open_screen("compare", grid, arm=["ppo", "st-ppo"], metric=["step.success"], x="onset")
-    figure = json.loads(figures(app)[0])
-    marks = [t for t in figure["data"] if t.get("marker", {}).get("symbol") == "triangle-down"]
-    assert [m["marker"]["color"] for m in marks] == [LIGHT.algorithms["ppo"]]
-    assert "2 of 4 runs did not collapse" in html(app)
-
-
 @pytest.mark.parametrize(
     ("screen", "dragged", "kept"),
-    [("compare", (20.3, 9.6), "10..20"), ("run", (9.6, 20.3), "10..20"), ("compare", (12.2, 12.6), "11..13"),
-     ("compare", (-3.0, 7.5), "0..7"), ("turns", (20.3, 9.6), "10..20")],
+    [("run", (9.6, 20.3), "10..20"), ("compare", (12.2, 12.6), "11..13"), ("compare", (-3.0, 7.5), "0..7"),
+     ("turns", (20.3, 9.6), "10..20")],
 )  # fmt: skip
 def test_a_part_of_a_figure_that_is_dragged_over_becomes_the_range_of_the_address(
     screen: str, dragged: tuple[float, float], kept: str, grid: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch
@@ -217,16 +136,11 @@ def test_a_part_of_a_figure_that_is_dragged_over_becomes_the_range_of_the_addres
     assert "cell" not in app.query_params, "what lies in the part was not clicked"
 
 
-def test_curves_over_updates_are_not_a_range_of_steps(
-    grid: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    modes: list[str] = []
-    monkeypatch.setattr("streamlit.plotly_chart", lambda _, *, on_select, **__: modes.append(on_select))
-    open_screen("compare", grid, x="updates")
-    assert modes == ["ignore"]
-
-
-def test_compare_draws_the_alarms_of_the_dictionary(grid: Path, open_screen: Open) -> None:
+def test_compare_marks_the_onset_and_draws_the_alarms_of_the_dictionary(grid: Path, open_screen: Open) -> None:
+    app = open_screen("compare", grid, arm=["ppo", "st-ppo"], metric=["step.success"], x="onset")
+    marks = [t for t in json.loads(figures(app)[0])["data"] if t.get("marker", {}).get("symbol") == "triangle-down"]
+    assert [m["marker"]["color"] for m in marks] == [LIGHT.algorithms["ppo"]]
+    assert "2 of 4 runs did not collapse" in html(app)
     app = open_screen("compare", grid, arm=["ppo", "st-ppo"], metric=["step.ess_frac_min", "step.grad_norm_max"])
     data = json.loads(figures(app)[0])["data"]
     words = [t["hovertemplate"] for t in data if t.get("line", {}).get("dash") == "2px,3px"]
@@ -235,11 +149,36 @@ def test_compare_draws_the_alarms_of_the_dictionary(grid: Path, open_screen: Ope
     assert sum(t.get("marker", {}).get("symbol") == "triangle-up-open" for t in data) == 2
 
 
-@pytest.mark.parametrize("seeds", ["band", "single"])
-@pytest.mark.parametrize("x", ["step", "updates", "tokens", "onset"])
+@pytest.mark.parametrize(
+    ("x", "seeds"), [("step", "band"), ("updates", "single"), ("tokens", "band"), ("onset", "single")]
+)
 def test_every_axis_shows_every_kind_of_diagnostic(grid: Path, open_screen: Open, x: str, seeds: str) -> None:
     metrics = ["step.success", "minibatch.clip_bias_norm", "turn_step.ratio_max"]
     app = open_screen("compare", grid, metric=metrics, x=x, seeds=seeds)
     assert not app.exception
     titles = [a["text"] for a in json.loads(figures(app)[0])["layout"]["annotations"]]
     assert not any("not measured" in title for title in titles)
+
+
+def test_a_choice_changes_figure_and_address_in_one_step_and_an_opening_is_none(grid: Path, open_screen: Open) -> None:
+    app = open_screen("compare", grid, arm=["ppo"], scale="log")
+    assert (app.query_params["experiment"], app.steps) == (["demo"], 0)
+    app.multiselect(key="arm").set_value(["ppo", "grpo"]).run()
+    app.run()
+    assert (app.query_params["arm"], app.steps) == (["ppo", "grpo"], 1)
+    assert "What differs" in html(app)
+    app.query_params["scale"] = "linear"  # an address from outside wins over the widgets
+    app.run()
+    assert app.session_state["scale"] == "linear"
+    app.query_params.clear()  # a step back to a bare address is no step forward
+    app.run()
+    assert not app.exception
+    assert app.steps == 1
+
+
+@pytest.mark.parametrize("screen", ["compare", "turns", "collapse"])
+def test_a_screen_of_arms_without_one_asks_for_one(screen: str, grid: Path, open_screen: Open) -> None:
+    app = open_screen(screen, grid)
+    app.multiselect(key="arm").set_value([]).run()
+    assert not app.exception
+    assert "Choose at least one arm" in html(app)

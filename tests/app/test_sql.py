@@ -33,7 +33,6 @@ from workbench.app.screens.sql import (
     drawable,
     first_choice,
     fitting_marks,
-    hint,
     numbers,
     packed,
     parquet_of,
@@ -43,13 +42,12 @@ from workbench.app.screens.sql import (
 from workbench.app.store import Store
 from workbench.app.text import html_text
 from workbench.diagnostics import CATALOGUE
-from workbench.spec import TABLES, InputError
-from workbench.store.reader import Reader, saved, saved_query
+from workbench.spec import TABLES
+from workbench.store.reader import saved, saved_query
 from workbench.store.schema import views
 from workbench.store.sync import sync
 
 SMALL = Shape(steps=12, trajectories=2, turns=2, epochs=1, steps_per_segment=12)
-SAVED = pytest.mark.parametrize("name", [query.name for query in saved()])
 
 
 def mistakes(app: AppTest) -> str:
@@ -80,12 +78,13 @@ def test_it_opens_with_an_answer_its_definitions_and_a_chart(put: AppTest) -> No
     assert "One row per run and training iteration." in html(put)
 
 
-@SAVED
-def test_every_saved_question_has_an_answer_and_is_readable_in_the_address(put: AppTest, name: str) -> None:
-    app = put.selectbox(key="saved").set_value(name).run()
-    assert not app.exception
-    assert mistakes(app) == ""
-    assert app.text_area(key="sql").value == value(app, "sql") == saved_query(name).sql
+def test_every_saved_question_has_an_answer_and_is_readable_in_the_address(put: AppTest) -> None:
+    app = put
+    for query in saved():
+        app = app.selectbox(key="saved").set_value(query.name).run()
+        assert not app.exception, query.name
+        assert mistakes(app) == "", query.name
+        assert app.text_area(key="sql").value == value(app, "sql") == query.sql
 
 
 def test_a_question_its_chart_and_its_table_are_taken_from_the_address(grid: Path, open_screen: Open) -> None:
@@ -101,21 +100,19 @@ def test_a_question_its_chart_and_its_table_are_taken_from_the_address(grid: Pat
     assert "its rank in the step by ratio mass" in html(app)
 
 
-def test_a_link_carries_a_long_question(grid: Path, open_screen: Open) -> None:
+def test_a_link_carries_a_long_question_and_one_too_long_for_it_is_asked_all_the_same(
+    grid: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = " UNION ALL ".join(f"SELECT {i} AS n, 'a long question' AS words" for i in range(100))
     address = packed(text)
     assert address is not None
-    assert address.startswith("packed:")
     app = open_screen("sql", grid, sql=address)
     assert app.text_area(key="sql").value == text
     assert len(app.dataframe[0].value) == 100
     assert value(app, "sql") == address
-
-
-def test_a_question_too_long_for_a_link_is_asked_all_the_same(put: AppTest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_READABLE", 10)
     monkeypatch.setattr(module, "_PACKED", 10)
-    app = ask(put, "SELECT 'long' AS word")
+    app = ask(app, "SELECT 'long' AS word")
     assert len(app.dataframe[0].value) == 1
     assert "sql" not in app.query_params
     assert "too long for an address" in html(app)
@@ -128,57 +125,31 @@ def test_a_broken_link_is_told_and_nothing_in_the_editor_asks_for_a_select(grid:
     assert "Write a SELECT" in html(ask(app, "  "))
 
 
-@pytest.mark.parametrize("attempt", ESCAPES.values(), ids=ESCAPES)
-def test_the_screen_can_only_look_at_the_tables(put: AppTest, tmp_path: Path, attempt: str) -> None:
-    secret = tmp_path / "secret"
+def test_the_screen_can_only_look_at_the_tables_which_stay_what_they_were(tmp_path: Path, open_screen: Open) -> None:
+    runs, secret = tmp_path / "runs", tmp_path / "secret"
+    write_run(runs, "demo", "a", shape=SMALL)
+    sync(runs)
     secret.write_text("password\n")
-    app = ask(put, attempt.format(file=tmp_path / "written", secret=secret, folder=tmp_path))
-    assert not app.exception
-    assert not app.dataframe
-    if attempt:
+    before, app = contents(runs), open_screen("sql", runs)
+    for name, attempt in ESCAPES.items():
+        app = ask(app, attempt.format(file=tmp_path / "written", secret=secret, folder=tmp_path))
+        assert not app.exception, name
+        assert not app.dataframe, name
         told = Read(mistakes(app)).text
-        assert told
-        assert "password" not in told
-        assert "Traceback" not in told
-    assert [p.name for p in tmp_path.iterdir()] == ["secret"]
+        assert bool(told) == bool(attempt), name
+        assert not [words for words in ("password", "Traceback") if words in told], name
+    assert contents(runs) == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["runs", "secret"]
+    assert sorted(p.name for p in runs.iterdir()) == ["demo", "sorl.duckdb"]
 
 
-def test_after_all_attempts_the_tables_are_what_they_were(tmp_path: Path, open_screen: Open) -> None:
-    write_run(tmp_path, "demo", "a", shape=SMALL)
-    sync(tmp_path)
-    before = contents(tmp_path)
-    app = open_screen("sql", tmp_path)
-    for attempt in ESCAPES.values():
-        ask(app, attempt.format(file=tmp_path / "demo" / "x", secret=tmp_path / "none", folder=tmp_path / "demo"))
-    assert contents(tmp_path) == before
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["demo", "sorl.duckdb"]
-
-
-def test_a_mistake_is_told_with_the_line_and_the_nearest_columns(put: AppTest) -> None:
+def test_a_mistake_is_told_with_the_line_and_the_nearest_columns_or_their_tables(put: AppTest, grid: Path) -> None:
     told = Read(mistakes(ask(put, "SELECT ratio_gio\nFROM turn"))).text
     for words in ('"ratio_geo"', "LINE 1: SELECT ratio_gio", "^^^"):
         assert words in told
-    assert "grad_norm is a column of minibatch." in Read(mistakes(ask(put, "SELECT grad_norm FROM step"))).text
-
-
-@pytest.mark.parametrize(
-    ("question", "words"),
-    [
-        ("SELECT grad_norm FROM step", "grad_norm is a column of minibatch."),
-        ("SELECT step.grad_norm FROM step", "grad_norm is a column of minibatch."),
-        ("SELECT s.grad_norm FROM step s", "grad_norm is a column of minibatch."),
-        ("SELECT ratio_gio FROM run", "There is ratio_geo ("),
-        *((text, "") for text in ("SELECT FROM", "SELECT * FROM runn", "SELECT 'a'::INT", "SELECT zzzzzzzz FROM run")),
-    ],
-)
-def test_a_column_that_is_missed_is_told_with_its_tables_or_those_named_like_it(
-    grid: Path, question: str, words: str
-) -> None:
-    with pytest.raises(InputError) as mistake:
-        Reader(grid).rows(question)
-    told = hint(str(mistake.value), Store(grid).query("columns"))
-    assert told.startswith(words)
-    assert bool(told) == bool(words)
+    for question in ("SELECT grad_norm FROM step", "SELECT step.grad_norm FROM step", "SELECT s.grad_norm FROM step s"):
+        assert "grad_norm is a column of minibatch." in Read(mistakes(ask(put, question))).text
+    assert "There is ratio_geo (" in Read(mistakes(ask(put, "SELECT ratio_gio FROM run"))).text
 
 
 def test_every_table_view_and_column_is_listed_with_its_definition(grid: Path) -> None:
@@ -191,9 +162,7 @@ def test_every_table_view_and_column_is_listed_with_its_definition(grid: Path) -
     assert "exp(mean delta" in columns.loc[("culprit", "ratio_geo"), "description"]
 
 
-def test_a_question_that_runs_too_long_is_stopped_and_told(
-    put: AppTest, grid: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_question_too_long_is_stopped_and_told(put: AppTest, grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_of(str(grid))[0].reader, "seconds", 0.3)
     began = time.monotonic()
     app = ask(put, "SELECT count(*) FROM range(1000000000) a, range(1000000) b")
@@ -201,7 +170,7 @@ def test_a_question_that_runs_too_long_is_stopped_and_told(
     assert time.monotonic() - began < 60
 
 
-def test_a_large_answer_is_cut_and_its_files_hold_more(
+def test_a_large_answer_is_cut_its_files_hold_more_and_keep_null_nan_and_lists(
     put: AppTest, grid: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ROWS", 50)
@@ -210,9 +179,6 @@ def test_a_large_answer_is_cut_and_its_files_hold_more(
     assert "The first 50 rows" in html(app)
     assert [b.label for b in app.get("download_button")][:2] == ["CSV", "Parquet"]
     assert whole(store_of(str(grid))[0], put.session_state["sorl asked"]).num_rows == 3000
-
-
-def test_the_files_of_an_answer_keep_null_nan_and_lists(put: AppTest, grid: Path) -> None:
     ask(put, "SELECT unnest([NULL, 'nan'::DOUBLE, 1.5]) AS x, [1, NULL] AS l, 'a,\"b\"' AS t")
     table = whole(store_of(str(grid))[0], put.session_state["sorl asked"])
     assert csv_of(table).decode().splitlines() == [
@@ -241,25 +207,21 @@ def test_new_rows_are_shown_at_once_where_the_question_is_quick_and_on_demand_wh
     assert again.dataframe[0].value["n"].tolist() == [36]
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_names_and_values_stay_text(put: AppTest, text: str) -> None:
-    name = text.replace('"', '""').replace("\0", "")
-    quoted = text.replace("'", "''")
-    app = ask(put, f"SELECT '{quoted}' AS \"{name}\", 1.5 AS \"{name} n\", 2 AS seed UNION ALL SELECT 'b', 2.5, 3")
-    assert_literal(app)
-    assert app.dataframe[0].value.iloc[0, 0] == text
-    told = mistakes(ask(app, f'SELECT "{name}" FROM run'))
-    assert set(Read(told).tags) == {"pre"}
-    assert html_text(text) in told or "LINE" in told
+def test_hostile_names_and_values_stay_text(put: AppTest) -> None:
+    app = put
+    for text in HOSTILE:
+        name, quoted = text.replace('"', '""'), text.replace("'", "''")
+        app = ask(app, f"SELECT '{quoted}' AS \"{name}\", 1.5 AS \"{name} n\", 2 AS seed UNION ALL SELECT 'b', 2.5, 3")
+        assert_literal(app)
+        assert app.dataframe[0].value.iloc[0, 0] == text
+        told = mistakes(ask(app, f'SELECT "{name}" FROM run'))
+        assert set(Read(told).tags) == {"pre"}
+        assert html_text(text) in told or "LINE" in told
 
 
 def test_numbers_are_shown_in_few_figures_unless_that_falsifies_them() -> None:
-    def figures_of(*values: float | None) -> str:
-        return module.figures(pa.chunked_array([pa.array(values, pa.float64())]))
-
-    assert figures_of(0.1234567, None, float("nan"), float("inf")) == "%.6g"
-    assert figures_of(123456789.123, 1e-3) == "%.15g"
-    assert figures_of(None) == "%.6g"
+    for values, shown in (((0.1234567, None, math.nan, math.inf), "%.6g"), ((123456789.123, 1e-3), "%.15g")):
+        assert module.figures(pa.chunked_array([pa.array(values, pa.float64())])) == shown
 
 
 # A question in the address.
@@ -274,16 +236,7 @@ def test_any_question_survives_the_way_through_an_address(text: str) -> None:
         assert address is not None
         assert unpacked([address], DEFAULT) == (question, [])
     assert unpacked([], DEFAULT) == (DEFAULT, [])
-
-
-def test_a_long_question_is_packed_one_too_long_for_any_address_is_not() -> None:
-    text = "\n".join(f"SELECT avg(ratio_geo) AS ratio_{i} FROM turn WHERE step = {i} UNION ALL" for i in range(200))
-    address = packed(text)
-    assert address is not None
-    assert len(address) < 6_000 < len(text)
-    assert address.isascii()
-    assert unpacked([address], DEFAULT) == (text, [])
-    assert packed("".join(random.Random(0).choices(string.printable, k=LONGEST))) is None
+    assert packed("".join(random.Random(0).choices(string.printable, k=LONGEST))) is None, "too long for any address"
 
 
 @pytest.mark.parametrize(
@@ -329,20 +282,17 @@ def test_decimals_are_numbers_truth_values_are_texts_and_lists_are_left_out() ->
         ({"question": [f"q{i}" for i in range(40)], "step": range(40), "reward": [0.5] * 40}, ("step", "reward", "")),
     ],
 )  # fmt: skip
-def test_the_first_choice_of_axes_is_what_the_answer_is_about(
+def test_the_first_axes_are_what_the_answer_is_about(
     columns: dict[str, list[Any]], choice: tuple[str, str, str]
 ) -> None:
     assert first_choice(pd.DataFrame(columns)) == choice
 
 
-def test_rows_that_share_an_x_are_drawn_as_points_only() -> None:
+def test_rows_that_share_an_x_are_points_and_a_row_is_drawn_where_all_its_values_are_finite() -> None:
     frame = pd.DataFrame({"step": [1, 1, 2, 2], "arm": ["a", "b", "a", "b"], "kl": [1.0, 2.0, 3.0, 4.0]})
     assert fitting_marks(frame, "step", "arm") == ["line", "points", "bars"]
     assert fitting_marks(frame, "step", "") == fitting_marks(frame, "arm", "") == ["points"]
     assert fitting_marks(frame.head(2), "arm", "arm") == ["bars", "points"]
-
-
-def test_a_row_is_drawn_only_where_every_chosen_column_has_a_finite_value() -> None:
     frame = pd.DataFrame({"x": [1, 2, 3, 4], "y": [1.0, math.nan, math.inf, 2.0], "arm": ["a", "a", "a", None]})
     assert complete(frame, ["x", "y", "arm"])["x"].tolist() == [1]
     assert complete(frame, ["x", "y"])["x"].tolist() == [1, 4]

@@ -37,22 +37,22 @@ def ids(reader: Reader) -> list[str]:
     return [row[0] for row in reader.rows("SELECT run_id FROM run ORDER BY 1").rows]
 
 
-def test_a_question_is_asked_once_until_new_rows_arrive(runs: Path) -> None:
-    asked = []
+def test_a_question_is_asked_once_until_new_rows_or_no_more_room(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
     answers = Store(runs)
     for _ in range(3):
         assert answers.computed("ids", lambda reader: asked.append(1) or ids(reader)) == ["a"]
     assert len(asked) == 1
+    given = {"runs": ["a"], "origins": [0], "first": 0, "last": 11, "column": "success", "table": "step"}
+    assert [len(answers.query("series", width=width, **given)) for width in (1, 6)] == [12, 2]
     write_run(runs, "demo", "b", shape=SMALL, seed=1)
     sync(runs, CATALOGUE)
     assert answers.computed("ids", ids) == ["a", "b"]
-
-
-def test_other_parameters_are_another_question(runs: Path) -> None:
-    answers = Store(runs)
-    asked = {"runs": ["a"], "origins": [0], "first": 0, "last": 11, "column": "success", "table": "step"}
-    assert len(answers.query("series", width=1, **asked)) == 12
-    assert len(answers.query("series", width=6, **asked)) == 2
+    monkeypatch.setattr(store, "_REMEMBERED", 2 * store._RECORDS)
+    small, asked = Store(runs), []
+    for number in (1, 2, 3, 1):
+        small.computed(number, lambda reader: asked.append(1) or 0)
+    assert len(asked) == 4
 
 
 def test_while_the_database_is_held_the_last_answer_is_given(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,21 +67,6 @@ def test_while_the_database_is_held_the_last_answer_is_given(runs: Path, monkeyp
             answers.computed("another", ids)
 
 
-def test_old_answers_make_room(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_REMEMBERED", 2 * store._RECORDS)
-    answers = Store(runs)
-    asked = []
-    for number in (1, 2, 3, 1):
-        answers.computed(number, lambda reader: asked.append(1) or 0)
-    assert len(asked) == 4
-
-
-def test_no_database_is_an_input_error_that_says_what_to_type(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="sorl sync"):
-        Store(tmp_path).query("experiments")
-    assert Store(tmp_path).state() == ()
-
-
 @pytest.mark.parametrize("name", sorted(file.stem for file in QUERIES.glob("*.sql")))
 def test_every_named_query_states_its_grain_and_runs(one_run: Path, name: str) -> None:
     given = {
@@ -93,13 +78,6 @@ def test_every_named_query_states_its_grain_and_runs(one_run: Path, name: str) -
     assert grain.startswith("One row")
     frame = Store(one_run).query(name, **{k: v for k, v in given.items() if re.search(rf"\${k}\b", text)})
     assert len(frame.columns) > 0
-
-
-def test_the_baseline_is_the_median_of_the_first_finite_points(one_run: Path) -> None:
-    values = [row[0] for row in Reader(one_run).rows("SELECT grad_norm_max FROM step ORDER BY step LIMIT 5").rows]
-    found = Store(one_run).query("baseline", runs=["a"], points=5, column="grad_norm_max")
-    assert found["baseline"].tolist() == [sorted(values)[2]]
-    assert Store(one_run).query("baseline", runs=["a"], points=13, column="grad_norm_max").empty
 
 
 @pytest.fixture
@@ -116,7 +94,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return found
 
 
-def test_a_held_lock_keeps_no_screen_waiting_and_the_next_look_ingests(
+def test_a_held_lock_delays_no_screen_and_the_next_look_ingests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "_LOCK", 0.05)
@@ -151,18 +129,10 @@ def test_nothing_new_costs_no_sync_and_every_kind_of_new_segment_is_noticed(tmp_
         assert len(calls) == number
 
 
-def test_looks_leave_a_pause_and_find_what_moves_no_folder_now_and_then(
-    tmp_path: Path, calls: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, seconds in (("_PERIOD", 0.3), ("_ANYWAY", 0.0), ("_PAUSES", 0)):
-        monkeypatch.setattr(store, name, seconds)
-    syncing = BackgroundSync(tmp_path)
-    syncing.look(30.0)
-    syncing.look(30.0)
-    assert calls[1] - calls[0] >= 0.29
-
-
-def test_a_missing_folder_is_a_sentence(tmp_path: Path) -> None:
+def test_a_missing_folder_or_database_is_a_sentence_that_says_what_to_type(tmp_path: Path) -> None:
     syncing = BackgroundSync(tmp_path / "nowhere")
     syncing.look(30.0)
     assert "no runs folder" in syncing.notes[0]
+    with pytest.raises(InputError, match="sorl sync"):
+        Store(tmp_path).query("experiments")
+    assert Store(tmp_path).state() == ()

@@ -51,7 +51,7 @@ def test_two_algorithms_never_look_alike(palette: Palette, vision: str) -> None:
 
 
 @both
-def test_every_named_algorithm_has_a_colour_of_its_own(palette: Palette) -> None:
+def test_every_named_algorithm_has_a_colour_of_its_own_and_an_unknown_one_keeps_its_colour(palette: Palette) -> None:
     own = {**palette.algorithms, **palette.neighbours}
     assert set(own) <= set(ALGORITHMS), "a colour for an algorithm that is gone"
     assert len(own) >= 33
@@ -59,6 +59,10 @@ def test_every_named_algorithm_has_a_colour_of_its_own(palette: Palette) -> None
         assert distance(one, other, "normal") > 0.08, (a, b)
     assert colour("gspo", palette) == palette.neighbours["gspo"]
     assert not set(own.values()) & set(palette.others)
+    alone = styles([("mine", "mine")], palette)["mine"]
+    assert alone == styles([("ppo", "ppo"), ("yours", "yours"), ("mine", "mine")], palette)["mine"]
+    assert alone.colour == colour("mine", palette)
+    assert alone.colour in palette.others
 
 
 @both
@@ -67,14 +71,6 @@ def test_lines_and_words_stand_out_from_the_background(palette: Palette) -> None
     assert min(contrast(c, palette.background) for c in lines) >= 3
     assert min(contrast(c, palette.background) for c in (palette.text, palette.muted)) >= 4.5
     assert set(palette.outcomes) == {*OUTCOMES, ""}
-
-
-def test_an_unknown_algorithm_keeps_its_colour_whatever_stands_beside_it() -> None:
-    alone = styles([("mine", "mine")], LIGHT)["mine"]
-    beside = styles([("ppo", "ppo"), ("yours", "yours"), ("mine", "mine")], LIGHT)["mine"]
-    assert alone == beside
-    assert alone.colour == colour("mine", LIGHT)
-    assert alone.colour in LIGHT.others
 
 
 def test_arms_of_one_algorithm_differ_without_a_new_hue() -> None:
@@ -86,32 +82,22 @@ def test_arms_of_one_algorithm_differ_without_a_new_hue() -> None:
     assert max(angles) - min(angles) < 0.2
 
 
-def test_the_arm_named_like_its_algorithm_is_drawn_solid_in_the_colour_itself() -> None:
-    found = styles([("ppo, on-policy", "ppo"), ("ppo", "ppo")], LIGHT)
-    assert (found["ppo"].dash, found["ppo"].colour) == ("solid", LIGHT.algorithms["ppo"])
-    assert found["ppo, on-policy"].dash != "solid"
-
-
 def test_an_arm_drawn_alone_has_the_colour_of_its_algorithm_and_keeps_its_dash() -> None:
     arms = [("ppo", "ppo"), ("ppo, on-policy", "ppo"), ("grpo, on-policy", "grpo")]
     among_all, chosen = styles(arms, LIGHT), styles(arms, LIGHT, drawn=["ppo, on-policy", "grpo, on-policy"])
     assert list(chosen) == ["ppo, on-policy", "grpo, on-policy"]
+    assert (among_all["ppo"].dash, among_all["ppo"].colour) == ("solid", LIGHT.algorithms["ppo"])
     assert chosen["ppo, on-policy"].colour == LIGHT.algorithms["ppo"] != among_all["ppo, on-policy"].colour
     assert chosen["ppo, on-policy"].dash == among_all["ppo, on-policy"].dash != "solid"
-
-
-def test_the_app_around_the_figures_has_their_colours() -> None:
-    file = Path(workbench.app.__file__).parent / ".streamlit" / "config.toml"
-    config = tomllib.loads(file.read_text())
-    for name, palette in (("light", LIGHT), ("dark", DARK)):
-        theme = config["theme"][name]
-        given = theme["backgroundColor"], theme["secondaryBackgroundColor"], theme["textColor"]
-        assert given == (palette.background, palette.surface, palette.text)
 
 
 def test_the_app_listens_on_this_machine_only_tells_nobody_and_a_look_at_the_database_is_cheap() -> None:
     config = tomllib.loads((Path(workbench.app.__file__).parent / ".streamlit" / "config.toml").read_text())
     assert config["server"]["address"] == "127.0.0.1"
+    for name, palette in (("light", LIGHT), ("dark", DARK)):
+        theme = config["theme"][name]
+        given = theme["backgroundColor"], theme["secondaryBackgroundColor"], theme["textColor"]
+        assert given == (palette.background, palette.surface, palette.text)
     assert config["browser"]["gatherUsageStats"] is False
     # A full collection takes a tenth of a second with plotly and pandas loaded, and a screen looks twice a second.
     assert config["runner"]["postScriptGC"] is False
@@ -134,19 +120,12 @@ def test_the_scale_of_log_ratios_is_odd_rising_and_ends_at_ten_nats(log_ratio: f
 
 
 @both
-def test_text_can_be_read_on_every_tint(palette: Palette) -> None:
+def test_text_can_be_read_on_every_tint_and_what_did_not_move_or_is_nan_has_none(palette: Palette) -> None:
     for step in range(-1000, 1001):
         if (pair := tint(step / 100, palette)) is not None:
             assert contrast(*pair) >= 4.5, (step / 100, pair)
-
-
-def test_what_did_not_move_was_not_measured_or_is_no_number_has_no_tint() -> None:
-    assert [tint(value, LIGHT) for value in (None, math.nan, 0.0, 0.001)] == [None] * 4
-    assert tint(math.inf, LIGHT) == tint(10.0, LIGHT)
-
-
-def test_the_legend_has_the_colours_of_the_tokens() -> None:
-    colours, lowest = gradient(LIGHT), tint(-10.0, LIGHT)
-    assert (colours[0], colours[-1]) == (LIGHT.diverging[0], LIGHT.diverging[-1])
+    assert [tint(value, palette) for value in (None, math.nan, 0.0, 0.001)] == [None] * 4
+    assert tint(math.inf, palette) == tint(10.0, palette)
+    lowest, colours = tint(-10.0, palette), gradient(palette)
     assert lowest is not None
-    assert lowest[0] == colours[0]
+    assert (colours[0], colours[-1], lowest[0]) == (*palette.diverging[:: len(palette.diverging) - 1], colours[0])

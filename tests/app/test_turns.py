@@ -20,7 +20,6 @@ from tests.store.fixture import Shape, write_run
 from workbench.app.curve_data import Window
 from workbench.app.screens.turns import Cell, Turns, columns, listed, measure_of, measures
 from workbench.app.store import Store, dictionary
-from workbench.app.theme import LIGHT
 from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync
 
@@ -28,10 +27,6 @@ ADDRESS = {
     "arm": ["st-ppo", "ppo"], "measure": "advantage", "x": "onset", "seed": "1", "cells": "extreme", "range": "-6..4",
     "cell": ["ppo", "-2", "3"],
 }  # fmt: skip
-
-
-def maps(app: object) -> list[dict[str, object]]:
-    return [trace for trace in json.loads(figures(app)[0])["data"] if trace["type"] == "heatmap"]
 
 
 def test_turns_takes_its_view_from_the_address(grid: Path, open_screen: Open) -> None:
@@ -45,29 +40,21 @@ def test_turns_takes_its_view_from_the_address(grid: Path, open_screen: Open) ->
     assert "reward" in layout["coloraxis"]["colorbar"]["title"]["text"]
 
 
-def test_turns_shows_a_map_an_arm_of_the_ratio_and_says_where_it_went_farthest(grid: Path, open_screen: Open) -> None:
+def test_turns_shows_a_map_an_arm_and_a_picked_cell_lists_its_episodes(grid: Path, open_screen: Open) -> None:
     app = open_screen("turns", grid)
-    assert len(maps(app)) == 4
+    assert sum(t["type"] == "heatmap" for t in json.loads(figures(app)[0])["data"]) == 4
     assert app.query_params["measure"] in ("ratio_geo", ["ratio_geo"])
-    shown = html(app)
-    assert "Click a cell" in shown
+    assert "Click a cell" in html(app)
     assert re.search(
         r"ratio_geo farthest from 1 before a collapse: [\d.]+ in ppo, turn \d, step 1\d, \d before the onset; "
-        r"without one: [\d.]+ in ", shown,
+        r"without one: [\d.]+ in ", html(app),
     )  # fmt: skip
-
-
-def test_a_picked_cell_lists_its_trajectories_and_each_opens_its_episode(grid: Path, open_screen: Open) -> None:
-    app = open_screen("turns", grid, arm=["ppo"])
     app.session_state["cell picked"] = ["ppo", "12", "3"]
     app.run()
     assert not app.exception
     assert app.query_params["cell"] == ["ppo", "12", "3"]
-    shown = html(app)
-    assert "ppo, turn 3, step 12: 16 trajectories" in shown
-    assert shown.count('<a href="episode?experiment=demo&amp;run=ppo-s') == 16
-    frames = [t for t in json.loads(figures(app)[0])["data"] if t.get("line", {}).get("color") == LIGHT.text]
-    assert len(frames) == 1
+    assert "ppo, turn 3, step 12: 16 trajectories" in html(app)
+    assert html(app).count('<a href="episode?experiment=demo&amp;run=ppo-s') == 16
 
 
 @pytest.mark.parametrize(("measure", "by"), [("clip_frac", "clip_frac"), ("n_turns", "log_ratio_sum")])
@@ -81,50 +68,28 @@ def test_a_cell_stays_while_the_diagnostic_changes_and_is_listed_by_it_or_by_dri
     assert f"ordered by {by}" in html(app)
 
 
-@pytest.mark.parametrize(
-    ("cell", "words"),
-    [(["ppo"], "Click a cell"), (["nobody", "1", "1"], "Click a cell"), (["ppo", "1", "<b>"], "Click a cell"),
-     (["ppo", "999", "1"], "Click a cell"), (["ppo", "12", "9"], "no trajectory of these runs is recorded there")],
-)  # fmt: skip
-def test_a_cell_that_is_not_there_is_none_and_one_without_a_trajectory_says_so(
-    grid: Path, open_screen: Open, cell: list[str], words: str
-) -> None:
-    app = open_screen("turns", grid, arm=["ppo"], cell=cell)
-    assert not app.exception
-    assert words in html(app)
-
-
-def test_turns_without_arms_asks_for_one(grid: Path, open_screen: Open) -> None:
-    app = open_screen("turns", grid)
-    app.multiselect(key="arm").set_value([]).run()
-    assert not app.exception
-    assert "Choose at least one arm" in html(app)
+def test_a_cell_that_is_not_there_is_none_and_one_without_a_trajectory_says_so(grid: Path, open_screen: Open) -> None:
+    app = open_screen("turns", grid, arm=["ppo"], cell=["ppo", "12", "9"])
+    assert "no trajectory of these runs is recorded there" in html(app)
+    for cell in ([], ["ppo"], ["nobody", "1", "2"], ["ppo", "x", "2"], ["ppo", "1", "--2"], ["ppo", "1", "²"]):
+        assert Cell.read(cell, ["ppo"]) is None, cell
+    assert "Click a cell" in html(open_screen("turns", grid, arm=["ppo"], cell=["ppo", "999", "1"]))
 
 
 @pytest.mark.parametrize("carried", [[1, 12, 3], {"0": 1, "1": 12, "2": 3}])
-def test_a_click_opens_the_cell_that_was_clicked(
+def test_a_click_opens_the_cell_that_was_clicked_and_a_second_one_draws_nothing_anew(
     carried: object, grid: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clicks = [{"selection": {"points": [{"customdata": carried}], "box": []}}]
-    nothing = {"selection": {"points": [], "box": []}}
-    monkeypatch.setattr("streamlit.plotly_chart", lambda *_, **__: clicks.pop() if clicks else nothing)
-    app = open_screen("turns", grid, arm=["grpo", "ppo"])
-    assert not app.exception
-    assert app.query_params["cell"] == ["ppo", "12", "3"]
-
-
-def test_a_click_on_the_cell_that_is_shown_draws_nothing_anew(
-    grid: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = count()
 
     def chart(*_: object, **__: object) -> dict[str, object]:
         assert next(drawn) < 5, "drawn for ever"
-        return {"selection": {"points": [{"customdata": [1, 12, 3]}], "box": []}}
+        return {"selection": {"points": [{"customdata": carried}], "box": []}}
 
     monkeypatch.setattr("streamlit.plotly_chart", chart)
-    app = open_screen("turns", grid, arm=["grpo", "ppo"], cell=["ppo", "12", "3"])
+    app = open_screen("turns", grid, arm=["grpo", "ppo"])
     assert not app.exception
+    assert app.query_params["cell"] == ["ppo", "12", "3"]
     assert "ppo, turn 3, step 12: 16 trajectories" in html(app)
 
 
@@ -178,16 +143,12 @@ def cells(store: Store, name: str, *, extreme: bool = False, window: Window = Wi
     return view(store, name, window).heats(store, ["ppo"], extreme=extreme)[0].cells
 
 
-def test_a_cell_of_a_ratio_is_the_geometric_mean_of_the_recorded_values(store: Store) -> None:
+def test_a_cell_of_a_ratio_is_a_geometric_mean_and_else_the_plain_mean_with_its_extremes(store: Store) -> None:
     found = cells(store, "ratio_geo").set_index(["turn_index", "bucket"])["mean"]
     wanted = raw(store, "SELECT turn_index, step, exp(avg(ln(ratio_geo))) AS m FROM turn_step GROUP BY ALL")
     for turn, step, mean in wanted.itertuples(index=False, name=None):
         assert found[turn, step] == pytest.approx(mean)
-
-
-def test_a_cell_of_anything_else_is_the_plain_mean_with_its_extremes(store: Store) -> None:
-    window = Window(2, 11, 4)
-    found = cells(store, "advantage", window=window).set_index(["turn_index", "bucket"])
+    found = cells(store, "advantage", window=Window(2, 11, 4)).set_index(["turn_index", "bucket"])
     wanted = raw(
         store,
         "SELECT turn_index, (step - 2) // 4 AS bucket, avg(advantage) AS mean, min(advantage) AS low, "
@@ -196,34 +157,21 @@ def test_a_cell_of_anything_else_is_the_plain_mean_with_its_extremes(store: Stor
     for column in ("mean", "low", "high", "turns"):
         np.testing.assert_allclose(found[column].astype(float), wanted.loc[found.index, column].astype(float))
     assert found.loc[(1, 1), "first_step"] == 6
+    one = Turns(RUNS.head(1), [0], Window(0, 11, 1), measure_of(dictionary(store), "entropy"))
+    told = one.heats(store, ["ppo"], extreme=False)[0].cells.query("turn_index == 1").set_index("bucket").loc[[2, 3, 4]]
+    assert told["measured"].tolist() == [0, 1, 1], "NULL is not measured"
+    assert told["non_finite"].tolist() == [0, 1, 0], "NaN is a fact"
+    names = measures(dictionary(store))
+    assert names[:3] == ["ratio_geo", "ratio_arith", "ratio_prod"]
+    assert set(names) == {d.name for d in CATALOGUE if d.table == "turn_step" and d.sql_type != "VARCHAR"}
+    assert all(len(cells(store, name)) for name in names), "every measured column of a turn can be drawn"
 
 
 def test_the_extreme_of_a_cell_is_what_lies_farthest_from_neutral(store: Store) -> None:
-    window = Window(0, 11, 12)
-    ratio = cells(store, "ratio_geo", extreme=True, window=window)
-    for value, low, high in ratio[["value", "low", "high"]].itertuples(index=False, name=None):
-        assert abs(math.log(value)) == max(abs(math.log(low)), abs(math.log(high)))
-    signed = cells(store, "advantage", extreme=True, window=window)
-    for value, low, high in signed[["value", "low", "high"]].itertuples(index=False, name=None):
-        assert abs(value) == max(abs(low), abs(high))
-
-
-def test_null_and_nan_are_told_apart(store: Store) -> None:
-    one = Turns(RUNS.head(1), [0], Window(0, 11, 1), measure_of(dictionary(store), "entropy"))
-    found = one.heats(store, ["ppo"], extreme=False)[0].cells
-    found = found[found["turn_index"] == 1].set_index("bucket")
-    assert found.loc[[2, 3, 4], "measured"].tolist() == [0, 1, 1]
-    assert found.loc[[2, 3, 4], "non_finite"].tolist() == [0, 1, 0]
-    assert found.loc[[2, 3, 4], "mean"].isna().tolist() == [True, True, False]
-
-
-def test_onsets_inside_the_window_are_marked_at_zero_when_aligned_on_the_collapse(store: Store) -> None:
-    def onsets(window: Window, origin: int = 0) -> list[float]:
-        return list(view(store, "entropy", window, (origin, origin)).heats(store, ["ppo"], extreme=False)[0].onsets)
-
-    assert [onsets(Window(0, 11, 1)), onsets(Window(0, 5, 1)), onsets(Window(-8, 3, 1), 8)] == [[8.0], [], [0.0]]
-    aligned = view(store, "ratio_geo", Window(-8, 3, 1), (8, 8)).heats(store, ["ppo"], extreme=False)[0]
-    assert aligned.cells["first_step"].min() == -8
+    for name, size in (("ratio_geo", lambda v: abs(math.log(v))), ("advantage", abs)):
+        found = cells(store, name, extreme=True, window=Window(0, 11, 12))
+        for value, low, high in found[["value", "low", "high"]].itertuples(index=False, name=None):
+            assert size(value) == max(size(low), size(high))
 
 
 def test_the_trajectories_of_a_cell_are_those_of_its_steps_most_extreme_first(store: Store) -> None:
@@ -241,9 +189,7 @@ def test_the_trajectories_of_a_cell_are_those_of_its_steps_most_extreme_first(st
     assert sizes[0] == pytest.approx(best["m"].item())
 
 
-def test_a_listed_trajectory_has_a_cell_for_every_column_a_whole_address_and_says_if_its_tokens_were_kept(
-    store: Store,
-) -> None:
+def test_a_listed_trajectory_has_every_column_an_address_and_says_if_its_tokens_were_kept(store: Store) -> None:
     known = dictionary(store)
     for name in ("ratio_geo", "clip_frac", "entropy"):
         found = view(store, name).trajectories(store, Cell("ppo", 4, 1), name)
@@ -253,19 +199,3 @@ def test_a_listed_trajectory_has_a_cell_for_every_column_a_whole_address_and_say
         screen, query = rows[0][0].split("?")
         assert screen == "episode"
         assert set(parse_qs(query)) == {"experiment", "run", "step", "trajectory", "rank", "epoch"}
-
-
-def test_every_measured_column_of_a_turn_index_can_be_drawn(store: Store) -> None:
-    known = dictionary(store)
-    names = measures(known)
-    assert names[:3] == ["ratio_geo", "ratio_arith", "ratio_prod"]
-    assert set(names) == {d.name for d in CATALOGUE if d.table == "turn_step" and d.sql_type != "VARCHAR"}
-    for name in names:
-        assert len(cells(store, name)) > 0
-
-
-def test_a_cell_survives_the_way_through_an_address_and_nonsense_does_not() -> None:
-    cell = Cell("ppo", -3, 2)
-    assert Cell.read(cell.written, ["ppo"]) == cell
-    for given in ([], ["ppo"], ["grpo", "1", "2"], ["ppo", "x", "2"], ["ppo", "1", "--2"], ["ppo", "1", "²"]):
-        assert Cell.read(given, ["ppo"]) is None, given

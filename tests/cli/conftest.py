@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import ONE_FALLS, done, fell, grid_file, record
+from tests.cli.command import fell, record
 from tests.grid.harness import put_scripted_trainer
 from tests.store.fixture import Shape, write_experiment, write_grid
 from workbench.diagnostics import CATALOGUE
@@ -49,13 +49,3 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     put_scripted_trainer(monkeypatch)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder where `sorl run demo.toml` has ended; tests must not change it."""
-    folder = tmp_path_factory.mktemp("trained")
-    with pytest.MonkeyPatch.context() as patch:
-        put_scripted_trainer(patch)
-        done("run", grid_file(folder, **ONE_FALLS), runs=folder / "runs")
-    return folder

@@ -2,6 +2,7 @@
 
 import json
 import platform
+import shutil
 from pathlib import Path
 
 import pytest
@@ -73,22 +74,16 @@ def test_a_violation_stands_before_a_difference(tmp_path: Path) -> None:
     assert guard[0]["arms"] == ["ppo · clip.high 0.2", "ppo · clip.high 0.4"]
 
 
-def test_a_fair_grid_has_no_warning(tmp_path: Path) -> None:
-    path = tmp_path / "demo.toml"
-    path.write_text('question = "Which of the arms stays up?"\n[axes]\nalgorithm = ["ppo", "turn-ppo"]\n')
-    text = done("plan", path, runs=tmp_path).stdout
-    assert "Warning" not in text
-    assert "Note" not in text
-
-
-def test_a_database_without_runs_is_no_obstacle(runs: Path, file: Path) -> None:
+def test_without_recorded_runs_the_assumption_is_printed_and_too_few_seeds_told(runs: Path, file: Path) -> None:
     (runs / "demo").mkdir()
-    done("sync", runs=runs)
-    done("plan", file, runs=runs)
-
-
-def test_without_recorded_runs_the_assumption_is_printed(runs: Path, file: Path) -> None:
+    done("sync", runs=runs)  # a database without runs is no obstacle
     text = done("plan", file, runs=runs).stdout
+    assert not [word for word in ("Warning", "smallest possible") if word in text]
+    few = done("plan", file, "--set", "seeds=[0, 1, 2]", runs=runs).stdout
+    assert "With 3 seeds per arm the smallest possible p-value is 0.1." in few
+    alone = ("plan", file, "--set", 'axes.algorithm=["ppo"]')
+    assert "hazard ratio" not in done(*alone, runs=runs).stdout
+    assert told(*alone, runs=runs)["seeds"] is None
     assert (
         "To detect a hazard ratio of 0.2 with 80 % power at alpha .05: 12 collapses, about 12 seeds per arm "
         "(14 to detect it in each of 2 comparisons), if 80 % of the reference arm's runs collapse "
@@ -107,14 +102,13 @@ def test_recorded_runs_of_the_same_arms_replace_the_assumption(runs: Path, file:
     assert longer["incidence_basis"] == "assumed: none is recorded", "runs with other settings are other arms"
 
 
-def test_an_arm_that_always_collapsed_is_not_taken_to_always_collapse(runs: Path, file: Path) -> None:
+def test_runs_that_all_stayed_up_or_all_fell_are_not_taken_to_always_do_so(runs: Path, file: Path) -> None:
+    record(runs, file, grpo=[None], ppo=[None, None])
+    assert "(assumed: none of 3 recorded runs did)" in done("plan", file, runs=runs).stdout
+    shutil.rmtree(runs / "demo")
+    (runs / "sorl.duckdb").unlink()
     record(runs, file, ppo=[12, 14, 16])
     assert told("plan", file, runs=runs)["seeds"]["incidence"] == pytest.approx(3.5 / 4)
-
-
-def test_runs_that_all_stayed_up_leave_the_assumption_and_are_said(runs: Path, file: Path) -> None:
-    record(runs, file, ppo=[None, None], grpo=[None])
-    assert "(assumed: none of 3 recorded runs did)" in done("plan", file, runs=runs).stdout
 
 
 def test_effect_power_and_incidence_can_be_given(runs: Path, file: Path) -> None:
@@ -123,15 +117,3 @@ def test_effect_power_and_incidence_can_be_given(runs: Path, file: Path) -> None
     # (1.959964 + 1.281552)^2 / (1/4 log(0.5)^2) = 87.4792; 0.6 + 1 - 0.4 ** 0.5 = 0.967544 a seed
     assert seeds["collapses"] == pytest.approx(87.479, abs=1e-2)
     assert (seeds["seeds"], seeds["incidence_basis"]) == (91, "as given")
-
-
-def test_too_few_seeds_for_any_test_are_told(runs: Path, file: Path) -> None:
-    text = done("plan", file, "--set", "seeds=[0, 1, 2]", runs=runs).stdout
-    assert "With 3 seeds per arm the smallest possible p-value is 0.1." in text
-    assert "smallest possible" not in done("plan", file, runs=runs).stdout
-
-
-def test_a_grid_of_one_arm_compares_nothing(runs: Path, file: Path) -> None:
-    words = ("plan", file, "--set", 'axes.algorithm=["ppo"]')
-    assert "hazard ratio" not in done(*words, runs=runs).stdout
-    assert told(*words, runs=runs)["seeds"] is None

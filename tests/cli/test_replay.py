@@ -41,6 +41,9 @@ def test_json_holds_every_table_with_null_where_nothing_was_measured(run: Path) 
 
 def test_one_table_as_csv_and_parquet(run: Path, tmp_path: Path) -> None:
     text = done("replay", run, "--step", 9, "--format", "csv", "--table", "turns", "--update", 1).stdout
+    found = told("replay", run, "--step", 9, "--tokens")
+    assert found["culprits"][0]["algorithm"] == found["own"]
+    assert {row["trajectory"] for row in found["tokens"]} == {found["culprits"][0]["trajectory"]}
     header, *lines = text.splitlines()
     assert header.split(",") == [c.name for c in TURNS]
     assert {line.split(",")[2] for line in lines} == {"1"}
@@ -50,12 +53,6 @@ def test_one_table_as_csv_and_parquet(run: Path, tmp_path: Path) -> None:
     assert table.column_names == [c.name for c in SUMMARY]
     assert table["reason"].null_count == table.num_rows
     assert table["grad_norm"].to_pylist().count(1.5) == 3
-
-
-def test_without_a_trajectory_the_tokens_are_those_with_the_largest_gradient_share(run: Path) -> None:
-    found = told("replay", run, "--step", 9, "--tokens")
-    assert found["culprits"][0]["algorithm"] == found["own"]
-    assert {row["trajectory"] for row in found["tokens"]} == {found["culprits"][0]["trajectory"]}
 
 
 def test_variants_come_from_options_and_from_a_file(run: Path, tmp_path: Path) -> None:
@@ -89,12 +86,9 @@ def test_wrong_input_is_one_message_that_says_what_to_type(run: Path, line: str,
     refused(says, "replay", run, *line.split())
 
 
-def test_a_corrupt_batch_is_named(run: Path) -> None:
+def test_a_corrupt_batch_is_named_and_text_of_tokens_cannot_control_the_terminal(run: Path) -> None:
+    write_batch(run, 4, text="\x1b[31mred\x1b[0m")
+    assert "\x1b" not in done("replay", run, "--step", 4, "--trajectory", 0, "--algorithm", "ppo").stdout
     file = run / "batches" / "000004.safetensors"
     file.write_bytes(file.read_bytes()[:50])
     refused("cannot be read", "replay", run, "--step", 4)
-
-
-def test_text_of_tokens_and_names_cannot_control_the_terminal(run: Path) -> None:
-    write_batch(run, 4, text="\x1b[31mred\x1b[0m")
-    assert "\x1b" not in done("replay", run, "--step", 4, "--trajectory", 0, "--algorithm", "ppo").stdout

@@ -14,7 +14,7 @@ import pytest
 from docs.render import ROOT
 from tests.cli.command import done, record
 from tests.store.contents import contents, one
-from tests.store.fixture import START, Shape, write_experiment, write_run, write_segment, write_status
+from tests.store.fixture import START, Shape, write_experiment, write_run, write_segment
 from workbench.analysis import results
 from workbench.diagnostics import CATALOGUE
 from workbench.grid.config import load
@@ -31,20 +31,13 @@ def file(two: Path, tmp_path: Path) -> Path:
     return path
 
 
-def test_the_page_is_written_to_the_file_of_the_option(two: Path, tmp_path: Path) -> None:
-    result = done("report", "demo", "-o", tmp_path / "page.html", runs=two)
-    assert result.stdout == ""
-    assert f"wrote {tmp_path / 'page.html'}" in result.stderr
-    source = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert source.startswith("<!doctype html>")
-    assert "Which of the two?" in source
-
-
 def test_a_report_from_the_exported_file_is_the_report_from_the_runs(two: Path, file: Path, tmp_path: Path) -> None:
     a = done("report", "demo", "--format", "md", runs=two).stdout
     b = done("report", "--from", file, "--format", "md", runs=tmp_path / "nowhere").stdout
     assert a.replace("sorl report demo", "") == b.replace(f"sorl report --from {file}", "")
     assert "Collapsed: ppo in 2 of 2" in a
+    assert done("report", "demo", "-o", tmp_path / "page.html", runs=two).stdout == ""
+    assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert "| (b) Turn-level ratios alone help. | not tested here |" in a
 
 
@@ -94,12 +87,9 @@ def test_what_a_file_holds_is_in_the_runs_that_are_restored_from_it(file: Path, 
     ours, theirs = (pq.read_table(path).sort_by("run_id") for path in (again, file))
     assert [name for name in theirs.column_names if str(ours[name]) != str(theirs[name])] == []
     assert ours["detected"].to_pylist().count(17) == 2
-
-
-def test_existing_runs_are_left_alone(file: Path, two: Path) -> None:
-    before = sorted(two.rglob("*.parquet"))
-    assert "demo: 0 runs" in done("sync", "--from", file, runs=two).stdout
-    assert sorted(two.rglob("*.parquet")) == before
+    before = sorted(other.rglob("*.parquet"))
+    assert "demo: 0 runs" in done("sync", "--from", file, runs=other).stdout
+    assert sorted(other.rglob("*.parquet")) == before, "existing runs are left alone"
 
 
 def test_a_search_resumes_from_shipped_results(runs: Path, tmp_path: Path) -> None:
@@ -137,38 +127,27 @@ def verdict(runs: Path, run: str) -> tuple[Any, ...]:
     return Reader(runs).rows("SELECT outcome, collapse_step, detection_step FROM run WHERE run_id = ?", [run]).rows[0]
 
 
-def test_rescan_repairs_a_verdict_and_does_nothing_the_second_time(judged: Path) -> None:
+def test_rescan_repairs_a_verdict_withdraws_events_and_does_nothing_when_dry_or_a_second_time(judged: Path) -> None:
     right = verdict(judged, "fallen")
     assert right[0] == "collapsed"
     row = Reader(judged).rows("SELECT * FROM run WHERE run_id = 'fallen'")
     wrong = dict(zip(row.columns, row.rows[0], strict=True)) | {"outcome": "healthy", "collapse_step": None}
     write_segment(judged / "demo" / "fallen", "run", {k: [v] for k, v in wrong.items()})
     sync(judged)
-    assert verdict(judged, "fallen")[0] == "healthy"
+    older = "SELECT count(*) FROM event WHERE message = 'grad_norm_max is above 20'"
+    assert (verdict(judged, "fallen")[0], one(judged, older)) == ("healthy", 1)
+    before, files = contents(judged), sorted(judged.rglob("*.parquet"))
+    assert "would change" in done("rescan", "--dry-run", runs=judged).stderr
+    assert (contents(judged), sorted(judged.rglob("*.parquet"))) == (before, files)
     assert "outcome healthy -> collapsed" in done("rescan", runs=judged).stdout
-    assert verdict(judged, "fallen") == right
+    assert (verdict(judged, "fallen"), one(judged, older)) == (right, 0)
+    assert one(judged, "SELECT count(*) FROM event WHERE kind = 'collapse'") == 1
     again = done("rescan", runs=judged)
     assert (again.stdout, again.stderr) == ("", "2 runs judged, 0 changed\n")
-
-
-def test_rescan_withdraws_events_that_the_rules_no_longer_see(judged: Path) -> None:
-    count = "SELECT count(*) FROM event WHERE message = 'grad_norm_max is above 20'"
-    assert one(judged, count) == 1
-    done("rescan", runs=judged)
-    assert one(judged, count) == 0
-    assert one(judged, "SELECT count(*) FROM event WHERE kind = 'collapse'") == 1
     before = contents(judged)
     (judged / "sorl.duckdb").unlink()
     sync(judged, CATALOGUE)
-    assert contents(judged) == before
-
-
-def test_a_dry_run_writes_nothing(judged: Path) -> None:
-    before, files = contents(judged), sorted(judged.rglob("*.parquet"))
-    result = done("rescan", "--dry-run", runs=judged)
-    assert "fallen" in result.stdout
-    assert "would change" in result.stderr
-    assert (contents(judged), sorted(judged.rglob("*.parquet"))) == (before, files)
+    assert contents(judged) == before, "the tables are their segments"
 
 
 def test_a_divergence_that_only_the_trainer_saw_stays_one(judged: Path) -> None:
@@ -186,14 +165,6 @@ def test_a_run_that_another_process_trains_is_not_written_to(judged: Path) -> No
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert "being trained by another process" in done("rescan", "demo", runs=judged).stderr
     assert sorted(folder.rglob("*.parquet")) == files
-
-
-def test_a_run_whose_folder_is_gone_is_skipped(runs: Path, small: Shape) -> None:
-    folder = write_run(runs, "demo", "ppo-s0", shape=small)
-    write_status(folder, outcome="recovered")
-    folder.rename(runs / "demo" / "renamed")
-    assert "skipped: run 'ppo-s0' has no folder of that name" in done("rescan", runs=runs).stderr
-    assert not (runs / "demo" / "ppo-s0").exists()
 
 
 def test_a_run_whose_steps_are_gone_keeps_its_verdict(judged: Path) -> None:

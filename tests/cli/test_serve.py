@@ -14,9 +14,7 @@ from tests.store.processes import ROOT
 from workbench.agent.retrievers.http import HTTPRetriever
 
 
-def test_the_app_gets_the_runs_folder_and_stays_on_this_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_app_gets_the_runs_folder_and_stays_local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
     monkeypatch.setattr("streamlit.web.cli.main", lambda words, standalone_mode: started.append(words))
     monkeypatch.setenv("SORL_RUNS", "elsewhere")

@@ -51,7 +51,11 @@ def query(page: Page) -> dict[str, list[str]]:
     return parse_qs(urlsplit(page.url).query)
 
 
-def test_from_the_overview_to_the_culprit_token(address: str, page: Page) -> None:
+def test_every_screen_opens_without_a_complaint_and_clicks_lead_to_the_culprit_token(address: str, page: Page) -> None:
+    for name in web.ENDS:
+        web.visit(page, f"{address}/{name}", name)
+        here = page.locator("[data-testid=stTopNavLink][aria-current=page]")
+        assert here.inner_text().lower() == name
     web.visit(page, address, "overview")
 
     for kind in ("PNG", "SVG"):
@@ -144,13 +148,6 @@ def test_every_opening_and_every_choice_is_one_step_back(address: str, page: Pag
     web.visit(page, f"{address}/glossary", "glossary")
     box = page.get_by_label("Search")
     assert steps(lambda: box.press_sequentially("clip", delay=300), "find=clip") == 0, "a letter is no step"
-
-
-def test_every_screen_opens_by_its_name_without_a_complaint(address: str, page: Page) -> None:
-    for name in web.ENDS:
-        web.visit(page, f"{address}/{name}", name)
-        here = page.locator("[data-testid=stTopNavLink][aria-current=page]")
-        assert here.inner_text().lower() == name
 
 
 def test_a_large_answer_is_saved_whole(address: str, page: Page, tmp_path: Path) -> None:

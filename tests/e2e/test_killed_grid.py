@@ -147,7 +147,6 @@ def test_a_run_that_is_killed_again_and_again_loses_two_seconds_and_doubles_noth
     ("scripted", "seeds", "kills"),
     [
         pytest.param(True, 2, 2, id="12 scripted cells, 2 kills"),
-        pytest.param(True, 2, 4, id="12 scripted cells, 4 kills", marks=pytest.mark.slow),
         pytest.param(True, 10, 20, id="60 scripted cells, 20 kills", marks=pytest.mark.slow),
         pytest.param(False, 10, 20, id="60 trained cells, 20 kills", marks=pytest.mark.slow),
     ],

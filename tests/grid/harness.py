@@ -137,13 +137,3 @@ def events(folder: Path) -> list[dict[str, Any]]:
 def kinds(folder: Path) -> list[str]:
     """The kinds of the run's events, in order."""
     return [event["kind"] for event in events(folder)]
-
-
-def program(folder: Path, workers: int = 2) -> str:
-    """A second grid process over the same file; it prints the status of every cell."""
-    return (
-        f"{PATCH}from pathlib import Path\n"
-        "from workbench.grid.config import load\nfrom workbench.grid.run import Watch, run\n"
-        f"results = run(load(Path({str(folder / 'demo.toml')!r})), Path({str(folder / 'runs')!r}), Watch(), "
-        f"workers={workers})\nprint(*(f'{{r.cell.run_id}}={{r.status}}' for r in results))\n"
-    )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from workbench.cli.plan import describe
 from workbench.grid.cell import COSMETIC, config_hash, flatten, settings_keys, short, slug
 from workbench.grid.config import Grid, load
 from workbench.grid.folder import prepare
@@ -58,22 +59,9 @@ def test_axes_are_crossed_with_each_other_and_the_seeds_and_controls_only_with_t
     assert [cell.settings.seed for cell in found.cells] == [cell.seed for cell in found.cells]
 
 
-def test_an_arm_is_resolved_once_for_all_its_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from workbench.grid import config
-
-    calls: list[object] = []
-    resolve = config.resolve
-    monkeypatch.setattr(config, "resolve", lambda *given: (calls.append(given), resolve(*given))[1])
-    assert len(grid(tmp_path, CROSSED).cells) == 2 * len(calls)
-
-
-def test_a_partial_table_keeps_the_other_defaults_of_its_table(tmp_path: Path) -> None:
+def test_a_partial_table_keeps_its_other_defaults_and_dotted_and_nested_keys_say_the_same(tmp_path: Path) -> None:
     (cell,) = grid(tmp_path, "[base.learn.critic]\nlr = 0.5").cells
     assert cell.settings.learn.critic == RunSettings().learn.critic.model_copy(update={"lr": 0.5})
-    assert cell.settings.learn.critic.kind == "adamw"
-
-
-def test_dotted_and_nested_keys_say_the_same(tmp_path: Path) -> None:
     texts = ('[base]\n"learn.staleness" = 3', "[base.learn]\nstaleness = 3", "[axes]\nlearn.staleness = [3]")
     cells = [grid(tmp_path, text).cells[0] for text in texts]
     assert all((cell.settings, cell.run_id) == (cells[0].settings, cells[0].run_id) for cell in cells)
@@ -141,8 +129,6 @@ def test_the_cells_of_shipped_experiments_keep_their_ids(name: str, cells: int, 
 
 @pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.toml")), ids=lambda p: p.stem)
 def test_every_experiment_plans(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from workbench.cli.plan import describe
-
     found = load(path)
     describe(found, tmp_path)
     text = capsys.readouterr().out
@@ -217,21 +203,6 @@ def test_a_mistake_in_the_file_is_one_clear_message(tmp_path: Path, text: str, p
     assert "pydantic" not in message
 
 
-def test_a_missing_question_says_what_to_write(tmp_path: Path) -> None:
-    path = tmp_path / "x.toml"
-    path.write_text("seeds = [0]")
-    with pytest.raises(InputError, match="lacks 'question'; write question = "):
-        load(path)
-
-
-def test_a_missing_file_names_its_neighbours(tmp_path: Path) -> None:
-    write(tmp_path, "", "quickstart.toml")
-    with pytest.raises(InputError, match=r"no grid file .*quickstrt.toml \(did you mean '.*quickstart.toml'\?\)"):
-        load(tmp_path / "quickstrt.toml")
-    with pytest.raises(InputError, match="is a folder"):
-        load(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("override", "part"),
     [
@@ -247,8 +218,16 @@ def test_a_wrong_set_option_is_one_clear_message(tmp_path: Path, override: str, 
     assert part in refusal(tmp_path, '[axes]\nalgorithm = ["ppo", "grpo"]', override)
 
 
-def test_several_mistakes_are_named_together(tmp_path: Path) -> None:
+def test_several_mistakes_are_named_together_and_a_missing_question_or_file_with_what_to_write(tmp_path: Path) -> None:
     lines = refusal(tmp_path, "[base.learn]\nepoch = 2\nepisodes = 0").splitlines()
     assert len(lines) == 2
-    assert any("'learn.epoch'" in line for line in lines)
-    assert any("'learn.episodes'" in line for line in lines)
+    assert all(any(key in line for line in lines) for key in ("'learn.epoch'", "'learn.episodes'"))
+    bare = tmp_path / "quickstart.toml"
+    bare.write_text("seeds = [0]")
+    for path, told in (
+        (bare, "lacks 'question'; write question = "),
+        (tmp_path / "quickstrt.toml", r"no grid file .*quickstrt.toml \(did you mean '.*quickstart.toml'\?\)"),
+        (tmp_path, "is a folder"),
+    ):
+        with pytest.raises(InputError, match=told):
+            load(path)

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import faulthandler
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from workbench.grid.process import cores, ending, last_line, last_step, one_line, where
+from workbench.grid.process import cores, ending, last_line, last_step
 from workbench.spec.outcomes import cause
 
 
@@ -49,18 +47,7 @@ def test_an_exit_code_and_the_last_words_are_a_cause_that_the_row_alone_tells(
     assert found.status == {"": "finished", "interrupted": "interrupted"}.get(kind, "failed")
     assert (found.kind, found.reason, found.again) == (kind, reason, code not in (0, 2, 3))
     assert cause({"status": found.status, "reason": reason or None}) == named
-
-
-def test_a_divergence_is_a_cause_of_its_own() -> None:
-    row: dict[str, Any] = {"status": "finished", "outcome": "diverged", "reason": "loss is not finite"}
-    assert cause(row) == "diverged"
-    assert cause({"status": "interrupted", "reason": "stopped by SIGINT"}) == ""
-
-
-def test_a_reason_is_one_line_of_bounded_length_without_control_characters() -> None:
-    assert one_line("a\n\tb\x1b[31m c\x00") == "a b c"
-    assert len(one_line("x" * 10_000)) == 400
-    assert one_line("x" * 10_000).endswith(" ...")
+    assert len(ending(1, "x" * 10_000).reason) <= 420
 
 
 def test_the_last_line_of_text_is_neither_progress_nor_a_progress_bar(tmp_path: Path) -> None:
@@ -71,18 +58,6 @@ def test_the_last_line_of_text_is_neither_progress_nor_a_progress_bar(tmp_path: 
     assert (last_line(tmp_path / "none"), last_step(tmp_path / "none")) == ("", None)
     log.write_text('{"step": 4}\n{"step" is not JSON\n{"step": null}\n')
     assert (last_line(log), last_step(log)) == ('{"step": null}', 4), "what only looks like progress is text"
-
-
-def test_the_place_where_a_process_hangs_is_the_top_of_its_main_thread_in_the_last_dump(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    assert where(log) == ""
-    with log.open("w") as handle:
-        handle.write("some words\n")
-        handle.flush()
-        faulthandler.dump_traceback(handle, all_threads=True)
-    name = "test_the_place_where_a_process_hangs_is_the_top_of_its_main_thread_in_the_last_dump (test_folder.py:"
-    assert where(log).startswith(name)
-    assert where(log, since=log.stat().st_size) == ""
 
 
 @pytest.mark.parametrize(

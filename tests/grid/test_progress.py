@@ -43,9 +43,7 @@ def test_an_iteration_costs_more_with_a_critic_more_updates_more_draws_and_a_lar
         (["stop.updates=400"], 30.0),
     ],
 )
-def test_recorded_runs_set_the_pace_and_budgets_bound_the_time_of_a_cell(
-    tmp_path: Path, overrides: list[str], training: float
-) -> None:
+def test_recorded_runs_set_the_pace_and_budgets_bound_it(tmp_path: Path, overrides: list[str], training: float) -> None:
     text = 'seeds = [0, 1, 2]\n[base]\nalgorithm = "grpo"\niterations = 10\nlearn.minibatches = 4\nlearn.epochs = 1'
     cells = grid(tmp_path, text, *overrides).cells
     costly = SLOW * rough(RunSettings(), resolve("grpo")) / rough(cells[0].settings, cells[0].resolved)
@@ -58,18 +56,15 @@ def test_recorded_runs_set_the_pace_and_budgets_bound_the_time_of_a_cell(
     assert warm.seconds > without.seconds + 10
 
 
-def test_a_sparkline_has_a_bar_per_point_from_0_to_1_and_a_gap_where_nothing_was_measured() -> None:
+def test_durations_read_like_speech_and_a_sparkline_has_a_gap_where_nothing_was_measured() -> None:
+    assert [duration(s) for s in (None, 0.4, 59.6, 185, 4800)] == ["?", "0 s", "1 min 00 s", "3 min 05 s", "1 h 20 min"]
     assert sparkline([0.0, 0.5, None, 1.0, float("nan"), 2.0, -1.0]) == "▁▅ █ █▁"
     assert len(sparkline([0.1] * 100)) == 24
 
 
-def test_durations_read_like_speech() -> None:
-    assert [duration(s) for s in (None, 0.4, 59.6, 185, 4800)] == ["?", "0 s", "1 min 00 s", "3 min 05 s", "1 h 20 min"]
-
-
 @pytest.mark.parametrize("terminal", [False, True])
 @pytest.mark.parametrize("name", ["ppo", r"[/red] [bold]\u001b]0;x\u0007\u202e"])
-def test_a_terminal_shows_a_live_table_and_a_log_plain_lines_and_names_are_text_in_both(
+def test_a_terminal_shows_a_live_table_a_log_plain_lines_and_names_as_text(
     tmp_path: Path, terminal: bool, name: str
 ) -> None:
     (cell,) = grid(tmp_path, f'[[arms]]\nname = "{name}"').cells

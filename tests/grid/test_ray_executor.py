@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +15,6 @@ import psutil
 import pytest
 import tomli_w
 
-from tests.e2e.test_killed_grid import ROOT, place
 from tests.grid.harness import Tape, by_arm, events, go, grid_of, home, kinds, row, starts
 from tests.learn.tiny import TINY, merged, rows
 from workbench.grid import folder as run_folder
@@ -66,9 +63,7 @@ def test_cells_run_in_workers_side_by_side_and_end_as_on_this_machine(tmp_path: 
 
 
 @pytest.mark.timeout(600)
-def test_ray_and_local_record_identical_steps_for_the_same_cells(
-    tmp_path: Path, cluster: Ray, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ray_and_local_record_identical_steps(tmp_path: Path, cluster: Ray, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "TRAINER", REAL)
     path = tmp_path / "same.toml"
     document = {
@@ -106,7 +101,7 @@ def test_a_worker_that_is_killed_is_replaced_and_resumes_from_the_checkpoint(tmp
     assert rows(ppo, "step")["step"].to_list() == [0, 1, 2, 3, 4], "no step twice, none missing"
 
 
-def test_ctrl_c_reaches_the_trainer_on_the_cluster(tmp_path: Path, cluster: Ray) -> None:
+def test_ctrl_c_reaches_the_trainer_on_the_cluster_and_ends_a_wait_for_room(tmp_path: Path, cluster: Ray) -> None:
     grid = grid_of(tmp_path, ("ppo",), iterations=50, ppo={"step_seconds": 0.2})
     tape = Tape(on_step=lambda cell, step: os.kill(os.getpid(), signal.SIGINT) if step["step"] == 2 else None)
     (result,) = go(grid, tape, executor=cluster)
@@ -114,40 +109,19 @@ def test_ctrl_c_reaches_the_trainer_on_the_cluster(tmp_path: Path, cluster: Ray)
     assert run_folder.checkpoint(result.folder) == row(result.folder)["steps"]
     (result,) = go(grid_of(tmp_path, ("ppo",), iterations=50), executor=cluster)
     assert result.status == "finished", "the worker that was cancelled does not disturb the next one"
+    path = tmp_path / "demo.toml"
+    path.write_text(path.read_text().replace("[base]", "[base]\nthreads = 64\nlearn.epochs = 3"))
+    threading.Timer(3.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    (result,) = go(load(path), executor=cluster)
+    assert (result.status, starts(result.folder)) == ("interrupted", 0)
 
 
 @pytest.mark.parametrize(("how", "cause"), [("grow_at", "out of memory"), ("hang_at", "hang"), ("fail_at", "failed")])
-def test_a_cell_that_ends_badly_on_the_cluster_has_the_same_causes(
-    tmp_path: Path, cluster: Ray, how: str, cause: str
-) -> None:
+def test_a_bad_end_on_the_cluster_has_the_same_cause(tmp_path: Path, cluster: Ray, how: str, cause: str) -> None:
     grid = grid_of(tmp_path, ("ppo",), ppo={how: 2})
     limits = Limits(retries=0, memory=400 * 2**20, hang_seconds=3)
     (result,) = go(grid, executor=cluster, limits=limits)
     assert result.cause == cause
-
-
-def test_a_cell_that_the_cluster_has_no_room_for_waits_and_ctrl_c_ends_the_wait(tmp_path: Path, cluster: Ray) -> None:
-    path = tmp_path / "demo.toml"
-    grid_of(tmp_path, ("ppo",))
-    path.write_text(path.read_text().replace("[base]", "[base]\nthreads = 64"))
-    threading.Timer(3.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-    began = time.monotonic()
-    (result,) = go(load(path), executor=cluster)
-    assert result.status == "interrupted"
-    assert time.monotonic() - began < 60
-    assert starts(result.folder) == 0
-
-
-def test_the_command_prints_the_table_that_it_prints_on_this_machine(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="needs Ray: make test-ray")
-    tables = []
-    for name in ("local", "ray"):
-        here = place(tmp_path / name, seeds=1, base={"iterations": 3}, scripted=True)
-        command = here.sorl("run", str(here.folder / "kill.toml"), "--executor", name)
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250, cwd=ROOT)
-        assert done.returncode == 0, done.stderr[-2000:]
-        tables.append(done.stdout)
-    assert tables[0] == tables[1]
 
 
 def test_without_ray_the_option_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,9 +125,7 @@ def test_the_matched_arm_waits_for_its_source_and_takes_its_factor_seed_by_seed(
     assert History(tmp_path / "runs", since=now()).past(cell) is None, "only those that ended since"
 
 
-def test_an_arm_of_another_experiment_is_followed_past_bad_folders_and_asked_for_where_it_is_missing(
-    tmp_path: Path,
-) -> None:
+def test_an_arm_of_another_experiment_is_followed_past_bad_folders_or_asked_for(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     path = file(tmp_path, MATCHED.replace('match = "s-ppo"', 'match = "other/s-ppo"'))
     waiting = load(path, (), History(tmp_path / "runs")).waiting

@@ -28,15 +28,6 @@ def landscapes(draw) -> tuple[int, list[int | None], Rule, dict[Trial, bool]]:
     return arms, neighbours, rule, {t: bool(stream.random() < p) for t, p in zip(trials, chance, strict=True)}
 
 
-@given(landscapes(), st.one_of(st.none(), st.integers(1, 40)))
-def test_it_asks_for_nothing_outside_for_nothing_twice_and_for_no_more_than_its_budget(drawn, runs) -> None:
-    arms, neighbours, rule, truth = drawn
-    found = search(arms, neighbours, replace(rule, runs=runs), truth.get)
-    assert set(found.done) <= set(truth)
-    assert len(set(found.done)) == len(found.done) <= (runs or len(truth))
-    assert not found.now
-
-
 @given(landscapes(), st.integers(0, 2**31))
 def test_a_search_that_is_cut_off_anywhere_goes_on_to_the_same_runs(drawn, seed) -> None:
     arms, neighbours, rule, truth = drawn
@@ -53,10 +44,13 @@ def test_a_search_that_is_cut_off_anywhere_goes_on_to_the_same_runs(drawn, seed)
     assert set(known) == set(whole.done), "nothing was run that an uninterrupted search would not have run"
 
 
-@given(landscapes())
-def test_it_ends_with_every_seed_on_both_sides_of_every_boundary(drawn) -> None:
+@given(landscapes(), st.integers(1, 40))
+def test_it_ends_with_every_seed_on_both_sides_of_every_boundary_and_asks_for_nothing_twice(drawn, runs) -> None:
     arms, neighbours, rule, truth = drawn
     found = search(arms, neighbours, rule, truth.get)
+    assert set(found.done) <= set(truth)
+    assert len(set(found.done)) == len(found.done)
+    assert len(search(arms, neighbours, replace(rule, runs=runs), truth.get).done) <= runs, "its budget"
     columns: dict[tuple[int, int], dict[int, dict[int, bool]]] = {}
     for t in found.done:
         columns.setdefault((t.arm, t.column), {}).setdefault(t.point, {})[t.seed] = truth[t]
@@ -108,38 +102,22 @@ def _edge(runs: list[tuple[int, bool]]) -> float:
     return found.at
 
 
-def test_the_neighbours_boundary_is_where_a_column_begins() -> None:
-    truth = lambda t: t.point >= 8  # noqa: E731
-    found = search(1, [None, 0], Rule(11, 5), truth)
-    first = [t.point for t in found.done if t.column == 1][:4]
-    assert first == [7, 7, 8, 8]
-    assert len([t for t in found.done if t.column == 1]) == 10, "2 points x 5 seeds and nothing else"
-
-
-def test_one_odd_run_does_not_overrule_its_neighbours() -> None:
+def test_one_odd_run_does_not_overrule_its_neighbours_and_where_seeds_disagree_all_are_run() -> None:
     column = {2: dict.fromkeys(range(5), False), 3: {0: True}, 4: dict.fromkeys(range(5), False), 6: {0: True, 1: True}}
     assert bracket(column, 9) == (4, 6)
-
-
-def test_where_the_seeds_disagree_all_of_them_are_run_before_the_search_moves_on() -> None:
     known = {Trial(0, 0, 4, 0): True, Trial(0, 0, 4, 1): False}
     assert search(1, [None], Rule(9, 5), known.get).now == tuple(Trial(0, 0, 4, s) for s in (2, 3, 4))
+    found = search(1, [None, 0], Rule(11, 5), lambda t: t.point >= 8)
+    second = [t.point for t in found.done if t.column == 1]
+    assert (second[:4], len(second)) == ([7, 7, 8, 8], 10), "a column begins where its neighbour's boundary is"
 
 
-def test_a_budget_of_time_allows_as_many_runs_as_fit_by_the_mean_so_far() -> None:
-    truth = lambda t: t.point >= 3  # noqa: E731
-    found = search(1, [None], Rule(9, 5, seconds=55.0), truth, lambda _: 10.0)
+def test_budgets_of_time_bound_a_search_and_a_full_one_asks_for_everything_at_once() -> None:
+    found = search(1, [None], Rule(9, 5, seconds=55.0), lambda t: t.point >= 3, lambda _: 10.0)
     assert (len(found.done), found.exhausted) == (5, True)
-    assert not search(1, [None], Rule(9, 5, seconds=1e6), truth, lambda _: 10.0).exhausted
-
-
-def test_what_a_search_usually_takes_is_within_its_limits() -> None:
+    assert not search(1, [None], Rule(9, 5, seconds=1e6), lambda t: t.point >= 3, lambda _: 10.0).exhausted
     assert 20 < usual([None, 0], Rule(9, 5)) < 2 * 9 * 5 / 3
-
-
-def test_a_full_search_asks_for_everything_at_once_and_for_what_is_missing_after_that() -> None:
-    rule = Rule(3, seeds=2, full=True)
-    every = {Trial(0, c, p, s) for c in (0, 1) for p in range(3) for s in range(2)}
-    first = search(1, [None, None], rule, lambda _: None)
-    assert set(first.now) == every
-    assert search(1, [None, None], rule, lambda t: t.point > 0).done == first.now
+    full = Rule(3, seeds=2, full=True)
+    first = search(1, [None, None], full, lambda _: None)
+    assert set(first.now) == {Trial(0, c, p, s) for c in (0, 1) for p in range(3) for s in range(2)}
+    assert search(1, [None, None], full, lambda t: t.point > 0).done == first.now

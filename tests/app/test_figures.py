@@ -1,0 +1,576 @@
+"""Every figure: where its marks stand, what they carry, what is said where nothing was measured."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.app.conftest import HOSTILE
+from tests.app.hostile_figures import assert_literal, checked
+from workbench.analysis.survival import curve
+from workbench.app.collapse_data import alarm_leads
+from workbench.app.curve_data import Window, banded
+from workbench.app.figures.chart import GROUPS, chart
+from workbench.app.figures.collapse import TITLE, leads, survival, timeline
+from workbench.app.figures.common import AXES, KINDS
+from workbench.app.figures.curves import Panel, curves
+from workbench.app.figures.heat import Heat, Measure, colour_scale, heat
+from workbench.app.figures.region import region
+from workbench.app.figures.run import Signal, peaks, ranking
+from workbench.app.store import Diagnostics
+from workbench.app.theme import DARK, LIGHT, Palette, contrast, mixed, styles
+
+RED = "#cb3a04"
+WORDS = {"kl": ("nats", "<-delta>_m (k1)")}
+
+
+def looks(*arms: str, palette: Palette = LIGHT) -> Any:
+    return styles([(arm, arm) for arm in arms], palette)
+
+
+def texts(figure: Any) -> list[str]:
+    return [a.text for a in figure.layout.annotations]
+
+
+def with_symbol(figure: Any, symbol: str) -> Any:
+    return next(t for t in figure.data if t.type != "heatmap" and t.marker.symbol == symbol)
+
+
+# The chart of an answer.
+
+
+def answer(frame: pd.DataFrame, x: str, y: str, colour: str = "", mark: str = "points", **more: Any) -> Any:
+    palette = more.pop("palette", LIGHT)
+    return checked(chart(frame, x, y, colour, mark, lambda c: WORDS.get(c, ("", "")), palette, **more))
+
+
+def arms(*names: str) -> pd.DataFrame:
+    return pd.DataFrame([(arm, i, 0.1 * i) for arm in names for i in range(4)], columns=["arm", "step", "kl"])
+
+
+def test_an_answer_is_drawn_from_left_to_right_in_the_colours_of_its_algorithms() -> None:
+    figure = answer(
+        arms("st-ppo", "ppo", "ppo, on-policy", "ppo gradient clip").iloc[::-1], "step", "kl", "arm", "line"
+    )
+    assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("step", "kl (nats)")
+    drawn = {t.name: (t.line.color, t.line.dash) for t in figure.data}
+    assert drawn["st-ppo"] == (LIGHT.algorithms["st-ppo"], "solid")
+    assert drawn["ppo"] == (LIGHT.algorithms["ppo"], "solid")
+    assert len({dash for name, (_, dash) in drawn.items() if name.startswith("ppo")}) == 3
+    assert list(figure.data[0].x) == [0, 1, 2, 3]
+    named = answer(arms("control").assign(algorithm="grpo"), "step", "kl", "arm")
+    assert named.data[0].marker.color == LIGHT.algorithms["grpo"], "of the algorithm that its row names"
+
+
+def test_texts_as_x_are_horizontal_bars_in_the_order_of_the_rows_and_many_make_a_taller_figure() -> None:
+    frame = pd.DataFrame({"arm": ["b", "a", "c"], "seconds": [3.0, 1.0, 2.0]})
+    figure = answer(frame, "arm", "seconds", mark="bars")
+    assert figure.data[0].type == "bar"
+    assert (list(figure.data[0].x), list(figure.data[0].y)) == ([3.0, 1.0, 2.0], ["b", "a", "c"])
+    assert (list(figure.layout.yaxis.ticktext), figure.layout.yaxis.autorange) == (["b", "a", "c"], "reversed")
+    many = pd.DataFrame({"arm": [f"r{i}" for i in range(100)], "seconds": range(100)})
+    assert answer(many, "arm", "seconds", mark="bars").layout.height > 2 * figure.layout.height
+
+
+def test_many_numbers_are_a_colour_scale_few_a_legend_and_too_many_groups_have_none() -> None:
+    frame = pd.DataFrame({"step": range(40), "kl": range(40), "seed": [i % 3 for i in range(40)]})
+    (scaled,) = answer(frame, "step", "kl", "kl").data
+    assert scaled.marker.colorbar.title.text == "kl (nats)"
+    assert [t.name for t in answer(frame.iloc[::-1], "step", "kl", "seed").data] == ["0", "1", "2"]
+    many = pd.DataFrame({"run_id": [f"r{i}" for i in range(GROUPS + 1)], "step": 1, "kl": 0.5})
+    figure = answer(many, "step", "kl", "run_id")
+    assert (len(figure.data), figure.layout.showlegend) == (GROUPS + 1, False)
+
+
+# Curves.
+
+STYLES = looks("ppo", "st-ppo")
+MARK = pd.DataFrame({"arm": ["ppo"], "run_id": ["ppo-0"], "x": [4.0]})
+ALARM = MARK.assign(value=40.0, message="grad_norm_max is 40")
+MARKED: dict[str, Any] = {"thresholds": [("ppo", 20.0), (None, 30.0)], "alarms": ALARM, "broken": MARK}
+
+
+def points(seeds: int = 3, steps: int = 12) -> pd.DataFrame:
+    rows = [
+        {"arm": arm, "run_id": f"{arm}-{seed}", "seed": seed, "run": i * seeds + seed, "bucket": step, "x": float(step),
+         "mean": 0.1 * seed + 0.01 * step, "low": 0.1 * seed, "high": 0.1 * seed + 0.5, "non_finite": 0}
+        for i, arm in enumerate(("ppo", "st-ppo")) for seed in range(seeds) for step in range(steps)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def panel(data: pd.DataFrame, **more: Any) -> Panel:
+    return Panel("grad_norm_max", "norm", "max ||g||_2 over updates, before gradient clipping", data, **more)
+
+
+def drawn(*panels: Panel, palette: Palette = LIGHT, **more: Any) -> Any:
+    return curves(panels, looks("ppo", "st-ppo", palette=palette), palette, AXES["step"], **more)
+
+
+def line_of(figure: Any, arm: str) -> Any:
+    return next(
+        t for t in figure.data
+        if t.x is not None and t.x[0] is not None and "lines" in (t.mode or "") and t.customdata is not None
+        and t.line.color == LIGHT.algorithms[arm]
+    )  # fmt: skip
+
+
+def test_panels_say_name_unit_and_definition_and_share_their_x_axis_and_their_legend() -> None:
+    figure = checked(drawn(panel(banded(points())), panel(points()), panel(points().head(0))))
+    assert sum("<b>grad_norm_max</b>" in t and "before gradient clipping" in t for t in texts(figure)) >= 2
+    assert sum("not measured" in t for t in texts(figure)) == 1
+    scales = [axis.title.text for axis in figure.select_yaxes() if axis.visible is not False]
+    assert scales[:2] == ["norm", "norm"]
+    assert AXES["step"] in [a.title.text for a in figure.select_xaxes()]
+    assert {axis.matches for axis in figure.select_xaxes()} == {"x"}
+    assert [t.name for t in figure.data if t.showlegend is not False] == ["ppo", "st-ppo"]
+
+
+def test_a_band_has_the_interquartile_mean_and_every_extreme_and_no_run_is_joined_to_the_next() -> None:
+    data = points()
+    data.loc[17, "high"] = 1e6
+    band = banded(data)
+    figure = drawn(panel(band), scale="linear")
+    assert list(line_of(figure, "st-ppo").y) == band.loc[band["arm"] == "st-ppo", "middle"].tolist()
+    for one in (figure, drawn(panel(data), scale="linear")):
+        assert max(v for t in one.data for v in (t.y if t.y is not None else []) if v is not None) == 1e6
+    line = line_of(drawn(panel(points(seeds=2))), "ppo")
+    assert [i for i, v in enumerate(line.y) if math.isnan(v)] == [12, 25]
+    assert line.connectgaps is False
+
+
+def test_thresholds_alarms_onsets_and_what_is_no_number_stand_where_they_belong() -> None:
+    figure = checked(drawn(panel(banded(points()), **MARKED), onsets=MARK.assign(x=7)))
+    by_symbol = {t.marker.symbol: (t.x[0], t.y[0]) for t in figure.data if t.mode == "markers"}
+    assert by_symbol == {"triangle-up-open": (4, 40.0), "triangle-down": (7, 0.97), "x": (4, 0.03)}
+    thresholds = [t for t in figure.data if t.line.dash == "2px,3px"]
+    assert [(list(t.y), t.line.color) for t in thresholds] == [
+        ([20.0, 20.0], LIGHT.algorithms["ppo"]), ([30.0, 30.0], LIGHT.muted),
+    ]  # fmt: skip
+    assert thresholds[0].hovertemplate.startswith("alarm at 20 for ppo")
+
+
+@pytest.mark.parametrize("seeds", [3, 400])
+def test_many_points_are_left_to_the_graphics_processor_and_plotly_accepts_every_trace(seeds: int) -> None:
+    one = points(seeds=seeds, steps=40)
+    figure = drawn(panel(banded(one), **MARKED), panel(one), panel(one.head(0)), onsets=MARK)
+    assert json.loads(checked(figure).to_json()) == json.loads(figure.to_json())
+    assert ("scattergl" in {t.type for t in figure.data}) == (seeds == 400)
+    figure = heated(Heat("ppo", cells(buckets=10 if seeds == 3 else 2_000)), Heat("grpo", cells().head(0)))
+    assert ("scattergl" in {trace.type for trace in figure.data}) == (seeds == 400)
+    assert sum("not measured" in text for text in texts(figure)) == 1
+
+
+def test_a_spike_turns_an_axis_to_a_log_scale_unless_told_otherwise_and_never_under_bars() -> None:
+    frame = pd.DataFrame({"step": range(5), "kl": [1.0, 1.0, 1.0, 1.0, 900.0]})
+    data = points().assign(low=1.0, mean=1.5, high=2.0)
+    data.loc[3, "high"] = 900.0
+    found = [
+        answer(frame, "step", "kl", mark="line"), drawn(panel(banded(data)), scale="auto"), peaked([1.0, 1.1, 900.0]),
+        answer(frame, "step", "kl", mark="bars"), answer(frame, "step", "kl", mark="line", axis="linear"),
+        drawn(panel(banded(data)), scale="linear"), peaked([1.0, 1.1, 9.0]),
+    ]  # fmt: skip
+    assert [figure.layout.yaxis.type == "log" for figure in found] == [True] * 3 + [False] * 4
+    said = [figure.layout.yaxis.title.text for figure in found[:3]]
+    assert said == ["kl (nats), log scale", "norm, log scale", "norm, log scale"]
+
+
+# Heat maps of turns.
+
+MEASURE = Measure("ratio_geo", "ratio", "exp(mean delta of the turn)")
+
+
+def cells(turns: int = 3, buckets: int = 10, **changes: Any) -> pd.DataFrame:
+    rows = [
+        {"bucket": b, "turn_index": k + 1, "mean": 1 + 0.01 * b, "low": 0.9, "high": 1.2, "non_finite": 0,
+         "measured": 2, "turns": 16.0, "value": 1 + 0.01 * b}
+        for k in range(turns) for b in range(buckets)
+    ]  # fmt: skip
+    return pd.DataFrame(rows).assign(**changes)
+
+
+def heated(*maps: Heat, window: Window = Window(0, 9, 1), palette: Palette = LIGHT, **more: Any) -> Any:
+    names = looks(*(part.arm for part in maps), palette=palette)
+    shade = colour_scale("ratio", pd.concat([part.cells["value"] for part in maps]))
+    return checked(heat(maps, MEASURE, shade, names, palette, window, AXES["step"], **more))
+
+
+def maps_of(figure: Any) -> list[Any]:
+    return [trace for trace in figure.data if trace.type == "heatmap"]
+
+
+def targets_of(figure: Any) -> list[Any]:
+    return [t for t in figure.data if t.type != "heatmap" and t.marker.opacity == 0]
+
+
+def test_a_cell_stands_at_its_step_and_turn_with_the_log_of_its_ratio_and_all_arms_share_one_scale() -> None:
+    data = cells()
+    data.loc[(data["bucket"] == 4) & (data["turn_index"] == 2), ["value", "mean"]] = 0.5
+    figure = heated(Heat("ppo", data, onsets=[3.0, 7.0]), Heat("st-ppo", cells(turns=2).assign(value=1e-8)))
+    trace = maps_of(figure)[0]
+    assert trace.z[1][4] == pytest.approx(math.log(0.5))
+    assert (trace.x0, trace.dx, trace.y0, trace.dy) == (0, 1, 1, 1)
+    bar, axis = figure.layout.coloraxis, figure.layout.yaxis
+    assert {part.coloraxis for part in maps_of(figure)} == {"coloraxis"}
+    assert (bar.cmin, bar.colorbar.title.text) == (-bar.cmax, "ratio, log scale")
+    assert axis.range[0] > axis.range[1], "turn one is on top"
+    assert (axis.title.text, figure.layout.xaxis.title.text) == ("turn index", AXES["step"])
+    assert any("exp(mean delta of the turn)" in text for text in texts(figure))
+    assert list(with_symbol(figure, "triangle-down").x) == [3.0, 7.0]
+    clicks = [tuple(c[:3]) for c in targets_of(figure)[1].customdata]
+    assert clicks == [(1, b, k) for k in (1, 2) for b in range(10)], "a click tells map, bucket and turn"
+
+
+def test_what_a_cell_lacks_is_hatched_crossed_or_dashed_and_told() -> None:
+    data = cells().assign(mean=1.25)
+    data.loc[4, ["low", "high"]] = 1.25
+    data.loc[5, "non_finite"] = 1
+    blank = (data["turn_index"] == 3) & (data["bucket"] >= 7)
+    data.loc[blank, ["value", "mean", "low", "high"]] = math.nan
+    data.loc[blank, "measured"] = 0
+    figure = heated(Heat("ppo", data[~((data["turn_index"] == 3) & (data["bucket"] == 6))]))
+    usual, odd = targets_of(figure)
+    assert list(usual.customdata[0]) == [0, 0, 1, 0, 0, 1.25, 0.9, 1.2, 16]
+    assert usual.hovertemplate.startswith("<b>ppo</b>, turn %{customdata[2]}, step %{customdata[3]:,}<br>ratio_geo ")
+    assert "<b>ppo</b>, turn 1, step 4<br>ratio_geo 1.25<br>16 turns" in odd.text
+    assert np.isnan(np.array(maps_of(figure)[0].z, dtype=float)[2][7:]).all()
+    hatched = next(t for t in figure.data if t.type != "heatmap" and t.fillpattern.shape == "/")
+    assert [v for v in hatched.x if not math.isnan(v)] == [6.5, 9.5, 9.5, 6.5, 6.5]
+    crosses, dashes = with_symbol(figure, "x-thin"), with_symbol(figure, "line-ew")
+    assert [(list(t.x), list(t.y)) for t in (crosses, dashes)] == [([5.0], [1]), ([6.0], [3])]
+    several = heated(Heat("ppo", cells(buckets=2)), window=Window(0, 9, 5))
+    assert (maps_of(several)[0].x0, maps_of(several)[0].dx) == (2, 5), "buckets of several steps stand at their middle"
+    assert "steps %{customdata[3]:,} to %{customdata[4]:,}" in targets_of(several)[0].hovertemplate
+    for words in ("not measured", "1 of 2 values NaN or Inf"):
+        assert words in figure.to_json()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_every_number_of_arms_fits_side_by_side_and_the_chosen_cell_has_a_frame_in_its_map_only(count: int) -> None:
+    figure = heated(*[Heat(f"arm {i}", cells()) for i in range(count)], chosen=(count - 1, 4, 2))
+    assert len(maps_of(figure)) == count
+    assert max(a.domain[1] for a in figure.select_xaxes()) <= 1
+    (frame,) = (t for t in figure.data if t.type != "heatmap" and t.mode == "lines" and t.line.width == 2)
+    assert frame.xaxis == maps_of(figure)[-1].xaxis
+    assert (list(frame.x)[:2], list(frame.y)[1:3]) == ([3.5, 4.5], [1.5, 2.5])
+
+
+def scale_of(unit: str, *values: float) -> Any:
+    return colour_scale(unit, pd.Series(values, dtype=float))
+
+
+def test_a_ratio_is_centred_at_one_what_carries_a_sign_at_zero_and_a_dead_run_does_not_bleach_the_living() -> None:
+    ratio, signed, fraction = (
+        scale_of("ratio", 0.9, 1.4),
+        scale_of("reward", -0.3, 0.1),
+        scale_of("fraction", 0.2, 0.97),
+    )
+    assert (ratio.kind, ratio.limit, ratio.colours(LIGHT)) == ("ratio", 1.5, LIGHT.diverging)
+    places = ratio.place(pd.Series([1.0, 1.5, 1 / 1.5, 0.0])).tolist()
+    assert places == pytest.approx([0.0, ratio.ends[1], ratio.ends[0], -20]), "0 stands where trainers clamp"
+    assert (signed.kind, signed.ends, signed.colours(LIGHT)) == ("signed", (-0.5, 0.5), LIGHT.diverging)
+    assert (fraction.kind, fraction.ends, fraction.colours(LIGHT)) == ("size", (0.0, 1.0), LIGHT.sequential)
+    dead = scale_of("ratio", 0.97, 1.02, 0.98, 1.01, 2e-9)
+    assert (dead.limit <= 1.5, dead.below, dead.above) == (True, True, False)
+    words = dead.ticks()[1]
+    assert (words[0].startswith("≤ "), words[-1].startswith("≥ ")) == (True, False)
+    assert scale_of("ratio", 0.5, 2.0).ticks()[1] == ["0.5", "0.71", "1", "1.4", "2"]
+    assert scale_of("ratio", 0.991, 1.009).ticks()[1] == ["0.99", "0.995", "1", "1.005", "1.01"]
+
+
+@given(st.lists(st.floats(), max_size=30), st.sampled_from(["ratio", "nats", "fraction"]))
+def test_any_values_even_none_give_a_scale_with_rising_ticks(values: list[float], unit: str) -> None:
+    places, words = scale_of(unit, *values).ticks()
+    assert all(math.isfinite(place) for place in places)
+    assert places == sorted(set(places))
+    assert len(words) == len(places) == 5
+
+
+# The signal of a run and the ranking of a step.
+
+
+def signal(values: list[float | None], *, broken: tuple[int, ...] = (), text: str = "", **more: Any) -> Signal:
+    frame = pd.DataFrame(
+        {"step": range(len(values)), "value": values,
+         "broken_step": [i if i in broken else None for i in range(len(values))]}
+    ).astype(float)  # fmt: skip
+    events = pd.DataFrame([{"x": 2, "message": text or "grad_norm_max is 40"}])
+    return Signal(text or "grad_norm_max", text or "norm", text or "max ||g||_2", frame, events, **more)
+
+
+def peaked(values: list[float | None], chosen: int = 0, **more: Any) -> Any:
+    return checked(peaks(signal(values, **more), RED, LIGHT, chosen))
+
+
+def test_a_point_of_a_signal_can_be_clicked_says_if_tokens_were_kept_and_carries_its_alarm() -> None:
+    figure = peaked([1.0, 2.0, 9.0], chosen=2, kept=[1], onset=1.0)
+    found = {t.marker.symbol: list(t.customdata) for t in figure.data if t.mode == "markers"}
+    assert (found["circle"], found["circle-open"]) == ([1], [0, 2])
+    assert [(s.x0, s.line.dash) for s in figure.layout.shapes] == [(2, None), (1.0, "2px,3px")]
+    alarm = with_symbol(figure, "triangle-up-open")
+    assert (list(alarm.x), list(alarm.y), list(alarm.customdata)) == ([2.0], [9.0], [2])
+    cross = with_symbol(peaked([1.0, None, 2.0], broken=(1,)), "x-thin")
+    assert (list(cross.customdata), list(cross.y)) == ([1], [1.0])
+    assert any("not measured" in text for text in texts(peaked([])))
+
+
+def row(trajectory: int, gradient: float | None = 0.1, mass: float | None = 0.1, **changes: Any) -> dict[str, Any]:
+    return {
+        "trajectory": trajectory, "gradient_share": gradient, "ratio_mass": mass, "ratio_max": 1.2, "worst_turn": 3,
+        "worst_log_ratio": -4.0, "success": False, "question": "q?", "gold": "a", "answer": None, "ended": "answer",
+        "kept": trajectory == 1, "reward": 0.0,
+    } | changes  # fmt: skip
+
+
+def ranked(*rows: dict[str, Any]) -> Any:
+    return checked(ranking(rows, 0.05, LIGHT, 7, 1))
+
+
+def test_a_trajectory_is_two_bars_of_its_shares_in_a_row_that_can_be_clicked_anywhere() -> None:
+    figure = ranked(row(1, 0.3, 0.2), row(2, 0.1, 0.4, success=True))
+    bars = [t for t in figure.data if t.type == "bar"]
+    assert [list(b.x) for b in bars] == [[0.3, 0.1], [0.2, 0.4]]
+    assert list(bars[0].marker.color) == [LIGHT.muted, LIGHT.outcomes["healthy"]]
+    assert figure.layout.yaxis.ticktext == ("<b>1</b>", "2")
+    targets = [t for t in figure.data if t.marker.opacity == 0]
+    assert [set(t.customdata) for t in targets] == [{1, 2}] * 2
+    shapes = [s for s in ranked(row(2), row(1)).layout.shapes if s.type == "rect"]
+    assert [(s.y0, s.y1) for s in shapes] == [(0.5, 1.5)] * 2, "the chosen row is marked in both halves"
+    figure = ranked(row(1, math.nan), row(2, None))
+    words = next(t.text for t in figure.data if t.type == "scatter" and t.mode == "text")
+    assert [w.strip() for w in words] == ["NaN", "not measured"]
+    assert list(next(t for t in figure.data if t.type == "bar").x) == [None, None]
+
+
+# The map of a region.
+
+
+def mapped(arm: str = "ppo", measure: str = "collapsed", along: str = "learn.policy.lr") -> Any:
+    found = pd.DataFrame(
+        [(0.0, 0.2, 5, 1, 0.7), (0.0, 0.4, 5, 4, 0.2), (16.0, 0.1, 5, 3, math.nan)],
+        columns=["y", "x", "runs", "collapsed", "final"],
+    )
+    columns = pd.DataFrame(
+        [(0.0, 0.3, 0.25, 0.35, ""), (16.0, 0.1, None, None, "below")],
+        columns=["y", "boundary", "boundary_low", "boundary_high", "beyond"],
+    )
+    found, columns, names = found.assign(series=arm), columns.assign(series=arm), styles([(arm, "ppo")], LIGHT)
+    return checked(region(found, columns, (0.1, 0.2, 0.4), names, LIGHT, along, "learn.staleness", measure))
+
+
+def test_a_cell_of_a_region_is_its_share_a_dot_the_boundary_and_what_was_not_run_is_empty() -> None:
+    figure = mapped()
+    _, shares, words, edge = figure.data
+    assert [list(line) for line in shares.z] == [[None, 0.2, 0.8], [0.6, None, None]]
+    assert [(round(2**x, 3), round(y), word) for x, y, word in zip(words.x, words.y, words.text, strict=True)] == [
+        (0.2, 0, "1/5"), (0.4, 0, "4/5"), (0.1, 1, "3/5"),
+    ]  # fmt: skip
+    assert (figure.layout.coloraxis.cmin, figure.layout.coloraxis.cmax) == (0, 1)
+    assert list(edge.x) == pytest.approx([math.log2(0.3), math.log2(0.1)])
+    assert [round(y) for y in edge.y] == [0, 1]
+    assert list(edge.marker.symbol) == ["circle", "triangle-left"]
+    assert list(edge.error_x.array) == pytest.approx([math.log2(0.35 / 0.3), 0])
+    assert list(edge.error_x.arrayminus) == pytest.approx([math.log2(0.3 / 0.25), 0])
+    layout = figure.layout
+    assert (list(layout.yaxis.ticktext), list(layout.xaxis.ticktext)) == (["0", "16"], ["0.1", "0.4"])
+    assert layout.xaxis.title.text == "learn.policy.lr (log scale)"
+    _, finals, words, _ = mapped(measure="final").data
+    assert (list(words.text), [list(line) for line in finals.z]) == (
+        [".70", ".20"], [[None, 0.7, 0.2], [None, None, None]],
+    )  # fmt: skip
+    assert "mean final success not measured" in finals.customdata[1][0]
+
+
+@pytest.mark.parametrize("palette", [LIGHT, DARK])
+@pytest.mark.parametrize("measure", ["collapsed", "final"])
+def test_the_number_of_a_cell_can_be_read_on_its_colour(palette: Palette, measure: str) -> None:
+    lattice = [2.0**n for n in range(11)]
+    every = pd.DataFrame(
+        [
+            {"series": "ppo", "y": 0.0, "x": x, "runs": 10, "collapsed": n, "final": n / 10}
+            for n, x in enumerate(lattice)
+        ]
+    )
+    none = pd.DataFrame(columns=["series", "y"])
+    figure = region(every, none, lattice, looks("ppo", palette=palette), palette, "a", "b", measure)
+    colours = palette.sequential[1:]
+    for n, ink in enumerate(figure.data[2].textfont.color):
+        at = n / 10 * (len(colours) - 1)
+        ground = mixed(colours[min(int(at), 3)], colours[min(int(at), 3) + 1], at - min(int(at), 3))
+        assert contrast(ink, ground) > 3.5
+
+
+# Survival, events, and which alarm came first.
+
+
+def watched(*arms: tuple[str, list[tuple[float, bool]]]) -> pd.DataFrame:
+    return pd.DataFrame(
+        [{"run_id": f"{arm}-{i}", "arm": arm, "seed": i, "time": time, "event": event}
+         for arm, runs in arms for i, (time, event) in enumerate(runs)]
+    )  # fmt: skip
+
+
+ROWS = watched(
+    ("ppo", [(10, True), (10, False), (20, True), (36, False)]), ("st-ppo", [(36, False), (36, False), (30, False)])
+)
+
+
+def survived(rows: pd.DataFrame = ROWS, words: str = "Log-rank test: p = 0.02") -> Any:
+    return checked(survival(curve(rows), rows, looks(*rows["arm"].unique()), LIGHT, words))
+
+
+def test_the_curve_is_the_kaplan_meier_estimate_in_steps_with_ticks_for_censored_runs_and_the_runs_at_risk() -> None:
+    # 4 at risk at 10: 1 - 1/4 = .75 (the run censored there was still at risk); 2 at risk at 20: .75 (1 - 1/2) = .375.
+    figure = survived()
+    line = next(t for t in figure.data if t.line.shape == "hv" and t.line.color == LIGHT.algorithms["ppo"])
+    assert (list(line.x), list(line.y)) == ([0, 10, 20, 36], pytest.approx([1.0, 0.75, 0.375, 0.375]))
+    censored = {t.marker.line.color: t for t in figure.data if t.marker.symbol == "line-ns"}
+    assert list(censored[LIGHT.algorithms["ppo"]].x) == [10, 36]
+    last = censored[LIGHT.algorithms["st-ppo"]]
+    assert (list(last.x), list(last.customdata)) == ([30, 36], [1, 2])
+    ticks = list(figure.layout.xaxis.tickvals)
+    for arm, found in zip(("ppo", "st-ppo"), (t for t in figure.data if t.mode == "text"), strict=True):
+        times = ROWS.loc[ROWS["arm"] == arm, "time"]
+        assert (list(found.x), list(found.text)) == (ticks, [str(int((times >= t).sum())) for t in ticks])
+    rows = watched(("a", [(36, False)] * 2), ("b", [(36, False)] * 2))
+    first, second = (t for t in survived(rows).data if t.line.shape == "hv" and t.hoverinfo != "skip")
+    assert first.line.width > second.line.width, "equal curves do not hide each other"
+    titles = figure.layout.xaxis.title.text, figure.layout.yaxis.title.text
+    assert titles == (TITLE, "runs not yet collapsed (fraction)")
+    assert {"Log-rank test: p = 0.02", "runs at risk"} <= set(texts(figure))
+
+
+RUNS = pd.DataFrame(
+    [{"arm": arm, "seed": seed, "run_id": f"{arm}-{seed}", "first": 0, "last": 29}
+     for arm in ("ppo", "st-ppo") for seed in range(2)]
+)  # fmt: skip
+
+
+def happened(*rows: tuple[str, int, str], runs: pd.DataFrame = RUNS, message: str = "it moved") -> Any:
+    events = pd.DataFrame(
+        [{"run_id": run, "x": x, "kind": kind, "severity": "warning", "diagnostic": "d", "message": message}
+         for run, x, kind in rows],
+        columns=["run_id", "x", "kind", "severity", "diagnostic", "message"],
+    )  # fmt: skip
+    return checked(timeline(runs, events, looks(*runs["arm"].unique()), LIGHT, AXES["step"]))
+
+
+def test_a_run_is_a_line_below_its_arm_and_each_kind_of_event_a_mark_that_tells_run_and_step() -> None:
+    kinds = [kind for kind in KINDS if kind != "other"]
+    figure = happened(*[("ppo-0", i, kind) for i, kind in enumerate([*kinds, "guard_mask"])])
+    assert [v for v in next(t for t in figure.data if t.mode == "lines").x if v == v] == [0, 29, 0, 29]
+    assert list(figure.layout.yaxis.tickvals) == [1, 2, 4, 5]
+    heads = {a.y: a.text for a in figure.layout.annotations}
+    assert ("ppo" in heads[0], "st-ppo" in heads[3]) == (True, True)
+    marks = {trace.name: trace for trace in figure.data if trace.mode == "markers"}
+    assert list(marks) == [words for _, words, _ in KINDS.values()]
+    assert [t.name for t in figure.data if t.showlegend is not False] == list(marks)
+    assert len({(t.marker.symbol, t.marker.color) for t in marks.values()}) == len(KINDS)
+    assert "guard mask" in marks["other event"].text[0], "an unknown kind is shown all the same"
+    figure = happened(("ppo-0", 5, "alarm"), ("ppo-0", 5, "alarm"), ("ppo-0", 6, "alarm"), ("st-ppo-1", 7, "onset"))
+    marks = {trace.name: trace for trace in figure.data if trace.mode == "markers"}
+    heights = list(marks["alarm"].y)
+    assert heights[1] < heights[0] == heights[2], "events of one step stand above each other"
+    assert [list(c) for c in marks["onset of the collapse"].customdata] == [[3, 7]]
+
+
+KNOWN = Diagnostics({"step.grad_norm_max": {"alarm_when": "above"}, "step.ess_frac_min": {"alarm_when": "below"}})
+
+
+def first_alarms() -> pd.DataFrame:
+    """Four runs that collapse at 20 and two that do not; None where a run never raised the alarm."""
+    steps = {
+        "grad_norm_max": [18, 16, 21, None, None, None],
+        "ess_frac_min": [10, None, None, None, 5, 7],
+        "chi2": [18, 19, 20, None, None, None],
+    }
+    rows = [
+        {"diagnostic": name, "run": run, "collapse_step": 20 if run < 4 else None, "step": step,
+         "lead": 20 - step if step is not None and run < 4 else None}
+        for name, found in steps.items() for run, step in enumerate(found)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def test_alarms_are_counted_run_by_run_the_earliest_on_top_a_tie_for_each() -> None:
+    found = alarm_leads(first_alarms(), KNOWN)
+    names = ["alarm", "direction", "before", "after", "never", "collapsed", "first", "false_alarms", "steady"]
+    assert found[names].to_numpy().tolist() == [
+        ["ess_frac_min", "↓", 1, 0, 3, 4, 1, 2, 2],
+        ["grad_norm_max", "↑", 2, 1, 1, 4, 1, 0, 2],
+        ["chi2", "", 2, 1, 1, 4, 0, 0, 2],  # an alarm at the onset is no warning
+    ]
+    over = found.iloc[1]  # over the runs that it warned in
+    assert (over["lead_median"], over["lead_low"], over["lead_high"]) == (3.0, 2.5, 3.5)
+    assert alarm_leads(first_alarms().head(0), KNOWN).empty
+    tied = first_alarms()
+    tied.loc[(tied["diagnostic"] == "chi2") & (tied["run"] == 1), ["step", "lead"]] = [16, 4]
+    late = first_alarms().query("diagnostic == 'chi2'").assign(diagnostic="late", lead=lambda f: f["lead"] - 9)
+    table = alarm_leads(pd.concat([late, tied]), KNOWN)
+    assert table.set_index("alarm").loc["chi2", "first"] == 1
+    assert (table["alarm"].iloc[-1], table["before"].iloc[-1]) == ("late", 0)
+
+
+def led(found: pd.DataFrame, text: str = "ppo") -> Any:
+    dots = found.dropna(subset=["lead"]).assign(alarm=lambda f: f["diagnostic"], arm=text, run_id=text, seed=1)
+    return checked(leads(alarm_leads(found, KNOWN), dots, looks(text), LIGHT))
+
+
+def test_a_dot_a_run_stands_at_its_steps_from_the_onset_and_hides_no_other() -> None:
+    figure = led(first_alarms())
+    dots = next(t for t in figure.data if t.customdata is not None and t.marker.symbol == "circle")
+    assert sorted(dots.x) == [-10.0, -4.0, -2.0, -2.0, -1.0, -0.0, 1.0]
+    assert figure.layout.xaxis.title.text == AXES["onset"]
+    heads = {"came<br>first", "before<br>the onset", "never", "in healthy<br>runs", "2/4", "2/2"}
+    assert heads <= set(texts(figure))
+    same = first_alarms()
+    same.loc[same["diagnostic"] == "grad_norm_max", ["lead"]] = 3.0
+    dots = next(t for t in led(same).data if t.customdata is not None and t.marker.symbol == "circle")
+    assert len(set(zip(dots.x, dots.y, strict=True))) == len(dots.x)
+
+
+# All of them.
+
+
+@pytest.mark.parametrize("palette", [LIGHT, DARK])
+def test_figures_have_the_colours_of_their_theme_and_nothing_of_the_default_look(palette: Palette) -> None:
+    one = answer(arms("ppo"), "step", "kl", "arm", palette=palette)
+    assert one.data[0].marker.color == palette.algorithms["ppo"]
+    warm = heated(Heat("ppo", cells()), palette=palette)
+    assert warm.layout.coloraxis.colorscale[0][1] == palette.diverging[0]
+    for figure in (one, warm, drawn(panel(banded(points())), palette=palette)):
+        layout = figure.layout.template.layout
+        assert (layout.paper_bgcolor, layout.plot_bgcolor) == (palette.background, palette.background)
+        assert "Source Sans" in layout.font.family
+        assert "#E5ECF6" not in figure.to_json()  # the blue ground of plotly's own template
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_names_stay_text_in_every_figure(text: str) -> None:
+    frame = pd.DataFrame({text: [text, f"{text} 2"], "n": [1.0, 2.0], f"{text} n": [3, 4]})
+    for mark in ("line", "points", "bars"):
+        for x, y, colour in ((text, "n", ""), ("n", f"{text} n", text), (text, f"{text} n", text)):
+            assert_literal(chart(frame, x, y, colour, mark, lambda c: (text, text), LIGHT))
+    mark = ALARM.assign(arm=text, run_id=text, message=text)
+    data = points().replace({"arm": {"ppo": text}})
+    one = Panel(text, text, text, data, thresholds=[(text, 1.0)], alarms=mark, broken=mark)
+    both = looks(text, "st-ppo")
+    assert_literal(curves([one, Panel(text, text, text, banded(data))], both, LIGHT, AXES["step"], onsets=mark))
+    shade = colour_scale(text, cells()["value"])
+    part = Heat(text, cells(), [1.0])
+    assert_literal(heat([part], Measure(text, text, text), shade, looks(text), LIGHT, Window(0, 9, 1), "step"))
+    assert_literal(ranked(row(1, question=text, gold=text, answer=text)))
+    assert_literal(peaked([1.0, 2.0, 3.0], text=text))
+    assert_literal(mapped(arm=text, along=text))
+    assert_literal(survived(watched((text, [(3.0, True), (5.0, False)])), words=text))
+    runs = RUNS.head(1).assign(arm=text, run_id=text)
+    assert_literal(happened((text, 3, text), (text, 3, "alarm"), runs=runs, message=text))
+    assert_literal(led(first_alarms(), text))
+    assert_literal(led(first_alarms().assign(diagnostic=text).drop_duplicates("run")))
