@@ -137,11 +137,15 @@ def _rows(path: Path) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A named data set: the split that papers report, all splits, and the hub's files."""
+    """A named data set: the split that papers report, its size, the hub's files, and what is measured."""
 
     name: str
     split: str
+    questions: int
+    about: str
+    source: str
     splits: tuple[str, ...]
+    metric: str = "exact match, F1"
     repository: str = "RUC-NLPIR/FlashRAG_datasets"  # one folder a data set; what Search-R1 is trained on
     pattern: str = "{name}/{split}.jsonl"
 
@@ -154,15 +158,18 @@ class Benchmark:
 
 
 BENCHMARKS: tuple[Benchmark, ...] = (
-    Benchmark("nq", "test", ("train", "dev", "test")),  # Kwiatkowski et al. 2019, 3,610 questions
-    Benchmark("triviaqa", "test", ("train", "dev", "test")),  # arXiv 1705.03551, 11,313
-    Benchmark("popqa", "test", ("test",)),  # arXiv 2212.10511, 14,267 on entities of the long tail
-    Benchmark("hotpotqa", "dev", ("train", "dev")),  # arXiv 1809.09600, 7,405 of 2 hops
-    Benchmark("2wikimultihopqa", "dev", ("train", "dev")),  # arXiv 2011.01060, 12,576 of 2 to 4 hops
-    Benchmark("musique", "dev", ("train", "dev")),  # arXiv 2108.00573, 2,417 of 2 to 4 hops
-    Benchmark("bamboogle", "test", ("test",)),  # arXiv 2210.03350, 125 of 2 hops
-    Benchmark("medqa", "test", ("train", "test"), "GBaker/MedQA-USMLE-4-options", "phrases_no_exclude_{split}.jsonl"),
-)  # medqa: arXiv 2009.13081, 1,273 with 4 choices
+    Benchmark("nq", "test", 3610, "questions to a search engine", "Kwiatkowski et al. 2019", ("train", "dev", "test")),
+    Benchmark("triviaqa", "test", 11313, "trivia", "arXiv 1705.03551", ("train", "dev", "test")),
+    Benchmark("popqa", "test", 14267, "entities of the long tail", "arXiv 2212.10511", ("test",)),
+    Benchmark("hotpotqa", "dev", 7405, "2 hops", "arXiv 1809.09600", ("train", "dev")),
+    Benchmark("2wikimultihopqa", "dev", 12576, "2 to 4 hops", "arXiv 2011.01060", ("train", "dev")),
+    Benchmark("musique", "dev", 2417, "2 to 4 hops", "arXiv 2108.00573", ("train", "dev")),
+    Benchmark("bamboogle", "test", 125, "2 hops, not on one page", "arXiv 2210.03350", ("test",)),
+    Benchmark(
+        "medqa", "test", 1273, "medical licensing, 4 choices", "arXiv 2009.13081", ("train", "test"),
+        metric="choice accuracy", repository="GBaker/MedQA-USMLE-4-options", pattern="phrases_no_exclude_{split}.jsonl",
+    ),
+)  # fmt: skip
 
 
 def load(name: str, split: str | None = None, limit: int | None = None) -> Data:
