@@ -1,7 +1,5 @@
 """The parts of a diagnosis: a cause, the clue that its check returns, the reported finding."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Trajectories: what the agent did, what it earned, and what the updates did with it."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from workbench.diagnostics.declare import OURS, TRAINERS, Measure

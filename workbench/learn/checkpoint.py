@@ -1,7 +1,5 @@
 """Checkpoints: everything that an exact resume needs, as safetensors and JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -3,8 +3,6 @@
 g = J' w, J the Jacobian of the log-probs and w = d loss / d log-prob: one forward pass serves every algorithm.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

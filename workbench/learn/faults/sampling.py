@@ -1,7 +1,5 @@
 """Faults of the rollouts: weights, temperature, world, rewards."""
 
-from __future__ import annotations
-
 import time
 from copy import copy, deepcopy
 from dataclasses import replace
