@@ -135,7 +135,8 @@ def _onset(row: Row) -> str:
 
 
 def _with_falling(row: Row) -> str:
-    return f" (with them {int(row['collapsed'] or 0) + row['falling']} of {row['judged'] + row['falling']} collapsed)"
+    collapsed = 0 if missing(row["collapsed"]) else int(row["collapsed"])  # missing where no run could be judged
+    return f" (with them {collapsed + row['falling']} of {row['judged'] + row['falling']} collapsed)"
 
 
 def readable(frame: pd.DataFrame) -> pd.DataFrame:
