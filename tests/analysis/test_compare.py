@@ -199,7 +199,7 @@ def test_unfinished_and_undecided_runs_are_counted_apart_and_said() -> None:
             [("a", "falling", "collapsed")],
             ["too late for the collapse rule, and left out of these counts: a 1 of 2 (with them 2 of 2 collapsed)."],
         ),
-        ([("a", "healthy"), ("b", "falling")], ["No arm collapsed (1 runs).", "b 1 of 1 (with them 1 of 1 collapsed)."]),
+        ([("a", "healthy"), ("b", "falling")], ["No arm collapsed (1 run).", "b 1 of 1 (with them 1 of 1 collapsed)."]),
     ],
 )  # fmt: skip
 def test_the_answer_says_which_arms_fell_which_stood_and_which_never_learned(arms: list, words: list[str]) -> None:

@@ -86,7 +86,8 @@ def answer(frame: pd.DataFrame) -> str:
         if stood:
             sentences.append(f"Did not collapse{_few([str(row['arm']) for row in stood])}.")
     elif stood:
-        sentences.append(f"No arm collapsed ({sum(row['judged'] for row in stood)} runs).")
+        runs = sum(row["judged"] for row in stood)
+        sentences.append(f"No arm collapsed ({runs} run{'s' if runs > 1 else ''}).")
     elif not judged:
         sentences.append("No run can be judged yet, so there is nothing to conclude.")
     if stood:

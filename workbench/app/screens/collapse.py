@@ -95,6 +95,6 @@ def _leads(store: Store, arms: Arms) -> None:
         leads(alarms, dots, arms.styles, look()), "leads", alarms,
         describe=f"First alarms of {fell} collapsed runs, in steps from the onset of the collapse.",
     )  # fmt: skip
-    note(f"A dot is the first such alarm in one of the {fell} runs that collapsed; the tick is the median of those "
+    note(f"A dot is the first such alarm in a run that collapsed ({fell} of them); the tick is the median of those "
          "before the onset, the bar their quartiles. ↑ goes off above its threshold, ↓ below. An alarm that also fires "
          "in healthy runs is no warning.")  # fmt: skip

@@ -67,7 +67,7 @@ def sql(store: Store) -> None:
         return
     asked = ask(store, text)
     if asked.state != store.state():
-        note(f"Rows have arrived since; this question took {asked.seconds:.1f} s, so it is asked again on demand.")
+        note(f"Rows have arrived since; this query took {asked.seconds:.1f} s, so it does not rerun by itself.")
         if st.button("Ask again"):
             ask(store, text, again=True)
             st.rerun()
@@ -102,7 +102,7 @@ def _editor() -> str:
     address = packed(text)
     leave("sql", [address] if address else [])
     if address is None:
-        note("This question is too long for an address: a link to this page does not carry it.")
+        note("This query is too long for an address, so a link to this page leaves it out.")
     return text
 
 
@@ -275,7 +275,7 @@ def _chart(frame: pd.DataFrame, words: Words) -> None:
     figure = chart(data, x, y, colour, mark, words, look(), axis=scale)
     export.figure(figure, "chart", data, describe=f"{y} over {x} of {len(data)} rows.")
     if len(data) < len(frame):
-        note(f"Not drawn, for a NULL, NaN or Inf there: {len(frame) - len(data):,} of {len(frame):,} rows.")
+        note(f"Not drawn because of NULL, NaN or Inf: {len(frame) - len(data):,} of {len(frame):,} rows.")
     if colour and data[colour].nunique() > LEGEND and data[colour].dtype.kind == "O":
         note(f"{colour} has {data[colour].nunique()} values, too many for a legend.")
 
