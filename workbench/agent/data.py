@@ -1,5 +1,7 @@
 """Data sets: Search-R1's Parquet, FlashRAG's JSON lines, MedQA; benchmarks by name."""
 
+from __future__ import annotations
+
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping

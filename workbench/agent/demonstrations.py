@@ -1,5 +1,7 @@
 """Demonstrations that a warm start imitates: episodes of the facts and of the atlas, solved as the protocol wants."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from workbench.agent.draws import Stream, draw

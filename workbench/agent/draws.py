@@ -1,5 +1,7 @@
 """Random numbers that are addressed, not consumed: the draw of a key is the same in every process and in any order."""
 
+from __future__ import annotations
+
 from workbench.tensors import torch
 
 # What a random stream of the trainer is for: the first part of its key, so that no two streams share their numbers.

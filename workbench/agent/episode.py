@@ -1,5 +1,7 @@
 """An episode as it was sampled, and the batch that training reads."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain

@@ -1,5 +1,7 @@
 """Text and tokens: the embedded vocabulary, the wording of prompts and observations, the codec, spans and sentences."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

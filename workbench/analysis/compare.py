@@ -3,6 +3,8 @@
 Seeds are replicates; every figure has its interval and its n. docs/statistics.md says what each figure is.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any

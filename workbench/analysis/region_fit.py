@@ -18,6 +18,8 @@ The posterior is drawn by Gibbs sampling (Albert and Chib 1993) with a fixed ran
 drawn side by side: `bench/region_coverage.py` does so to measure how often the intervals hold the truth.
 """
 
+from __future__ import annotations
+
 import math
 from typing import NamedTuple
 

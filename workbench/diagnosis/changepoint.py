@@ -1,5 +1,7 @@
 """Change points: a robust score of each point of a curve against the points before it."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Literal, final
 

@@ -1,5 +1,7 @@
 """The diagnosis of one log: run every cause, rank the findings, write the report."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import asdict

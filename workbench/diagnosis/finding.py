@@ -1,5 +1,7 @@
 """The parts of a diagnosis: a cause, the clue that its check returns, the reported finding."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal

@@ -1,5 +1,7 @@
 """Advantages, the critic behind them, and the weights of the rollout correction."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Evaluate every declared measurement on a step: columns per table, ready to be written down."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

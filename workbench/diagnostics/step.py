@@ -1,5 +1,7 @@
 """Steps: what the fresh rollouts look like, what the updates did over all, and where the time went."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from itertools import chain

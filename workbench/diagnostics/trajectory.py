@@ -1,5 +1,7 @@
 """Trajectories: what the agent did, what it earned, and what the updates did with it."""
 
+from __future__ import annotations
+
 import numpy as np
 
 from workbench.diagnostics.declare import OURS, TRAINERS, Measure

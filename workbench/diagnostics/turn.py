@@ -1,5 +1,7 @@
 """Turns: what the agent did in each and how the retriever did, and the roll-up by turn index."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any

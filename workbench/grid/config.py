@@ -3,6 +3,8 @@
 Every mistake is an InputError that names the file, the key and what to write instead.
 """
 
+from __future__ import annotations
+
 import itertools
 import math
 import os

@@ -4,6 +4,8 @@ A pool of processes: a cell is claimed by a file lock, starts from its newest ch
 tried once more if it failed. One loop starts, polls, shows and syncs; nothing in it waits for a process.
 """
 
+from __future__ import annotations
+
 import re
 import signal
 import time

@@ -1,5 +1,7 @@
 """The batch of a step for the black box, with the log-probs of every update and the weights."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Sequence
 from typing import Any

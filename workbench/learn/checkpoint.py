@@ -1,5 +1,7 @@
 """Checkpoints: everything that an exact resume needs, as safetensors and JSON."""
 
+from __future__ import annotations
+
 import json
 import os
 import shutil

@@ -1,5 +1,7 @@
 """Checks of the trained tokens: the mask self-test at the start, token identity of each batch."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain

@@ -1,5 +1,7 @@
 """Evaluation: held-out questions during training, data sets for a checkpoint."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

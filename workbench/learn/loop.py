@@ -1,5 +1,7 @@
 """The training loop: roll out, old log-probs, values, advantages, epochs of updates, log."""
 
+from __future__ import annotations
+
 import resource
 import sys
 import time

@@ -1,5 +1,7 @@
 """Policy and critic, their log-probs and values in chunks of bounded memory."""
 
+from __future__ import annotations
+
 import copy
 from contextlib import AbstractContextManager
 from pathlib import Path

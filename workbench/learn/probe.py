@@ -3,6 +3,8 @@
 Every `learn.probe_every` updates the minibatch is split into four parts, each with a forward and a backward of its own.
 """
 
+from __future__ import annotations
+
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,7 @@
 """Rollouts and the staleness queue: train on what the policy sampled n iterations ago."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import groupby

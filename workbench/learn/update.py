@@ -1,5 +1,7 @@
 """One optimizer update of policy and critic: gradients, norms, clipping bias, evidence."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,6 +3,8 @@
 What is known at a step decides what goes, so a resumed run keeps what the run without a cut would have kept.
 """
 
+from __future__ import annotations
+
 import json
 import logging
 import os

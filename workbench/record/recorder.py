@@ -1,5 +1,7 @@
 """The recorder: a step's evidence in, rows of the run's tables out, collapse and alarms judged on the way."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

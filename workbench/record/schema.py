@@ -1,5 +1,7 @@
 """Arrow schemas of the tables, and the rows of table `token`."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any

@@ -3,6 +3,8 @@
 A thread writes, so that a training step that hangs does not hold back the rows of the steps before it. Files are not
 synced to the disk: a killed process does not need that, and after a power cut the reader sets a torn file aside."""
 
+from __future__ import annotations
+
 import errno
 import logging
 import os

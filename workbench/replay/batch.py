@@ -1,5 +1,7 @@
 """A stored batch as tensors, with the advantages that an algorithm would have made of it, or why that is unknown."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any

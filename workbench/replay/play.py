@@ -3,6 +3,8 @@
 g = J' w, J the Jacobian of the log-probs and w = d loss / d log-prob: one forward pass serves every algorithm.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Untrusted text made safe for a terminal; the console log; CSV and JSON."""
 
+from __future__ import annotations
+
 import csv
 import io
 import json

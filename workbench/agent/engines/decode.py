@@ -6,6 +6,8 @@ the matrices are fused and folded once a rollout: the norms' gains and sqrt(hidd
 q' = q * cos + (R q) * sin.
 """
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

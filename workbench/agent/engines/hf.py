@@ -4,6 +4,8 @@ Every row is at the same position: a row with prompt or observation tokens left 
 So there are no position ids, attention masks or padding. Finished rows are dropped from the cache.
 """
 
+from __future__ import annotations
+
 from copy import deepcopy
 from typing import Any
 

@@ -3,6 +3,8 @@
 Every turn is a request with the whole context as tokens, most of it in the prefix cache; no row waits for another.
 """
 
+from __future__ import annotations
+
 import math
 import os
 import tempfile

@@ -1,5 +1,7 @@
 """Retrievers: ranked passages of a corpus, found by BM25, by embeddings or by a server; a lookup ends no episode."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Sequence
 from pathlib import Path

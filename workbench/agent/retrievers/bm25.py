@@ -1,5 +1,7 @@
 """BM25 over a corpus (bm25s, Lucene's formula), with an index on disk that is built once for a content and mapped."""
 
+from __future__ import annotations
+
 import re
 from array import array
 from collections.abc import Sequence

@@ -1,5 +1,7 @@
 """A corpus: JSON lines `{"id": ..., "contents": ...}`, read by line number from a mapped file, never held in memory."""
 
+from __future__ import annotations
+
 import hashlib
 import mmap
 import os

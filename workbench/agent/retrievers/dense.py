@@ -1,5 +1,7 @@
 """Dense retrieval: passages and queries embedded by one encoder, ranked by inner product (faiss, exact)."""
 
+from __future__ import annotations
+
 import hashlib
 import os
 from collections.abc import Callable, Sequence

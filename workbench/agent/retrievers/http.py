@@ -1,5 +1,7 @@
 """A client of Search-R1's retrieval server: POST {"queries", "topk", "return_scores"}, one list of passages a query."""
 
+from __future__ import annotations
+
 import json
 import logging
 from collections.abc import Sequence

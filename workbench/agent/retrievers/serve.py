@@ -1,5 +1,7 @@
 """A server of Search-R1's retrieval protocol over any retriever, on the standard library's HTTP server."""
 
+from __future__ import annotations
+
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any

@@ -1,5 +1,7 @@
 """Worlds: ask questions, answer queries and judge answers, all as text."""
 
+from __future__ import annotations
+
 import re
 import string
 from collections import Counter

@@ -1,5 +1,7 @@
 """The atlas: questions about real cities, countries and elements, over passages built from installed packages."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections import Counter

@@ -1,5 +1,7 @@
 """Questions of a data set, answered over whatever retriever is named: Search-R1's task, with any model."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import lru_cache
 

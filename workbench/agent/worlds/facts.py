@@ -1,5 +1,7 @@
 """The world of facts: a generated graph, questions of one to three hops, and an exact retriever over it."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 

@@ -1,5 +1,7 @@
 """The trained batch differs from the sampled one: data, tokens, log-probs, groups."""
 
+from __future__ import annotations
+
 import re
 from typing import Literal
 

@@ -1,5 +1,7 @@
 """Faults of the rollouts: weights, temperature, world, rewards."""
 
+from __future__ import annotations
+
 import time
 from copy import copy, deepcopy
 from dataclasses import replace
