@@ -319,14 +319,24 @@ def test_endless_episodes_and_tokens_are_cut_and_say_so_and_line_breaks_are_seen
     [
         ([1.0, 9.0, 2.0], (), None, False, 1),
         ([1.0, 0.2, 2.0], (), None, True, 1),
-        ([1.0, 3.0, 9.0], (), 1.0, False, 1),
+        ([4.0, 3.0, 9.0], (), (1, 1), False, 1),
+        ([9.0, 1.0, 3.0], (), (1, 2), False, 2),
+        ([9.0, None, 3.0], (), (1, 1), False, 0),
         ([1.0, None, 9.0], (1,), None, False, 1),
         ([None, None, None], (), None, False, 2),
     ],
-    ids=["the largest", "the lowest", "none after the onset", "NaN before all", "nothing measured"],
+    ids=[
+        "the largest",
+        "the lowest",
+        "at the onset",
+        "in its interval",
+        "nothing measured at the onset",
+        "NaN before all",
+        "nothing measured",
+    ],
 )
 def test_it_begins_at_the_spike(
-    values: list[float | None], broken: tuple[int, ...], onset: float | None, lowest: bool, step: int
+    values: list[float | None], broken: tuple[int, ...], onset: tuple[int, int] | None, lowest: bool, step: int
 ) -> None:
     assert Watched(signal(values, broken=broken, onset=onset), 3, lowest).spike == step
 

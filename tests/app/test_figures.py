@@ -310,7 +310,7 @@ def peaked(values: list[float | None], chosen: int = 0, **more: Any) -> Any:
 
 
 def test_a_point_of_a_signal_can_be_clicked_says_if_tokens_were_kept_and_carries_its_alarm() -> None:
-    figure = peaked([1.0, 2.0, 9.0], chosen=2, kept=[1], onset=1.0)
+    figure = peaked([1.0, 2.0, 9.0], chosen=2, kept=[1], onset=(1, 1))
     found = {t.marker.symbol: list(t.customdata) for t in figure.data if t.mode == "markers"}
     assert (found["circle"], found["circle-open"]) == ([1], [0, 2])
     assert [(s.x0, s.line.dash) for s in figure.layout.shapes] == [(2, None), (1.0, "2px,3px")]

@@ -175,6 +175,27 @@ def test_token_rows_carry_the_last_epoch_and_null_where_nothing_was_trained():
     assert rows["turn_index"][0] == one.turn[0, 2, :length].tolist()
 
 
+def test_token_rows_keep_the_epoch_with_the_largest_gradient_next_to_the_last():
+    one = random_evidence(1, 3, 2)
+    first = replace(one, gradient_weight=10 * one.gradient_weight, log_prob=one.log_prob + 1)
+    for gradients, worst in (
+        (first.gradient_weight, 0),
+        (one.gradient_weight * float("nan"), 0),
+        (0 * one.gradient_weight, 1),
+    ):
+        epochs = [replace(first, gradient_weight=gradients), replace(one, epoch=torch.tensor([1]))]
+        rollouts = replace(rollouts_of([1.0] * 3), tokens=[list(range(one.mask.shape[2]))] * 3)
+        (row,) = [{k: v[0] for k, v in token_rows([2], rollouts, Evidence.stack(epochs), None).items()}]
+        assert row["worst_epoch"] == worst
+        position, source = row["trained"].index(True), epochs[worst]
+        assert row["worst_gradient_weight"][position] == pytest.approx(
+            float(source.gradient_weight[0, 2, position]), nan_ok=True
+        )
+        expected = float((source.log_prob - source.log_prob_old)[0, 2, position])
+        assert row["worst_log_ratio"][position] == pytest.approx(expected)
+        assert row["gradient_weight"][position] == pytest.approx(float(one.gradient_weight[0, 2, position]))
+
+
 def test_a_trajectory_that_no_update_used_has_tokens_and_nothing_measured():
     rows = token_rows([0], rollouts_of([1.0]), None, None)
     assert rows == {"trajectory": [0], "token_id": [[0] * 8], "token": [None]}

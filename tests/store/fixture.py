@@ -204,7 +204,9 @@ def step_rows(
     return {name: rows for name, rows in found.items() if len(rows["step"])}
 
 
-def _token_list(column: str, kind: pa.DataType, length: int, turns: int, rng: np.random.Generator) -> list[Any]:
+def _token_list(column: str, kind: pa.DataType, length: int, turns: int, rng: np.random.Generator) -> Any:
+    if column == "worst_epoch":
+        return 0
     position = np.arange(length)
     if column == "turn_index":
         return np.where(position % 3 > 0, position // 3 + 1, 0).tolist()

@@ -30,14 +30,32 @@ class Watched:
 
     @property
     def spike(self) -> int:
-        """The step to begin at: the first with NaN or Inf, else the most extreme up to the onset, else the last."""
+        """The step to begin at: the first with NaN or Inf, else the most extreme about the onset, else the last.
+
+        Of a run that did not fall, and where nothing was measured between the ends of the onset, of all steps.
+        """
         points = self.signal.points
         if broken := [int(step) for step in points["broken_step"].dropna()]:
             return min(broken)
         known = points.dropna(subset=["value"])
-        before = known if self.signal.onset is None else known[known["step"] <= self.signal.onset]
-        known = (before if len(before) else known).sort_values("value", ascending=self.lowest, kind="stable")
+        near = known if self.signal.onset is None else known[known["step"].between(*self.signal.onset)]
+        known = (near if len(near) else known).sort_values("value", ascending=self.lowest, kind="stable")
         return int(known["step"].iloc[0]) if len(known) else max(0, self.steps - 1)
+
+
+def fall_of(run: Mapping[Any, Any]) -> tuple[int, int] | None:
+    """Return the 95 % interval of the step after which a run fell; `run` has columns of table `run`. None: it did not.
+
+    Every screen that opens at one step of a run opens at the most extreme one between the two.
+    """
+    known = [run.get(name) for name in ("onset_low", "collapse_step", "onset_high")]
+    steps = [int(step) for step in known if step is not None and not pd.isna(step)]
+    return (min(steps), max(steps)) if steps else None
+
+
+def moment(store: Store, known: Diagnostics, run: Mapping[Any, Any]) -> int:
+    """Return the step at which to look into a run: the spike of the first of SIGNALS that it has."""
+    return watched(store, known, run, signals(known)[0]).spike
 
 
 def choose_run(each: pd.DataFrame, first: str | None = None) -> Mapping[Any, Any]:
@@ -67,7 +85,7 @@ def signals(known: Diagnostics) -> list[str]:
 
 def watched(store: Store, known: Diagnostics, run: Mapping[Any, Any], name: str) -> Watched:
     """Return a signal of a run in at most a thousand points, each the most extreme of its steps."""
-    row, run_id, onset = known.rows[f"step.{name}"], run["run_id"], run["collapse_step"]
+    row, run_id, onset = known.rows[f"step.{name}"], run["run_id"], fall_of(run)
     lowest = row["alarm_when"] == "below"
     last = int(store.query("extent", runs=[run_id], origins=[0])["last"].fillna(0).iloc[0])
     width = math.ceil((last + 1) / _POINTS)
@@ -76,7 +94,7 @@ def watched(store: Store, known: Diagnostics, run: Mapping[Any, Any], name: str)
         name, row["unit"] or "", str(row["formula"] or row["description"] or ""),
         store.query("peaks", run=run_id, column=name, first=0, width=width, lowest=lowest),
         events[(events["kind"] == "alarm") & (events["diagnostic"] == name)], list(kept(store, run_id)),
-        None if pd.isna(onset) else float(onset),
+        onset,
     )  # fmt: skip
     return Watched(signal, last + 1, lowest)
 

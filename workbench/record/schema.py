@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -60,7 +61,8 @@ def token_rows(
 ) -> dict[str, Any]:
     """Columns of table `token` for the `chosen` trajectories, measured in the last update that trained on each.
 
-    What is measured on trained tokens only is NULL elsewhere; what no update trained on is NULL throughout.
+    `worst_*` are measured in the one with the largest sum of |gradient_weight| over the trajectory. What is measured on
+    trained tokens only is NULL elsewhere; what no update trained on is NULL throughout.
     """
     rows = [_row(i, rollouts, updates) for i in chosen]
     columns: dict[str, Any] = {key: [row.get(key) for row in rows] for key in dict.fromkeys(k for r in rows for k in r)}
@@ -74,20 +76,29 @@ def _row(i: int, rollouts: Rollouts, updates: Evidence | None) -> dict[str, Any]
     places = [] if updates is None else (updates.trajectory == i).nonzero().tolist()
     if updates is None or not places:
         return row
-    u, b = places[-1]
 
-    def cut(x: Any) -> np.ndarray:
-        entries = x[u, b, : len(ids)].detach()
+    def cut(x: Any, place: Sequence[int]) -> np.ndarray:
+        entries = x[place[0], place[1], : len(ids)].detach()
         return np.asarray((entries.double() if x.is_floating_point() else entries).cpu().numpy())
 
-    mask = cut(updates.mask).astype(bool)
+    def trained(values: np.ndarray, place: Sequence[int]) -> list[float | None]:
+        return [v if m else None for v, m in zip(values.tolist(), cut(updates.mask, place).tolist(), strict=True)]
 
-    def trained(values: np.ndarray) -> list[float | None]:
-        return [v if m else None for v, m in zip(values.tolist(), mask.tolist(), strict=True)]
+    def ratio_and_clip(place: Sequence[int]) -> tuple[list[float | None], list[bool]]:
+        stopped = (cut(updates.active_low, place) | cut(updates.active_high, place)).astype(bool)
+        log_ratio = cut(updates.log_prob, place) - cut(updates.log_prob_old, place)
+        return trained(log_ratio, place), (stopped & cut(updates.mask, place).astype(bool)).tolist()
 
+    def weight(place: Sequence[int]) -> float:
+        total = float(np.abs(cut(updates.gradient_weight, place)[cut(updates.mask, place).astype(bool)]).sum())
+        return math.inf if math.isnan(total) else total
+
+    last, worst = places[-1], max(places, key=weight)
     for name in MEASURED:
         tensor = getattr(updates, name)
-        row[COLUMN.get(name, name)] = None if tensor is None else trained(cut(tensor))
-    clipped = mask & (cut(updates.active_low) | cut(updates.active_high)).astype(bool)
-    row |= {"trained": mask.tolist(), "turn_index": cut(updates.turn).tolist()}
-    return row | {"log_ratio": trained(cut(updates.log_prob) - cut(updates.log_prob_old)), "clipped": clipped.tolist()}
+        row[COLUMN.get(name, name)] = None if tensor is None else trained(cut(tensor, last), last)
+    row |= {"trained": cut(updates.mask, last).astype(bool).tolist(), "turn_index": cut(updates.turn, last).tolist()}
+    row["log_ratio"], row["clipped"] = ratio_and_clip(last)
+    row["worst_log_ratio"], row["worst_clipped"] = ratio_and_clip(worst)
+    row["worst_gradient_weight"] = trained(cut(updates.gradient_weight, worst), worst)
+    return row | {"worst_epoch": int(updates.epoch[worst[0]])}

@@ -113,7 +113,8 @@ def spending(spent: pd.DataFrame, palette: Palette) -> go.Figure:
 class Signal:
     """A column of table `step`: words from the dictionary, points (step, value, broken_step), events, what was kept.
 
-    `events` has x and message of the column's alarms; `kept` the steps with tokens; `onset` the collapse's.
+    `events` has x and message of the column's alarms; `kept` the steps with tokens; `onset` the 95 % interval of steps
+    after which the run fell, None of one that did not.
     """
 
     name: str
@@ -122,7 +123,7 @@ class Signal:
     points: pd.DataFrame
     events: pd.DataFrame
     kept: Sequence[int] = field(default=())
-    onset: float | None = None
+    onset: tuple[int, int] | None = None
 
 
 def peaks(signal: Signal, colour: str, palette: Palette, chosen: int) -> go.Figure:
@@ -155,7 +156,7 @@ def peaks(signal: Signal, colour: str, palette: Palette, chosen: int) -> go.Figu
     definition = wrapped(signal.definition, 84)
     log = common.log_scale(signal.unit) | {"dtick": 1} if common.is_wide(values) else {}
     shapes = [vertical(chosen, palette.text, dash=None)]
-    shapes += [] if signal.onset is None else [vertical(signal.onset, red)]
+    shapes += [vertical(step, red) for step in dict.fromkeys(signal.onset or ())]
     top = 55 + 15 * definition.count("<br>")
     return common.figure(
         traces,
