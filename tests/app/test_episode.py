@@ -54,8 +54,9 @@ def test_it_opens_at_the_spike_of_the_run_that_fell_and_at_its_culprit(grid: Pat
     app = open_screen("episode", grid)
     assert not app.exception
     assert value(app, "run") == PPO
-    until = f"step <= (SELECT collapse_step FROM run WHERE run_id = '{PPO}')"
-    step = top(grid, "grad_norm_max", "step", until)
+    low, high = (f"(SELECT onset_{end} FROM run WHERE run_id = '{PPO}')" for end in ("low", "high"))
+    near = f"step BETWEEN {low} AND {high}"
+    step = top(grid, "grad_norm_max", "step", near)
     assert value(app, "step") == str(step)
     assert value(app, "trajectory") == str(top(grid, "gradient_share", "trajectory", f"step = {step}"))
 
