@@ -112,7 +112,7 @@ TABLES: tuple[Table, ...] = (
         Column("advantage", "DOUBLE[]", "Advantage of the token."),
         Column("value", "DOUBLE[]", "Critic's value at the token; NULL without a critic."),
         Column("gradient_weight", "DOUBLE[]", "d loss / d log-prob of the token in the last epoch."),
-        Column("worst_epoch", "BIGINT", "Epoch with the largest sum of |gradient_weight| over the trajectory; NaN is most."),
+        Column("worst_epoch", "BIGINT", "Epoch with the largest sum of |gradient_weight| of the trajectory."),
         Column("worst_log_ratio", "DOUBLE[]", "log_ratio in the worst epoch (nats)."),
         Column("worst_clipped", "BOOLEAN[]", "clipped in the worst epoch."),
         Column("worst_gradient_weight", "DOUBLE[]", "gradient_weight in the worst epoch."),
