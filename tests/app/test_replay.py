@@ -1,7 +1,5 @@
 """The screen Replay: a batch through several algorithms, by a process of its own, kept beside the batch."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -44,10 +42,9 @@ def test_the_screen_shows_the_algorithms_side_by_side_and_asks_once(
     runs: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = open_screen("replay", runs, algorithm=["ppo", "st-ppo"], measure="clip_frac")
-    assert not app.exception
-    shown = html(app)
-    assert value(app, "run") == "full", "the first run that has something to replay"
-    assert value(app, "step") == "3"
+    shown = app.source
+    assert app.value("run") == "full", "the first run that has something to replay"
+    assert app.value("step") == "3"
     assert "ppo (as logged)" in shown
     assert "The advantages of ppo, computed again from the stored rewards, differ" in shown
     assert "<script>alert" not in shown
@@ -55,15 +52,14 @@ def test_the_screen_shows_the_algorithms_side_by_side_and_asks_once(
     assert list(tokens.columns) == ["turn", "token", "log-ratio", "ppo", "st-ppo"]
     assert set(tokens["token"]) == {HOSTILE[0]}
     assert 'href="episode?experiment=demo&amp;run=full&amp;step=3' in shown
-    (drawn,) = (json.loads(f) for f in figures(app))
+    (drawn,) = (json.loads(f) for f in app.figures)
     assert [trace["name"] for trace in drawn["data"]] == ["ppo", "st-ppo"]
     # What was asked once is read from the disk, and another trajectory is another question.
     monkeypatch.setattr(child, "_ask", _refuse)
     again = open_screen("replay", runs, algorithm=["ppo", "st-ppo"], measure="gradient_share")
-    assert "ppo (as logged)" in html(again)
+    assert "ppo (as logged)" in again.source
     other = open_screen("replay", runs, algorithm=["ppo", "st-ppo"], trajectory="2")
-    assert not other.exception
-    assert "nothing more is asked" in html(other)
+    assert "nothing more is asked" in other.source
 
 
 def _refuse(words: list[str]) -> str:
@@ -72,15 +68,14 @@ def _refuse(words: list[str]) -> str:
 
 def test_a_run_without_batches_says_what_to_type(runs: Path, open_screen: Open) -> None:
     app = open_screen("replay", runs, run="bare")
-    assert not app.exception
-    assert "Run bare has no stored batch" in html(app)
+    assert "Run bare has no stored batch" in app.source
     assert "sorl run FILE.toml --fresh" in "".join(code.value for code in app.code)
 
 
 def test_an_episode_of_a_stored_step_leads_to_its_replay(runs: Path, open_screen: Open) -> None:
     link = 'href="replay?experiment=demo&amp;run=full&amp;step=3&amp;trajectory=0"'
-    assert link in html(open_screen("episode", runs, run="full", step="3", trajectory="0"))
-    assert "replay?" not in html(open_screen("episode", runs, run="full", step="2", trajectory="0"))
+    assert link in open_screen("episode", runs, run="full", step="3", trajectory="0").source
+    assert "replay?" not in open_screen("episode", runs, run="full", step="2", trajectory="0").source
 
 
 def test_what_the_command_refuses_is_said_and_not_kept(runs: Path) -> None:

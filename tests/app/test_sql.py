@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import io
 import json
 import math
@@ -47,17 +45,15 @@ from workbench.store.reader import saved, saved_query
 from workbench.store.schema import views
 from workbench.store.sync import sync
 
-SMALL = Shape(steps=12, trajectories=2, turns=2, epochs=1, steps_per_segment=12)
-
 
 def mistakes(app: AppTest) -> str:
     return "".join(element.proto.body for element in app.get("html") if "<pre" in element.proto.body)
 
 
 @pytest.fixture
-def put(grid: Path, open_screen: Open) -> AppTest:
+def put(open_screen: Open) -> AppTest:
     """The screen as it opens."""
-    return open_screen("sql", grid)
+    return open_screen("sql")
 
 
 def ask(app: AppTest, question: str) -> AppTest:
@@ -71,58 +67,55 @@ def test_it_opens_with_an_answer_its_definitions_and_a_chart(put: AppTest) -> No
     assert max(map(len, text.splitlines())) <= 62, "the editor breaks longer lines in a window of 1280 pixels"
     assert put.selectbox(key="saved").value == "ratio_by_turn"
     assert len(put.dataframe[0].value) == 16
-    layout = json.loads(figures(put)[0])["layout"]
+    layout = put.figures[0]["layout"]
     assert layout["yaxis"]["title"]["text"] == "ratio_geo (ratio)"
     assert layout["xaxis"]["dtick"] == 1, "no turn lies between two turns"
     assert "exp(mean delta of the turn)" in layout["annotations"][0]["text"]
-    assert "One row per run and training iteration." in html(put)
+    assert "One row per run and training iteration." in put.source
 
 
 def test_every_saved_question_has_an_answer_and_is_readable_in_the_address(put: AppTest) -> None:
     app = put
     for query in saved():
         app = app.selectbox(key="saved").set_value(query.name).run()
-        assert not app.exception, query.name
         assert mistakes(app) == "", query.name
-        assert app.text_area(key="sql").value == value(app, "sql") == query.sql
+        assert app.text_area(key="sql").value == app.value("sql") == query.sql
 
 
-def test_a_question_its_chart_and_its_table_are_taken_from_the_address(grid: Path, open_screen: Open) -> None:
+def test_a_question_its_chart_and_its_table_are_taken_from_the_address(open_screen: Open) -> None:
     text = "SELECT arm, seed, final_success, steps FROM run WHERE status = 'finished'"
     address = {"sql": text, "table": "culprit", "chart_x": "arm", "chart_y": "final_success", "chart_colour": "-",
                "chart_mark": "points", "scale": "linear"}  # fmt: skip
-    app = open_screen("sql", grid, **address)
-    assert not app.exception
-    assert {name: value(app, name) for name in address} == address
+    app = open_screen("sql", **address)
+    assert {name: app.value(name) for name in address} == address
     assert len(app.dataframe[0].value) == 6
-    trace = json.loads(figures(app)[0])["data"][0]
+    trace = app.figures[0]["data"][0]
     assert (trace["type"], trace["mode"]) == ("scatter", "markers")
-    assert "its rank in the step by ratio mass" in html(app)
+    assert "its rank in the step by ratio mass" in app.source
 
 
 def test_a_link_carries_a_long_question_and_one_too_long_for_it_is_asked_all_the_same(
-    grid: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch
+    open_screen: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = " UNION ALL ".join(f"SELECT {i} AS n, 'a long question' AS words" for i in range(100))
     address = packed(text)
     assert address is not None
-    app = open_screen("sql", grid, sql=address)
+    app = open_screen("sql", sql=address)
     assert app.text_area(key="sql").value == text
     assert len(app.dataframe[0].value) == 100
-    assert value(app, "sql") == address
+    assert app.value("sql") == address
     monkeypatch.setattr(module, "_READABLE", 10)
     monkeypatch.setattr(module, "_PACKED", 10)
     app = ask(app, "SELECT 'long' AS word")
     assert len(app.dataframe[0].value) == 1
     assert "sql" not in app.query_params
-    assert "too long for an address" in html(app)
+    assert "too long for an address" in app.source
 
 
-def test_a_broken_link_is_told_and_nothing_in_the_editor_asks_for_a_select(grid: Path, open_screen: Open) -> None:
-    app = open_screen("sql", grid, sql="packed:!!")
-    assert not app.exception
-    assert "Ignored in the address: sql" in html(app)
-    assert "Write a SELECT" in html(ask(app, "  "))
+def test_a_broken_link_is_told_and_nothing_in_the_editor_asks_for_a_select(open_screen: Open) -> None:
+    app = open_screen("sql", sql="packed:!!")
+    assert "Ignored in the address: sql" in app.source
+    assert "Write a SELECT" in ask(app, "  ").source
 
 
 def test_the_screen_can_only_look_at_the_tables_which_stay_what_they_were(tmp_path: Path, open_screen: Open) -> None:
@@ -133,7 +126,6 @@ def test_the_screen_can_only_look_at_the_tables_which_stay_what_they_were(tmp_pa
     before, app = contents(runs), open_screen("sql", runs)
     for name, attempt in ESCAPES.items():
         app = ask(app, attempt.format(file=tmp_path / "written", secret=secret, folder=tmp_path))
-        assert not app.exception, name
         assert not app.dataframe, name
         told = Read(mistakes(app)).text
         assert bool(told) == bool(attempt), name
@@ -143,7 +135,7 @@ def test_the_screen_can_only_look_at_the_tables_which_stay_what_they_were(tmp_pa
     assert sorted(p.name for p in runs.iterdir()) == ["demo", "sorl.duckdb"]
 
 
-def test_a_mistake_is_told_with_the_line_and_the_nearest_columns_or_their_tables(put: AppTest, grid: Path) -> None:
+def test_a_mistake_is_told_with_the_line_and_the_nearest_columns_or_their_tables(put: AppTest) -> None:
     told = Read(mistakes(ask(put, "SELECT ratio_gio\nFROM turn"))).text
     for words in ('"ratio_geo"', "LINE 1: SELECT ratio_gio", "^^^"):
         assert words in told
@@ -176,7 +168,7 @@ def test_a_large_answer_is_cut_its_files_hold_more_and_keep_null_nan_and_lists(
     monkeypatch.setattr(module, "ROWS", 50)
     app = ask(put, "SELECT range AS n FROM range(3000)")
     assert len(app.dataframe[0].value) == 50
-    assert "The first 50 rows" in html(app)
+    assert "The first 50 rows" in app.source
     assert [b.label for b in app.get("download_button")][:2] == ["CSV", "Parquet"]
     assert whole(store_of(str(grid))[0], put.session_state["sorl asked"]).num_rows == 3000
     ask(put, "SELECT unnest([NULL, 'nan'::DOUBLE, 1.5]) AS x, [1, NULL] AS l, 'a,\"b\"' AS t")
@@ -202,7 +194,7 @@ def test_new_rows_are_shown_at_once_where_the_question_is_quick_and_on_demand_wh
     sync(tmp_path)
     app.run()
     assert app.dataframe[0].value["n"].tolist() == [24]
-    assert "it does not rerun by itself" in html(app)
+    assert "it does not rerun by itself" in app.source
     again = next(b for b in app.button if b.label == "Ask again").click().run()
     assert again.dataframe[0].value["n"].tolist() == [36]
 

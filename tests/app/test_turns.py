@@ -1,7 +1,5 @@
 """Screen Turns: its view, the cells of its heat maps, and the trajectories behind a cell."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -29,56 +27,53 @@ ADDRESS = {
 }  # fmt: skip
 
 
-def test_turns_takes_its_view_from_the_address(grid: Path, open_screen: Open) -> None:
-    app = open_screen("turns", grid, **ADDRESS)
-    assert not app.exception
+def test_turns_takes_its_view_from_the_address(open_screen: Open) -> None:
+    app = open_screen("turns", **ADDRESS)
     for name, value in ADDRESS.items():
         kept = app.query_params[name]
         assert (kept if isinstance(kept, list) else [kept]) == (value if isinstance(value, list) else [value])
-    layout = json.loads(figures(app)[0])["layout"]
+    layout = app.figures[0]["layout"]
     assert layout["xaxis"]["range"] == [-6.5, 4.5]
     assert "reward" in layout["coloraxis"]["colorbar"]["title"]["text"]
 
 
-def test_turns_shows_a_map_an_arm_and_a_picked_cell_lists_its_episodes(grid: Path, open_screen: Open) -> None:
-    app = open_screen("turns", grid)
-    assert sum(t["type"] == "heatmap" for t in json.loads(figures(app)[0])["data"]) == 4
+def test_turns_shows_a_map_an_arm_and_a_picked_cell_lists_its_episodes(open_screen: Open) -> None:
+    app = open_screen("turns")
+    assert sum(t["type"] == "heatmap" for t in app.figures[0]["data"]) == 4
     assert app.query_params["measure"] in ("ratio_geo", ["ratio_geo"])
-    assert "Click a cell" in html(app)
+    assert "Click a cell" in app.source
     assert re.search(
         r"ratio_geo farthest from 1 before a collapse: [\d.]+ in ppo, turn \d, step 1\d, \d before the onset; "
-        r"without one: [\d.]+ in ", html(app),
+        r"without one: [\d.]+ in ", app.source,
     )  # fmt: skip
     app.session_state["cell picked"] = ["ppo", "12", "3"]
     app.run()
-    assert not app.exception
     assert app.query_params["cell"] == ["ppo", "12", "3"]
-    assert "ppo, turn 3, step 12: 16 trajectories" in html(app)
-    assert html(app).count('<a href="episode?experiment=demo&amp;run=ppo-s') == 16
+    assert "ppo, turn 3, step 12: 16 trajectories" in app.source
+    assert app.source.count('<a href="episode?experiment=demo&amp;run=ppo-s') == 16
 
 
 @pytest.mark.parametrize(("measure", "by"), [("clip_frac", "clip_frac"), ("n_turns", "log_ratio_sum")])
 def test_a_cell_stays_while_the_diagnostic_changes_and_is_listed_by_it_or_by_drift(
-    measure: str, by: str, grid: Path, open_screen: Open
+    measure: str, by: str, open_screen: Open
 ) -> None:
-    app = open_screen("turns", grid, arm=["ppo"], cell=["ppo", "12", "3"])
+    app = open_screen("turns", arm=["ppo"], cell=["ppo", "12", "3"])
     app.selectbox(key="measure").set_value(measure).run()
-    assert not app.exception
     assert app.query_params["cell"] == ["ppo", "12", "3"]
-    assert f"ordered by {by}" in html(app)
+    assert f"ordered by {by}" in app.source
 
 
-def test_a_cell_that_is_not_there_is_none_and_one_without_a_trajectory_says_so(grid: Path, open_screen: Open) -> None:
-    app = open_screen("turns", grid, arm=["ppo"], cell=["ppo", "12", "9"])
-    assert "no trajectory of these runs is recorded there" in html(app)
+def test_a_cell_that_is_not_there_is_none_and_one_without_a_trajectory_says_so(open_screen: Open) -> None:
+    app = open_screen("turns", arm=["ppo"], cell=["ppo", "12", "9"])
+    assert "no trajectory of these runs is recorded there" in app.source
     for cell in ([], ["ppo"], ["nobody", "1", "2"], ["ppo", "x", "2"], ["ppo", "1", "--2"], ["ppo", "1", "²"]):
         assert Cell.read(cell, ["ppo"]) is None, cell
-    assert "Click a cell" in html(open_screen("turns", grid, arm=["ppo"], cell=["ppo", "999", "1"]))
+    assert "Click a cell" in open_screen("turns", arm=["ppo"], cell=["ppo", "999", "1"]).source
 
 
 @pytest.mark.parametrize("carried", [[1, 12, 3], {"0": 1, "1": 12, "2": 3}])
 def test_a_click_opens_the_cell_that_was_clicked_and_a_second_one_draws_nothing_anew(
-    carried: object, grid: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch
+    carried: object, open_screen: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = count()
 
@@ -87,10 +82,9 @@ def test_a_click_opens_the_cell_that_was_clicked_and_a_second_one_draws_nothing_
         return {"selection": {"points": [{"customdata": carried}], "box": []}}
 
     monkeypatch.setattr("streamlit.plotly_chart", chart)
-    app = open_screen("turns", grid, arm=["grpo", "ppo"])
-    assert not app.exception
+    app = open_screen("turns", arm=["grpo", "ppo"])
     assert app.query_params["cell"] == ["ppo", "12", "3"]
-    assert "ppo, turn 3, step 12: 16 trajectories" in html(app)
+    assert "ppo, turn 3, step 12: 16 trajectories" in app.source
 
 
 def test_runs_without_turns_say_what_records_them(tmp_path: Path, open_screen: Open) -> None:
@@ -100,8 +94,7 @@ def test_runs_without_turns_say_what_records_them(tmp_path: Path, open_screen: O
     sync(tmp_path, CATALOGUE)
     for screen in ("turns", "episode"):
         app = open_screen(screen, tmp_path)
-        assert not app.exception
-        assert "hold curves only" in html(app)
+        assert "hold curves only" in app.source
         assert app.code[0].value == "sorl run FILE.toml"
     assert not figures(open_screen("turns", tmp_path)), "six empty maps tell nothing"
 
