@@ -1,8 +1,7 @@
-"""From the database to curves: the points of a column, and the queries behind the figures."""
-
-from __future__ import annotations
+"""From the database to curves and cells: points, buckets, and the queries behind the figures."""
 
 import math
+from urllib.parse import parse_qs
 
 import numpy as np
 import pandas as pd
@@ -12,24 +11,26 @@ import pytest
 from tests.store.fixture import Shape, write_run
 from workbench.app.curve_data import Chosen, Window, banded, origins
 from workbench.app.figures.common import is_wide
-from workbench.app.store import Store
+from workbench.app.screens.turns import Cell, Turns, columns, listed, measure_of, measures
+from workbench.app.store import Store, dictionary
 from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync
 
-SHAPE = Shape(steps=50, trajectories=4, turns=2, epochs=2, minibatches=3, steps_per_segment=50)
+SHAPE = Shape(steps=50, trajectories=4, turns=3, epochs=2, minibatches=3, steps_per_segment=50)
 RUNS = pd.DataFrame({"run_id": ["a", "b"], "seed": [0, 1], "arm": ["ppo", "st-ppo"], "collapse_step": [30.0, np.nan]})
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Two runs of 50 steps with 6 updates each; `a` collapses, and has no entropy at step 3, NaN at step 4."""
-    folder = tmp_path_factory.mktemp("curves") / "runs"
+    folder = tmp_path_factory.mktemp("curves")
     run = write_run(folder, "demo", "a", shape=SHAPE, collapse=30)
-    file = run / "segments" / "step" / "000000.parquet"
-    table = pq.read_table(file)
-    values = table["entropy"].to_pylist()
-    values[3], values[4] = None, math.nan
-    pq.write_table(table.set_column(table.column_names.index("entropy"), "entropy", [values]), file)
+    for table, turns in (("step", 1), ("turn_step", SHAPE.turns)):  # of its turns the first
+        file = run / "segments" / table / "000000.parquet"
+        read = pq.read_table(file)
+        values = read["entropy"].to_pylist()
+        values[3 * turns], values[4 * turns] = None, math.nan
+        pq.write_table(read.set_column(read.column_names.index("entropy"), "entropy", [values]), file)
     write_run(folder, "demo", "b", shape=SHAPE, seed=1)
     sync(folder, CATALOGUE)
     return Store(folder)
@@ -117,3 +118,73 @@ def test_peaks_keep_the_extreme_of_every_bucket(store: Store, lowest: bool) -> N
     for bucket, (step, value) in enumerate(zip(found["step"], found["value"], strict=True)):
         part = values.iloc[bucket * 4 : bucket * 4 + 4]
         assert (step, value) == ((part.idxmin(), part.min()) if lowest else (part.idxmax(), part.max()))
+
+
+# The cells of heat maps.
+
+
+def turns(store: Store, name: str, window: Window = Window(0, 11, 1)) -> Turns:
+    return Turns(RUNS.assign(arm="ppo"), [0, 0], window, measure_of(dictionary(store), name))
+
+
+def cells(store: Store, name: str, *, extreme: bool = False, window: Window = Window(0, 11, 1)) -> pd.DataFrame:
+    return turns(store, name, window).heats(store, ["ppo"], extreme=extreme)[0].cells
+
+
+def test_a_cell_of_a_ratio_is_a_geometric_mean_and_else_the_plain_mean_with_its_extremes(store: Store) -> None:
+    found = cells(store, "ratio_geo").set_index(["turn_index", "bucket"])["mean"]
+    wanted = raw(
+        store, "SELECT turn_index, step, exp(avg(ln(ratio_geo))) AS m FROM turn_step WHERE step < 12 GROUP BY ALL"
+    )
+    for turn, step, mean in wanted.itertuples(index=False, name=None):
+        assert found[turn, step] == pytest.approx(mean)
+    found = cells(store, "advantage", window=Window(2, 11, 4)).set_index(["turn_index", "bucket"])
+    wanted = raw(
+        store,
+        "SELECT turn_index, (step - 2) // 4 AS bucket, avg(advantage) AS mean, min(advantage) AS low, "
+        "max(advantage) AS high, sum(n_turns) AS turns FROM turn_step WHERE step BETWEEN 2 AND 11 GROUP BY ALL",
+    ).set_index(["turn_index", "bucket"])
+    for column in ("mean", "low", "high", "turns"):
+        np.testing.assert_allclose(found[column].astype(float), wanted.loc[found.index, column].astype(float))
+    assert found.loc[(1, 1), "first_step"] == 6
+    one = Turns(RUNS.head(1), [0], Window(0, 11, 1), measure_of(dictionary(store), "entropy"))
+    told = one.heats(store, ["ppo"], extreme=False)[0].cells.query("turn_index == 1").set_index("bucket").loc[[3, 4, 5]]
+    assert told["measured"].tolist() == [0, 1, 1], "NULL is not measured"
+    assert told["non_finite"].tolist() == [0, 1, 0], "NaN is a fact"
+    names = measures(dictionary(store))
+    assert names[:3] == ["ratio_geo", "ratio_arith", "ratio_prod"]
+    assert set(names) == {d.name for d in CATALOGUE if d.table == "turn_step" and d.sql_type != "VARCHAR"}
+    assert all(len(cells(store, name)) for name in names), "every measured column of a turn can be drawn"
+
+
+def test_the_extreme_of_a_cell_is_what_lies_farthest_from_neutral(store: Store) -> None:
+    for name, size in (("ratio_geo", lambda v: abs(math.log(v))), ("advantage", abs)):
+        found = cells(store, name, extreme=True, window=Window(0, 11, 12))
+        for value, low, high in found[["value", "low", "high"]].itertuples(index=False, name=None):
+            assert size(value) == max(size(low), size(high))
+
+
+def test_the_trajectories_of_a_cell_are_those_of_its_steps_most_extreme_first(store: Store) -> None:
+    found = turns(store, "ratio_geo", Window(0, 11, 3)).trajectories(store, Cell("ppo", 3, 2), "ratio_geo")
+    assert found[0]["total"] == 2 * 3 * SHAPE.trajectories  # runs x steps x trajectories: the last epoch only
+    assert {row["step"] for row in found} <= {3, 4, 5}
+    assert {row["epoch"] for row in found} == {SHAPE.epochs - 1}
+    sizes = [abs(math.log(row["value"])) for row in found]
+    assert sizes == sorted(sizes, reverse=True)
+    best = raw(
+        store,
+        "SELECT max(abs(ln(ratio_geo))) AS m FROM turn WHERE turn_index = 2 AND epoch = 1 AND step BETWEEN 3 AND 5",
+    )
+    assert sizes[0] == pytest.approx(best["m"].item())
+
+
+def test_a_listed_trajectory_has_every_column_an_address_and_says_if_its_tokens_were_kept(store: Store) -> None:
+    known = dictionary(store)
+    for name in ("ratio_geo", "clip_frac", "entropy"):
+        found = turns(store, name).trajectories(store, Cell("ppo", 4, 1), name)
+        rows = listed(found, "demo", name, known)
+        assert all(len(row) == len(columns(name, known)) for _, row in rows)
+        assert {(row["run_id"], row["trajectory"]) for row in found if row["kept"]} == {("a", 0), ("b", 0)}
+        screen, query = rows[0][0].split("?")
+        assert screen == "episode"
+        assert set(parse_qs(query)) == {"experiment", "run", "step", "trajectory", "rank", "epoch"}

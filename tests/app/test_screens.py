@@ -1,8 +1,10 @@
-"""The app and its menu, what every screen promises, and the screens Overview, Region, Compare and Collapse."""
+"""The app and its menu, what every screen promises, and the screens of arms."""
 
+import re
 import shutil
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from workbench.app.figures.collapse import TITLE
 from workbench.app.figures.common import AXES
 from workbench.app.links import SCREENS, TITLES
 from workbench.app.screens.compare import default_metrics, seen
+from workbench.app.screens.turns import Cell
 from workbench.app.text import html_text
 from workbench.app.theme import LIGHT
 from workbench.diagnostics import CATALOGUE
@@ -382,3 +385,72 @@ def test_a_queued_run_breaks_nothing_and_a_running_run_is_watched_until_now(tmp_
     assert "has trained a step" in open_screen("collapse", tmp_path, experiment="queue").source
     survival = open_screen("collapse", tmp_path, experiment="demo").figures[1]
     assert survival["layout"]["xaxis"]["range"][1] == pytest.approx(12 * 1.02)
+
+
+# Turns: heat maps, and the episodes behind a cell.
+
+
+def test_turns_takes_its_view_from_the_address(open_screen: Open) -> None:
+    address = {"arm": ["st-ppo", "ppo"], "measure": "advantage", "x": "onset", "seed": "1", "cells": "extreme",
+               "range": "-6..4", "cell": ["ppo", "-2", "3"]}  # fmt: skip
+    app = open_screen("turns", **address)
+    assert {name: app.value(name) for name in address} == address
+    layout = app.figures[0]["layout"]
+    assert layout["xaxis"]["range"] == [-6.5, 4.5]
+    assert "reward" in layout["coloraxis"]["colorbar"]["title"]["text"]
+
+
+def test_turns_shows_a_map_an_arm_and_a_picked_cell_lists_its_episodes_by_what_is_shown_or_by_drift(
+    open_screen: Open,
+) -> None:
+    app = open_screen("turns")
+    assert [t["type"] for t in app.figures[0]["data"]].count("heatmap") == 4
+    assert app.value("measure") == "ratio_geo"
+    assert "Click a cell" in app.source
+    assert re.search(
+        r"ratio_geo farthest from 1 before a collapse: [\d.]+ in ppo, turn \d, step 1\d, \d before the onset; "
+        r"without one: [\d.]+ in ", app.source,
+    )  # fmt: skip
+    app.session_state["cell picked"] = ["ppo", "12", "3"]
+    assert "ppo, turn 3, step 12: 16 trajectories" in app.run().source
+    assert app.source.count('<a href="episode?experiment=demo&amp;run=ppo-s') == 16
+    for measure, by in (("clip_frac", "clip_frac"), ("n_turns", "log_ratio_sum")):
+        app.selectbox(key="measure").set_value(measure).run()
+        assert app.value("cell") == ["ppo", "12", "3"], "it stays while the diagnostic changes"
+        assert f"ordered by {by}" in app.source
+
+
+def test_a_cell_that_is_not_there_is_none_and_one_without_a_trajectory_says_so(open_screen: Open) -> None:
+    app = open_screen("turns", arm=["ppo"], cell=["ppo", "12", "9"])
+    assert "no trajectory of these runs is recorded there" in app.source
+    for cell in ([], ["ppo"], ["nobody", "1", "2"], ["ppo", "x", "2"], ["ppo", "1", "--2"], ["ppo", "1", "²"]):
+        assert Cell.read(cell, ["ppo"]) is None, cell
+    assert "Click a cell" in open_screen("turns", arm=["ppo"], cell=["ppo", "999", "1"]).source
+
+
+@pytest.mark.parametrize("carried", [[1, 12, 3], {"0": 1, "1": 12, "2": 3}])
+def test_a_click_opens_the_cell_that_was_clicked_and_a_second_one_draws_nothing_again(
+    carried: object, open_screen: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = count()
+
+    def chart(*_: object, **__: object) -> dict[str, object]:
+        assert next(drawn) < 5, "drawn for ever"
+        return {"selection": {"points": [{"customdata": carried}], "box": []}}
+
+    monkeypatch.setattr("streamlit.plotly_chart", chart)
+    app = open_screen("turns", arm=["grpo", "ppo"])
+    assert app.query_params["cell"] == ["ppo", "12", "3"]
+    assert "ppo, turn 3, step 12: 16 trajectories" in app.source
+
+
+def test_runs_without_turns_say_what_records_them(tmp_path: Path, open_screen: Open) -> None:
+    run = write_run(tmp_path, "curves", "a", shape=SMALL)
+    for table in ("turn", "turn_step", "trajectory", "token"):
+        shutil.rmtree(run / "segments" / table)
+    sync(tmp_path, CATALOGUE)
+    for screen in ("turns", "episode"):
+        app = open_screen(screen, tmp_path)
+        assert "hold curves only" in app.source
+        assert app.code[0].value == "sorl run FILE.toml"
+        assert screen == "episode" or not app.figures, "six empty maps tell nothing"
