@@ -112,12 +112,27 @@ def test_the_query_of_leads_knows_every_run_and_its_first_alarm_only(store: Stor
 
 
 @pytest.mark.parametrize("lowest", [False, True])
-def test_peaks_keep_the_extreme_of_every_bucket(store: Store, lowest: bool) -> None:
+def test_peaks_keep_the_extreme_of_every_bucket_and_the_baseline_is_the_median_of_the_first_points(
+    store: Store, lowest: bool
+) -> None:
     values = raw(store, "SELECT grad_norm_max AS v FROM step WHERE run_id = 'a' ORDER BY step")["v"]
     found = store.query("peaks", run="a", column="grad_norm_max", first=0, width=4, lowest=lowest)
     for bucket, (step, value) in enumerate(zip(found["step"], found["value"], strict=True)):
         part = values.iloc[bucket * 4 : bucket * 4 + 4]
         assert (step, value) == ((part.idxmin(), part.min()) if lowest else (part.idxmax(), part.max()))
+    for points, wanted in ((5, [values[:5].median()]), (51, [])):
+        found = store.query("baseline", runs=["a"], points=points, column="grad_norm_max")
+        assert found["baseline"].tolist() == wanted
+
+
+def test_the_ranking_is_the_mean_share_over_the_updates_of_the_step(store: Store) -> None:
+    found = store.query("ranking", run="a", step=5)
+    wanted = raw(
+        store, "SELECT sum(ratio_mass_frac) / 6 AS share, max(abs(log_ratio_sum)) AS worst FROM turn "
+        "WHERE run_id = 'a' AND step = 5 GROUP BY trajectory ORDER BY trajectory",  # 2 epochs of 3 minibatches
+    )  # fmt: skip
+    assert found["trajectory"].tolist() == [*range(SHAPE.trajectories)]
+    np.testing.assert_allclose(found[["ratio_mass", "worst_log_ratio"]].abs(), wanted)
 
 
 # The cells of heat maps.

@@ -7,27 +7,24 @@ from typing import Any
 
 import pytest
 
-from tests.app.conftest import HOSTILE, Open, figures, html, value
-from tests.store.fixture import Shape, write_experiment, write_run
+from tests.app.conftest import HOSTILE, Open
+from tests.store.fixture import Shape, write_run
 from tests.store.stored_batch import write_batch
-from workbench.app.screens import replay as child
-from workbench.app.screens.replay import FIGURES, by_turn, replayed, summary
+from workbench.app.screens import replay
 from workbench.diagnostics import CATALOGUE
 from workbench.spec import InputError
 from workbench.store.sync import sync
-
-SMALL = Shape(steps=4, trajectories=2, turns=2, epochs=1, tokens=0, steps_per_segment=4)
 
 
 @pytest.fixture(scope="module")
 def two_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs, of which the second has batches, with tokens of hostile text."""
     folder = tmp_path_factory.mktemp("two_runs")
-    write_experiment(folder, "demo", question="Which?")
     for name in ("bare", "full"):
-        write_run(folder, "demo", name, shape=SMALL, algorithm="ppo", arm="ppo", status="finished")
+        shape = Shape(steps=4, trajectories=2, turns=2, epochs=1, tokens=0, steps_per_segment=4)
+        run = write_run(folder, "demo", name, shape=shape)
     for step in (1, 3):
-        write_batch(folder / "demo" / "full", step, text=HOSTILE[0])
+        write_batch(run, step, text=HOSTILE[0])
     sync(folder, CATALOGUE)
     return folder
 
@@ -42,79 +39,77 @@ def test_the_screen_shows_the_algorithms_side_by_side_and_asks_once(
     runs: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = open_screen("replay", runs, algorithm=["ppo", "st-ppo"], measure="clip_frac")
-    shown = app.source
-    assert app.value("run") == "full", "the first run that has something to replay"
-    assert app.value("step") == "3"
-    assert "ppo (as logged)" in shown
-    assert "The advantages of ppo, computed again from the stored rewards, differ" in shown
-    assert "<script>alert" not in shown
+    assert (app.value("run"), app.value("step")) == ("full", "3"), "the first run that has something to replay"
+    for words in (
+        "ppo (as logged)", "The advantages of ppo, computed again from the stored rewards, differ",
+        'href="episode?experiment=demo&amp;run=full&amp;step=3',
+    ):  # fmt: skip
+        assert words in app.source
+    assert "<script>alert" not in app.source
     tokens = app.dataframe[0].value
     assert list(tokens.columns) == ["turn", "token", "log-ratio", "ppo", "st-ppo"]
     assert set(tokens["token"]) == {HOSTILE[0]}
-    assert 'href="episode?experiment=demo&amp;run=full&amp;step=3' in shown
-    (drawn,) = (json.loads(f) for f in app.figures)
+    (drawn,) = app.figures
     assert [trace["name"] for trace in drawn["data"]] == ["ppo", "st-ppo"]
+
+    def refuse(words: list[str]) -> str:
+        raise InputError("nothing more is asked")
+
     # What was asked once is read from the disk, and another trajectory is another question.
-    monkeypatch.setattr(child, "_ask", _refuse)
-    again = open_screen("replay", runs, algorithm=["ppo", "st-ppo"], measure="gradient_share")
-    assert "ppo (as logged)" in again.source
-    other = open_screen("replay", runs, algorithm=["ppo", "st-ppo"], trajectory="2")
-    assert "nothing more is asked" in other.source
+    monkeypatch.setattr(replay, "_ask", refuse)
+    for other, words in (({"measure": "gradient_share"}, "ppo (as logged)"), ({"trajectory": "2"}, "nothing more")):
+        assert words in open_screen("replay", runs, algorithm=["ppo", "st-ppo"], **other).source
 
 
-def _refuse(words: list[str]) -> str:
-    raise InputError("nothing more is asked")
-
-
-def test_a_run_without_batches_says_what_to_type(runs: Path, open_screen: Open) -> None:
-    app = open_screen("replay", runs, run="bare")
+def test_a_run_without_batches_says_what_to_type(two_runs: Path, open_screen: Open) -> None:
+    app = open_screen("replay", two_runs, run="bare")
     assert "Run bare has no stored batch" in app.source
     assert "sorl run FILE.toml --fresh" in "".join(code.value for code in app.code)
 
 
-def test_an_episode_of_a_stored_step_leads_to_its_replay(runs: Path, open_screen: Open) -> None:
+def test_an_episode_of_a_stored_step_leads_to_its_replay(two_runs: Path, open_screen: Open) -> None:
     link = 'href="replay?experiment=demo&amp;run=full&amp;step=3&amp;trajectory=0"'
-    assert link in open_screen("episode", runs, run="full", step="3", trajectory="0").source
-    assert "replay?" not in open_screen("episode", runs, run="full", step="2", trajectory="0").source
+    assert link in open_screen("episode", two_runs, run="full", step="3", trajectory="0").source
+    assert "replay?" not in open_screen("episode", two_runs, run="full", step="2", trajectory="0").source
 
 
 def test_what_the_command_refuses_is_said_and_not_kept(runs: Path) -> None:
     folder = runs / "demo" / "full"
     (folder / "batches" / "000001.safetensors").write_bytes(b"torn")
     with pytest.raises(InputError, match="cannot be read"):
-        replayed(folder, 1, ["ppo"])
+        replay.replayed(folder, 1, ["ppo"])
     assert not (folder / "batches" / ".replay").exists()
 
 
 def test_a_question_that_takes_too_long_ends_with_what_to_type(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "SECONDS", 0.01)
+    monkeypatch.setattr(replay, "SECONDS", 0.01)
     with pytest.raises(InputError, match=r"sorl replay .*full --step 3"):
-        replayed(runs / "demo" / "full", 3, ["ppo"])
+        replay.replayed(runs / "demo" / "full", 3, ["ppo"])
 
 
 def test_an_answer_that_is_torn_or_of_another_batch_is_asked_again(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = runs / "demo" / "full"
     empty: dict[str, Any] = {"own": "ppo", "summary": [], "turns": [], "culprits": [], "tokens": []}
     asked: list[list[str]] = []
-    monkeypatch.setattr(child, "_ask", lambda words: asked.append(words) or json.dumps(empty))
+    monkeypatch.setattr(replay, "_ask", lambda words: asked.append(words) or json.dumps(empty))
     for _ in range(2):
-        assert replayed(folder, 3, ["ppo"]) == empty
+        assert replay.replayed(folder, 3, ["ppo"]) == empty
     assert len(asked) == 1
     (kept,) = (folder / "batches" / ".replay").iterdir()
     kept.write_text("{")
-    replayed(folder, 3, ["ppo"])
+    replay.replayed(folder, 3, ["ppo"])
     write_batch(folder, 3, text="another")
-    replayed(folder, 3, ["ppo"])
+    replay.replayed(folder, 3, ["ppo"])
     assert len(asked) == 3
     assert "--algorithm" in asked[0]
 
 
 def test_nan_is_shown_as_itself_and_null_as_a_dash() -> None:
     row = {"algorithm": "a", "update": 0, "source": "replayed", "reason": None}
-    told = {"summary": [row | dict.fromkeys(FIGURES) | {"ess_frac": "NaN", "clip_frac": 0.25}]}
-    (cells,) = summary(told)
+    told = {"summary": [row | dict.fromkeys(replay.FIGURES) | {"ess_frac": "NaN", "clip_frac": 0.25}]}
+    (cells,) = replay.summary(told)
     assert cells == ["a", "–", "–", "–", "–", "NaN", "0.25", "–", "–"]
     turns = [{"algorithm": "a", "turn_index": k, "update": 0, "clip_frac": v} for k, v in ((1, 0.5), (2, "NaN"))]
-    assert by_turn({"turns": turns}, "clip_frac").to_dict("records") == [
+    assert replay.by_turn({"turns": turns}, "clip_frac").to_dict("records") == [
         {"algorithm": "a", "turn_index": 1, "clip_frac": 0.5}
     ]

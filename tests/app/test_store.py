@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 import shutil
 import time
@@ -8,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.store.fixture import Shape, write_experiment, write_run, write_status
+from tests.app.conftest import SMALL
+from tests.store.fixture import write_experiment, write_run, write_status
 from workbench.app import store
 from workbench.app.store import QUERIES, BackgroundSync, Store
 from workbench.diagnostics import CATALOGUE
@@ -16,8 +15,6 @@ from workbench.spec import InputError
 from workbench.store.connect import Busy, writer
 from workbench.store.reader import Reader
 from workbench.store.sync import SyncReport, sync
-
-SMALL = Shape(steps=12, trajectories=2, turns=2, epochs=1, steps_per_segment=12)
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +27,7 @@ def one_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def runs(one_run: Path, tmp_path: Path) -> Path:
+    """A copy, which may be changed."""
     return Path(shutil.copytree(one_run, tmp_path, dirs_exist_ok=True))
 
 
@@ -80,23 +78,7 @@ def test_every_named_query_states_its_grain_and_runs(one_run: Path, name: str) -
     assert len(frame.columns) > 0
 
 
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """When each sync began, in seconds; nothing is really ingested."""
-    found: list[float] = []
-
-    def fake(runs: Path, **options: Any) -> SyncReport:
-        found.append(time.monotonic())
-        return SyncReport()
-
-    monkeypatch.setattr(store, "sync", fake)
-    monkeypatch.setattr(store, "_PERIOD", 0.0)
-    return found
-
-
-def test_a_held_lock_delays_no_screen_and_the_next_look_ingests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_held_lock_delays_no_screen_and_the_next_look_ingests(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(store, "_LOCK", 0.05)
     write_run(tmp_path, "demo", "a", shape=SMALL)
     syncing = BackgroundSync(tmp_path)
@@ -111,7 +93,12 @@ def test_a_held_lock_delays_no_screen_and_the_next_look_ingests(
     assert Reader(tmp_path).rows("SELECT count(*) FROM step").rows[0][0] == 12
 
 
-def test_nothing_new_costs_no_sync_and_every_kind_of_new_segment_is_noticed(tmp_path: Path, calls: list[float]) -> None:
+def test_nothing_new_costs_no_sync_and_every_kind_of_new_segment_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Path] = []
+    monkeypatch.setattr(store, "sync", lambda runs, **_: calls.append(runs) or SyncReport())
+    monkeypatch.setattr(store, "_PERIOD", 0.0)
     run = write_run(tmp_path, "demo", "a", shape=SMALL)
     syncing = BackgroundSync(tmp_path)
     for _ in range(20):
