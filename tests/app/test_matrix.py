@@ -1,7 +1,5 @@
 """The grid of runs on the Overview: a cell a run, with its outcome, its curve of success and its link."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 from xml.etree import ElementTree
@@ -20,28 +18,23 @@ class Drawn:
 
     def __init__(self, svg: str) -> None:
         every = [(e.tag.rpartition("}")[2], e) for e in ElementTree.fromstring(svg).iter()]
-        self.tags = {tag for tag, _ in every}
         self.found = [(tag, {key.rpartition("}")[2]: v for key, v in e.attrib.items()}) for tag, e in every]
         self.words = {name: [e.text or "" for tag, e in every if tag == name] for name in ("text", "title", "tspan")}
 
     def all(self, tag: str) -> list[dict[str, str]]:
-        return [attrs for name, attrs in self.found if name == tag]
+        return [attributes for name, attributes in self.found if name == tag]
 
 
 def runs(*arms: tuple[str, str], seeds: int = 2, **columns: Any) -> pd.DataFrame:
-    rows = [
-        {"run_id": f"{arm}-{seed}", "arm": arm, "algorithm": algorithm, "seed": seed, "status": "finished",
-         "outcome": "healthy", "collapse_step": None, "peak_success": 0.8, "final_success": 0.7, "steps": 30,
-         "reason": None, **columns}
-        for arm, algorithm in arms for seed in range(seeds)
-    ]  # fmt: skip
-    return pd.DataFrame(rows)
+    rows = [(f"{arm}-{seed}", arm, algorithm, seed) for arm, algorithm in arms for seed in range(seeds)]
+    usual = {"status": "finished", "outcome": "healthy", "collapse_step": None, "peak_success": 0.8,
+             "final_success": 0.7, "steps": 30, "reason": None}  # fmt: skip
+    return pd.DataFrame(rows, columns=["run_id", "arm", "algorithm", "seed"]).assign(**usual | columns)
 
 
 def success(frame: pd.DataFrame, last: int = 10) -> pd.DataFrame:
-    return pd.DataFrame(
-        [{"run_id": run, "x": x, "mean": 0.5, "last": last} for run in frame["run_id"] for x in range(last + 1)]
-    )
+    rows = [(run, x, 0.5, last) for run in frame["run_id"] for x in range(last + 1)]
+    return pd.DataFrame(rows, columns=["run_id", "x", "mean", "last"])
 
 
 def draw(frame: pd.DataFrame, curves: pd.DataFrame | None = None, **options: Any) -> Drawn:
@@ -94,17 +87,15 @@ def test_a_cell_says_its_outcome_and_when_it_fell_or_its_status_where_there_is_n
 def test_a_curve_stays_inside_its_cell_and_what_is_no_number_leaves_a_gap() -> None:
     frame = runs(("ppo", "ppo"), ("grpo", "grpo"))
     drawn = draw(frame, success(frame).assign(mean=[0.0, 1.0] * 22))
-    curves = [path for path in drawn.all("path") if path["stroke"] == LIGHT.algorithms["ppo"]]
-    assert len(curves) == 2
-    for curve in curves:
-        points = [(float(x), float(y)) for x, y in re.findall(r"[ML]([0-9.]+) ([0-9.]+)", curve["d"])]
-        assert len(points) == 11
-        assert all(0 < x < 100 and 0 < y < 100 for x, y in points)
-    cells = drawn.all("svg")[1:]
-    sides = [tuple(float(cell[side].rstrip("%")) for side in ("x", "width")) for cell in cells[:2]]
-    assert sides[0][0] + sides[0][1] < sides[1][0]
-    assert float(cells[0]["y"]) + float(cells[0]["height"]) < float(cells[2]["y"])
-    assert float(drawn.all("svg")[0]["height"]) >= 2 * ROW
+    curves = [path["d"] for path in drawn.all("path") if path["stroke"] == LIGHT.algorithms["ppo"]]
+    points = [re.findall(r"[ML]([0-9.]+) ([0-9.]+)", curve) for curve in curves]
+    assert [len(curve) for curve in points] == [11, 11]
+    assert all(0 < float(place) < 100 for curve in points for point in curve for place in point)
+    sheet, *cells = drawn.all("svg")
+    left, right, below = ({k: float(v.rstrip("%")) for k, v in c.items() if k in "x y width height"} for c in cells[:3])
+    assert left["x"] + left["width"] < right["x"]
+    assert left["y"] + left["height"] < below["y"]
+    assert float(sheet["height"]) >= 2 * ROW
     one = runs(("ppo", "ppo"), seeds=1)
     (curve,) = draw(one, success(one).assign(mean=[0.5, 0.5, float("nan"), 7.0, *[float("nan")] * 7])).all("path")
     assert curve["d"] == "M7 57h0L15.6 57M32.8 28h0", "and a share beyond one stays in the cell"
@@ -131,7 +122,7 @@ def test_a_long_name_is_broken_into_lines_and_whole_in_its_title() -> None:
 def test_hostile_names_and_reasons_stay_text(text: str) -> None:
     frame = runs((text, text), reason=text, status="failed", outcome=None).assign(run_id=[text, text + "2"])
     drawn = draw(frame, address=lambda run: f"run?run={run}")
-    assert drawn.tags <= {"svg", "g", "a", "title", "text", "tspan", "rect", "path"}
-    assert not {name for _, attrs in drawn.found for name in attrs if name.startswith("on")}
+    assert {tag for tag, _ in drawn.found} <= {"svg", "g", "a", "title", "text", "tspan", "rect", "path"}
+    assert not {name for _, attributes in drawn.found for name in attributes if name.startswith("on")}
     assert any(visible(text) in title for title in drawn.words["title"])
     assert drawn.all("a")[0]["data-key"] == visible(text)
