@@ -63,6 +63,7 @@ class Visit(AppTest):
 
 
 Open = Callable[..., Visit]
+Patch = pytest.MonkeyPatch
 
 
 class Read(HTMLParser):
@@ -131,7 +132,7 @@ def write_queued(runs: Path, experiment: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def main_module(monkeypatch: pytest.MonkeyPatch) -> None:
+def main_module(monkeypatch: Patch) -> None:
     """Put `__main__` back: AppTest leaves the app there, and processes that a later test starts would import it."""
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
@@ -146,7 +147,7 @@ def components() -> Iterator[None]:
 
 
 @pytest.fixture
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def patience(monkeypatch: Patch) -> None:
     """Wait for the first sync, also on a busy machine."""
     monkeypatch.setattr("workbench.app.page._PATIENCE", 30.0)
 
@@ -232,7 +233,7 @@ def visit(tmp_path_factory: pytest.TempPathFactory) -> Open:
 
 
 @pytest.fixture
-def open_screen(visit: Open, grid: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
+def open_screen(visit: Open, grid: Path, monkeypatch: Patch) -> Open:
     """Draw a screen: `open_screen("compare", folder, arm=["ppo"])`; keywords are parameters of its address."""
 
     def call(name: str, runs: Path = grid, **address: str | list[str]) -> Visit:

@@ -112,7 +112,7 @@ def test_the_query_of_leads_knows_every_run_and_its_first_alarm_only(store: Stor
 
 
 @pytest.mark.parametrize("lowest", [False, True])
-def test_peaks_keep_the_extreme_of_every_bucket_and_the_baseline_is_the_median_of_the_first_points(
+def test_peaks_keep_every_extreme_and_the_baseline_is_the_median_of_the_first_points(
     store: Store, lowest: bool
 ) -> None:
     values = raw(store, "SELECT grad_norm_max AS v FROM step WHERE run_id = 'a' ORDER BY step")["v"]

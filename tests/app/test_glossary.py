@@ -39,9 +39,7 @@ def test_an_entry_has_an_address_that_opens_on_it_and_what_is_typed_is_in_it(ope
     assert "find" not in app.query_params
 
 
-def test_every_algorithm_every_kind_of_every_slot_and_the_collapse_rule_is_explained_without_a_run(
-    tmp_path: Path, open_screen: Open
-) -> None:
+def test_algorithms_slots_and_the_collapse_rule_are_explained_without_a_run(tmp_path: Path, open_screen: Open) -> None:
     sync(tmp_path)
     app = open_screen("glossary", tmp_path, part="algorithms")
     assert [element.value for element in app.latex] == [f"$$\n{a.formula}\n$$" for a in ALGORITHMS.values()]

@@ -92,9 +92,9 @@ def test_a_curve_stays_inside_its_cell_and_what_is_no_number_leaves_a_gap() -> N
     assert [len(curve) for curve in points] == [11, 11]
     assert all(0 < float(place) < 100 for curve in points for point in curve for place in point)
     sheet, *cells = drawn.all("svg")
-    left, right, below = ({k: float(v.rstrip("%")) for k, v in c.items() if k in "x y width height"} for c in cells[:3])
-    assert left["x"] + left["width"] < right["x"]
-    assert left["y"] + left["height"] < below["y"]
+    left, right, below = ([float(c[k].rstrip("%")) for k in ("x", "y", "width", "height")] for c in cells[:3])
+    assert left[0] + left[2] < right[0]
+    assert left[1] + left[3] < below[1]
     assert float(sheet["height"]) >= 2 * ROW
     one = runs(("ppo", "ppo"), seeds=1)
     (curve,) = draw(one, success(one).assign(mean=[0.5, 0.5, float("nan"), 7.0, *[float("nan")] * 7])).all("path")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.app.conftest import HOSTILE, Open
+from tests.app.conftest import HOSTILE, Open, Patch
 from tests.store.fixture import Shape, write_run
 from tests.store.stored_batch import write_batch
 from workbench.app.screens import replay
@@ -35,9 +35,7 @@ def runs(two_runs: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(two_runs, tmp_path, dirs_exist_ok=True))
 
 
-def test_the_screen_shows_the_algorithms_side_by_side_and_asks_once(
-    runs: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_algorithms_stand_side_by_side_and_are_asked_once(runs: Path, open_screen: Open, monkeypatch: Patch) -> None:
     app = open_screen("replay", runs, algorithm=["ppo", "st-ppo"], measure="clip_frac")
     assert (app.value("run"), app.value("step")) == ("full", "3"), "the first run that has something to replay"
     for words in (
@@ -81,13 +79,13 @@ def test_what_the_command_refuses_is_said_and_not_kept(runs: Path) -> None:
     assert not (folder / "batches" / ".replay").exists()
 
 
-def test_a_question_that_takes_too_long_ends_with_what_to_type(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_that_takes_too_long_ends_with_what_to_type(runs: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(replay, "SECONDS", 0.01)
     with pytest.raises(InputError, match=r"sorl replay .*full --step 3"):
         replay.replayed(runs / "demo" / "full", 3, ["ppo"])
 
 
-def test_an_answer_that_is_torn_or_of_another_batch_is_asked_again(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_is_torn_or_of_another_batch_is_asked_again(runs: Path, monkeypatch: Patch) -> None:
     folder = runs / "demo" / "full"
     empty: dict[str, Any] = {"own": "ppo", "summary": [], "turns": [], "culprits": [], "tokens": []}
     asked: list[list[str]] = []

@@ -14,9 +14,7 @@ def links(app: Visit) -> list[tuple[str, dict[str, list[str]]]]:
     return [(urlsplit(href).path, parse_qs(urlsplit(href).query)) for href in Read(app.source).values("href")]
 
 
-def test_it_opens_on_a_collapsed_run_says_how_it_fell_and_draws_events_and_held_out_intervals(
-    open_screen: Open,
-) -> None:
+def test_it_opens_on_a_collapsed_run_says_how_it_fell_and_draws_its_events(open_screen: Open) -> None:
     app = open_screen("run")
     assert app.selectbox(key="run").value == PPO
     shown = Read(app.source).text
@@ -87,9 +85,7 @@ def test_a_log_without_settings_versions_or_times_is_shown(tmp_path: Path, open_
         assert words in shown
 
 
-def test_a_running_run_counts_its_steps_and_no_log_of_another_folder_is_shown(
-    tmp_path: Path, open_screen: Open
-) -> None:
+def test_a_running_run_counts_its_steps_and_no_log_elsewhere_is_shown(tmp_path: Path, open_screen: Open) -> None:
     log = write_run(tmp_path, "demo", "a", shape=SMALL, status="running") / "console.log"
     (tmp_path / "secret").write_text("password\n")
     log.unlink()

@@ -12,7 +12,7 @@ import duckdb
 import pandas as pd
 import pytest
 
-from tests.app.conftest import SMALL, Open, Visit, assert_literal, write_queued
+from tests.app.conftest import SMALL, Open, Patch, Visit, assert_literal, write_queued
 from tests.store.fixture import Shape, write_grid, write_run
 from tests.store.processes import ROOT
 from workbench.analysis import compare
@@ -35,7 +35,7 @@ CHOICE = "choose_many('arm', 'Arms', ['a', 'b', 'c'], ['a'])"
 
 
 @pytest.mark.parametrize("file", ["app.py", "workbench/app/main.py"])
-def test_the_app_opens_on_the_overview(file: str, grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_app_opens_on_the_overview(file: str, grid: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("SORL_RUNS", str(grid))
     app = Visit(str(ROOT / file), default_timeout=60).run()
     assert app.selectbox(key="experiment").value == "demo"
@@ -89,8 +89,8 @@ def test_no_screen_imports_torch() -> None:
 
 
 @pytest.mark.parametrize("name", SCREENS)
-def test_every_screen_says_what_to_type_where_nothing_was_run_or_the_database_is_busy_or_none(
-    name: str, tmp_path: Path, open_screen: Open, patience: None, monkeypatch: pytest.MonkeyPatch
+def test_every_screen_says_what_to_type_without_a_run_or_a_database_and_waits_for_a_busy_one(
+    name: str, tmp_path: Path, open_screen: Open, patience: None, monkeypatch: Patch
 ) -> None:
     for folder in (tmp_path, tmp_path / "nowhere") if name != "glossary" else ():  # which explains all without a run
         assert "sorl run" in "".join(code.value for code in open_screen(name, folder).code)
@@ -110,7 +110,7 @@ def test_every_screen_shows_hostile_text_literally(name: str, hostile: Path, ope
 
 
 def test_a_screen_that_shows_no_update_reads_none(
-    grid: Path, searched: Path, tmp_path: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch
+    grid: Path, searched: Path, tmp_path: Path, open_screen: Open, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(store, "sync", lambda *_, **__: SyncReport())  # it would bring the table back
     folders = {place: Path(shutil.copytree(place, tmp_path / place.name)) for place in (grid, searched)}
@@ -124,18 +124,14 @@ def test_a_screen_that_shows_no_update_reads_none(
     assert "does not exist" in open_screen("compare", folders[grid], metric=["minibatch.grad_norm"]).source
 
 
-def test_a_live_run_shows_its_new_rows(
-    tmp_path: Path, open_screen: Open, patience: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_live_run_shows_its_new_rows(tmp_path: Path, open_screen: Open, patience: None, monkeypatch: Patch) -> None:
     monkeypatch.setattr(store, "_PERIOD", 0.0)
     for number, run in enumerate("ab"):
         write_run(tmp_path, "demo", run, shape=SMALL, seed=number, status="running")
         assert f"{number + 1} runs" in open_screen("overview", tmp_path).source
 
 
-def test_a_bare_address_opens_the_newest_experiment_with_a_collapse(
-    tmp_path: Path, open_screen: Open, patience: None
-) -> None:
+def test_a_bare_address_opens_the_newest_collapse(tmp_path: Path, open_screen: Open, patience: None) -> None:
     small = Shape(trajectories=2, turns=3, epochs=1, steps_per_segment=30)
     write_grid(tmp_path, "fell", small)
     write_run(tmp_path, "young", "later", shape=small, seed=9)
@@ -145,9 +141,7 @@ def test_a_bare_address_opens_the_newest_experiment_with_a_collapse(
 
 
 @pytest.mark.parametrize("screen", ["compare", "turns", "collapse"])
-def test_a_screen_of_arms_asks_for_one_and_leads_from_single_points_to_the_region(
-    screen: str, searched: Path, open_screen: Open
-) -> None:
+def test_a_screen_of_arms_asks_for_one_and_leads_to_the_region(screen: str, searched: Path, open_screen: Open) -> None:
     app = open_screen(screen)
     assert "See all in Region" not in app.source
     app.multiselect(key="arm").set_value([]).run()
@@ -197,9 +191,7 @@ def test_a_step_back_takes_back_what_the_address_says_by_silence(open_screen: Op
     assert app.steps == 1
 
 
-def test_no_choice_is_lost_to_a_wrong_address_or_to_the_next_choice(
-    open_screen: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_choice_is_lost_to_a_wrong_address_or_to_the_next_choice(open_screen: Open, monkeypatch: Patch) -> None:
     app = open_screen("compare", scale="sideways")
     app.query_params = {"scale": "sideways"}  # what a browser says until it hears of another address
     app.segmented_control(key="scale").set_value("log").run()
@@ -217,8 +209,8 @@ def test_no_choice_is_lost_to_a_wrong_address_or_to_the_next_choice(
     [("run", (9.6, 20.3), "10..20"), ("compare", (12.2, 12.6), "11..13"), ("compare", (-3.0, 7.5), "0..7"),
      ("turns", (20.3, 9.6), "10..20")],
 )  # fmt: skip
-def test_a_part_of_a_figure_that_is_dragged_over_becomes_the_range_of_the_address(
-    screen: str, dragged: tuple[float, float], kept: str, open_screen: Open, monkeypatch: pytest.MonkeyPatch
+def test_a_drag_over_a_figure_is_the_range_of_the_address(
+    screen: str, dragged: tuple[float, float], kept: str, open_screen: Open, monkeypatch: Patch
 ) -> None:
     drawn: list[str] = []
 
@@ -239,7 +231,7 @@ def test_a_part_of_a_figure_that_is_dragged_over_becomes_the_range_of_the_addres
 # Overview and Region.
 
 
-def test_overview_shows_the_question_its_answer_a_cell_a_run_and_the_table_of_the_terminal(
+def test_overview_shows_question_answer_a_cell_a_run_and_the_table_of_the_terminal(
     grid: Path, open_screen: Open
 ) -> None:
     app = open_screen("overview")
@@ -255,9 +247,7 @@ def test_overview_shows_the_question_its_answer_a_cell_a_run_and_the_table_of_th
         assert "".join(f"<td>{html_text(cell)}</td>" for cell in row) in app.source
 
 
-def test_region_shows_the_answer_and_a_map_of_each_arm_and_its_overview_lists_runs_on_demand(
-    searched: Path, open_screen: Open
-) -> None:
+def test_region_shows_a_map_an_arm_and_its_overview_lists_runs_on_demand(searched: Path, open_screen: Open) -> None:
     app = open_screen("region", searched)
     for words in ("Stable area, from the largest: st-ppo", "at which half of the runs collapse, by learn.staleness."):
         assert words in app.source
@@ -400,9 +390,7 @@ def test_turns_takes_its_view_from_the_address(open_screen: Open) -> None:
     assert "reward" in layout["coloraxis"]["colorbar"]["title"]["text"]
 
 
-def test_turns_shows_a_map_an_arm_and_a_picked_cell_lists_its_episodes_by_what_is_shown_or_by_drift(
-    open_screen: Open,
-) -> None:
+def test_turns_shows_a_map_an_arm_and_a_picked_cell_lists_its_episodes(open_screen: Open) -> None:
     app = open_screen("turns")
     assert [t["type"] for t in app.figures[0]["data"]].count("heatmap") == 4
     assert app.value("measure") == "ratio_geo"
@@ -429,8 +417,8 @@ def test_a_cell_that_is_not_there_is_none_and_one_without_a_trajectory_says_so(o
 
 
 @pytest.mark.parametrize("carried", [[1, 12, 3], {"0": 1, "1": 12, "2": 3}])
-def test_a_click_opens_the_cell_that_was_clicked_and_a_second_one_draws_nothing_again(
-    carried: object, open_screen: Open, monkeypatch: pytest.MonkeyPatch
+def test_a_click_opens_its_cell_and_a_second_one_draws_nothing(
+    carried: object, open_screen: Open, monkeypatch: Patch
 ) -> None:
     drawn = count()
 

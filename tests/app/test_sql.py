@@ -22,7 +22,7 @@ from streamlit import runtime
 from streamlit.runtime.media_file_manager import MediaFileManager
 from streamlit.runtime.memory_media_file_storage import MemoryMediaFileStorage
 
-from tests.app.conftest import HOSTILE, SMALL, Open, Read, Visit, assert_literal
+from tests.app.conftest import HOSTILE, SMALL, Open, Patch, Read, Visit, assert_literal
 from tests.store.contents import contents
 from tests.store.fixture import write_run
 from tests.store.test_reader import ESCAPES
@@ -85,7 +85,7 @@ def test_a_question_its_chart_and_its_table_are_taken_from_the_address(open_scre
 
 
 def test_a_link_carries_a_long_question_and_one_too_long_or_broken_is_told(
-    open_screen: Open, monkeypatch: pytest.MonkeyPatch
+    open_screen: Open, monkeypatch: Patch
 ) -> None:
     text = " UNION ALL ".join(f"SELECT {i} AS n, 'a long question' AS words" for i in range(100))
     app = open_screen("sql", sql=sql.packed(text))
@@ -138,7 +138,7 @@ def test_every_table_view_and_column_is_listed_with_its_definition(grid: Path) -
     assert "exp(mean delta" in columns.loc[("culprit", "ratio_geo"), "description"]
 
 
-def test_a_question_too_long_is_stopped_and_told(put: Visit, grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_too_long_is_stopped_and_told(put: Visit, grid: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(store_of(str(grid))[0].reader, "seconds", 0.3)
     began = time.monotonic()
     app = ask(put, "SELECT count(*) FROM range(1000000000) a, range(1000000) b")
@@ -146,8 +146,8 @@ def test_a_question_too_long_is_stopped_and_told(put: Visit, grid: Path, monkeyp
     assert time.monotonic() - began < 60
 
 
-def test_a_large_answer_is_cut_its_files_hold_more_and_keep_null_nan_and_lists(
-    put: Visit, grid: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_large_answer_is_cut_and_its_files_hold_all_null_nan_and_lists(
+    put: Visit, grid: Path, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(sql, "ROWS", 50)
     app = ask(put, "SELECT range AS n FROM range(3000)")
@@ -163,8 +163,8 @@ def test_a_large_answer_is_cut_its_files_hold_more_and_keep_null_nan_and_lists(
     assert str(pq.read_table(io.BytesIO(sql.parquet_of(table))).to_pylist()) == str(table.to_pylist())
 
 
-def test_new_rows_are_shown_at_once_where_the_question_is_quick_and_on_demand_where_it_is_not(
-    tmp_path: Path, open_screen: Open, patience: None, monkeypatch: pytest.MonkeyPatch
+def test_new_rows_show_at_once_if_the_query_is_quick_else_on_demand(
+    tmp_path: Path, open_screen: Open, patience: None, monkeypatch: Patch
 ) -> None:
     write_run(tmp_path, "demo", "a", shape=SMALL)
     app = open_screen("sql", tmp_path, sql="SELECT count(*) AS n FROM step")
@@ -202,9 +202,7 @@ def test_numbers_are_shown_in_few_figures_unless_that_falsifies_them() -> None:
 # A file that is made when a button is pressed, in the media manager of Streamlit itself.
 
 
-def test_a_file_outlives_the_runs_that_end_and_the_session_that_asked_for_it_but_is_not_held_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_file_outlives_its_run_and_session_but_is_not_held_for_ever(monkeypatch: Patch) -> None:
     manager = MediaFileManager(MemoryMediaFileStorage("/media"))
     monkeypatch.setattr(runtime, "get_instance", lambda: SimpleNamespace(media_file_mgr=manager))
     releases: list[Callable[[], None]] = []

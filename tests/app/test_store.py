@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.app.conftest import SMALL
+from tests.app.conftest import SMALL, Patch
 from tests.store.fixture import write_experiment, write_run, write_status
 from workbench.app import store
 from workbench.app.store import QUERIES, BackgroundSync, Store
@@ -35,7 +35,7 @@ def ids(reader: Reader) -> list[str]:
     return [row[0] for row in reader.rows("SELECT run_id FROM run ORDER BY 1").rows]
 
 
-def test_a_question_is_asked_once_until_new_rows_or_no_more_room(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_is_asked_once_until_new_rows_or_no_more_room(runs: Path, monkeypatch: Patch) -> None:
     asked: list[int] = []
     answers = Store(runs)
     for _ in range(3):
@@ -53,7 +53,7 @@ def test_a_question_is_asked_once_until_new_rows_or_no_more_room(runs: Path, mon
     assert len(asked) == 4
 
 
-def test_while_the_database_is_held_the_last_answer_is_given(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_the_database_is_held_the_last_answer_is_given(runs: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(store, "_WAIT", 0.05)
     answers = Store(runs)
     known = answers.computed("ids", ids)
@@ -93,9 +93,7 @@ def test_a_held_lock_delays_no_screen_and_the_next_look_ingests(tmp_path: Path, 
     assert Reader(tmp_path).rows("SELECT count(*) FROM step").rows[0][0] == 12
 
 
-def test_nothing_new_costs_no_sync_and_every_kind_of_new_segment_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_new_costs_no_sync_and_every_new_segment_is_noticed(tmp_path: Path, monkeypatch: Patch) -> None:
     calls: list[Path] = []
     monkeypatch.setattr(store, "sync", lambda runs, **_: calls.append(runs) or SyncReport())
     monkeypatch.setattr(store, "_PERIOD", 0.0)

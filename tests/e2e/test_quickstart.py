@@ -21,7 +21,7 @@ SMALL = (
 RUN = ("run", "experiments/quickstart.toml", *(word for change in SMALL for word in ("--set", change)))
 
 
-def sorl(runs: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+def sorl(runs: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "cli.py"), "--runs", str(runs), *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=280, cwd=ROOT, env=environment)
