@@ -126,7 +126,6 @@ def assert_figure_literal(found: Any) -> None:
 
 
 def write_queued(runs: Path, experiment: str) -> None:
-    """An experiment with a run `queued` that has not started."""
     folder = write_experiment(runs, experiment) / "queued"
     write_status(folder, status="queued", outcome=None, steps=None, ended_at=None, started_at=None)
 
@@ -189,14 +188,14 @@ points = 3
 """
 
 
-def region_arms(most: float = 0.1) -> Iterator[tuple[str, str, dict[str, Any], bool]]:
-    """Every arm of SEARCHED: name, algorithm, settings of `learn`, and whether it collapses: ppo above `most`."""
+def region_arms() -> Iterator[tuple[str, str, dict[str, Any], bool]]:
+    """Every arm of SEARCHED: name, algorithm, settings of `learn`, and whether it collapses: ppo above 0.1."""
     for algorithm in ("ppo", "st-ppo"):
         for staleness in (0, 8):
             for rate in (0.1, 0.2, 0.4):
                 learn = {"staleness": staleness, "policy": {"lr": rate}}
                 name = f"{algorithm} · staleness {staleness} · lr {rate:g}"
-                yield name, algorithm, learn, algorithm == "ppo" and rate > most
+                yield name, algorithm, learn, algorithm == "ppo" and rate > 0.1
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """From the database to curves and cells: points, buckets, and the queries behind the figures."""
 
 import math
+from collections.abc import Sequence
 from urllib.parse import parse_qs
 
 import numpy as np
@@ -41,7 +42,7 @@ def raw(store: Store, sql: str) -> pd.DataFrame:
 
 
 def points(
-    store: Store, column: str, window: Window, table: str = "step", axis: str = "step", start: tuple[int, int] = (0, 0)
+    store: Store, column: str, window: Window, table: str = "step", axis: str = "step", start: Sequence[int] = (0, 0)
 ) -> pd.DataFrame:
     return Chosen(RUNS, axis, list(start), window).points(store, table, column)
 
@@ -51,20 +52,17 @@ def test_a_point_is_the_recorded_value_and_of_several_steps_their_mean_and_extre
     recorded = raw(store, "SELECT run_id, step, success FROM step ORDER BY ALL")
     assert found["x"].tolist() == recorded["step"].tolist()
     assert found["run_id"].tolist() == recorded["run_id"].tolist()
-    for column in ("mean", "low", "high"):
-        np.testing.assert_array_equal(found[column], recorded["success"])
+    np.testing.assert_array_equal(found[["mean", "low", "high"]], recorded[["success"] * 3])
     found = points(store, "grad_norm", Window(0, 49, 7), "minibatch")
     recorded = raw(store, "SELECT run_id, step // 7 AS bucket, grad_norm FROM minibatch")
     wanted = recorded.groupby(["run_id", "bucket"])["grad_norm"].agg(["mean", "min", "max"])
     np.testing.assert_allclose(found[["mean", "low", "high"]], wanted)
     for window, x in ((Window(0, 49, 10), [4.5, 14.5, 24.5, 34.5, 44.5]), (Window(10, 12, 1), [10, 11, 12])):
         assert points(store, "success", window)["x"].tolist() == x * 2
-    two = pd.DataFrame(
-        {"arm": "ppo", "run_id": ["a", "b"], "run": [0, 1], "bucket": 0, "x": [10.0, 14.0], "mean": [1.0, 2.0],
-         "low": [0.0, 1.0], "high": [3.0, 9.0]}
-    )  # fmt: skip
-    row = banded(two).iloc[0]
-    assert (row["x"], row["middle"], row["low"], row["high"], row["n"]) == (12.0, 1.5, 0.0, 9.0, 2)
+    two = {"arm": "ppo", "run_id": ["a", "b"], "run": [0, 1], "bucket": 0, "x": [10.0, 14.0], "mean": [1.0, 2.0],
+           "low": [0.0, 1.0], "high": [3.0, 9.0]}  # fmt: skip
+    row = banded(pd.DataFrame(two)).iloc[0]
+    assert row[["x", "middle", "low", "high", "n"]].tolist() == [12.0, 1.5, 0.0, 9.0, 2]
 
 
 def test_aligned_on_the_collapse_zero_is_the_onset_and_other_runs_stand_at_the_median_onset(store: Store) -> None:
@@ -135,9 +133,6 @@ def test_the_ranking_is_the_mean_share_over_the_updates_of_the_step(store: Store
     np.testing.assert_allclose(found[["ratio_mass", "worst_log_ratio"]].abs(), wanted)
 
 
-# The cells of heat maps.
-
-
 def turns(store: Store, name: str, window: Window = Window(0, 11, 1)) -> Turns:
     return Turns(RUNS.assign(arm="ppo"), [0, 0], window, measure_of(dictionary(store), name))
 
@@ -148,10 +143,8 @@ def cells(store: Store, name: str, *, extreme: bool = False, window: Window = Wi
 
 def test_a_cell_of_a_ratio_is_a_geometric_mean_and_else_the_plain_mean_with_its_extremes(store: Store) -> None:
     found = cells(store, "ratio_geo").set_index(["turn_index", "bucket"])["mean"]
-    wanted = raw(
-        store, "SELECT turn_index, step, exp(avg(ln(ratio_geo))) AS m FROM turn_step WHERE step < 12 GROUP BY ALL"
-    )
-    for turn, step, mean in wanted.itertuples(index=False, name=None):
+    means = "SELECT turn_index, step, exp(avg(ln(ratio_geo))) FROM turn_step WHERE step < 12 GROUP BY ALL"
+    for turn, step, mean in store.reader.rows(means).rows:
         assert found[turn, step] == pytest.approx(mean)
     found = cells(store, "advantage", window=Window(2, 11, 4)).set_index(["turn_index", "bucket"])
     wanted = raw(
@@ -186,10 +179,8 @@ def test_the_trajectories_of_a_cell_are_those_of_its_steps_most_extreme_first(st
     assert {row["epoch"] for row in found} == {SHAPE.epochs - 1}
     sizes = [abs(math.log(row["value"])) for row in found]
     assert sizes == sorted(sizes, reverse=True)
-    best = raw(
-        store,
-        "SELECT max(abs(ln(ratio_geo))) AS m FROM turn WHERE turn_index = 2 AND epoch = 1 AND step BETWEEN 3 AND 5",
-    )
+    where = "turn_index = 2 AND epoch = 1 AND step BETWEEN 3 AND 5"
+    best = raw(store, f"SELECT max(abs(ln(ratio_geo))) AS m FROM turn WHERE {where}")
     assert sizes[0] == pytest.approx(best["m"].item())
 
 

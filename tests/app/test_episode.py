@@ -31,20 +31,18 @@ WORST = (
 )  # fmt: skip
 
 
-def top(runs: Path, column: str, table: str, where: str) -> int:
+def top(runs: Path, column: str, table: str, where: str) -> str:
     """The step or trajectory of PPO's with the largest value of a column."""
     key = "step" if table == "step" else "trajectory"
-    found = Reader(runs).query(f"SELECT arg_max({key}, {column}) AS n FROM {table} WHERE run_id = '{PPO}' AND {where}")
-    return int(found["n"].item())
+    ask = f"SELECT arg_max({key}, {column}) AS n FROM {table} WHERE run_id = '{PPO}' AND {where}"
+    return str(Reader(runs).query(ask)["n"].item())
 
 
 def test_it_opens_at_the_spike_of_the_run_that_fell_and_at_its_culprit(grid: Path, open_screen: Open) -> None:
     app = open_screen("episode")
-    assert app.value("run") == PPO
-    until = f"step <= (SELECT collapse_step FROM run WHERE run_id = '{PPO}')"
-    step = top(grid, "grad_norm_max", "step", until)
-    assert app.value("step") == str(step)
-    assert app.value("trajectory") == str(top(grid, "gradient_share", "trajectory", f"step = {step}"))
+    step = top(grid, "grad_norm_max", "step", f"step <= (SELECT collapse_step FROM run WHERE run_id = '{PPO}')")
+    assert (app.value("run"), app.value("step")) == (PPO, step)
+    assert app.value("trajectory") == top(grid, "gradient_share", "trajectory", f"step = {step}")
 
 
 def test_it_takes_its_view_from_the_address_and_ignores_what_that_gets_wrong(open_screen: Open) -> None:
@@ -73,7 +71,7 @@ def test_another_step_begins_at_its_own_culprit_and_a_picked_trajectory_stays(gr
     app = open_screen("episode", run=PPO, step="7", trajectory="5")
     app.session_state["step picked"] = ["9"]
     app.run()
-    assert app.value("trajectory") == str(top(grid, "gradient_share", "trajectory", "step = 9"))
+    assert app.value("trajectory") == top(grid, "gradient_share", "trajectory", "step = 9")
     assert (app.value("step"), app.number_input(key="step").value) == ("9", 9)
     app.session_state["trajectory picked"] = ["3"]
     app.run()
@@ -90,27 +88,20 @@ def test_a_run_without_a_step_says_what_is_missing(tmp_path: Path, open_screen: 
 
 def test_hostile_episodes_are_shown_literally(tmp_path: Path, open_screen: Open) -> None:
     texts = [*HOSTILE, "\u202egnp.exe", "W" * 400, "</span></div><h1>x</h1>", "\x00\x1b[2J"]
-    folder = write_run(tmp_path, "demo", "a", shape=TINY)
+    n, folder = len(texts), write_run(tmp_path, "demo", "a", shape=TINY)
     words = [*texts, "<think>", *texts, "</think>", *texts]
-    n = len(texts)
-    key = {"run_id": ["a"], "step": [0], "trajectory": [0]}
-    tokens = {
-        "token": [words], "token_id": [list(range(len(words)))],
-        "trained": [[False] * n + [True] * (n + 2) + [False] * n],
-        "turn_index": [[0] * n + [1] * (n + 2) + [0] * n],
-        "log_ratio": [[None] * n + [0.1, *[float("nan")] * n, -3.0] + [None] * n],
-    }  # fmt: skip
-    write_segment(folder, "token", key | tokens)
+    mask = [False] * n + [True] * (n + 2) + [False] * n
+    log_ratio = [None] * n + [0.1, *[math.nan] * n, -3.0] + [None] * n
+    row = {"run_id": "a", "step": 0, "trajectory": 0}
+    token = {"token": words, "token_id": list(range(len(words))), "trained": mask, "turn_index": list(map(int, mask))}
+    write_segment(folder, "token", {k: [v] for k, v in (row | token | {"log_ratio": log_ratio}).items()})
     for file in (folder / "segments" / "trajectory").glob("*.parquet"):
         file.unlink()
-    asked = {name: [" ".join(texts)] for name in ("question", "gold", "answer", "ended")}
-    write_segment(folder, "trajectory", key | asked | {"success": [False], "gradient_share": [0.5]})
+    row |= dict.fromkeys(("question", "gold", "answer", "ended"), " ".join(texts)) | {"success": False}
+    write_segment(folder, "trajectory", {k: [v] for k, v in row.items()} | {"gradient_share": [0.5]})
     sync(tmp_path, CATALOGUE)
     shown = assert_literal(open_screen("episode", tmp_path, run="a", step="0", trajectory="0"))
     assert not [text for text in texts if shown.count(visible(text).strip()) < 5]
-
-
-# The table of turns.
 
 
 def known(*names: str, text: str = "A ratio.") -> Diagnostics:
@@ -135,9 +126,6 @@ def test_the_turns_show_null_as_a_dash_nan_as_nan_what_a_name_means_and_the_turn
         assert source.count("<b>") == len(heaviest)
 
 
-# The texts of tokens.
-
-
 @pytest.mark.parametrize(
     ("tokens", "texts"),
     [
@@ -147,11 +135,9 @@ def test_the_turns_show_null_as_a_dash_nan_as_nan_what_a_name_means_and_the_turn
         (["Ġa", "<|终|>"], [" a", "<|终|>"]),
         (["▁got", "▁em", "il", "<0x0A>", "<0xZZ>"], [" got", " em", "il", "\n", "<0xZZ>"]),  # SentencePiece
         (["got", " emil", "."], ["got", " emil", "."]),
-        ([None, None], ["◊", " ◊"]),
-        ([], []),
-        ([""], [""]),
+        ([None, None], ["◊", " ◊"]), ([], []), ([""], [""]),
     ],
-)
+)  # fmt: skip
 def test_tokens_are_spelled_as_a_person_reads_them(tokens: list[str | None], texts: list[str]) -> None:
     assert spelled(tokens) == texts
 
@@ -160,9 +146,6 @@ def test_tokens_are_spelled_as_a_person_reads_them(tokens: list[str | None], tex
 def test_any_text_survives_the_byte_level_alphabet(text: str) -> None:
     character = {byte: character for character, byte in BYTE_OF.items()}
     assert "".join(spelled(["".join(character[byte] for byte in f" {text}".encode())])) == f" {text}"
-
-
-# The transcript.
 
 
 MEASURED = ("log_prob_behaviour", "log_prob_old", "log_prob", "log_ratio", "entropy", "advantage", "value",
@@ -254,9 +237,8 @@ def test_a_token_has_the_tint_of_its_log_ratio_and_keeps_its_numbers_and_the_hea
 
 def test_an_episode_that_lacks_training_texts_or_parts_of_its_lists_is_shown() -> None:
     row = {"token": ["a", "b"], "token_id": [1, 2], "trained": None, "turn_index": None, "log_ratio": None}
-    found = Read(drawn(row))
-    assert not found.values("data-tip")
-    assert "not trained on" in found.text
+    assert "not trained on" in drawn(row)
+    assert "data-tip" not in drawn(row)
     row = episode(["a", "b"], token=None)
     assert "◊" in drawn(row)
     assert "id 3" in "\n".join(screen.tooltip(3, row))
@@ -281,27 +263,22 @@ def test_endless_episodes_and_tokens_are_cut_and_say_so_and_line_breaks_are_seen
     assert "a↵\n" in source
 
 
-# What the screen begins with.
-
-
 @pytest.mark.parametrize(
     ("values", "broken", "onset", "lowest", "step"),
     [
-        ([1.0, 9.0, 2.0], (), None, False, 1),
-        ([1.0, 0.2, 2.0], (), None, True, 1),
+        ([1.0, 9.0, 2.0], (), None, False, 1), ([1.0, 0.2, 2.0], (), None, True, 1),
         ([1.0, 3.0, 9.0], (), 1.0, False, 1),  # none after the onset
         ([1.0, None, 9.0], (1,), None, False, 1),  # NaN before all
         ([None, None, None], (), None, False, 2),
     ],
-)
+)  # fmt: skip
 def test_it_begins_at_the_spike(values: Any, broken: Any, onset: float | None, lowest: bool, step: int) -> None:
     assert Watched(signal(values, broken=broken, onset=onset), 3, lowest).spike == step
 
 
 def test_the_ranking_is_by_size_with_nan_first_and_null_last_and_the_chosen_trajectory_is_always_drawn() -> None:
-    for by, values, order in (
-        ("gradient_share", [0.1, None, math.nan, 0.4], [2, 3, 0, 1]), ("worst_log_ratio", [2.0, -5.0], [1, 0])
-    ):  # fmt: skip
+    cases = (("gradient_share", [0.1, None, math.nan, 0.4], [2, 3, 0, 1]), ("worst_log_ratio", [2.0, -5.0], [1, 0]))
+    for by, values, order in cases:
         rows = [{"trajectory": place, by: value} for place, value in enumerate(values)]
         store: Any = SimpleNamespace(records=lambda *_, rows=rows, **__: rows)
         assert [r["trajectory"] for r in ranked(store, "a", 0, by)] == order

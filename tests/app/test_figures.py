@@ -2,6 +2,7 @@
 
 import json
 import math
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -40,9 +41,6 @@ def marks(figure: Any, **wanted: Any) -> list[Any]:
     """The traces whose markers have these properties."""
     found = [t for t in figure.data if t.type != "heatmap"]
     return [t for t in found if all(t.marker[name] == value for name, value in wanted.items())]
-
-
-# The chart of an answer.
 
 
 def answer(frame: pd.DataFrame, x: str, y: str, colour: str = "", mark: str = "points", **more: Any) -> Any:
@@ -88,19 +86,16 @@ def test_many_numbers_are_a_colour_scale_few_a_legend_and_too_many_groups_have_n
 
 # Curves.
 
-STYLES = looks("ppo", "st-ppo")
 MARK = pd.DataFrame({"arm": ["ppo"], "run_id": ["ppo-0"], "x": [4.0]})
 ALARM = MARK.assign(value=40.0, message="grad_norm_max is 40")
 MARKED: dict[str, Any] = {"thresholds": [("ppo", 20.0), (None, 30.0)], "alarms": ALARM, "broken": MARK}
 
 
 def points(seeds: int = 3, steps: int = 12) -> pd.DataFrame:
-    rows = [
-        {"arm": arm, "run_id": f"{arm}-{seed}", "seed": seed, "run": i * seeds + seed, "bucket": step, "x": float(step),
-         "mean": 0.1 * seed + 0.01 * step, "low": 0.1 * seed, "high": 0.1 * seed + 0.5, "non_finite": 0}
-        for i, arm in enumerate(("ppo", "st-ppo")) for seed in range(seeds) for step in range(steps)
-    ]  # fmt: skip
-    return pd.DataFrame(rows)
+    found = pd.DataFrame(product(("ppo", "st-ppo"), range(seeds), range(steps)), columns=["arm", "seed", "bucket"])
+    run, low = found["arm"] + "-" + found["seed"].astype(str), 0.1 * found["seed"]
+    means = {"mean": low + 0.01 * found["bucket"], "low": low, "high": low + 0.5, "non_finite": 0}
+    return found.assign(run_id=run, run=pd.factorize(run)[0], x=found["bucket"].astype(float), **means)
 
 
 def panel(data: pd.DataFrame, **more: Any) -> Panel:
@@ -120,9 +115,8 @@ def test_panels_say_name_unit_and_definition_and_share_their_x_axis_and_their_le
     figure = checked(drawn(panel(banded(points())), panel(points()), panel(points().head(0))))
     assert sum("<b>grad_norm_max</b>" in t and "before gradient clipping" in t for t in texts(figure)) >= 2
     assert sum("not measured" in t for t in texts(figure)) == 1
-    scales = [axis.title.text for axis in figure.select_yaxes() if axis.visible is not False]
-    assert scales[:2] == ["norm", "norm"]
-    assert AXES["step"] in [a.title.text for a in figure.select_xaxes()]
+    assert [axis.title.text for axis in figure.select_yaxes() if axis.visible is not False][:2] == ["norm", "norm"]
+    assert AXES["step"] in [axis.title.text for axis in figure.select_xaxes()]
     assert {axis.matches for axis in figure.select_xaxes()} == {"x"}
     assert [t.name for t in figure.data if t.showlegend is not False] == ["ppo", "st-ppo"]
 
@@ -181,13 +175,10 @@ def test_a_spike_turns_an_axis_to_a_log_scale_unless_told_otherwise_and_never_un
 MEASURE = Measure("ratio_geo", "ratio", "exp(mean delta of the turn)")
 
 
-def cells(turns: int = 3, buckets: int = 10, **changes: Any) -> pd.DataFrame:
-    rows = [
-        {"bucket": b, "turn_index": k + 1, "mean": 1 + 0.01 * b, "low": 0.9, "high": 1.2, "non_finite": 0,
-         "measured": 2, "turns": 16.0, "value": 1 + 0.01 * b}
-        for k in range(turns) for b in range(buckets)
-    ]  # fmt: skip
-    return pd.DataFrame(rows).assign(**changes)
+def cells(turns: int = 3, buckets: int = 10) -> pd.DataFrame:
+    found = pd.DataFrame(product(range(1, turns + 1), range(buckets)), columns=["turn_index", "bucket"])
+    level = 1 + 0.01 * found["bucket"]
+    return found.assign(mean=level, value=level, low=0.9, high=1.2, non_finite=0, measured=2, turns=16.0)
 
 
 def heated(*maps: Heat, window: Window = Window(0, 9, 1), palette: Palette = LIGHT, **more: Any) -> Any:
@@ -204,11 +195,11 @@ def test_a_cell_stands_at_its_step_and_turn_with_the_log_of_its_ratio_and_all_ar
     data = cells()
     data.loc[(data["bucket"] == 4) & (data["turn_index"] == 2), ["value", "mean"]] = 0.5
     figure = heated(Heat("ppo", data, onsets=[3.0, 7.0]), Heat("st-ppo", cells(turns=2).assign(value=1e-8)))
-    trace = maps_of(figure)[0]
-    assert trace.z[1][4] == pytest.approx(math.log(0.5))
-    assert (trace.x0, trace.dx, trace.y0, trace.dy) == (0, 1, 1, 1)
+    first, second = maps_of(figure)
+    assert first.z[1][4] == pytest.approx(math.log(0.5))
+    assert (first.x0, first.dx, first.y0, first.dy) == (0, 1, 1, 1)
     bar, axis = figure.layout.coloraxis, figure.layout.yaxis
-    assert {part.coloraxis for part in maps_of(figure)} == {"coloraxis"}
+    assert first.coloraxis == second.coloraxis == "coloraxis"
     assert (bar.cmin, bar.colorbar.title.text) == (-bar.cmax, "ratio, log scale")
     assert axis.range[0] > axis.range[1], "turn one is on top"
     assert (axis.title.text, figure.layout.xaxis.title.text) == ("turn index", AXES["step"])
@@ -280,9 +271,6 @@ def test_any_values_even_none_give_a_scale_with_rising_ticks(values: list[float]
     assert len(words) == len(places) == 5
 
 
-# The signal of a run and the ranking of a step.
-
-
 def signal(values: list[float | None], *, broken: tuple[int, ...] = (), text: str = "", **more: Any) -> Signal:
     table = {"step": range(len(values)), "value": values}
     frame = pd.DataFrame(table | {"broken_step": [i if i in broken else None for i in table["step"]]}).astype(float)
@@ -307,11 +295,9 @@ def test_a_point_of_a_signal_can_be_clicked_says_if_tokens_were_kept_and_carries
 
 
 def row(trajectory: int, gradient: float | None = 0.1, mass: float | None = 0.1, **changes: Any) -> dict[str, Any]:
-    return {
-        "trajectory": trajectory, "gradient_share": gradient, "ratio_mass": mass, "ratio_max": 1.2, "worst_turn": 3,
-        "worst_log_ratio": -4.0, "success": False, "question": "q?", "gold": "a", "answer": None, "ended": "answer",
-        "kept": trajectory == 1, "reward": 0.0,
-    } | changes  # fmt: skip
+    numbers = {"gradient_share": gradient, "ratio_mass": mass, "ratio_max": 1.2, "worst_turn": 3, "reward": 0.0}
+    words = {"question": "q?", "gold": "a", "answer": None, "ended": "answer", "success": False}
+    return {"trajectory": trajectory, "worst_log_ratio": -4.0, "kept": trajectory == 1} | numbers | words | changes
 
 
 def ranked(*rows: dict[str, Any]) -> Any:
@@ -333,9 +319,6 @@ def test_a_trajectory_is_two_bars_of_its_shares_in_a_row_that_can_be_clicked_any
     assert list(next(t for t in figure.data if t.type == "bar").x) == [None, None]
 
 
-# The map of a region.
-
-
 def mapped(arm: str = "ppo", measure: str = "collapsed", along: str = "learn.policy.lr") -> Any:
     cells = [(arm, 0.0, 0.2, 5, 1, 0.7), (arm, 0.0, 0.4, 5, 4, 0.2), (arm, 16.0, 0.1, 5, 3, math.nan)]
     found = pd.DataFrame(cells, columns=["series", "y", "x", "runs", "collapsed", "final"])
@@ -351,22 +334,19 @@ def test_a_cell_of_a_region_is_its_share_a_dot_the_boundary_and_what_was_not_run
     figure = mapped()
     _, shares, words, edge = figure.data
     assert [list(line) for line in shares.z] == [[None, 0.2, 0.8], [0.6, None, None]]
-    assert [(round(2**x, 3), round(y), word) for x, y, word in zip(words.x, words.y, words.text, strict=True)] == [
-        (0.2, 0, "1/5"), (0.4, 0, "4/5"), (0.1, 1, "3/5"),
-    ]  # fmt: skip
-    assert (figure.layout.coloraxis.cmin, figure.layout.coloraxis.cmax) == (0, 1)
+    found = [(round(2**x, 3), round(y), word) for x, y, word in zip(words.x, words.y, words.text, strict=True)]
+    assert found == [(0.2, 0, "1/5"), (0.4, 0, "4/5"), (0.1, 1, "3/5")]
+    layout = figure.layout
+    assert (layout.coloraxis.cmin, layout.coloraxis.cmax) == (0, 1)
     assert list(edge.x) == pytest.approx([math.log2(0.3), math.log2(0.1)])
-    assert [round(y) for y in edge.y] == [0, 1]
-    assert list(edge.marker.symbol) == ["circle", "triangle-left"]
+    assert ([round(y) for y in edge.y], list(edge.marker.symbol)) == ([0, 1], ["circle", "triangle-left"])
     assert list(edge.error_x.array) == pytest.approx([math.log2(0.35 / 0.3), 0])
     assert list(edge.error_x.arrayminus) == pytest.approx([math.log2(0.3 / 0.25), 0])
-    layout = figure.layout
     assert (list(layout.yaxis.ticktext), list(layout.xaxis.ticktext)) == (["0", "16"], ["0.1", "0.4"])
     assert layout.xaxis.title.text == "learn.policy.lr (log scale)"
     _, finals, words, _ = mapped(measure="final").data
-    assert (list(words.text), [list(line) for line in finals.z]) == (
-        [".70", ".20"], [[None, 0.7, 0.2], [None, None, None]],
-    )  # fmt: skip
+    assert list(words.text) == [".70", ".20"]
+    assert [list(line) for line in finals.z] == [[None, 0.7, 0.2], [None, None, None]]
     assert "mean final success not measured" in finals.customdata[1][0]
 
 
@@ -383,9 +363,6 @@ def test_the_number_of_a_cell_can_be_read_on_its_colour(palette: Palette, measur
         at = n / 10 * (len(colours) - 1)
         low = min(int(at), 3)
         assert contrast(ink, mixed(colours[low], colours[low + 1], at - low)) > 3.5
-
-
-# Survival, events, and which alarm came first.
 
 
 def watched(**arms: list[tuple[float, bool]]) -> pd.DataFrame:
@@ -413,8 +390,8 @@ def test_the_curve_is_the_kaplan_meier_estimate_in_steps_with_ticks_for_censored
     assert (list(last.x), list(last.customdata)) == ([30, 36], [1, 2])
     ticks = list(figure.layout.xaxis.tickvals)
     for arm, found in zip(("ppo", "st-ppo"), (t for t in figure.data if t.mode == "text"), strict=True):
-        times = ROWS.loc[ROWS["arm"] == arm, "time"]
-        assert (list(found.x), list(found.text)) == (ticks, [str(int((times >= t).sum())) for t in ticks])
+        at_risk = [int((ROWS.loc[ROWS["arm"] == arm, "time"] >= tick).sum()) for tick in ticks]
+        assert (list(found.x), list(found.text)) == (ticks, list(map(str, at_risk)))
     rows = watched(a=[(36, False)] * 2, b=[(36, False)] * 2)
     first, second = (t for t in survived(rows).data if t.line.shape == "hv" and t.hoverinfo != "skip")
     assert first.line.width > second.line.width, "equal curves do not hide each other"
@@ -459,16 +436,12 @@ KNOWN = Diagnostics({"step.grad_norm_max": {"alarm_when": "above"}, "step.ess_fr
 
 def first_alarms() -> pd.DataFrame:
     """Four runs that collapse at 20 and two that do not; None where a run never raised the alarm."""
-    steps = {
-        "grad_norm_max": [18, 16, 21, None, None, None],
-        "ess_frac_min": [10, None, None, None, 5, 7],
-        "chi2": [18, 19, 20, None, None, None],
-    }
-    rows = [
-        (name, run, 20 if run < 4 else None, step, None if step is None or run >= 4 else 20 - step)
-        for name, found in steps.items() for run, step in enumerate(found)
-    ]  # fmt: skip
-    return pd.DataFrame(rows, columns=["diagnostic", "run", "collapse_step", "step", "lead"])
+    steps = {"grad_norm_max": [18, 16, 21, None, None, None], "ess_frac_min": [10, None, None, None, 5, 7],
+             "chi2": [18, 19, 20, None, None, None]}  # fmt: skip
+    rows = [(name, run, step) for name, found in steps.items() for run, step in enumerate(found)]
+    table = pd.DataFrame(rows, columns=["diagnostic", "run", "step"])
+    onset = pd.Series(20.0, table.index).where(table["run"] < 4)
+    return table.assign(collapse_step=onset, lead=onset - table["step"])
 
 
 def test_alarms_are_counted_run_by_run_the_earliest_on_top_a_tie_for_each() -> None:
@@ -506,9 +479,6 @@ def test_a_dot_a_run_stands_at_its_steps_from_the_onset_and_hides_no_other() -> 
     same.loc[same["diagnostic"] == "grad_norm_max", ["lead"]] = 3.0
     dots = next(t for t in led(same).data if t.customdata is not None and t.marker.symbol == "circle")
     assert len(set(zip(dots.x, dots.y, strict=True))) == len(dots.x)
-
-
-# All of them.
 
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK])

@@ -87,9 +87,6 @@ def test_a_search_finds_the_name_first_then_names_like_it_then_texts_with_every_
         assert found(text, [one]) == ["x"]
 
 
-# Formulas.
-
-
 @pytest.mark.parametrize(
     ("formula", "shown"),
     [

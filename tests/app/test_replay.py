@@ -71,18 +71,15 @@ def test_an_episode_of_a_stored_step_leads_to_its_replay(two_runs: Path, open_sc
     assert "replay?" not in open_screen("episode", two_runs, run="full", step="2", trajectory="0").source
 
 
-def test_what_the_command_refuses_is_said_and_not_kept(runs: Path) -> None:
+def test_what_the_command_refuses_or_takes_too_long_for_is_said_and_not_kept(runs: Path, monkeypatch: Patch) -> None:
     folder = runs / "demo" / "full"
     (folder / "batches" / "000001.safetensors").write_bytes(b"torn")
     with pytest.raises(InputError, match="cannot be read"):
         replay.replayed(folder, 1, ["ppo"])
-    assert not (folder / "batches" / ".replay").exists()
-
-
-def test_a_question_that_takes_too_long_ends_with_what_to_type(runs: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(replay, "SECONDS", 0.01)
     with pytest.raises(InputError, match=r"sorl replay .*full --step 3"):
-        replay.replayed(runs / "demo" / "full", 3, ["ppo"])
+        replay.replayed(folder, 3, ["ppo"])
+    assert not (folder / "batches" / ".replay").exists()
 
 
 def test_an_answer_that_is_torn_or_of_another_batch_is_asked_again(runs: Path, monkeypatch: Patch) -> None:
@@ -108,6 +105,4 @@ def test_nan_is_shown_as_itself_and_null_as_a_dash() -> None:
     (cells,) = replay.summary(told)
     assert cells == ["a", "–", "–", "–", "–", "NaN", "0.25", "–", "–"]
     turns = [{"algorithm": "a", "turn_index": k, "update": 0, "clip_frac": v} for k, v in ((1, 0.5), (2, "NaN"))]
-    assert replay.by_turn({"turns": turns}, "clip_frac").to_dict("records") == [
-        {"algorithm": "a", "turn_index": 1, "clip_frac": 0.5}
-    ]
+    assert replay.by_turn({"turns": turns}, "clip_frac").to_numpy().tolist() == [["a", 1, 0.5]]

@@ -180,16 +180,12 @@ def test_a_region_is_told_by_its_areas_and_boundaries() -> None:
     assert [len(arm.z) for arm in cells] == [2, 2]  # conditions of each of the two arms
 
 
-def test_a_region_judges_the_claims_by_its_areas_not_by_its_points() -> None:
+def test_a_region_judges_the_claims_by_its_areas_not_by_its_points_and_other_experiments_have_none() -> None:
     told = report([searched(), demo(5, name="grid")], {}, [])
-    titles = [s.title for s in told.sections]
-    assert titles[0] == "The paper's claims, one by one"
-    assert "The paper's claims, by stable areas" in titles
+    assert told.sections[0].title == "The paper's claims, one by one"
+    assert "The paper's claims, by stable areas" in [s.title for s in told.sections]
     assert "staleness 8" not in str(told.sections[0].parts)  # the arms of the region
     assert "Note: the arms" not in str(report([searched()], {}, []).sections)
-
-
-def test_a_region_without_a_judged_run_says_so_and_other_experiments_have_none() -> None:
     assert "can be judged yet" in str(region_of(searched(status="queued", outcome=None)).parts)
     assert "Stability region" not in [s.title for s in report([demo(2)], {}, []).sections]
 

@@ -85,11 +85,8 @@ def test_no_screen_imports_torch() -> None:
     assert done.stdout.strip() == "[]"
 
 
-# Every screen.
-
-
 @pytest.mark.parametrize("name", SCREENS)
-def test_every_screen_says_what_to_type_without_a_run_or_a_database_and_waits_for_a_busy_one(
+def test_every_screen_says_what_to_type_without_a_run_and_waits_for_a_busy_database(
     name: str, tmp_path: Path, open_screen: Open, patience: None, monkeypatch: Patch
 ) -> None:
     for folder in (tmp_path, tmp_path / "nowhere") if name != "glossary" else ():  # which explains all without a run
@@ -151,9 +148,6 @@ def test_a_screen_of_arms_asks_for_one_and_leads_to_the_region(screen: str, sear
     assert {arm.partition(" ")[0] for arm in app.multiselect(key="arm").value} == {"ppo", "st-ppo"}
 
 
-# View = link, link = view.
-
-
 def test_a_choice_changes_figure_and_address_in_one_step_and_an_opening_is_none(open_screen: Open) -> None:
     app = open_screen("compare", arm=["ppo"], scale="log")
     assert (app.query_params["experiment"], app.steps) == (["demo"], 0)
@@ -163,8 +157,12 @@ def test_a_choice_changes_figure_and_address_in_one_step_and_an_opening_is_none(
     assert "What differs" in app.source
     app.query_params["scale"] = "linear"  # an address from outside wins over the widgets
     assert app.run().session_state["scale"] == "linear"
-    app.query_params.clear()  # a step back to a bare address is no step forward
-    assert app.run().steps == 1
+    before = dict(app.query_params)
+    app.slider(key="range").set_range(3, 20).run()
+    assert app.value("range") == "3..20"
+    for back in (before, {}):  # a step back is no step forward, and takes back what its address leaves out
+        app.query_params = dict(back)
+        assert (app.run().slider(key="range").value, app.steps) == ((0, 29), 2)
 
 
 def test_compare_takes_its_view_from_the_address_and_says_what_it_ignores(open_screen: Open) -> None:
@@ -175,20 +173,14 @@ def test_compare_takes_its_view_from_the_address_and_says_what_it_ignores(open_s
     (figure,) = app.figures
     assert [t["name"] for t in figure["data"] if t.get("showlegend") is not False] == ["st-ppo", "ppo"]
     assert figure["layout"]["yaxis"]["type"] == "log"
+    metrics = ["step.success", "minibatch.clip_bias_norm", "turn_step.ratio_max"]
+    for x, seeds in (("step", "band"), ("updates", "single"), ("tokens", "band"), ("onset", "single")):
+        (figure,) = open_screen("compare", metric=metrics, x=x, seeds=seeds).figures
+        assert not any("not measured" in a["text"] for a in figure["layout"]["annotations"]), x
     app = open_screen("compare", arm=["ppo", "<b>x</b>"], metric=["step.nope"], x="sideways", range="9..1")
     for words in ("arm = '<b>x</b>'", "metric = 'step.nope'", "x = 'sideways'", "range = '9..1'"):
         assert html_text(words) in app.source
     assert app.multiselect(key="arm").value == ["ppo"]
-
-
-def test_a_step_back_takes_back_what_the_address_says_by_silence(open_screen: Open) -> None:
-    app = open_screen("compare")
-    before = dict(app.query_params)
-    app.slider(key="range").set_range(3, 20).run()
-    assert app.value("range") == "3..20"
-    app.query_params = before
-    assert app.run().slider(key="range").value == (0, 29)
-    assert app.steps == 1
 
 
 def test_no_choice_is_lost_to_a_wrong_address_or_to_the_next_choice(open_screen: Open, monkeypatch: Patch) -> None:
@@ -228,9 +220,6 @@ def test_a_drag_over_a_figure_is_the_range_of_the_address(
     assert "cell" not in app.query_params, "what lies in the part was not clicked"
 
 
-# Overview and Region.
-
-
 def test_overview_shows_question_answer_a_cell_a_run_and_the_table_of_the_terminal(
     grid: Path, open_screen: Open
 ) -> None:
@@ -263,9 +252,6 @@ def test_region_shows_a_map_an_arm_and_its_overview_lists_runs_on_demand(searche
     assert (app.drawings[0].count("data-key="), app.value("show")) == (12, "runs")
 
 
-# Compare.
-
-
 def test_compare_marks_the_onset_and_draws_the_alarms_of_the_dictionary(open_screen: Open) -> None:
     app = open_screen("compare", arm=["ppo", "st-ppo"], metric=["step.success"], x="onset")
     marks = [t for t in app.figures[0]["data"] if t.get("marker", {}).get("symbol") == "triangle-down"]
@@ -282,20 +268,12 @@ def test_compare_marks_the_onset_and_draws_the_alarms_of_the_dictionary(open_scr
 @pytest.mark.parametrize(
     ("x", "seeds"), [("step", "band"), ("updates", "single"), ("tokens", "band"), ("onset", "single")]
 )
-def test_every_axis_shows_every_kind_of_diagnostic(open_screen: Open, x: str, seeds: str) -> None:
-    metrics = ["step.success", "minibatch.clip_bias_norm", "turn_step.ratio_max"]
-    layout = open_screen("compare", metric=metrics, x=x, seeds=seeds).figures[0]["layout"]
-    assert not any("not measured" in a["text"] for a in layout["annotations"])
-
-
 def arms(**onsets: list[int | None]) -> pd.DataFrame:
     """Arms `algorithm_condition`, each with the onset of its runs."""
-    rows = [
-        {"arm": arm, "algorithm": arm.split("_")[0], "seed": seed, "collapse_step": onset, "onset_low": onset,
-         "outcome": "healthy"}
-        for arm, steps in onsets.items() for seed, onset in enumerate(steps)
-    ]  # fmt: skip
-    return pd.DataFrame(rows).astype({"collapse_step": "Int64", "onset_low": "Int64"})
+    rows = [(arm, arm.split("_")[0], *run) for arm, steps in onsets.items() for run in enumerate(steps)]
+    found = pd.DataFrame(rows, columns=["arm", "algorithm", "seed", "collapse_step"])
+    found["collapse_step"] = found["onset_low"] = found["collapse_step"].astype("Int64")
+    return found.assign(outcome="healthy")
 
 
 def alarms(*rows: tuple[str, int, int, float]) -> pd.DataFrame:
@@ -316,10 +294,9 @@ def test_few_arms_are_all_shown_and_of_many_one_collapsed_and_one_healthy_of_eac
 
 def test_success_stands_first_and_then_what_warned_before_most_collapses() -> None:
     told = alarms(("entropy", 0, 0, 0.0), ("kl_k3", 2, 0, 5.0), ("ratio_max", 3, 2, 2.0))
-    charted = ["step.success", "step.entropy", "step.kl_k3", "step.ratio_max", "step.grad_norm_max"]
+    charted = [f"step.{name}" for name in ("success", "entropy", "kl_k3", "ratio_max", "grad_norm_max")]
     usual = ["step.success", "step.grad_norm_max", "step.absent", "step.entropy"]
-    found = ["step.success", "step.ratio_max", "step.kl_k3", "step.grad_norm_max"]
-    assert default_metrics(told, charted, usual) == found
+    assert default_metrics(told, charted, usual) == [charted[i] for i in (0, 3, 2, 4)]
     assert default_metrics(pd.DataFrame(), charted, usual) == ["step.success", "step.grad_norm_max", "step.entropy"]
 
 
@@ -334,9 +311,6 @@ def test_the_sentence_names_what_collapsed_what_did_not_and_which_alarm_came_fir
     )
     assert seen(arms(ppo=[None]), pd.DataFrame()) == "None of these runs collapsed."
     assert seen(arms(ppo=[3]), pd.DataFrame()).endswith("No alarm went off before an onset.")
-
-
-# Collapse: events, survival, and which alarm comes first.
 
 
 def axis_titles(figure: Any) -> list[str]:
@@ -375,9 +349,6 @@ def test_a_queued_run_breaks_nothing_and_a_running_run_is_watched_until_now(tmp_
     assert "has trained a step" in open_screen("collapse", tmp_path, experiment="queue").source
     survival = open_screen("collapse", tmp_path, experiment="demo").figures[1]
     assert survival["layout"]["xaxis"]["range"][1] == pytest.approx(12 * 1.02)
-
-
-# Turns: heat maps, and the episodes behind a cell.
 
 
 def test_turns_takes_its_view_from_the_address(open_screen: Open) -> None:

@@ -48,9 +48,13 @@ def put(open_screen: Open) -> Visit:
     return open_screen("sql")
 
 
+def press(app: Visit, label: str) -> Visit:
+    return next(b for b in app.button if b.label == label).click().run()
+
+
 def ask(app: Visit, question: str) -> Visit:
     app.text_area(key="sql").set_value(question)
-    return next(b for b in app.button if b.label == "Run").click().run()
+    return press(app, "Run")
 
 
 def test_it_opens_with_an_answer_its_definitions_and_a_chart(put: Visit) -> None:
@@ -84,9 +88,7 @@ def test_a_question_its_chart_and_its_table_are_taken_from_the_address(open_scre
     assert "its rank in the step by ratio mass" in app.source
 
 
-def test_a_link_carries_a_long_question_and_one_too_long_or_broken_is_told(
-    open_screen: Open, monkeypatch: Patch
-) -> None:
+def test_a_link_carries_a_long_query_and_one_too_long_or_broken_is_told(open_screen: Open, monkeypatch: Patch) -> None:
     text = " UNION ALL ".join(f"SELECT {i} AS n, 'a long question' AS words" for i in range(100))
     app = open_screen("sql", sql=sql.packed(text))
     assert (app.text_area(key="sql").value, app.value("sql")) == (text, sql.packed(text))
@@ -110,13 +112,13 @@ def test_the_screen_can_only_look_at_the_tables_which_stay_what_they_were(tmp_pa
     before, app = contents(runs), open_screen("sql", runs)
     for name, attempt in ESCAPES.items():
         app = ask(app, attempt.format(file=tmp_path / "written", secret=secret, folder=tmp_path))
-        assert not app.dataframe, name
         told = Read(mistakes(app)).text
-        assert bool(told) == bool(attempt), name
+        assert (len(app.dataframe), bool(told)) == (0, bool(attempt)), name
         assert not [words for words in ("password", "Traceback") if words in told], name
     assert contents(runs) == before
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["runs", "secret"]
-    assert sorted(p.name for p in runs.iterdir()) == ["demo", "sorl.duckdb"]
+    assert [sorted(p.name for p in folder.iterdir()) for folder in (tmp_path, runs)] == [
+        ["runs", "secret"], ["demo", "sorl.duckdb"],
+    ]  # fmt: skip
 
 
 def test_a_mistake_is_told_with_the_line_and_the_nearest_columns_or_their_tables(put: Visit) -> None:
@@ -146,17 +148,19 @@ def test_a_question_too_long_is_stopped_and_told(put: Visit, grid: Path, monkeyp
     assert time.monotonic() - began < 60
 
 
-def test_a_large_answer_is_cut_and_its_files_hold_all_null_nan_and_lists(
-    put: Visit, grid: Path, monkeypatch: Patch
-) -> None:
+def test_a_large_answer_is_cut_and_its_files_hold_all(put: Visit, grid: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(sql, "ROWS", 50)
     app = ask(put, "SELECT range AS n FROM range(3000)")
     assert len(app.dataframe[0].value) == 50
     assert "The first 50 rows" in app.source
     assert [b.label for b in app.get("download_button")][:2] == ["CSV", "Parquet"]
     assert sql.whole(store_of(str(grid))[0], put.session_state["sorl asked"]).num_rows == 3000
-    ask(put, "SELECT unnest([NULL, 'nan'::DOUBLE, 1.5]) AS x, [1, NULL] AS l, 'a,\"b\"' AS t")
-    table = sql.whole(store_of(str(grid))[0], put.session_state["sorl asked"])
+
+
+def test_files_keep_null_nan_lists_and_quotes(grid: Path) -> None:
+    text = "SELECT unnest([NULL, 'nan'::DOUBLE, 1.5]) AS x, [1, NULL] AS l, 'a,\"b\"' AS t"
+    asked: Any = SimpleNamespace(text=text, answer=None)
+    table = sql.whole(Store(grid), asked)
     assert sql.csv_of(table).decode().splitlines() == [
         "x,l,t", ',"[1, null]","a,""b"""', 'nan,"[1, null]","a,""b"""', '1.5,"[1, null]","a,""b"""',
     ]  # fmt: skip
@@ -166,30 +170,30 @@ def test_a_large_answer_is_cut_and_its_files_hold_all_null_nan_and_lists(
 def test_new_rows_show_at_once_if_the_query_is_quick_else_on_demand(
     tmp_path: Path, open_screen: Open, patience: None, monkeypatch: Patch
 ) -> None:
+    def rows() -> list[int]:
+        return app.dataframe[0].value["n"].tolist()
+
     write_run(tmp_path, "demo", "a", shape=SMALL)
     app = open_screen("sql", tmp_path, sql="SELECT count(*) AS n FROM step")
-    assert app.dataframe[0].value["n"].tolist() == [12]
-    write_run(tmp_path, "demo", "b", shape=SMALL, seed=1)
-    sync(tmp_path)
-    assert app.run().dataframe[0].value["n"].tolist() == [24]
-    monkeypatch.setattr(sql, "_QUICK", -1.0)
-    write_run(tmp_path, "demo", "c", shape=SMALL, seed=2)
-    sync(tmp_path)
-    app.run()
-    assert app.dataframe[0].value["n"].tolist() == [24]
+    assert rows() == [12]
+    for run, quick, shown in (("b", 9.0, [24]), ("c", -1.0, [24])):
+        monkeypatch.setattr(sql, "_QUICK", quick)
+        write_run(tmp_path, "demo", run, shape=SMALL)
+        sync(tmp_path)
+        app.run()
+        assert rows() == shown
     assert "it does not rerun by itself" in app.source
-    again = next(b for b in app.button if b.label == "Ask again").click().run()
-    assert again.dataframe[0].value["n"].tolist() == [36]
+    press(app, "Ask again")
+    assert rows() == [36]
 
 
 def test_hostile_names_and_values_stay_text(put: Visit) -> None:
-    app = put
     for text in HOSTILE:
         name, quoted = text.replace('"', '""'), text.replace("'", "''")
-        app = ask(app, f"SELECT '{quoted}' AS \"{name}\", 1.5 AS \"{name} n\", 2 AS seed UNION ALL SELECT 'b', 2.5, 3")
+        app = ask(put, f"SELECT '{quoted}' AS \"{name}\", 1.5 AS \"{name} n\", 2 AS seed UNION ALL SELECT 'b', 2.5, 3")
         assert_literal(app)
         assert app.dataframe[0].value.iloc[0, 0] == text
-        told = mistakes(ask(app, f'SELECT "{name}" FROM run'))
+        told = mistakes(ask(put, f'SELECT "{name}" FROM run'))
         assert set(Read(told).tags) == {"pre"}
         assert html_text(text) in told or "LINE" in told
 
@@ -197,9 +201,6 @@ def test_hostile_names_and_values_stay_text(put: Visit) -> None:
 def test_numbers_are_shown_in_few_figures_unless_that_falsifies_them() -> None:
     for values, shown in (((0.1234567, None, math.nan, math.inf), "%.6g"), ((123456789.123, 1e-3), "%.15g")):
         assert sql.figures(pa.chunked_array([pa.array(values, pa.float64())])) == shown
-
-
-# A file that is made when a button is pressed, in the media manager of Streamlit itself.
 
 
 def test_a_file_outlives_its_run_and_session_but_is_not_held_for_ever(monkeypatch: Patch) -> None:
@@ -248,45 +249,33 @@ def test_a_file_outlives_its_run_and_session_but_is_not_held_for_ever(monkeypatc
     assert kept() == [8, 9, 10, 11]
 
 
-# A question in the address.
-
-DEFAULT = "SELECT 1"
-
-
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=400))
 def test_any_question_survives_the_way_through_an_address(text: str) -> None:
     for question in (text, f"packed:{text}"):
-        assert sql.unpacked([sql.packed(question) or ""], DEFAULT) == (question, [])
-    assert sql.unpacked([], DEFAULT) == (DEFAULT, [])
-    assert sql.packed("".join(random.Random(0).choices(string.printable, k=sql.LONGEST))) is None, (
-        "too long for any address"
-    )
+        assert sql.unpacked([sql.packed(question) or ""], "SELECT 1") == (question, [])
+    assert sql.unpacked([], "SELECT 1") == ("SELECT 1", [])
+    text = "".join(random.Random(0).choices(string.printable, k=sql.LONGEST))
+    assert sql.packed(text) is None, "too long for any address"
+
+
+def zipped(data: bytes, end: int | None = None) -> str:
+    return "packed:" + urlsafe_b64encode(zlib.compress(data)[:end]).decode()
 
 
 @pytest.mark.parametrize(
     "given",
-    [
-        "packed:", "packed:!!!", "packed:AAAA", "packed:eJw", "packed:\ud800", "x" * (sql.LONGEST + 1),
-        "packed:" + urlsafe_b64encode(zlib.compress(b"x" * 10**8)).decode(),  # 100 MB in 100 kB
-        "packed:" + urlsafe_b64encode(zlib.compress(b"\xff\xfe")).decode(),
-        "packed:" + urlsafe_b64encode(zlib.compress(b"SELECT 1")[:-3]).decode(),
-    ],
+    ["packed:", "packed:!!!", "packed:AAAA", "packed:eJw", "packed:\ud800", "x" * (sql.LONGEST + 1),
+     zipped(b"x" * 10**8), zipped(b"\xff\xfe"), zipped(b"SELECT 1", -3)],
     ids=range(9),
 )  # fmt: skip
 def test_what_cannot_be_read_is_the_default_and_a_note(given: str) -> None:
-    assert sql.unpacked([given], DEFAULT) == (DEFAULT, ["sql, which is cut off or too long"])
-
-
-# The chart.
+    assert sql.unpacked([given], "SELECT 1") == ("SELECT 1", ["sql, which is cut off or too long"])
 
 
 def test_decimals_are_numbers_truth_values_are_texts_and_lists_are_left_out() -> None:
-    table = pa.table(
-        {"n": [Decimal(3), None], "ok": [True, None], "l": [[1], [2]], "none": pa.nulls(2), "t": ["a", "b"]}
-    )
-    frame = sql.drawable(table)
-    assert list(frame.columns) == ["n", "ok", "t"]
-    assert sql.numbers(frame) == ["n"]
+    columns = {"n": [Decimal(3), None], "ok": [True, None], "l": [[1], [2]], "none": pa.nulls(2), "t": ["a", "b"]}
+    frame = sql.drawable(pa.table(columns))
+    assert (list(frame.columns), sql.numbers(frame)) == (["n", "ok", "t"], ["n"])
     assert frame["ok"].tolist() == ["true", None]
 
 
@@ -296,14 +285,10 @@ def test_decimals_are_numbers_truth_values_are_texts_and_lists_are_left_out() ->
         ({"arm": ["a", "b"], "turn_index": [1, 2], "ratio_geo": [0.1, 0.2], "clip_frac": [0.1, 0.2]},
          ("turn_index", "ratio_geo", "arm")),
         ({"arm": ["a", "b"], "turn_index": [1, 2], "step": [1, 2], "kl": [1.0, 2.0]}, ("step", "kl", "arm")),
-        ({"arm": ["a", "b"], "seconds": [1.0, 2.0]}, ("arm", "seconds", "")),
-        ({"step": [1, 2], "kl": [1.0, 2.0]}, ("step", "kl", "")),
-        ({"step": [1, 2], "arm": ["a", "b"]}, ("arm", "step", "")),
-        ({"a": [1, 2], "b": [3, 4]}, ("a", "b", "")),
-        ({"text": ["x", "y"]}, ("text", "", "")),
-        ({"n": [1, 2]}, ("n", "", "")),
-        ({}, ("", "", "")),
         ({"question": [f"q{i}" for i in range(40)], "step": range(40), "reward": [0.5] * 40}, ("step", "reward", "")),
+        ({"arm": ["a", "b"], "seconds": [1.0, 2.0]}, ("arm", "seconds", "")),
+        ({"step": [1, 2], "arm": ["a", "b"]}, ("arm", "step", "")), ({"a": [1], "b": [3]}, ("a", "b", "")),
+        ({"text": ["x", "y"]}, ("text", "", "")), ({"n": [1, 2]}, ("n", "", "")), ({}, ("", "", "")),
     ],
 )  # fmt: skip
 def test_the_first_axes_are_what_the_answer_is_about(columns: dict[str, Any], choice: tuple[str, str, str]) -> None:

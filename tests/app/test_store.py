@@ -2,7 +2,6 @@ import re
 import shutil
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,7 +26,6 @@ def one_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def runs(one_run: Path, tmp_path: Path) -> Path:
-    """A copy, which may be changed."""
     return Path(shutil.copytree(one_run, tmp_path, dirs_exist_ok=True))
 
 
@@ -74,11 +72,11 @@ def test_every_named_query_states_its_grain_and_runs(one_run: Path, name: str) -
     }  # fmt: skip
     grain, text = store.sql(name)
     assert grain.startswith("One row")
-    frame = Store(one_run).query(name, **{k: v for k, v in given.items() if re.search(rf"\${k}\b", text)})
-    assert len(frame.columns) > 0
+    used = {k: v for k, v in given.items() if re.search(rf"\${k}\b", text)}
+    assert len(Store(one_run).query(name, **used).columns) > 0
 
 
-def test_a_held_lock_delays_no_screen_and_the_next_look_ingests(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_held_lock_delays_no_screen_and_the_next_look_syncs(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(store, "_LOCK", 0.05)
     write_run(tmp_path, "demo", "a", shape=SMALL)
     syncing = BackgroundSync(tmp_path)
@@ -102,16 +100,15 @@ def test_nothing_new_costs_no_sync_and_every_new_segment_is_noticed(tmp_path: Pa
     for _ in range(20):
         syncing.look(30.0)
     assert len(calls) == 1
-    news = [
+    for number, write in enumerate((
         lambda: write_status(run, status="finished"),
         lambda: write_experiment(tmp_path, "demo"),
         lambda: write_run(tmp_path, "demo", "b", shape=SMALL),
         lambda: (tmp_path / "other" / "c").mkdir(parents=True),
-    ]
-    for number, write in enumerate(news, start=2):
+    )):  # fmt: skip
         write()
         syncing.look(30.0)
-        assert len(calls) == number
+        assert len(calls) == number + 2
 
 
 def test_a_missing_folder_or_database_is_a_sentence_that_says_what_to_type(tmp_path: Path) -> None:

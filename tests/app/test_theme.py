@@ -34,7 +34,7 @@ def oklab(colour: str, vision: str = "normal") -> np.ndarray:
     return np.array(OPPONENT) @ np.cbrt(np.clip(np.array(CONES) @ np.array(VISIONS[vision]) @ linear, 0, None))
 
 
-def distance(a: str, b: str, vision: str) -> float:
+def distance(a: str, b: str, vision: str = "normal") -> float:
     return float(np.linalg.norm(oklab(a, vision) - oklab(b, vision)))
 
 
@@ -54,7 +54,7 @@ def test_every_named_algorithm_has_a_colour_of_its_own_and_an_unknown_one_keeps_
     assert set(own) <= set(ALGORITHMS), "a colour for an algorithm that is gone"
     assert len(own) >= 33
     for (a, one), (b, other) in combinations(own.items(), 2):
-        assert distance(one, other, "normal") > 0.08, (a, b)
+        assert distance(one, other) > 0.08, (a, b)
     assert colour("gspo", palette) == palette.neighbours["gspo"]
     assert not set(own.values()) & set(palette.others)
     alone = styles([("mine", "mine")], palette)["mine"]
@@ -89,21 +89,17 @@ def test_an_arm_drawn_alone_has_the_colour_of_its_algorithm_and_keeps_its_dash()
 
 def test_the_app_listens_on_this_machine_only_tells_nobody_and_a_look_at_the_database_is_cheap() -> None:
     package = Path(workbench.app.__file__).parent
-    config, root = (
-        tomllib.loads((folder / ".streamlit" / "config.toml").read_text()) for folder in (package, package.parents[1])
-    )
+    files = [folder / ".streamlit" / "config.toml" for folder in (package, package.parents[1])]
+    config, root = (tomllib.loads(file.read_text()) for file in files)
     for found in (config, root):
         assert found["server"]["address"] == "127.0.0.1"
         assert found["browser"]["gatherUsageStats"] is False
     for name, palette in (("light", LIGHT), ("dark", DARK)):
         theme = config["theme"][name]
-        given = theme["backgroundColor"], theme["secondaryBackgroundColor"], theme["textColor"]
-        assert given == (palette.background, palette.surface, palette.text)
+        colours = [theme[f"{part}Color"] for part in ("background", "secondaryBackground", "text")]
+        assert colours == [palette.background, palette.surface, palette.text]
     # A full collection takes a tenth of a second with plotly and pandas loaded, and a screen looks twice a second.
     assert config["runner"]["postScriptGC"] is False
-
-
-# The colour of a token by its log-ratio.
 
 
 @given(st.floats(-20, 20))

@@ -101,9 +101,8 @@ def browser() -> Iterator[Browser]:
 
 def new_page(opened: Browser, scheme: Any = "light") -> Page:
     """A page with a context of its own, light or dark."""
-    page = opened.new_page(
-        viewport={"width": 1280, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
-    )  # fmt: skip
+    size: Any = {"width": 1280, "height": 900}
+    page = opened.new_page(viewport=size, color_scheme=scheme, reduced_motion="reduce")
     page.set_default_timeout(1000 * PATIENCE)
     return page
 
@@ -124,7 +123,6 @@ def complaints(page: Page) -> list[str]:
 
 
 def settle(page: Page, screen: str) -> None:
-    """Wait until a screen is drawn whole."""
     paths = ["/", f"/{screen}"] if screen == "overview" else [f"/{screen}"]
     page.wait_for_function(_SETTLED, arg=[paths, ENDS[screen]])
 
@@ -136,7 +134,6 @@ def visit(page: Page, url: str, screen: str) -> None:
 
 
 def go(page: Page, words: str, screen: str) -> None:
-    """Follow a link by its words, until the screen is drawn whole."""
     page.get_by_role("link", name=words, exact=True).first.click()
     settle(page, screen)
 
@@ -169,7 +166,6 @@ def click_cell(page: Page, figure: str, carried: list[Any], opens: str) -> None:
 
 
 def drag(page: Page, figure: str, first: float, last: float) -> None:
-    """Drag over an x-range of the first panel of a figure."""
     begin, end = page.evaluate(_SPAN, [figure, first, last])
     page.mouse.move(*begin)
     page.mouse.down()

@@ -80,9 +80,8 @@ def test_every_screen_opens_without_a_complaint_and_clicks_lead_to_the_culprit_t
     web.settle(page, "turns")
     web.click_cell(page, "turns", [PPO, 12 - 11, 3], opens="**/turns?**cell=ppo&cell=12&cell=3")
     page.get_by_text("ppo, turn 3, step 12:").wait_for()
-    link = page.locator(".sorl-listing tr", has_text="kept").first.get_by_role("link")
 
-    link.click()
+    page.locator(".sorl-listing tr", has_text="kept").first.get_by_role("link").click()
     page.wait_for_url("**/episode?**")
     web.settle(page, "episode")
     token = page.locator(".sorl-token.sorl-heaviest")
@@ -116,12 +115,15 @@ def test_every_opening_and_every_choice_is_one_step_back(address: str, page: Pag
         page.wait_for_timeout(2_000)
         assert says(query(page)), "the step back was undone"
 
-    assert steps(lambda: page.goto(address), "/?experiment=demo") == 1
-    assert steps(lambda: web.go(page, "Compare", "compare"), "/compare?experiment=demo&arm=") == 1
-    assert steps(lambda: page.get_by_role("radio", name="single").click(), "seeds=single") == 1
-    assert steps(lambda: web.drag(page, "curves", 9.6, 20.3), "range=10..20") == 1
-    assert steps(lambda: web.go(page, "Overview", "overview"), "?experiment=demo") == 1
-    assert steps(lambda: web.open_run(page, "ppo-s0-aaaa0000"), "/run?experiment=demo&run=ppo-s0") == 1
+    for deed, says in (
+        (lambda: page.goto(address), "/?experiment=demo"),
+        (lambda: web.go(page, "Compare", "compare"), "/compare?experiment=demo&arm="),
+        (lambda: page.get_by_role("radio", name="single").click(), "seeds=single"),
+        (lambda: web.drag(page, "curves", 9.6, 20.3), "range=10..20"),
+        (lambda: web.go(page, "Overview", "overview"), "?experiment=demo"),
+        (lambda: web.open_run(page, "ppo-s0-aaaa0000"), "/run?experiment=demo&run=ppo-s0"),
+    ):
+        assert steps(deed, says) == 1, says
 
     back("overview", lambda said: said == {"experiment": ["demo"]})
     back("compare", lambda said: said["range"] == ["10..20"])
