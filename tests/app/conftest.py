@@ -62,6 +62,13 @@ class Visit(AppTest):
         return [json.loads(element.proto.json)["svg"] for element in self.get("bidi_component")]
 
 
+def visit(script: str, **address: str | list[str]) -> Visit:
+    """Open an app whose script is this text."""
+    app = Visit(AppTest.from_string(script)._script_path, default_timeout=60)
+    app.query_params |= address
+    return app.run()
+
+
 Open = Callable[..., Visit]
 Patch = pytest.MonkeyPatch
 
@@ -218,21 +225,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def visit(tmp_path_factory: pytest.TempPathFactory) -> Open:
-    """Open an app whose script is this text."""
-
-    def call(script: str, **address: str | list[str]) -> Visit:
-        file = tmp_path_factory.mktemp("app") / "app.py"
-        file.write_text(script)
-        app = Visit(str(file), default_timeout=60)
-        app.query_params |= address
-        return app.run()
-
-    return call
-
-
-@pytest.fixture
-def open_screen(visit: Open, grid: Path, monkeypatch: Patch) -> Open:
+def open_screen(grid: Path, monkeypatch: Patch) -> Open:
     """Draw a screen: `open_screen("compare", folder, arm=["ppo"])`; keywords are parameters of its address."""
 
     def call(name: str, runs: Path = grid, **address: str | list[str]) -> Visit:

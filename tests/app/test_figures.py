@@ -84,8 +84,6 @@ def test_many_numbers_are_a_colour_scale_few_a_legend_and_too_many_groups_have_n
     assert (len(figure.data), figure.layout.showlegend) == (GROUPS + 1, False)
 
 
-# Curves.
-
 MARK = pd.DataFrame({"arm": ["ppo"], "run_id": ["ppo-0"], "x": [4.0]})
 ALARM = MARK.assign(value=40.0, message="grad_norm_max is 40")
 MARKED: dict[str, Any] = {"thresholds": [("ppo", 20.0), (None, 30.0)], "alarms": ALARM, "broken": MARK}
@@ -139,9 +137,8 @@ def test_thresholds_alarms_onsets_and_what_is_no_number_stand_where_they_belong(
     by_symbol = {t.marker.symbol: (t.x[0], t.y[0]) for t in figure.data if t.mode == "markers"}
     assert by_symbol == {"triangle-up-open": (4, 40.0), "triangle-down": (7, 0.97), "x": (4, 0.03)}
     thresholds = [t for t in figure.data if t.line.dash == "2px,3px"]
-    assert [(list(t.y), t.line.color) for t in thresholds] == [
-        ([20.0, 20.0], LIGHT.algorithms["ppo"]), ([30.0, 30.0], LIGHT.muted),
-    ]  # fmt: skip
+    found = [(list(t.y), t.line.color) for t in thresholds]
+    assert found == [([20.0, 20.0], LIGHT.algorithms["ppo"]), ([30.0, 30.0], LIGHT.muted)]
     assert thresholds[0].hovertemplate.startswith("alarm at 20 for ppo")
 
 
@@ -169,8 +166,6 @@ def test_a_spike_turns_an_axis_to_a_log_scale_unless_told_otherwise_and_never_un
     said = [figure.layout.yaxis.title.text for figure in found[:3]]
     assert said == ["kl (nats), log scale", "norm, log scale", "norm, log scale"]
 
-
-# Heat maps of turns.
 
 MEASURE = Measure("ratio_geo", "ratio", "exp(mean delta of the turn)")
 
@@ -322,10 +317,8 @@ def test_a_trajectory_is_two_bars_of_its_shares_in_a_row_that_can_be_clicked_any
 def mapped(arm: str = "ppo", measure: str = "collapsed", along: str = "learn.policy.lr") -> Any:
     cells = [(arm, 0.0, 0.2, 5, 1, 0.7), (arm, 0.0, 0.4, 5, 4, 0.2), (arm, 16.0, 0.1, 5, 3, math.nan)]
     found = pd.DataFrame(cells, columns=["series", "y", "x", "runs", "collapsed", "final"])
-    edges = pd.DataFrame(
-        [(arm, 0.0, 0.3, 0.25, 0.35, ""), (arm, 16.0, 0.1, None, None, "below")],
-        columns=["series", "y", "boundary", "boundary_low", "boundary_high", "beyond"],
-    )
+    columns = ["series", "y", "boundary", "boundary_low", "boundary_high", "beyond"]
+    edges = pd.DataFrame([(arm, 0.0, 0.3, 0.25, 0.35, ""), (arm, 16.0, 0.1, None, None, "below")], columns=columns)
     names = styles([(arm, "ppo")], LIGHT)
     return checked(region(found, edges, (0.1, 0.2, 0.4), names, LIGHT, along, "learn.staleness", measure))
 

@@ -12,7 +12,7 @@ import duckdb
 import pandas as pd
 import pytest
 
-from tests.app.conftest import SMALL, Open, Patch, Visit, assert_literal, write_queued
+from tests.app.conftest import SMALL, Open, Patch, Visit, assert_literal, visit, write_queued
 from tests.store.fixture import Shape, write_grid, write_run
 from tests.store.processes import ROOT
 from workbench.analysis import compare
@@ -42,7 +42,7 @@ def test_the_app_opens_on_the_overview(file: str, grid: Path, monkeypatch: Patch
 
 
 @pytest.mark.parametrize("address", [None, "http://localhost", "http://localhost/overview", "http://localhost/compare"])
-def test_the_overview_has_an_address_of_its_own_and_one_place_in_the_menu(address: str | None, visit: Open) -> None:
+def test_the_overview_has_an_address_of_its_own_and_one_place_in_the_menu(address: str | None) -> None:
     app = visit(
         "import streamlit as st\nfrom workbench.app.main import menu\n"
         f"pages = menu({address!r})\nst.navigation(pages)\n"
@@ -57,7 +57,7 @@ def test_the_overview_has_an_address_of_its_own_and_one_place_in_the_menu(addres
     assert {path for _, path, _ in pages} >= {"", "overview"}
 
 
-def test_a_choice_goes_along_to_the_next_screen(visit: Open) -> None:
+def test_a_choice_goes_along_to_the_next_screen() -> None:
     # The browser asks for the next screen with the choices of this one where a look for new rows is asked for with it.
     app = visit(
         "import streamlit as st\nfrom workbench.app.url import begin, choose_many, finish\n"

@@ -206,21 +206,13 @@ def test_numbers_are_shown_in_few_figures_unless_that_falsifies_them() -> None:
 def test_a_file_outlives_its_run_and_session_but_is_not_held_for_ever(monkeypatch: Patch) -> None:
     manager = MediaFileManager(MemoryMediaFileStorage("/media"))
     monkeypatch.setattr(runtime, "get_instance", lambda: SimpleNamespace(media_file_mgr=manager))
-    releases: list[Callable[[], None]] = []
+    timers: list[Any] = []
 
-    class Later:
-        """In place of a timer."""
+    def timer(seconds: float, call: Callable[..., None], words: list[object]) -> SimpleNamespace:
+        timers.append(SimpleNamespace(seconds=seconds, release=lambda: call(*words), daemon=False, start=lambda: None))
+        return timers[-1]
 
-        daemon = False
-
-        def __init__(self, seconds: float, call: Callable[..., None], words: list[object]) -> None:
-            assert seconds >= 30
-            releases.append(lambda: call(*words))
-
-        def start(self) -> None:
-            assert self.daemon, "it would hold up the end of the app"
-
-    monkeypatch.setattr(export, "Timer", Later)
+    monkeypatch.setattr(export, "Timer", timer)
     drawing: Any = SimpleNamespace(session_id="a browser", pages_manager=None)
 
     def pressed(number: int) -> str:
@@ -236,7 +228,7 @@ def test_a_file_outlives_its_run_and_session_but_is_not_held_for_ever(monkeypatc
         return address.rsplit("/", 1)[-1].split(".")[0]
 
     def kept() -> list[int]:
-        for _ in range(5):  # runs that end
+        for _ in range(5):  # so many runs end
             manager.remove_orphaned_files()
         return [file.content[0] for name in names if (file := manager.read_file(name))]
 
@@ -244,8 +236,9 @@ def test_a_file_outlives_its_run_and_session_but_is_not_held_for_ever(monkeypatc
     assert kept() == [*range(12)]
     manager.clear_session_refs("a browser")
     assert kept() == [*range(12)]
-    for release in releases[:8]:
-        release()
+    assert all(timer.daemon and timer.seconds >= 30 for timer in timers), "none holds up the end of the app"
+    for timer in timers[:8]:
+        timer.release()
     assert kept() == [8, 9, 10, 11]
 
 
