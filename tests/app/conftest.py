@@ -81,6 +81,7 @@ class Read(HTMLParser):
         self.elements: list[tuple[str, dict[str, str]]] = []
         self.texts: list[str] = []
         self.scripts: list[str] = []
+        self._words: list[tuple[str, str]] = []
         self.feed(str(source))  # plain text: Markup would escape what is taken from it
         self.close()
         self.tags = [tag for tag, _ in self.elements]
@@ -92,6 +93,13 @@ class Read(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         (self.scripts if self.cdata_elem == "script" else self.texts).append(data)
+        self._words.append((self.lasttag, data))
+
+    def all(self, tag: str) -> list[dict[str, str]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    def words(self, tag: str) -> list[str]:
+        return [text for name, text in self._words if name == tag]
 
     def values(self, name: str) -> list[str]:
         return [attributes[name] for _, attributes in self.elements if name in attributes]

@@ -7,22 +7,10 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 
-from tests.app.conftest import HOSTILE
+from tests.app.conftest import HOSTILE, Read
 from workbench.app.figures.matrix import MOST, ROW, TALL, layout, matrix, parts
 from workbench.app.text import visible
 from workbench.app.theme import LIGHT
-
-
-class Drawn:
-    """What an SVG holds: the attributes of every element by its tag, and the words by the tag around them."""
-
-    def __init__(self, svg: str) -> None:
-        every = [(e.tag.rpartition("}")[2], e) for e in ElementTree.fromstring(svg).iter()]
-        self.found = [(tag, {key.rpartition("}")[2]: v for key, v in e.attrib.items()}) for tag, e in every]
-        self.words = {name: [e.text or "" for tag, e in every if tag == name] for name in ("text", "title", "tspan")}
-
-    def all(self, tag: str) -> list[dict[str, str]]:
-        return [attributes for name, attributes in self.found if name == tag]
 
 
 def runs(*arms: tuple[str, str], seeds: int = 2, **columns: Any) -> pd.DataFrame:
@@ -37,8 +25,13 @@ def success(frame: pd.DataFrame, last: int = 10) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["run_id", "x", "mean", "last"])
 
 
-def draw(frame: pd.DataFrame, curves: pd.DataFrame | None = None, **options: Any) -> Drawn:
-    return Drawn(matrix(layout(frame), success(frame) if curves is None else curves, LIGHT, **options))
+def read(svg: str) -> Read:
+    ElementTree.fromstring(svg)  # it is XML, also outside a page
+    return Read(svg)
+
+
+def draw(frame: pd.DataFrame, curves: pd.DataFrame | None = None, **options: Any) -> Read:
+    return read(matrix(layout(frame), success(frame) if curves is None else curves, LIGHT, **options))
 
 
 def test_controls_are_rows_of_their_own_and_a_full_crossing_has_a_block_of_columns_for_each_condition() -> None:
@@ -50,7 +43,7 @@ def test_controls_are_rows_of_their_own_and_a_full_crossing_has_a_block_of_colum
     assert list(cells["label"].unique()) == ["ppo", "grpo"]
     assert list(cells["block"].unique()) == ["staleness 0", "staleness 8"]
     assert not cells.duplicated(["row", "column"]).any()
-    words = draw(runs(*arms)).words["text"]
+    words = draw(runs(*arms)).words("text")
     assert [words.count(block) for block in ("staleness 0", "staleness 8")] == [1, 1]
 
 
@@ -60,7 +53,7 @@ def test_a_large_grid_is_parts_of_one_width_that_hold_every_run_once_and_many_se
     assert list(found) == ["1-12", "13-24", "25-25"]
     assert [part["row"].max() for part in found.values()] == [TALL - 1, TALL - 1, 0]
     assert sorted(pd.concat(found.values())["run_id"]) == sorted(frame["run_id"])
-    drawn = [Drawn(matrix(part, success(frame), LIGHT)) for part in found.values()]
+    drawn = [read(matrix(part, success(frame), LIGHT)) for part in found.values()]
     assert len({cell["width"] for one in drawn for cell in one.all("svg")[1:]}) == 1
     cells = layout(runs(*[(f"arm {i}", "ppo") for i in range(MOST // 10)], seeds=10))
     assert parts(cells)["1-30"] is cells, "a smaller one is one part"
@@ -72,15 +65,15 @@ def test_a_large_grid_is_parts_of_one_width_that_hold_every_run_once_and_many_se
 
 def test_a_cell_says_its_outcome_and_when_it_fell_or_its_status_where_there_is_none() -> None:
     drawn = draw(runs(("ppo", "ppo"), seeds=1, outcome="collapsed", collapse_step=5))
-    assert "collapsed at 5" in drawn.words["text"]
+    assert "collapsed at 5" in drawn.words("text")
     assert LIGHT.outcomes["collapsed"] in {cell["fill"] for cell in drawn.all("rect")}
     mark = next(path for path in drawn.all("path") if "stroke-dasharray" in path)
     assert mark["d"].startswith("M50.0 ")  # step 5 of 10: the middle of the cell
-    assert "running" in draw(runs(("ppo", "ppo"), seeds=1, outcome=None, status="running")).words["text"]
+    assert "running" in draw(runs(("ppo", "ppo"), seeds=1, outcome=None, status="running")).words("text")
     queued = runs(("ppo", "ppo"), seeds=1, outcome=None, status="queued", steps=0)
     for curves in (success(queued).head(0), pd.DataFrame(columns=["run_id", "x", "mean", "last"])):
         drawn = draw(queued, curves)
-        assert "queued" in drawn.words["text"]
+        assert "queued" in drawn.words("text")
         assert not drawn.all("path")
 
 
@@ -112,17 +105,17 @@ def test_every_cell_is_a_link_that_carries_its_run_where_an_address_is_known() -
 def test_a_long_name_is_broken_into_lines_and_whole_in_its_title() -> None:
     name = "ppo, " + "with a very long list of changes " * 5
     drawn = draw(runs((name, "ppo"), seeds=1))
-    assert len(drawn.words["tspan"]) == 4
-    assert drawn.words["tspan"][-1].endswith("…")
-    assert max(map(len, drawn.words["tspan"])) <= 29
-    assert name in drawn.words["title"]
+    assert len(drawn.words("tspan")) == 4
+    assert drawn.words("tspan")[-1].endswith("…")
+    assert max(map(len, drawn.words("tspan"))) <= 29
+    assert name in drawn.words("title")
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_names_and_reasons_stay_text(text: str) -> None:
     frame = runs((text, text), reason=text, status="failed", outcome=None).assign(run_id=[text, text + "2"])
     drawn = draw(frame, address=lambda run: f"run?run={run}")
-    assert {tag for tag, _ in drawn.found} <= {"svg", "g", "a", "title", "text", "tspan", "rect", "path"}
-    assert not {name for _, attributes in drawn.found for name in attributes if name.startswith("on")}
-    assert any(visible(text) in title for title in drawn.words["title"])
+    assert set(drawn.tags) <= {"svg", "g", "a", "title", "text", "tspan", "rect", "path"}
+    assert not {name for name in drawn.attributes if name.startswith("on")}
+    assert any(visible(text) in title for title in drawn.words("title"))
     assert drawn.all("a")[0]["data-key"] == visible(text)
