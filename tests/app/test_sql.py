@@ -233,12 +233,13 @@ def test_a_file_outlives_its_run_and_session_but_is_not_held_for_ever(monkeypatc
         return [file.content[0] for name in names if (file := manager.read_file(name))]
 
     names = [pressed(number) for number in range(12)]
+    assert drawing.session_id == "a browser"
     assert kept() == [*range(12)]
     manager.clear_session_refs("a browser")
     assert kept() == [*range(12)]
-    assert all(timer.daemon and timer.seconds >= 30 for timer in timers), "none holds up the end of the app"
-    for timer in timers[:8]:
-        timer.release()
+    assert all(one.daemon and one.seconds >= 30 for one in timers), "none holds up the end of the app"
+    for one in timers[:8]:
+        one.release()
     assert kept() == [8, 9, 10, 11]
 
 
