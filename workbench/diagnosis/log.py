@@ -32,10 +32,7 @@ COLUMNS = {
         "step", "trajectory", "prompt_group", "question", "answer", "ended", "reward", "success", "advantage",
         "n_turns", "n_tokens", "n_searches", "n_observation_tokens", "valid_turn_frac",
     ),
-    "token": (
-        "step", "trajectory", "token", "trained", "turn_index", "log_prob_behaviour", "log_prob_old",
-        "log_prob", "entropy",
-    ),
+    "token": ("step", "trajectory", "token", "trained", "log_prob_behaviour", "log_prob_old", "log_prob", "entropy"),
 }  # fmt: skip
 
 
@@ -102,8 +99,7 @@ class Log:
 
     def first_above(self, table: str, column: str, mark: float, how: str = "max") -> Departure | None:
         """Return the first step at which a column (of several rows `how`) is above a mark; `usual` is the mark."""
-        series = self.series(table, column, how)
-        above = series[series > mark]
+        above = self.series(table, column, how).loc[lambda series: series > mark]
         return None if above.empty else Departure(int(above.index[0]), float(above.iloc[0]), mark, 0.0)
 
     @cached_property
