@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.diagnostics.declare import OURS, Measure, declared, diagnostic
+from workbench.diagnostics.declare import OURS, Measure, diagnostic
 from workbench.diagnostics.tokens import Segments, quotient
 from workbench.spec import Level, Unit
 
@@ -73,60 +73,54 @@ class TurnRows:
     def __init__(self, by: Segments, columns: Mapping[str, Any]) -> None:
         self.by, self.columns = by, columns
 
-    def of(self, name: str) -> np.ndarray | None:
-        """Return a column of the ledger as it is; None where no turn has it."""
-        column = self.columns.get(name)
-        return None if column is None else np.ma.getdata(column)
-
-    @column(Unit.COUNT, "trajectories with a turn of this index", OURS, sql_type="BIGINT")
-    def n_turns(self) -> np.ndarray:
-        """How many trajectories have a turn of this index; read the other columns with it in mind."""
-        trajectory = np.asarray(self.columns["trajectory"])
-        width = int(trajectory.max(initial=0)) + 1
-        distinct = np.unique(self.by.ids * width + trajectory) // width
-        return np.bincount(distinct, minlength=self.by.size)
+    def of(self, *names: str) -> list[np.ndarray] | None:
+        """Return columns of the ledger as they are; None where no turn has one of them."""
+        found = [self.columns.get(name) for name in names]
+        return None if any(x is None for x in found) else [np.ma.getdata(x) for x in found]
 
     def share(self, status: str) -> np.ndarray:
         """Return the share of the turns of each index with this status, of those whose status is known."""
         found = np.array(self.columns["status"], dtype=object)
         return self.by.mean(found == status, found != None)  # noqa: E711 - elementwise
 
-    @column(Unit.REWARD, "population std of A over the tokens of the turns", "arXiv 2511.20718 Fig. 2")
-    def advantage_std(self) -> np.ndarray | None:
-        """Spread of the advantages of the tokens in turns of this index: between the turns, and inside them."""
-        mean, inside, tokens = self.of("advantage"), self.of("advantage_std"), self.of("n_tokens")
-        if mean is None or inside is None or tokens is None:
-            return None
-        count = self.by.total(tokens)
-        centre = self.by.spread(quotient(self.by.total(tokens * mean), count))
-        return np.sqrt(quotient(self.by.total(tokens * (inside**2 + (mean - centre) ** 2)), count))
 
-    @column(
-        Unit.NONE, "1 - Var(V_old(s_k) - G) / (Var(G) + 1e-5), unbiased variances over the turns with this index",
-        "Search-R1 and verl (critic/vf_explained_var), turn by turn",
-    )  # fmt: skip
-    def explained_variance(self) -> np.ndarray | None:
-        """How much of the returns the critic explains where turns of this index begin.
-
-        NULL without a critic, and where only one turn has this index.
-        """
-        value, error = self.of("value"), self.of("value_error")
-        if value is None or error is None:
-            return None
-        return 1.0 - self.by.variance(error) / (self.by.variance(value - error) + 1e-5)
-
-    @column(Unit.REWARD, "mean |V_old(s_k) - G| over the turns with this index", OURS)
-    def value_mae(self) -> np.ndarray | None:
-        """How wrong the critic is where turns of this index begin; value_error is its bias. NULL without a critic."""
-        error = self.of("value_error")
-        return None if error is None else self.by.mean(np.abs(error))
+@column(Unit.COUNT, "trajectories with a turn of this index", OURS, sql_type="BIGINT")
+def n_turns(v: TurnRows) -> np.ndarray:
+    """How many trajectories have a turn of this index; read the other columns with it in mind."""
+    trajectory = np.asarray(v.columns["trajectory"])
+    width = int(trajectory.max(initial=0)) + 1
+    distinct = np.unique(v.by.ids * width + trajectory) // width
+    return np.bincount(distinct, minlength=v.by.size)
 
 
-STATUS_SHARES = tuple(
-    Measure(
-        f"{status}_frac", (Level.TURN_STEP,), Unit.FRACTION, f"share of turns with status {status}", OURS,
-        f"Share of the turns of this index that {does}.", lambda v, status=status: v.share(status),
-    )
-    for status, does in (("search", "search"), ("answer", "answer"), ("invalid", "break the protocol"))
+@column(Unit.REWARD, "population std of A over the tokens of the turns", "arXiv 2511.20718 Fig. 2")
+def advantage_std(v: TurnRows) -> np.ndarray | None:
+    """Spread of the advantages of the tokens in turns of this index: between the turns, and inside them."""
+    if (found := v.of("advantage", "advantage_std", "n_tokens")) is None:
+        return None
+    mean, inside, tokens = found
+    count = v.by.total(tokens)
+    centre = v.by.spread(quotient(v.by.total(tokens * mean), count))
+    return np.sqrt(quotient(v.by.total(tokens * (inside**2 + (mean - centre) ** 2)), count))
+
+
+@column(
+    Unit.NONE, "1 - Var(V_old(s_k) - G) / (Var(G) + 1e-5), unbiased variances over the turns with this index",
+    "Search-R1 and verl (critic/vf_explained_var), turn by turn",
 )  # fmt: skip
-TURN_STEP_MEASURES = (*declared(TurnRows), *STATUS_SHARES)
+def explained_variance(v: TurnRows) -> np.ndarray | None:
+    """How much of the returns the critic explains at turns of this index; NULL without a critic and for one turn."""
+    if (found := v.of("value", "value_error")) is None:
+        return None
+    value, error = found
+    return 1.0 - v.by.variance(error) / (v.by.variance(value - error) + 1e-5)
+
+
+AT_INDEX = (
+    Measure("value_mae", (Level.TURN_STEP,), Unit.REWARD, "mean |V_old(s_k) - G| over the turns with this index", OURS,
+            "How wrong the critic is where turns of this index begin; value_error is its bias. NULL without a critic.",
+            lambda v: None if (error := v.of("value_error")) is None else v.by.mean(np.abs(error[0]))),
+    *(Measure(f"{status}_frac", (Level.TURN_STEP,), Unit.FRACTION, f"share of turns with status {status}", OURS,
+              f"Share of the turns of this index that {does}.", lambda v, status=status: v.share(status))
+      for status, does in (("search", "search"), ("answer", "answer"), ("invalid", "break the protocol"))),
+)  # fmt: skip
