@@ -33,7 +33,7 @@ POLICIES = (
             "factor 10 is ours, to be calibrated", relative="baseline")),
     Measure("kl_ref", (UPDATE, STEP), Unit.NATS, "<exp(-x) - 1 + x>_m, x = log_prob - log_prob_ref (k3)",
             f"{CORE_ALGOS} (low_var_kl, which ends at 10)",
-            "Distance from the frozen reference; NULL without one. A KL(new || reference) on samples of the new policy.",
+            "Distance from the frozen reference; NULL without one. KL(new || reference) on samples of the new policy.",
             lambda t, by: None if t.log_prob_ref is None else by.mean(k3(t.log_prob_ref - t.log_prob)),
             no_alarm=f"rlwatch counts sigmas of a rolling window, which a steady growth never leaves; {NO_MARK}"),
     Measure("entropy", (UPDATE, TURN, TRAJECTORY, STEP), Unit.NATS, "<H_t>_m, H = logsumexp(z) - sum p z",
