@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -75,12 +76,10 @@ class Log:
 
     def batch(self, step: int) -> StoredBatch | None:
         """Return the training batch of a step; None where it was not kept, or cannot be read."""
-        if self.folder is None or step not in batches.steps(self.folder):
-            return None
-        try:
-            return batches.read(self.folder, step)
-        except InputError:
-            return None
+        with suppress(InputError):
+            if self.folder is not None and step in batches.steps(self.folder):
+                return batches.read(self.folder, step)
+        return None
 
     def measured(self, table: str, *columns: str) -> bool:
         """Return whether every one of the columns has a value somewhere."""
