@@ -15,11 +15,11 @@ BAPO = "arXiv 2510.18927 (BAPO)"
 STEP, TRAJECTORY, TURN, UPDATE = Level.STEP, Level.TRAJECTORY, Level.TURN, Level.UPDATE
 
 
-@alarm("above", 3.0, "rlwatch: advantage std above 3 times its baseline", relative="baseline")
-@diagnostic((UPDATE, TURN, STEP), Unit.REWARD, "population std of A over tokens", "rlwatch (advantage variance)")
-def advantage_std(t: Tokens, by: Segments) -> np.ndarray:
-    """Spread of the advantages of the tokens."""
-    return by.std(t.advantage)
+advantage_std = Measure(
+    "advantage_std", (UPDATE, TURN, STEP), Unit.REWARD, "population std of A over tokens",
+    "rlwatch (advantage variance)", "Spread of the advantages of the tokens.", lambda t, by: by.std(t.advantage),
+    alarm=Alarm("above", 3.0, "rlwatch: advantage std above 3 times its baseline", relative="baseline"),
+)  # fmt: skip
 
 
 @diagnostic(

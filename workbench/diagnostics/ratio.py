@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from workbench.diagnostics.declare import MEANT, OTHER, OURS, VERL, Measure, alarm, diagnostic, reported
+from workbench.diagnostics.declare import MEANT, OTHER, OURS, VERL, Measure, diagnostic, reported
 from workbench.diagnostics.tokens import CLAMP, QUANTILES, Segments, Tokens, quotient
 from workbench.spec import Alarm, Level, Unit
 
@@ -16,6 +16,11 @@ OUR_MARK = "verl has the mark for another ratio, pi_old / mu; on pi_theta / pi_o
 OUR_BIAS = "this project, C of arXiv 2511.20718"
 PAPER_CODE = "development code of arXiv 2511.20718 (clip_grad_norm)"
 STEP, TRAJECTORY, TURN, UPDATE = Level.STEP, Level.TRAJECTORY, Level.TURN, Level.UPDATE
+
+
+def _product(by: Segments, t: Tokens) -> np.ndarray:
+    return np.exp(np.clip(by.total(t.clamped), -CLAMP, CLAMP))
+
 
 SPREAD = (
     Measure("ratio_mean", (UPDATE, STEP), Unit.RATIO, "<exp(clamp(delta, +-20))>_m", VERL,
@@ -55,43 +60,32 @@ def ratio_positive_q50(t: Tokens, by: Segments) -> np.ndarray:
     return Segments(by.ids[good], by.size).quantiles(t.ratio[good], (0.5,))[0]
 
 
-@diagnostic((UPDATE, STEP), Unit.FRACTION, "(sum r)^2 / (n sum r^2) over tokens", VERL, no_alarm=OTHER)
-def ess_frac(t: Tokens, by: Segments) -> np.ndarray:
-    """Effective sample size of the token ratios as a share of the tokens, in (1/n, 1]."""
-    return np.minimum(by.total(t.ratio) ** 2 / (by.n * by.total(t.ratio**2)), 1.0)
+ess_frac = Measure(
+    "ess_frac", (UPDATE, STEP), Unit.FRACTION, "(sum r)^2 / (n sum r^2) over tokens", VERL,
+    "Effective sample size of the token ratios as a share of the tokens, in (1/n, 1].", no_alarm=OTHER,
+    function=lambda t, by: np.minimum(by.total(t.ratio) ** 2 / (by.n * by.total(t.ratio**2)), 1.0),
+)  # fmt: skip
 
 
 @diagnostic(UPDATE, Unit.FRACTION, "(sum W)^2 / (n sum W^2), W = exp(sum delta of a sequence)", "arXiv 2602.10693")
 def ess_sequence_frac(t: Tokens, by: Segments) -> np.ndarray:
     """Effective sample size of the product ratios of whole trajectories, as a share of the trajectories."""
-    log_weight = t.by_sequence.total(t.clamped)
-    groups = t.sequences_by_update
+    log_weight, groups = t.by_sequence.total(t.clamped), t.sequences_by_update
     # A common factor does not change the share; without it exp would overflow.
     weight = np.exp(log_weight - groups.spread(groups.maximum(log_weight)))
     return np.minimum(groups.total(weight) ** 2 / (groups.n * groups.total(weight**2)), 1.0)
 
 
-@alarm("above", 1.0, f"as if half of the tokens weighed nothing; {OUR_MARK}", points=2)
-@diagnostic((UPDATE, STEP), Unit.NONE, "<r^2>_m - 1", f"{VERL} (chi2_token)")
-def chi2(t: Tokens, by: Segments) -> np.ndarray:
-    """Chi-square divergence of the new policy from the old one, estimated on tokens of the old one.
-
-    The variance of the ratios only where ratio_mean is 1; in general <(r - 1)^2>_m + 2 (ratio_mean - 1).
-    """
-    return by.mean(t.ratio**2) - 1.0
-
-
-@diagnostic(
-    UPDATE, Unit.NONE, "mean over sequences of W^2 - 1, W = exp(clamp(sum delta of a sequence, +-20))",
-    f"{VERL} (chi2_seq)",
-)  # fmt: skip
-def chi2_sequence(t: Tokens, by: Segments) -> np.ndarray:
-    """The same divergence by the product ratios of whole trajectories; far above chi2 where tokens drift one way."""
-    weight = np.exp(np.clip(t.by_sequence.total(t.clamped), -CLAMP, CLAMP))
-    return t.sequences_by_update.mean(weight**2) - 1.0
-
-
 UNITS = (
+    Measure("chi2", (UPDATE, STEP), Unit.NONE, "<r^2>_m - 1", f"{VERL} (chi2_token)",
+            "Chi-square divergence of the new policy from the old one, estimated on tokens of the old. The variance "
+            "of the ratios only where ratio_mean is 1; in general <(r - 1)^2>_m + 2 (ratio_mean - 1).",
+            lambda t, by: by.mean(t.ratio**2) - 1.0,
+            alarm=Alarm("above", 1.0, f"as if half of the tokens weighed nothing; {OUR_MARK}", points=2)),
+    Measure("chi2_sequence", (UPDATE,), Unit.NONE,
+            "mean over sequences of W^2 - 1, W = exp(clamp(sum delta of a sequence, +-20))", f"{VERL} (chi2_seq)",
+            "The same by the product ratios of whole trajectories; far above chi2 where tokens drift one way.",
+            lambda t, by: t.sequences_by_update.mean(_product(t.by_sequence, t) ** 2) - 1.0),
     Measure("turn_ratio_geo_max", (UPDATE,), Unit.RATIO, "max over turns of exp(mean delta of the turn)", LEMMA,
             "Largest geometric turn ratio; averaging hides outliers, so read it together with ratio_max.",
             lambda t, by: t.turns_by_update.maximum(np.exp(t.by_turn.mean(t.clamped)))),
@@ -108,7 +102,7 @@ UNITS = (
             lambda t, by: by.mean(t.ratio), roll="turns"),
     Measure("ratio_prod", (TURN,), Unit.RATIO, "exp(clamp(sum delta of the turn, +-20))", "AgileRL (sum pooling)",
             "Product turn ratio: the unbiased importance weight of the whole turn.",
-            lambda t, by: np.exp(np.clip(by.total(t.clamped), -CLAMP, CLAMP)), roll="turns"),
+            lambda t, by: _product(by, t), roll="turns"),
     Measure("log_ratio_sum", (TURN,), Unit.NATS, "sum delta of the turn", SUMS,
             "Log of the product ratio of the turn, each token clamped to +-20.",
             lambda t, by: by.total(t.clamped), roll="turns"),

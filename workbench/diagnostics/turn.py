@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,46 +22,33 @@ def _by_turn(trajectory: np.ndarray, turn_index: np.ndarray, labels: Sequence[Se
     return np.asarray(known[trajectory, turn_index])
 
 
-def _numbers(values: np.ndarray) -> np.ndarray | None:
-    """`values` as numbers, masked where None; None where nothing was measured."""
-    missing = np.array([value is None for value in values], dtype=bool)
-    if missing.all():
+def _numbers(values: np.ndarray, of: Callable[[Any], float] = float) -> np.ndarray | None:
+    """`of` each of the values, masked where None; None where nothing was measured."""
+    missing = [value is None for value in values]
+    if all(missing):
         return None
-    return np.ma.array(np.where(missing, 0.0, values).astype(np.float64), mask=missing)
+    return np.ma.array([0.0 if value is None else of(value) for value in values], dtype=np.float64, mask=missing)
 
 
 # What the agent did, and how the retriever did, at (trajectory, turn_index) of each row.
 
 
-@diagnostic(Level.TURN, Unit.NONE, "search, answer or invalid", "Search-R1", sql_type="VARCHAR")
-def status(trajectory: np.ndarray, turn_index: np.ndarray, labels: Sequence[Sequence[str]]) -> list[str | None]:
-    """What the agent did in the turn; NULL when the rollout does not say."""
-    return list(_by_turn(trajectory, turn_index, labels).tolist())
-
-
-@diagnostic(Level.TURN, Unit.SECONDS, "wall time of the turn's search; of a batch its share", OURS, roll="turns")
-def retrieval_seconds(
-    trajectory: np.ndarray, turn_index: np.ndarray, seconds: Sequence[Sequence[float | None]]
-) -> np.ndarray | None:
-    """How long the retriever took, retries included; NULL where no retriever was asked."""
-    return _numbers(_by_turn(trajectory, turn_index, seconds))
-
-
-def _retrieved(name: str, outcome: str, formula: str, description: str) -> Measure:
-    def measured(trajectory: np.ndarray, turn_index: np.ndarray, outcomes: Sequence[Any]) -> np.ndarray | None:
-        seen = _by_turn(trajectory, turn_index, outcomes)
-        return _numbers(np.array([None if one is None else float(one == outcome) for one in seen], dtype=object))
-
-    return Measure(name, (Level.TURN,), Unit.FRACTION, formula, OURS, description, measured, roll="turns")
-
-
-retrieval_empty_frac = _retrieved(
-    "retrieval_empty_frac", "empty", "1[the search found no passage]",
-    "1 where the retriever answered with no passage, else 0; NULL where no retriever was asked.",
+status = Measure(
+    "status", (Level.TURN,), Unit.NONE, "search, answer or invalid", "Search-R1",
+    "What the agent did in the turn; NULL when the rollout does not say.",
+    lambda *labels: _by_turn(*labels).tolist(), sql_type="VARCHAR",
 )  # fmt: skip
-retrieval_failed_frac = _retrieved(
-    "retrieval_failed_frac", "failed", "1[the search failed]",
-    "1 where the retriever gave no answer after all retries, else 0; NULL where no retriever was asked.",
+retrieval_seconds = Measure(
+    "retrieval_seconds", (Level.TURN,), Unit.SECONDS, "wall time of the turn's search; of a batch its share", OURS,
+    "How long the retriever took, retries included; NULL where no retriever was asked.",
+    lambda *seconds: _numbers(_by_turn(*seconds)), roll="turns",
+)  # fmt: skip
+retrieval_empty_frac, retrieval_failed_frac = (
+    Measure(f"retrieval_{outcome}_frac", (Level.TURN,), Unit.FRACTION, formula, OURS,
+            f"1 where the retriever {did}, else 0; NULL where no retriever was asked.",
+            lambda *seen, outcome=outcome: _numbers(_by_turn(*seen), lambda one: one == outcome), roll="turns")
+    for outcome, formula, did in (("empty", "1[the search found no passage]", "answered with no passage"),
+                                  ("failed", "1[the search failed]", "gave no answer after all retries"))
 )  # fmt: skip
 
 column = partial(diagnostic, Level.TURN_STEP)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from workbench.diagnostics.declare import OURS, TRAINERS, diagnostic, reported
+from workbench.diagnostics.declare import OURS, TRAINERS, Measure, diagnostic, reported
 from workbench.diagnostics.tokens import Segments, Tokens
 from workbench.spec import Level, Unit
 
@@ -24,13 +24,9 @@ UPDATE = (
     reported("value_loss", Unit.NONE, "0.5 <max((V - G)^2, (V^c - G)^2)>_m", "verl core_algos.py (compute_value_loss)",
              "Loss of the critic; NULL without one."),
     reported("lr", Unit.NONE, "learning rate", TRAINERS, "Learning rate of the policy."),
+    Measure("tokens", (Level.UPDATE,), Unit.TOKENS, "sum m", TRAINERS, "Tokens that the update trained on.",
+            lambda t, by: by.count, sql_type="BIGINT"),
 )  # fmt: skip
-
-
-@diagnostic(Level.UPDATE, Unit.TOKENS, "sum m", TRAINERS, sql_type="BIGINT")
-def tokens(t: Tokens, by: Segments) -> np.ndarray:
-    """Tokens that the update trained on."""
-    return by.count
 
 
 @diagnostic(
@@ -49,11 +45,10 @@ def non_finite(t: Tokens, by: Segments) -> np.ndarray:
     return count
 
 
-@diagnostic(Level.TURN, Unit.TOKENS, "n_k = sum m of the turn", OURS, sql_type="BIGINT", roll="turns")
-def n_tokens(t: Tokens, by: Segments) -> np.ndarray:
-    """Tokens that the policy wrote in the turn."""
-    return by.count
-
+n_tokens = Measure(
+    "n_tokens", (Level.TURN,), Unit.TOKENS, "n_k = sum m of the turn", OURS, "Tokens that the policy wrote in it.",
+    lambda t, by: by.count, sql_type="BIGINT", roll="turns",
+)  # fmt: skip
 
 # Of each tag of the protocol: its name in the columns, the tag, and what the policy does and did by writing it.
 TAG_WORDS = (
