@@ -10,8 +10,6 @@ more by chance (Karlin and Altschul 1990): what a healthy batch of this size has
 Nothing comes from outside the batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal

@@ -1,9 +1,7 @@
 """Change points: a robust score of each point of a curve against the points before it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, final
 
 import numpy as np
 import pandas as pd
@@ -20,6 +18,7 @@ LOST = 0.55
 SMOOTH = 3  # points of a trailing median
 
 
+@final
 @dataclass(frozen=True)
 class Departure:
     """A point that its past does not explain: `score` spreads above (or below, negative) the median of its past."""

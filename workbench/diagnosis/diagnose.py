@@ -1,7 +1,5 @@
 """The diagnosis of one log: run every cause, rank the findings, write the report."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict

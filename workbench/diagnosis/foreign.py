@@ -1,7 +1,5 @@
 """Reader of other trainers' logs: scalars per step from JSON lines, CSV, Parquet and JSON."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

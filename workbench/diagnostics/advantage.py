@@ -1,7 +1,5 @@
 """Advantages, the critic behind them, and the weights of the rollout correction."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@
 run and its log get the same verdict. Only the onset looks both ways.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

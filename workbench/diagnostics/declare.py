@@ -1,7 +1,5 @@
 """The declaration of a measurement: one decorated function; its name is the column, its docstring the description."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal

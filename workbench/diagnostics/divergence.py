@@ -1,7 +1,5 @@
 """Distances between policies: new and old, new and reference, trainer and sampler; entropy; likelihood displacement."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

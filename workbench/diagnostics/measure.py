@@ -1,20 +1,17 @@
 """Evaluate every declared measurement on a step: columns per table, ready to be written down."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from workbench.diagnostics import advantage, divergence, ratio, step, trajectory, turn, update
+from workbench.diagnostics import advantage, divergence, ratio, step, turn, update
 from workbench.diagnostics.declare import Measure, declared
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from workbench.diagnostics.step import StepView
 from workbench.diagnostics.tokens import Segments, Tokens, quotient
-from workbench.diagnostics.trajectory import Trajectories
-from workbench.diagnostics.turn import TurnRows
+from workbench.diagnostics.turn import TRAJECTORIES, Trajectories, TurnRows
 from workbench.spec import Diagnostic, Level
 
 # Functions of the trained tokens and a partition of them; the columns of the probe, mostly NULL, stand last.
@@ -28,7 +25,7 @@ Columns = dict[str, Any]
 
 def catalogue() -> tuple[Diagnostic, ...]:
     """Return every declared diagnostic, grouped by table."""
-    measures = [*STEP_MEASURES, *TOKEN_MEASURES, *trajectory.MEASURES, *TURN_MEASURES, *TURN_STEP_MEASURES]
+    measures = [*STEP_MEASURES, *TOKEN_MEASURES, *TRAJECTORIES, *TURN_MEASURES, *TURN_STEP_MEASURES]
     order = [Level.STEP, Level.UPDATE, Level.TRAJECTORY, Level.TURN, Level.TURN_STEP]
     return tuple(sorted((d for m in measures for d in m.diagnostics()), key=lambda d: order.index(d.level)))
 
@@ -62,7 +59,7 @@ def measure(number: int, evidence: StepEvidence) -> Measurements:
     acted = Trajectories(trained, tokens)
     told = {name: list(getattr(trained, name)) for name in ("question", "gold", "answer", "ended")}
     ids = {"trajectory": np.arange(len(trained)), "prompt_group": trained.group, "rollout_step": trained.rollout_step}
-    trajectories = ids | told | {m.name: m(acted) for m in trajectory.MEASURES}
+    trajectories = ids | told | {m.name: m(acted) for m in TRAJECTORIES}
     trajectories |= {m.name: m(tokens, acted.by) if tokens is not None else None for m in AT[Level.TRAJECTORY]}
     return Measurements(row, minibatch, trajectories, turns, measure_turn_steps(turns) if turns else {})
 

@@ -1,7 +1,5 @@
 """Importance ratios, and what the clip and the stabiliser do with them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from workbench.diagnostics.declare import MEANT, OTHER, OURS, VERL, Measure, diagnostic, reported

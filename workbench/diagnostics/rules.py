@@ -5,8 +5,6 @@ A rule is declared once and evaluated one way. At each step its condition holds,
 (collapse.py) raises events of the same type.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

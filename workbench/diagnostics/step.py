@@ -1,7 +1,5 @@
 """Steps: what the fresh rollouts look like, what the updates did over all, and where the time went."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from itertools import chain
@@ -33,11 +31,11 @@ column = partial(diagnostic, Level.STEP)
 
 def _row(
     name: str, watch: Alarm | str, unit: Unit, formula: str, source: str, description: str,
-    function: Callable[[Any], Any], **more: Any,
+    function: Callable[..., Any], **more: Any,
 ) -> Measure:  # fmt: skip
     """Declare a column of the step; `watch` is its alarm, or why it has none."""
-    watched = {"no_alarm" if isinstance(watch, str) else "alarm": watch}
-    return Measure(name, (Level.STEP,), unit, formula, source, description, function, **watched, **more)
+    more["no_alarm" if isinstance(watch, str) else "alarm"] = watch
+    return Measure(name, (Level.STEP,), unit, formula, source, description, function, **more)
 
 
 def _mean(values: np.ndarray | None) -> float | None:

@@ -1,7 +1,5 @@
 """The optimizer update itself, as the learner reports it, and what its probe measures."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from workbench.diagnostics.declare import OURS, TRAINERS, Measure, diagnostic, reported

@@ -1,7 +1,5 @@
 """The trained batch differs from the sampled one: data, tokens, log-probs, groups."""
 
-from __future__ import annotations
-
 import re
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Faults of the update: its settings, the critic, the reference, and steps that are too large."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from workbench.diagnosis.causes.batch import culprit

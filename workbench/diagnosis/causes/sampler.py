@@ -1,7 +1,5 @@
 """The sampler differs from the policy: in its log-probs, or in what it draws."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

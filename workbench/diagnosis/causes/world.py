@@ -1,7 +1,5 @@
 """Faults of the environment: rewards, retrieved passages, truncated episodes."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
