@@ -14,7 +14,8 @@ import pytest
 from workbench.grid import folder as run_folder
 from workbench.grid.cell import Cell
 from workbench.grid.config import Grid, load
-from workbench.grid.run import Result, Watch, run
+from workbench.grid.progress import Display
+from workbench.grid.run import Result, run
 from workbench.learn.warmstart import key
 
 TRAINER = Path(__file__).with_name("trainer.py")
@@ -31,7 +32,7 @@ def put_scripted_trainer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("workbench.grid.process.PRELOAD", ("tests.grid.trainer",))
 
 
-class Tape(Watch):
+class Tape(Display):
     """Remembers what the grid reported; a hook of the same name acts on a step, a note, a start or an end."""
 
     def __init__(self, on_step: Any = None, on_note: Any = None, on_start: Any = None, on_end: Any = None) -> None:
@@ -58,9 +59,15 @@ class Tape(Watch):
     def ended(self, result: Result) -> None:
         self._act("end", result)
 
-    def note(self, text: str) -> None:
+    def begin(self, todo: Sequence[Cell], done: Sequence[Result], workers: int) -> None:
+        pass
+
+    def note(self, text: str, style: str = "") -> None:
         self.notes.append(text)
         self._act("note", text)
+
+    def tick(self) -> None:
+        pass
 
     def close(self) -> None:
         self.closed += 1

@@ -13,9 +13,10 @@ import pytest
 
 from tests.grid.harness import Tape, put_warm_start, script, starts
 from workbench.grid.config import Grid, load
-from workbench.grid.folder import History, append, now
+from workbench.grid.folder import History, append
 from workbench.grid.run import Limits, Result, run_rounds
 from workbench.spec import InputError
+from workbench.store.segments import now
 
 REGION = """
 kind = "region"

@@ -32,6 +32,7 @@ from workbench.grid.config import load
 from workbench.grid.process import Job, Local, LocalProcess, workers_for
 from workbench.grid.run import Limits, run
 from workbench.spec import InputError
+from workbench.store.segments import held, now
 
 ONCE = Limits(retries=0)
 MIB = 2**20
@@ -72,9 +73,9 @@ def test_cells_wait_as_queued_rows_and_no_more_run_at_a_time_than_there_are_work
     grid = grid_of(tmp_path, arms, **{arm: {"step_seconds": 0.2} for arm in arms})
     folders = [run_folder.folder_of(tmp_path / "runs", cell) for cell in grid.cells]
     seen: list[tuple[int, dict[str, Any]]] = []
-    look = lambda *_: seen.append((sum(run_folder.held(folder) for folder in folders), row(folders[2])))  # noqa: E731
+    look = lambda *_: seen.append((sum(map(held, folders)), row(folders[2])))  # noqa: E731
     go(grid, Tape(on_step=look), workers=2)
-    assert 0 < max(held for held, _ in seen) <= 2
+    assert 0 < max(training for training, _ in seen) <= 2
     first = seen[0][1]
     assert (first["status"], first["arm"], first["seed"], first["outcome"]) == ("queued", "s-ppo", 0, None)
     assert json.loads(first["config"])["algorithm"] == "s-ppo"
@@ -115,7 +116,7 @@ def test_cells_end_badly_each_for_its_own_reason_and_the_others_finish(tmp_path:
         assert (event["kind"], event["severity"], event["message"]) == (kind, "critical", results[arm].reason)
         assert (written["status"], written["reason"]) == ("failed", results[arm].reason)
         assert None not in (written["ended_at"], written["started_at"]), "what the trainer wrote before is kept"
-        assert not run_folder.held(folder), "its process is gone"
+        assert not held(folder), "its process is gone"
 
 
 def test_a_slow_start_and_a_long_step_with_signs_of_life_are_no_hang(tmp_path: Path) -> None:
@@ -201,7 +202,7 @@ def test_a_cell_that_cannot_be_started_stops_no_other_and_an_error_in_the_displa
     grid = grid_of(tmp_path, ("ppo",), iterations=10_000)
     with pytest.raises(ZeroDivisionError):
         go(grid, Tape(on_step=lambda *_: 1 / 0))
-    assert not run_folder.held(home(grid))
+    assert not held(home(grid))
 
 
 # Ctrl-C and kill -9
@@ -228,7 +229,7 @@ def test_a_second_interrupt_kills_cells_that_do_not_stop(tmp_path: Path) -> None
     assert max(tape.steps)[1] >= 12, "one interrupt alone did not end it"
     assert (result.status, result.reason) == ("interrupted", "killed by a second Ctrl-C")
     assert row(result.folder)["status"] == "interrupted"
-    assert not run_folder.held(result.folder), "the process is gone and its lock with it"
+    assert not held(result.folder), "the process is gone and its lock with it"
 
 
 def test_an_interrupt_while_a_cell_starts_leaves_it_to_begin_later(tmp_path: Path) -> None:
@@ -246,7 +247,7 @@ def test_a_trainer_killed_with_its_grid_is_resumed_and_its_death_recorded(tmp_pa
     trainer.kill()
     trainer.wait()
     assert row(folder)["status"] == "running", "nothing could record its death"
-    assert run_folder.status_of(row(folder), run_folder.held(folder)) == "interrupted"
+    assert run_folder.status_of(row(folder), held(folder)) == "interrupted"
     (tmp_path / "runs" / "go").touch()
     tape = Tape()
     (result,) = go(grid, tape)
@@ -269,7 +270,7 @@ def test_a_cell_that_becomes_free_is_run_unless_it_just_failed_elsewhere(
 
     def end(text: str) -> None:
         identity = run_folder.identity(grid.cells[0])
-        run_folder.change(folder, identity, status=status, reason="no luck", ended_at=run_folder.now())
+        run_folder.change(folder, identity, status=status, reason="no luck", ended_at=now())
         claim.close()
 
     (result,) = go(grid, Tape(on_note=end))  # it reports that it waits

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 import tomli_w
 
 from workbench.spec import COLLAPSED, COSMETIC, UNDECIDED, InputError, table
-from workbench.spec.files import MIB, from_json, from_toml, leaves, lock_file, open_file, read_text
+from workbench.spec.files import MIB, from_json, from_toml, leaves, lock_file, read_text
+from workbench.store.segments import held, now
 
 if TYPE_CHECKING:
     from workbench.grid.cell import Cell
@@ -109,39 +110,25 @@ def _write(path: Path, text: str) -> None:
 # Locks
 
 
-def held(folder: Path, name: str = "lock") -> bool:
-    """Return True while a process holds the lock: `lock` is the trainer's, `claim` that of the grid that watches it."""
-    try:
-        handle = open_file(folder / name)
-    except OSError:  # not there yet, or a pipe of that name
-        return False
-    with handle:
-        return not _lock(handle, fcntl.LOCK_SH)
-
-
 def claim(folder: Path) -> IO[str] | None:
     """Lock the cell for this grid until the handle is closed; None if another grid has it or a trainer still runs.
 
     The trainer has a lock of its own, which outlives a grid that is killed: a cell is never trained twice at once.
     """
     handle = lock_file(folder / "claim")
-    if _lock(handle, fcntl.LOCK_EX) and not held(folder):
-        return handle
-    handle.close()
-    return None
-
-
-def _lock(handle: IO[Any], kind: int) -> bool:
     try:
-        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not held(folder):
+            return handle
     except BlockingIOError:
-        return False
+        pass
     except OSError as error:
         raise InputError(
-            f"'{Path(handle.name).parent}' is on storage without file locks ({error.strerror}), so two processes could "
-            "train one run; mount it with flock, or name another folder with --runs"
+            f"'{folder}' is on storage without file locks ({error.strerror}), so two processes could train one run; "
+            "mount it with flock, or name another folder with --runs"
         ) from None
-    return True
+    handle.close()
+    return None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -165,11 +152,6 @@ KINDS: tuple[Kind, ...] = (
     Kind("killed", "critical", "a signal ended the trainer, or its Ray worker died"),
     Kind("failed", "critical", "an exception ended the trainer; the traceback is in console.log"),
 )
-
-
-def now() -> datetime:
-    """Return the present in UTC without a time zone, like every timestamp of the store."""
-    return datetime.now(UTC).replace(tzinfo=None)
 
 
 def write_event(folder: Path, kind: str, step: int | None, message: str, value: float | None = None) -> None:

@@ -13,9 +13,8 @@ from workbench.diagnostics import CATALOGUE
 from workbench.spec import TABLES, Diagnostic, InputError, Table
 from workbench.spec import table as spec_table
 from workbench.store import connect
-from workbench.store.reader import HARDENED
 from workbench.store.schema import add_measured_columns, create, insert, is_current, quoted, refuse_strange
-from workbench.store.segments import Folder, Segment, alive, run_folders, segments
+from workbench.store.segments import Segment, held, run_folders, segments
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 DIED = "the process died"
 _PATIENCE = 30.0
 _MOST_VALUES = 10**7  # of a column of a segment, which holds a second of a run; equal values are a few bytes in a file
-Folders = dict[str, Folder]  # of a runs folder, by run_id
+Folders = dict[str, Path]  # of a runs folder, by run_id
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
 # The dictionary first: it names the columns of the rest.
 _ORDER = ("diagnostic", *(t.name for t in TABLES if t.name not in ("diagnostic", "segment")))
@@ -50,17 +49,15 @@ def sync(runs: Path, dictionary: Sequence[Diagnostic] = CATALOGUE, *, seconds: f
     report = SyncReport()
     folders: Folders = {}
     for folder in run_folders(runs):
-        first = folders.setdefault(folder.run_id, folder)
+        first = folders.setdefault(folder.name, folder)
         if first is not folder:
-            report.skipped.append(
-                f"'{folder.experiment}/{folder.run_id}' left out: '{first.experiment}' has a run of that name; "
-                "rename one of the two"
-            )
-    found = [s for s in segments(runs, report.skipped) if not s.run_id or folders[s.run_id].experiment == s.experiment]
+            twice = f"'{folder.parent.name}/{folder.name}' left out: '{first.parent.name}' has a run of that name"
+            report.skipped.append(f"{twice}; rename one of the two")
+    found = [s for s in segments(runs, report.skipped) if not s.run_id or folders[s.run_id].parent.name == s.experiment]
     # A read-only look first: the usual sync, with nothing new, takes no write lock at all.
     with suppress(connect.Busy):
         if connect.database(runs).exists():
-            with connect.reader(runs, 0.0, HARDENED) as connection:
+            with connect.reader(runs, 0.0) as connection:
                 current = is_current(connection, dictionary) and not any(_plan(connection, found))
                 if current and not _misjudged(connection, folders):
                     return report
@@ -272,7 +269,7 @@ def _misjudged(connection: DuckDBPyConnection, folders: Folders) -> list[tuple[s
     ).fetchall()
     wrong: list[tuple[str, str, str | None]] = []
     for run_id, status in rows:
-        living = run_id in folders and alive(folders[run_id].path)
+        living = run_id in folders and held(folders[run_id])
         if living != (status == "running"):
             wrong.append((run_id, "running", None) if living else (run_id, "interrupted", DIED))
     return wrong
