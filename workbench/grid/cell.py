@@ -89,10 +89,6 @@ class Cell:
         return replace(self, generation=1)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Settings by dotted keys: `learn.staleness` and `[learn] staleness` are the same setting
-
-
 def config_hash(settings: RunSettings) -> str:
     """SHA-256 of the canonical JSON of the resolved settings (sorted keys) without the cosmetic ones."""
     flat = {k: v for k, v in flatten(settings.model_dump(mode="json")).items() if k not in COSMETIC}
@@ -193,10 +189,6 @@ def _short_value(value: Any) -> str:
     if isinstance(value, dict):
         return " ".join(_short_value(v) for v in value.values())
     return "/".join(_short_value(v) for v in value) if isinstance(value, (list, tuple)) else str(value)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The plan of a grid: what sets its arms apart, how long it takes
 
 
 def arm_rows(grid: Grid, status: Mapping[str, str]) -> list[dict[str, str]]:

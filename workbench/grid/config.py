@@ -3,8 +3,6 @@
 Every mistake is an InputError that names the file, the key and what to write instead.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import os
@@ -270,10 +268,6 @@ def _without_doubles(grid: Grid) -> Grid:
         if same is not cell:
             raise InputError(f"arms '{same.arm}' and '{cell.arm}' of {grid.path} are the same run; delete one")
     return grid
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The text of the file
 
 
 def _read(path: Path) -> str:

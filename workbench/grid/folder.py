@@ -42,7 +42,7 @@ def prepare(runs: Path, cell: Cell) -> Path:
     folder = folder_of(runs, cell)
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "config.toml", tomli_w.dumps(_without_null(cell.settings.model_dump(mode="json"))))
-    _write_identity(folder, {**read_identity(folder), **identity(cell)})
+    _write_identity(folder, identity(cell))
     return folder
 
 
@@ -62,9 +62,8 @@ def read_identity(folder: Path) -> dict[str, Any]:
 
 def next_attempt(folder: Path, begun: bool) -> int:
     """Count one more attempt in `run.json` and return its number, from 1; only while holding the claim."""
-    stored = read_identity(folder)
-    attempt = 1 + int(stored.get("attempt") or begun)
-    _write_identity(folder, {**stored, "attempt": attempt})
+    attempt = 1 + int(read_identity(folder).get("attempt") or begun)
+    _write_identity(folder, {"attempt": attempt})
     return attempt
 
 
@@ -91,8 +90,8 @@ def _without_null(settings: Any) -> Any:
     return "none" if settings is None else settings
 
 
-def _write_identity(folder: Path, stored: Mapping[str, Any]) -> None:
-    _write(folder / "run.json", json.dumps(stored, indent=1, ensure_ascii=False) + "\n")
+def _write_identity(folder: Path, changes: Mapping[str, Any]) -> None:
+    _write(folder / "run.json", json.dumps(read_identity(folder) | changes, indent=1, ensure_ascii=False) + "\n")
 
 
 def _holds(path: Path, text: str) -> bool:
@@ -104,10 +103,6 @@ def _write(path: Path, text: str) -> None:
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")
         unfinished.write_text(text, encoding="utf-8")
         unfinished.rename(path)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Locks
 
 
 def claim(folder: Path) -> IO[str] | None:
@@ -129,10 +124,6 @@ def claim(folder: Path) -> IO[str] | None:
         ) from None
     handle.close()
     return None
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Rows
 
 
 class Kind(NamedTuple):
@@ -205,10 +196,6 @@ def status_of(row: Mapping[str, Any] | None, alive: bool) -> str:
     """Return the status to show: that of the last row, but a run whose trainer is dead is not running."""
     status = str((row or {}).get("status") or "queued")
     return "interrupted" if status == "running" and not alive else status
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# History: earlier starts and earlier settings of a cell, outcomes, stabiliser factors
 
 
 def newest(grid: Grid, runs: Path) -> Grid:

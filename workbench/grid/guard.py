@@ -80,10 +80,6 @@ def _listed(arms: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Before anything runs
-
-
 class Range(NamedTuple):
     """The least and the most of an amount; equal where the settings fix it."""
 
@@ -232,10 +228,6 @@ def _spread(check: str, title: str, values: Mapping[str, Any], unit: str) -> lis
     exceptions = "; ".join(f"{_listed(arms)}: {value:,}" for value, arms in groups.items())
     message = f"the arms had {title} ({usual:,} {unit}, but {exceptions})"
     return [Finding(check, message, tuple(arm for arms in groups.values() for arm in arms))]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# From what runs recorded
 
 
 def recorded(reader: Reader, runs: Sequence[Run]) -> list[Finding]:

@@ -1,7 +1,5 @@
 """The display of a running grid on stderr: a live table on a terminal, plain lines everywhere else."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import Counter

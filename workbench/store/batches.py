@@ -3,8 +3,6 @@
 Axes: B sequences, T token positions (prompt, observations and padding included), U optimizer updates of the step.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

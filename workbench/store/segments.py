@@ -1,7 +1,5 @@
 """The segment files in the run folders, and which runs are alive."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os
@@ -43,7 +41,7 @@ class Segment:
         """Time of the file's last change, UTC without a zone: a rebuilt database has equal rows."""
         return _EPOCH + timedelta(microseconds=self.mtime // 1000)
 
-    def set_aside(self) -> Segment:
+    def set_aside(self) -> "Segment":
         """Rename the file so that nothing reads it again; it stays where it is in a folder that cannot be written."""
         try:
             return replace(self, path=self.path.rename(self.path.with_name(self.path.name + CORRUPT)), aside=True)

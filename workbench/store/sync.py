@@ -143,20 +143,15 @@ def _readable(connection: DuckDBPyConnection, found: list[Segment]) -> tuple[lis
 
 
 def _culprits(connection: DuckDBPyConnection, good: list[Segment]) -> list[Segment]:
-    """Return the segments whose fault it is that `good` cannot be written: those that cannot be written alone.
+    """Return the segments that cannot be written alone; where each can, the first that cannot after those before it.
 
-    Where each can (one declares a column as numbers, another fills it with text), those of the first run that cannot be
-    written after the runs before it.
+    (One segment declares a column as numbers, another fills it with text.)
     """
     if alone := [s for s in _failing(connection, good) if _failing(connection, [s])]:
         return alone
-    runs = list(dict.fromkeys((s.experiment, s.run_id) for s in good))
-
-    def failing(count: int) -> list[Segment]:
-        return _failing(connection, [s for s in good if (s.experiment, s.run_id) in runs[:count]])
-
-    first = bisect_left(range(1, len(runs)), True, key=lambda count: bool(failing(count)))
-    return [s for s in failing(first + 1) if (s.experiment, s.run_id) == runs[first]]
+    ordered = sorted(good, key=lambda s: (_ORDER.index(s.table), s.experiment, s.run_id))
+    first = bisect_left(range(1, len(good)), True, key=lambda count: bool(_failing(connection, ordered[:count])))
+    return ordered[first : first + 1] if _failing(connection, good) else []
 
 
 def _failing(connection: DuckDBPyConnection, found: list[Segment]) -> list[Segment]:
@@ -178,9 +173,8 @@ def _failing(connection: DuckDBPyConnection, found: list[Segment]) -> list[Segme
 def _ingest(connection: DuckDBPyConnection, table: Table, files: list[Segment], stale: Sequence[str]) -> None:
     """Replace the rows of `stale` runs and append those of `files`, matching columns by name.
 
-    Where later rows replace earlier ones of the same key, the row written last wins, by its own `written_at`: a copied
-    runs folder keeps what the rows say and not when its files were written, so the order of the files only decides
-    between rows of the same moment.
+    Of rows with the same key the last by `written_at` wins; the order of the files, which a copy of the runs folder may
+    change, only decides between rows of the same moment.
     """
     # Columns come before rows: DuckDB refuses to alter a table that this transaction wrote to.
     names = _fit_columns(connection, table, files) if files else []
@@ -240,12 +234,11 @@ def _delete(connection: DuckDBPyConnection, table: str, run_ids: Sequence[str]) 
 
 
 def _register(connection: DuckDBPyConnection, good: list[Segment], aside: list[Segment]) -> None:
-    files = good + aside
-    told = {"run_id": "run_id", "table_name": "table", "file": "file", "bytes": "bytes", "written_at": "at"}
-    columns: dict[str, list[Any]] = {name: [getattr(s, own) for s in files] for name, own in told.items()}
-    columns["rows"] = [s.rows for s in good] + [None for _ in aside]
-    columns["status"] = ["ingested" for _ in good] + ["corrupt" for _ in aside]
-    insert(connection, "segment", columns)
+    columns = {"run_id": "run_id", "table_name": "table", "file": "file", "bytes": "bytes", "written_at": "at"}
+    stored: dict[str, list[Any]] = {name: [getattr(s, own) for s in good + aside] for name, own in columns.items()}
+    stored["rows"] = [s.rows for s in good] + [None for _ in aside]
+    stored["status"] = ["ingested" for _ in good] + ["corrupt" for _ in aside]
+    insert(connection, "segment", stored)
     if runs := {"runs": sorted({s.run_id for s in aside if s.run_id})} if aside else {}:
         connection.execute("DELETE FROM event WHERE kind = 'segment_corrupt' AND list_contains($runs, run_id)", runs)
         connection.execute(
