@@ -131,13 +131,13 @@ def test_the_screen_can_only_look_at_the_tables_which_stay_what_they_were(tmp_pa
     sync(runs)
     secret.write_text("password\n")
     before, app = contents(runs), open_screen("sql", runs)
-    for name, attempt in ESCAPES.items():
+    for attempt in ESCAPES:
         app = ask(app, attempt.format(file=tmp_path / "written", secret=secret, folder=tmp_path))
-        assert not app.exception, name
-        assert not app.dataframe, name
+        assert not app.exception, attempt
+        assert not app.dataframe, attempt
         told = Read(mistakes(app)).text
-        assert bool(told) == bool(attempt), name
-        assert not [words for words in ("password", "Traceback") if words in told], name
+        assert bool(told) == bool(attempt), attempt
+        assert not [words for words in ("password", "Traceback") if words in told], attempt
     assert contents(runs) == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["runs", "secret"]
     assert sorted(p.name for p in runs.iterdir()) == ["demo", "sorl.duckdb"]
