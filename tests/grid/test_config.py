@@ -1,7 +1,5 @@
 """A grid file becomes cells, and every mistake in it is one clear message."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import tomllib

@@ -1,7 +1,5 @@
 """The fair-comparison guard: each check flags an experiment that violates it, and no shipped experiment is flagged."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What runs recorded: the seed reached the arms, equal compute or the difference told, and what trainers flagged."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

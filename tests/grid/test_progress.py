@@ -1,7 +1,5 @@
 """How long a grid takes, before it runs and while it does."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`--executor ray` on a real Ray of this machine with two worker processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Grids whose cells depend on recorded runs: the rounds of a region, and learning rates matched run by run."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

@@ -78,10 +78,13 @@ def test_stored_steps_are_listed_and_a_step_that_is_not_stored_names_them(run: P
 
 
 @pytest.mark.parametrize("size", [0, 4, 100, 900, -1])
-def test_a_truncated_file_is_refused(run: Path, size: int) -> None:
+def test_a_truncated_file_and_one_of_somebody_else_are_refused(run: Path, size: int) -> None:
     file = run / "batches" / "000007.safetensors"
     file.write_bytes(file.read_bytes()[:size])
     with pytest.raises(InputError, match="cannot be read"):
+        batches.read(run, 7)
+    save_file({"x": np.zeros(3)}, file)
+    with pytest.raises(InputError, match="does not say that it is a batch"):
         batches.read(run, 7)
 
 
