@@ -258,11 +258,9 @@ def rough(settings: RunSettings, algorithm: Algorithm) -> float:
 
 
 def estimate(
-    cells: Sequence[Cell],
-    paces: Sequence[float] = (),
-    workers: int | None = None,
+    cells: Sequence[Cell], paces: Sequence[float] = (), workers: int | None = None,
     warm_starts: Sequence[RunSettings] = (),
-) -> Estimate:
+) -> Estimate:  # fmt: skip
     """Wall time of `cells` and of the warm starts that are not made yet.
 
     `paces` are the times of an iteration of recorded runs, as multiples of the rough cost.

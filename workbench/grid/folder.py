@@ -91,7 +91,7 @@ def _without_null(settings: Any) -> Any:
 
 
 def _write_identity(folder: Path, changes: Mapping[str, Any]) -> None:
-    _write(folder / "run.json", json.dumps(read_identity(folder) | changes, indent=1, ensure_ascii=False) + "\n")
+    _write(folder / "run.json", json.dumps({**read_identity(folder), **changes}, indent=1, ensure_ascii=False) + "\n")
 
 
 def _holds(path: Path, text: str) -> bool:

@@ -215,8 +215,6 @@ class Ray:
 
 
 class _RayProcess:
-    """A trainer on a Ray cluster, with the calls of LocalProcess."""
-
     def __init__(self, ray: Any, task: Any, log: Path) -> None:
         self._ray, self._task, self._log = ray, task, log
 
