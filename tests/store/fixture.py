@@ -4,8 +4,6 @@
 nothing, one run failed and one was killed. `write_run` makes one run of any size.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
