@@ -15,8 +15,7 @@ import torch
 from tests.diagnostics.shared_batch import random_evidence, rollouts_of
 from workbench.diagnostics import CATALOGUE, measure
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
-from workbench.record.recorder import NullRecorder, Recorder
-from workbench.record.schema import sample, token_rows
+from workbench.record.recorder import NullRecorder, Recorder, sample, token_rows
 from workbench.spec import RunSettings, table
 
 

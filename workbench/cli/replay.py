@@ -100,9 +100,9 @@ def replay(
     if trajectory is not None and not done.tokens:
         inside = [str(u.index) for u in stored.updates if trajectory in stored.trajectory[u.rows]]
         raise InputError(f"trajectory {trajectory} was trained on in updates {', '.join(inside)} of step {step} only")
-    taken = engine.gradients(stored, algorithms, done, Policy(stored)) if gradients else None
+    taken, incomplete = engine.gradients(stored, algorithms, done, Policy(stored)) if gradients else ({}, "")
     found = {
-        "summary": tables.summary(done, taken.found if taken else None),
+        "summary": tables.summary(done, taken),
         "turns": tables.turns(done),
         "culprits": tables.culprits(done, top),
         **({} if trajectory is None else {"tokens": tables.tokens(done, trajectory)}),
@@ -125,8 +125,8 @@ def replay(
         save("\n".join(as_text(one.columns, one.rows, "csv") for one in found.values()), output)
     else:
         _print(folder.name, done, found)
-    if taken is not None and taken.reason:
-        note(taken.reason)
+    if incomplete:
+        note(incomplete)
 
 
 def _print(run: str, done: Replay, found: Mapping[str, Table]) -> None:

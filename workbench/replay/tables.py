@@ -6,14 +6,39 @@ Their columns are declared once, for the answers, the docs and the app.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from workbench.spec import Column
+from workbench.store.batches import StoredBatch
 
-if TYPE_CHECKING:
-    from workbench.replay.play import Played, Replay
+Columns = Mapping[str, np.ndarray]  # of one length
+
+
+@dataclass(frozen=True)
+class Played:
+    """What one algorithm would have done in one update: scalars of the loss, sums by trajectory and turn."""
+
+    algorithm: str
+    own: bool  # it is the one that ran
+    update: int
+    scalars: Mapping[str, float | None]
+    cells: Columns  # trajectory, turn_index, and what `folded` keeps
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The answers of a stored step; `reasons` says why an algorithm has none."""
+
+    stored: StoredBatch
+    own: str
+    played: tuple[Played, ...]
+    reasons: Mapping[str, str]
+    advantage_gap: float | None  # max |A re-estimated - A trained on| of the algorithm that ran
+    tokens: Mapping[tuple[str, int], Columns]  # of the requested trajectory, by label and update
+
 
 _WHO = (
     Column("algorithm", "VARCHAR", "Name of the algorithm, or of the variant; the one that ran stands first."),
@@ -92,20 +117,19 @@ TOKENS = (
     Column("weight", "DOUBLE", "d loss / d log-prob: below 0 the update makes the token likelier."),
 )  # fmt: skip
 LOGGED = frozenset(c.name for c in (*_LOSS, *_GRADIENT))
-"""Columns of the summary that a trainer logs of each update."""
+"""Columns of the summary that a trainer logs for each update."""
 
-# What is kept of the tokens of a turn: sums, and extremes.
+# Kept of the tokens of a turn: sums and extremes.
 SUMS = (
     "n_tokens", "log_ratio", "ratio", "ratio_squared", "unit", "unit_squared", "low", "high", "out", "dual", "factor",
     "advantage", "weight", "weight_abs",
 )  # fmt: skip
 HIGHEST, LOWEST = ("ratio_high", "unit_high"), ("ratio_low", "unit_low")
-Columns = Mapping[str, np.ndarray]  # of one length
 
 
 def folded(columns: Columns, keys: Sequence[str] = ()) -> Columns:
-    """One row for each value of `keys` (all rows: without any), sorted: sums and extremes, NaN where one is NaN."""
-    runs = _runs(columns, keys)  # tokens of a turn stand together: what is left to sort is short
+    """Return one row for each value of `keys` (without any: one), sorted: sums and extremes, NaN where one is NaN."""
+    runs = _runs(columns, keys)  # tokens of a turn are adjacent, so few rows are left to sort
     if not keys:
         return runs
     order = np.lexsort([runs[key] for key in reversed(keys)])
@@ -140,7 +164,7 @@ class Table(NamedTuple):
 
     @classmethod
     def of(cls, columns: Sequence[Column], rows: Iterable[Mapping[Any, Any]]) -> Table:
-        """From rows by name; what a row does not say is None."""
+        """Make a table of rows by name; what a row lacks is None."""
         names = tuple(c.name for c in columns)
         return cls(names, [tuple(row.get(name) for name in names) for row in rows])
 
@@ -191,7 +215,7 @@ def _by_label(replay: Replay) -> dict[str, list[Played]]:
 
 
 def _answers(replay: Replay) -> Iterator[tuple[dict[str, Any], int | None, list[Played]]]:
-    """Yield each algorithm in all its updates together (None), where there are several, and in each by its index."""
+    """Yield each algorithm with all its updates (None) if there are several, and with each by its index."""
     for label, parts in _by_label(replay).items():
         who = {"algorithm": label, "own": parts[0].own}
         if len(parts) > 1:
@@ -217,8 +241,8 @@ def summary(replay: Replay, gradients: Mapping[tuple[str, int], Mapping[str, flo
         scalars, found = _mean([part.scalars for part in parts]), next(_measured(parts), {})
         rows.append({**who, "update": update, "source": "replayed", **scalars, **found, **taken})
         if parts[0].own:
-            told = _mean([replay.stored.updates[part.update].scalars for part in parts])
-            known = {name: value for name, value in told.items() if name in LOGGED}
+            means = _mean([replay.stored.updates[part.update].scalars for part in parts])
+            known = {name: value for name, value in means.items() if name in LOGGED}
             logged.append({**who, "update": update, "source": "logged", **known})
     rows[len(logged) : len(logged)] = logged  # below the one that ran, which stands first
     rows += [{"algorithm": label, "own": False, "reason": reason} for label, reason in replay.reasons.items()]
