@@ -1,13 +1,11 @@
 """Data sets: Search-R1's Parquet, FlashRAG's JSON lines, MedQA; benchmarks by name."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +13,7 @@ import pyarrow.parquet as pq
 from workbench.spec import InputError, nearest
 from workbench.spec.files import from_json, open_file
 
-_ASKED = re.compile(r".*Question:(.*)", re.DOTALL)  # the last one: templates explain themselves before they ask
+_QUESTION = re.compile(r".*Question:(.*)", re.DOTALL)  # the last one: templates explain themselves before they ask
 _ROWS = 1024  # of a parquet file that are in memory at a time
 
 
@@ -30,8 +28,8 @@ class Item:
     source: str = ""  # data set that the row says it is from
 
 
-def item_of(row: Mapping[str, Any], number: int) -> Item | None:
-    """Return the item of one row, `number` being its id where it has none; None where it has no gold answer at all.
+def _item(row: Mapping[str, Any], number: int) -> Item | None:
+    """The item of one row, `number` its id where it has none; None where it has no gold answer.
 
     MedQA: `question`, `options`, `answer_idx`. FlashRAG: `question`, `golden_answers`. Search-R1's parquet: the same
     with `data_source`, `prompt` and `reward_model.ground_truth.target`, which comes first because it is trained on;
@@ -49,8 +47,8 @@ def item_of(row: Mapping[str, Any], number: int) -> Item | None:
         return Item(key, question, (letter.upper(),), choices)
     if question is None:
         messages = [m["content"] for m in given.get("prompt", ()) if m.get("role") == "user"]
-        asked = _ASKED.fullmatch(messages[-1]) if messages else None
-        question = _text(asked.group(1)) if asked else None
+        match = _QUESTION.fullmatch(messages[-1]) if messages else None
+        question = _text(match.group(1)) if match else None
     reward = given.get("reward_model")
     truth = reward.get("ground_truth") if isinstance(reward, Mapping) else None
     gold = truth.get("target") if isinstance(truth, Mapping) else truth
@@ -67,13 +65,10 @@ def item_of(row: Mapping[str, Any], number: int) -> Item | None:
 
 def _choices(options: Any) -> tuple[tuple[str, str], ...]:
     """(letter, text) of each choice: from a mapping, from [{"key": "A", "value": ...}] as the hub has it, or a list."""
-    if isinstance(options, Mapping):
-        pairs = [(letter, text) for letter, text in options.items() if text is not None]
-    elif all(isinstance(option, Mapping) for option in options):
-        pairs = [(option["key"], option["value"]) for option in options]
-    else:
-        pairs = list(zip("ABCDEFGHIJ", options, strict=False))
-    return tuple((str(letter).strip().upper(), str(text)) for letter, text in pairs)
+    if not isinstance(options, Mapping):
+        keyed = all(isinstance(option, Mapping) for option in options)
+        options = {o["key"]: o["value"] for o in options} if keyed else dict(zip("ABCDEFGHIJ", options, strict=False))
+    return tuple((str(letter).strip().upper(), str(text)) for letter, text in options.items() if text is not None)
 
 
 def _text(value: Any) -> str | None:
@@ -84,13 +79,12 @@ def _text(value: Any) -> str | None:
     return text.strip() or None
 
 
-@dataclass(frozen=True)
-class Data:
+class Data(NamedTuple):
     """The items of a file in its order, and how many of its rows had no gold answer and were left out."""
 
     name: str
     items: list[Item]
-    left_out: int = 0
+    left_out: int
 
 
 def read(path: Path, name: str, limit: int | None = None) -> Data:
@@ -104,12 +98,12 @@ def read(path: Path, name: str, limit: int | None = None) -> Data:
         if not isinstance(row, Mapping):
             raise InputError(f"row {number} of '{path}' is {type(row).__name__}, not an object with named fields")
         try:
-            item = item_of(row, number - 1)
+            item = _item(row, number - 1)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"row {number} of '{path}': {error}") from None
         left_out += item is None
         items += [] if item is None else [item]
-        if limit is not None and len(items) >= limit:
+        if len(items) == limit:
             break
     if not items:
         raise InputError(f"'{path}' has no question with a gold answer among its {number} rows")
@@ -173,7 +167,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
 
 
 def load(name: str, split: str | None = None, limit: int | None = None) -> Data:
-    """The first `limit` questions of a file, or of a benchmark by its name, fetched from the hub unless it is cached.
+    """Return the first `limit` questions of a file, or of a benchmark by name, fetched from the hub unless cached.
 
     Raises InputError for a name that is neither, a file that cannot be read, or a hub that does not answer.
     """
@@ -188,8 +182,7 @@ def load(name: str, split: str | None = None, limit: int | None = None) -> Data:
         hint = f"{nearest(name, known)}; there is: {', '.join(known)}"
         raise InputError(f"no data '{name}': no such file, and no benchmark of that name{hint}")
     benchmark = known[name]
-    chosen = split or benchmark.split
-    file = benchmark.file(chosen)
+    file = benchmark.file(split or benchmark.split)
     from huggingface_hub import hf_hub_download
 
     try:
@@ -200,4 +193,4 @@ def load(name: str, split: str | None = None, limit: int | None = None) -> Data:
             f"cannot fetch {file} of the data set {benchmark.repository} ({reason}); fetch it where there is a network "
             "and name the file: --data FILE.jsonl"
         ) from None
-    return read(path, name if chosen == benchmark.split else f"{name}/{chosen}", limit)
+    return read(path, name if split in (None, benchmark.split) else f"{name}/{split}", limit)

@@ -1,7 +1,5 @@
 """A corpus: JSON lines `{"id": ..., "contents": ...}`, read by line number from a mapped file, never held in memory."""
 
-from __future__ import annotations
-
 import hashlib
 import mmap
 import os
@@ -19,7 +17,7 @@ _EXAMPLE = '{"id": "0", "contents": "Lima is the capital of Peru."}'
 
 
 def cache_folder() -> Path:
-    """Where indices and built corpora lie: SORL_CACHE, else ~/.cache/sorl; deleting it loses nothing but time."""
+    """Return the folder of indices and built corpora: SORL_CACHE, else ~/.cache/sorl."""
     return Path(os.environ.get("SORL_CACHE") or Path.home() / ".cache" / "sorl")
 
 
@@ -33,11 +31,16 @@ def cached(folder: Path, make: Callable[[Path], None]) -> Path:
         make(unfinished)
         os.rename(unfinished, folder)
     except OSError:
-        if not folder.is_dir():  # no other process finished it first: the error is real
+        if not folder.is_dir():  # or another process finished it first
             raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return folder
+
+
+def missing(retriever: str, package: str, extra: str) -> InputError:
+    """Return the error for a retriever whose package is not installed."""
+    return InputError(f"the retriever {retriever} needs {package}, which is not installed: pip install 'sorl[{extra}]'")
 
 
 class Corpus:
@@ -63,7 +66,7 @@ class Corpus:
         return len(self._starts) - 1
 
     def __getitem__(self, i: int) -> tuple[str, str]:
-        """(id, contents) of line `i`, from 0. Raises InputError for a line that is not a passage."""
+        """Return (id, contents) of line `i`, from 0. Raises InputError for a line that is not a passage."""
         line = self._bytes[self._starts[i] : self._starts[i + 1]]
         try:
             passage = from_json(line)

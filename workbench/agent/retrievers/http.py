@@ -1,6 +1,4 @@
-"""A client of Search-R1's retrieval server: POST {"queries", "topk", "return_scores"}, one list of passages a query."""
-
-from __future__ import annotations
+"""A client of Search-R1's retrieval server: POST {"queries", "topk", "return_scores"}, a list of passages a query."""
 
 import json
 import logging
@@ -19,7 +17,7 @@ _SHOWN = 200  # characters of a strange answer that a message quotes
 class HTTPRetriever:
     """Asks the server at `url` in batches, again after a failure, each wait twice the one before with jitter.
 
-    Once it is down each request is tried once until one succeeds, or a run would spend hours on waiting.
+    While the server is down each request is tried only once, or a run would wait for hours.
     """
 
     def __init__(self, url: str, timeout: float = 10.0, retries: int = 3, batch: int = 64) -> None:

@@ -1,7 +1,5 @@
 """A server of Search-R1's retrieval protocol over any retriever, on the standard library's HTTP server."""
 
-from __future__ import annotations
-
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -39,7 +37,7 @@ class RetrievalServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where clients send their queries."""
+        """The address for queries."""
         host, port = self.server_address[:2]
         return f"http://{host if isinstance(host, str) else host.decode()}:{port}/retrieve"
 

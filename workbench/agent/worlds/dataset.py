@@ -1,6 +1,4 @@
-"""Questions of a data set, answered over whatever retriever is named: Search-R1's task, with any model."""
-
-from __future__ import annotations
+"""Questions of a data set over any retriever: Search-R1's task, with any model."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -9,7 +7,7 @@ import numpy as np
 
 from workbench.agent.data import Item, load
 from workbench.agent.draws import draw
-from workbench.agent.retrievers import Lookups, Passage, Retriever, retriever_of
+from workbench.agent.retrievers import Passage, Retriever, retriever_of
 from workbench.agent.worlds import Question, Split, World, held_out
 from workbench.spec import InputError, WorldSettings
 
@@ -22,16 +20,14 @@ class Dataset(World):
     def __init__(
         self, settings: WorldSettings, retriever: Retriever | None = None, items: Sequence[Item] | None = None
     ) -> None:
-        super().__init__(settings)
-        searching = settings.top_k > 0
-        self._lookups = Lookups((retriever or retriever_of(settings.retriever)) if searching else None, settings.top_k)
+        super().__init__(settings, None if settings.top_k == 0 else retriever or retriever_of(settings.retriever))
         self._items = {"train": list(items), "eval": list(items)} if items is not None else _splits(settings)
 
     def question(self, split: Split, seed: int, index: int) -> Question:
         """Return question `index` of the stream (split, seed): every item once, then all in a new order."""
         items = self._items[split]
-        order = _order(seed, index // len(items), len(items))
-        return _question(items[int(order[index % len(items)])], index)
+        epoch, place = divmod(index, len(items))
+        return _question(items[int(_order(seed, epoch, len(items))[place])], index)
 
     def every(self) -> list[Question]:
         """Return each held-out item once, in the order of the file."""
