@@ -12,10 +12,9 @@ from workbench.agent.worlds import Question, World
 
 
 class ScriptedEngine:
-    """Plays `script(question)`, the text of each turn in order; every token has log-prob -1.
+    """Plays `script(question)`, the text of each turn, cut where the world cuts turns; every token has log-prob -1.
 
-    A turn longer than the world allows is cut there, as a sampler's would be. A script that runs out before the episode
-    ends leaves it as "max_tokens".
+    An episode whose script runs out ends as "max_tokens".
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, script: Callable[[Question], Sequence[str]]) -> None:

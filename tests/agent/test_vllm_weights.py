@@ -39,7 +39,7 @@ def made(request: pytest.FixtureRequest, tokenizer: PreTrainedTokenizerFast, wor
 
 
 @pytest.fixture
-def scene(made: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+def scene(made: Scene) -> Iterator[Scene]:
     before = deepcopy(made.model.state_dict())
     yield made
     made.model.load_state_dict(before)

@@ -1,10 +1,21 @@
-"""Retrievers: ranked passages of a corpus, found by BM25, by embeddings or by a server."""
+"""Retrievers: ranked passages of a corpus, found by BM25, by embeddings or by a server; the corpus and its cache.
 
-from collections.abc import Sequence
+A corpus is JSON lines `{"id": ..., "contents": ...}`, read by line number from a mapped file, never held in memory.
+"""
+
+import hashlib
+import mmap
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from workbench.spec import InputError, RetrieverSettings
+from workbench.spec.files import from_json
 
 
 class Passage(NamedTuple):
@@ -45,3 +56,78 @@ def retriever_of(settings: RetrieverSettings) -> Retriever:
     from workbench.agent.retrievers.bm25 import BM25
 
     return BM25(Path(str(settings.corpus)))
+
+
+_EXAMPLE = '{"id": "0", "contents": "Lima is the capital of Peru."}'
+
+
+def cache_folder() -> Path:
+    """Return the folder of indices and built corpora: SORL_CACHE, else ~/.cache/sorl."""
+    return Path(os.environ.get("SORL_CACHE") or Path.home() / ".cache" / "sorl")
+
+
+def cached(folder: Path, make: Callable[[Path], None]) -> Path:
+    """Return `folder`, filled by `make` on first use; two processes that race end with one whole folder."""
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=".making-", dir=folder.parent))
+    try:
+        make(unfinished)
+        os.rename(unfinished, folder)
+    except OSError:
+        if not folder.is_dir():  # or another process finished it first
+            raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return folder
+
+
+def missing(retriever: str, package: str, extra: str) -> InputError:
+    """Return the error for a retriever whose package is not installed."""
+    return InputError(f"the retriever {retriever} needs {package}, which is not installed: pip install 'sorl[{extra}]'")
+
+
+class Corpus:
+    """The passages of a JSONL file by line number; the file is memory-mapped and must not change while it is read."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise InputError(f"no corpus file '{path}'; a corpus has lines like {_EXAMPLE}")
+        if not path.stat().st_size:
+            raise InputError(f"corpus '{path}' is empty; it needs lines like {_EXAMPLE}")
+        self.path = path
+        with path.open("rb") as file:
+            self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        starts, at = [], 0
+        while at < len(self._bytes):
+            end = self._bytes.find(b"\n", at) + 1 or len(self._bytes)
+            if not self._bytes[at:end].isspace():
+                starts.append(at)
+            at = end
+        self._starts = np.array([*starts, at], dtype=np.int64)  # (N + 1,) byte offsets of the lines, and the end
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __getitem__(self, i: int) -> tuple[str, str]:
+        """Return (id, contents) of line `i`, from 0. Raises InputError for a line that is not a passage."""
+        line = self._bytes[self._starts[i] : self._starts[i + 1]]
+        try:
+            passage = from_json(line)
+            contents = passage["contents"]
+            if not isinstance(contents, str):
+                raise TypeError(f"contents is {type(contents).__name__}, not text")
+            return str(passage["id"]), contents
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"line {i + 1} of corpus '{self.path}' is no passage ({type(error).__name__}: {error}); "
+                f"a line looks like {_EXAMPLE}"
+            ) from None
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return (self[i] for i in range(len(self)))
+
+    def digest(self) -> str:
+        """Hash of the content, which names what is cached about it."""
+        return hashlib.sha256(self._bytes).hexdigest()[:16]

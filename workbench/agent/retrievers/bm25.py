@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.agent.retrievers import Passage
-from workbench.agent.retrievers.corpus import Corpus, cache_folder, cached, missing
+from workbench.agent.retrievers import Corpus, Passage, cache_folder, cached, missing
 from workbench.spec import InputError
 
 _WORD = re.compile(r"\w+")  # one letter and one digit are words: symbols of elements, numbers

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.agent.retrievers import Passage
-from workbench.agent.retrievers.corpus import Corpus, cache_folder, cached, missing
+from workbench.agent.retrievers import Corpus, Passage, cache_folder, cached, missing
 from workbench.spec import InputError
 
 Encoder = Callable[[list[str]], np.ndarray]  # (n,) texts -> (n, D) embeddings, normalised by Dense
