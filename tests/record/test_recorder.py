@@ -14,7 +14,7 @@ import torch
 
 from tests.diagnostics.shared_batch import random_evidence, rollouts_of
 from workbench.diagnostics import CATALOGUE, measure
-from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
+from workbench.diagnostics.evidence import Evidence, StepEvidence
 from workbench.record.recorder import NullRecorder, Recorder, sample, token_rows
 from workbench.spec import RunSettings, table
 
@@ -66,13 +66,13 @@ def test_the_dictionary_is_written_once_in_a_run(tmp_path):
     assert read(tmp_path, "diagnostic").num_rows == len(CATALOGUE)
 
 
-def test_the_trajectories_of_a_stale_step_are_those_that_were_trained_on(tmp_path):
+def test_the_trajectories_of_a_stale_step_are_those_that_were_trained_on(tmp_path, recorder):
     stale = replace(rollouts_of([0.0, 0.0, 0.0]), rollout_step=np.array([2, 2, 2]))
-    with Recorder(tmp_path, "r", settings_of()) as recorder:
-        row = recorder.step(4, step_of(4, trained=stale))
-    assert row["success"] == pytest.approx(2 / 3)  # the fresh ones
-    assert read(tmp_path, "trajectory")["success"].to_pylist() == [False] * 3
-    assert read(tmp_path, "trajectory")["rollout_step"].to_pylist() == [2, 2, 2]
+    assert recorder.step(4, step_of(4, trained=stale))["success"] == pytest.approx(2 / 3)  # the fresh ones
+    recorder.flush()
+    assert read(tmp_path, "trajectory").select(["success", "rollout_step"]).to_pydict() == {
+        "success": [False] * 3, "rollout_step": [2] * 3,
+    }  # fmt: skip
 
 
 def test_a_share_of_the_trajectories_may_keep_their_turns_to_themselves(tmp_path):
@@ -83,18 +83,17 @@ def test_a_share_of_the_trajectories_may_keep_their_turns_to_themselves(tmp_path
     assert read(tmp_path, "token") is None
 
 
-def test_events_of_the_watches_are_written_with_the_step_they_belong_to(tmp_path):
-    with Recorder(tmp_path, "r", settings_of()) as recorder:
-        for step in range(3):
-            bad = step_of(step)
-            recorder.step(step, replace(bad, updates=replace(bad.updates, scalars={"non_finite": [0.0, float(step)]})))
-        recorder.diverged(3, "sampling failed")
-        assert recorder.verdict(final=False)["outcome"] == "diverged"
-    events = read(tmp_path, "event").to_pylist()
-    found = [(e["kind"], e["step"], e["severity"]) for e in events]
-    assert found == [("non_finite", 1, "critical"), ("diverged", 3, "critical")]
-    assert events[0]["diagnostic"] == "non_finite"
-    assert events[1]["message"] == "sampling failed"
+def test_events_of_the_watches_are_written_with_the_step_they_belong_to(tmp_path, recorder):
+    for step in range(3):
+        bad = step_of(step)
+        recorder.step(step, replace(bad, updates=replace(bad.updates, scalars={"non_finite": [0.0, float(step)]})))
+    recorder.diverged(3, "sampling failed")
+    assert recorder.verdict(final=False)["outcome"] == "diverged"
+    recorder.flush()
+    first, second = read(tmp_path, "event").to_pylist()
+    assert [first[k] for k in ("kind", "step", "severity", "diagnostic")] == ["non_finite", 1, "critical", "non_finite"]
+    assert [second[k] for k in ("kind", "step", "severity")] == ["diverged", 3, "critical"]
+    assert second["message"] == "sampling failed"
 
 
 def scored(recorder, step, share):
@@ -185,33 +184,10 @@ def test_sampled_trajectories_hold_the_culprit_and_change_from_step_to_step():
     assert sample(3, 1, 4, None) == [3]
 
 
-def test_rollouts_are_read_off_episodes():
-    class Episode:
-        group, prompt_length, question, gold, answer = 1, 2, "q", "g", None
-        tokens, written = [9, 9, 1, 2, 8, 1, 2, 3], [False, False, True, True, False, True, True, True]
-        reward, success, ended, turns, searches, valid_turns = 0.0, False, "max_turns", 2, 1, 1
-        turn_status = ("search", "invalid")
-
-    r = Rollouts.of([Episode()], rollout_step=5)
-    assert r.written[0] == [[1, 2], [1, 2, 3]]
-    names = ("response_tokens", "observation_tokens", "truncated", "answered", "rollout_step")
-    assert [getattr(r, name).tolist() for name in names] == [[5], [1], [True], [False], [5]]
-
-
-def test_repetition_and_duplicate_turns_are_counted_on_what_the_policy_wrote():
-    r = rollouts_of([0.0] * 3, written=[[[1, 1, 1, 1, 1, 1]], [[1, 2], [1, 2], [3]], [[1], [2]]])
-    assert np.ma.filled(r.repetition, -1).tolist() == pytest.approx([1 - 1 / 3, 0.0, -1])
-    assert r.duplicates.tolist() == [0, 1, 0]
-
-
-def test_group_statistics_need_groups():
+def test_group_statistics_need_groups_and_equal_rewards_have_no_spread():
     def step(rewards, group=None):
         return measure(0, StepEvidence(rollouts_of(rewards, group=group))).step
 
-    grouped = step([1.0, 1.0, 0.0, 0.0, 1.0, 0.0], [5, 5, 3, 3, 4, 4])
-    fractions = [grouped[f"{name}_frac"] for name in ("zero_advantage", "solved_group", "failed_group")]
-    assert fractions == pytest.approx([2 / 3, 1 / 3, 1 / 3])
-    assert grouped["group_reward_std"] == pytest.approx(np.sqrt(0.5) / 3)
     tenths = step([0.1] * 6 + [0.1, 0.2], [0] * 6 + [1] * 2)
     assert tenths["zero_advantage_frac"] == 0.5, "the mean of six rewards of .1 is not .1"
     assert tenths["group_reward_std"] == pytest.approx(np.sqrt(0.005) / 2, rel=1e-12)

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from tests.agent.data.test_read import FLASHRAG, jsonl
-from workbench.agent.data import Item
 from workbench.agent.retrievers import Passage
-from workbench.agent.worlds.dataset import Dataset
+from workbench.agent.worlds.dataset import Dataset, Item
 from workbench.spec import InputError, RetrieverSettings, WorldSettings
 
 SETTINGS = WorldSettings(kind="dataset", data="-", retriever=RetrieverSettings(kind="bm25", corpus="-"))

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from workbench.agent.data import BENCHMARKS, Item, load, read
+from workbench.agent.worlds.dataset import BENCHMARKS, Item, load, read
 from workbench.spec import InputError
 
 PREFIX = "Answer the given question. You can call a search engine by <search> query </search>."

@@ -3,23 +3,20 @@
 import time
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.agent.retrievers.test_http import answering, as_search_r1
 from tests.agent.scripted import ScriptedEngine
-from workbench.agent.data import Item
 from workbench.agent.episode import Episode
 from workbench.agent.retrievers import Passage, Retriever
 from workbench.agent.retrievers.http import HTTPRetriever
 from workbench.agent.tokenizer import Codec, build_tokenizer
-from workbench.agent.worlds.dataset import Dataset
+from workbench.agent.worlds.dataset import Dataset, Item
 from workbench.diagnostics import measure
 from workbench.diagnostics.collapse import Watch
 from workbench.diagnostics.evidence import Rollouts, StepEvidence
 from workbench.diagnostics.measure import catalogue
 from workbench.diagnostics.rules import RuleWatch, alarms
-from workbench.diagnostics.turn import retrieval_empty_frac, retrieval_failed_frac, retrieval_seconds
 from workbench.spec import CollapseSettings, RetrieverSettings, WorldSettings
 
 SEARCHES = 2  # an episode
@@ -75,15 +72,6 @@ def test_a_policy_reads_that_its_search_failed_and_a_dead_retriever_is_an_event(
     row = measure(0, StepEvidence(Rollouts.of(episodes, 0))).step
     assert row["retrieval_failed_frac"] == 1.0
     assert "retriever_down" in [e.kind for e in Watch(CollapseSettings(), 64).step(0, row)]
-
-
-def test_columns_of_turns_are_null_where_no_retriever_was_asked() -> None:
-    place = np.array([0, 0, 1, 1]), np.array([1, 2, 1, 2])
-    outcomes = [["found", None], ["empty", "failed"]]
-    assert retrieval_empty_frac(*place, outcomes).tolist() == [0.0, None, 1.0, 0.0]
-    assert retrieval_failed_frac(*place, outcomes).tolist() == [0.0, None, 0.0, 1.0]
-    assert retrieval_seconds(*place, [[0.5, None], [0.25, 2.0]]).tolist() == [0.5, None, 0.25, 2.0]
-    assert retrieval_empty_frac(*place, []) is retrieval_seconds(*place, [[None, None], [None]]) is None
 
 
 class Counting:

@@ -20,8 +20,7 @@ import urllib3
 from tests.agent.retrievers.conftest import PASSAGES
 from workbench.agent.retrievers import Passage, RetrieverDown
 from workbench.agent.retrievers.bm25 import BM25
-from workbench.agent.retrievers.http import HTTPRetriever
-from workbench.agent.retrievers.serve import RetrievalServer
+from workbench.agent.retrievers.http import HTTPRetriever, RetrievalServer
 from workbench.spec import InputError
 
 Answer = Callable[[dict[str, Any], int], tuple[int, bytes]]
