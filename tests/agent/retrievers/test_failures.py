@@ -1,6 +1,7 @@
 """A retriever that fails and is slow at times loses no episode, and what it did is in columns and events."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -80,7 +81,7 @@ class Counting:
     def __init__(self) -> None:
         self.requests: list[list[str]] = []
 
-    def retrieve(self, queries: list[str], top_k: int) -> list[list[Passage]]:
+    def retrieve(self, queries: Sequence[str], top_k: int) -> list[list[Passage]]:
         self.requests.append(list(queries))
         return [[Passage("0", query, 1.0)] if query else [] for query in queries]
 
