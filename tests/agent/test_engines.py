@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2ForCausalLM
 
 from bench.generate import GenerateEngine
-from tests.agent.tiny_policy import SMALL, build, training_log_prob
+from tests.agent.fakes import SMALL, build, training_log_prob
 from tests.vllm_here import NEEDS_VLLM
 from workbench.agent.engines import Engine, NonFinite, engine_for, hf
 from workbench.agent.engines.hf import HFEngine, TransformersDecoder

@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
-from tests.agent.tiny_policy import build
+from tests.agent.fakes import build
 from tests.vllm_here import NEEDS_VLLM
 from workbench.agent.engines import StaleWeights, engine_for
 from workbench.agent.worlds.facts import Facts

@@ -10,7 +10,7 @@ import torch
 from scipy.stats import beta
 
 from tests.agent.data.test_read import FLASHRAG, MEDQA, jsonl
-from tests.agent.scripted import ScriptedEngine
+from tests.agent.fakes import ScriptedEngine
 from tests.cli.command import done, refused, told
 from workbench.agent.tokenizer import build_tokenizer
 from workbench.agent.worlds.dataset import Dataset, Item

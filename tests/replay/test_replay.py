@@ -15,7 +15,6 @@ from tests.store.stored_batch import write_batch
 from workbench.algorithms import ALGORITHMS, resolve
 from workbench.cli.replay import Policy
 from workbench.replay import Replay, gradients, play, tables
-from workbench.spec import InputError
 from workbench.store import batches
 from workbench.store.batches import StoredBatch
 
@@ -180,10 +179,3 @@ def test_nan_in_a_log_prob_is_told_and_its_turn_comes_first(stored: StoredBatch)
     worst = pd.DataFrame(tables.culprits(replayed(broken), 3)).iloc[0]
     assert (worst["trajectory"], worst["turn_index"]) == (row, stored.turn[row, column])
     assert np.isnan(worst["ratio_max"])
-
-
-def test_an_update_or_a_trajectory_that_is_not_there_is_refused(stored: StoredBatch) -> None:
-    with pytest.raises(InputError, match="no update 4; there are 0 to 0"):
-        replayed(stored, updates=[4])
-    with pytest.raises(InputError, match="no trajectory 9; there are 0 to 7"):
-        replayed(stored, trajectory=9)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.agent.fakes import ScriptedEngine
 from tests.agent.retrievers.test_http import answering, as_search_r1
-from tests.agent.scripted import ScriptedEngine
 from workbench.agent.episode import Episode
 from workbench.agent.retrievers import Passage, Retriever
 from workbench.agent.retrievers.http import HTTPRetriever

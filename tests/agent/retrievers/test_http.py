@@ -18,7 +18,7 @@ import pytest
 import urllib3
 
 from tests.agent.retrievers.conftest import PASSAGES
-from workbench.agent.retrievers import Passage, RetrieverDown
+from workbench.agent.retrievers import RetrieverDown
 from workbench.agent.retrievers.bm25 import BM25
 from workbench.agent.retrievers.http import HTTPRetriever, RetrievalServer
 from workbench.spec import InputError
@@ -65,12 +65,6 @@ def as_search_r1(request: dict[str, Any], number: int) -> tuple[int, bytes]:
     assert request["return_scores"]
     result = [{"document": d, "score": 1.0 / (i + 1)} for i, d in enumerate(documents)]
     return 200, json.dumps({"result": [result] * len(request["queries"])}).encode()
-
-
-def ask(answer: Answer, top_k: int = 1, **options: Any) -> tuple[list[list[Passage]], int]:
-    """What a client makes of the answers to one query, and how many requests it sent."""
-    with answering(answer) as (url, seen):
-        return HTTPRetriever(url, **options).retrieve(["a"], top_k), len(seen)
 
 
 @pytest.fixture
@@ -139,14 +133,6 @@ def test_the_server_knows_its_paths_and_survives_a_client_that_leaves(server: Re
         RetrievalServer(server.retriever, "127.0.0.1", server.server_address[1])
 
 
-def test_a_failed_request_is_sent_again() -> None:
-    def flaky(request: dict[str, Any], number: int) -> tuple[int, bytes]:
-        return as_search_r1(request, number) if number % 3 == 0 else (503, b"busy")
-
-    (found,), requests = ask(flaky, 2, retries=2)
-    assert (len(found), requests) == (2, 3)
-
-
 def test_a_retriever_that_is_down_is_said_once_tried_once_and_comes_back(caplog: pytest.LogCaptureFixture) -> None:
     broken = True
 
@@ -178,7 +164,8 @@ def test_an_answer_that_is_not_in_the_protocol_is_a_failure(body: bytes) -> None
 
 def test_title_and_text_apart_are_joined_as_search_r1_does() -> None:
     body = b'{"result": [[{"document": {"id": 5, "title": "Lima", "text": "A city."}, "score": 2}]]}'
-    assert ask(lambda request, number: (200, body))[0] == [[("5", '"Lima"\nA city.', 2.0)]]
+    with answering(lambda request, number: (200, body)) as (url, _):
+        assert HTTPRetriever(url).retrieve(["a"], 1) == [[("5", '"Lima"\nA city.', 2.0)]]
 
 
 def test_a_hanging_server_costs_the_timeout_and_one_that_refuses_is_down() -> None:
