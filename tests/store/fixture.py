@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.collapse import judge
 from workbench.diagnostics.declare import dictionary as declared_rows
-from workbench.record.schema import schema_of
+from workbench.record.segments import schema_of
 from workbench.spec import Diagnostic, LearnSettings, RunSettings, Unit
 
 START = datetime(2026, 11, 1, 12)

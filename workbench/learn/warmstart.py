@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.agent.retrievers.corpus import cached
+from workbench.agent.retrievers import cached
 from workbench.spec import InputError, RunSettings
 
 if TYPE_CHECKING:
