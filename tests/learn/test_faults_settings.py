@@ -1,4 +1,4 @@
-"""What may be asked of the fault lab, and what is said to whoever asks for something else."""
+"""What may be asked of the fault lab, and what is said to a request for something else."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from workbench.algorithms import resolve
 from workbench.grid.cell import config_hash
 from workbench.grid.config import load
-from workbench.learn.faults import FAULTS, Fault, check, strength
+from workbench.learn.faults import FAULTS, Fault, check
 from workbench.spec import FaultSettings, InputError, RunSettings
 
 
@@ -41,8 +41,7 @@ def test_every_kind_is_accepted_at_its_default_and_refused_beyond_its_range(kind
     if kind.needs == "reference":
         run = run.model_copy(update={"slots": {"kl": {"kind": "loss"}}})
     check(run, resolve(run.algorithm, run.slots))
-    assert run.fault is not None
-    assert strength(run.fault) == kind.default
+    assert Fault(run).strength == kind.default
     beyond = run.model_copy(update={"fault": run.fault.model_copy(update={"strength": kind.low - 1})})
     assert f"fault.strength = {kind.low - 1:g} of '{kind.name}' must be" in refusal(beyond)
 
@@ -56,10 +55,7 @@ def test_every_kind_is_accepted_at_its_default_and_refused_beyond_its_range(kind
         (settings(kind="reference_wrong"), "set slots.kl"),
         (RunSettings(fault={"kind": "clipping_off", "at_step": 1}), "learn.policy.max_grad_norm is not set"),
         (RunSettings(fault={"kind": "stale_weights", "at_step": 1}, engine={"kind": "vllm"}), 'engine.kind = "hf"'),
-        (
-            RunSettings(fault={"kind": "padding_leak", "at_step": 1}, learn={"micro_batch": 4}),
-            "unset learn.micro_batch",
-        ),
+        (RunSettings(fault={"kind": "padding_leak", "at_step": 1}, learn={"micro_batch": 4}), "unset learn.micro_"),
         (settings(kind="turn_shift", strength=1.5), "a whole number from 1: tokens by which turns are shifted"),
         (settings(kind="observation_leek"), "'observation_leek' (did you mean 'observation_leak'?); use one of:"),
     ],
@@ -81,23 +77,15 @@ def test_a_fault_acts_from_its_lead_to_its_end_and_in_its_hook_only() -> None:
     assert Fault(RunSettings())("take", "a", 3) == "a"
 
 
-GRID = 'question = "Which faults show?"\nseeds = [0]\n[base]\nalgorithm = "ppo"\n[base.fault]\nat_step = 12\n'
+GRID = 'question = "Which faults show?"\nseeds = [0]\n[base]\nalgorithm = "ppo"\n'
 
 
-def test_the_kind_of_a_fault_is_an_axis_of_a_grid(tmp_path: Path) -> None:
+def test_a_fault_is_an_axis_of_a_grid_and_one_that_does_not_exist_is_refused_by_file_and_arm(tmp_path: Path) -> None:
     file = tmp_path / "faults.toml"
-    file.write_text(GRID + '[axes]\n"fault.kind" = ["turn_shift", "reward_noise"]\n')
+    file.write_text(GRID + '[base.fault]\nat_step = 12\n[axes]\n"fault.kind" = ["turn_shift", "reward_noise"]\n')
     faults = [cell.settings.fault for cell in load(file).cells]
     assert faults == [FaultSettings(kind=name, at_step=12) for name in ("turn_shift", "reward_noise")]
-
-
-def test_a_grid_with_a_fault_that_does_not_exist_is_refused_by_file_and_arm(tmp_path: Path) -> None:
-    file = tmp_path / "faults.toml"
-    file.write_text(
-        GRID.replace(
-            "[base.fault]\nat_step = 12", '[[arms]]\nname = "odd"\nfault = { kind = "turn_shaft", at_step = 1 }'
-        )
-    )
+    file.write_text(GRID + '[[arms]]\nname = "odd"\nfault = { kind = "turn_shaft", at_step = 1 }')
     said = f"{file}, arm 'odd': unknown fault.kind 'turn_shaft' (did you mean 'turn_shift'?)"
     with pytest.raises(InputError, match=re.escape(said)):
         load(file)

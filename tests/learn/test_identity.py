@@ -1,6 +1,5 @@
 """Token identity: what was sampled is what is trained, at every turn boundary, or the check says where not."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -18,38 +17,31 @@ from workbench.spec import WorldSettings
 
 def episode(*sizes: int, first: int = 10) -> Episode:
     """An episode whose stretches have these sizes and whose tokens count up, so that no two are the same."""
-    stretches, tokens, written = [], [], []
-    for i, n in enumerate(sizes):
-        stretches.append(list(range(first + len(tokens), first + len(tokens) + n)))
-        tokens += stretches[-1]
-        written += [i % 2 == 1] * n
+    tokens = list(range(first, first + sum(sizes)))
+    written = [i % 2 == 1 for i, n in enumerate(sizes) for _ in range(n)]
     return Episode(
         question_id=0, group=0, tokens=tokens, written=written, log_prob=[0.0] * len(tokens), prompt_length=sizes[0],
         question="", gold="", answer=None, reward=0.0, success=False, ended="answer", turns=len(sizes) // 2,
-        searches=0, valid_turns=0, stretches=stretches,
+        searches=0, valid_turns=0, stretches=[tokens[sum(sizes[:i]) :][:n] for i, n in enumerate(sizes)],
     )  # fmt: skip
 
 
 EPISODES = [episode(2, 3, 2, 1), episode(3, 2), episode(1, 1, 1, 2, 3, 4, first=50)]
+BATCH = collate(EPISODES, pad_id=0)
+SWAPPED = BATCH.rows(torch.tensor([1, 0, 2]))
 
 
-def batch() -> Batch:
-    made = collate(EPISODES, pad_id=0)
-    return replace(made, turn_id=turn_ids(made.mask))
-
-
-def changed(name: str, row: int, position: int, value: int) -> Batch:
-    tensor = getattr(batch(), name).clone()
-    tensor[row, position] = value
-    made = replace(batch(), **{name: tensor})
+def changed(name: str, *place: int, to: int) -> Batch:
+    tensor = getattr(BATCH, name).clone()
+    tensor[place] = to
+    made = replace(BATCH, **{name: tensor})
     return replace(made, turn_id=turn_ids(made.mask)) if name == "mask" else made
 
 
 @given(st.lists(st.lists(st.integers(1, 4), min_size=2, max_size=9), min_size=1, max_size=5))
 def test_whatever_episodes_are_collated_their_batch_is_what_was_sampled(sizes: list[list[int]]) -> None:
     episodes = [episode(*each) for each in sizes]
-    made = collate(episodes, pad_id=0)
-    assert mismatches(made, episodes) == []
+    assert mismatches(collate(episodes, pad_id=0), episodes) == []
 
 
 def test_the_dialogues_of_the_embedded_world_keep_their_stretches() -> None:
@@ -64,33 +56,26 @@ def test_the_dialogues_of_the_embedded_world_keep_their_stretches() -> None:
 @pytest.mark.parametrize(
     ("broken", "where"),
     [
-        (lambda: changed("tokens", 0, 0, 99), (0, 0)),  # the prompt
-        (lambda: changed("tokens", 0, 3, 99), (0, 1)),  # the first turn
-        (lambda: changed("tokens", 0, 5, 99), (0, 1)),  # the observation after it
-        (lambda: changed("tokens", 2, 4, 99), (2, 2)),
-        (lambda: changed("tokens", 2, 11, 99), (2, 3)),  # the last token
-        (lambda: changed("mask", 1, 2, 1), (1, 0)),  # a prompt token in the loss
-        (lambda: changed("mask", 0, 5, 1), (0, 1)),  # an observation token in the loss
-        (lambda: changed("mask", 2, 1, 0), (2, 1)),  # a turn of one token left out: the turns after it move up
-        (lambda: changed("mask", 1, 9, 1), (1, 1)),  # padding in the loss
-        (lambda: replace(batch(), length=torch.tensor([8, 4, 12])), (1, 1)),  # cut short
+        (BATCH, []),
+        (changed("tokens", 0, 0, to=99), [(0, 0)]),  # the prompt
+        (changed("tokens", 0, 3, to=99), [(0, 1)]),  # the first turn
+        (changed("tokens", 0, 5, to=99), [(0, 1)]),  # the observation after it
+        (changed("tokens", 2, 4, to=99), [(2, 2)]),
+        (changed("tokens", 2, 11, to=99), [(2, 3)]),  # the last token
+        (changed("mask", 1, 2, to=1), [(1, 0)]),  # a prompt token in the loss
+        (changed("mask", 0, 5, to=1), [(0, 1)]),  # an observation token in the loss
+        (changed("mask", 2, 1, to=0), [(2, 1)]),  # a turn of one token left out: the turns after it move up
+        (changed("mask", 1, 9, to=1), [(1, 1)]),  # padding in the loss
+        (changed("length", 1, to=4), [(1, 1)]),  # cut short
+        (SWAPPED, [(0, 0), (1, 1)]),  # rows are exchanged
     ],
 )
-def test_a_batch_that_is_not_what_was_sampled_is_named_by_trajectory_and_turn(
-    broken: Callable[[], Batch], where: tuple[int, int]
-) -> None:
-    assert mismatches(batch(), EPISODES) == []
-    assert mismatches(broken(), EPISODES) == [where]
-
-
-def test_exchanged_rows_are_two_violations() -> None:
-    assert [row for row, _ in mismatches(batch().rows(torch.tensor([1, 0, 2])), EPISODES) or []] == [0, 1]
+def test_a_batch_that_is_not_what_was_sampled_is_named_by_trajectory_and_turn(broken: Batch, where: list[int]) -> None:
+    assert mismatches(broken, EPISODES) == where
 
 
 def test_a_sequence_that_the_selection_dropped_has_tokens_to_compare_and_no_turns() -> None:
-    mask = batch().mask.clone()
-    mask[2] = False
-    dropped = replace(batch(), mask=mask, turn_id=turn_ids(mask))
+    dropped = changed("mask", 2, to=0)
     assert mismatches(dropped, EPISODES) == []
     tokens = dropped.tokens.clone()
     tokens[2, 3] = 99
@@ -98,13 +83,13 @@ def test_a_sequence_that_the_selection_dropped_has_tokens_to_compare_and_no_turn
 
 
 def test_an_episode_without_its_stretches_cannot_be_checked() -> None:
-    assert mismatches(batch(), [*EPISODES[:2], replace(EPISODES[2], stretches=[])]) is None
+    assert mismatches(BATCH, [*EPISODES[:2], replace(EPISODES[2], stretches=[])]) is None
 
 
 def test_the_fingerprint_is_that_of_tokens_and_mask_and_of_nothing_else() -> None:
-    same = replace(batch(), score=batch().score + 1, log_prob_old=batch().log_prob_old - 1)
-    padded = replace(batch(), tokens=torch.where(batch().tokens == 0, 7, batch().tokens))
-    assert fingerprint(batch()) == fingerprint(same) == fingerprint(padded)
-    others = [changed("tokens", 1, 0, 99), changed("mask", 1, 0, 1), batch().rows(torch.tensor([1, 0, 2]))]
-    assert len({fingerprint(batch()), *map(fingerprint, others)}) == 4
-    assert 0 <= fingerprint(batch()) < 2**48
+    same = replace(BATCH, score=BATCH.score + 1, log_prob_old=BATCH.log_prob_old - 1)
+    padded = replace(BATCH, tokens=torch.where(BATCH.tokens == 0, 7, BATCH.tokens))
+    assert fingerprint(BATCH) == fingerprint(same) == fingerprint(padded)
+    others = [changed("tokens", 1, 0, to=99), changed("mask", 1, 0, to=1), SWAPPED]
+    assert len({fingerprint(BATCH), *map(fingerprint, others)}) == 4
+    assert 0 <= fingerprint(BATCH) < 2**48

@@ -1,5 +1,6 @@
 """The mask self-test finds what it is there for, and passes what is sound."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,7 +25,7 @@ PAD = TOKENIZER.pad_token_id
 PPO = ALGORITHMS["ppo"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def network() -> Any:
     return networks.create(PolicySettings(hidden=16, layers=2, heads=2, mlp=16), TOKENIZER, seed=0)
 
@@ -36,16 +37,12 @@ def test_every_named_algorithm_passes_with_any_group_size(name: str, group_size:
 
 
 def test_the_synthetic_batch_has_every_kind_of_token_and_is_the_same_at_every_call() -> None:
-    made, again = checks.synthetic(2), checks.synthetic(2)
-    assert torch.equal(made.batch.tokens, again.batch.tokens)
-    assert torch.equal(made.batch.log_prob_old, again.batch.log_prob_old)
-    prompt = ~(made.written | made.padding | made.observed)
-    for kind in (prompt, made.written, made.padding, made.observed):
-        assert kind.any()
-    assert torch.equal(prompt.int() + made.written.int() + made.padding.int() + made.observed.int(),
-                       torch.ones_like(prompt).int())  # fmt: skip
-    assert torch.equal(made.batch.response, made.written | made.observed)
-    assert made.batch.group.unique().tolist() == [0, 1]
+    (batch, kind), (again, _) = checks.synthetic(2), checks.synthetic(2)
+    assert torch.equal(batch.tokens, again.tokens)
+    assert torch.equal(batch.log_prob_old, again.log_prob_old)
+    assert set(kind.unique().tolist()) == set(checks.KINDS)
+    assert torch.equal(batch.response, kind >= checks.WRITTEN)
+    assert batch.group.unique().tolist() == [0, 1]
 
 
 def test_the_self_test_neither_draws_from_the_global_stream_nor_changes_the_network(network: Any) -> None:
@@ -69,7 +66,7 @@ class KlOfTheResponse(LossKL):
 
 
 class CountsTokens(TokenMean):
-    """A mean that divides by a number which tokens of the world and of nobody enter."""
+    """A mean that divides by a number which depends on observations and padding."""
 
     kind: ClassVar[str] = "counting"
 
@@ -83,9 +80,7 @@ class Bidirectional(torch.nn.Module):
     def __init__(self, network: Any) -> None:
         super().__init__()
         self.network = network
-
-    def get_input_embeddings(self) -> Any:
-        return self.network.get_input_embeddings()
+        self.get_input_embeddings = network.get_input_embeddings
 
     def forward(self, input_ids: Tensor, use_cache: bool) -> Any:
         out = self.network(input_ids=input_ids, use_cache=use_cache)
@@ -93,55 +88,52 @@ class Bidirectional(torch.nn.Module):
         return out
 
 
+def of_the_response(*arguments: Any) -> Batch:
+    batch = collate(*arguments)
+    return replace(batch, mask=batch.response)
+
+
+def everywhere(batch: Batch, mask: Any) -> Tensor:
+    return torch.ones_like(batch.mask)
+
+
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("algorithm", "wrapped", "patch", "said"),
     [
-        ({"kl": KlOfTheResponse("k1", 0.1)}, "the loss of 'ppo' has a gradient at observations"),
-        ({"aggregate": CountsTokens()}, "changes with tokens that the policy did not write"),
+        (replace(PPO, kl=KlOfTheResponse("k1", 0.1)), None, None, "loss of 'ppo' has a gradient at observations"),
+        (replace(PPO, aggregate=CountsTokens()), None, None, "changes with tokens that the policy did not write"),
+        (PPO, None, (checks, "collate", of_the_response), "not what the policy wrote: it has observations in it"),
+        (PPO, None, (value, "positions", everywhere), "critic's loss has a gradient at padding and observations and p"),
+        (PPO, Bidirectional, None, "when only the padding after them changes"),
     ],
+    ids=["the loss", "its divisor", "the mask", "the critic", "the network"],
 )
-def test_a_loss_that_depends_on_tokens_of_the_world_is_found(network: Any, change: dict[str, Any], said: str) -> None:
-    assert said in checks.problem(replace(PPO, **change), 1, network, PAD)
+def test_what_depends_on_tokens_that_the_policy_did_not_write_is_found(
+    algorithm: Any, wrapped: Callable[[Any], Any] | None, patch: Any, said: str, network: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if patch:
+        monkeypatch.setattr(*patch)
+    assert said in checks.problem(algorithm, 1, wrapped(network) if wrapped else network, PAD)
+    if patch and patch[0] is value:
+        assert checks.problem(ALGORITHMS["grpo"], 2, network, PAD) == "", "it has no critic"
 
 
-def test_a_mask_of_the_whole_response_is_found(network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(*arguments: Any) -> Batch:
-        batch = collate(*arguments)
-        return replace(batch, mask=batch.response)
-
-    monkeypatch.setattr(checks, "collate", careless)
-    said = "the loss mask is not what the policy wrote: it has observations in it"
-    assert said in checks.problem(PPO, 1, network, PAD)
-
-
-def test_a_critic_that_learns_from_prompts_and_padding_is_found(network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(value, "positions", lambda batch, mask: torch.ones_like(batch.mask))
-    said = "the critic's loss has a gradient at padding and observations and prompts"
-    assert checks.problem(PPO, 1, network, PAD) == said
-    assert checks.problem(ALGORITHMS["grpo"], 2, network, PAD) == "", "it has no critic"
-
-
-def test_a_network_that_reads_padding_is_found(network: Any) -> None:
-    assert "when only the padding after them changes" in checks.problem(PPO, 1, Bidirectional(network), PAD)
-
-
-def test_a_network_that_drops_units_at_random_is_not_blamed_for_it() -> None:
-    noisy = networks.create(PolicySettings(hidden=16, layers=2, heads=2, mlp=16), TOKENIZER, seed=0)
-    noisy.config.attention_dropout = 0.5
-    for module in noisy.modules():
+def test_a_network_that_drops_units_at_random_is_not_blamed_for_it(network: Any) -> None:
+    for module in network.modules():
         if hasattr(module, "attention_dropout"):
             module.attention_dropout = 0.5
-    noisy.train()
-    tokens = checks.synthetic(1, len(TOKENIZER)).batch.tokens
-    assert not torch.equal(networks.log_probs(noisy, tokens)[0], networks.log_probs(noisy, tokens)[0])
-    assert checks.problem(PPO, 1, noisy, PAD) == ""
+    network.train()
+    tokens = checks.synthetic(1, len(TOKENIZER))[0].tokens
+    assert not torch.equal(networks.log_probs(network, tokens)[0], networks.log_probs(network, tokens)[0])
+    assert checks.problem(PPO, 1, network, PAD) == ""
 
 
 def test_a_run_whose_self_test_fails_ends_before_its_first_step_with_an_event_and_a_reason(
     new_run: MakeRun, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     folder = new_run()
-    monkeypatch.setattr(value, "positions", lambda batch, mask: torch.ones_like(batch.mask))
+    monkeypatch.setattr(value, "positions", everywhere)
     assert train(folder, cache) == 1
     last = rows(folder, "run").iloc[-1]
     assert (last["status"], last["steps"]) == ("failed", 0)

@@ -41,20 +41,13 @@ class Packer:
         """Arrays and metadata of the step, as `workbench.store.batches` reads them; None where nothing is kept."""
         if self._mask is None:
             return None
-        arrays = {name: _numpy(getattr(batch, name)) for name in (*NARROW, *DENSE) if getattr(batch, name) is not None}
+        arrays = {name: _numpy(x) for name in (*NARROW, *DENSE) if (x := getattr(batch, name)) is not None}
         arrays |= {name: arrays[name].astype(np.int32) for name in NARROW if name in arrays}
         if not torch.equal(self._mask, batch.mask):
             arrays["mask_sampled"] = _numpy(self._mask)
         arrays |= _of_updates(batch, updates) | self._weights
         settings, learn = self.settings, self.settings.learn
-        of_updates = []
-        for update in updates:
-            length = batch.length[update.trajectory[0]]
-            parts = passes(length, settings.compute.micro_batch_tokens, learn.micro_batch)
-            of_updates.append({
-                "epoch": int(update.epoch), "rollout_step": int(update.rollout_step), "passes": list(map(len, parts)),
-                "scalars": {name: values[0] for name, values in update.scalars.items()},
-            })  # fmt: skip
+        budget = settings.compute.micro_batch_tokens, learn.micro_batch
         meta: dict[str, Any] = {
             "algorithm": settings.algorithm,
             "slots": settings.slots,
@@ -62,7 +55,15 @@ class Packer:
             "learn": learn.model_dump(mode="json"),
             "compute": settings.compute.model_dump(mode="json", exclude={"device"}),
             "completion_budget": settings.world.completion_budget,
-            "updates": of_updates,  # `passes`: the rows of its micro-batches, in order
+            "updates": [
+                {
+                    "epoch": int(update.epoch),
+                    "rollout_step": int(update.rollout_step),
+                    "passes": [len(rows) for rows in passes(batch.length[update.trajectory[0]], *budget)],
+                    "scalars": {name: values[0] for name, values in update.scalars.items()},
+                }
+                for update in updates
+            ],
         }
         if self._weights:
             config = json.loads(self.learner.policy.config.to_json_string(use_diff=False))

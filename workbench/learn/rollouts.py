@@ -60,14 +60,12 @@ class Sampler:
         drawn = self._draw(number, 0, policy_step)
         rollout = Rollout(number, policy_step, drawn, sampled=len(drawn))
         wanted, unwanted = self._sorted(drawn)
-        enough = len(wanted) + len(unwanted)
-        for again in range(1, self.select.rounds):
-            if len(wanted) >= enough:
-                break
+        enough, again = len(wanted) + len(unwanted), 0
+        while len(wanted) < enough and (again := again + 1) < self.select.rounds:
             drawn = self._draw(number, again, policy_step)
             rollout.sampled += len(drawn)
             wanted += self._sorted(drawn)[0]
-        if rollout.sampled > len(drawn):
+        if rollout.sampled > len(rollout.episodes):
             chosen = [*wanted, *unwanted][:enough]
             rollout.rejected = rollout.episodes
             rollout.episodes = [replace(e, group=i) for i, group in enumerate(chosen) for e in group]
@@ -75,12 +73,11 @@ class Sampler:
 
     def _draw(self, number: int, again: int, step: int) -> list[Episode]:
         engine, world = self.fault("engine", self.engine, step), self.fault("world", self.world, step)
-        prompts = self.settings.learn.episodes // self.group_size
-        questions = world.questions("train", self.settings.seed, number * prompts + again * FURTHER, prompts)
-        asked = [question for question in questions for _ in range(self.group_size)]
+        prompts, seed = self.settings.learn.episodes // self.group_size, self.settings.seed
+        questions = world.questions("train", seed, number * prompts + again * FURTHER, prompts)
         groups = [i for i in range(len(questions)) for _ in range(self.group_size)]
-        key = (number, again) if again else (number,)
-        episodes = engine.rollout(world, asked, groups, generator(self.settings.seed, ROLLOUT, *key))
+        stream = generator(seed, ROLLOUT, number, *([again] if again else []))
+        episodes = engine.rollout(world, [questions[i] for i in groups], groups, stream)
         return self.fault("episodes", episodes, step)
 
     def _sorted(self, episodes: list[Episode]) -> tuple[list[list[Episode]], list[list[Episode]]]:
@@ -94,20 +91,16 @@ class Sampler:
 def batch_of(rollout: Rollout, pad_id: int) -> Batch:
     """Return the rollout as a batch, with the log-probs and values that were stored with it."""
     batch = collate(rollout.episodes, pad_id)
-    if rollout.log_prob_old is not None:
-        batch = replace(batch, log_prob_old=rollout.log_prob_old)
-    return replace(batch, values=rollout.values)
+    old = batch.log_prob_old if rollout.log_prob_old is None else rollout.log_prob_old
+    return replace(batch, log_prob_old=old, values=rollout.values)
 
 
 def trainer_log_probs(
     model: torch.nn.Module, batch: Batch, temperature: float, compute: ComputeSettings = ComputeSettings()
 ) -> Tensor:
     """Return log-probs of the batch under `model` by the training forward, (B, T), 0 where the policy wrote nothing."""
-
-    def forward(tokens: Tensor, mask: Tensor) -> Tensor:
-        return log_probs(model, tokens, temperature, where=mask)[0]
-
-    return torch.where(batch.mask, _by_passes(forward, batch, compute), 0)
+    found = _by_passes(lambda tokens, mask: log_probs(model, tokens, temperature, where=mask)[0], batch, compute)
+    return torch.where(batch.mask, found, 0)
 
 
 def critic_values(critic: Critic, batch: Batch, compute: ComputeSettings = ComputeSettings()) -> Tensor:

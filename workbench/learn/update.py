@@ -37,12 +37,19 @@ def norm(gradients: Sequence[Tensor]) -> float:
     return float(torch.nn.utils.get_total_norm(gradients, foreach=True))
 
 
-def clip(gradients: Sequence[Tensor], total: float, limit: float | None) -> float:
-    """Scale the gradients in place so that their norm is at most `limit`; returns the norm afterwards."""
-    if limit is None or not total > limit:
-        return total
-    torch._foreach_mul_(list(gradients), limit / total)
-    return limit
+def step(optimizer: torch.optim.Optimizer, limit: float | None, skip: bool = False) -> tuple[float, float]:
+    """Clip the gradients to the norm `limit` and take the step; returns their norm before and after the clipping.
+
+    A step along a gradient that is not finite is left out: it would destroy what a post-mortem needs.
+    """
+    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    before = after = norm(gradients)
+    if limit is not None and before > limit:
+        torch._foreach_mul_(gradients, limit / before)
+        after = limit
+    if math.isfinite(before) and not skip:
+        optimizer.step()
+    return before, after
 
 
 _OF_BATCH = (
@@ -160,11 +167,8 @@ class Learner:
             gradients, factor = stabilise.on_gradient(gradients, bias)
             for parameter, gradient in zip(self.policy_parameters, gradients, strict=True):
                 parameter.grad = gradient
-        before = norm(gradients)
-        after = clip(gradients, before, settings.policy.max_grad_norm)
         self.skipped = self.early_stop.skips(terms.log_ratio, terms.mask)
-        if math.isfinite(before) and not self.skipped:  # a step along NaN would destroy what a post-mortem needs
-            self.policy_optimizer.step()
+        before, after = step(self.policy_optimizer, settings.policy.max_grad_norm, self.skipped)
         scalars |= {
             "grad_norm": before,
             "grad_norm_after": 0.0 if self.skipped else after,
@@ -204,20 +208,16 @@ class Learner:
             loss.backward()
             values.append(value.detach())
             losses.append(float(loss.detach()))
-        gradients = [p.grad for p in self.critic_parameters if p.grad is not None]
-        before = norm(gradients)
-        clip(gradients, before, self.settings.critic.max_grad_norm)
-        if math.isfinite(before):
-            self.critic_optimizer.step()
+        before, _ = step(self.critic_optimizer, self.settings.critic.max_grad_norm)
         return {"value_loss": sum(losses), "critic_grad_norm": before}, torch.cat(values)
 
     def _log_probs(self, micro: Batch, grad_entropy: bool = False) -> tuple[Tensor, Tensor]:
         """Log-probs and entropy of a micro-batch (B, T); the network never reads columns that are all padding."""
-        width, short = micro.tokens.shape[1], micro.trimmed()
+        short = micro.trimmed()
         with autocast(self.policy.device, self.compute):
-            found = log_probs(self.policy, short.tokens, self.temperature, grad_entropy, short.mask)
-        log_prob, entropy = (pad(x, (0, width - x.shape[1])) for x in found)
-        return log_prob, entropy
+            log_prob, entropy = log_probs(self.policy, short.tokens, self.temperature, grad_entropy, short.mask)
+        padding = (0, micro.tokens.shape[1] - log_prob.shape[1])
+        return pad(log_prob, padding), pad(entropy, padding)
 
     def _micro_batches(self, batch: Batch) -> list[Batch]:
         parts = passes(batch.length, self.compute.micro_batch_tokens, self.settings.micro_batch)
@@ -226,8 +226,8 @@ class Learner:
 
 def non_finite(scalars: Mapping[str, float | None]) -> list[str]:
     """Return which of an update's numbers are not finite, losses before the gradients that they cause."""
-    numbers = ((name, scalars.get(name)) for name in ("policy_loss", "value_loss", "grad_norm"))
-    return [name for name, x in numbers if x is not None and not math.isfinite(x)]
+    names = ("policy_loss", "value_loss", "grad_norm")
+    return [name for name in names if not math.isfinite(scalars.get(name) or 0.0)]
 
 
 def _bias_scalars(clipped: list[Tensor], taken: list[Tensor]) -> dict[str, float | None]:
