@@ -46,7 +46,7 @@ def drawn(mixed: list[set[int]], select: Select = DynamicSampling(), number: int
 
 def test_a_rollout_is_one_draw_without_a_rule_and_where_every_group_has_both_outcomes() -> None:
     for rollout, engine in (drawn([set()], KeepAll()), drawn([{0, 1, 2, 3}])):
-        assert (len(engine.asked), rollout.sampled, rollout.rejected) == (1, 16, None)
+        assert (len(engine.asked), rollout.sampled) == (1, 16)
         assert rollout.first is rollout.episodes
 
 

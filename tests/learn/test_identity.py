@@ -67,7 +67,7 @@ def test_the_dialogues_of_the_embedded_world_keep_their_stretches() -> None:
         (changed("mask", 2, 1, to=0), [(2, 1)]),  # a turn of one token left out: the turns after it move up
         (changed("mask", 1, 9, to=1), [(1, 1)]),  # padding in the loss
         (changed("length", 1, to=4), [(1, 1)]),  # cut short
-        (SWAPPED, [(0, 0), (1, 1)]),  # rows are exchanged
+        (SWAPPED, [(0, 1), (1, 0)]),  # rows are exchanged
     ],
 )
 def test_a_batch_that_is_not_what_was_sampled_is_named_by_trajectory_and_turn(broken: Batch, where: list[int]) -> None:

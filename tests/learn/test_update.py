@@ -25,7 +25,6 @@ from workbench.learn.networks import Critic, log_probs
 from workbench.learn.probe import controls
 from workbench.learn.update import Learner
 from workbench.objective import Algorithm, prepare
-from workbench.objective.advantage import TurnGae, first_tokens
 from workbench.objective.clip import Hard, Ppo, Soft
 from workbench.objective.kl import LossKL
 from workbench.objective.stabilise import AdvNorm, CNorm, KlClipFrac, RmsBatch, RmsSeq, RmsTurn, Subtract
@@ -92,10 +91,10 @@ def drifted(one: Learner, old: float = 1.5, behaviour: float | None = None, **ch
     return prepare(one.algorithm, batch)
 
 
-def columns(algorithm: Algorithm, values: Tensor | None = None, **chosen: Any) -> dict[str, float | None]:
+def columns(algorithm: Algorithm, **chosen: Any) -> dict[str, float | None]:
     """Table `minibatch` after one update."""
     one = learner(algorithm, **chosen)
-    found = measure_updates(one.update(drifted(one, values=values), 0, 0))
+    found = measure_updates(one.update(drifted(one), 0, 0))
     return {k: None if x is None or np.ma.getmaskarray(x)[0] else float(x[0]) for k, x in found.items()}
 
 
@@ -127,10 +126,11 @@ def null_columns(algorithm: Algorithm) -> set[tuple[str, str]]:
     """Columns without a number after two updates with a probe and the clipping bias at each."""
     one = learner(algorithm, probe_every=1)
     one.probe.control, one.spans = controls(TOKENIZER), Spans(TOKENIZER)
-    ragged_batch, _ = ragged(5, groups=4, size=4, width=18)
-    place = torch.arange(ragged_batch.tokens.numel()).view(ragged_batch.tokens.shape)
-    tags = torch.tensor([*controls(TOKENIZER).values(), TOKENIZER.get_vocab()["<think>"]])[place % 5]
-    batch = drifted(one, old=0.9, behaviour=-1.5, tokens=tags, **({} if algorithm.critic else {"values": None}))
+    tokens = drifted(one).tokens
+    tags = torch.tensor([*controls(TOKENIZER).values(), TOKENIZER.get_vocab()["<think>"]])
+    tokens[:, ::2] = tags[torch.arange(tokens.numel()).view(tokens.shape) // 2 % 5][:, ::2]
+    values = {} if algorithm.critic else {"values": None}
+    batch = drifted(one, old=0.9, behaviour=-1.5, tokens=tokens, **values)
     parts = algorithm.schedule.parts
     updates = [one.update(part, 0, 0) for _ in range(2) for part in parts(batch, lambda part: now(one, part))]
     rollouts = rollouts_of([float(x) for x in batch.score], group=batch.group.tolist())
@@ -146,7 +146,7 @@ def null_columns(algorithm: Algorithm) -> set[tuple[str, str]]:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_column_is_filled_or_its_reason_is_the_algorithms(name: str) -> None:
     algorithm = ALGORITHMS[name].within(84)
-    reasons = set() if algorithm.critic else CRITIC
+    reasons = set() if algorithm.critic else set(CRITIC)
     reasons |= CORRECTION if algorithm.correction.kind == "none" else set()
     # A penalty multiplies nothing and compares nothing with a threshold: it has neither a factor nor a ratio.
     reasons |= STABILISER if algorithm.stabilise.kind in ("none", "kl_clipfrac") else set()
@@ -161,15 +161,10 @@ def test_what_can_be_null_says_so() -> None:
 @pytest.mark.parametrize(
     ("changes", "chosen"),
     [
-        ({"stabilise": RmsBatch(tau=1.0)}, {}),
-        ({"stabilise": RmsBatch(tau=1.0)}, {"micro_batch": 4}),
-        ({"stabilise": RmsSeq(tau=1.0)}, {}),
         ({"stabilise": RmsTurn(tau=1.0)}, {}),
         ({"stabilise": CNorm(guard=0.01)}, {}),
         ({"stabilise": Subtract(alpha=0.5)}, {}),
-        ({"stabilise": KlClipFrac()}, {}),
         ({"kl": LossKL("k2", 3.0)}, {"micro_batch": 4}),
-        ({}, {"entropy_coef": 3.0}),
         ({"stabilise": RmsBatch(tau=1.0), "kl": LossKL("k2", 3.0)}, {"entropy_coef": 3.0}),
     ],
     ids=str,
@@ -178,19 +173,6 @@ def test_nothing_but_the_surrogate_moves_the_columns_of_the_clipping_bias(change
     found, plain = columns(replace(GRPO, **changes), **chosen), columns(GRPO)
     assert abs(found["grad_norm"] / plain["grad_norm"] - 1) > 0.05, "the gradient itself is another one"
     assert [found[name] for name in BIAS] == pytest.approx([plain[name] for name in BIAS], rel=1e-4)
-
-
-def test_a_critic_that_is_exact_where_it_has_targets_explains_everything():
-    algorithm = replace(ALGORITHMS["turn-ppo-mdp"], advantage=TurnGae(gamma=1.0, lam=1.0))
-    batch = drifted(learner(algorithm))
-    first, score = first_tokens(batch.turn), batch.score[:, None]
-    found = columns(algorithm, values=torch.where(first, score, 7.0))  # inside a turn it may say anything
-    assert found["explained_variance"] == pytest.approx(1.0, abs=1e-4)
-    for name in ("value_mae", "value_bias", "value_mae_out_of_range"):
-        assert found[name] == pytest.approx(0.0, abs=1e-6), name
-    # The new critic says 0 everywhere. Lost: V_old = .9, G = 0, so V^c = .4 is worse. Won: V_old = 0, nothing to clip.
-    lost = float((first & (score == 0)).sum() / first.sum())
-    assert columns(algorithm, values=torch.where(first, 0.9 * (1 - score), 7.0))["vf_clip_frac"] == pytest.approx(lost)
 
 
 @pytest.mark.parametrize(

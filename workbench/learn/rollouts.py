@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
 
@@ -32,13 +32,8 @@ class Rollout:
     episodes: list[Episode]
     log_prob_old: Tensor | None = None  # (B, T) by the trainer's forward, when it is taken at sampling time
     values: Tensor | None = None  # (B, T) by the critic at sampling time, when asked for
-    rejected: list[Episode] | None = None  # the first draw, where prompt groups of it were drawn again
+    first: list[Episode] = field(default_factory=list)  # the first draw, on questions not selected by their reward
     sampled: int = 0  # episodes of all draws
-
-    @property
-    def first(self) -> list[Episode]:
-        """The first draw: what the policy does on questions that nobody has picked by their reward."""
-        return self.episodes if self.rejected is None else self.rejected
 
 
 @dataclass
@@ -58,16 +53,15 @@ class Sampler:
         The selection may replace prompt groups by groups of further questions; what its last round lacks stays.
         """
         drawn = self._draw(number, 0, policy_step)
-        rollout = Rollout(number, policy_step, drawn, sampled=len(drawn))
+        rollout = Rollout(number, policy_step, drawn, first=drawn, sampled=len(drawn))
         wanted, unwanted = self._sorted(drawn)
         enough, again = len(wanted) + len(unwanted), 0
         while len(wanted) < enough and (again := again + 1) < self.select.rounds:
             drawn = self._draw(number, again, policy_step)
             rollout.sampled += len(drawn)
             wanted += self._sorted(drawn)[0]
-        if rollout.sampled > len(rollout.episodes):
+        if rollout.sampled > len(rollout.first):
             chosen = [*wanted, *unwanted][:enough]
-            rollout.rejected = rollout.episodes
             rollout.episodes = [replace(e, group=i) for i, group in enumerate(chosen) for e in group]
         return rollout
 

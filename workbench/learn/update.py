@@ -102,10 +102,9 @@ class Learner:
         if self.compute.micro_batch_tokens is not None:  # rows of like length share a micro-batch
             batch = batch.rows(batch.length.argsort(descending=True, stable=True))
         scalars, seen = self._update_policy(batch)
-        if self.critic is not None:
-            of_critic, seen["values"] = self._update_critic(self.critic, batch)
-            scalars |= of_critic
-            seen["target"] = positions(batch, self.algorithm.advantage.critic_mask)
+        if self.critic is not None and self.critic_optimizer is not None:
+            of_critic, seen_by_critic = self._update_critic(self.critic, self.critic_optimizer, batch)
+            scalars, seen = scalars | of_critic, seen | seen_by_critic
         self.updates += 1
         scalars = probed | scalars | {"non_finite": float(len(non_finite(scalars)))}
         seen |= {name: getattr(batch, name) for name in _OF_BATCH} | {"values_old": batch.values}
@@ -134,8 +133,7 @@ class Learner:
         sums = self._statistics(micros)
         # Gradients of what the clip took from the loss, and of all that the loss holds beside the clipped surrogate.
         bias, beside = ([torch.zeros_like(p) for p in self.policy_parameters if measure_bias] for _ in range(2))
-        parts: list[LossTerms] = []
-        tokens: list[tuple[Tensor, Tensor, Tensor]] = []  # log-prob, entropy, d loss / d log-prob
+        parts, tokens = [], []  # of each micro-batch: the loss's terms; log-prob, entropy, d loss / d log-prob
         for micro in micros:
             log_prob, entropy = self._log_probs(micro, bool(settings.entropy_coef))
             out = policy_loss(self.algorithm, micro, log_prob, normaliser=whole, statistics=sums)
@@ -192,24 +190,24 @@ class Learner:
             parts = [statistics(self.algorithm, micro, self._log_probs(micro)[0]) for micro in micros]
         return torch.stack([part for part in parts if part is not None]).sum(0)
 
-    def _update_critic(self, critic: Critic, batch: Batch) -> tuple[dict[str, float | None], Tensor]:
-        """Step the critic; returns what was measured of the update, and its values (B, T) before it."""
-        assert self.critic_optimizer is not None
-        self.critic_optimizer.zero_grad()
+    def _update_critic(
+        self, critic: Critic, optimizer: torch.optim.Optimizer, batch: Batch
+    ) -> tuple[dict[str, float | None], dict[str, Tensor | None]]:
+        """Step the critic; returns what was measured of the update, and of each token (B, T)."""
+        optimizer.zero_grad()
         where = self.algorithm.advantage.critic_mask
-        count = positions(batch, where).sum()
-        values: list[Tensor] = []
-        losses: list[float] = []
+        target = positions(batch, where)
+        values, total = [], 0.0
         for micro in self._micro_batches(batch):
             with autocast(self.policy.device, self.compute):
                 short = critic(micro.trimmed().tokens)
             value = pad(short, (0, micro.tokens.shape[1] - short.shape[1]))
-            loss = value_loss(value, micro, self.settings.value_clip, where, count)
+            loss = value_loss(value, micro, self.settings.value_clip, where, target.sum())
             loss.backward()
             values.append(value.detach())
-            losses.append(float(loss.detach()))
-        before, _ = step(self.critic_optimizer, self.settings.critic.max_grad_norm)
-        return {"value_loss": sum(losses), "critic_grad_norm": before}, torch.cat(values)
+            total += float(loss.detach())
+        before, _ = step(optimizer, self.settings.critic.max_grad_norm)
+        return {"value_loss": total, "critic_grad_norm": before}, {"values": torch.cat(values), "target": target}
 
     def _log_probs(self, micro: Batch, grad_entropy: bool = False) -> tuple[Tensor, Tensor]:
         """Log-probs and entropy of a micro-batch (B, T); the network never reads columns that are all padding."""
