@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from tests.learn.tiny import MakeRun, assert_same_rows, cell, interrupted, rows, train
-from workbench.grid.process import where
+from workbench.grid.process import follow, where
 from workbench.learn import run as run_module
 from workbench.learn.run import heartbeat
 from workbench.store import batches
@@ -118,9 +118,11 @@ def test_a_folder_that_cannot_be_trained_is_refused_with_an_exit_code_of_its_own
     assert "sorl run" in said
 
 
-def test_progress_lines_are_json(new_run: MakeRun, cache: Path) -> None:
-    with cell(new_run(), cache) as process:
-        lines = [json.loads(line) for line in process.communicate()[0].splitlines()]
+def test_the_grid_reads_the_progress_lines_of_a_trainer(new_run: MakeRun, cache: Path, tmp_path: Path) -> None:
+    log = tmp_path / "console.log"
+    with log.open("w") as out, cell(new_run(), cache, stdout=out) as process:
+        process.wait()
+    lines = next(follow(log, 0))
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
     assert {"steps", "success", "clip_frac", "grad_norm", "seconds"} <= lines[0].keys()
 

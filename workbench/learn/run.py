@@ -105,10 +105,11 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
             try:
                 trainer.self_test()
                 for row in trainer.steps():
-                    told = {name: row.get(name) for name in ("success", "clip_frac", "entropy")}
-                    told |= {"step": trainer.step, "steps": settings.iterations, "grad_norm": row.get("grad_norm_max")}
-                    told |= {"seconds": round(trainer.seconds, 3), "at": time.time()}
-                    print(json.dumps(told), file=out, flush=True)
+                    line = {"step": trainer.step, "steps": settings.iterations}  # first: the grid knows the line by it
+                    line |= {name: row.get(name) for name in ("success", "clip_frac", "entropy")}
+                    line |= {"grad_norm": row.get("grad_norm_max")}
+                    line |= {"seconds": round(trainer.seconds, 3), "at": time.time()}
+                    print(json.dumps(line), file=out, flush=True)
                     if interrupted:
                         trainer.save(folder / "checkpoints")
                         write("interrupted", f"stopped by {interrupted[-1]} after step {trainer.step - 1}")
