@@ -10,16 +10,13 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from inspect import cleandoc
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from workbench.agent.draws import FAULT, generator
 from workbench.agent.engines import Engine, engine_for
 from workbench.objective import Algorithm
 from workbench.spec import FaultSettings, InputError, RunSettings, nearest
 from workbench.tensors import Tensor, torch
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 T = TypeVar("T")
 Change = TypeVar("Change", bound=Callable[..., Any])
@@ -98,7 +95,7 @@ class Fault:
     """
 
     run: RunSettings
-    policy: PreTrainedModel | None = None
+    policy: Any = None
     tokenizer: Any = None
     kept: dict[Any, Any] = field(default_factory=dict)  # what a fault remembers between calls
 
@@ -140,8 +137,7 @@ class Fault:
     @cached_property
     def copy(self) -> Any:
         """Return a copy of the policy for a sampler of its own."""
-        copied: Any = deepcopy(self.policy)
-        return copied.requires_grad_(False)
+        return deepcopy(self.policy).requires_grad_(False)
 
     def sampler(self, model: Any, temperature: float = 1.0) -> Engine:
         """Return an engine that samples from `model` at `temperature` times the run's temperature."""

@@ -27,7 +27,6 @@ def stale_weights(bug: Fault, engine: Engine, step: int) -> Engine:
 
     It samples from the weights of iteration max(at_step - 1, step - strength).
     """
-    assert bug.policy is not None
     first, age = max(bug.settings.at_step - 1, 0), int(bug.strength)
     if step not in bug.kept and (step == first or step + age < bug.run.iterations):
         bug.kept[step] = {name: x.detach().clone() for name, x in bug.policy.state_dict().items()}
@@ -45,7 +44,6 @@ def stale_weights(bug: Fault, engine: Engine, step: int) -> Engine:
 )  # fmt: skip
 def low_precision(bug: Fault, engine: Engine, step: int) -> Engine:
     """The sampler runs on rounded weights, such as bfloat16 or FP8, and the trainer on float32."""
-    assert bug.policy is not None
     with torch.no_grad():
         for copied, weight in zip(bug.copy.parameters(), bug.policy.parameters(), strict=True):
             copied.copy_(rounded(weight, int(bug.strength)))
@@ -80,8 +78,7 @@ def temperature_hidden(bug: Fault, engine: Engine, step: int) -> Engine:
         episodes = sampler.rollout(*arguments)
         batch = collate(episodes, bug.tokenizer.pad_token_id)
         # In float64: by the trainer's own arithmetic they would agree to the last bit, as two programs never do.
-        exact: Any = deepcopy(bug.policy)
-        found = trainer_log_probs(exact.double(), batch, bug.run.engine.temperature)
+        found = trainer_log_probs(deepcopy(bug.policy).double(), batch, bug.run.engine.temperature)
         return [replace(e, log_prob=row[: len(e.tokens)].tolist()) for e, row in zip(episodes, found, strict=True)]
 
     return SimpleNamespace(rollout=rollout)
