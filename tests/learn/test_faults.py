@@ -65,9 +65,7 @@ class Run(NullRecorder):
         return np.ma.getdata(getattr(self.measured[step], table)[name])
 
     def updates(self, step: int = AT) -> Evidence:
-        found = self.evidence[step].updates
-        assert found is not None
-        return found
+        return self.evidence[step].updates
 
     def rollouts(self, step: int = AT) -> Rollouts:
         return self.evidence[step].rollouts
@@ -114,7 +112,6 @@ class Lab:
             trainer.fault = Fault(trainer.settings, trainer.learner.policy, trainer.tokenizer)
             trainer.sampler.fault = trainer.fault
             list(trainer.steps())
-            assert isinstance(trainer.recorder, Run)
             self.finished[key] = trainer.recorder
         return self.finished[key]
 
