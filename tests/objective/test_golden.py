@@ -9,7 +9,7 @@ import torch
 from tests.objective.worked_example import DELTA, F64, MASK, OLD, PPO, A, R, batch, gradient, loss, outlier, run
 from tests.objective.worked_example import turn_means as means_of_turns
 from workbench.batch import pool
-from workbench.objective import Algorithm, Pool, clipped_loss, entropy, policy_loss, prepare, value_loss
+from workbench.objective import Algorithm, Pool, entropy, policy_loss, prepare, value_loss
 from workbench.objective import aggregate as agg
 from workbench.objective import stabilise as stab
 from workbench.objective.advantage import Gae, Grpo, MeanOnly, Reward, Rloo, TurnGae
@@ -255,7 +255,7 @@ def toy_gradients(algorithm: Algorithm, delta):
     score = torch.zeros(2, 8, 2, dtype=F64)
     score[MASK] = torch.stack([torch.ones(11), torch.arange(11) / 10], dim=1).to(F64)
     log_prob = OLD + delta + score @ theta
-    (clipped,) = torch.autograd.grad(clipped_loss(algorithm, batch(), log_prob), theta, retain_graph=True)
+    (clipped,) = torch.autograd.grad(policy_loss(algorithm, batch(), log_prob).taken, theta, retain_graph=True)
     (kept,) = torch.autograd.grad(policy_loss(algorithm, batch(), log_prob).loss, theta)
     return -kept, -clipped
 

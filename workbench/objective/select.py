@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from workbench.batch import Batch
-from workbench.objective.slot import NonNegative, Share, Slot, TokenLimit, Tries
+from workbench.objective.advantage import compare
+from workbench.objective.slot import NonNegative, Positive, Share, Slot, Tries
 from workbench.tensors import Tensor, torch
 
 
@@ -39,16 +40,6 @@ class KeepAll(Select, kind="none"):
     """Every sequence."""
 
 
-def unequal(score: Tensor, group: Tensor) -> Tensor:
-    """True for the sequences of groups with unequal scores, (B,); a group of one has no variance to judge: True."""
-    _, index, size = torch.unique(group, return_inverse=True, return_counts=True)
-    empty = score.new_zeros(len(size))
-    highest = empty.scatter_reduce(0, index, score, "amax", include_self=False)
-    lowest = empty.scatter_reduce(0, index, score, "amin", include_self=False)
-    keep: Tensor = (highest > lowest) | (size == 1)
-    return keep.index_select(0, index)
-
-
 class ZeroVariance(Select, kind="zero_var"):
     """Drop prompt groups whose rewards are all equal: they carry no group-relative signal (RAGEN, 2504.20073).
 
@@ -56,7 +47,7 @@ class ZeroVariance(Select, kind="zero_var"):
     """
 
     def keep(self, batch: Batch) -> Tensor:
-        return unequal(batch.score, batch.group)
+        return compare(batch.score, batch.group)[1] > 0  # the std of a group of one is taken as 1
 
 
 class DynamicSampling(ZeroVariance, kind="dynamic_sampling"):
@@ -73,7 +64,7 @@ class DynamicSampling(ZeroVariance, kind="dynamic_sampling"):
         return self.tries
 
     def wanted(self, score: Tensor, group: Tensor) -> Tensor:
-        return unequal(score, group)
+        return compare(score, group)[1] > 0
 
 
 class Uncertain(Select, kind="uncertain"):
@@ -91,7 +82,7 @@ class Uncertain(Select, kind="uncertain"):
 
     def keep(self, batch: Batch) -> Tensor:
         _, index, size = torch.unique(batch.group, return_inverse=True, return_counts=True)
-        score, zeros = batch.score.double(), batch.score.new_zeros(len(size), dtype=torch.float64)
+        score, zeros = batch.score.double(), torch.zeros_like(size, dtype=torch.float64)
         centred = score - (zeros.scatter_add(0, index, score) / size)[index]
         spread = (zeros.scatter_add(0, index, centred.square()) / (size - 1).clamp(min=1)).sqrt()
         spread = torch.where(spread > 1e-9, spread, 0)
@@ -134,7 +125,7 @@ class Overlong(Shaping, kind="overlong"):
     paper's numbers are for long reasoning: in a world of short episodes give others, or nothing is ever penalised.
     """
 
-    limit: TokenLimit = 20480
+    limit: Positive = 20480
     margin: float = 4096
 
     def __post_init__(self) -> None:

@@ -46,22 +46,21 @@ class Damping:
 
     factor: Tensor | None = None  # scalar or (B, 1)
     rho: Tensor | None = None  # what was compared with tau: scalar, (B, 1) or (B, T); given wherever `factor` is
-    penalty: Tensor | None = None  # scalar
     guarded: Tensor | None = None  # number of units whose n was replaced
+    penalty: Tensor | None = None  # scalar
 
 
 class Stabiliser(Slot):
     """Base of the stabilisers.
 
-    `needs_bias`: acts on gradients and needs that of the clipping bias. `needs_statistics`: under gradient
-    accumulation, the sums of the whole minibatch have to be measured first and handed in.
+    `needs_bias`: acts on gradients and needs that of the clipping bias.
     """
 
     needs_bias: ClassVar[bool] = False
 
     @property
     def needs_statistics(self) -> bool:
-        """True when `measure` has to be summed over the minibatch before the first micro-batch."""
+        """Whether `measure` is summed over the minibatch before the first micro-batch and handed in."""
         return False
 
     def measure(self, seen: Ratios) -> Tensor | None:
@@ -77,7 +76,7 @@ class Stabiliser(Slot):
         return Damping()
 
     def on_gradient(self, gradients: Sequence[Tensor], bias: Sequence[Tensor]) -> tuple[list[Tensor], float | None]:
-        """Change the gradients of the loss given those of `clipped_loss` (-C); also the factor on them, None = none."""
+        """Change the gradients of the loss given those of what the clip took (-C); also their factor, None = none."""
         return list(gradients), None
 
 
@@ -86,11 +85,7 @@ class NoStabiliser(Stabiliser, kind="none"):
 
 
 class _Scoped(Stabiliser):
-    """A batch statistic of the micro-batch (the fork of 2511.20718), or with scope `global` of the whole minibatch.
-
-    With scope `micro` the update depends on how the minibatch is split: `learn.micro_batch`
-    and `compute.micro_batch_tokens`.
-    """
+    """A batch statistic of the micro-batch (the fork of 2511.20718), or with scope `global` of the whole minibatch."""
 
     scope: Scope = "micro"
 
@@ -105,9 +100,11 @@ class _Rms(Stabiliser):
     tau: AtLeastOne = 3.0
     smooth: bool = False
 
-    def factor(self, rho: Tensor) -> Tensor:
-        """1 / rho where rho > tau, else 1; or min(1, tau / rho)."""
-        return torch.where(rho > self.tau, (self.tau if self.smooth else 1.0) / rho, 1.0)
+    def judged(self, energy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Factor and rho of each unit and the number of guarded ones, from the sums of each unit, (4, *units)."""
+        found = Imbalance.of(energy)
+        factor = torch.where(found.rho > self.tau, (self.tau if self.smooth else 1.0) / found.rho, 1.0)
+        return factor, found.rho, found.guarded.sum()
 
 
 class RmsBatch(_Scoped, _Rms, kind="rms_batch"):
@@ -119,11 +116,10 @@ class RmsBatch(_Scoped, _Rms, kind="rms_batch"):
     """
 
     def measure(self, seen: Ratios) -> Tensor:
-        return seen.energy
+        return seen.energy()
 
     def damp(self, seen: Ratios, sums: Tensor | None, counts: Normaliser) -> Damping:
-        imbalance = Imbalance.of(seen.energy if sums is None else sums)
-        return Damping(self.factor(imbalance.rho), imbalance.rho, guarded=imbalance.guarded.sum())
+        return Damping(*self.judged(seen.energy() if sums is None else sums))
 
 
 class RmsTurn(_Scoped, _Rms, kind="rms_turn"):
@@ -133,24 +129,20 @@ class RmsTurn(_Scoped, _Rms, kind="rms_turn"):
     split as that of `rms_batch` does.
     """
 
-    tau: float = 5.0
+    tau: AtLeastOne = 5.0
 
-    def _per_token(self, seen: Ratios) -> tuple[Tensor, Tensor, Tensor]:
-        """f_k and rho of each token's turn, (B, T), and the number of turns that were guarded."""
+    def _turns(self, seen: Ratios) -> tuple[Tensor, Tensor, Tensor]:
         turn = seen.batch.turn
-        size = int(turn.max()) + 1
-        imbalance = Imbalance.of(seen.summed(lambda x: pool(x, turn, size).total))
-        factor, rho = (spread(x, turn) for x in (self.factor(imbalance.rho), imbalance.rho))
-        return factor, rho, imbalance.guarded.sum()
+        return self.judged(seen.energy(lambda x: pool(x, turn).total))
 
     def measure(self, seen: Ratios) -> Tensor:
-        factor, *_ = self._per_token(seen)
+        factor = spread(self._turns(seen)[0], seen.batch.turn)
         return torch.stack([factor.sum(), seen.batch.mask.sum().double()])
 
     def damp(self, seen: Ratios, sums: Tensor | None, counts: Normaliser) -> Damping:
-        factor, rho, guarded = self._per_token(seen)
-        total, n = (factor.sum(), seen.batch.mask.sum()) if sums is None else (sums[0], sums[1])
-        return Damping(torch.where(n > 0, total / n.clamp(min=1), 1.0), rho, guarded=guarded)
+        total, n = self.measure(seen) if sums is None else sums
+        _, rho, guarded = self._turns(seen)
+        return Damping(torch.where(n > 0, total / n.clamp(min=1), 1.0), spread(rho, seen.batch.turn), guarded)
 
 
 class RmsSeq(_Rms, kind="rms_seq"):
@@ -160,8 +152,7 @@ class RmsSeq(_Rms, kind="rms_seq"):
     """
 
     def damp(self, seen: Ratios, sums: Tensor | None, counts: Normaliser) -> Damping:
-        imbalance = Imbalance.of(seen.summed(lambda x: x.sum(1)))
-        return Damping(self.factor(imbalance.rho)[:, None], imbalance.rho[:, None], guarded=imbalance.guarded.sum())
+        return Damping(*self.judged(seen.energy(lambda x: x.sum(1, keepdim=True))))
 
 
 class KlClipFrac(_Scoped, kind="kl_clipfrac"):
@@ -247,8 +238,8 @@ class CNorm(Stabiliser, kind="cnorm"):
 class Subtract(Stabiliser, kind="subtract"):
     """g <- g - alpha C for the gradients of the objective; alpha = -1 restores the unclipped gradient.
 
-    A secondary reading of 2511.20718. Gradients of the loss and of `clipped_loss` carry the same sign, so the rule
-    reads the same for them.
+    A secondary reading of 2511.20718. Gradients of the loss and of what the clip took from it carry the same sign, so the
+    rule reads the same for them.
     """
 
     needs_bias: ClassVar[bool] = True

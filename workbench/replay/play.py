@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from workbench.batch import Batch
-from workbench.objective import Algorithm, LossTerms, Normaliser, clipped_loss, policy_loss, statistics
+from workbench.objective import Algorithm, LossTerms, Normaliser, policy_loss, statistics
 from workbench.objective.ratio import LOG_LIMIT
 from workbench.replay.batch import Loaded, unanswerable
 from workbench.replay.tables import Columns, folded
@@ -109,7 +109,7 @@ def _by_pass(
 ) -> Tensor:
     """d loss / d log-prob of every token, (b, T), summed up over the micro-batches of the update.
 
-    `loss`: `policy_loss`, or `clipped_loss` for what the clip took from it; through the network that becomes -C.
+    `loss`: the scalar of `policy_loss` to differentiate: its loss, or what the clip took (through the network, -C).
     """
     # Batches stored before the budget was were trained with the width of the minibatch in its place.
     algorithm = algorithm.within(float(loaded.stored.meta.get("completion_budget") or batch.length.max()))
@@ -219,7 +219,7 @@ def _taken(
     for label in labels:
         algorithm = algorithms[label]
         given = algorithm, loaded.minibatch(algorithm, update), loaded, update
-        weights[label] = weigh(*given)[1], _by_pass(clipped_loss, *given)
+        weights[label] = weigh(*given)[1], _by_pass(lambda *a, **k: policy_loss(*a, **k).taken, *given)
     trained = update.mask if update.mask is not None else stored.mask[update.rows]
     count = max(1, int(trained.sum()))
     sums = {label: tuple([torch.zeros_like(p) for p in network.parameters] for _ in range(2)) for label in labels}
