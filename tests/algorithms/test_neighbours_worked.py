@@ -117,8 +117,10 @@ def test_bapo_raises_the_lower_bound_first_and_then_the_upper_one():
 
 def test_tis_and_icepop_on_the_sampler_of_the_example():
     made = batch(R, log_prob_behaviour=BEHAVIOUR)
+    assert float(Tis().weights(made)[MASK].mean()) == near(1.172744)
     for correction, hit in ((Tis(), 2.0), (IcePop(low=0.5, high=2.0), 0.0)):
         terms = policy_loss(replace(ALGORITHMS["tis"], correction=correction), made, OLD + DELTA).terms
+        assert torch.equal(terms.correction[MASK], torch.where(terms.corrected, hit, (OLD - BEHAVIOUR).exp())[MASK])
         assert terms.corrected is not None
         assert terms.corrected[MASK].nonzero().flatten().tolist() == [3, 9]
         assert terms.correction[MASK][[3, 9]].tolist() == [hit, hit]

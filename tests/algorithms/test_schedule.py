@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.algorithms.ragged import ragged
 from tests.objective.worked_example import plain
-from workbench.algorithms import ALGORITHMS, resolve
+from workbench.algorithms import ALGORITHMS
 from workbench.batch import Batch
 from workbench.objective import policy_loss, prepare
 from workbench.objective.aggregate import TurnMean, TurnMeanGlobal
@@ -102,7 +102,3 @@ def test_a_part_counts_the_turns_that_it_has_and_not_their_index(aggregate):
     renumbered = replace(part, turn_id=part.mask.long())
     a, b = (policy_loss(algorithm, x, new[part.trajectory]).loss for x in (part, renumbered))
     assert torch.allclose(a, b)
-
-
-def test_a_schedule_can_be_set_from_a_grid_file():
-    assert resolve("grpo", {"schedule": "reverse_turns"}).schedule == ReverseTurns()
