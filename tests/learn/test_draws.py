@@ -70,7 +70,7 @@ def test_what_the_last_draw_could_not_replace_stays_and_is_not_trained_on():
     rollout = sampler(engine, select).rollout(0, 0)
     assert rollout.sampled == 64
     rewards = torch.tensor([e.reward for e in rollout.episodes])
-    kept = select.wanted(rewards, torch.tensor([e.group for e in rollout.episodes]))
+    kept = select.keep(rewards, torch.tensor([e.group for e in rollout.episodes]))
     assert kept.tolist() == [True] * 8 + [False] * 8
 
 

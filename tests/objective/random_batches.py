@@ -56,11 +56,6 @@ def algorithms(**slots) -> st.SearchStrategy[Algorithm]:
     return st.fixed_dictionaries(chosen).map(lambda slots: replace(PPO, **slots))
 
 
-def pure_algorithms(**slots) -> st.SearchStrategy[Algorithm]:
-    """Pipelines whose loss is proportional to the advantage: no KL term and no penalty."""
-    return algorithms(**{"kl": KLS[:1], "stabilise": FACTORS, **slots})
-
-
 @st.composite
 def batches(draw, rows: tuple[int, int] = (1, 5), width: tuple[int, int] = (1, 14), scale: float | None = None):
     """(batch, log_prob): any mask, sequences without a policy token included; log-ratios up to a few times `scale`."""

@@ -343,7 +343,7 @@ def test_k3_is_capped_at_ten_and_every_estimator_clamps_the_log_ratio():
 
 def test_zero_variance_groups_are_dropped_and_groups_of_one_stay():
     batch = outcome_batch([1.0, 1.0, 0.1, 0.1, 0.1, 0.0, 1.0, 0.3], [5, 5, 2, 2, 2, 9, 9, 7])
-    assert ZeroVariance().keep(batch).tolist() == [False] * 5 + [True] * 3
+    assert ZeroVariance().keep(batch.score, batch.group).tolist() == [False] * 5 + [True] * 3
     made = prepare(using(Grpo(), select=ZeroVariance()), batch)
     assert made.mask.any(1).tolist() == [False] * 5 + [True] * 3
     assert made.turn.any(1).tolist() == [False] * 5 + [True] * 3
@@ -352,7 +352,7 @@ def test_zero_variance_groups_are_dropped_and_groups_of_one_stay():
     assert whitened.advantages[whitened.mask].mean() == close(0), "dropped groups do not enter the mean"
     assert torch.equal(made.response, batch.response)
     negative = outcome_batch([-1.0, -1.0, -2.0, -1.0], [0, 0, 1, 1])
-    assert ZeroVariance().keep(negative).tolist() == [False, False, True, True]
+    assert ZeroVariance().keep(negative.score, negative.group).tolist() == [False, False, True, True]
 
 
 # --- critic

@@ -98,11 +98,6 @@ def first_tokens(turn: Tensor) -> Tensor:
     return (turn > 0) & (turn != torch.nn.functional.pad(turn, (1, 0))[:, :-1])
 
 
-def last_tokens(turn: Tensor) -> Tensor:
-    """Return True at the last token of each turn, (B, T)."""
-    return (turn > 0) & (turn != torch.nn.functional.pad(turn, (0, 1))[:, 1:])
-
-
 class Gae(Advantage, kind="gae"):
     """Token GAE, whitened.
 
@@ -191,7 +186,7 @@ class Bilevel(Advantage, kind="bilevel"):
 
     def estimate(self, reward: Reward, batch: Batch) -> Estimate:
         turn, values = batch.turn, batch.need("values")
-        last = last_tokens(turn)
+        last = (turn > 0) & (turn != torch.nn.functional.pad(turn, (0, 1))[:, 1:])  # each turn's last token
         at_end = pool(torch.where(last, reward.token, 0), turn)
         end_values = pool(torch.where(last, values, 0), turn).total
         between = gae(at_end.total, end_values, at_end.exists, self.gamma_turn, self.lam)

@@ -14,7 +14,7 @@ from workbench.objective.aggregate import Normaliser, weighted_sum
 from workbench.objective.algorithm import Algorithm
 from workbench.objective.clip import Ratios
 from workbench.objective.ratio import LOG_LIMIT
-from workbench.objective.stabilise import Imbalance
+from workbench.objective.stabilise import imbalance
 from workbench.tensors import Tensor, torch
 
 
@@ -36,19 +36,18 @@ class LossTerms:
     policy_loss: Tensor  # scalar, aggregated
     kl_loss: Tensor  # scalar, what the KL term adds to the loss, beta included; 0 without one
     penalty: Tensor  # scalar, what the stabiliser adds to the loss; 0 without one
-    guarded: Tensor  # scalar, units whose n was taken as 1 because nothing in range weighed anything
     energy: Tensor  # (4,) |C|, sum_C (r A)^2, |N|, sum_N (r A)^2; C out of range, N the other policy tokens
     mask: Tensor  # bool, the loss mask
 
     @property
     def clipped_rms(self) -> float:
         """c, RMS of r A over the tokens out of range; 0 without any. The same formula for every algorithm."""
-        return float(Imbalance.of(self.energy).clipped)
+        return float(imbalance(self.energy)[0])
 
     @property
     def unclipped_rms(self) -> float:
         """n, RMS of r A over the other policy tokens; 0 without any."""
-        return float(Imbalance.of(self.energy).kept)
+        return float(imbalance(self.energy)[1])
 
     @property
     def stabiliser_ratio(self) -> float | None:
@@ -67,10 +66,7 @@ class LossTerms:
 
     @classmethod
     def join(cls, parts: Sequence[LossTerms]) -> LossTerms:
-        """Return the terms of a minibatch from those of its micro-batches: rows in order, everything else added up.
-
-        The energies add up as well, so c and n are those of the minibatch, whichever scope the stabiliser has.
-        """
+        """Return the terms of a minibatch from those of its micro-batches: rows in order, scalars added up."""
         if len(parts) == 1:
             return parts[0]
 
@@ -161,7 +157,6 @@ def policy_loss(
             policy_loss=policy.detach(),
             kl_loss=zero if kl is None else kl.detach(),
             penalty=zero if damping.penalty is None else damping.penalty.detach(),
-            guarded=zero if damping.guarded is None else damping.guarded,
             energy=seen.energy(),
             mask=mask,
         )
@@ -181,7 +176,6 @@ def statistics(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> Tensor |
 
 
 def _masked(batch: Batch, keep: Tensor | None) -> Batch:
-    """Return the batch with the loss mask of the sequences `keep` (B,) alone, and its turns computed."""
     mask = batch.mask if keep is None else batch.mask & keep[:, None]
     return replace(batch, mask=mask, turn_id=turn_ids(mask))
 
@@ -194,7 +188,8 @@ def prepare(algorithm: Algorithm, batch: Batch, stream: torch.Generator | None =
     (placebo turns); without one it is the same at every call.
     """
     with torch.no_grad():
-        batch = algorithm.ratio.mark(_masked(batch, algorithm.select.keep(batch)), stream)
+        chosen = _masked(batch, algorithm.select.keep(batch.score, batch.group))
+        batch = algorithm.ratio.mark(chosen, stream)
         rank = batch.mask.cumsum(1)
         last = batch.mask & (rank == rank[:, -1:])
         total = algorithm.shaping.score(batch)

@@ -22,22 +22,11 @@ from workbench.objective.slot import AtLeastOne, Finite, Fraction, NonNegative, 
 from workbench.tensors import Tensor, torch
 
 
-@dataclass(frozen=True)
-class Imbalance:
-    """c, n and rho of each unit, and where n was replaced by 1 because N was empty or weighed nothing."""
-
-    clipped: Tensor
-    kept: Tensor
-    rho: Tensor
-    guarded: Tensor
-
-    @classmethod
-    def of(cls, energy: Tensor) -> Imbalance:
-        """From the four sums along the first axis, (4, *units)."""
-        clipped = (energy[1] / energy[0].clamp(min=1)).sqrt()
-        kept = (energy[3] / energy[2].clamp(min=1)).sqrt()
-        guarded = (clipped > 0) & (kept == 0)
-        return cls(clipped, kept, clipped / (torch.where(guarded, 1.0, kept) + 1e-8), guarded)
+def imbalance(energy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return c, n and rho of each unit, from its four sums along the first axis, (4, *units)."""
+    c = (energy[1] / energy[0].clamp(min=1)).sqrt()
+    n = (energy[3] / energy[2].clamp(min=1)).sqrt()
+    return c, n, c / (torch.where((c > 0) & (n == 0), 1.0, n) + 1e-8)
 
 
 @dataclass(frozen=True)
@@ -46,7 +35,6 @@ class Damping:
 
     factor: Tensor | None = None  # scalar or (B, 1)
     rho: Tensor | None = None  # what was compared with tau: scalar, (B, 1) or (B, T); given wherever `factor` is
-    guarded: Tensor | None = None  # number of units whose n was replaced
     penalty: Tensor | None = None  # scalar
 
 
@@ -100,19 +88,17 @@ class _Rms(Stabiliser):
     tau: AtLeastOne = 3.0
     smooth: bool = False
 
-    def judged(self, energy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Factor and rho of each unit and the number of guarded ones, from the sums of each unit, (4, *units)."""
-        found = Imbalance.of(energy)
-        factor = torch.where(found.rho > self.tau, (self.tau if self.smooth else 1.0) / found.rho, 1.0)
-        return factor, found.rho, found.guarded.sum()
+    def judged(self, energy: Tensor) -> tuple[Tensor, Tensor]:
+        """Factor and rho of each unit, from its sums, (4, *units)."""
+        *_, rho = imbalance(energy)
+        return torch.where(rho > self.tau, (self.tau if self.smooth else 1.0) / rho, 1.0), rho
 
 
 class RmsBatch(_Scoped, _Rms, kind="rms_batch"):
     """One factor for the (micro-)batch: S-PPO and ST-PPO in the fork of 2511.20718 (`variance_reduction`, tau 3).
 
     It scales the surrogate alone: where it fires, KL and entropy terms weigh more in relation. With scope `micro` the
-    factors depend on the split into micro-batches (`learn.micro_batch` and
-    `compute.micro_batch_tokens`); with `global` they do not.
+    factors depend on the split into micro-batches (`learn.micro_batch`, `compute.micro_batch_tokens`).
     """
 
     def measure(self, seen: Ratios) -> Tensor:
@@ -131,18 +117,17 @@ class RmsTurn(_Scoped, _Rms, kind="rms_turn"):
 
     tau: AtLeastOne = 5.0
 
-    def _turns(self, seen: Ratios) -> tuple[Tensor, Tensor, Tensor]:
+    def _of_tokens(self, seen: Ratios) -> list[Tensor]:
+        """f_k and rho of each token's turn, (B, T)."""
         turn = seen.batch.turn
-        return self.judged(seen.energy(lambda x: pool(x, turn).total))
+        return [spread(x, turn) for x in self.judged(seen.energy(lambda x: pool(x, turn).total))]
 
     def measure(self, seen: Ratios) -> Tensor:
-        factor = spread(self._turns(seen)[0], seen.batch.turn)
-        return torch.stack([factor.sum(), seen.batch.mask.sum().double()])
+        return torch.stack([self._of_tokens(seen)[0].sum(), seen.batch.mask.sum().double()])
 
     def damp(self, seen: Ratios, sums: Tensor | None, counts: Normaliser) -> Damping:
         total, n = self.measure(seen) if sums is None else sums
-        _, rho, guarded = self._turns(seen)
-        return Damping(torch.where(n > 0, total / n.clamp(min=1), 1.0), spread(rho, seen.batch.turn), guarded)
+        return Damping(torch.where(n > 0, total / n.clamp(min=1), 1.0), self._of_tokens(seen)[1])
 
 
 class RmsSeq(_Rms, kind="rms_seq"):
@@ -238,8 +223,8 @@ class CNorm(Stabiliser, kind="cnorm"):
 class Subtract(Stabiliser, kind="subtract"):
     """g <- g - alpha C for the gradients of the objective; alpha = -1 restores the unclipped gradient.
 
-    A secondary reading of 2511.20718. Gradients of the loss and of what the clip took from it carry the same sign, so the
-    rule reads the same for them.
+    A secondary reading of 2511.20718. Gradients of the loss and of what the clip took carry the same sign, so the rule
+    reads the same for them.
     """
 
     needs_bias: ClassVar[bool] = True
