@@ -63,19 +63,6 @@ def test_an_earlier_turn_is_weighed_by_how_far_the_later_ones_moved():
     assert weight.unique().numel() > 1
 
 
-def test_log_probs_are_taken_before_the_first_turn_and_after_each():
-    batch, _ = prepared()
-    order: list[str] = []
-
-    def now(whole: Batch) -> Tensor:
-        order.append("asked")
-        return whole.log_prob_old
-
-    for _ in ReverseTurns().parts(batch, now):
-        order.append("trained")  # noqa: PERF401  `now` appends to it in between
-    assert order[:5] == ["asked", "trained", "asked", "trained", "asked"]
-
-
 def test_the_mean_of_a_group_and_the_whitening_are_those_of_the_sequences_that_have_the_turn():
     """Two groups of three; rewards 1, 0, 0 and 1, 1, 0; turn 2 exists in the first two sequences of each group.
 

@@ -170,17 +170,14 @@ def test_batch_z_leaves_out_sequences_without_a_policy_token():
 @given(batches(rows=(1, 5), width=(2, 14)))
 def test_whitened_entries_have_mean_zero_and_unbiased_variance_one(drawn):
     batch, _ = drawn
-    assume(batch.mask.sum() > 1)
     white = whiten(batch.advantages, batch.mask)
     chosen = white[batch.mask]
+    if len(chosen) < 2:
+        assert not white.any(), "one entry has no variance"
+        return
     assert float(chosen.mean()) == close(0)
     assert float(chosen.var(unbiased=True)) == close(1, rel=1e-4)
     assert torch.all(white[~batch.mask] == 0)
-
-
-@pytest.mark.parametrize("first", [True, False])
-def test_whitening_one_entry_or_none_gives_zero(first):
-    assert whiten(torch.tensor([[3.0, 5.0]]), torch.tensor([[first, False]])).tolist() == [[0, 0]]
 
 
 @given(batches(rows=(2, 5), width=(4, 14)))
