@@ -406,7 +406,8 @@ def test_the_split_into_micro_batches_changes_nothing(stabilise, algorithm, draw
         outs.append(out)
         gradients.append(part)
         biases.append(bias(algorithm, batch.rows(rows), log_prob[rows], normaliser=counts, statistics=known))
-    scale = float(whole.terms.token_loss.abs().sum()) + float(whole.loss.abs()) + 1e-9
+    scale = float(whole.terms.token_loss.abs().sum()) + 1e-9
+    scale += sum(float(out.loss.abs()) for out in (whole, *outs))  # terms of the parts may cancel in the sum
     assert sum(float(out.loss) for out in outs) == pytest.approx(float(whole.loss), rel=1e-9, abs=1e-9 * scale)
     top = float(gradient.abs().max()) + 1e-15
     assert torch.allclose(torch.cat(gradients), gradient, rtol=1e-7, atol=1e-9 * top)
@@ -505,7 +506,8 @@ def test_a_sequence_without_policy_tokens_counts_nowhere(algorithm, drawn):
     without = torch.arange(len(mask) - 1)
     a, grad_a = solved(algorithm, batch, log_prob)
     b, grad_b = solved(algorithm, batch.rows(without), log_prob[without])
-    assert float(a.loss) == close(float(b.loss))
+    size = float(a.terms.token_loss.abs().sum()) + float(a.terms.kl_loss.abs()) + 1e-3
+    assert float(a.loss) == pytest.approx(float(b.loss), rel=1e-9, abs=1e-9 * size)
     assert torch.allclose(grad_a[:-1], grad_b, rtol=1e-9, atol=1e-15)
     assert torch.all(grad_a[-1] == 0)
 
