@@ -68,7 +68,7 @@ def test_what_the_last_draw_could_not_replace_stays_and_is_not_trained_on() -> N
     rollout, _ = drawn([{0}, set(), set(), {3}], select, number=0)
     assert rollout.sampled == 64
     rewards, group = (torch.tensor([getattr(e, name) for e in rollout.episodes]) for name in ("reward", "group"))
-    assert select.wanted(rewards, group).tolist() == [True] * 8 + [False] * 8
+    assert select.keep(rewards, group).tolist() == [True] * 8 + [False] * 8
 
 
 def test_a_sentence_ends_at_its_mark_and_with_its_turn() -> None:

@@ -77,7 +77,8 @@ class Sampler:
     def _sorted(self, episodes: list[Episode]) -> tuple[list[list[Episode]], list[list[Episode]]]:
         """Return the prompt groups that the selection wants, and the others."""
         rewards, group = torch.tensor([e.reward for e in episodes]), torch.tensor([e.group for e in episodes])
-        good = set(group[self.select.wanted(rewards, group)].tolist())
+        kept = self.select.keep(rewards, group)
+        good = set((group if kept is None else group[kept]).tolist())
         groups = [list(rows) for _, rows in groupby(episodes, attrgetter("group"))]
         return [g for g in groups if g[0].group in good], [g for g in groups if g[0].group not in good]
 

@@ -17,7 +17,7 @@ from workbench.diagnostics.evidence import Evidence
 from workbench.learn.networks import Critic, autocast, log_probs, passes
 from workbench.learn.probe import Probe
 from workbench.learn.rollouts import critic_values
-from workbench.objective import LossTerms, Normaliser, clipped_loss, policy_loss, statistics
+from workbench.objective import LossTerms, Normaliser, policy_loss, statistics
 from workbench.objective.algorithm import Algorithm
 from workbench.objective.schedule import EarlyStop, MeanKL
 from workbench.objective.value import positions, value_loss
@@ -142,8 +142,7 @@ class Learner:
                 loss = loss - settings.entropy_coef * torch.where(micro.mask, entropy, 0).sum() / whole.tokens
             if measure_bias:
                 # Through the same graph, before the graph is freed; where nothing is clipped C is exactly 0.
-                clipped = clipped_loss(self.algorithm, micro, log_prob, normaliser=whole, statistics=sums)
-                (taken,) = torch.autograd.grad(clipped, log_prob, retain_graph=True)
+                (taken,) = torch.autograd.grad(out.taken, log_prob, retain_graph=True)
                 if bool(taken.any()):
                     made = torch.autograd.grad(log_prob, self.policy_parameters, taken, retain_graph=True)
                     torch._foreach_add_(bias, made)

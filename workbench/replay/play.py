@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from workbench.batch import Batch, turn_ids
-from workbench.objective import Algorithm, LossTerms, Normaliser, clipped_loss, policy_loss, prepare, statistics
+from workbench.objective import Algorithm, LossTerms, Normaliser, policy_loss, prepare, statistics
 from workbench.objective.ratio import LOG_LIMIT
 from workbench.objective.schedule import Together
 from workbench.replay.tables import Columns, Played, Replay, folded
@@ -171,9 +171,8 @@ def weigh(
         with torch.enable_grad():
             out = policy_loss(algorithm, part, leaf, **given)
             terms.append(out.terms)
-            weights += torch.autograd.grad(out.loss, leaf)
-            if clipped:
-                lost += torch.autograd.grad(clipped_loss(algorithm, part, leaf, **given), leaf)
+            weights += torch.autograd.grad(out.loss, leaf, retain_graph=clipped)
+            lost += torch.autograd.grad(out.taken, leaf) if clipped else ()
     return LossTerms.join(terms), torch.cat(weights), torch.cat(lost) if clipped else None
 
 
