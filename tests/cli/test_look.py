@@ -22,15 +22,10 @@ from workbench.store.reader import saved
 from workbench.store.sync import sync
 
 COUNT = ("sql", "SELECT count(*) AS n FROM run", "--format", "csv")
-
-
 SHOWN = [  # what is typed, what is printed, what is not
     ("ls", ["demo: 8 runs, 6 finished, 2 stopped, 2 collapsed\nDoes the clip stop the collapse?\n"], []),
-    (
-        "show ppo-s0",
-        ["ppo-s0-aaaa0000", "outcome         collapsed", "ess_frac_min fell below 0.3", "minibatch", "Events: 3"],
-        ["console.log"],
-    ),
+    ("show ppo-s0", ["ppo-s0-aaaa0000", "outcome         collapsed", "ess_frac_min fell below 0.3", "minibatch",
+                     "Events: 3"], ["console.log"]),
     ("show so-grpo-s0", ["  loading\n", "  RuntimeError: [bold]CUDA out of memory[/bold]\n"], ["\x1b"]),
     ("show so-grpo-s0 --log 1", ["RuntimeError"], ["  loading\n"]),
     ("sql turn", ["ratio_geo ", "[ratio]"], []),
@@ -39,7 +34,7 @@ SHOWN = [  # what is typed, what is printed, what is not
     ("algorithms diff st-ppo so-ppo", ["the same algorithm"], []),
     ("diagnostics", ["warning when above 10 x the median"], []),
     ("diagnostics grad_norm", ["formula"], []),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("line", "words", "absent"), SHOWN, ids=[line for line, *_ in SHOWN])
@@ -52,9 +47,8 @@ def test_it_prints(grid: Path, line: str, words: list[str], absent: list[str]) -
 def test_show_config_prints_every_setting_and_otherwise_the_changed_ones(runs: Path) -> None:
     folder = runs / "demo" / "a"
     write_status(folder, config=json.dumps(json.loads(run_row(folder)["config"]) | {"iterations": 7}))
-    short, whole = (
-        done("show", "a", *flag, runs=runs).stdout.partition("\nConfiguration")[2] for flag in ([], ["--config"])
-    )
+    shown = (done("show", "a", *flag, runs=runs).stdout for flag in ([], ["--config"]))
+    short, whole = (text.partition("\nConfiguration")[2] for text in shown)
     assert short.splitlines()[1:] == ["  iterations = 7", "  learn.episodes = 1000"]
     assert "  learn.staleness = 0" in whole
 
@@ -72,9 +66,9 @@ def test_a_broken_stored_configuration_is_said_and_the_rest_is_shown(runs: Path,
 
 def test_sql_alone_lists_tables_with_grain_rows_and_columns_and_the_saved_queries(grid: Path) -> None:
     lines = {line.split()[0]: line for line in done("sql", runs=grid).stdout.splitlines() if line.strip()}
-    for table in TABLES:
-        assert table.grain in lines[table.name]
-    assert lines["run"].split()[1:4] == ["table", "8", str(len(next(t for t in TABLES if t.name == "run").columns))]
+    tables = {table.name: table for table in TABLES}
+    assert all(table.grain in lines[name] for name, table in tables.items())
+    assert lines["run"].split()[1:4] == ["table", "8", str(len(tables["run"].columns))]
     assert lines["culprit"].split()[1] == "view"
     assert all(query.title in lines[query.name] for query in saved())
 
@@ -109,10 +103,6 @@ def test_output_into_a_closed_pipe_is_no_error(grid: Path) -> None:
     command = f"{sys.executable} cli.py --runs {grid} sql 'FROM range(300000)' --format csv | head -1"
     result = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (result.stdout, result.stderr) == ("range\n", "")
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The database
 
 
 def test_sync_says_what_it_did_and_what_it_set_aside(runs: Path, small: Shape) -> None:
@@ -153,14 +143,12 @@ def test_a_folder_that_cannot_be_written_is_one_message(grid: Path) -> None:
     done("ls", runs=grid)  # every import done: the other user below may not reach this interpreter's files
     with tempfile.TemporaryDirectory() as place:
         Path(place).chmod(0o555)
-        root = os.geteuid() == 0
-        if root:  # root may write everywhere
-            os.seteuid(65534)
+        own = os.geteuid()
         try:
+            os.seteuid(own or 65534)  # root may write everywhere
             result = refused("can be written", "ls", runs=Path(place))
         finally:
-            if root:
-                os.seteuid(0)
+            os.seteuid(own)
             Path(place).chmod(0o700)
     assert result.stderr.startswith(f"sorl: cannot open database '{place}/sorl.duckdb'")
 

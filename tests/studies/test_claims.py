@@ -1,7 +1,5 @@
 """The verdicts of the claims on small experiments whose right answer is known."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from typer import Argument, Context, Exit, Option
 
@@ -47,8 +47,7 @@ def diagnose(
     if form == "json":
         echo(document([judge_log.as_dict(one) for one in found]), nl=False)
     else:
-        write = judge_log.text if form == "text" else judge_log.markdown
-        echo("\n\n".join(write(one) for one in found))
+        echo("\n\n".join(map(judge_log.text if form == "text" else judge_log.markdown, found)))
     severities = [f.cause.severity for d in found for f in d.findings]
     if fail_on is not None and any(LEVELS.index(s) >= LEVELS.index(fail_on) for s in severities):
         raise Exit(1)
@@ -59,10 +58,11 @@ def logs(runs: Path, what: str) -> Iterator[Log]:
     from workbench.analysis.runs import runs as runs_in
     from workbench.diagnosis import foreign
     from workbench.diagnosis.log import of_run
+    from workbench.diagnostics.collapse import judge
 
     path = Path(what)
     if path.is_file() and path.suffix != ".toml":
-        yield foreign.read(path, judge)
+        yield foreign.read(path, lambda scores, steps: judge(scores, steps=steps).columns())
         return
     if path.suffix in foreign.FORMATS:
         raise InputError(f"there is no file '{what}'")
@@ -84,10 +84,3 @@ def _name_of(folder: Path, runs: Path) -> str:
         raise InputError(f"'{folder}' holds no run; a run's folder has segments/ in it")
     home = folder.parent if kept else folder.parent.parent
     raise InputError(f"'{folder}' lies in another runs folder; type: sorl --runs {home} diagnose {folder.name}")
-
-
-def judge(scores: Sequence[float | None], steps: Sequence[int]) -> dict[str, Any]:
-    """Apply the collapse rule to the scores of a foreign log; return columns of table `run`."""
-    from workbench.diagnostics.collapse import judge as rule
-
-    return rule(scores, steps=steps).columns()
