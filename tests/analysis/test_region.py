@@ -87,12 +87,11 @@ def test_what_a_seed_does_in_all_arms_cancels_where_arms_are_compared() -> None:
 
 
 def test_beyond_what_was_tried_the_interval_is_open_to_that_side() -> None:
-    row = by_column(region(ppo=[8.0] * 5)).iloc[0]
-    assert (row["beyond"], row["boundary"]) == ("above", 8.0)
-    assert 5 < row["boundary_low"] <= 8
-    assert pd.isna(row["boundary_high"])
-    assert edge(row.to_dict()).startswith("> 8 [")
-    below = by_column(region(ppo=[0.5] * 5)).iloc[0]
+    above, below = (by_column(region(ppo=[most] * 5)).iloc[0] for most in (8.0, 0.5))
+    assert (above["beyond"], above["boundary"]) == ("above", 8.0)
+    assert 5 < above["boundary_low"] <= 8
+    assert edge(above.to_dict()).startswith("> 8 [")
+    assert pd.isna(above["boundary_high"])
     assert edge(below.to_dict()).startswith("< 1 [-, 1")
 
 

@@ -215,11 +215,10 @@ def _split(config: str) -> tuple[str, str]:
 
 
 def figures(runs: pd.DataFrame, reference: str | None = None) -> pd.DataFrame:
-    """One row per arm with every figure; `runs` is that of runs.runs, `reference` an arm, by default the first.
+    """Return one row per arm with every figure; `runs` is that of runs.runs, `reference` an arm, by default the first.
 
-    The columns of `summarise`; of survival.by_arm; of `against` (NULL for the reference itself); all_logrank_chi2,
-    all_logrank_degrees and all_logrank_p of the test that all arms are one; and, where algorithms are crossed with
-    other settings, those of `by_algorithm`.
+    The columns of `summarise`, survival.by_arm and `against` (NULL for the reference); all_logrank_chi2, _degrees, _p
+    of the test that all arms are one; and, where algorithms are crossed with other settings, those of `by_algorithm`.
     """
     arms, rows = summarise(runs), observed(runs)
     frame = arms

@@ -96,12 +96,10 @@ def region_file(reader: Reader, experiment: str) -> GridFile | None:
 
 def region_of(text: object) -> GridFile | None:
     """Return the grid file of this text if it is of kind region; None for any other text."""
-    if not isinstance(text, str) or "region" not in text:
-        return None
     try:
-        document = tomllib.loads(text)
+        document = tomllib.loads(text) if isinstance(text, str) and "region" in text else {}
         file = GridFile.model_validate({**document, "axes": flat(document.get("axes", {}))})
-    except (tomllib.TOMLDecodeError, ValueError, AttributeError, RecursionError):
+    except (ValueError, AttributeError, RecursionError):
         return None  # of another version, or of another trainer
     return file if file.kind == "region" else None
 
@@ -137,8 +135,7 @@ def from_runs(frame: pd.DataFrame, file: GridFile, experiment: str) -> Landscape
         seconds=judged["seconds"].fillna(0.0),
     )
     named = [*(a for a in file.axes.get("algorithm", []) if isinstance(a, str)), *(arm.name for arm in file.arms)]
-    order = {name: i for i, name in enumerate(named)}
-    rows = rows.assign(place=[order.get(name, len(order)) for name in rows["series"]])
+    rows = rows.assign(place=[named.index(name) if name in named else len(named) for name in rows["series"]])
     rows = rows.sort_values(["place", "slice", "y", "x", "seed"], kind="stable").drop(columns="place")
     down = rows["outcome"].isin(UNDECIDED)
     return Landscape(
@@ -335,10 +332,8 @@ def answer(landscape: Landscape, series: pd.DataFrame, columns: pd.DataFrame) ->
     if not lines:
         lines.append(f"Boundary of {settings.along}{survival}: {_listed(columns, words=edge)}.")
     does = FALLS[landscape.survival]
-    for word, what in (
-        ("above", f"at the highest value tried fewer than half of the runs {does}"),
-        ("below", f"at the lowest value tried half or more {does}"),
-    ):
+    for word, what in (("above", f"at the highest value tried fewer than half of the runs {does}"),
+                       ("below", f"at the lowest value tried half or more {does}")):  # fmt: skip
         if len(part := columns[columns["beyond"] == word]):
             lines.append(f"Beyond what was tried ({what}): {_listed(part)}. Their area (~) rests on the prior there.")
     if len(loose := columns[[_loose(landscape, row) for row in columns.to_dict(orient="records")]]):
@@ -348,10 +343,8 @@ def answer(landscape: Landscape, series: pd.DataFrame, columns: pd.DataFrame) ->
         return lines  # the rest is the same for every reading
     shift = "1 + " if (landscape.runs["y"] <= 0).any() else ""
     axis = f"log2({shift}{landscape.across})" if landscape.across is not None else "nothing, there is one column"
-    lines.append(
-        f"Area: log2 {settings.along} from {settings.low:g} up to the boundary, over "
-        f"{axis}. Intervals: 95 % of a fitted curve with a shift of each seed; see docs/regions.md."
-    )
+    lines.append(f"Area: log2 {settings.along} from {settings.low:g} up to the boundary, over {axis}. "
+                 "Intervals: 95 % of a fitted curve with a shift of each seed; see docs/regions.md.")  # fmt: skip
     if len(landscape.fading):
         moved = by_column(landscape.with_fading()).merge(columns, on=[*ARM, "y"], suffixes=("", "_without"))
         apart = np.abs(np.log2(moved["boundary"] / moved["boundary_without"])) >= MOVES

@@ -12,11 +12,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from workbench.analysis.runs import runs as runs_in
+from workbench.analysis.stats import missing
 from workbench.analysis.survival import observed
 from workbench.spec import InputError
 from workbench.spec.files import from_json, open_file
@@ -33,15 +35,12 @@ SERIES = {
     "value_mae": "u.value_mae",
 }  # fmt: skip
 # Curves that no verdict is computed from, for questions that come later: which of them moves before a collapse.
-SIGNALS = {
-    name: f"s.{name}"
-    for name in (
-        "reward", "group_reward_std", "zero_advantage_frac", "valid_action_frac", "answered_frac", "truncated_frac",
-        "turns", "response_tokens", "repetition_frac", "duplicate_turn_frac", "grad_norm_mean", "ratio_max", "ess_frac",
-        "chi2", "out_of_range_frac", "approx_kl", "kl_k3", "kl_ref", "mismatch_kl", "advantage_std",
-        "explained_variance", "heldout_success", "heldout_episodes",
-    )
-}  # fmt: skip
+SIGNALS = {name: f"s.{name}" for name in (
+    "reward", "group_reward_std", "zero_advantage_frac", "valid_action_frac", "answered_frac", "truncated_frac",
+    "turns", "response_tokens", "repetition_frac", "duplicate_turn_frac", "grad_norm_mean", "ratio_max", "ess_frac",
+    "chi2", "out_of_range_frac", "approx_kl", "kl_k3", "kl_ref", "mismatch_kl", "advantage_std",
+    "explained_variance", "heldout_success", "heldout_episodes",
+)}  # fmt: skip
 CURVES = {**SERIES, **SIGNALS}
 _TEXT = ("run_id", "experiment", "arm", "algorithm", "status", "reason", "outcome", "config", "slots", "versions")
 _WHOLE = ("seed", "collapse_step", "onset_low", "onset_high", "detected", "steps", "planned")
@@ -98,12 +97,10 @@ def collect(
 def results(frame: pd.DataFrame, about: dict[str, str], fairness: Sequence[str] = ()) -> Results:
     """Return the rows of `collect` in the types of the file."""
     named = frame.rename(columns={**_RENAMED, **{f"{name}_curve": name for name in CURVES}})
-    absent = [None] * len(named)  # a signal that these runs did not log
-    columns = []
+    columns, absent = [], [None] * len(named)  # a signal that these runs did not log
     for field in _schema():  # None for what is missing; curves stay arrays
-        cells = named.get(field.name, absent)
-        missing = [v is None or v is pd.NA or v is pd.NaT or (isinstance(v, float) and v != v) for v in cells]
-        columns.append(pa.array([None if no else v for v, no in zip(cells, missing, strict=True)], field.type))
+        cells = [v if np.ndim(v) or not missing(v) else None for v in named.get(field.name, absent)]
+        columns.append(pa.array(cells, field.type))
     table = pa.Table.from_arrays(columns, schema=_schema())
     return Results(about["experiment"], about["question"], about["toml"], tuple(fairness), table)
 

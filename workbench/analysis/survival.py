@@ -30,10 +30,7 @@ PERMUTATIONS = 20_000  # all labellings up to this many (8 runs against 8 are 12
 
 
 def observed(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return run_id, arm, seed, time (steps) and event (whether that is the collapse) of each run that has begun.
-
-    `runs` has the rows of runs.outcomes; `detected` stands in for the onset while a run is in training.
-    """
+    """Return run_id, arm, seed, time (steps) and event (the collapse?) of each run of runs.outcomes that has begun."""
     runs = runs.reset_index(drop=True)
     steps = runs["steps"].fillna(0).astype(float)
     fell = runs["collapse_step"].astype(float).fillna(runs["detected"].astype(float))
@@ -147,10 +144,9 @@ class Test(NamedTuple):
 
 
 def logrank(rows: pd.DataFrame) -> Test | None:
-    """Return the log-rank test that the curves of all arms are one (Mantel and Haenszel; k arms, k - 1 degrees).
+    """Return the log-rank test that all curves are one (Mantel and Haenszel; k arms, k - 1 degrees), or None.
 
-    None where nothing can be tested: no collapse, or never two arms at risk at once. An arm whose runs are all censored
-    before the first collapse takes no part.
+    None for no collapse, or never two arms at risk at once. An arm that is all censored before takes no part.
     """
     from lifelines.statistics import multivariate_logrank_test
 

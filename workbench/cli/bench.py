@@ -11,10 +11,8 @@ from workbench.cli.tables import echo
 from workbench.spec import InputError, nearest
 
 CLONE = Path(__file__).parents[2]
-STUDIES = {
-    "diagnose": "studies.diagnosis", "attribution": "studies.attribution", "warning": "studies.early_warning.page",
-    "search": "studies.search",
-}  # fmt: skip
+STUDIES = {"diagnose": "studies.diagnosis", "attribution": "studies.attribution",
+           "warning": "studies.early_warning.page", "search": "studies.search"}  # fmt: skip
 PARTS = ("rollout", "update", "logging", "ingest", "packing", "vocabulary", "retrieval", "replay", "shares", "live",
          "browse", "trl")  # fmt: skip
 ON_REQUEST = ("live", "browse")  # run only if named: minutes, a browser, tens of gigabytes

@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
 LEVELS = ("info", "warning", "critical")
 TOP = 10  # turns of a step that are listed
-_WHAT = (
-    "A run id or a unique prefix, an experiment or its folder, or the log of another trainer (.jsonl, .csv, .parquet, "
-    "trainer_state.json)."
-)
+_LOG = "the log of another trainer (.jsonl, .csv, .parquet, trainer_state.json)"
+_WHAT = f"A run id or a unique prefix, an experiment or its folder, or {_LOG}."
 
 
 def diagnose(

@@ -93,14 +93,12 @@ def _slots(grid: Grid) -> pd.DataFrame:
 
     algorithms = {}
     for cell in grid.cells:
-        label = algorithm_label(cell.settings.algorithm)
-        if cell.settings.slots:
-            label += f" + slots {json.dumps(cell.settings.slots)}"
-        algorithms[label] = cell.resolved
-    first = next(iter(algorithms.values()))
-    slots = dict.fromkeys(slot for other in algorithms.values() for slot in differences(first, other))
-    words = {slot: choices([getattr(algorithm, slot) for algorithm in algorithms.values()]) for slot in slots}
-    return pd.DataFrame([{"slot": slot, **dict(zip(algorithms, words[slot], strict=True))} for slot in slots])
+        slots = f" + slots {json.dumps(cell.settings.slots)}" if cell.settings.slots else ""
+        algorithms[algorithm_label(cell.settings.algorithm) + slots] = cell.resolved
+    first, *others = algorithms.values()
+    rows = {slot: choices([getattr(one, slot) for one in algorithms.values()])
+            for other in others for slot in differences(first, other)}  # fmt: skip
+    return pd.DataFrame([{"slot": slot, **dict(zip(algorithms, row, strict=True))} for slot, row in rows.items()])
 
 
 def seeds_for(grid: Grid, runs: Path, ratio: float, power: float, incidence: float | None) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from typer import Argument, Context, Option
 
 from workbench.cli.report import slots
 from workbench.cli.shared import current, experiments, folder_of
-from workbench.cli.tables import note, print_table, records
+from workbench.cli.tables import cell, note, print_table, records
 from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.collapse import Watch
 from workbench.diagnostics.rules import Event, RuleWatch, alarms
@@ -155,14 +155,12 @@ def judged(run: Recorded) -> tuple[dict[str, Any], list[Event]]:
 def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Return what the verdict `new` says differently, in words."""
 
-    def word(value: Any) -> str:
-        return "NULL" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-
     def same(a: Any, b: Any) -> bool:
         floats = isinstance(a, float) and isinstance(b, float)
         return a == b or (floats and (abs(a - b) <= 1e-9 or (a != a and b != b)))
 
-    return [f"{n} {word(old.get(n))} -> {word(new[n])}" for n in JUDGED if not same(old.get(n), new[n])]
+    pairs = [(name, old.get(name), new[name]) for name in JUDGED]
+    return [f"{name} {cell(a, null='NULL')} -> {cell(b, null='NULL')}" for name, a, b in pairs if not same(a, b)]
 
 
 def _changed_events(run: Recorded, events: Sequence[Event]) -> list[str]:

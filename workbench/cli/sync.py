@@ -20,10 +20,8 @@ from workbench.store.sync import sync as update
 if TYPE_CHECKING:
     from workbench.analysis.results import Results
 
-_FROM = (
-    "First restore run folders from a results file of `sorl report --export`: settings, verdict and curves, enough to "
-    "resume a search."
-)
+_WITH = "settings, verdict and curves, enough to resume a search"
+_FROM = f"First restore run folders from a results file of `sorl report --export`: {_WITH}."
 _UPDATES = ("clip_bias_norm", "value_mae")  # curves that are means over a step's updates
 
 
