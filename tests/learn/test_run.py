@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from tests.learn.tiny import MakeRun, assert_same_rows, interrupted, process, rows, train
+from workbench.grid.process import follow
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "so-grpo"])
@@ -118,9 +119,11 @@ def test_a_folder_that_cannot_be_trained_is_refused_with_an_exit_code_of_its_own
     assert "sorl run" in done.stderr
 
 
-def test_progress_lines_are_json_for_whoever_watches(new_run: MakeRun, cache: Path) -> None:
+def test_the_grid_reads_the_progress_lines_of_a_trainer(new_run: MakeRun, cache: Path, tmp_path: Path) -> None:
     done = process(new_run(), cache)
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    log = tmp_path / "console.log"
+    log.write_text(done.stdout)
+    lines = next(follow(log, 0))
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
     assert {"steps", "success", "clip_frac", "grad_norm", "seconds"} <= lines[0].keys()
 

@@ -103,8 +103,9 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
             try:
                 trainer.self_test()
                 for row in trainer.steps():
-                    told = {name: row.get(name) for name in ("success", "clip_frac", "entropy")}
-                    told |= {"step": trainer.step, "steps": settings.iterations, "grad_norm": row.get("grad_norm_max")}
+                    told = {"step": trainer.step, "steps": settings.iterations}  # first: the grid knows the line by it
+                    told |= {name: row.get(name) for name in ("success", "clip_frac", "entropy")}
+                    told |= {"grad_norm": row.get("grad_norm_max")}
                     told |= {"seconds": round(trainer.seconds, 3), "at": time.time()}
                     print(json.dumps(told), file=out, flush=True)
                     if interrupted:
