@@ -29,22 +29,14 @@ if TYPE_CHECKING:
 
 # Table -> its title and the columns that a terminal shows.
 TABLES = {
-    "summary": ("All updates together; source logged: by the trainer", (
-        "algorithm", "source", "policy_loss", "stabiliser_ratio", "stabiliser_factor", "unit_ratio_max", "clip_frac",
-        "out_of_range_frac", "ess_frac", "weight_abs",
-    )),
-    "turns": ("By turn", (
-        "algorithm", "turn_index", "n_tokens", "unit_ratio_mean", "unit_ratio_max", "approx_kl", "clip_frac",
-        "out_of_range_frac", "gradient_share", "unit_ratio_mass_frac",
-    )),
-    "culprits": ("Turns with the largest gradient share", (
-        "algorithm", "rank", "trajectory", "turn_index", "n_tokens", "advantage", "ratio_max", "clip_frac",
-        "gradient_share",
-    )),
-    "tokens": ("Tokens; weight = d loss / d log-prob", (
-        "algorithm", "update", "position", "turn_index", "token", "log_ratio", "unit_ratio", "advantage", "clipped",
-        "weight",
-    )),
+    "summary": ("All updates together; source logged: by the trainer", "algorithm source policy_loss stabiliser_ratio "
+                "stabiliser_factor unit_ratio_max clip_frac out_of_range_frac ess_frac weight_abs"),
+    "turns": ("By turn", "algorithm turn_index n_tokens unit_ratio_mean unit_ratio_max approx_kl clip_frac "
+              "out_of_range_frac gradient_share unit_ratio_mass_frac"),
+    "culprits": ("Turns with the largest gradient share", "algorithm rank trajectory turn_index n_tokens advantage "
+                 "ratio_max clip_frac gradient_share"),
+    "tokens": ("Tokens; weight = d loss / d log-prob", "algorithm update position turn_index token log_ratio "
+               "unit_ratio advantage clipped weight"),
 }  # fmt: skip
 _SET = "Change every algorithm, e.g. clip.high=0.3. Repeatable."
 _TOKENS = "List the tokens of --trajectory; default: the one with the largest gradient share."
@@ -137,13 +129,14 @@ def _print(run: str, done: Replay, found: Mapping[str, Table]) -> None:
         they = f"its advantages, recomputed from the stored rewards, differ by up to {gap:.3g}"
         echo(f"! {they} from the advantages it was trained on")
     for name, table in found.items():
-        title, columns = TABLES[name]
+        title, names = TABLES[name]
         rows = [row for row in table.records() if not row.get("reason")]
         measured = [c for c in _TRUE if any(r.get(c) is not None for r in rows if r.get("source") != "logged")]
         if name != "tokens" and any("update" in row and row["update"] is None for row in rows):
             rows = [row for row in rows if row["update"] is None]  # only all updates together
         echo(f"\n{title}")
-        print_table([*columns, *measured], [[row[c] for c in (*columns, *measured)] for row in rows], null="NULL")
+        columns = [*names.split(), *measured]
+        print_table(columns, [[row[c] for c in columns] for row in rows], null="NULL")
     if done.reasons and "summary" in found:
         echo()
         for label, reason in done.reasons.items():
