@@ -7,13 +7,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from workbench.cli.diagnose import judge
 from workbench.diagnosis import foreign
 from workbench.diagnosis.diagnose import diagnose
 from workbench.diagnosis.foreign import NAMES, read
+from workbench.diagnostics.collapse import judge as rule
 from workbench.spec import TABLES, InputError
 
 STEPS = 60
+
+
+def judge(scores, steps):
+    return rule(scores, steps=steps).columns()
 
 
 def verl() -> list[dict[str, float]]:

@@ -61,7 +61,6 @@ def eval(
 
 
 def _retriever(trained: WorldSettings, corpus: Path | None, url: str | None, search: bool) -> RetrieverSettings:
-    """Return the retriever of the options, or that of training."""
     if corpus is not None and url is not None:
         raise InputError("--corpus and --retriever both name a retriever; give one of them")
     if url is not None:
@@ -72,7 +71,5 @@ def _retriever(trained: WorldSettings, corpus: Path | None, url: str | None, sea
         return trained.retriever
     if not search:
         return RetrieverSettings(kind="bm25", corpus="-")  # never read: nothing is searched
-    raise InputError(
-        f'this run searched its own world ("{trained.kind}"), which has no passages for other questions; '
-        "name some: --corpus FILE.jsonl or --retriever URL, or add --no-search"
-    )
+    why = f'this run searched its own world ("{trained.kind}"), which has no passages for other questions'
+    raise InputError(f"{why}; name some: --corpus FILE.jsonl or --retriever URL, or add --no-search")

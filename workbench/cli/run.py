@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from typer import Context, Exit, Option
@@ -44,8 +45,7 @@ def run(
     runs, place = ctx.obj, executor_of(executor)
     history = History(runs, since=now() if fresh else None)  # a fresh search knows only the runs that end from now on
 
-    def load() -> Grid:
-        return config.load(file, changes or [], history, arms or [])
+    load = partial(config.load, file, changes or [], history, arms or [])
 
     def begin(grid: Grid) -> None:
         if grid.region is not None:
@@ -66,12 +66,11 @@ def run(
         sync(runs)
     _report(ctx, grid, results)
     ended = {result.status for result in results}
-    stuck = grid.waiting or (grid.region is not None and grid.region.unjudged > 0)
     if "failed" in ended:
         raise Exit(_FAILED)
     if ended & {"interrupted", "queued", "elsewhere"}:
         raise Exit(_STOPPED)
-    raise Exit(_FAILED if stuck else 0)
+    raise Exit(_FAILED if grid.waiting or (grid.region is not None and grid.region.unjudged > 0) else 0)
 
 
 def _report(ctx: Context, grid: Grid, results: Sequence[Result]) -> None:
@@ -85,7 +84,7 @@ def _report(ctx: Context, grid: Grid, results: Sequence[Result]) -> None:
     if grid.region is not None:
         try:
             show_region(reader, grid.experiment)
-        except InputError as error:
+        except InputError as error:  # no run can be judged yet
             note(str(error))
         echo(f"\n{state(grid.region)}")
         findings = [finding for finding in findings if finding.flagged]
