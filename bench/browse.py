@@ -203,7 +203,7 @@ def turns(crowd: Crowd, name: str, ends: tuple[int, int]) -> Callable[[], Any]:
         import pandas as pd
 
         window = cells_over(*ends, len(names))
-        view = Turns(chosen, [0] * len(chosen), window, measure_of(crowd.known, name))
+        view = Turns(chosen, "step", [0] * len(chosen), window, measure_of(crowd.known, name))
         maps = view.heats(crowd.store, names, extreme=False)
         shades = colour_scale(view.measure.unit, pd.concat([m.cells["value"] for m in maps]).dropna())
         return heat(maps, view.measure, shades, styles, theme.LIGHT, window, AXES["step"]).to_json()

@@ -48,7 +48,7 @@ def with_symbol(figure: Any, symbol: str) -> Any:
 
 def answer(frame: pd.DataFrame, x: str, y: str, colour: str = "", mark: str = "points", **more: Any) -> Any:
     palette = more.pop("palette", LIGHT)
-    return checked(chart(frame, x, y, colour, mark, lambda c: WORDS.get(c, ("", "")), palette, **more))
+    return checked(chart(frame, x, y, colour, mark, WORDS, palette, **more))
 
 
 def arms(*names: str) -> pd.DataFrame:
@@ -557,7 +557,7 @@ def test_hostile_names_stay_text_in_every_figure(text: str) -> None:
     frame = pd.DataFrame({text: [text, f"{text} 2"], "n": [1.0, 2.0], f"{text} n": [3, 4]})
     for mark in ("line", "points", "bars"):
         for x, y, colour in ((text, "n", ""), ("n", f"{text} n", text), (text, f"{text} n", text)):
-            assert_literal(chart(frame, x, y, colour, mark, lambda c: (text, text), LIGHT))
+            assert_literal(chart(frame, x, y, colour, mark, dict.fromkeys(frame, (text, text)), LIGHT))
     mark = ALARM.assign(arm=text, run_id=text, message=text)
     data = points().replace({"arm": {"ppo": text}})
     one = Panel(text, text, text, data, thresholds=[(text, 1.0)], alarms=mark, broken=mark)

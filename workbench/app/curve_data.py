@@ -99,7 +99,7 @@ def banded(points: pd.DataFrame) -> pd.DataFrame:
 
 def panel(store: Store, chosen: Chosen, known: Diagnostics, metric: str, *, bands: bool) -> Panel:
     """Return one diagnostic of the chosen runs with its thresholds and alarms, as bands over seeds or run by run."""
-    row = known.rows[metric]
+    row, (unit, definition) = known.rows[metric], known.words(metric)
     table, name, value, points = (row[key] for key in ("table_name", "name", "alarm_value", "alarm_baseline_points"))
     thresholds: list[tuple[str | None, float]] = []
     alarms = None
@@ -117,8 +117,8 @@ def panel(store: Store, chosen: Chosen, known: Diagnostics, metric: str, *, band
             alarms = chosen.named(chosen.inside(mine))
     finite = found if found["mean"].notna().all() else found.dropna(subset=["mean"])
     return Panel(
-        known.label(metric), row["unit"] or "", _MEANS.get(table, "") + str(row["formula"] or row["description"] or ""),
-        banded(finite) if bands else finite, thresholds, alarms, found[found["non_finite"] > 0],
+        known.label(metric), unit, _MEANS.get(table, "") + definition, banded(finite) if bands else finite,
+        thresholds, alarms, found[found["non_finite"] > 0],
     )  # fmt: skip
 
 

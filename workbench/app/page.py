@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial, wraps
 from pathlib import Path
 
 import streamlit as st
@@ -70,8 +70,8 @@ def screen(body: Callable[[Store], None]) -> Callable[[], None]:
 
 @st.fragment(run_every=_PULSE)
 def _pulse(store: Store, syncing: BackgroundSync, drawn: State) -> None:
-    # A new segment is drawn as soon as it is in the database, not at the next pulse. The first look belongs to the
-    # drawing of the whole screen, which nothing may hold up.
+    # A new segment is drawn as soon as it is in the database, not at the next pulse. The first check belongs to the
+    # drawing of the whole screen, which must not wait.
     syncing.look(0.0 if st.session_state.pop(_DRAWN, False) else _PULSE)
     if not syncing.syncing and store.state() != drawn:
         st.rerun()
@@ -82,19 +82,14 @@ def look() -> Palette:
     return DARK if st.context.theme.type == "dark" else LIGHT
 
 
-def heading(text: str) -> None:
-    """Show the title of a part of a screen."""
-    st.html(tag("p", text, css="sorl-question sorl-heading"))
+def _paragraph(css: str, text: str) -> None:
+    st.html(tag("p", text, css=css))
 
 
-def answer(text: str) -> None:
-    """Show the sentence that answers the question of a screen."""
-    st.html(tag("p", text, css="sorl-answer"))
-
-
-def say(text: str) -> None:
-    """Show a sentence in the place of what cannot be shown."""
-    st.html(tag("p", text, css="sorl-warning"))
+heading = partial(_paragraph, "sorl-question sorl-heading")  # the title of a part of a screen
+answer = partial(_paragraph, "sorl-answer")  # the sentence that answers the question of a screen
+say = partial(_paragraph, "sorl-warning")  # a sentence in place of what cannot be shown
+note = partial(_paragraph, "sorl-note")  # a small remark
 
 
 def curves_only(missing: str) -> None:
@@ -103,16 +98,11 @@ def curves_only(missing: str) -> None:
     commands("sorl run FILE.toml")
 
 
-def note(text: str) -> None:
-    """Show a small remark."""
-    st.html(tag("p", text, css="sorl-note"))
-
-
 def commands(*lines: str) -> None:
     """Show what to type, ready to be copied."""
     st.code("\n".join(lines), language="shell")
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, figures: bool = False) -> None:
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, figures: bool = False) -> None:
     """Show a small table that never cuts a cell. With `figures` only cells of the first column break into lines."""
     st.html(table_html(header, rows, "sorl-figures" if figures else ""))

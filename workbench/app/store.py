@@ -130,6 +130,11 @@ class Diagnostics:
         order = {table: place for place, table in enumerate(LEVELS)}
         return sorted(self.rows.values(), key=lambda row: order.get(row["table_name"], len(order)))
 
+    def words(self, metric: str) -> tuple[str, str]:
+        """Return unit and formula of a column; its description where it has no formula."""
+        row = self.rows[metric]
+        return row["unit"] or "", str(row["formula"] or row["description"] or "")
+
     def label(self, metric: str) -> str:
         """Name a column in a list: `grad_norm (update)`; the grain is left out for a step."""
         row = self.rows[metric]

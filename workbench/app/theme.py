@@ -119,6 +119,13 @@ def mixed(hex_colour: str, other: str, share: float) -> str:
     return "#" + "".join(f"{part:02x}" for part in parts)
 
 
+def between(colours: Sequence[str], place: float) -> str:
+    """Return the colour at `place`, from 0 to 1, of evenly spaced colours."""
+    at = place * (len(colours) - 1)
+    low = min(int(at), len(colours) - 2)
+    return mixed(colours[low], colours[low + 1], at - low)
+
+
 def contrast(one: str, other: str) -> float:
     """Return the contrast of two colours, (L1 + 0.05) / (L2 + 0.05) of WCAG's relative luminance, from 1 to 21."""
 
@@ -159,22 +166,15 @@ def tint(log_ratio: float | None, palette: Palette) -> tuple[str, str] | None:
 
 def gradient(palette: Palette) -> list[str]:
     """Return the colours of the legend from -10 to 10 nats, evenly spaced on the scale."""
-    return [_ground(place / 10, palette) for place in range(-10, 11)]
+    return [between(palette.diverging, place / 20) for place in range(21)]
 
 
 @lru_cache(maxsize=1024)
 def _ground_and_ink(place: float, dark: bool) -> tuple[str, str]:
     palette = DARK if dark else LIGHT
-    ground = _ground(place, palette)
+    ground = between(palette.diverging, (place + 1) / 2)
     is_readable = contrast(palette.text, ground) >= _READABLE
     return ground, palette.text if is_readable else max("#000000", "#ffffff", key=lambda ink: contrast(ink, ground))
-
-
-def _ground(place: float, palette: Palette) -> str:
-    colours = palette.diverging
-    at = (place + 1) / 2 * (len(colours) - 1)
-    low = min(int(at), len(colours) - 2)
-    return mixed(colours[low], colours[low + 1], at - low)
 
 
 def scale(colours: Sequence[str]) -> list[list[Any]]:

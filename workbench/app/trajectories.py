@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -20,30 +19,10 @@ _POINTS = 1_000
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Watched:
-    """A signal of a run, the steps it has done, and whether low values are the bad ones."""
-
-    signal: Signal
-    steps: int
-    lowest: bool
-
-    @property
-    def spike(self) -> int:
-        """The step to begin at: the first with NaN or Inf, else the most extreme up to the onset, else the last."""
-        points = self.signal.points
-        if broken := [int(step) for step in points["broken_step"].dropna()]:
-            return min(broken)
-        known = points.dropna(subset=["value"])
-        before = known if self.signal.onset is None else known[known["step"] <= self.signal.onset]
-        known = (before if len(before) else known).sort_values("value", ascending=self.lowest, kind="stable")
-        return int(known["step"].iloc[0]) if len(known) else max(0, self.steps - 1)
-
-
 def choose_run(each: pd.DataFrame, first: str | None = None) -> Mapping[Any, Any]:
     """Choose one of the runs, by default `first` or the first that collapsed; return its row."""
     rows = {row["run_id"]: row for row in each.to_dict("records")}
-    return rows[choose("run", "Run", list(rows), first or first_run(each), words=lambda run: run_words(rows[run]))]
+    return rows[choose("run", "Run", {run: run_words(row) for run, row in rows.items()}, first or first_run(each))]
 
 
 def first_run(each: pd.DataFrame) -> str:
@@ -54,9 +33,13 @@ def first_run(each: pd.DataFrame) -> str:
 
 def run_words(row: Mapping[Any, Any]) -> str:
     """Name a run in a list: `ppo, seed 3: collapsed at 17`."""
-    how = row["outcome"] if isinstance(row["outcome"], str) else row["status"]
     onset = "" if pd.isna(row["collapse_step"]) else f" at {row['collapse_step']:.0f}"
-    return f"{row['arm']}, seed {row['seed']}: {how}{onset}"
+    return f"{row['arm']}, seed {row['seed']}: {ended(row)}{onset}"
+
+
+def ended(row: Mapping[Any, Any]) -> Any:
+    """Return the outcome of a run, its status while it has none."""
+    return row["outcome"] if isinstance(row["outcome"], str) else row["status"]
 
 
 def signals(known: Diagnostics) -> list[str]:
@@ -65,20 +48,17 @@ def signals(known: Diagnostics) -> list[str]:
     return sorted(found, key=lambda name: SIGNALS.index(name) if name in SIGNALS else len(SIGNALS))
 
 
-def watched(store: Store, known: Diagnostics, run: Mapping[Any, Any], name: str) -> Watched:
+def watched(store: Store, known: Diagnostics, run: Mapping[Any, Any], name: str) -> Signal:
     """Return a signal of a run in at most a thousand points, each the most extreme of its steps."""
-    row, run_id, onset = known.rows[f"step.{name}"], run["run_id"], run["collapse_step"]
-    lowest = row["alarm_when"] == "below"
-    last = int(store.query("extent", runs=[run_id], origins=[0])["last"].fillna(0).iloc[0])
-    width = math.ceil((last + 1) / _POINTS)
+    run_id, onset, lowest = run["run_id"], run["collapse_step"], known.rows[f"step.{name}"]["alarm_when"] == "below"
+    steps = int(store.query("extent", runs=[run_id], origins=[0])["last"].fillna(0).iloc[0]) + 1
     events = store.query("events", runs=[run_id], origins=[0])
-    signal = Signal(
-        name, row["unit"] or "", str(row["formula"] or row["description"] or ""),
-        store.query("peaks", run=run_id, column=name, first=0, width=width, lowest=lowest),
+    return Signal(
+        name, *known.words(f"step.{name}"),
+        store.query("peaks", run=run_id, column=name, first=0, width=math.ceil(steps / _POINTS), lowest=lowest),
         events[(events["kind"] == "alarm") & (events["diagnostic"] == name)], list(kept(store, run_id)),
-        None if pd.isna(onset) else float(onset),
+        None if pd.isna(onset) else float(onset), steps, lowest,
     )  # fmt: skip
-    return Watched(signal, last + 1, lowest)
 
 
 def kept(store: Store, run: str) -> dict[int, list[int]]:

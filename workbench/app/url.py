@@ -17,7 +17,7 @@ from workbench.app.text import markdown_text, tag, visible
 T = TypeVar("T")
 Said = dict[str, list[str]]  # URL parameter -> its values
 Read = tuple[T, list[str]]  # what a parameter means, and the values in it that were ignored
-Words = Callable[[str], str]
+Options = Mapping[str, str] | Sequence[str]  # option -> its words, or options that are words
 
 _LAST = 200  # addresses that one entry of the history may have had: typing changes the address letter by letter
 _SHOWN = 60  # characters of an ignored value that are shown
@@ -55,9 +55,9 @@ def _said() -> Said:
 
 
 def begin(screen: str) -> None:
-    """Start to collect what the screen's controls say, and see whether the address brings news.
+    """Start to collect what the screen's controls say, and see whether the address is new.
 
-    The browser goes on sending the last address it was given, the one it was opened with, or none: that is no news.
+    The browser keeps sending the last address it was given, the one it was opened with, or none: these are not new.
     """
     here, said = _address(), _said()
     opened = here.wished is not None or here.screen != screen
@@ -71,7 +71,7 @@ def begin(screen: str) -> None:
 
 
 def finish(screens: Collection[str]) -> None:
-    """Bring the address up to date: a choice is a new entry of the history, anything else completes the present one."""
+    """Update the address: a choice is a new entry of the history, anything else completes the present one."""
     here, said = _address(), _said()
     wanted = {name: values for name, values in here.now.items() if values}
     before, here.written = here.written, wanted
@@ -165,39 +165,44 @@ def _notes(name: str, ignored: Sequence[str]) -> list[str]:
 
 
 def choose(
-    name: str, label: str, options: Sequence[str], default: str | None = None, *, kind: Literal["list", "row"] = "list",
-    words: Words = str, width: int | Literal["stretch"] = "stretch",
+    name: str, label: str, options: Options, default: str | None = None, *, kind: Literal["list", "row"] = "list",
+    width: int | Literal["stretch"] = "stretch",
 ) -> str:  # fmt: skip
     """Choose one of `options` (at least one), kept in URL parameter `name`; drawn as a list, or as a row of words."""
-    first = default if default is not None and default in options else options[0]
-    arrive(name, lambda given: one_of(name, given, options, first), lambda value: value in options)
+    words = _words(options)
+    first = default if default is not None and default in words else next(iter(words))
+    arrive(name, lambda given: one_of(name, given, words, first), lambda value: value in words)
     chosen: str | None
     if kind == "list":
-        chosen = st.selectbox(label, options, key=name, format_func=lambda o: visible(words(o)), width=width)
+        chosen = st.selectbox(label, list(words), key=name, format_func=lambda o: visible(words[o]), width=width)
     else:
         chosen = st.segmented_control(
-            label, options, key=name, format_func=lambda o: markdown_text(words(o)), required=True
+            label, list(words), key=name, format_func=lambda o: markdown_text(words[o]), required=True
         )
     leave(name, [str(chosen or first)])
     return str(chosen or first)
 
 
 def choose_many(
-    name: str, label: str, options: Sequence[str], default: Sequence[str], *, words: Words = str,
-    most: int | None = None,
+    name: str, label: str, options: Options, default: Sequence[str], *, most: int | None = None
 ) -> list[str]:  # fmt: skip
     """Choose any of `options`, in the order they were chosen, kept in URL parameter `name`; may be empty."""
+    words = _words(options)
 
     def read(given: Sequence[str]) -> Read[list[str]]:
-        fits, ignored = some_of(name, given, options, default)
+        fits, ignored = some_of(name, given, words, default)
         return fits[:most], ignored
 
-    arrive(name, read, lambda value: set(value) <= set(options))
+    arrive(name, read, lambda value: set(value) <= set(words))
     chosen = st.multiselect(
-        label, options, key=name, format_func=lambda o: visible(words(o)), max_selections=most, wrap=True
+        label, list(words), key=name, format_func=lambda o: visible(words[o]), max_selections=most, wrap=True
     )
     leave(name, chosen)
     return chosen
+
+
+def _words(options: Options) -> Mapping[str, str]:
+    return options if isinstance(options, Mapping) else {str(option): str(option) for option in options}
 
 
 def choose_range(name: str, label: str, low: int, high: int) -> tuple[int, int]:
@@ -272,10 +277,8 @@ def follow(name: str, values: Sequence[str]) -> None:
     st.rerun()
 
 
-def zoom(name: str, ends: tuple[float, float] | None) -> None:
-    """Draw the view again with the whole steps between `ends` as the range `name`, three steps at least."""
-    if ends is None:
-        return
-    first, last = math.ceil(ends[0]), math.floor(ends[1])
-    middle = round((ends[0] + ends[1]) / 2)
+def zoom(name: str, low: float, high: float) -> None:
+    """Draw the view again with the whole steps between `low` and `high` as the range `name`, three steps at least."""
+    first, last = math.ceil(low), math.floor(high)
+    middle = round((low + high) / 2)
     follow(name, [f"{first}..{last}" if last - first > 1 else f"{middle - 1}..{middle + 1}"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -13,8 +13,6 @@ from workbench.app.figures.common import Trace, heading, short, trace
 from workbench.app.text import figure_text, wrapped
 from workbench.app.theme import DASHES, Palette, Style, scale, styles
 
-Words = Callable[[str], tuple[str, str]]  # column -> its unit and its definition, empty where there is none
-
 GROUPS = 24  # that a legend lists; more are drawn without one
 _HEIGHT, _ROW, _TITLE = 420, 22, 66  # pixels
 _CONTINUOUS = 12  # values of a column of numbers from which on its colours are a scale
@@ -23,12 +21,13 @@ _LABEL = 34  # characters of a name on an axis or in the legend
 
 
 def chart(
-    frame: pd.DataFrame, x: str, y: str, colour: str, mark: str, words: Words, palette: Palette, *, axis: str = "auto"
-) -> go.Figure:
+    frame: pd.DataFrame, x: str, y: str, colour: str, mark: str, words: Mapping[str, tuple[str, str]], palette: Palette,
+    *, axis: str = "auto",
+) -> go.Figure:  # fmt: skip
     """Draw a frame whose chosen columns have a value in every row; texts as x stand on the vertical axis.
 
-    `mark` is line, points or bars, `axis` the scale of y: linear, log, or auto (log where a linear axis would hide most
-    points or lines; bars begin at 0).
+    `mark` is line, points or bars, `words` maps columns to unit and definition. `axis` is the scale of y: linear, log,
+    or auto (log where a linear axis would hide most points or lines; bars begin at 0).
     """
     is_text = frame[x].dtype.kind == "O"
     at, value = ("y", "x") if is_text else ("x", "y")
@@ -37,9 +36,7 @@ def chart(
     if colour and frame[colour].dtype.kind in "iufM":
         groups.sort()
 
-    def labelled(column: str) -> str:
-        unit = words(column)[0]
-        return f"{column} ({unit})" if unit else column
+    labels = {column: f"{column} ({unit})" for column, (unit, _) in words.items() if unit}
 
     def drawn(part: pd.DataFrame, head: str, tail: str, **look: Any) -> Trace:
         hover = f"{head}{figure_text(x)} %{{{at}}}<br>{figure_text(y)} %{{{value}:.5~g}}{tail}"
@@ -48,11 +45,11 @@ def chart(
 
     traces = []
     if scaled:
-        bar = {"title": {"text": figure_text(labelled(colour))}, "outlinewidth": 0, "thickness": 10}
-        colours = {"color": frame[colour].to_numpy(), "colorscale": scale(palette.sequential[1:]), "colorbar": bar}
-        told = f"<br>{figure_text(colour)} %{{customdata:.5~g}}"
-        carried = frame[colour].tolist()
-        traces.append(drawn(frame, "", told, mode="markers", customdata=carried, marker={"size": 7, **colours}))
+        bar = {"title": {"text": figure_text(labels.get(colour, colour))}, "outlinewidth": 0, "thickness": 10}
+        values, colours = frame[colour], scale(palette.sequential[1:])
+        marker = {"size": 7, "color": values.to_numpy(), "colorscale": colours, "colorbar": bar}
+        tail = f"<br>{figure_text(colour)} %{{customdata:.5~g}}"
+        traces.append(drawn(frame, "", tail, mode="markers", customdata=values.tolist(), marker=marker))
     for group, style in {} if scaled else _styles(frame, colour, groups, palette).items():
         part = frame[frame[colour] == group] if colour else frame
         part = part.sort_values(x) if mark == "line" else part
@@ -69,8 +66,8 @@ def chart(
         traces.append(drawn(part, head, "", name=short(str(group), _LABEL), **look))
 
     as_log = axis == "log" or (mark != "bars" and axis == "auto" and common.is_wide(frame[y].astype(float).to_numpy()))
-    linear = {"type": "linear", "title": {"text": figure_text(labelled(y))}}
-    measured = common.log_scale(labelled(y)) if as_log else linear
+    label = labels.get(y, y)
+    measured = common.log_scale(label) if as_log else {"type": "linear", "title": {"text": figure_text(label)}}
     names = list(dict.fromkeys(frame[x])) if is_text else []
     if is_text:
         other = {
@@ -79,7 +76,7 @@ def chart(
         }  # fmt: skip
     else:
         counted = frame[x].dtype.kind in "iu" and frame[x].max() - frame[x].min() < _COUNTS  # there is no turn 1.5
-        title = {"text": figure_text(labelled(x))}
+        title = {"text": figure_text(labels.get(x, x))}
         other = {"title": title, "separatethousands": True, "dtick": 1 if counted else None}
     rows = len(names) * (len(groups) if mark == "bars" else 1)
     return common.figure(
@@ -88,12 +85,12 @@ def chart(
         legend={"orientation": "v", "x": 1.01, "y": 1, "yanchor": "top",
                 "title": {"text": figure_text(colour), "font": {"size": 13}}},
         xaxis=measured if is_text else other, yaxis=other if is_text else measured,
-        annotations=[heading(y, wrapped(words(y)[1], 118), palette, yshift=10)],
+        annotations=[heading(y, wrapped(words.get(y, ("", ""))[1], 118), palette, yshift=10)],
     )  # fmt: skip
 
 
 def _styles(data: pd.DataFrame, colour: str, groups: Sequence[Any], palette: Palette) -> dict[Any, Style]:
-    """Algorithms and arms in the colours that they have everywhere, other groups in turn."""
+    # Algorithms and arms in the colours that they have everywhere, other groups in turn.
     known = palette.algorithms
     if colour in ("algorithm", "arm"):
         named = dict(zip(data["arm"], data["algorithm"], strict=True)) if {"arm", "algorithm"} <= set(data) else {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ class Panel:
     unit: str
     definition: str
     data: pd.DataFrame
-    thresholds: Sequence[tuple[str | None, float]] = field(default=())
+    thresholds: Sequence[tuple[str | None, float]] = ()
     alarms: pd.DataFrame | None = None
     broken: pd.DataFrame | None = None
 
@@ -79,8 +79,7 @@ def curves(
         }  # fmt: skip
         annotations.append(heading(panel.name, text, palette, x=pane.x[0], y=pane.y[1]))
         if panel.data.empty:
-            middle = sum(pane.x) / 2, sum(pane.y) / 2
-            annotations.append(common.note("not measured in these runs", *middle, font={"color": palette.muted}))
+            annotations.append(pane.in_middle("not measured in these runs", font={"color": palette.muted}))
     layout |= common.legend_on_top(groupclick="togglegroup") | {"showlegend": legend, "dragmode": "zoom"}
     top = above + gap - 8
     return common.figure(traces, palette, inner=inner + 8, top=top, bottom=BOTTOM, annotations=annotations, **layout)
@@ -121,9 +120,7 @@ def _parts(panel: Panel, styles: Mapping[str, Style]) -> Iterator[tuple[str, Sty
 def _bands(panel: Panel, styles: Mapping[str, Style]) -> list[Trace]:
     """Return the middle of every arm over its interval over its extremes: no band covers a line."""
     few = len(styles) <= _FILLED
-    wide: list[Trace] = []
-    narrow: list[Trace] = []
-    lines: list[Trace] = []
+    wide, narrow, lines = list[Trace](), list[Trace](), list[Trace]()
     for arm, style, part in _parts(panel, styles):
         # Where many arms would hide each other, a band of extremes is only its two edges.
         for bands, ends, opacity, filled in (
@@ -147,20 +144,19 @@ def _bands(panel: Panel, styles: Mapping[str, Style]) -> list[Trace]:
 
 def _runs(panel: Panel, styles: Mapping[str, Style]) -> list[Trace]:
     """Return all runs of an arm as one trace, over the extremes of every bucket: a mean must not hide a spike."""
-    kind = "scattergl" if len(panel.data) > _WEBGL else "scatter"
+    of: Trace = {"type": "scattergl" if len(panel.data) > _WEBGL else "scatter", "connectgaps": False}
     wide, lines = [], []
     for arm, style, part in _parts(panel, styles):
         run = part["run"]  # a point of NaN behind the last point of each run is the gap to the next
         ends = np.append(np.flatnonzero(run[1:] != run[:-1]) + 1, len(run))
         order = np.insert(np.arange(len(run)), ends, -1)
         gapped = {name: np.append(column, np.nan)[order] for name, column in part.items()}
-        of: Trace = {"type": kind, "connectgaps": False}
         line = _line(
             arm, style, 1.4, marked=int(np.diff(ends, prepend=0).max()) <= _MARKED, **of, x=gapped["x"],
             y=gapped["mean"], customdata=gapped["seed"],
             hover=f"<b>{figure_text(arm)}</b><br>seed %{{customdata}}<br>at %{{x:,.6~g}}: %{{y:.4~g}}",
         )  # fmt: skip
-        if kind == "scattergl":  # the graphics processor thins out no markers
+        if of["type"] == "scattergl":  # the graphics processor thins out no markers
             line = line | {"mode": "lines", "marker": None}
         lines.append(line)
         if (part["low"] < part["high"]).any():

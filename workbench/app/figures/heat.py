@@ -55,8 +55,7 @@ class ColourScale:
 
     def ticks(self) -> tuple[list[float], list[str]]:
         """Return places and words of the colour bar; an end beyond which values lie says so."""
-        low, high = self.ends
-        places = [low + (high - low) * i / 4 for i in range(5)]
+        places = np.linspace(*self.ends, 5).tolist()
         values = [math.exp(place) if self.kind == "ratio" else place for place in places]
         if self.kind == "ratio" and self.limit < 1.2:  # two digits would not tell these from 1
             words = [f"{round(value, 3):g}" for value in values]
@@ -116,11 +115,10 @@ def heat(
     text = wrapped(measure.definition, 130)
     inner = rows * max(CELL * turns, 4 * CELL) + (rows - 1) * GAP
     places, words = colours.ticks()
-    unit = f"{measure.unit}, log scale" if colours.kind == "ratio" else measure.unit
-    shades = colours.colours(palette)
-    layout = {
-        "coloraxis": common.colour_axis(unit, inner, palette, shades, colours.ends, tickvals=places, ticktext=words)
-    }
+    layout: dict[str, Any] = {"coloraxis": common.colour_axis(
+        measure.unit + ", log scale" * (colours.kind == "ratio"), inner, palette, colours.colours(palette),
+        colours.ends, tickvals=places, ticktext=words,
+    )}  # fmt: skip
     x_axis = common.steps_axis(x_title, range=[window.first - 0.5, window.last + 0.5], nticks=8,
                                dtick=1 if window.last - window.first < 8 else None)  # fmt: skip
     y_axis = common.axis("turn index", range=[turns + 0.5, 0.5], tickmode="array", tickvals=list(range(1, turns + 1)))
@@ -130,9 +128,7 @@ def heat(
         layout |= pane.shared(x_axis, y_axis)
         annotations.append(common.arm_label(part.arm, styles[part.arm].colour, pane))
         if part.cells.empty:
-            middle = sum(pane.x) / 2, sum(pane.y) / 2
-            ground = faded(palette.muted, 0.06)
-            annotations.append(common.note("not measured in these runs", *middle, bgcolor=ground))
+            annotations.append(pane.in_middle("not measured in these runs", bgcolor=faded(palette.muted, 0.06)))
             continue
         drawn = [*_map(part, colours, palette, window, turns), *_targets(part, pane.number, measure, window)]
         if chosen is not None and chosen[0] == pane.number:
@@ -147,12 +143,10 @@ def heat(
 
 
 def _rectangles(left: Any, right: Any, turn: Any) -> dict[str, Any]:
-    """Return the outlines of spans of cells, with a gap between two."""
-    low, high = turn - 0.5, turn + 0.5
-    x, y = np.stack([left, right, right, left, left]), np.stack([low, low, high, high, low])
-    if x.ndim > 1:
-        x, y = (np.vstack([corners, np.full(corners.shape[1], np.nan)]).T.ravel() for corners in (x, y))
-    return {"x": x, "y": y, "mode": "lines"}
+    """Return the outlines of spans of cells, with a gap behind each."""
+    low, high, gap = turn - 0.5, turn + 0.5, np.nan * turn
+    x, y = ([left, right, right, left, left, gap], [low, low, high, high, low, gap])
+    return {"x": np.stack(x, axis=-1).ravel(), "y": np.stack(y, axis=-1).ravel(), "mode": "lines"}
 
 
 def _map(part: Heat, colours: ColourScale, palette: Palette, window: Window, turns: int) -> Iterator[Trace]:
@@ -197,7 +191,7 @@ def _map(part: Heat, colours: ColourScale, palette: Palette, window: Window, tur
 
 
 def _targets(part: Heat, number: int, measure: Measure, window: Window) -> Iterator[Trace]:
-    """Yield what the pointer meets: an unseen mark in each cell, with its map, bucket, turn index and numbers.
+    """Yield an unseen mark in each cell for the pointer, with its map, bucket, turn index and numbers.
 
     The page writes the words of a usual cell: to write those of 5,000 here would take as long as the query.
     """
@@ -206,10 +200,8 @@ def _targets(part: Heat, number: int, measure: Measure, window: Window) -> Itera
     last = (first + window.width - 1).clip(upper=window.last)
     usual = np.isfinite(cells["mean"]) & np.isfinite(cells["turns"]) & (cells["non_finite"] == 0)
     usual &= (cells["low"] < cells["high"]) & ((first < last) == (window.width > 1))
-    carried = np.column_stack(
-        [np.full(len(first), number), cells["bucket"], cells["turn_index"], first, last,
-         cells[["mean", "low", "high", "turns"]]]
-    )  # fmt: skip
+    numbers = cells[["mean", "low", "high", "turns"]]
+    carried = np.column_stack([np.full(len(first), number), cells[["bucket", "turn_index"]], first, last, numbers])
     unit = "" if measure.unit == "ratio" else f" {figure_text(measure.unit)}"
     head, name = f"<b>{figure_text(part.arm)}</b>, turn", figure_text(measure.name)
     steps = "steps %{customdata[3]:,} to %{customdata[4]:,}" if window.width > 1 else "step %{customdata[3]:,}"
@@ -230,7 +222,6 @@ def _targets(part: Heat, number: int, measure: Measure, window: Window) -> Itera
 
 
 def _about(head: str, name: str, unit: str, carried: np.ndarray, broken: int, measured: int) -> str:
-    """Return the words of a cell that is not as the others."""
     turn, first, last = map(int, carried[2:5])
     mean, low, high, turns = carried[5:]
     lines = [f"{head} {turn}, step {first:,}" if first == last else f"{head} {turn}, steps {first:,} to {last:,}"]

@@ -13,7 +13,6 @@ from markupsafe import Markup
 from workbench.app.text import tag, visible
 from workbench.app.theme import FONT, Palette, colour
 
-Address = Callable[[str], str]
 Row = Mapping[Any, Any]
 
 TALL = 12  # rows of a part of a grid: more than a screen shows
@@ -70,7 +69,9 @@ def condition(arm: str, algorithm: str) -> str:
     return arm.removeprefix(algorithm).lstrip(" ·,") if arm.startswith(algorithm) else arm
 
 
-def matrix(cells: pd.DataFrame, curves: pd.DataFrame, palette: Palette, address: Address | None = None) -> str:
+def matrix(
+    cells: pd.DataFrame, curves: pd.DataFrame, palette: Palette, address: Callable[[str], str] | None = None
+) -> str:
     """Return the SVG of `layout`'s cells and success curves (run_id, x from 0, mean, last = last step of the longest).
 
     With `address` (run id -> where it is shown) every cell is a link that carries its run as `data-key`.
@@ -88,7 +89,6 @@ def matrix(cells: pd.DataFrame, curves: pd.DataFrame, palette: Palette, address:
 
 
 def _heads(cells: pd.DataFrame, blocks: pd.DataFrame, rows: int, top: int) -> Iterator[Markup]:
-    """Yield the seed above each column, and the condition above each block of columns."""
     across = float(cells["across"].iloc[0])
     unit = (100 - _LEFT) / across
     for name, (first, last) in blocks.iterrows() if len(blocks) > 1 else ():
@@ -105,7 +105,6 @@ def _heads(cells: pd.DataFrame, blocks: pd.DataFrame, rows: int, top: int) -> It
 
 
 def _names(cells: pd.DataFrame, top: float, palette: Palette) -> Iterator[Markup]:
-    """Yield the name of each row next to a mark in the colour of its algorithm."""
     for row in cells.drop_duplicates("label").to_dict("records"):
         lines = textwrap.wrap(visible(row["label"]), _LABEL, break_on_hyphens=False) or [""]
         lines = [*lines[: _LINES - 1], lines[_LINES - 1] + " …"] if len(lines) > _LINES else lines
@@ -117,13 +116,13 @@ def _names(cells: pd.DataFrame, top: float, palette: Palette) -> Iterator[Markup
 
 
 def _cell(
-    run: Row, paths: Mapping[str, tuple[str, int]], top: float, palette: Palette, address: Address | None
+    run: Row, paths: Mapping[str, tuple[str, int]], top: float, palette: Palette, address: Callable[[str], str] | None
 ) -> Markup:
     unit = (100 - _LEFT) / run["across"]
     left, upper = f"{_LEFT + unit * (run['column'] + _GAP / 2):.3f}%", top + ROW * (run["row"] + 0.05)
     box = {"x": left, "y": f"{upper:.1f}", "width": f"{unit * (1 - _GAP):.3f}%", "height": f"{ROW * 0.9:.1f}"}
     run_id, outcome = str(run["run_id"]), run["outcome"] if isinstance(run["outcome"], str) else ""
-    known = [run[name] for name in ("collapse_step", "onset_low") if not _missing(run.get(name))]
+    known = [run[name] for name in ("collapse_step", "onset_low") if pd.notna(run.get(name))]
     fell = f"{known[0]:.0f}" if known else ""  # the step at which the fall began, also one that it came back from
     state, short = outcome.replace("_", " ") + (f" at {fell}" if fell else ""), fell
     if not outcome:
@@ -154,29 +153,21 @@ def _paths(curves: pd.DataFrame) -> dict[str, tuple[str, int]]:
     left, width, floor, height = _CURVE
     curves = curves.astype({"x": float, "mean": float, "last": float})  # of no runs, too
     last = curves["last"].clip(lower=1)
-    x = (left + width * curves["x"] / last).round(1).tolist()
-    y = (floor - height * curves["mean"].clip(0, 1)).round(1).tolist()
-    paths: dict[str, tuple[list[str], int]] = {}
+    x = (left + width * curves["x"] / last).round(1)
+    y = (floor - height * curves["mean"].clip(0, 1)).round(1)
+    paths: dict[str, tuple[str, int]] = {}
     before = None  # the run whose line goes on; `curves` goes run by run
     for run, end, a, b in zip(curves["run_id"], last, x, y, strict=True):
-        if math.isnan(b):
-            before = None
-            continue
-        path, _ = paths.setdefault(run, ([], int(end)))
-        path.append(f"L{a:g} {b:g}" if run == before else f"M{a:g} {b:g}h0")
-        before = run
-    return {run: ("".join(path), end) for run, (path, end) in paths.items()}
+        if not math.isnan(b):
+            path, _ = paths.get(run, ("", 0))
+            paths[run] = path + (f"L{a:g} {b:g}" if run == before else f"M{a:g} {b:g}h0"), int(end)
+        before = None if math.isnan(b) else run
+    return paths
 
 
 def _about(run: Row) -> str:
     lines = [f"{run['arm']}, seed {run['seed']}", str(run["run_id"])]
-    known = [name for name in ("peak_success", "final_success", "steps") if not _missing(run.get(name))]
+    known = [name for name in ("peak_success", "final_success", "steps") if pd.notna(run.get(name))]
     lines += [f"{name.replace('_', ' ')} {run[name]:.3g}" for name in known]
     reason = run.get("reason")
     return "\n".join(lines + (textwrap.wrap(reason, 60) if isinstance(reason, str) else []))
-
-
-def _missing(value: Any) -> bool:
-    import pandas as pd
-
-    return bool(pd.isna(value))

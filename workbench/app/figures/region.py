@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from workbench.app.figures import common
 from workbench.app.figures.common import Trace, heading, note, trace
 from workbench.app.text import wrapped
-from workbench.app.theme import Palette, Style, contrast, mixed
+from workbench.app.theme import Palette, Style, between, contrast
 
 MEASURES = {"collapsed": "share of runs that collapsed", "final": "mean final success"}
 _MEANINGS = {
@@ -63,13 +63,11 @@ def region(
 def _map(
     points: pd.DataFrame, conditions: Sequence[float], ticks: Sequence[float], palette: Palette, measure: str
 ) -> list[Trace]:
-    """Return the searched points, pale; the cells that were run; and their numbers in an ink that can be read there."""
     colours = palette.sequential[1:]
     grid: Trace = {"type": "heatmap", "x": list(ticks), "y": list(range(len(conditions))), "xgap": 2, "ygap": 2}
     values: list[list[float | None]] = [[None] * len(ticks) for _ in conditions]
     about = [[""] * len(ticks) for _ in conditions]
-    words: Trace = {"x": [], "y": [], "text": []}
-    inks = []
+    words = []  # x, y, text and ink of each cell
     for row in points.to_dict("records"):
         i = conditions.index(row["y"])
         distances = [abs(tick - math.log2(row["x"])) for tick in ticks]
@@ -81,23 +79,20 @@ def _map(
         values[i][j] = value
         about[i][j] = f"{row['x']:g} at {row['y']:g}<br>{shown} runs collapsed<br>mean final success {success}"
         if value is not None:
-            place = min(max(value, 0.0), 1.0) * (len(colours) - 1)
-            low = min(int(place), len(colours) - 2)
-            ground = mixed(colours[low], colours[low + 1], place - low)
-            inks.append(max((palette.text, palette.background), key=lambda ink: contrast(ink, ground)))
+            ground = between(colours, min(max(value, 0.0), 1.0))
+            ink = max((palette.text, palette.background), key=lambda ink: contrast(ink, ground))
             word = shown if measure == "collapsed" else f"{value:.2f}".removeprefix("0")
-            for name, what in (("x", ticks[j]), ("y", i + _ABOVE), ("text", word)):
-                words[name].append(what)
+            words.append((ticks[j], i + _ABOVE, word, ink))
+    x, y, text, inks = map(list, zip(*words, strict=True)) if words else ([], [], [], [])
     return [
         trace(**grid, z=[[0] * len(ticks)] * len(conditions), showscale=False,
               colorscale=[[0, palette.surface], [1, palette.surface]]),
         trace("%{customdata}", **grid, z=values, customdata=about, coloraxis="coloraxis", hoverongaps=False),
-        trace(**words, mode="text", textfont={"size": 11, "color": inks}, cliponaxis=False),
+        trace(x=x, y=y, text=text, mode="text", textfont={"size": 11, "color": inks}, cliponaxis=False),
     ]  # fmt: skip
 
 
 def _boundary(columns: pd.DataFrame, conditions: Sequence[float], palette: Palette) -> list[Trace]:
-    """Return the boundary over the conditions with its interval, if it is known anywhere."""
     if columns.empty:
         return []
     x, low, high = (np.log2(columns[name].astype(float)) for name in ("boundary", "boundary_low", "boundary_high"))
@@ -144,8 +139,7 @@ def forest(effects: Sequence[Effect], palette: Palette) -> go.Figure:
     gap = 66  # pixels
     inner = top = sum(e.height for e in effects) + gap * (len(panels) - 1)  # `top` of a panel, from below
     layout: dict[str, Any] = {}
-    annotations: list[Trace] = []
-    traces: list[Trace] = []
+    annotations, traces = list[Trace](), list[Trace]()
     for number, part in enumerate(panels):
         kind, tall = part[0].kind, sum(e.height for e in part)
         pane = common.Pane(number, 0, True, (0, 0.62), (max(0, top - tall) / inner, top / inner))
@@ -160,14 +154,12 @@ def forest(effects: Sequence[Effect], palette: Palette) -> go.Figure:
         places = [float(bottom - e.height / 2) for e, bottom in zip(part, bottoms, strict=True)]
         for effect, y in zip(part, places, strict=True):
             colour = palette.outcomes.get(effect.tone, palette.muted)
-            drawn.append(
-                trace(x=[effect.low, effect.high], y=[y, y], mode="lines", line={"color": colour, "width": 2.4})
-            )
-            drawn.append(trace(
-                f"<b>{wrapped(effect.label, 60)}</b><br>%{{x:.3~g}}, 95 % interval {effect.low:.3g} to "
-                f"{effect.high:.3g}<br>{wrapped(effect.finding, 60)}", x=[effect.value], y=[y], mode="markers",
-                marker={"color": colour, "size": 10, "symbol": "diamond"},
-            ))  # fmt: skip
+            drawn += [
+                trace(x=[effect.low, effect.high], y=[y, y], mode="lines", line={"color": colour, "width": 2.4}),
+                trace(f"<b>{wrapped(effect.label, 60)}</b><br>%{{x:.3~g}}, 95 % interval {effect.low:.3g} to "
+                      f"{effect.high:.3g}<br>{wrapped(effect.finding, 60)}", x=[effect.value], y=[y], mode="markers",
+                      marker={"color": colour, "size": 10, "symbol": "diamond"}),
+            ]  # fmt: skip
             annotations.append(note(
                 wrapped(effect.finding, _FINDING), 0.64, y, yref=pane.axes["yaxis"], xanchor="left", yanchor="middle",
                 align="left", font={"size": 12, "color": palette.text},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -71,9 +71,8 @@ def career(
     )  # fmt: skip
 
 
-def _nothing(points: pd.DataFrame, palette: Palette) -> list[dict[str, Any]]:
-    font = {"color": palette.muted}
-    return [note("not measured in this run", 0.5, 0.5, font=font)] if points.empty else []
+def _nothing(points: pd.DataFrame, palette: Palette) -> list[Trace]:
+    return [note("not measured in this run", 0.5, 0.5, font={"color": palette.muted})] if points.empty else []
 
 
 def shares(spent: pd.DataFrame) -> dict[str, float]:
@@ -111,64 +110,66 @@ def spending(spent: pd.DataFrame, palette: Palette) -> go.Figure:
 
 @dataclass(frozen=True)
 class Signal:
-    """A column of table `step`: words from the dictionary, points (step, value, broken_step), events, what was kept.
+    """A column of table `step` in one run: words from the dictionary, points (step, value, broken_step), alarms.
 
-    `events` has x and message of the column's alarms; `kept` the steps with tokens; `onset` the collapse's.
+    `alarms` has x and message, `kept` the steps with tokens, `onset` is the collapse's. The run has done `steps` steps;
+    with `lowest` low values are the bad ones.
     """
 
     name: str
     unit: str
     definition: str
     points: pd.DataFrame
-    events: pd.DataFrame
-    kept: Sequence[int] = field(default=())
+    alarms: pd.DataFrame
+    kept: Sequence[int] = ()
     onset: float | None = None
+    steps: int = 0
+    lowest: bool = False
+
+    @property
+    def spike(self) -> int:
+        """The step to begin at: the first with NaN or Inf, else the most extreme up to the onset, else the last."""
+        if broken := [int(step) for step in self.points["broken_step"].dropna()]:
+            return min(broken)
+        known = self.points.dropna(subset=["value"])
+        before = known if self.onset is None else known[known["step"] <= self.onset]
+        known = (before if len(before) else known).sort_values("value", ascending=self.lowest, kind="stable")
+        return int(known["step"].iloc[0]) if len(known) else max(0, self.steps - 1)
 
 
 def peaks(signal: Signal, colour: str, palette: Palette, chosen: int) -> go.Figure:
     """Draw the signal; a point carries its step, the chosen step has a line."""
     known = signal.points.dropna(subset=["value"])
     height = dict(zip(known["step"].astype(int).tolist(), known["value"].astype(float).tolist(), strict=True))
-    steps, values = list(height), list(height.values())
-    broken = signal.points["broken_step"].dropna().astype(int).tolist()
-    told = zip(signal.events["x"], signal.events["message"], strict=True)
-    alarms = [(int(x), wrapped(str(message), 60)) for x, message in told if x in height]
-    kept = set(signal.kept)
-    red, size = palette.outcomes["collapsed"], 7 if len(known) <= 400 else 4
-    traces = [trace(x=steps, y=values, mode="lines", line={"color": colour, "width": 1.6})]
-    for symbol, words, here in (
-        ("circle", "tokens kept", [s for s in steps if s in kept]),
-        ("circle-open", "no tokens", [s for s in steps if s not in kept]),
-    ):
-        traces.append(trace(
-            f"step %{{x:,}}: %{{y:.4~g}} {figure_text(signal.unit)}<br>{words}", x=here, y=[height[s] for s in here],
-            mode="markers", customdata=here, marker={"symbol": symbol, "size": size, "color": colour},
-        ))  # fmt: skip
-    floor = min(values, default=1.0)
-    for symbol, rows in (
-        ("triangle-up-open", [(s, height[s], text) for s, text in alarms]),
-        ("x-thin", [(s, floor, f"NaN or Inf at step {s:,}") for s in broken]),
-    ):
-        here, y, texts = map(list, zip(*rows, strict=True)) if rows else ([], [], [])
-        marker = {"symbol": symbol, "size": 11, "color": red, "line": {"width": 1.6, "color": red}}
-        traces.append(trace("%{text}", x=here, y=y, mode="markers", customdata=here, text=texts, marker=marker))
+    values, floor = list(height.values()), min(height.values(), default=1.0)
+    told = zip(signal.alarms["x"], signal.alarms["message"], strict=True)
+    red, kept = palette.outcomes["collapsed"], set(signal.kept)
+    quiet = {"size": 7 if len(height) <= 400 else 4, "color": colour}
+    loud = {"size": 11, "color": red, "line": {"width": 1.6, "color": red}}
+    value = f"step %{{x:,}}: %{{y:.4~g}} {figure_text(signal.unit)}<br>"
+    traces = [trace(x=list(height), y=values, mode="lines", line={"color": colour, "width": 1.6})]
+    for symbol, marker, hover, rows in (
+        ("circle", quiet, f"{value}tokens kept", [(s, y, "") for s, y in height.items() if s in kept]),
+        ("circle-open", quiet, f"{value}no tokens", [(s, y, "") for s, y in height.items() if s not in kept]),
+        ("triangle-up-open", loud, "%{text}",
+         [(int(x), height[int(x)], wrapped(str(message), 60)) for x, message in told if x in height]),
+        ("x-thin", loud, "%{text}",
+         [(int(s), floor, f"NaN or Inf at step {s:,.0f}") for s in signal.points["broken_step"].dropna()]),
+    ):  # fmt: skip
+        x, y, texts = map(list, zip(*rows, strict=True)) if rows else ([], [], [])
+        traces.append(trace(hover, x=x, y=y, mode="markers", customdata=x, text=texts,
+                            marker=marker | {"symbol": symbol}))  # fmt: skip
     definition = wrapped(signal.definition, 84)
-    log = common.log_scale(signal.unit) | {"dtick": 1} if common.is_wide(values) else {}
-    shapes = [vertical(chosen, palette.text, dash=None)]
-    shapes += [] if signal.onset is None else [vertical(signal.onset, red)]
     top = 55 + 15 * definition.count("<br>")
+    onset = [] if signal.onset is None else [vertical(signal.onset, red)]
+    scale = common.log_scale(signal.unit) | {"dtick": 1} if common.is_wide(values) else {}
     return common.figure(
-        traces,
-        palette,
-        inner=340 - top - 48,
-        top=top,
-        bottom=48,
-        hoverdistance=40,
-        shapes=shapes,
+        traces, palette, inner=340 - top - 48, top=top, bottom=48, hoverdistance=40,
+        shapes=[vertical(chosen, palette.text, dash=None), *onset],
         annotations=[heading(signal.name, definition, palette), *_nothing(signal.points, palette)],
         xaxis=common.steps_axis(AXES["step"], dtick=1 if signal.points["step"].max() < 10 else None),
-        yaxis=common.axis(signal.unit) | log,
-    )
+        yaxis=common.axis(signal.unit) | scale,
+    )  # fmt: skip
 
 
 def ranking(
@@ -190,9 +191,8 @@ def ranking(
         ticktext=[f"<b>{row['trajectory']}</b>" if row["kept"] else str(row["trajectory"]) for row in rows],
         tickfont={"color": palette.text},
     )  # fmt: skip
-    traces: list[Trace] = []
+    traces, shapes = list[Trace](), list[Trace]()
     layout: dict[str, Any] = {}
-    shapes: list[dict[str, Any]] = []
     for pane, (name, words) in zip(common.panes(2, 2, 0.04, 0), SHARES.items(), strict=True):
         values = drawn[name]
         labels = [" not measured" if row[name] is None else f" {figure_text(number(row[name]))}" for row in rows]

@@ -36,7 +36,7 @@ def collapse(store: Store) -> None:
 
 
 def _timeline(store: Store, arms: Arms) -> None:
-    axis = choose("x", "Align on", list(_AXIS), kind="row", words=_AXIS.__getitem__)
+    axis = choose("x", "Align on", _AXIS, kind="row")
     starts = origins(arms.runs, axis)
     last = arms.runs["steps"].fillna(0) - 1 - starts
     runs = arms.runs.assign(start=starts, first=[-start for start in starts], last=last).head(_MOST)

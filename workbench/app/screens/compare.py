@@ -17,7 +17,7 @@ from workbench.app.links import run_links
 from workbench.app.page import answer, look, note, screen, table
 from workbench.app.store import Store, dictionary
 from workbench.app.text import few
-from workbench.app.url import choose, choose_many, choose_range, zoom
+from workbench.app.url import choose, choose_many, choose_range
 
 _FIRST = ("step.success", "step.grad_norm_max", "step.ess_frac_min", "step.entropy")
 _MOST = 12  # panels
@@ -33,16 +33,16 @@ def compare(store: Store) -> None:
     known = dictionary(store)
     alarms = alarm_leads(first_alarms(store, arms.runs)[0], known)
     first = default_metrics(alarms, known.charted, _FIRST)
-    metrics = choose_many("metric", "Diagnostics", known.charted, first, words=known.label, most=_MOST)
+    metrics = choose_many("metric", "Diagnostics", {m: known.label(m) for m in known.charted}, first, most=_MOST)
     if not arms.names or not metrics:
         note("Choose at least one arm and one diagnostic.")
         return
     with st.container(horizontal=True, gap="large", vertical_alignment="top"):
-        axes = [a for a in AXES if a not in CLOCKS or f"step.{CLOCKS[a]}" in known.charted]
-        axis = choose("x", "Align on", axes, kind="row", words=_AXIS.__getitem__)
+        axes = {a: words for a, words in _AXIS.items() if a not in CLOCKS or f"step.{CLOCKS[a]}" in known.charted}
+        axis = choose("x", "Align on", axes, kind="row")
         bands = choose("seeds", "Seeds", ["band", "single"], kind="row") == "band"
         scale = choose("scale", "Scale", ["auto", "linear", "log"], kind="row")
-        smooth = choose("smooth", "Smoothing", list(_SMOOTHING), words=_SMOOTHING.__getitem__, width=130)
+        smooth = choose("smooth", "Smoothing", _SMOOTHING, width=130)
     starts = origins(arms.runs, axis)
     ends = choose_range("range", "Steps", *extent(store, arms.runs, starts))
     lines = len(arms.names) if bands else len(arms.runs)
@@ -51,12 +51,11 @@ def compare(store: Store) -> None:
     panels = [panel(store, chosen, known, metric, bands=bands) for metric in metrics]
     wide, narrow = st.columns([4, 1], gap="medium")
     with wide:
-        figure = curves(panels, arms.styles, look(), AXES[axis], onsets=onsets(chosen), scale=scale)
-        words = f"{', '.join(p.name for p in panels)} of {', '.join(arms.names)} over {AXES[axis]}."
-        if axis in CLOCKS:  # a range is in steps
-            export.figure(figure, "curves", lambda: drawn(panels), describe=words)
-        else:
-            zoom("range", export.zoomable(figure, "curves", lambda: drawn(panels), describe=words)[1])
+        export.figure(
+            curves(panels, arms.styles, look(), AXES[axis], onsets=onsets(chosen), scale=scale), "curves",
+            lambda: drawn(panels), zooms="" if axis in CLOCKS else "range",  # which is in steps
+            describe=f"{', '.join(p.name for p in panels)} of {', '.join(arms.names)} over {AXES[axis]}.",
+        )  # fmt: skip
         note(" ".join(_notes(chosen, bands)))
         run_links(arms.runs, arms.experiment)
     with narrow:

@@ -38,19 +38,19 @@ def episode(store: Store) -> None:
         about = choose_run(all_runs)
     run, known = str(about["run_id"]), dictionary(store)
     with right:
-        name = choose("signal", "Signal", signals(known))
-    seen = watched(store, known, about, name)
+        signal = watched(store, known, about, choose("signal", "Signal", signals(known)))
     with st.container(horizontal=True, gap="large", vertical_alignment="top"):
-        step = choose_number("step", "Step", 0, max(0, seen.steps - 1), seen.spike)
+        step = choose_number("step", "Step", 0, max(0, signal.steps - 1), signal.spike)
         by = choose("rank", "Rank trajectories by", list(RANKS), kind="row")
     rows = ranked(store, run, step, RANKS[by])
     chosen = keep_number("trajectory", (run, step), [row["trajectory"] for row in rows])
     palette = look()
     curve, bars = st.columns(2, gap="medium")
     with curve:
-        drawn = peaks(seen.signal, theme.colour(str(about["algorithm"]), palette), palette, step)
-        words = f"{name} of {run} over training; step {step} is chosen."
-        clicked = export.figure(drawn, "peaks", seen.signal.points, select=True, describe=words)
+        clicked = export.figure(
+            peaks(signal, theme.colour(str(about["algorithm"]), palette), palette, step), "peaks", signal.points,
+            select=True, describe=f"{signal.name} of {run} over training; step {step} is chosen.",
+        )  # fmt: skip
         if clicked and int(clicked[0]) != step:
             follow("step", [str(clicked[0])])
     if chosen is None:
@@ -59,9 +59,11 @@ def episode(store: Store) -> None:
         return
     mine = next(row for row in rows if row["trajectory"] == chosen)
     with bars:
-        drawn = ranking(shown(rows, mine, _BARS), 1 / len(rows), palette, step, chosen)
-        words = f"The trajectories of step {step}, ranked by {by}; {chosen} is chosen."
-        clicked = export.figure(drawn, "ranking", lambda: pd.DataFrame(rows), select=True, describe=words)
+        clicked = export.figure(
+            ranking(shown(rows, mine, _BARS), 1 / len(rows), palette, step, chosen), "ranking",
+            lambda: pd.DataFrame(rows), select=True,
+            describe=f"The trajectories of step {step}, ranked by {by}; {chosen} is chosen.",
+        )  # fmt: skip
         if clicked and int(clicked[0]) != chosen:
             follow("trajectory", [str(clicked[0])])
     answer, gold = tag("b", word(mine["answer"])), tag("b", word(mine["gold"]))
@@ -88,9 +90,8 @@ def _tokens_and_turns(store: Store, known: Diagnostics, experiment: str, run: st
         if turns:
             top = worst(turns)
             heaviest = top["epoch"] if top else max(turn["epoch"] for turn in turns)
-            epochs = [WORST, *(str(epoch) for epoch in sorted({turn["epoch"] for turn in turns}))]
-            names = {WORST: f"largest gradient ({heaviest})"}
-            chosen = choose("epoch", "Show epoch", epochs, kind="row", words=lambda e: names.get(e, e))
+            epochs = {str(epoch): str(epoch) for epoch in sorted({turn["epoch"] for turn in turns})}
+            chosen = choose("epoch", "Show epoch", {WORST: f"largest gradient ({heaviest})"} | epochs, kind="row")
             mine = [turn for turn in turns if turn["epoch"] == (heaviest if chosen == WORST else int(chosen))]
             st.html(turn_table(mine, known))
             note("Bold: the turn with the largest gradient_share. Point at a name for its definition.")
@@ -211,7 +212,6 @@ def pieces(texts: Sequence[str], trained: Sequence[bool] | None, turn_index: Seq
 
 
 def _kinds(texts: Sequence[str]) -> list[str]:
-    """The part of the protocol that each token of one turn lies in, by where the token begins."""
     marks: list[tuple[int, str]] = [(0, "text")]
     opened = ""
     for found in _TAG.finditer("".join(texts)):
@@ -300,7 +300,6 @@ def tooltip(i: int, row: Row) -> Iterator[str]:
 
 
 def _of(values: Sequence[Any] | None, i: int) -> Any:
-    """Element `i`; None where the list is not there or too short."""
     return values[i] if values is not None and i < len(values) else None
 
 

@@ -32,8 +32,8 @@ _ARXIV = re.compile(r"arXiv (\d{4}\.\d{4,5})")
 @screen
 def glossary(store: Store) -> None:
     """What a word, a column or an algorithm means, and where that comes from."""
-    words, parts = st.columns([2, 3], vertical_alignment="bottom")
-    with words:
+    left, parts = st.columns([2, 3], vertical_alignment="bottom")
+    with left:
         asked = search_box("find", "Search", "grad_norm, KL, arXiv 2511.20718, nats, ...")
     found: dict[str, list[Any]] = {
         "diagnostics": search(entries(dictionary(store)), asked, lambda e: e.name, lambda e: e.text),
@@ -41,11 +41,9 @@ def glossary(store: Store) -> None:
         "slots": search(_KINDS, asked, lambda k: k[1].kind, _about_kind),
     }
 
-    def label(part: str) -> str:
-        return f"{_PARTS[part]} {len(found[part])}" if asked and part in found else _PARTS[part]
-
+    counts = {part: f" {len(rows)}" if asked else "" for part, rows in found.items()}
     with parts:
-        part = choose("part", "Part", list(_PARTS), kind="row", words=label)
+        part = choose("part", "Part", {p: words + counts.get(p, "") for p, words in _PARTS.items()}, kind="row")
     if part == "collapse":
         st.markdown(collapse_rule(), width=_LINE)
     elif not found[part]:

@@ -43,7 +43,7 @@ def overview(store: Store) -> None:
     st.html(tag("p", question(store, experiment), css="sorl-question"))
     if shown is not None:
         say_answer(shown)
-        if choose("show", "Show", list(_SHOWN), kind="row", words=_SHOWN.__getitem__) == "region":
+        if choose("show", "Show", _SHOWN, kind="row") == "region":
             draw(shown, experiment, "collapsed")
             show_table(readable_series(shown.series))
             link_line([anchor("More in Region", address("region", experiment=experiment))])

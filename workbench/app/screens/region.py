@@ -47,7 +47,7 @@ def region(store: Store) -> None:
     with middle:
         survival = choose("survival", "Survives", [NOT_DEAD, KEPT], kind="row")
     with right:
-        measure = choose("measure", "Coloured by", list(MEASURES), kind="row", words=MEASURES.__getitem__)
+        measure = choose("measure", "Coloured by", MEASURES, kind="row")
     shown = region_of(store, experiment, survival)
     st.html(tag("p", question(store, experiment), css="sorl-question"))
     say_answer(shown)

@@ -85,7 +85,7 @@ def replay(store: Store) -> None:
     if frame.empty:
         note(f"No algorithm has a {measure} in this step.")
     else:
-        drawn = chart(frame, "turn_index", measure, "algorithm", "bars", lambda c: ("", MEASURES.get(c, "")), look())
+        drawn = chart(frame, "turn_index", measure, "algorithm", "bars", {measure: ("", MEASURES[measure])}, look())
         export.figure(drawn, "replay", frame, describe=f"{measure} by turn of step {step}, for each algorithm.")
     here = {"experiment": experiment, "run": run, "step": str(step)}
     left, right = st.columns(2, gap="medium")

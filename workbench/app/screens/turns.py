@@ -12,7 +12,7 @@ import pandas as pd
 import streamlit as st
 
 from workbench.app import export
-from workbench.app.curve_data import Window, extent, origins
+from workbench.app.curve_data import Chosen, Window, extent, onsets, origins
 from workbench.app.experiments import Arms, choose_arms
 from workbench.app.figures.common import AXES
 from workbench.app.figures.heat import ACROSS, Heat, Measure, colour_scale, heat
@@ -20,7 +20,7 @@ from workbench.app.links import episode_address, linked_table, run_links
 from workbench.app.page import answer, curves_only, look, note, screen
 from workbench.app.store import Diagnostics, Store, dictionary
 from workbench.app.text import number, word
-from workbench.app.url import choose, choose_range, follow, keep, zoom
+from workbench.app.url import choose, choose_range, follow, keep
 from workbench.spec import InputError
 
 _AXIS = {"step": "step", "onset": "before collapse"}
@@ -45,19 +45,11 @@ class Cell(NamedTuple):
             return None
         return cls(given[0], int(given[1]), int(given[2]))
 
-    @property
-    def written(self) -> list[str]:
-        """The cell as `read` takes it."""
-        return [str(value) for value in self]
-
 
 @dataclass(frozen=True)
-class Turns:
-    """The chosen runs in the order of their arms, the step that x counts from in each, the steps and the column."""
+class Turns(Chosen):
+    """The chosen runs and steps, and the column of `turn_step` that is drawn."""
 
-    runs: pd.DataFrame
-    origins: list[int]
-    window: Window
     measure: Measure
 
     @property
@@ -69,18 +61,17 @@ class Turns:
         """Return a heat map an arm; with `extreme` a cell is coloured by its value farthest from what is neutral."""
         window = self.window
         cells = store.query(
-            "heat", runs=list(self.runs["run_id"]), origins=self.origins,
-            arms=[names.index(arm) for arm in self.runs["arm"]], first=window.first, last=window.last,
-            width=window.width, column=self.measure.name, log=self.is_ratio,
+            "heat", runs=self.ids, origins=self.origins, arms=[names.index(arm) for arm in self.runs["arm"]],
+            first=window.first, last=window.last, width=window.width, column=self.measure.name, log=self.is_ratio,
         )  # fmt: skip
         low, high, value = cells["low"], cells["high"], cells["mean"]
         if extreme:
             value = high.where(high * low >= 1 if self.is_ratio else high.abs() >= low.abs(), low)
         cells = cells.assign(value=value, first_step=window.first + cells["bucket"] * window.width)
-        onsets = self.runs["collapse_step"].astype(float) - self.origins
-        onsets = onsets[onsets.between(window.first, window.last)]
+        fell = onsets(self)
         return [
-            Heat(arm, cells[cells["arm"] == i], onsets[self.runs["arm"] == arm].tolist()) for i, arm in enumerate(names)
+            Heat(arm, cells[cells["arm"] == i], fell.loc[fell["arm"] == arm, "x"].tolist())
+            for i, arm in enumerate(names)
         ]
 
     def cell(self, arm: str, bucket: int, turn: int) -> Cell:
@@ -93,12 +84,10 @@ class Turns:
 
     def trajectories(self, store: Store, cell: Cell, column: str) -> list[dict[str, Any]]:
         """Return the trajectories behind a cell, most extreme first by `column` of `turn`."""
-        mine = (self.runs["arm"] == cell.arm).to_numpy()
+        mine = self.runs.assign(origin=self.origins)[(self.runs["arm"] == cell.arm).to_numpy()]
         return store.records(
-            "cell", runs=list(self.runs.loc[mine, "run_id"]),
-            origins=[o for o, chosen in zip(self.origins, mine, strict=True) if chosen],
-            first=cell.first, last=self.last(cell), turn=cell.turn, column=column,
-            log=self.is_ratio and column == self.measure.name,
+            "cell", runs=mine["run_id"].tolist(), origins=mine["origin"].tolist(), first=cell.first,
+            last=self.last(cell), turn=cell.turn, column=column, log=self.is_ratio and column == self.measure.name,
         )  # fmt: skip
 
 
@@ -112,7 +101,7 @@ def turns(store: Store) -> None:
         raise InputError("table turn_step has no measured column here: these runs recorded no turns")
     with st.container(horizontal=True, gap="large", vertical_alignment="top"):
         name = choose("measure", "Diagnostic", found, width=210)
-        axis = choose("x", "Align on", list(_AXIS), kind="row", words=_AXIS.__getitem__)
+        axis = choose("x", "Align on", _AXIS, kind="row")
         seed = choose("seed", "Seed", ["all", *(str(seed) for seed in sorted(arms.every["seed"].unique()))], width=110)
         extreme = choose("cells", "Cell shows", ["mean", "extreme"], kind="row") == "extreme"
     runs = arms.runs[(seed == "all") | (arms.runs["seed"].astype(str) == seed)]
@@ -121,31 +110,29 @@ def turns(store: Store) -> None:
         return
     starts = origins(runs, axis)
     window = cells_over(*choose_range("range", "Steps", *extent(store, runs, starts)), len(arms.names))
-    view = Turns(runs, starts, window, measure_of(known, name))
+    view = Turns(runs, axis, starts, window, measure_of(known, name))
     maps = view.heats(store, arms.names, extreme=extreme)
     values = _values(maps)
     if values.empty:
         curves_only(f"None of these runs has recorded {name} by turn.")
         return
     answer(farthest(view, maps))
-    chosen = keep(
-        "cell", (arms.experiment, axis), lambda given: Cell.read(given, arms.names), lambda c: c.written if c else []
-    )
+    under = (arms.experiment, axis)
+    chosen = keep("cell", under, lambda given: Cell.read(given, arms.names), lambda c: [str(part) for part in c or ()])
     shown = framed = None
     if chosen is not None and window.first <= chosen.first <= window.last:
         bucket = (chosen.first - window.first) // window.width
         shown, framed = view.cell(chosen.arm, bucket, chosen.turn), (arms.names.index(chosen.arm), bucket, chosen.turn)
     colours = colour_scale(view.measure.unit, values["value"].dropna())
-    figure = heat(maps, view.measure, colours, arms.styles, look(), window, AXES[axis], chosen=framed)
-    clicked, dragged = export.zoomable(
-        figure, "turns", lambda: values.drop(columns=["value", "bucket"]), select=True,
+    clicked = export.figure(
+        heat(maps, view.measure, colours, arms.styles, look(), window, AXES[axis], chosen=framed), "turns",
+        lambda: values.drop(columns=["value", "bucket"]), select=True, zooms="range",
         describe=f"{name} by turn index and {AXES[axis]} for {', '.join(arms.names)}.",
     )  # fmt: skip
-    zoom("range", dragged)
     if clicked:
         place, *where = (int(v) for v in clicked[0][:3])
         if (other := view.cell(arms.names[place], *where)) != shown:
-            follow("cell", other.written)
+            follow("cell", [str(part) for part in other])
     value = "the most extreme value" if extreme else "the mean"
     note(f"Each cell: {value} over seeds and steps. ▼ onset of a collapse · hatched: not measured · – no such turn · "
          "✕ NaN or Inf")  # fmt: skip
@@ -158,14 +145,13 @@ def turns(store: Store) -> None:
 
 def measures(known: Diagnostics) -> list[str]:
     """Return the measured columns of a turn index, the telling ones first."""
-    found = [row["name"] for m, row in known.rows.items() if row["table_name"] == "turn_step" and m in known.charted]
+    found = [known.rows[m]["name"] for m in known.charted if known.rows[m]["table_name"] == "turn_step"]
     return sorted(found, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
 
 
 def measure_of(known: Diagnostics, name: str) -> Measure:
     """Return what the dictionary says of a column of the roll-up."""
-    row = known.rows[f"turn_step.{name}"]
-    return Measure(name, row["unit"] or "", str(row["formula"] or row["description"] or ""))
+    return Measure(name, *known.words(f"turn_step.{name}"))
 
 
 def cells_over(first: int, last: int, arms: int) -> Window:
