@@ -22,7 +22,7 @@ from workbench.app import theme
 from workbench.app.curve_data import Chosen, Window, onsets, panel
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
-from workbench.app.figures.heat import colour_scale, heat
+from workbench.app.figures.maps import colour_scale, heat
 from workbench.app.screens.turns import Turns, cells_over, measure_of, measures
 from workbench.app.store import Diagnostics, Store, dictionary
 

@@ -23,7 +23,7 @@ from workbench.analysis.region import Landscape, areas, estimate, heights
 from workbench.analysis.results import Results
 from workbench.analysis.runs import KEPT, NOT_DEAD, settings
 from workbench.analysis.stats import ALPHA, p_value, percent
-from workbench.app.figures import region as figures
+from workbench.app.figures import maps as figures
 from workbench.app.report.content import titled
 from workbench.app.report.write import Figure, Part, Section, Table, Text
 

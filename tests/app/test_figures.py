@@ -15,14 +15,11 @@ from hypothesis import strategies as st
 from tests.app.conftest import HOSTILE
 from tests.app.hostile_figures import assert_literal, checked
 from workbench.analysis.survival import curve
-from workbench.app.collapse_data import alarm_leads
-from workbench.app.curve_data import Window, banded
-from workbench.app.figures.chart import GROUPS, chart
+from workbench.app.curve_data import Window, alarm_leads, banded
 from workbench.app.figures.collapse import TITLE, leads, survival, timeline
 from workbench.app.figures.common import AXES, KINDS
-from workbench.app.figures.curves import Panel, curves
-from workbench.app.figures.heat import Heat, Measure, colour_scale, heat
-from workbench.app.figures.region import region
+from workbench.app.figures.curves import GROUPS, Panel, chart, curves
+from workbench.app.figures.maps import Heat, Measure, colour_scale, heat, region
 from workbench.app.figures.run import Signal, peaks, ranking
 from workbench.app.store import Diagnostics
 from workbench.app.theme import DARK, LIGHT, Palette, contrast, mixed, styles

@@ -1,4 +1,4 @@
-"""From the database to curves: the chosen runs and steps, the points of a column, and the panels of a figure."""
+"""From the database to figures: the chosen runs and steps, the points of a column, panels of curves, early alarms."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from workbench.app.store import Diagnostics, Store
 CLOCKS = {"updates": "updates", "tokens": "tokens_trained"}  # x-axis -> the column of `step` that adds up to it
 _POINTS = 60_000  # of a whole panel: what a browser draws without a pause
 _MOST, _LEAST = 240, 24  # points of one line
+_ARROWS = {"above": "↑", "below": "↓"}
 _MEANS = {"minibatch": "per optimizer update: ", "turn_step": "per turn index, all turns together: "}
 
 
@@ -37,10 +38,7 @@ class Window:
 
 
 def origins(runs: pd.DataFrame, axis: str) -> list[int]:
-    """Return the step that x counts from, for each of `runs`: 0, or the onset of its collapse.
-
-    A run without a collapse is aligned at the median onset of the others, to compare it with them at the same age.
-    """
+    """Return the step that x counts from in each run: 0, or the onset of its collapse (if none: the median onset)."""
     if axis != "onset" or runs["collapse_step"].isna().all():
         return [0] * len(runs)
     onsets = runs["collapse_step"].astype(float)
@@ -132,3 +130,36 @@ def onsets(chosen: Chosen) -> pd.DataFrame:
     """Return where the chosen runs collapse (arm, run_id, x), on an axis that counts steps."""
     rows = chosen.runs[["arm", "run_id"]].assign(x=chosen.runs["collapse_step"] - chosen.origins).dropna()
     return rows.head(0) if chosen.axis in CLOCKS else chosen.inside(rows)
+
+
+def first_alarms(store: Store, runs: pd.DataFrame, known: Diagnostics) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return `alarm_leads` of the runs, and the leads behind it: alarm, arm, run_id, seed, lead (steps)."""
+    found = store.query("leads", runs=list(runs["run_id"]))
+    dots = found.dropna(subset=["lead"])
+    named = {column: runs[column].to_numpy()[dots["run"]] for column in ("arm", "run_id", "seed")}
+    return alarm_leads(found, known), dots.assign(alarm=dots["diagnostic"], **named)
+
+
+def alarm_leads(leads: pd.DataFrame, known: Diagnostics) -> pd.DataFrame:
+    """Return one row per alarm, the earliest median first and those that never warned last; `leads` answers `leads`.
+
+    Of the `collapsed` runs an alarm warned in `before` (its first one at least a step ahead of the onset), came no
+    earlier than the onset in `after`, and was silent in `never`; `first` counts the runs in which none came earlier
+    (ties count for each). `lead_median`, `lead_low` and `lead_high` are median and quartiles in steps over the `before`
+    runs; `false_alarms` of `steady` runs are those without a collapse that raised it. `direction` is an arrow.
+    """
+    earliest = leads[leads["lead"] >= 1].groupby("run")["lead"].max()
+    rows = []
+    for name, part in leads.groupby("diagnostic", sort=False):
+        fell, steady = part[part["collapse_step"].notna()], part[part["collapse_step"].isna()]
+        warned = fell[fell["lead"] >= 1]
+        low, middle, high = warned["lead"].astype(float).quantile([0.25, 0.5, 0.75])
+        rows.append({
+            "alarm": str(name), "collapsed": len(fell), "before": len(warned), "never": int(fell["lead"].isna().sum()),
+            "after": int((fell["lead"] < 1).sum()), "lead_median": middle, "lead_low": low, "lead_high": high,
+            "first": int((warned["lead"].to_numpy() == earliest.reindex(warned["run"]).to_numpy()).sum()),
+            "steady": len(steady), "false_alarms": int(steady["step"].notna().sum()),
+            "direction": _ARROWS.get(str(known.rows.get(f"step.{name}", {}).get("alarm_when")), ""),
+        })  # fmt: skip
+    found = pd.DataFrame(rows)
+    return found if found.empty else found.sort_values(["lead_median", "before"], ascending=False, ignore_index=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from workbench.app import theme
 from workbench.app.links import address, anchor, link_line
 from workbench.app.page import Empty, look, table
 from workbench.app.store import Store
+from workbench.app.text import setting
 from workbench.app.url import choose, choose_many
 from workbench.spec.files import leaves
 
@@ -57,12 +57,6 @@ class Arms(NamedTuple):
     styles: dict[str, theme.Style]
 
 
-def styles(every: pd.DataFrame, arms: list[str]) -> dict[str, theme.Style]:
-    """Return how some arms of an experiment are drawn; `every` has all its runs."""
-    pairs = every[["arm", "algorithm"]].drop_duplicates().itertuples(index=False, name=None)
-    return theme.styles(list(pairs), look(), drawn=arms)
-
-
 def choose_arms(store: Store) -> Arms:
     """Return the experiment and the arms of the address; the arms of a region come with a link to the whole of it."""
     left, right = st.columns([1, 3])
@@ -75,15 +69,17 @@ def choose_arms(store: Store) -> Arms:
             link_line(["Arms are single points of a search."], [whole])
         names = choose_many("arm", "Arms", list(every["arm"].unique()), default_arms(every))
     mine = every[every["arm"].isin(names)].sort_values("arm", key=lambda a: a.map(names.index), kind="stable")
-    drawn = styles(every, names)
-    return Arms(experiment, every, names, mine, {arm: drawn[arm] for arm in names})
+    return Arms(experiment, every, names, mine, styles(every, names))
+
+
+def styles(every: pd.DataFrame, arms: list[str]) -> dict[str, theme.Style]:
+    """Return how some arms of an experiment are drawn; `every` has all its runs."""
+    pairs = every[["arm", "algorithm"]].drop_duplicates().itertuples(index=False, name=None)
+    return theme.styles(list(pairs), look(), drawn=arms)
 
 
 def default_arms(each: pd.DataFrame, most: int = _ARMS) -> list[str]:
-    """Return up to `most` arms, in their order: of each algorithm one with a collapse, then one with healthy runs.
-
-    Of several the one with the most such runs, then the first. Queued and running runs count as healthy so far.
-    """
+    """Return up to `most` arms, in order: of each algorithm the one with most collapses, then with most others."""
     every = list(each["arm"].unique())
     if len(every) <= most:
         return every
@@ -110,8 +106,4 @@ def settings_of(config: str | None) -> dict[str, str]:
 
 def words_of(tables: Mapping[str, Any]) -> dict[str, str]:
     """Return dotted key -> value, as a word, of nested tables of settings."""
-    return {
-        key: "none" if value is None else value if isinstance(value, str) else json.dumps(value)
-        for key, value in leaves(tables)
-        if value != {}
-    }
+    return {key: setting(value) for key, value in leaves(tables) if value != {}}

@@ -100,10 +100,7 @@ def _component() -> ComponentRenderer:
 
 
 def drawing(svg: str, name: str, data: Data, palette: Palette, *, describe: str) -> str | None:
-    """Show an SVG under `name` with its exports; return the `data-key` of the link that was just clicked, if any.
-
-    The SVG is put into the page as it is: its maker has escaped all texts.
-    """
+    """Show an SVG, whose texts are escaped, with its exports; return the `data-key` of a link that was just clicked."""
     with st.container(key=name):
         shown = {"svg": svg, "name": name, "background": palette.background, "describe": describe}
         event = _component()(key=f"{name}-drawing", data=shown, on_opened_change=lambda: None)

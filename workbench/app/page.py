@@ -34,10 +34,7 @@ def store_of(runs: str) -> tuple[Store, BackgroundSync]:
 
 
 def screen(body: Callable[[Store], None]) -> Callable[[], None]:
-    """Make a function that draws one screen from a store a page of the app, drawn again when new rows arrive.
-
-    Wrong input, a missing, empty or busy database are sentences that say what to type.
-    """
+    """Make a function that draws one screen a page, drawn again when new rows arrive; an InputError is a sentence."""
 
     @wraps(body)
     def drawn() -> None:

@@ -39,10 +39,7 @@ def sql(name: str) -> tuple[str, str]:
 
 
 class Store:
-    """Answers from the database of a runs folder, each remembered until the database changes.
-
-    While another process holds the database, the last answer is given. Frames are shared: never change one.
-    """
+    """Answers from a runs folder, remembered until the database changes, longer while it is held: never change one."""
 
     def __init__(self, runs: Path) -> None:
         self.runs = runs

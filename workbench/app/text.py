@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import math
 import re
 import textwrap
@@ -31,10 +32,7 @@ def html_text(text: object) -> Markup:
 
 
 def tag(name: str, *inside: object, css: str = "", **attributes: object) -> Markup:
-    """Build an HTML element of class `css`; all texts that are not `Markup` are escaped.
-
-    An attribute `data_tip` is written `data-tip`; empty attributes are left out.
-    """
+    """Build an HTML element of class `css`; texts that are no `Markup` are escaped, empty attributes left out."""
     given = {"class": css, **attributes}
     written = "".join(f' {key.replace("_", "-")}="{html_text(value)}"' for key, value in given.items() if value)
     return Markup(f"<{name}{written}>{''.join(map(html_text, inside))}</{name}>")
@@ -56,10 +54,8 @@ def figure_text(text: object) -> str:
 
 
 def markdown_text(text: object) -> str:
-    """Escape `text` for labels and tooltips, which Streamlit reads as Markdown.
-
-    Streamlit looks for `:name:` after the backslashes, so a word joiner follows each colon.
-    """
+    """Escape `text` for labels and tooltips, which Streamlit reads as Markdown."""
+    # Streamlit looks for `:name:` after the backslashes, so a word joiner follows each colon.
     return _MARKDOWN.sub(r"\\\1", visible(text)).replace(":", ":\u2060").replace("\n", " ")
 
 
@@ -81,6 +77,11 @@ def number(value: Any) -> str:
 def word(value: Any) -> str:
     """Write a text as it is, a truth value as yes or no, NULL as a dash."""
     return "–" if value is None else {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def setting(value: Any) -> str:
+    """Write the value of a setting: a text as it is, None as none, anything else as JSON."""
+    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
 def few(words: Sequence[str], most: int, separator: str = ", ", what: str = "") -> str:

@@ -88,7 +88,7 @@ def colour(algorithm: str, palette: Palette) -> str:
 
 
 def styles(arms: Sequence[tuple[str, str]], palette: Palette, drawn: Collection[str] | None = None) -> dict[str, Style]:
-    """Map the arms `drawn` (default: all) to their styles, given all (arm, algorithm) of an experiment.
+    """Map the arms `drawn` (default: all), in that order, to their styles, given all (arm, algorithm) of an experiment.
 
     Dash and marker do not depend on what else is drawn; an arm named like its algorithm is solid. The first arm drawn
     of an algorithm has its very colour, further ones a darker or lighter shade of it.
@@ -104,7 +104,7 @@ def styles(arms: Sequence[tuple[str, str]], palette: Palette, drawn: Collection[
             shades[algorithm] += 1
             dash, marker = DASHES[place % len(DASHES)], MARKERS[place // len(DASHES) % len(MARKERS)]
             found[arm] = Style(shade, dash, marker)
-    return found
+    return found if drawn is None else {arm: found[arm] for arm in drawn if arm in found}
 
 
 def faded(hex_colour: str, opacity: float) -> str:

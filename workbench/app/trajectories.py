@@ -16,13 +16,17 @@ SIGNALS = ("grad_norm_max", "ratio_max", "ess_frac_min")  # the first that a run
 RANKS = {"gradient": "gradient_share", "ratio mass": "ratio_mass", "log-ratio": "worst_log_ratio"}
 WORST = "worst"  # instead of an epoch: the one in which the trajectory had most of the gradient
 _POINTS = 1_000
-Row = dict[str, Any]
+Row = Mapping[Any, Any]
 
 
-def choose_run(each: pd.DataFrame, first: str | None = None) -> Mapping[Any, Any]:
+def choose_run(each: pd.DataFrame, first: str | None = None) -> Row:
     """Choose one of the runs, by default `first` or the first that collapsed; return its row."""
     rows = {row["run_id"]: row for row in each.to_dict("records")}
-    return rows[choose("run", "Run", {run: run_words(row) for run, row in rows.items()}, first or first_run(each))]
+    names = {}  # as in `ppo, seed 3: collapsed at 17`
+    for run, row in rows.items():
+        onset = "" if pd.isna(row["collapse_step"]) else f" at {row['collapse_step']:.0f}"
+        names[run] = f"{row['arm']}, seed {row['seed']}: {ended(row)}{onset}"
+    return rows[choose("run", "Run", names, first or first_run(each))]
 
 
 def first_run(each: pd.DataFrame) -> str:
@@ -31,15 +35,9 @@ def first_run(each: pd.DataFrame) -> str:
     return str(fell.iloc[0] if len(fell) else each["run_id"].iloc[0])
 
 
-def run_words(row: Mapping[Any, Any]) -> str:
-    """Name a run in a list: `ppo, seed 3: collapsed at 17`."""
-    onset = "" if pd.isna(row["collapse_step"]) else f" at {row['collapse_step']:.0f}"
-    return f"{row['arm']}, seed {row['seed']}: {ended(row)}{onset}"
-
-
-def ended(row: Mapping[Any, Any]) -> Any:
+def ended(run: Row) -> Any:
     """Return the outcome of a run, its status while it has none."""
-    return row["outcome"] if isinstance(row["outcome"], str) else row["status"]
+    return run["outcome"] if isinstance(run["outcome"], str) else run["status"]
 
 
 def signals(known: Diagnostics) -> list[str]:
@@ -48,7 +46,7 @@ def signals(known: Diagnostics) -> list[str]:
     return sorted(found, key=lambda name: SIGNALS.index(name) if name in SIGNALS else len(SIGNALS))
 
 
-def watched(store: Store, known: Diagnostics, run: Mapping[Any, Any], name: str) -> Signal:
+def watched(store: Store, known: Diagnostics, run: Row, name: str) -> Signal:
     """Return a signal of a run in at most a thousand points, each the most extreme of its steps."""
     run_id, onset, lowest = run["run_id"], run["collapse_step"], known.rows[f"step.{name}"]["alarm_when"] == "below"
     steps = int(store.query("extent", runs=[run_id], origins=[0])["last"].fillna(0).iloc[0]) + 1

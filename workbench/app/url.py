@@ -55,10 +55,7 @@ def _said() -> Said:
 
 
 def begin(screen: str) -> None:
-    """Start to collect what the screen's controls say, and see whether the address is new.
-
-    The browser keeps sending the last address it was given, the one it was opened with, or none: these are not new.
-    """
+    """Start to collect what the screen's controls say; read the address if it is not one that the browser repeats."""
     here, said = _address(), _said()
     opened = here.wished is not None or here.screen != screen
     if opened:
@@ -249,10 +246,7 @@ def search_box(name: str, label: str, placeholder: str) -> str:
 
 
 def keep(name: str, under: Hashable, read: Callable[[Sequence[str]], T], written: Callable[[T], Sequence[str]]) -> T:
-    """Keep what was picked in a figure in URL parameter `name`, as long as the view that it belongs to is the same.
-
-    `under` names that view (a run and its step, say): in another one the pick means nothing, and `read` gets nothing.
-    """
+    """Keep what was picked in a figure in URL parameter `name` while the view `under` it (run and step) is the same."""
     same = st.session_state.get(f"{name} under") == under
     st.session_state[f"{name} under"] = under
     given = _given(name)

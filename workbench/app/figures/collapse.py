@@ -21,10 +21,7 @@ _SHARE = 0.58  # of the width that the dots of the leads get
 def survival(
     curves: pd.DataFrame, rows: pd.DataFrame, styles: Mapping[str, Style], palette: Palette, words: str
 ) -> go.Figure:
-    """Draw survival.curve's `curves` over the runs at risk of survival.observed's `rows`; `words` tells the test.
-
-    At risk are the runs that were still watched and up just before that step.
-    """
+    """Draw survival.curve's `curves` over the numbers at risk in survival.observed's `rows`; `words` tells the test."""
     arms = list(dict.fromkeys(curves["arm"]))
     end = float(curves["time"].max())
     ticks = np.arange(0, end + 1e-9, max(1.0, common.round_up(max(end, 1.0) / 8)))
@@ -126,7 +123,7 @@ def timeline(
 
 
 def leads(alarms: pd.DataFrame, dots: pd.DataFrame, styles: Mapping[str, Style], palette: Palette) -> go.Figure:
-    """Draw `alarms` as collapse_data.alarm_leads gives them, and `dots` with alarm, arm, run_id, seed, lead (steps)."""
+    """Draw `alarms` as curve_data.alarm_leads gives them, and `dots` with alarm, arm, run_id, seed, lead (steps)."""
     place = {name: i for i, name in enumerate(alarms["alarm"])}
     known = alarms.dropna(subset=["lead_median"])
     at = known["alarm"].map(place).to_numpy()

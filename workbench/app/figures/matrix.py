@@ -51,10 +51,7 @@ def layout(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def parts(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return `layout`'s cells by the rows they hold (`1-12`, `13-24`, ...), with rows from 0 and all of one width.
-
-    One part of at most MOST cells; more are parts of TALL rows.
-    """
+    """Return `layout`'s cells by the rows they hold (`1-12`, ...), rows from 0: TALL rows a part if more than MOST."""
     rows = int(cells["row"].max()) + 1
     if len(cells) <= MOST:
         return {f"1-{rows}": cells}

@@ -1,7 +1,4 @@
-"""What a report consists of, and the two ways to write it: one HTML page that needs no network, or Markdown.
-
-Texts of a report are literal; writing them out escapes them.
-"""
+"""The parts of a report, and two ways to write it, both escaped: one HTML page that needs no network, or Markdown."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from workbench.analysis import compare
 from workbench.analysis.survival import curve, observed
 from workbench.app import export
-from workbench.app.collapse_data import alarm_leads, first_alarms
-from workbench.app.curve_data import origins
+from workbench.app.curve_data import first_alarms, origins
 from workbench.app.experiments import Arms, choose_arms, show_table
 from workbench.app.figures.collapse import leads, survival, timeline
 from workbench.app.figures.common import AXES
@@ -85,12 +84,11 @@ def _survival(store: Store, arms: Arms) -> None:
 
 
 def _leads(store: Store, arms: Arms) -> None:
-    found, dots = first_alarms(store, arms.runs)
+    alarms, dots = first_alarms(store, arms.runs, dictionary(store))
     fell = int(arms.runs["collapse_step"].notna().sum())
-    if found.empty or not fell:
+    if alarms.empty or not fell:
         note("None of these runs collapsed." if not fell else "None of these runs raised an alarm.")
         return
-    alarms = alarm_leads(found, dictionary(store))
     export.figure(
         leads(alarms, dots, arms.styles, look()), "leads", alarms,
         describe=f"First alarms of {fell} collapsed runs, in steps from the onset of the collapse.",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pandas as pd
 import streamlit as st
 
 from workbench.app import export
-from workbench.app.collapse_data import alarm_leads, first_alarms
-from workbench.app.curve_data import CLOCKS, Chosen, Window, drawn, extent, onsets, origins, panel
+from workbench.app.curve_data import CLOCKS, Chosen, Window, drawn, extent, first_alarms, onsets, origins, panel
 from workbench.app.experiments import Arms, choose_arms, settings_of
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
@@ -31,7 +31,7 @@ def compare(store: Store) -> None:
     """Show why one arm collapsed and another did not: the signals of both, aligned."""
     arms = choose_arms(store)
     known = dictionary(store)
-    alarms = alarm_leads(first_alarms(store, arms.runs)[0], known)
+    alarms, _ = first_alarms(store, arms.runs, known)
     first = default_metrics(alarms, known.charted, _FIRST)
     metrics = choose_many("metric", "Diagnostics", {m: known.label(m) for m in known.charted}, first, most=_MOST)
     if not arms.names or not metrics:
@@ -64,36 +64,40 @@ def compare(store: Store) -> None:
 
 def default_metrics(alarms: pd.DataFrame, charted: Sequence[str], usual: Sequence[str], most: int = 4) -> list[str]:
     """Return success, the diagnostics whose alarm came before most collapses, and what fits of the `usual` ones."""
-    warned = alarms[alarms["before"] > 0].sort_values(["before", "first"], ascending=False) if len(alarms) else alarms
-    first = [f"step.{name}" for name in warned["alarm"]] if len(warned) else []
-    wanted = dict.fromkeys([usual[0], *first[: most - 1], *usual])
+    warned = _warned(alarms, ["before", "first"])
+    wanted = dict.fromkeys([usual[0], *(f"step.{alarm['alarm']}" for alarm in warned[: most - 1]), *usual])
     return [metric for metric in wanted if metric in charted][:most]
+
+
+def _warned(alarms: pd.DataFrame, by: list[str]) -> list[dict[Any, Any]]:
+    """Return the alarms that came before an onset, the largest `by` first."""
+    if alarms.empty:
+        return []
+    return alarms[alarms["before"] > 0].sort_values(by, ascending=False).to_dict("records")
 
 
 def seen(runs: pd.DataFrame, alarms: pd.DataFrame) -> str:
     """Say which of the chosen runs collapsed, and which alarm came first."""
-    fell, down = runs[runs["collapse_step"].notna()], runs[runs["outcome"] == "falling"]
-    counts = runs.groupby("arm", sort=False).size()
-
-    def listed(words: Sequence[str]) -> str:
-        return few(words, _NAMED, "; ", " arms")
-
-    ended = [f"{arm} in {len(mine)} of {counts[arm]}" for arm, mine in down.groupby("arm", sort=False)]
-    falling = f" Falling at the end, too late for the collapse rule: {listed(ended)}." if ended else ""
-    if fell.empty:
-        return f"None of these runs collapsed.{falling}"
-    parts = []
-    for arm, mine in fell.groupby("arm", sort=False):
-        low, high = int(mine["collapse_step"].min()), int(mine["collapse_step"].max())
-        onset = f"onset at step {low:,}" + (f" to {high:,}" if high > low else "")
-        parts.append(f"{arm} in {len(mine)} of {counts[arm]} ({onset})")
-    said = f"Collapsed: {listed(parts)}.{falling}"
-    others = [arm for arm in counts.index if arm not in {*fell["arm"], *down["arm"]}]
-    said += f" Did not: {listed(others)}." if others else ""
-    warned = alarms[alarms["before"] > 0] if len(alarms) else alarms
-    if warned.empty:
+    collapsed, falling, others = list[str](), list[str](), list[str]()
+    for arm, mine in runs.groupby("arm", sort=False):
+        onsets, down = mine["collapse_step"].dropna(), int((mine["outcome"] == "falling").sum())
+        if len(onsets):
+            low, high = int(onsets.min()), int(onsets.max())
+            onset = f"onset at step {low:,}" + (f" to {high:,}" if high > low else "")
+            collapsed.append(f"{arm} in {len(onsets)} of {len(mine)} ({onset})")
+        if down:
+            falling.append(f"{arm} in {down} of {len(mine)}")
+        if onsets.empty and not down:
+            others.append(str(arm))
+    fell, fading, up = (few(names, _NAMED, "; ", " arms") for names in (collapsed, falling, others))
+    said = f"Collapsed: {fell}." if fell else "None of these runs collapsed."
+    said += f" Falling at the end, too late for the collapse rule: {fading}." if fading else ""
+    if not fell:
+        return said
+    said += f" Did not: {up}." if up else ""
+    if not (warned := _warned(alarms, ["first", "before", "lead_median"])):
         return f"{said} No alarm went off before an onset."
-    best = warned.sort_values(["first", "before", "lead_median"], ascending=False).iloc[0]
+    best = warned[0]
     if best["steady"] and best["false_alarms"] == best["steady"]:
         every = f"went off in all {best['steady']} runs that did not collapse"
         return f"{said} No alarm told them apart: {best['alarm']} was first, and {every}."

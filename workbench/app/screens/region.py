@@ -11,8 +11,8 @@ from workbench.analysis import region as analysis
 from workbench.analysis.runs import KEPT, NOT_DEAD
 from workbench.app import export
 from workbench.app.experiments import is_region, question, show_table
-from workbench.app.figures.region import MEASURES
-from workbench.app.figures.region import region as figure
+from workbench.app.figures.maps import MEASURES
+from workbench.app.figures.maps import region as figure
 from workbench.app.links import address, anchor, link_line
 from workbench.app.page import Empty, answer, look, note, screen
 from workbench.app.store import Store

@@ -20,7 +20,7 @@ import workbench
 from workbench.algorithms import ALGORITHMS, CORE
 from workbench.app import export
 from workbench.app.experiments import choose_experiment, runs
-from workbench.app.figures.chart import chart
+from workbench.app.figures.curves import chart
 from workbench.app.links import address, anchor, episode_address, link_line, linked_table
 from workbench.app.page import commands, look, note, say, screen, table
 from workbench.app.store import Store
@@ -155,10 +155,7 @@ _COMMAND = (sys.executable, "-c", "from workbench.cli.main import main; main()")
 
 
 def replayed(folder: Path, step: int, algorithms: Sequence[str], trajectory: int | None = None) -> Answer:
-    """Return what `sorl replay --format json` says of a stored step; asked once for each state of its file.
-
-    Raises InputError with what the command says where it has no answer, and for one that takes too long.
-    """
+    """Return what `sorl replay --format json` says of a stored step, once for each state of its file; or InputError."""
     words = ["replay", str(folder), "--step", str(step), "--format", "json", "--tokens"]
     words += [word for name in algorithms for word in ("--algorithm", name)]
     words += [] if trajectory is None else ["--trajectory", str(trajectory)]

@@ -23,7 +23,7 @@ from workbench.app.links import address, anchor, episode_address, link_line, ope
 from workbench.app.page import heading, look, note, say, screen
 from workbench.app.store import Diagnostics, Store, dictionary
 from workbench.app.text import duration, few, number, percent, size, table_html, tag, word
-from workbench.app.trajectories import choose_run, culprit, ended, ranked, signals, watched
+from workbench.app.trajectories import Row, choose_run, culprit, ended, ranked, signals, watched
 from workbench.app.url import choose_range
 from workbench.diagnosis.diagnose import diagnose, fallen, none_found
 from workbench.diagnosis.log import of_run
@@ -44,7 +44,6 @@ _ARMS = 6  # that other screens show at first
 _LONG = 2_000  # steps, up to which a diagnosis takes well under a second
 _EVENTS = 200  # that are listed
 _LINES = 400  # of the console log
-Row = Mapping[str, Any]
 
 
 @screen
@@ -290,10 +289,7 @@ def _settings(each: pd.DataFrame, now: Row) -> None:
 
 
 def settings(config: str | None, toml: str | None, arms: Mapping[str, str | None]) -> pd.DataFrame:
-    """Return a row a setting of a run: its value here, in the grid's base, by default, and where other arms differ.
-
-    `config` is the run's own (JSON), `toml` its grid file, `arms` the JSON of the other arms.
-    """
+    """Return a row a setting: its value in the run, in the grid's base, by default, and where other `arms` differ."""
     try:
         grid = tomllib.loads(toml or "").get("base", {})
     except tomllib.TOMLDecodeError:

@@ -21,8 +21,8 @@ import streamlit as st
 from pyarrow import types
 
 from workbench.app import export
-from workbench.app.figures.chart import GROUPS as LEGEND
-from workbench.app.figures.chart import chart
+from workbench.app.figures.curves import GROUPS as LEGEND
+from workbench.app.figures.curves import chart
 from workbench.app.page import Empty, look, note, screen
 from workbench.app.store import State, Store, dictionary
 from workbench.app.text import few, markdown_text, tag
@@ -215,9 +215,8 @@ def _answer(store: Store, asked: Asked, answer: Excerpt, words: Words) -> None:
     st.dataframe(table, placeholder="NULL", height=height, column_config=config)
     with st.container(horizontal=True, horizontal_alignment="right", gap="small"):
         export.button("CSV", lambda: csv_of(whole(store, asked)), "sorl-answer.csv", "text/csv")
-        export.button(
-            "Parquet", lambda: parquet_of(whole(store, asked)), "sorl-answer.parquet", "application/octet-stream"
-        )
+        binary = "application/octet-stream"
+        export.button("Parquet", lambda: parquet_of(whole(store, asked)), "sorl-answer.parquet", binary)
 
 
 def figures(values: pa.ChunkedArray) -> str:

@@ -15,7 +15,7 @@ from workbench.app import export
 from workbench.app.curve_data import Chosen, Window, extent, onsets, origins
 from workbench.app.experiments import Arms, choose_arms
 from workbench.app.figures.common import AXES
-from workbench.app.figures.heat import ACROSS, Heat, Measure, colour_scale, heat
+from workbench.app.figures.maps import ACROSS, Heat, Measure, colour_scale, heat
 from workbench.app.links import episode_address, linked_table, run_links
 from workbench.app.page import answer, curves_only, look, note, screen
 from workbench.app.store import Diagnostics, Store, dictionary
