@@ -10,7 +10,7 @@ from streamlit.testing.v1 import AppTest
 
 from tests.app.conftest import Visit
 from tests.store.processes import ROOT
-from workbench.app.links import SCREENS, TITLES
+from workbench.app.page import SCREENS, TITLES
 
 CHOICE = "choose_many('arm', 'Arms', ['a', 'b', 'c'], ['a'])"
 
@@ -62,7 +62,7 @@ def test_a_choice_goes_along_to_the_next_screen(visit: Callable[[str], Visit]) -
 
 def test_no_screen_imports_torch() -> None:
     code = (
-        "import sys\nfrom workbench.app.links import SCREENS, page\nimport workbench.app.main\n"
+        "import sys\nfrom workbench.app.page import SCREENS, page\nimport workbench.app.main\n"
         "[page(name) for name in SCREENS]\nfrom workbench.analysis import compare\n"
         "print([name for name in ('torch', 'transformers', 'vllm') if name in sys.modules])"
     )

@@ -10,8 +10,8 @@ from streamlit.testing.v1 import AppTest
 
 from tests.app.conftest import Open, figures, html
 from tests.store.fixture import Shape, write_experiment, write_run, write_status
-from workbench.app.figures.collapse import TITLE
 from workbench.app.figures.common import AXES
+from workbench.app.figures.runs import TITLE
 from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync
 

@@ -16,11 +16,10 @@ from tests.app.conftest import HOSTILE
 from tests.app.hostile_figures import assert_literal, checked
 from workbench.analysis.survival import curve
 from workbench.app.curve_data import Window, alarm_leads, banded
-from workbench.app.figures.collapse import TITLE, leads, survival, timeline
 from workbench.app.figures.common import AXES, KINDS
 from workbench.app.figures.curves import GROUPS, Panel, chart, curves
 from workbench.app.figures.maps import Heat, Measure, colour_scale, heat, region
-from workbench.app.figures.run import Signal, peaks, ranking
+from workbench.app.figures.runs import TITLE, Signal, leads, peaks, ranking, survival, timeline
 from workbench.app.store import Diagnostics
 from workbench.app.theme import DARK, LIGHT, Palette, contrast, mixed, styles
 

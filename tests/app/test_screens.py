@@ -8,7 +8,7 @@ import pytest
 from tests.app.conftest import Open, assert_literal, drawings, figures, html, value
 from tests.store.fixture import Shape, write_run
 from workbench.app import store
-from workbench.app.links import SCREENS
+from workbench.app.page import SCREENS
 from workbench.app.text import html_text
 from workbench.app.theme import LIGHT
 from workbench.store.connect import database, writer

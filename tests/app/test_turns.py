@@ -18,7 +18,7 @@ import pytest
 from tests.app.conftest import Open, figures, html
 from tests.store.fixture import Shape, write_run
 from workbench.app.curve_data import Window
-from workbench.app.screens.turns import Cell, Turns, columns, listed, measure_of, measures
+from workbench.app.screens.turns import Cell, Turns, listed, measure_of, measures
 from workbench.app.store import Store, dictionary
 from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync
@@ -193,8 +193,8 @@ def test_a_listed_trajectory_has_every_column_an_address_and_says_if_its_tokens_
     known = dictionary(store)
     for name in ("ratio_geo", "clip_frac", "entropy"):
         found = view(store, name).trajectories(store, Cell("ppo", 4, 1), name)
-        rows = listed(found, "demo", name, known)
-        assert all(len(row) == len(columns(name, known)) for _, row in rows)
+        header, rows = listed(found, "demo", name, known)
+        assert all(len(row) == len(header) for _, row in rows)
         assert {(row["run_id"], row["trajectory"]) for row in found if row["kept"]} == {("a", 0), ("b", 0)}
         screen, query = rows[0][0].split("?")
         assert screen == "episode"

@@ -1,10 +1,9 @@
 """From the database to figures: the chosen runs and steps, the points of a column, panels of curves, early alarms."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import pandas as pd
 
@@ -27,12 +26,12 @@ class Window:
     width: int
 
     @classmethod
-    def over(cls, first: int, last: int, lines: int, least: int = 1) -> Window:
+    def over(cls, first: int, last: int, lines: int, least: int = 1) -> Self:
         """Choose the buckets of `lines` curves: fewer to each where there are many."""
         return cls.made(first, last, min(_MOST, max(_LEAST, _POINTS // max(lines, 1))), least)
 
     @classmethod
-    def made(cls, first: int, last: int, points: int, least: int = 1) -> Window:
+    def made(cls, first: int, last: int, points: int, least: int = 1) -> Self:
         """Choose at most `points` buckets of at least `least` steps."""
         return cls(first, last, max(least, math.ceil((last - first + 1) / points)))
 

@@ -1,7 +1,5 @@
 """What screens ask first: which experiment, its runs, and which of its arms."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -11,8 +9,7 @@ import streamlit as st
 from workbench.analysis import runs as recorded
 from workbench.analysis.region import region_file
 from workbench.app import theme
-from workbench.app.links import address, anchor, link_line
-from workbench.app.page import Empty, look, table
+from workbench.app.page import Empty, address, anchor, links, look, table
 from workbench.app.store import Store
 from workbench.app.text import setting
 from workbench.app.url import choose, choose_many
@@ -66,7 +63,7 @@ def choose_arms(store: Store) -> Arms:
     with right:
         if is_region(store, experiment):
             whole = anchor("See all in Region", address("region", experiment=experiment))
-            link_line(["Arms are single points of a search."], [whole])
+            links(["Arms are single points of a search."], [whole])
         names = choose_many("arm", "Arms", list(every["arm"].unique()), default_arms(every))
     mine = every[every["arm"].isin(names)].sort_values("arm", key=lambda a: a.map(names.index), kind="stable")
     return Arms(experiment, every, names, mine, styles(every, names))

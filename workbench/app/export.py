@@ -1,7 +1,5 @@
 """A figure or a picture on a screen, with what can be saved of it: PNG and SVG of what is drawn, CSV of its data."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from copy import copy

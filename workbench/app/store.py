@@ -1,7 +1,5 @@
 """What the screens ask: named SQL files, answered once for each state of the database, and the sync behind the app."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections import OrderedDict
@@ -176,13 +174,11 @@ class BackgroundSync:
     def _work(self) -> None:
         time.sleep(max(0.0, self._next - time.monotonic()))
         began = time.monotonic()
-        self._look()
-        took = time.monotonic() - began
-        self._next = began + max(_PERIOD, 3 * took)  # a large folder takes at most a third of one core
+        self._look()  # at most a third of the time, which a large folder takes
+        self._next = began + max(_PERIOD, 3 * (time.monotonic() - began))
 
     def _look(self) -> None:
-        seen = self._folders()
-        began = time.monotonic()
+        seen, began = self._folders(), time.monotonic()
         if seen == self._seen and began < self._anyway:
             return
         self.syncing = True

@@ -1,7 +1,5 @@
 """Text for the page: escaped for where it is shown (HTML, figures, Markdown), and recorded values as words."""
 
-from __future__ import annotations
-
 import html
 import json
 import math

@@ -1,7 +1,5 @@
 """How figures look: a colour an algorithm, a dash and a marker an arm, colours of tokens, light and dark templates."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence

@@ -1,14 +1,12 @@
 """From a run to the step and the trajectory behind its spike: what screens Episode, Run, Replay and Collapse ask."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from workbench.app.figures.run import Signal
+from workbench.app.figures.runs import Signal
 from workbench.app.store import Diagnostics, Store
 from workbench.app.url import choose
 

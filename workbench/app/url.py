@@ -1,7 +1,5 @@
 """The address of a screen and the widgets whose values are in it: every view is a link, every choice one step back."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

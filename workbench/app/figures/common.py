@@ -1,7 +1,5 @@
 """What the figures share: axis titles, small multiples, headings, marks of events, and plain traces."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Curves of diagnostics over training, a panel a diagnostic, as bands or single seeds; a quick chart of any answer."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

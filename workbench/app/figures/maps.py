@@ -1,7 +1,5 @@
 """Heat maps, an arm a map on one colour scale: of the turn ledger and of stability regions; and effects as a forest."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

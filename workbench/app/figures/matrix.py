@@ -1,7 +1,5 @@
 """The grid at a glance: a cell a run, its outcome as colour, its success as a small curve, its collapse as a mark."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """What a report says: question, verdicts, design, figures, tables, fairness, settings, and how to make it again."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter
@@ -21,11 +19,11 @@ from workbench.analysis.runs import KEPT, settings
 from workbench.analysis.survival import curve, observed
 from workbench.app import theme
 from workbench.app.curve_data import banded
-from workbench.app.figures.collapse import survival
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import Panel, curves
 from workbench.app.figures.maps import region as region_figure
 from workbench.app.figures.matrix import layout, matrix
+from workbench.app.figures.runs import survival
 from workbench.app.report.write import Code, Figure, Items, Part, Report, Section, Table, Text
 from workbench.app.text import setting
 from workbench.spec import GridFile, InputError

@@ -1,7 +1,5 @@
 """The parts of a report, and two ways to write it, both escaped: one HTML page that needs no network, or Markdown."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

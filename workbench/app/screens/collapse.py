@@ -1,16 +1,13 @@
 """Collapse: what happened when, how long the arms stay up, and which signal moves before the fall."""
 
-from __future__ import annotations
-
 from workbench.analysis import compare
 from workbench.analysis.survival import curve, observed
 from workbench.app import export
 from workbench.app.curve_data import first_alarms, origins
 from workbench.app.experiments import Arms, choose_arms, show_table
-from workbench.app.figures.collapse import leads, survival, timeline
 from workbench.app.figures.common import AXES
-from workbench.app.links import open_screen, run_links
-from workbench.app.page import heading, look, note, screen
+from workbench.app.figures.runs import leads, survival, timeline
+from workbench.app.page import heading, look, note, open_screen, run_links, screen
 from workbench.app.store import Store, dictionary
 from workbench.app.trajectories import culprit
 from workbench.app.url import choose

@@ -1,7 +1,5 @@
 """Compare: any diagnostics of any arms, side by side on one x-axis, with bands over seeds or seed by seed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,8 +11,7 @@ from workbench.app.curve_data import CLOCKS, Chosen, Window, drawn, extent, firs
 from workbench.app.experiments import Arms, choose_arms, settings_of
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
-from workbench.app.links import run_links
-from workbench.app.page import answer, look, note, screen, table
+from workbench.app.page import answer, look, note, run_links, screen, table
 from workbench.app.store import Store, dictionary
 from workbench.app.text import few
 from workbench.app.url import choose, choose_many, choose_range

@@ -1,7 +1,5 @@
 """Episode: from a spike to its culprit. A run's signal, the trajectories of a step, the tokens of one of them."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -14,9 +12,8 @@ from markupsafe import Markup
 
 from workbench.app import export, theme
 from workbench.app.experiments import choose_experiment, runs
-from workbench.app.figures.run import peaks, ranking
-from workbench.app.links import address, anchor, episode_address, link_line, run_links
-from workbench.app.page import curves_only, look, note, screen
+from workbench.app.figures.runs import peaks, ranking
+from workbench.app.page import address, anchor, curves_only, episode_address, links, look, note, run_links, screen
 from workbench.app.store import Diagnostics, Store, dictionary
 from workbench.app.text import html_text, number, percent, table_html, tag, word
 from workbench.app.theme import Palette
@@ -73,7 +70,7 @@ def episode(store: Store) -> None:
     folder = batches.folder_of(store.runs, experiment, run)
     if folder is not None and step in batches.steps(folder):
         where = address("replay", experiment=experiment, run=run, step=str(step), trajectory=str(chosen))
-        link_line([anchor("Replay this batch with other algorithms", where)])
+        links([anchor("Replay this batch with other algorithms", where)])
     run_links(all_runs[all_runs["run_id"] == run], experiment)
 
 
@@ -101,12 +98,12 @@ def _tokens_and_turns(store: Store, known: Diagnostics, experiment: str, run: st
         if tokens := store.records("tokens", run=run, step=step, trajectory=trajectory):
             st.html(tag("div", legend(look()), transcript(tokens[0], mine, look())))
             return
-        links = [
+        others = [
             anchor(str(other), episode_address(experiment=experiment, run=run, step=str(step), trajectory=str(other)))
             for other in kept(store, run).get(step, [])
         ]
-        instead = ("of this step it kept ", Markup(", ").join(links)) if links else ("nor any of this step",)
-        link_line([f"The run did not keep the tokens of trajectory {trajectory}; ", *instead, "."])
+        instead = ("of this step it kept ", Markup(", ").join(others)) if others else ("nor any of this step",)
+        links([f"The run did not keep the tokens of trajectory {trajectory}; ", *instead, "."])
 
 
 # The turns of an episode as a table: a column a turn, a row a measured column of the turn ledger.
@@ -237,16 +234,24 @@ def transcript(row: Row, turns: Sequence[Row], palette: Palette) -> Markup:
     parts, heading = [], 0
     for piece in pieces(texts, row["trained"], row["turn_index"]):
         if piece.turn and piece.turn != heading:
-            heading = piece.turn
-            parts.append(_heading(heading, known.get(heading)))
+            heading, said = piece.turn, ""
+            if entry := known.get(heading):
+                share = entry["gradient_share"]
+                gradient = number(share) if share is None or not math.isfinite(share) else percent(share)
+                said = (
+                    f" · {word(entry['status'])} · ratio {number(entry['ratio_geo'])} · sum of log-ratios "
+                    f"{number(entry['log_ratio_sum'])} nats · {gradient} of its update's gradient "
+                    f"(epoch {entry['epoch']})"
+                )
+            parts.append(tag("div", tag("b", f"Turn {heading}"), said, css="sorl-turn"))
         if piece.written:
             kind: list[object] = ["information, made up" if piece.kind == "information" else piece.kind]
             body = [_token(i, texts[i], row, palette, i == heaviest) for i in range(piece.first, piece.end)]
         else:
             kind = [piece.kind, tag("div", "not trained on")]
             body = [html_text("".join(texts[piece.first : piece.end]).strip())]
-        said = tag("div", *kind, css="sorl-kind"), tag("div", *body, css="sorl-said")
-        parts.append(tag("div", *said, css="sorl-part sorl-written" if piece.written else "sorl-part sorl-read"))
+        inside = tag("div", *kind, css="sorl-kind"), tag("div", *body, css="sorl-said")
+        parts.append(tag("div", *inside, css="sorl-part sorl-written" if piece.written else "sorl-part sorl-read"))
     if count > MOST:
         parts.append(tag("p", f"The first {MOST:,} of {count:,} tokens.", css="sorl-note"))
     return tag("div", *parts, css="sorl-transcript", style=_colours(palette))
@@ -256,24 +261,11 @@ def _colours(palette: Palette) -> str:
     return f"--sorl-surface:{palette.surface};--sorl-text:{palette.text}"
 
 
-def _heading(turn: int, entry: Row | None) -> Markup:
-    said: list[object] = [tag("b", f"Turn {turn}")]
-    if entry:
-        share = entry["gradient_share"]
-        gradient = number(share) if share is None or not math.isfinite(share) else percent(share)
-        said.append(
-            f" · {word(entry['status'])} · ratio {number(entry['ratio_geo'])} · sum of log-ratios "
-            f"{number(entry['log_ratio_sum'])} nats · {gradient} of its update's gradient (epoch {entry['epoch']})"
-        )
-    return tag("div", *said, css="sorl-turn")
-
-
 def _token(i: int, text: str, row: Row, palette: Palette, heaviest: bool) -> Markup:
     lead = text[: len(text) - len(text.lstrip(" "))] if text.strip() else ""
-    said = text[len(lead) :]
-    shown = said[:LONGEST].replace("\n", "↵\n") or "∅"
-    if len(said) > LONGEST:
-        shown += f" … and {len(said) - LONGEST:,} characters"
+    said = text.removeprefix(lead)
+    more = f" … and {len(said) - LONGEST:,} characters" if len(said) > LONGEST else ""
+    shown = (said[:LONGEST].replace("\n", "↵\n") or "∅") + more
     log_ratio = _of(row.get("log_ratio"), i)
     colours = theme.tint(log_ratio, palette)
     broken = log_ratio is not None and not math.isfinite(log_ratio)

@@ -1,7 +1,5 @@
 """Glossary: every diagnostic and every algorithm, with unit, formula, source, alarm and what differs."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections import defaultdict
@@ -13,8 +11,7 @@ import streamlit as st
 from markupsafe import Markup
 
 from workbench.algorithms import ALGORITHMS, ALIASES, SYMBOLS, differences
-from workbench.app.links import address, anchor
-from workbench.app.page import note, screen
+from workbench.app.page import address, anchor, note, screen
 from workbench.app.store import LEVELS, Diagnostics, Store, dictionary
 from workbench.app.text import html_text, table_html, tag
 from workbench.app.url import choose, search_box

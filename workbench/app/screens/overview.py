@@ -1,7 +1,5 @@
 """Overview: the question of a grid, its answer in a sentence, and every run as a cell."""
 
-from __future__ import annotations
-
 import pandas as pd
 import streamlit as st
 
@@ -13,8 +11,7 @@ from workbench.app.curve_data import Chosen, Window, extent
 from workbench.app.experiments import choose_experiment, is_region, question, runs, show_table
 from workbench.app.export import drawing
 from workbench.app.figures.matrix import layout, matrix, parts
-from workbench.app.links import address, anchor, link_line, open_screen
-from workbench.app.page import answer, look, note, screen
+from workbench.app.page import address, anchor, answer, links, look, note, open_screen, screen
 from workbench.app.screens.region import Region, draw, region_of, say_answer
 from workbench.app.store import Store
 from workbench.app.text import tag
@@ -46,7 +43,7 @@ def overview(store: Store) -> None:
         if choose("show", "Show", _SHOWN, kind="row") == "region":
             draw(shown, experiment, "collapsed")
             show_table(readable_series(shown.series))
-            link_line([anchor("More in Region", address("region", experiment=experiment))])
+            links([anchor("More in Region", address("region", experiment=experiment))])
             return
     above = st.container()
     _runs(store, experiment, each)  # before the answer, whose intervals of a thousand runs take longer

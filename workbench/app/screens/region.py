@@ -1,7 +1,5 @@
 """Region: where each arm of an experiment of kind region collapses, its area, and what was run to know it."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import pandas as pd
@@ -13,8 +11,7 @@ from workbench.app import export
 from workbench.app.experiments import is_region, question, show_table
 from workbench.app.figures.maps import MEASURES
 from workbench.app.figures.maps import region as figure
-from workbench.app.links import address, anchor, link_line
-from workbench.app.page import Empty, answer, look, note, screen
+from workbench.app.page import Empty, address, anchor, answer, links, look, note, screen
 from workbench.app.store import Store
 from workbench.app.text import tag
 from workbench.app.theme import styles
@@ -60,7 +57,7 @@ def region(store: Store) -> None:
     show_table(analysis.readable_columns(shown.columns))
     every = address("overview", experiment=experiment, show="runs")
     single = address("compare", experiment=experiment)
-    link_line([anchor("Every run as a cell", every)], [anchor("curves of single points", single)])
+    links([anchor("Every run as a cell", every)], [anchor("curves of single points", single)])
 
 
 def region_of(store: Store, experiment: str, survival: str = NOT_DEAD) -> Region:

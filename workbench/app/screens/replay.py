@@ -1,7 +1,5 @@
 """Replay: one stored batch through several algorithms, side by side: ratios, clips, and who carries the gradient."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -21,8 +19,7 @@ from workbench.algorithms import ALGORITHMS, CORE
 from workbench.app import export
 from workbench.app.experiments import choose_experiment, runs
 from workbench.app.figures.curves import chart
-from workbench.app.links import address, anchor, episode_address, link_line, linked_table
-from workbench.app.page import commands, look, note, say, screen, table
+from workbench.app.page import address, anchor, episode_address, linked_table, links, look, note, say, screen, table
 from workbench.app.store import Store
 from workbench.app.text import number
 from workbench.app.trajectories import choose_run, first_run
@@ -61,8 +58,8 @@ def replay(store: Store) -> None:
     run, onset = str(about["run_id"]), about["collapse_step"]
     folder, there = folders[run], stored[run]
     if folder is None or not there:
-        say(f"Run {run} has no stored batch. Runs keep some unless record.batches.mb = 0; train it again to have them:")
-        commands("sorl run FILE.toml --fresh")
+        why = "Runs keep some unless record.batches.mb = 0; train it again to have them:"
+        say(f"Run {run} has no stored batch. {why}", "sorl run FILE.toml --fresh")
         return
     before = [step for step in there if pd.isna(onset) or step <= onset] or there
     with right:
@@ -120,7 +117,7 @@ def _tokens(answer: Answer, here: dict[str, str]) -> None:
     first = shown[shown["algorithm"] == names[0]].set_index("position")[["turn_index", "token", "log_ratio"]]
     st.dataframe(first.set_axis(["turn", "token", "log-ratio"], axis=1).join(table_of).sort_index(), hide_index=True)
     where = episode_address(**here, trajectory=which)
-    link_line([anchor(f"Trajectory {which} of step {here['step']} in Episode", where)])
+    links([anchor(f"Trajectory {which} of step {here['step']} in Episode", where)])
 
 
 def summary(answer: Answer) -> list[list[str]]:

@@ -1,7 +1,5 @@
 """Run: everything about one run. Its outcome, what stands out, its curves and events, its settings, time and log."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections import defaultdict
@@ -18,9 +16,8 @@ from workbench.app.curve_data import Chosen, Window, drawn, extent, onsets, pane
 from workbench.app.experiments import choose_experiment, runs, settings_of, styles, words_of
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
-from workbench.app.figures.run import career, shares, spending
-from workbench.app.links import address, anchor, episode_address, link_line, open_screen
-from workbench.app.page import heading, look, note, say, screen
+from workbench.app.figures.runs import career, shares, spending
+from workbench.app.page import address, anchor, episode_address, heading, links, look, note, open_screen, say, screen
 from workbench.app.store import Diagnostics, Store, dictionary
 from workbench.app.text import duration, few, number, percent, size, table_html, tag, word
 from workbench.app.trajectories import Row, choose_run, culprit, ended, ranked, signals, watched
@@ -176,7 +173,7 @@ def _links(now: Row, experiment: str, each: pd.DataFrame) -> None:
         for row in each[(each["arm"] == arm) & (each["run_id"] != run_id)].to_dict("records")
     ]
     others = [("Other seeds of this arm: ", Markup(", ").join(seeds))] if seeds else []
-    link_line(("This run in ", Markup(", ").join(here)), *others)
+    links(("This run in ", Markup(", ").join(here)), *others)
 
 
 def findings(store: Store, known: Diagnostics, now: Row, experiment: str) -> Iterator[Markup]:

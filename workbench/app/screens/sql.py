@@ -1,7 +1,5 @@
 """SQL: any question to the tables, read-only, with the columns' definitions, a chart of the answer and files of it."""
 
-from __future__ import annotations
-
 import re
 import time
 import zlib

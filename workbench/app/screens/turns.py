@@ -1,12 +1,10 @@
 """Turns: where in the dialogue it happens. Turn index against training, the arms on one colour scale, cell by cell."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import pandas as pd
 import streamlit as st
@@ -16,8 +14,7 @@ from workbench.app.curve_data import Chosen, Window, extent, onsets, origins
 from workbench.app.experiments import Arms, choose_arms
 from workbench.app.figures.common import AXES
 from workbench.app.figures.maps import ACROSS, Heat, Measure, colour_scale, heat
-from workbench.app.links import episode_address, linked_table, run_links
-from workbench.app.page import answer, curves_only, look, note, screen
+from workbench.app.page import answer, curves_only, episode_address, linked_table, look, note, run_links, screen
 from workbench.app.store import Diagnostics, Store, dictionary
 from workbench.app.text import number, word
 from workbench.app.url import choose, choose_range, follow, keep
@@ -39,7 +36,7 @@ class Cell(NamedTuple):
     turn: int
 
     @classmethod
-    def read(cls, given: Sequence[str], arms: Sequence[str]) -> Cell | None:
+    def read(cls, given: Sequence[str], arms: Sequence[str]) -> Self | None:
         """Return the cell that an address names; None where it names none of these arms."""
         if len(given) != 3 or given[0] not in arms or not all(re.fullmatch(r"-?[0-9]{1,9}", n) for n in given[1:]):
             return None
@@ -195,29 +192,26 @@ def _list(store: Store, view: Turns, known: Diagnostics, arms: Arms, cell: Cell)
         return
     few = f"the {len(found)} farthest in {name}" if found[0]["total"] > len(found) else f"ordered by {name}"
     note(f"{place}: {found[0]['total']} trajectories, {few}; values after the last epoch; click a number.")
-    linked_table(columns(name, known), listed(found, arms.experiment, name, known))
+    linked_table(*listed(found, arms.experiment, name, known))
 
 
-def columns(measured: str, known: Diagnostics) -> list[tuple[str, str]]:
-    """Return the columns that `listed` fills, each with its definition; `measured` is the column of `turn`."""
-    rows = {name: known.rows.get(f"turn.{name}") for name in (measured, *_LISTED)}
-    return [
+def listed(
+    found: Sequence[dict[str, Any]], experiment: str, measured: str, known: Diagnostics
+) -> tuple[list[tuple[str, str]], list[tuple[str, list[str]]]]:
+    """Return header (name, definition) and rows (address of the episode, cells) of the trajectories of a cell."""
+    names = [measured, *(name for name in _LISTED if name != measured)]
+    rows = {name: known.rows.get(f"turn.{name}") for name in names}
+    header = [
         ("trajectory", "opens the episode"), ("tokens", "whether its tokens were kept"), ("seed", ""), ("step", ""),
         ("action", "what the agent did in the turn"),
         *[(name, f"{row['formula']} ({row['unit'] or 'no unit'})" if row else "") for name, row in rows.items()],
         ("solved", "the trajectory's answer is exactly right"), ("question", ""),
     ]  # fmt: skip
-
-
-def listed(
-    found: Sequence[dict[str, Any]], experiment: str, measured: str, known: Diagnostics
-) -> list[tuple[str, list[str]]]:
-    """Return address of the episode and cells (as `columns` names them) of each trajectory of a cell."""
-    rows = []
+    lines = []
     for row in found:
         step, trajectory, kept = str(row["step"]), str(row["trajectory"]), "kept" if row["kept"] else "–"
         link = episode_address(experiment=experiment, run=row["run_id"], step=step, trajectory=trajectory)
-        cells = [trajectory, kept, str(row["seed"]), step, word(row["status"]), number(row["value"])]
-        cells += [number(row[name]) for name in _LISTED if name != measured]
-        rows.append((link, [*cells, word(row["success"]), word(row["question"])]))
-    return rows
+        numbers = [number(row["value"]), *(number(row[name]) for name in names[1:])]
+        last = [word(row["success"]), word(row["question"])]
+        lines.append((link, [trajectory, kept, str(row["seed"]), step, word(row["status"]), *numbers, *last]))
+    return header, lines
