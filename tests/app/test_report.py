@@ -20,7 +20,7 @@ from tests.app.conftest import SEARCHED as ONE_SEED
 from tests.app.hostile_figures import assert_literal
 from workbench.analysis.results import CURVES, Results, results
 from workbench.app.report import content
-from workbench.app.report.write import Figure, Report, Section, Table, Text, html, text
+from workbench.app.report.content import Figure, Report, Section, Table, Text, html, text
 from workbench.app.theme import DARK, LIGHT
 from workbench.cli import bench
 from workbench.cli.report import gather, written

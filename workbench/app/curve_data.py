@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import pandas as pd
 
@@ -17,8 +17,7 @@ _ARROWS = {"above": "↑", "below": "↓"}
 _MEANS = {"minibatch": "per optimizer update: ", "turn_step": "per turn index, all turns together: "}
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """The steps that are drawn (counted from each run's origin), and how many of them share a bucket."""
 
     first: int

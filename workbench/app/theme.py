@@ -4,9 +4,8 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 FONT = '"Source Sans", "Source Sans 3", "Helvetica Neue", Arial, sans-serif'
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
@@ -69,8 +68,7 @@ DARK = Palette(
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Style:
+class Style(NamedTuple):
     """How an arm is drawn: the colour of its algorithm, and its own dash and marker."""
 
     colour: str
@@ -159,20 +157,15 @@ def tint(log_ratio: float | None, palette: Palette) -> tuple[str, str] | None:
     """Return ground and ink of a token; None where it needs no colour: not measured, NaN, or as likely as before."""
     if log_ratio is None or math.isnan(log_ratio) or abs(log_ratio) < _QUIET:
         return None
-    return _ground_and_ink(round(position(log_ratio), 2), palette.dark)
+    ground = between(palette.diverging, (round(position(log_ratio), 2) + 1) / 2)
+    if contrast(palette.text, ground) >= _READABLE:
+        return ground, palette.text
+    return ground, max("#000000", "#ffffff", key=lambda ink: contrast(ink, ground))
 
 
 def gradient(palette: Palette) -> list[str]:
     """Return the colours of the legend from -10 to 10 nats, evenly spaced on the scale."""
     return [between(palette.diverging, place / 20) for place in range(21)]
-
-
-@lru_cache(maxsize=1024)
-def _ground_and_ink(place: float, dark: bool) -> tuple[str, str]:
-    palette = DARK if dark else LIGHT
-    ground = between(palette.diverging, (place + 1) / 2)
-    is_readable = contrast(palette.text, ground) >= _READABLE
-    return ground, palette.text if is_readable else max("#000000", "#ffffff", key=lambda ink: contrast(ink, ground))
 
 
 def scale(colours: Sequence[str]) -> list[list[Any]]:
@@ -183,16 +176,13 @@ def scale(colours: Sequence[str]) -> list[list[Any]]:
 def template(palette: Palette) -> dict[str, Any]:
     """Return the figure template of a theme: quiet grid, no frame, the app's own font and background."""
     axis = {
-        "gridcolor": palette.grid, "gridwidth": 1, "zeroline": False, "showline": False, "ticks": "",
-        "tickfont": {"color": palette.muted, "size": 12}, "automargin": True,
-        "title": {"font": {"color": palette.muted, "size": 13}, "standoff": 8},
+        "gridcolor": palette.grid, "zeroline": False, "tickfont": {"color": palette.muted, "size": 12},
+        "title": {"font": {"color": palette.muted, "size": 13}, "standoff": 8}, "automargin": True,
         "spikecolor": palette.muted, "spikethickness": 1, "spikedash": "dot", "spikemode": "across",
     }  # fmt: skip
     layout = {
         "font": {"family": FONT, "size": 13, "color": palette.text},
         "paper_bgcolor": palette.background, "plot_bgcolor": palette.background,
-        "colorway": list(palette.algorithms.values()),
-        "colorscale": {"sequential": scale(palette.sequential), "diverging": scale(palette.diverging)},
         "xaxis": axis, "yaxis": axis, "hovermode": "closest", "dragmode": "zoom",
         "margin": {"l": 8, "r": 12, "t": 8, "b": 8},
         "legend": {
@@ -203,7 +193,6 @@ def template(palette: Palette) -> dict[str, Any]:
             "bgcolor": palette.surface, "bordercolor": palette.grid, "align": "left",
             "font": {"family": FONT, "size": 13, "color": palette.text},
         },
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": palette.muted, "activecolor": palette.text},
         "coloraxis": {"colorbar": {"outlinewidth": 0, "thickness": 10, "tickfont": {"color": palette.muted}}},
     }  # fmt: skip
     return {"layout": layout}

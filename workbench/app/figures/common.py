@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -93,8 +92,7 @@ def vertical(x: float, colour: str, dash: str | None = DOTTED) -> dict[str, Any]
     return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "y domain", "line": line}
 
 
-@dataclass(frozen=True)
-class Pane:
+class Pane(NamedTuple):
     """One of the small multiples: its place from 0, its column, and its ends as fractions of the drawing area."""
 
     number: int

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -21,8 +20,7 @@ _MARKED = 60  # points of a line up to which each is marked
 _NUMBERS = ("run", "seed", "x", "mean", "middle", "lower", "upper", "low", "high", "n")  # columns of the points
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(NamedTuple):
     """One diagnostic: its words from the dictionary, its values, its thresholds and its alarms.
 
     `data` has a row per point: arm, x, and either the columns of `curve_data.banded` or those of `Chosen.points`.

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,8 +24,7 @@ _LARGEST = 1e300  # beyond it the width of a scale is no longer a number
 _FACTORS = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2, 3, 5, 10, 100, 1e3, 1e4, 1e6, 1e9)
 
 
-@dataclass(frozen=True)
-class ColourScale:
+class ColourScale(NamedTuple):
     """`kind`: ratio (log scale, centred at 1), signed (centred at 0) or size (from 0); `limit` is where it ends.
 
     The limit of a ratio is a factor (2 means from 1/2 to 2). `below` and `above` say that values lie outside.
@@ -81,8 +79,7 @@ def colour_scale(unit: str, values: pd.Series) -> ColourScale:
     return ColourScale(kind, limit, bool((known < lowest).any()), bool((known > limit).any()))
 
 
-@dataclass(frozen=True)
-class Heat:
+class Heat(NamedTuple):
     """The cells of one arm: bucket, turn_index, value (what is coloured), mean, low, high, non_finite, measured, turns.
 
     `onsets` has x, the steps (on the axis of the map) at which runs of the arm collapsed.
@@ -93,8 +90,7 @@ class Heat:
     onsets: Sequence[float] = ()
 
 
-@dataclass(frozen=True)
-class Measure:
+class Measure(NamedTuple):
     """What is drawn: name, unit and definition from the dictionary."""
 
     name: str
@@ -331,8 +327,7 @@ _TITLES = {
 }
 
 
-@dataclass(frozen=True)
-class Effect:
+class Effect(NamedTuple):
     """One line of a forest: `kind` is share or factor, `finding` the words to its right, `tone` an outcome's colour."""
 
     label: str

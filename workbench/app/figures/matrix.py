@@ -30,7 +30,8 @@ def layout(runs: pd.DataFrame) -> pd.DataFrame:
     Seeds are columns. Where every algorithm was run under every condition (what the arm says besides its algorithm),
     algorithms are rows and each condition is a block of columns named `block`; otherwise every arm is a row.
     """
-    cells = runs.assign(condition=[condition(a, b) for a, b in zip(runs["arm"], runs["algorithm"], strict=True)])
+    named = zip(runs["arm"], runs["algorithm"], strict=True)  # of `ppo · staleness 8` the condition is `staleness 8`
+    cells = runs.assign(condition=[a.removeprefix(b).lstrip(" ·,") if a.startswith(b) else a for a, b in named])
     pairs = cells[["algorithm", "condition"]].drop_duplicates()
     algorithms, conditions = list(cells["algorithm"].unique()), list(cells["condition"].unique())
     seeds = sorted(cells["seed"].unique())
@@ -57,11 +58,6 @@ def parts(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
         f"{number * TALL + 1}-{min(rows, (number + 1) * TALL)}": part.assign(row=part["row"] % TALL)
         for number, part in cells.groupby(cells["row"] // TALL)
     }
-
-
-def condition(arm: str, algorithm: str) -> str:
-    """Return what an arm says besides its algorithm: `ppo · staleness 8` is `staleness 8`; empty for it alone."""
-    return arm.removeprefix(algorithm).lstrip(" ·,") if arm.startswith(algorithm) else arm
 
 
 def matrix(

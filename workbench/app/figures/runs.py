@@ -1,8 +1,7 @@
 """Runs: survival, events and early alarms of many; success, wall time, a signal and the batch of a step of one."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -269,8 +268,7 @@ def spending(spent: pd.DataFrame, palette: Palette) -> go.Figure:
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Signal:
+class Signal(NamedTuple):
     """A column of table `step` in one run: words from the dictionary, points (step, value, broken_step), alarms.
 
     `alarms` has x and message, `kept` the steps with tokens, `onset` is the collapse's. The run has done `steps` steps;

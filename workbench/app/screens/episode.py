@@ -96,7 +96,8 @@ def _tokens_and_turns(store: Store, known: Diagnostics, experiment: str, run: st
             note("No turn of this trajectory is recorded.")
     with text:
         if tokens := store.records("tokens", run=run, step=step, trajectory=trajectory):
-            st.html(tag("div", legend(look()), transcript(tokens[0], mine, look())))
+            colours = f"--sorl-surface:{look().surface};--sorl-text:{look().text}"
+            st.html(tag("div", legend(look()), transcript(tokens[0], mine, look()), style=colours))
             return
         others = [
             anchor(str(other), episode_address(experiment=experiment, run=run, step=str(step), trajectory=str(other)))
@@ -254,11 +255,7 @@ def transcript(row: Row, turns: Sequence[Row], palette: Palette) -> Markup:
         parts.append(tag("div", *inside, css="sorl-part sorl-written" if piece.written else "sorl-part sorl-read"))
     if count > MOST:
         parts.append(tag("p", f"The first {MOST:,} of {count:,} tokens.", css="sorl-note"))
-    return tag("div", *parts, css="sorl-transcript", style=_colours(palette))
-
-
-def _colours(palette: Palette) -> str:
-    return f"--sorl-surface:{palette.surface};--sorl-text:{palette.text}"
+    return tag("div", *parts, css="sorl-transcript")
 
 
 def _token(i: int, text: str, row: Row, palette: Palette, heaviest: bool) -> Markup:
@@ -307,4 +304,4 @@ def legend(palette: Palette) -> Markup:
     named = {"clipped": "clipped", "heaviest": "largest gradient", "broken": "NaN or Inf"}
     marks = [tag("span", tag("span", words, css=f"sorl-{name}")) for name, words in named.items()]
     title = tag("span", "tokens in the last epoch: log-ratio (nats)")
-    return tag("div", tag("div", title, scale), tag("div", *marks), css="sorl-legend", style=_colours(palette))
+    return tag("div", tag("div", title, scale), tag("div", *marks), css="sorl-legend")

@@ -4,8 +4,7 @@ import inspect
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import streamlit as st
 from markupsafe import Markup
@@ -85,8 +84,7 @@ def search(found: Iterable[T], asked: str, name: Callable[[T], str], text: Calla
     return [one for place, one in ranked if place < 4]
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A diagnostic: its words, table -> formula, and the alarms (table, words with the reason)."""
 
     name: str

@@ -34,11 +34,10 @@ def overview(store: Store) -> None:
         each = runs(store, experiment)
         if not is_region(store, experiment):
             success(store, each)  # remembered until it is drawn
-    shown = _region(store, experiment)
     with right:
         note(" · ".join([f"{len(each)} runs", *(f"{n} {word}" for word, n in each["status"].value_counts().items())]))
     st.html(tag("p", question(store, experiment), css="sorl-question"))
-    if shown is not None:
+    if shown := _region(store, experiment):
         say_answer(shown)
         if choose("show", "Show", _SHOWN, kind="row") == "region":
             draw(shown, experiment, "collapsed")
