@@ -18,7 +18,8 @@ import pytest
 from tests.app.conftest import Open, figures, html
 from tests.store.fixture import Shape, write_run
 from workbench.app.curve_data import Window
-from workbench.app.screens.turns import Cell, Turns, listed, measure_of, measures
+from workbench.app.figures.maps import Measure
+from workbench.app.screens.turns import Cell, Turns, listed, measures
 from workbench.app.store import Store, dictionary
 from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync
@@ -132,7 +133,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 def view(store: Store, name: str, window: Window = Window(0, 11, 1), origins: tuple[int, int] = (0, 0)) -> Turns:
-    return Turns(RUNS, "step", list(origins), window, measure_of(dictionary(store), name))
+    return Turns(RUNS, "step", list(origins), window, Measure(name, *dictionary(store).words(f"turn_step.{name}")))
 
 
 def raw(store: Store, sql: str) -> pd.DataFrame:
@@ -157,7 +158,9 @@ def test_a_cell_of_a_ratio_is_a_geometric_mean_and_else_the_plain_mean_with_its_
     for column in ("mean", "low", "high", "turns"):
         np.testing.assert_allclose(found[column].astype(float), wanted.loc[found.index, column].astype(float))
     assert found.loc[(1, 1), "first_step"] == 6
-    one = Turns(RUNS.head(1), "step", [0], Window(0, 11, 1), measure_of(dictionary(store), "entropy"))
+    one = Turns(
+        RUNS.head(1), "step", [0], Window(0, 11, 1), Measure("entropy", *dictionary(store).words("turn_step.entropy"))
+    )
     told = one.heats(store, ["ppo"], extreme=False)[0].cells.query("turn_index == 1").set_index("bucket").loc[[2, 3, 4]]
     assert told["measured"].tolist() == [0, 1, 1], "NULL is not measured"
     assert told["non_finite"].tolist() == [0, 1, 0], "NaN is a fact"

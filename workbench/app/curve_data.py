@@ -72,10 +72,7 @@ class Chosen:
         return found[found["x"].between(self.window.first, self.window.last)]
 
     def points(self, store: Store, table: str, column: str) -> pd.DataFrame:
-        """Return a row per run and bucket: arm, run_id, seed, x, mean, low, high and non_finite of a column of `table`.
-
-        x is the middle of the bucket in steps, or what the clock of the axis counts at its end.
-        """
+        """Return a row per run and bucket of a column: arm, run_id, seed, x (middle step or clock), mean, low, high."""
         window = self.window
         where = {"runs": self.ids, "origins": self.origins, "first": window.first, "width": window.width}
         found = self.named(store.query("series", **where, last=window.last, column=column, table=table))

@@ -16,7 +16,6 @@ MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "hexag
 class Palette:
     """The colours of one theme; `config.toml` repeats background, surface and text for the app around the figures."""
 
-    dark: bool
     background: str
     surface: str
     text: str
@@ -35,7 +34,7 @@ class Palette:
 
 
 LIGHT = Palette(
-    dark=False, background="#ffffff", surface="#f6f6f4", text="#24292f", muted="#66707a", grid="#e8eaec",
+    background="#ffffff", surface="#f6f6f4", text="#24292f", muted="#66707a", grid="#e8eaec",
     algorithms={"ppo": "#cb3a04", "turn-ppo": "#c2870c", "s-ppo": "#3a94c0", "st-ppo": "#1a306b", "grpo": "#962d9c",
                 "so-grpo": "#117e5f"},
     neighbours={"turn-ppo-mdp": "#632500", "starpo": "#a56cf6", "starpo-s": "#3448c9", "reinforce": "#eb4d8c",
@@ -51,7 +50,7 @@ LIGHT = Palette(
     diverging=("#8c2d04", "#d98558", "#f2d5c4", "#f5f5f3", "#c3d9ea", "#5c98c4", "#1a4a78"),
 )  # fmt: skip
 DARK = Palette(
-    dark=True, background="#15181c", surface="#1e2227", text="#e6e8ea", muted="#98a2ac", grid="#2b3138",
+    background="#15181c", surface="#1e2227", text="#e6e8ea", muted="#98a2ac", grid="#2b3138",
     algorithms={"ppo": "#fe6a4c", "turn-ppo": "#f9b221", "s-ppo": "#51b6f4", "st-ppo": "#5871e6", "grpo": "#b079b0",
                 "so-grpo": "#7de6ba"},
     neighbours={"turn-ppo-mdp": "#427f0d", "starpo": "#fab0d9", "starpo-s": "#c51a46", "reinforce": "#67bd1d",
@@ -84,11 +83,8 @@ def colour(algorithm: str, palette: Palette) -> str:
 
 
 def styles(arms: Sequence[tuple[str, str]], palette: Palette, drawn: Collection[str] | None = None) -> dict[str, Style]:
-    """Map the arms `drawn` (default: all), in that order, to their styles, given all (arm, algorithm) of an experiment.
-
-    Dash and marker do not depend on what else is drawn; an arm named like its algorithm is solid. The first arm drawn
-    of an algorithm has its very colour, further ones a darker or lighter shade of it.
-    """
+    """Map the arms `drawn` (default: all), in that order, to their styles, given all (arm, algorithm)."""
+    # Dash and marker do not depend on what else is drawn. The first arm drawn of an algorithm has its very colour.
     found: dict[str, Style] = {}
     places, shades = Counter[str](), Counter[str]()
     for arm, algorithm in sorted(arms, key=lambda pair: pair[0] != pair[1]):

@@ -90,11 +90,7 @@ def ask(parameters: Mapping[str, str | list[str]]) -> Said:
 
 
 def arrive(name: str, read: Callable[[Sequence[str]], Read[Any]], fits: Callable[[Any], bool]) -> None:
-    """Give widget `name` what was picked, or the value of an address from outside: a link, the back button, the menu.
-
-    A screen opened without the parameter keeps what was chosen before, on this screen or another. Values that `read`
-    ignores are named on the screen.
-    """
+    """Give widget `name` what was picked, or what a new address says; else it keeps what was chosen on any screen."""
     here, given = _address(), _given(name)
     same = given is None and here.read.get(name) == here.number
     if same and name in st.session_state and fits(st.session_state[name]):
@@ -201,17 +197,14 @@ def _words(options: Options) -> Mapping[str, str]:
 
 
 def choose_range(name: str, label: str, low: int, high: int) -> tuple[int, int]:
-    """Choose a range inside [low, high], kept in URL parameter `name`; the whole range stays out of the address.
-
-    `follow` and `zoom` set it, too. A range that reaches the present end of a live run goes on reaching it.
-    """
+    """Choose a range inside [low, high], kept in URL parameter `name`; the whole range stays out of the address."""
     if low >= high:
         _given(name)  # a pick means nothing here
         leave(name, [])
         return low, high
     before = st.session_state.get(f"{name} ends")
     if before not in (None, (low, high)) and name in st.session_state:
-        first, last = st.session_state[name]
+        first, last = st.session_state[name]  # a range that reaches the end of a live run goes on reaching it
         first, last = low if first == before[0] else first, high if last == before[1] else last
         st.session_state[name] = (first, last) if low <= first <= last <= high else (low, high)
     st.session_state[f"{name} ends"] = (low, high)

@@ -21,30 +21,22 @@ _NUMBERS = ("run", "seed", "x", "mean", "middle", "lower", "upper", "low", "high
 
 
 class Panel(NamedTuple):
-    """One diagnostic: its words from the dictionary, its values, its thresholds and its alarms.
-
-    `data` has a row per point: arm, x, and either the columns of `curve_data.banded` or those of `Chosen.points`.
-    `thresholds` are (arm or None for all, value); `alarms` has arm, x, value, message; `broken` has arm, run_id, x of
-    every point with NaN or Inf.
-    """
+    """One diagnostic: its words from the dictionary, its points (`banded` or `Chosen.points`) and marks."""
 
     name: str
     unit: str
     definition: str
     data: pd.DataFrame
-    thresholds: Sequence[tuple[str | None, float]] = ()
-    alarms: pd.DataFrame | None = None
-    broken: pd.DataFrame | None = None
+    thresholds: Sequence[tuple[str | None, float]] = ()  # of an arm, or (None) of all
+    alarms: pd.DataFrame | None = None  # arm, x, value, message
+    broken: pd.DataFrame | None = None  # arm, run_id, x of every point with NaN or Inf
 
 
 def curves(
     panels: Sequence[Panel], styles: Mapping[str, Style], palette: Palette, x_title: str, *,
     onsets: pd.DataFrame | None = None, scale: str = "auto", columns: int | None = None, legend: bool = True,
 ) -> go.Figure:  # fmt: skip
-    """Draw the panels: `styles` holds the arms in the order of the legend, `onsets` (arm, x, run_id) the collapses.
-
-    `scale` of the y-axes: linear, log, or auto (log where a linear axis would hide most values).
-    """
+    """Draw the panels; `styles` in the order of the legend, `onsets` (arm, x, run_id) of collapses, `scale` of y."""
     across = columns or (1 if len(panels) <= 3 else 2)
     rows = math.ceil(len(panels) / across)
     words = [wrapped(panel.definition, 118 // across) for panel in panels]
@@ -57,8 +49,7 @@ def curves(
         | {"showlegend": True, "marker": {"symbol": style.marker, "size": 6, "color": style.colour}}
         for arm, style in styles.items()
     ]
-    layout: dict[str, Any] = {}
-    annotations: list[Trace] = []
+    layout, annotations = dict[str, Any](), list[Trace]()
     for panel, pane, text in zip(panels, common.panes(len(panels), across, 0.075, gap / inner), words, strict=True):
         edges = f"y{len(panels) + pane.number + 1}"  # from 0 at the lower to 1 at the upper edge of the panel
         drawn = _bands(panel, styles) if "middle" in panel.data else _runs(panel, styles)
@@ -82,6 +73,7 @@ def curves(
 
 
 def _y_axis(panel: Panel, scale: str) -> dict[str, Any]:
+    # A `scale` of auto is log where a linear axis would hide most values.
     names = ["low", "high"] if "high" in panel.data else ["mean"]
     known = panel.data[names].to_numpy(dtype=float).ravel()
     known = known[~np.isnan(known)]
@@ -209,11 +201,7 @@ def chart(
     frame: pd.DataFrame, x: str, y: str, colour: str, mark: str, words: Mapping[str, tuple[str, str]], palette: Palette,
     *, axis: str = "auto",
 ) -> go.Figure:  # fmt: skip
-    """Draw a frame whose chosen columns have a value in every row; texts as x stand on the vertical axis.
-
-    `mark` is line, points or bars, `words` maps columns to unit and definition. `axis` is the scale of y: linear, log,
-    or auto (log where a linear axis would hide most points or lines; bars begin at 0).
-    """
+    """Draw rows with a value in each chosen column as line, points or bars; `words`: column -> unit, definition."""
     is_text = frame[x].dtype.kind == "O"
     at, value = ("y", "x") if is_text else ("x", "y")
     groups: list[Any] = list(dict.fromkeys(frame[colour])) if colour else [""]
@@ -250,6 +238,7 @@ def chart(
         head = f"<b>{figure_text(group)}</b><br>" if colour else ""
         traces.append(drawn(part, head, "", name=short(str(group), _LABEL), **look))
 
+    # By itself an axis is log where a linear one would hide most points or lines; bars begin at 0.
     as_log = axis == "log" or (mark != "bars" and axis == "auto" and common.is_wide(frame[y].astype(float).to_numpy()))
     label = labels.get(y, y)
     measured = common.log_scale(label) if as_log else {"type": "linear", "title": {"text": figure_text(label)}}

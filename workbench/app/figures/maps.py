@@ -25,10 +25,7 @@ _FACTORS = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2, 3, 5, 10, 100, 1e3, 1e4, 1e6, 1e
 
 
 class ColourScale(NamedTuple):
-    """`kind`: ratio (log scale, centred at 1), signed (centred at 0) or size (from 0); `limit` is where it ends.
-
-    The limit of a ratio is a factor (2 means from 1/2 to 2). `below` and `above` say that values lie outside.
-    """
+    """`kind`: ratio (around 1, `limit` a factor), signed (around 0) or size (from 0); whether values lie beyond."""
 
     kind: str
     limit: float
@@ -80,10 +77,7 @@ def colour_scale(unit: str, values: pd.Series) -> ColourScale:
 
 
 class Heat(NamedTuple):
-    """The cells of one arm: bucket, turn_index, value (what is coloured), mean, low, high, non_finite, measured, turns.
-
-    `onsets` has x, the steps (on the axis of the map) at which runs of the arm collapsed.
-    """
+    """The cells of one arm as Turns.heats makes them, and the steps (on the axis) at which its runs collapsed."""
 
     arm: str
     cells: pd.DataFrame

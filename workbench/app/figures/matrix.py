@@ -25,17 +25,14 @@ _WIDE, _NAMED = 12, 14  # columns up to which a cell has words, and the head of 
 
 
 def layout(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return `runs` (arm, algorithm, seed, in the order of the rows) with `row` and `column` of its cell, of `across`.
-
-    Seeds are columns. Where every algorithm was run under every condition (what the arm says besides its algorithm),
-    algorithms are rows and each condition is a block of columns named `block`; otherwise every arm is a row.
-    """
+    """Return `runs` with `label`, `block`, `row`, `column` (of `across`) of each cell: seeds are columns, arms rows."""
     named = zip(runs["arm"], runs["algorithm"], strict=True)  # of `ppo · staleness 8` the condition is `staleness 8`
     cells = runs.assign(condition=[a.removeprefix(b).lstrip(" ·,") if a.startswith(b) else a for a, b in named])
     pairs = cells[["algorithm", "condition"]].drop_duplicates()
     algorithms, conditions = list(cells["algorithm"].unique()), list(cells["condition"].unique())
     seeds = sorted(cells["seed"].unique())
     place = cells["seed"].map(seeds.index)
+    # Where every algorithm was run under every condition, algorithms are rows and each condition a block of columns.
     crossed = len(pairs) == len(algorithms) * len(conditions) and len(seeds) * len(conditions) <= _ACROSS
     if crossed and len(conditions) > 1 and len(algorithms) > 1:
         block = cells["condition"].map(conditions.index)
@@ -63,10 +60,7 @@ def parts(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def matrix(
     cells: pd.DataFrame, curves: pd.DataFrame, palette: Palette, address: Callable[[str], str] | None = None
 ) -> str:
-    """Return the SVG of `layout`'s cells and success curves (run_id, x from 0, mean, last = last step of the longest).
-
-    With `address` (run id -> where it is shown) every cell is a link that carries its run as `data-key`.
-    """
+    """Return the SVG of `layout`'s cells and success `curves`; with `address` (run id -> address) each is a link."""
     rows = int(cells["row"].max()) + 1
     blocks = cells[cells["block"] != ""].groupby("block", sort=False)["column"].agg(["min", "max"])
     top = _TOP + (_BLOCKS if len(blocks) > 1 else 0)

@@ -24,8 +24,7 @@ def survival(
     arms = list(dict.fromkeys(curves["arm"]))
     end = float(curves["time"].max())
     ticks = np.arange(0, end + 1e-9, max(1.0, common.round_up(max(end, 1.0) / 8)))
-    bands: list[Trace] = []
-    lines: list[Trace] = []
+    bands, lines = list[Trace](), list[Trace]()
     for place, arm in enumerate(arms):
         part, mine, style = curves[curves["arm"] == arm], rows[rows["arm"] == arm], styles[arm]
         # Of curves at the same height the lower one is wider, so that its edges are seen.
@@ -82,22 +81,17 @@ def survival(
 def timeline(
     runs: pd.DataFrame, events: pd.DataFrame, styles: Mapping[str, Style], palette: Palette, x_title: str
 ) -> go.Figure:
-    """Draw a line a run: `runs` (arm, seed, run_id, first, last: where its line begins and ends) in the order to draw.
-
-    `events` has run_id, x, kind, severity, diagnostic, message. A mark carries its run's place and its x.
-    """
+    """Draw a line a run: `runs` (arm, seed, run_id, first, last) in order, `events` (run_id, x, kind, message)."""
     runs = runs.reset_index(drop=True)
     arms = list(dict.fromkeys(runs["arm"]))
     runs = runs.assign(place=runs.index, row=runs.index + runs["arm"].map(arms.index) + 1)  # a row for each arm's name
     marks = common.stacked(events.merge(runs[["run_id", "place", "row", "arm", "seed"]], on="run_id"), ["row", "x"])
-    told = zip(marks["arm"], marks["seed"], marks["x"], marks["kind"], marks["message"], strict=True)
     carried = marks[["place", "x"]].astype(int).to_numpy().tolist()
     marks = marks.assign(
         y=marks["row"] - 0.19 * marks["above"], carried=pd.Series(carried, marks.index, dtype=object),
         text=[
-            f"<b>{figure_text(arm)}</b>, seed {seed}, at {int(x):,}<br>{common.kind_in_words(kind)}: "
-            f"{wrapped(str(message), 64)}"
-            for arm, seed, x, kind, message in told
+            f"<b>{figure_text(one.arm)}</b>, seed {one.seed}, at {int(one.x):,}<br>"
+            f"{common.kind_in_words(one.kind)}: {wrapped(str(one.message), 64)}" for one in marks.itertuples()
         ],
     )  # fmt: skip
     lines = [
@@ -186,15 +180,12 @@ SHARES = {"gradient_share": "share of the gradient", "ratio_mass": "share of the
 def career(
     points: pd.DataFrame, held_out: pd.DataFrame, events: pd.DataFrame, colour: str, palette: Palette, definition: str
 ) -> go.Figure:
-    """Draw success: `points` has x, mean, low and high, `held_out` is the answer to query `evaluation`.
-
-    `events` has step, kind and message of those that have a step. A mark carries its step.
-    """
+    """Draw success: `points` (x, mean, low, high), `held_out` of query `evaluation`, `events` (step, kind, message)."""
     marks = common.stacked(events, ["step"])
-    told = zip(marks["kind"], marks["step"], marks["message"], strict=True)
     marks = marks.assign(
         x=marks["step"], y=_STRIP + _LIFT * marks["above"], carried=marks["step"].astype(int),
-        text=[f"<b>{common.kind_in_words(k)}</b> at step {int(s):,}<br>{wrapped(str(m), 64)}" for k, s, m in told],
+        text=[f"<b>{common.kind_in_words(one.kind)}</b> at step {int(one.step):,}<br>{wrapped(str(one.message), 64)}"
+              for one in marks.itertuples()],
     )  # fmt: skip
     traces = []
     if (points["low"] < points["high"]).any():  # a bucket of several steps has extremes
@@ -269,21 +260,17 @@ def spending(spent: pd.DataFrame, palette: Palette) -> go.Figure:
 
 
 class Signal(NamedTuple):
-    """A column of table `step` in one run: words from the dictionary, points (step, value, broken_step), alarms.
-
-    `alarms` has x and message, `kept` the steps with tokens, `onset` is the collapse's. The run has done `steps` steps;
-    with `lowest` low values are the bad ones.
-    """
+    """A column of table `step` in one run: words, points (step, value, broken_step), alarms (x, message)."""
 
     name: str
     unit: str
     definition: str
     points: pd.DataFrame
     alarms: pd.DataFrame
-    kept: Sequence[int] = ()
-    onset: float | None = None
-    steps: int = 0
-    lowest: bool = False
+    kept: Sequence[int] = ()  # steps with tokens
+    onset: float | None = None  # of the collapse
+    steps: int = 0  # done so far
+    lowest: bool = False  # low values are the bad ones
 
     @property
     def spike(self) -> int:
@@ -334,10 +321,7 @@ def peaks(signal: Signal, colour: str, palette: Palette, chosen: int) -> go.Figu
 def ranking(
     rows: Sequence[Mapping[str, Any]], equal: float, palette: Palette, step: int, chosen: int | None
 ) -> go.Figure:
-    """Draw two bars a trajectory, the worst on top; `rows` as query `ranking` gives them, in the order to draw.
-
-    `equal` is the share that every trajectory would have if all were alike (fraction). A mark carries its trajectory.
-    """
+    """Draw two bars a trajectory: `rows` of query `ranking` in order; `equal` is the share if all were alike."""
     places = list(range(len(rows)))
     healthy = palette.outcomes["healthy"]
     colours = [healthy if row["success"] else palette.muted for row in rows]
@@ -350,8 +334,7 @@ def ranking(
         ticktext=[f"<b>{row['trajectory']}</b>" if row["kept"] else str(row["trajectory"]) for row in rows],
         tickfont={"color": palette.text},
     )  # fmt: skip
-    traces, shapes = list[Trace](), list[Trace]()
-    layout: dict[str, Any] = {}
+    traces, shapes, layout = list[Trace](), list[Trace](), dict[str, Any]()
     for pane, (name, words) in zip(common.panes(2, 2, 0.04, 0), SHARES.items(), strict=True):
         values = drawn[name]
         labels = [" not measured" if row[name] is None else f" {figure_text(number(row[name]))}" for row in rows]

@@ -145,11 +145,8 @@ _SPACE, _NEWLINE, _PIECE = "\u0120", "\u010a", "\u2581"
 
 
 def spelled(tokens: Sequence[str | None]) -> list[str]:
-    """Return one text a token, which joined are the text of all; a token without a text (None) is a lozenge.
-
-    Understands byte-level vocabularies, SentencePiece (where a lower block stands for a space) and whole words, between
-    which a space is put; pieces that hold their own white space are left as they are.
-    """
+    """Return one text a token (None: a lozenge), which joined are the text of all."""
+    # In byte-level vocabularies, in SentencePiece, and in whole words, which want a space between them.
     texts = ["\u25ca" if token is None else token for token in tokens]
     if any(_SPACE in text or _NEWLINE in text for text in texts):
         # An added token has characters of its own: it is spelled as it is.
@@ -186,11 +183,8 @@ class Piece(NamedTuple):
 
 
 def pieces(texts: Sequence[str], trained: Sequence[bool] | None, turn_index: Sequence[int] | None) -> list[Piece]:
-    """Split tokens into prompt and information (both only read), and think, search, answer, text of each turn.
-
-    Tags count even where a token holds half of one; a part that is opened and not closed goes on to the next tag that
-    opens another, or to the end of its turn. `trained` is None where no update trained on the trajectory.
-    """
+    """Split tokens into prompt and information (both only read), and think, search, answer, text of each turn."""
+    # Tags count even where a token holds half of one; a part that is not closed goes on to the next tag that opens one.
     if trained is None:
         return [Piece("text", False, 0, 0, len(texts))]
     turns = [(_of(turn_index, i) or 0) if _of(trained, i) else None for i in range(len(texts))]

@@ -61,8 +61,14 @@ def glossary(store: Store) -> None:
     else:
         note("An algorithm is a choice for each slot. Any slot can be set in a grid file: "
              'algorithm = { base = "ppo", ratio = { level = "turn" } }.')  # fmt: skip
-        for slot in dict.fromkeys(slot for slot, _ in found[part]):
-            _slot(slot, [kind for of, kind in found[part] if of == slot])
+        rows: dict[str, list[Sequence[object]]] = defaultdict(list)
+        for slot, kind in found[part]:
+            words = enumerate(_meaning(kind).split("`"))  # a docstring has names between backticks
+            said = tag("span", *(tag("code", word) if place % 2 else word for place, word in words))
+            rows[slot].append((tag("code", kind.kind), ", ".join(kind.options()) or "no options", said))
+        for slot, kinds in rows.items():
+            st.html(tag("p", tag("b", slot), css="sorl-term"))
+            st.html(table_html(["kind", "options and defaults", "definition"], kinds, "sorl-kinds"))
 
 
 def search(found: Iterable[T], asked: str, name: Callable[[T], str], text: Callable[[T], str]) -> list[T]:
@@ -170,16 +176,6 @@ def _algorithm(one: Algorithm) -> None:
 
 def _meaning(kind: Slot) -> str:
     return " ".join((inspect.getdoc(kind) or "").split())
-
-
-def _slot(slot: str, found: Sequence[Slot]) -> None:
-    rows = []
-    for kind in found:
-        words = enumerate(_meaning(kind).split("`"))  # a docstring has names between backticks
-        said = tag("span", *(tag("code", part) if place % 2 else part for place, part in words))
-        rows.append((tag("code", kind.kind), ", ".join(kind.options()) or "no options", said))
-    st.html(tag("p", tag("b", slot), css="sorl-term"))
-    st.html(table_html(["kind", "options and defaults", "definition"], rows, "sorl-kinds"))
 
 
 # Formulas of the dictionary, plain text, set as mathematics.

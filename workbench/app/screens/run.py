@@ -81,7 +81,14 @@ def run(store: Store) -> None:
         export.figure(spending(spent, palette), "time", spent, describe="Wall time of a step, part by part.")
     else:
         note("This run recorded no wall times.")
-    _settings(each, now)
+    heading("Settings")
+    others = each[each["arm"] != now["arm"]].drop_duplicates("arm")
+    found = settings(now["config"], now["toml"], dict(zip(others["arm"], others["config"], strict=True)))
+    here = found["here"]
+    special = here.ne(found["default"]) | here.ne(found["base of the grid"]) | found["other arms"].ne("")
+    st.dataframe(found[special & found["setting"].ne("seed")], hide_index=True)
+    with st.expander(f"All {len(found)} settings"):
+        st.dataframe(found, hide_index=True)
     heading("Files")
     tables = store.records("recorded", run=name)
     _facts((one["table_name"], f"{number(one['rows'] or 0)} rows, {size(one['bytes'])}") for one in tables)
@@ -272,17 +279,6 @@ def _events(events: Sequence[Row], experiment: str, now: Row) -> None:
     st.html(table_html(header, rows, "sorl-events"))
     if len(events) > _EVENTS:
         note(f"The first {_EVENTS} of {len(events):,} events.")
-
-
-def _settings(each: pd.DataFrame, now: Row) -> None:
-    heading("Settings")
-    others = each[each["arm"] != now["arm"]].drop_duplicates("arm")
-    found = settings(now["config"], now["toml"], dict(zip(others["arm"], others["config"], strict=True)))
-    here = found["here"]
-    special = here.ne(found["default"]) | here.ne(found["base of the grid"]) | found["other arms"].ne("")
-    st.dataframe(found[special & found["setting"].ne("seed")], hide_index=True)
-    with st.expander(f"All {len(found)} settings"):
-        st.dataframe(found, hide_index=True)
 
 
 def settings(config: str | None, toml: str | None, arms: Mapping[str, str | None]) -> pd.DataFrame:

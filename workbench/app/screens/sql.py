@@ -5,6 +5,7 @@ import time
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, NamedTuple
@@ -128,16 +129,13 @@ def unpacked(given: Sequence[str], default: str) -> tuple[str, list[str]]:
     """Return the question of a parameter (`default` where there is none), and a note where it cannot be read."""
     if not given:
         return default, []
-    text: str | None = given[0]
-    if given[0].startswith(_MARK):
-        code = given[0].removeprefix(_MARK)
-        opened = zlib.decompressobj()
-        try:  # never more than a question may have, however much there is to unpack
-            raw = opened.decompress(urlsafe_b64decode(code + "=" * (-len(code) % 4)), 4 * LONGEST + 1)
-            text = raw.decode() if opened.eof else None
-        except (ValueError, zlib.error):
-            text = None
-    return (default, ["sql, which is cut off or too long"]) if text is None or len(text) > LONGEST else (text, [])
+    text = given[0]
+    if text.startswith(_MARK):
+        code, text, opened = text.removeprefix(_MARK), "", zlib.decompressobj()
+        with suppress(ValueError, zlib.error):  # it never unpacks more than a question may have
+            text = opened.decompress(urlsafe_b64decode(code + "=" * (-len(code) % 4)), 4 * LONGEST + 1).decode()
+        text = text if opened.eof else ""
+    return (text, []) if 0 < len(text) <= LONGEST else (default, ["sql, which is cut off or too long"])
 
 
 class Asked(NamedTuple):

@@ -107,7 +107,7 @@ def turns(store: Store) -> None:
         return
     starts = origins(runs, axis)
     window = cells_over(*choose_range("range", "Steps", *extent(store, runs, starts)), len(arms.names))
-    view = Turns(runs, axis, starts, window, measure_of(known, name))
+    view = Turns(runs, axis, starts, window, Measure(name, *known.words(f"turn_step.{name}")))
     maps = view.heats(store, arms.names, extreme=extreme)
     values = _values(maps)
     if values.empty:
@@ -144,11 +144,6 @@ def measures(known: Diagnostics) -> list[str]:
     """Return the measured columns of a turn index, the telling ones first."""
     found = [known.rows[m]["name"] for m in known.charted if known.rows[m]["table_name"] == "turn_step"]
     return sorted(found, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
-
-
-def measure_of(known: Diagnostics, name: str) -> Measure:
-    """Return what the dictionary says of a column of the roll-up."""
-    return Measure(name, *known.words(f"turn_step.{name}"))
 
 
 def cells_over(first: int, last: int, arms: int) -> Window:
