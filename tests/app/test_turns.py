@@ -158,9 +158,7 @@ def test_a_cell_of_a_ratio_is_a_geometric_mean_and_else_the_plain_mean_with_its_
     for column in ("mean", "low", "high", "turns"):
         np.testing.assert_allclose(found[column].astype(float), wanted.loc[found.index, column].astype(float))
     assert found.loc[(1, 1), "first_step"] == 6
-    one = Turns(
-        RUNS.head(1), "step", [0], Window(0, 11, 1), Measure("entropy", *dictionary(store).words("turn_step.entropy"))
-    )
+    one = Turns(RUNS.head(1), "step", [0], Window(0, 11, 1), view(store, "entropy").measure)
     told = one.heats(store, ["ppo"], extreme=False)[0].cells.query("turn_index == 1").set_index("bucket").loc[[2, 3, 4]]
     assert told["measured"].tolist() == [0, 1, 1], "NULL is not measured"
     assert told["non_finite"].tolist() == [0, 1, 0], "NaN is a fact"

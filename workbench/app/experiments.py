@@ -96,11 +96,7 @@ def show_table(frame: pd.DataFrame) -> None:
     table(list(frame.columns), frame.astype(str).to_numpy().tolist(), figures=True)
 
 
-def settings_of(config: str | None) -> dict[str, str]:
-    """Return dotted key -> value, as a word, of a resolved configuration (JSON); empty for what is none."""
-    return words_of(recorded.settings_of(config))
-
-
-def words_of(tables: Mapping[str, Any]) -> dict[str, str]:
-    """Return dotted key -> value, as a word, of nested tables of settings."""
+def settings_of(config: Mapping[str, Any] | str | None) -> dict[str, str]:
+    """Return dotted key -> value, as a word, of tables of settings, or of their JSON; empty for what is none."""
+    tables = config if isinstance(config, Mapping) else recorded.settings_of(config)
     return {key: setting(value) for key, value in leaves(tables) if value != {}}

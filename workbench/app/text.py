@@ -101,13 +101,3 @@ def duration(seconds: float | None) -> str:
 def percent(share: float) -> str:
     """Write a share to the percent; a share above 0 is never "0 %"."""
     return "< 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
-
-
-def size(bytes: int | None) -> str:
-    """Write a number of bytes in three figures: 812 B, 4.21 kB, 69 MB; NULL as a dash."""
-    if bytes is None:
-        return number(bytes)
-    value, units = float(bytes), ["B", "kB", "MB", "GB", "TB"]
-    while value >= 999.5 and len(units) > 1:
-        value, units = value / 1000, units[1:]
-    return f"{value:.3g} {units[0]}"

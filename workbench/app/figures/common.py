@@ -41,11 +41,9 @@ DOTTED = "2px,3px"
 def figure(
     traces: Sequence[Trace], palette: Palette, *, inner: float, top: float, bottom: float, **layout: Any
 ) -> go.Figure:
-    """Make a figure of plain traces, `inner` pixels tall between margins `top` and `bottom`.
-
-    plotly does not check them here, because that takes longer than the rest of a figure of a thousand curves (the tests
-    have it check them). For the same reason panels are placed by `panes`, not by `make_subplots`.
-    """
+    """Make a figure of plain traces, `inner` pixels tall between margins `top` and `bottom`."""
+    # plotly does not check them here, because that takes longer than the rest of a figure of a thousand curves (the
+    # tests have it check them). For the same reason `panes` places panels, not `make_subplots`.
     margin = {"t": top, "b": bottom, "l": 8, "r": 12}
     fixed = {"template": template(palette), "margin": margin, "showlegend": False, "dragmode": False}
     fixed["height"] = int(top + inner + bottom)

@@ -208,7 +208,6 @@ def chart(
     scaled = bool(colour) and frame[colour].dtype.kind in "iuf" and len(groups) > _CONTINUOUS
     if colour and frame[colour].dtype.kind in "iufM":
         groups.sort()
-
     labels = {column: f"{column} ({unit})" for column, (unit, _) in words.items() if unit}
 
     def drawn(part: pd.DataFrame, head: str, tail: str, **look: Any) -> Trace:
@@ -237,7 +236,6 @@ def chart(
             }
         head = f"<b>{figure_text(group)}</b><br>" if colour else ""
         traces.append(drawn(part, head, "", name=short(str(group), _LABEL), **look))
-
     # By itself an axis is log where a linear one would hide most points or lines; bars begin at 0.
     as_log = axis == "log" or (mark != "bars" and axis == "auto" and common.is_wide(frame[y].astype(float).to_numpy()))
     label = labels.get(y, y)

@@ -179,10 +179,8 @@ def _map(part: Heat, colours: ColourScale, palette: Palette, window: Window, tur
 
 
 def _targets(part: Heat, number: int, measure: Measure, window: Window) -> Iterator[Trace]:
-    """Yield an unseen mark in each cell for the pointer, with its map, bucket, turn index and numbers.
-
-    The page writes the words of a usual cell: to write those of 5,000 here would take as long as the query.
-    """
+    # An unseen mark in each cell for the pointer, with its map, bucket, turn index and numbers. The page writes the
+    # words of a usual cell: to write those of 5,000 here would take as long as the query.
     cells = part.cells
     first = window.first + cells["bucket"] * window.width
     last = (first + window.width - 1).clip(upper=window.last)

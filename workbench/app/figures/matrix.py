@@ -114,8 +114,12 @@ def _cell(
         state = str(run.get("status")).replace("finished", "undecided")
         short = {"running": "▸", "failed": "!"}.get(state, "")
     tone = palette.outcomes.get(outcome, palette.muted)
+    about = [f"{run['arm']}, seed {run['seed']}", run_id]
+    for name in ("peak_success", "final_success", "steps"):
+        about += [f"{name.replace('_', ' ')} {run[name]:.3g}"] if pd.notna(run.get(name)) else []
+    about += textwrap.wrap(reason, 60) if isinstance(reason := run.get("reason"), str) else []
     inside = [
-        tag("title", _about(run)),
+        tag("title", "\n".join(about)),
         tag("rect", **box, rx=2, fill=tone, fill_opacity=0.16, stroke=tone, stroke_opacity=0.75, stroke_width=1.2),
         tag("text", state if run["across"] <= _WIDE else short, x=left, dx=6, y=f"{upper + 15:.1f}", font_size=12),
     ]
@@ -148,11 +152,3 @@ def _paths(curves: pd.DataFrame) -> dict[str, tuple[str, int]]:
             paths[run] = path + (f"L{a:g} {b:g}" if run == before else f"M{a:g} {b:g}h0"), int(end)
         before = None if math.isnan(b) else run
     return paths
-
-
-def _about(run: Row) -> str:
-    lines = [f"{run['arm']}, seed {run['seed']}", str(run["run_id"])]
-    known = [name for name in ("peak_success", "final_success", "steps") if pd.notna(run.get(name))]
-    lines += [f"{name.replace('_', ' ')} {run[name]:.3g}" for name in known]
-    reason = run.get("reason")
-    return "\n".join(lines + (textwrap.wrap(reason, 60) if isinstance(reason, str) else []))

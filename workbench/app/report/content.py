@@ -77,16 +77,6 @@ class Table(NamedTuple):
     frame: pd.DataFrame
     tones: Mapping[str, str] = MappingProxyType({})
 
-    @property
-    def header(self) -> list[str]:
-        """The names of the columns."""
-        return [str(name) for name in self.frame.columns]
-
-    @property
-    def rows(self) -> list[list[str]]:
-        """The cells as texts."""
-        return self.frame.astype(str).to_numpy().tolist()
-
 
 class Figure(NamedTuple):
     """A figure (plotly or SVG) in any palette, its title, and a caption with n, seeds and the kind of interval."""
@@ -150,7 +140,6 @@ def titled(parts: Iterable[tuple[str, pd.DataFrame]], tones: Mapping[str, str]) 
 
 
 def _comparison(runs: pd.DataFrame, words: Words, level: int) -> list[Section]:
-    """Return design, figures and tables of the arms."""
     frame = compare.figures(runs)
     lines = compare.reading(frame)
     none = "No log-rank test: it needs two arms and a collapse."
@@ -364,7 +353,6 @@ def html(report: Report) -> str:
     figures: dict[str, dict[str, Any]] = {}
 
     def figure(part: Figure) -> dict[str, Any]:
-        """Return both palettes of a figure: their SVG, or its id among the figures of the page and its height."""
         both = {kind: part.draw(palette) for kind, palette in (("light", LIGHT), ("dark", DARK))}
         if svg := {kind: one for kind, one in both.items() if isinstance(one, str)}:
             return {"svg": svg}
@@ -373,7 +361,7 @@ def html(report: Report) -> str:
         return {"svg": {}, "name": name, "height": int(figures[name]["light"]["layout"]["height"])}
 
     def drawn() -> Markup:
-        """Return all figures as JSON that cannot end its script element."""
+        # JSON that cannot end its script element.
         found = json.dumps(figures).replace("<", "\\u003c")
         return Markup(found.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
 
@@ -408,8 +396,8 @@ def _block(part: Part) -> str:
     if isinstance(part, Items):
         return "\n".join(f"- {text(line)}" for line in part.lines)
     if isinstance(part, Table):
-        rows = [[text(cell) for cell in row] for row in (part.header, *part.rows)]
-        return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:]))
+        names, *rows = ([text(cell) for cell in row] for row in (part.frame, *part.frame.astype(str).to_numpy()))
+        return "\n".join(f"| {' | '.join(row)} |" for row in (names, ["---"] * len(names), *rows))
     if isinstance(part, Code):  # its fence is longer than any in it
         fence = "`" * max(3, 1 + max((len(found) for found in re.findall(r"`+", part.text)), default=0))
         lines = "\n".join(visible(line) for line in part.text.strip("\n").split("\n"))

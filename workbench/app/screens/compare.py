@@ -67,7 +67,6 @@ def default_metrics(alarms: pd.DataFrame, charted: Sequence[str], usual: Sequenc
 
 
 def _warned(alarms: pd.DataFrame, by: list[str]) -> list[dict[Any, Any]]:
-    """Return the alarms that came before an onset, the largest `by` first."""
     if alarms.empty:
         return []
     return alarms[alarms["before"] > 0].sort_values(by, ascending=False).to_dict("records")

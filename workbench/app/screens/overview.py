@@ -12,7 +12,7 @@ from workbench.app.experiments import choose_experiment, is_region, question, ru
 from workbench.app.export import drawing
 from workbench.app.figures.matrix import layout, matrix, parts
 from workbench.app.page import address, anchor, answer, links, look, note, open_screen, screen
-from workbench.app.screens.region import Region, draw, region_of, say_answer
+from workbench.app.screens.region import draw, region_of, say_answer
 from workbench.app.store import Store
 from workbench.app.text import tag
 from workbench.app.url import choose
@@ -37,7 +37,15 @@ def overview(store: Store) -> None:
     with right:
         note(" · ".join([f"{len(each)} runs", *(f"{n} {word}" for word, n in each["status"].value_counts().items())]))
     st.html(tag("p", question(store, experiment), css="sorl-question"))
-    if shown := _region(store, experiment):
+    shown = None
+    if is_region(store, experiment):
+        try:
+            shown = region_of(store, experiment)
+        except Busy:
+            raise
+        except InputError:  # no run can be judged yet
+            pass
+    if shown is not None:
         say_answer(shown)
         if choose("show", "Show", _SHOWN, kind="row") == "region":
             draw(shown, experiment, "collapsed")
@@ -62,16 +70,6 @@ def success(store: Store, each: pd.DataFrame) -> pd.DataFrame:
         window = Window.made(0, last, _POINTS)
         points = Chosen(each, "step", zero, window).points(store, "step", "success")
     return points.assign(x=points["bucket"] * window.width, last=last)
-
-
-def _region(store: Store, experiment: str) -> Region | None:
-    # None while no run can be judged, and for an experiment of another kind.
-    try:
-        return region_of(store, experiment) if is_region(store, experiment) else None
-    except Busy:
-        raise
-    except InputError:
-        return None
 
 
 def _runs(store: Store, experiment: str, each: pd.DataFrame) -> None:

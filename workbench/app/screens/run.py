@@ -10,16 +10,17 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 from markupsafe import Markup
+from rich.filesize import decimal
 
 from workbench.app import export, theme
 from workbench.app.curve_data import Chosen, Window, drawn, extent, onsets, panel
-from workbench.app.experiments import choose_experiment, runs, settings_of, styles, words_of
+from workbench.app.experiments import choose_experiment, runs, settings_of, styles
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
 from workbench.app.figures.runs import career, shares, spending
 from workbench.app.page import address, anchor, episode_address, heading, links, look, note, open_screen, say, screen
 from workbench.app.store import Diagnostics, Store, dictionary
-from workbench.app.text import duration, few, number, percent, size, table_html, tag, word
+from workbench.app.text import duration, few, number, percent, table_html, tag, word
 from workbench.app.trajectories import Row, choose_run, culprit, ended, ranked, signals, watched
 from workbench.app.url import choose_range
 from workbench.diagnosis.diagnose import diagnose, fallen, none_found
@@ -91,7 +92,7 @@ def run(store: Store) -> None:
         st.dataframe(found, hide_index=True)
     heading("Files")
     tables = store.records("recorded", run=name)
-    _facts((one["table_name"], f"{number(one['rows'] or 0)} rows, {size(one['bytes'])}") for one in tables)
+    _facts((one["table_name"], f"{number(one['rows'] or 0)} rows, {decimal(one['bytes'] or 0)}") for one in tables)
     if broken := sum(one["corrupt"] for one in tables):
         note(f"{broken} unreadable segments set aside: `sorl doctor` lists them.")
     log = log_of(store.runs, experiment, name)
@@ -287,8 +288,8 @@ def settings(config: str | None, toml: str | None, arms: Mapping[str, str | None
         grid = tomllib.loads(toml or "").get("base", {})
     except tomllib.TOMLDecodeError:
         grid = {}
-    here, default = settings_of(config), words_of(RunSettings().model_dump(mode="json"))
-    base = default | (words_of(grid) if isinstance(grid, dict) else {})
+    here, default = settings_of(config), settings_of(RunSettings().model_dump(mode="json"))
+    base = default | (settings_of(grid) if isinstance(grid, dict) else {})
     elsewhere = {arm: settings_of(text) for arm, text in arms.items()}
     rows = []
     for key in dict.fromkeys(key for one in (here, *elsewhere.values()) for key in one):

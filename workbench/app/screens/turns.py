@@ -25,7 +25,7 @@ _AXIS = {"step": "step", "onset": "before collapse"}
 _FIRST = ("ratio_geo", "ratio_arith", "ratio_prod", "clip_frac", "approx_kl", "entropy", "advantage", "value_error",
           "gradient_share", "ratio_mass_frac")  # fmt: skip
 _LISTED = ("log_ratio_sum", "clip_frac", "advantage", "ratio_mass_frac", "gradient_share")  # of a trajectory
-_CELLS = 360  # of all maps in a row: narrower ones could not be told apart
+CELLS = 360  # of all maps in a row: narrower ones could not be told apart
 
 
 class Cell(NamedTuple):
@@ -106,7 +106,8 @@ def turns(store: Store) -> None:
         note("Choose at least one arm that has this seed.")
         return
     starts = origins(runs, axis)
-    window = cells_over(*choose_range("range", "Steps", *extent(store, runs, starts)), len(arms.names))
+    ends = choose_range("range", "Steps", *extent(store, runs, starts))
+    window = Window.made(*ends, CELLS // min(len(arms.names), ACROSS))
     view = Turns(runs, axis, starts, window, Measure(name, *known.words(f"turn_step.{name}")))
     maps = view.heats(store, arms.names, extreme=extreme)
     values = _values(maps)
@@ -144,11 +145,6 @@ def measures(known: Diagnostics) -> list[str]:
     """Return the measured columns of a turn index, the telling ones first."""
     found = [known.rows[m]["name"] for m in known.charted if known.rows[m]["table_name"] == "turn_step"]
     return sorted(found, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
-
-
-def cells_over(first: int, last: int, arms: int) -> Window:
-    """Return the steps of a cell, for the maps of so many arms in a row."""
-    return Window.made(first, last, _CELLS // max(1, min(arms, ACROSS)))
 
 
 def farthest(view: Turns, maps: Sequence[Heat]) -> str:
