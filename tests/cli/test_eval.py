@@ -10,11 +10,10 @@ import torch
 from scipy.stats import beta
 
 from tests.agent.data.test_read import FLASHRAG, MEDQA, jsonl
-from tests.agent.scripted import ScriptedEngine
+from tests.agent.fakes import ScriptedEngine
 from tests.cli.command import done, refused, told
-from workbench.agent.data import Item
 from workbench.agent.tokenizer import build_tokenizer
-from workbench.agent.worlds.dataset import Dataset
+from workbench.agent.worlds.dataset import Dataset, Item
 from workbench.learn import networks
 from workbench.learn.evaluate import summary
 from workbench.record.segments import append

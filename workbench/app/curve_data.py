@@ -138,10 +138,9 @@ def first_alarms(store: Store, runs: pd.DataFrame, known: Diagnostics) -> tuple[
 def alarm_leads(leads: pd.DataFrame, known: Diagnostics) -> pd.DataFrame:
     """Return one row per alarm, the earliest median first and those that never warned last; `leads` answers `leads`.
 
-    Of the `collapsed` runs an alarm warned in `before` (its first one at least a step ahead of the onset), came no
-    earlier than the onset in `after`, and was silent in `never`; `first` counts the runs in which none came earlier
-    (ties count for each). `lead_median`, `lead_low` and `lead_high` are median and quartiles in steps over the `before`
-    runs; `false_alarms` of `steady` runs are those without a collapse that raised it. `direction` is an arrow.
+    Of the `collapsed` runs an alarm warned in `before` (its first one at least a step ahead of the onset), came later
+    in `after` and not at all in `never`; in `first` none came earlier (ties count for each). `lead_median`, `lead_low`
+    and `lead_high` are in steps over the `before` runs. Of `steady` runs `false_alarms` raised it.
     """
     earliest = leads[leads["lead"] >= 1].groupby("run")["lead"].max()
     rows = []

@@ -16,6 +16,7 @@ from streamlit import runtime
 from streamlit.components.v2.types import ComponentRenderer
 from streamlit.runtime.scriptrunner import ScriptRunContext, add_script_run_ctx, get_script_run_ctx
 
+from workbench.app.text import tag
 from workbench.app.theme import Palette
 from workbench.app.url import zoom
 
@@ -24,11 +25,6 @@ Data = pd.DataFrame | Callable[[], pd.DataFrame]
 CONFIG: dict[str, Any] = {"displayModeBar": False, "displaylogo": False, "scrollZoom": False, "responsive": True}
 # The drawing library of the page makes the images: nothing is sent anywhere, and no second browser is needed. An image
 # cannot load the app's font, so it is laid out again in one that every machine has.
-_BUTTONS = """
-<div class="sorl-export" data-figure="{key}">
-  <button type="button" data-format="png">PNG</button><button type="button" data-format="svg">SVG</button>
-</div>
-"""
 _SAVE = """
   for (const button of document.querySelectorAll('.sorl-export[data-figure="{key}"] button')) {{
     button.onclick = () => {{
@@ -114,7 +110,9 @@ def _buttons(name: str, data: Data, script: str = "") -> None:
         return (data() if callable(data) else data).to_csv(index=False).encode()
 
     with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="small"):
-        st.html(_BUTTONS.format(key=name) + script, unsafe_allow_javascript=bool(script), width="content")
+        images = (tag("button", kind.upper(), type="button", data_format=kind) for kind in ("png", "svg"))
+        saved = tag("div", *images, css="sorl-export", data_figure=name)
+        st.html(str(saved) + script, unsafe_allow_javascript=bool(script), width="content")
         button("CSV", csv, f"sorl-{name}.csv", "text/csv")
 
 

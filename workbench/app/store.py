@@ -199,7 +199,7 @@ class BackgroundSync:
 
     def _folders(self) -> frozenset[tuple[str, int]]:
         # That segments are renamed into, each with the time of its last change.
-        runs = [folder.path for folder in run_folders(self.runs)]
+        runs = list(run_folders(self.runs))
         found = []
         for parent in {*runs, *(run.parent for run in runs)}:
             found.append((str(parent), 0))

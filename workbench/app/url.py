@@ -174,9 +174,7 @@ def choose(
     return str(chosen or first)
 
 
-def choose_many(
-    name: str, label: str, options: Options, default: Sequence[str], *, most: int | None = None
-) -> list[str]:  # fmt: skip
+def choose_many(name: str, label: str, options: Options, default: Sequence[str], most: int | None = None) -> list[str]:
     """Choose any of `options`, in the order they were chosen, kept in URL parameter `name`; may be empty."""
     words = _words(options)
 

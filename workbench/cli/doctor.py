@@ -14,7 +14,7 @@ from workbench.grid.process import cores
 from workbench.spec import InputError
 from workbench.store import connect
 from workbench.store.reader import Reader
-from workbench.store.segments import alive, run_folders
+from workbench.store.segments import held, run_folders
 
 _NEEDED = ("torch", "transformers", "duckdb", "pandas", "pyarrow", "pydantic", "typer")
 _OPTIONAL = ("streamlit", "plotly", "vllm", "ray", "trl", "verl")
@@ -121,13 +121,13 @@ def database(runs: Path) -> Checks:
         yield "warn", f"corrupt segment of run '{run_id}': {file}", lost
     if not corrupt:
         yield "ok", "no corrupt segments"
-    places = [(place, states.get(place.run_id)) for place in run_folders(runs)]
+    places = [(place, states.get(place.name)) for place in run_folders(runs)]
     for place, status in places:
         if status is None:
-            yield "warn", f"folder '{place.path}' has no rows in the database", "sorl sync"
-    dead = [place for place, status in places if status in ("running", "interrupted") and not alive(place.path)]
+            yield "warn", f"folder '{place}' has no rows in the database", "sorl sync"
+    dead = [place for place, status in places if status in ("running", "interrupted") and not held(place)]
     for place in dead:
-        words = f"run '{place.run_id}' of '{place.experiment}' stopped before its end"
-        yield "warn", words, f"resume: sorl run experiments/{place.experiment}.toml"
+        words = f"run '{place.name}' of '{place.parent.name}' stopped before its end"
+        yield "warn", words, f"resume: sorl run experiments/{place.parent.name}.toml"
     if not dead:
         yield "ok", "no stale runs"

@@ -34,8 +34,7 @@ def eval(
     folder = folder_of(ctx.obj, run_id)
     from transformers import AutoTokenizer
 
-    from workbench.agent.data import load
-    from workbench.agent.worlds.dataset import Dataset
+    from workbench.agent.worlds.dataset import Dataset, load
     from workbench.learn import evaluate
     from workbench.learn.warmstart import ensure
 

@@ -16,9 +16,10 @@ from workbench.cli.tables import document, echo, plain, records, show
 from workbench.grid import guard
 from workbench.grid.cell import algorithm_label, arm_rows, choices, differing, time_of
 from workbench.grid.config import Grid, load
-from workbench.grid.folder import History, edits, folder_of, held, last_row, newest, status_of
+from workbench.grid.folder import History, edits, folder_of, last_row, newest, status_of
 from workbench.grid.progress import duration
 from workbench.spec import InputError, RunSettings
+from workbench.store.segments import held
 
 if TYPE_CHECKING:
     import pandas as pd

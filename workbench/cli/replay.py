@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from workbench.replay import Replay
-    from workbench.replay.tables import Table
+    from workbench.replay.tables import Rows
 
 # Table -> its title and the columns that a terminal shows.
 TABLES = {
@@ -94,15 +94,15 @@ def replay(
     play = partial(engine.play, stored, algorithms, own, update or None, dtype=dtype)
     done = play(trajectory=trajectory)
     if (tokens or table == "tokens") and trajectory is None:
-        worst = tables.culprits(done, 1).records()
+        worst = tables.culprits(done, 1)
         trajectory = worst[0]["trajectory"] if worst else 0
         done = play(trajectory=trajectory)
     if trajectory is not None and not done.tokens:
         inside = [str(u.index) for u in stored.updates if trajectory in stored.trajectory[u.rows]]
         raise InputError(f"trajectory {trajectory} was trained on in updates {', '.join(inside)} of step {step} only")
-    taken = engine.gradients(stored, algorithms, done, Policy(stored)) if gradients else None
+    taken, incomplete = engine.gradients(stored, algorithms, done, Policy(stored)) if gradients else ({}, "")
     found = {
-        "summary": tables.summary(done, taken.found if taken else None),
+        "summary": tables.summary(done, taken),
         "turns": tables.turns(done),
         "culprits": tables.culprits(done, top),
         **({} if trajectory is None else {"tokens": tables.tokens(done, trajectory)}),
@@ -111,25 +111,26 @@ def replay(
     if form == "parquet" and table is not None and output is not None:
         import pyarrow as pa
 
-        types = {c.name: ARROW[c.type] for c in (*tables.SUMMARY, *tables.TURNS, *tables.CULPRITS, *tables.TOKENS)}
-        schema = pa.schema([(name, types[name]) for name in found[table].columns])
-        save_parquet(pa.Table.from_pylist(found[table].records(), schema=schema), output)
+        schema = pa.schema([(c.name, ARROW[c.type]) for c in tables.TABLES[table]])
+        save_parquet(pa.Table.from_pylist(found[table], schema=schema), output)
     elif form == "json":
         whole = {
             "run": folder.name, "step": step, "own": done.own, "updates": len(stored.updates),
             "trajectories": len(stored.tokens), "advantage_gap": done.advantage_gap, "reasons": dict(done.reasons),
-            **{name: one.records() for name, one in found.items()},
+            **found,
         }  # fmt: skip
         save(document(whole), output)
     elif form == "csv" or output is not None:
-        save("\n".join(as_text(one.columns, one.rows, "csv") for one in found.values()), output)
+        names = {name: [c.name for c in tables.TABLES[name]] for name in found}
+        texts = (as_text(names[name], [list(row.values()) for row in rows], "csv") for name, rows in found.items())
+        save("\n".join(texts), output)
     else:
         _print(folder.name, done, found)
-    if taken is not None and taken.reason:
-        note(taken.reason)
+    if incomplete:
+        note(incomplete)
 
 
-def _print(run: str, done: Replay, found: Mapping[str, Table]) -> None:
+def _print(run: str, done: Replay, found: Mapping[str, Rows]) -> None:
     stored = done.stored
     epochs = len({u.epoch for u in stored.updates})
     echo(
@@ -143,7 +144,7 @@ def _print(run: str, done: Replay, found: Mapping[str, Table]) -> None:
         )
     for name, table in found.items():
         title, columns = TABLES[name]
-        rows = [row for row in table.records() if not row.get("reason")]
+        rows = [row for row in table if not row.get("reason")]
         measured = [c for c in _TRUE if any(r.get(c) is not None for r in rows if r.get("source") != "logged")]
         if name != "tokens" and any("update" in row and row["update"] is None for row in rows):
             rows = [row for row in rows if row["update"] is None]  # only all updates together

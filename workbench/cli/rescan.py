@@ -18,8 +18,7 @@ from workbench.diagnostics.rules import Event, RuleWatch, alarms
 from workbench.grid.folder import KINDS
 from workbench.learn.run import locked
 from workbench.record.recorder import TIMED
-from workbench.record.schema import schema_of
-from workbench.record.segments import SegmentWriter
+from workbench.record.segments import SegmentWriter, schema_of
 from workbench.spec import CollapseSettings, InputError, Level
 from workbench.spec.files import from_json
 from workbench.store.reader import Reader

@@ -12,11 +12,12 @@ from workbench.cli.shared import ARMS, CHANGES, GRID_FILE, current
 from workbench.cli.tables import echo, note, print_table, show
 from workbench.grid import config, guard, progress
 from workbench.grid.config import Grid
-from workbench.grid.folder import History, now
+from workbench.grid.folder import History
 from workbench.grid.process import executor_of
 from workbench.grid.run import Limits, Result, run_rounds
 from workbench.spec import InputError
 from workbench.store.connect import Busy
+from workbench.store.segments import now
 from workbench.store.sync import sync
 from workbench.store.text import tail
 
@@ -58,7 +59,7 @@ def run(
     findings = guard.planned(load().cells)
     tell([finding for finding in findings if finding.flagged], err=True)
     grid, results = run_rounds(
-        load, runs, progress.watch, begin, workers=workers, executor=place, fresh=fresh, sync=sync_quietly,
+        load, runs, progress.Display, begin, workers=workers, executor=place, fresh=fresh, sync=sync_quietly,
         limits=Limits(retries, hang_seconds, None if memory is None else int(memory * 2**30)),
     )  # fmt: skip
     with suppress(Busy):  # another grid that ends now syncs the same rows: the table is worth the wait

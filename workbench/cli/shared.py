@@ -89,6 +89,6 @@ def run_folder(runs: Path, run: str) -> Path:
 def folder_of(runs: Path, run_id: str) -> Path:
     """Return the folder of a recorded run. Raises InputError if it was renamed or removed."""
     for folder in run_folders(runs):
-        if folder.run_id == run_id:
-            return folder.path
+        if folder.name == run_id:
+            return folder
     raise InputError(f"run '{run_id}' has no folder of that name in '{runs}': it was renamed or removed; restore it")

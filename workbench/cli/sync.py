@@ -11,8 +11,7 @@ from typer import Context, Option
 from workbench.cli.tables import echo, note
 from workbench.diagnostics import CATALOGUE
 from workbench.grid.folder import write_experiment
-from workbench.record.schema import schema_of
-from workbench.record.segments import SegmentWriter
+from workbench.record.segments import SegmentWriter, schema_of
 from workbench.store.connect import database
 from workbench.store.segments import now
 from workbench.store.sync import sync as update

@@ -90,7 +90,7 @@ def timeline(
     marks = marks.assign(
         y=marks["row"] - 0.19 * marks["above"], carried=pd.Series(carried, marks.index, dtype=object),
         text=[
-            f"<b>{figure_text(one.arm)}</b>, seed {one.seed}, at {int(one.x):,}<br>"
+            f"<b>{figure_text(one.arm)}</b>, seed {one.seed}, at {one.x:,.0f}<br>"
             f"{common.kind_in_words(one.kind)}: {wrapped(str(one.message), 64)}" for one in marks.itertuples()
         ],
     )  # fmt: skip
@@ -184,7 +184,7 @@ def career(
     marks = common.stacked(events, ["step"])
     marks = marks.assign(
         x=marks["step"], y=_STRIP + _LIFT * marks["above"], carried=marks["step"].astype(int),
-        text=[f"<b>{common.kind_in_words(one.kind)}</b> at step {int(one.step):,}<br>{wrapped(str(one.message), 64)}"
+        text=[f"<b>{common.kind_in_words(one.kind)}</b> at step {one.step:,.0f}<br>{wrapped(str(one.message), 64)}"
               for one in marks.itertuples()],
     )  # fmt: skip
     traces = []

@@ -124,14 +124,12 @@ def _notes(chosen: Chosen, bands: bool) -> Iterator[str]:
 
 def _differences(arms: Arms) -> None:
     config = arms.every.drop_duplicates("arm").set_index("arm")["config"]
-    settings = [settings_of(config[arm]) for arm in arms.names]
-    keys = dict.fromkeys(key for one in settings for key in one if key != "seed")
-    rows = {key: [one.get(key, "") for one in settings] for key in keys}
-    rows = {key: values for key, values in rows.items() if len(set(values)) > 1}
+    settings = pd.DataFrame([settings_of(config[arm]) for arm in arms.names]).fillna("")
+    rows = settings.loc[:, settings.nunique().gt(1) & (settings.columns != "seed")]
     st.html("<b>What differs</b>")
     if len(arms.names) == 1:
         note("Choose a second arm to see in which settings they differ.")
-    elif not rows:
+    elif rows.empty:
         note("The recorded settings of these arms are equal.")
     for key, values in rows.items():
         groups = {value: [a for a, v in zip(arms.names, values, strict=True) if v == value] for value in values}

@@ -77,14 +77,9 @@ def search(found: Iterable[T], asked: str, name: Callable[[T], str], text: Calla
     whole = " ".join(words)
 
     def rank(one: T) -> int:
-        title = name(one).lower()
-        if not words or title == whole:
-            return 0
-        if title.startswith(whole):
-            return 1
-        if all(word in title for word in words):
-            return 2
-        return 3 if all(word in f"{title} {text(one).lower()}" for word in words) else 4
+        title, every = name(one).lower(), f"{name(one)} {text(one)}".lower()
+        named, told = (all(word in where for word in words) for where in (title, every))
+        return (title == whole or not words, title.startswith(whole), named, told, True).index(True)
 
     ranked = sorted(((rank(one), one) for one in found), key=lambda pair: pair[0])
     return [one for place, one in ranked if place < 4]

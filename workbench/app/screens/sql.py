@@ -28,7 +28,7 @@ from workbench.app.text import few, markdown_text, tag
 from workbench.app.url import arrive, choose, forget, leave
 from workbench.spec import InputError
 from workbench.store.connect import Busy
-from workbench.store.reader import Excerpt, Saved, saved, saved_query
+from workbench.store.reader import Excerpt, Saved, saved
 from workbench.store.text import as_csv
 
 Words = Mapping[str, tuple[str, str]]  # column -> its unit and its definition
@@ -83,8 +83,7 @@ def sql(store: Store) -> None:
 def _editor() -> str:
     """Return the question that was sent last, kept in URL parameter `sql`: of the address, a saved one, or typed."""
     known = {query.name: query for query in saved()}
-    default = saved_query(FIRST).sql
-    arrive("sql", lambda given: unpacked(given, default), lambda value: isinstance(value, str))
+    arrive("sql", lambda given: unpacked(given, known[FIRST].sql), lambda value: isinstance(value, str))
     text = st.session_state["sql"].strip()
     st.session_state["saved"] = next((name for name, query in known.items() if query.sql == text), None)
     st.selectbox(
