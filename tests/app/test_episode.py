@@ -17,7 +17,7 @@ from workbench.app.screens.episode import BYTE_OF, pieces, spelled, transcript, 
 from workbench.app.store import Diagnostics
 from workbench.app.text import visible
 from workbench.app.theme import LIGHT, tint
-from workbench.app.trajectories import Watched, ranked, worst
+from workbench.app.trajectories import ranked, worst
 from workbench.diagnostics import CATALOGUE
 from workbench.store.reader import Reader
 from workbench.store.sync import sync
@@ -273,7 +273,7 @@ def test_endless_episodes_and_tokens_are_cut_and_say_so_and_line_breaks_are_seen
     ],
 )  # fmt: skip
 def test_it_begins_at_the_spike(values: Any, broken: Any, onset: float | None, lowest: bool, step: int) -> None:
-    assert Watched(signal(values, broken=broken, onset=onset), 3, lowest).spike == step
+    assert signal(values, broken=broken, onset=onset, steps=3, lowest=lowest).spike == step
 
 
 def test_the_ranking_is_by_size_with_nan_first_and_null_last_and_the_chosen_trajectory_is_always_drawn() -> None:

@@ -13,15 +13,11 @@ from hypothesis import strategies as st
 
 from tests.app.conftest import HOSTILE, assert_figure_literal, checked
 from workbench.analysis.survival import curve
-from workbench.app.collapse_data import alarm_leads
-from workbench.app.curve_data import Window, banded
-from workbench.app.figures.chart import GROUPS, chart
-from workbench.app.figures.collapse import TITLE, leads, survival, timeline
+from workbench.app.curve_data import Window, alarm_leads, banded
 from workbench.app.figures.common import AXES, KINDS
-from workbench.app.figures.curves import Panel, curves
-from workbench.app.figures.heat import Heat, Measure, colour_scale, heat
-from workbench.app.figures.region import region
-from workbench.app.figures.run import Signal, peaks, ranking
+from workbench.app.figures.curves import GROUPS, Panel, chart, curves
+from workbench.app.figures.maps import Heat, Measure, colour_scale, heat, region
+from workbench.app.figures.runs import TITLE, Signal, leads, peaks, ranking, survival, timeline
 from workbench.app.store import Diagnostics
 from workbench.app.theme import DARK, LIGHT, Palette, contrast, mixed, styles
 
@@ -45,7 +41,7 @@ def marks(figure: Any, **wanted: Any) -> list[Any]:
 
 def answer(frame: pd.DataFrame, x: str, y: str, colour: str = "", mark: str = "points", **more: Any) -> Any:
     palette = more.pop("palette", LIGHT)
-    return checked(chart(frame, x, y, colour, mark, lambda c: WORDS.get(c, ("", "")), palette, **more))
+    return checked(chart(frame, x, y, colour, mark, WORDS, palette, **more))
 
 
 def arms(*names: str) -> pd.DataFrame:
@@ -492,7 +488,7 @@ def test_hostile_names_stay_text_in_every_figure(text: str) -> None:
     frame = pd.DataFrame({text: [text, f"{text} 2"], "n": [1.0, 2.0], f"{text} n": [3, 4]})
     for mark in ("line", "points", "bars"):
         for x, y, colour in ((text, "n", ""), ("n", f"{text} n", text), (text, f"{text} n", text)):
-            assert_figure_literal(chart(frame, x, y, colour, mark, lambda c: (text, text), LIGHT))
+            assert_figure_literal(chart(frame, x, y, colour, mark, dict.fromkeys(frame, (text, text)), LIGHT))
     mark = ALARM.assign(arm=text, run_id=text, message=text)
     data = points().replace({"arm": {"ppo": text}})
     one = Panel(text, text, text, data, thresholds=[(text, 1.0)], alarms=mark, broken=mark)

@@ -14,7 +14,7 @@ from tests.analysis.frames import arm, down, frame, on_policy, up
 from tests.app.conftest import HOSTILE, SEARCHED, Read, assert_figure_literal, region_arms
 from workbench.analysis.results import CURVES, Results, results
 from workbench.app.report import content
-from workbench.app.report.write import Figure, Report, Section, Table, Text, html, text
+from workbench.app.report.content import Figure, Report, Section, Table, Text, html, text
 from workbench.app.theme import DARK, LIGHT
 from workbench.cli import bench
 from workbench.cli.report import gather, written
@@ -169,11 +169,13 @@ def test_a_region_is_told_by_its_areas_and_boundaries() -> None:
     section = region_of(searched())
     areas, boundaries, *kept = (part for part in section.parts if isinstance(part, Table))
     assert len(kept) == 2, "the same two tables where only runs that learned and kept it survive"
-    assert [row[0] for row in areas.rows] == ["ppo", "st-ppo"]
-    assert areas.rows[1][1].startswith("~ ")
-    assert boundaries.header[1:] == ["0", "8"]
-    assert 0.13 < float(boundaries.rows[0][1].split()[0]) < 0.15
-    assert all(cell.startswith("> 0.4 [0.") and cell.endswith(", -]") for cell in boundaries.rows[1][1:])
+    assert [row[0] for row in areas.frame.to_numpy()] == ["ppo", "st-ppo"]
+    assert str(areas.frame.iloc[1, 1]).startswith("~ ")
+    assert [str(name) for name in boundaries.frame][1:] == ["0", "8"]
+    assert 0.13 < float(str(boundaries.frame.iloc[0, 1]).split()[0]) < 0.15
+    assert all(
+        cell.startswith("> 0.4 [0.") and cell.endswith(", -]") for cell in boundaries.frame.astype(str).iloc[1, 1:]
+    )
     (map_,) = (part for part in section.parts if isinstance(part, Figure))
     assert "36 runs, seeds 0 to 2" in map_.caption
     cells = [trace for trace in map_.draw(LIGHT).data if trace.customdata is not None]

@@ -19,9 +19,9 @@ from workbench.analysis import compare
 from workbench.analysis.runs import runs as runs_of
 from workbench.app import store
 from workbench.app.experiments import default_arms
-from workbench.app.figures.collapse import TITLE
 from workbench.app.figures.common import AXES
-from workbench.app.links import SCREENS, TITLES
+from workbench.app.figures.runs import TITLE
+from workbench.app.page import SCREENS, TITLES
 from workbench.app.screens.compare import default_metrics, seen
 from workbench.app.screens.turns import Cell
 from workbench.app.text import html_text
@@ -77,7 +77,7 @@ def test_a_choice_goes_along_to_the_next_screen() -> None:
 
 def test_no_screen_imports_torch() -> None:
     code = (
-        "import sys\nfrom workbench.app.links import SCREENS, page\nimport workbench.app.main\n"
+        "import sys\nfrom workbench.app.page import SCREENS, page\nimport workbench.app.main\n"
         "[page(name) for name in SCREENS]\nfrom workbench.analysis import compare\n"
         "print([name for name in ('torch', 'transformers', 'vllm') if name in sys.modules])"
     )

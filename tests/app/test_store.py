@@ -17,7 +17,8 @@ from tests.store.fixture import Shape, write_experiment, write_run, write_status
 from workbench.app import store as module
 from workbench.app.curve_data import Chosen, Window, banded, origins
 from workbench.app.figures.common import is_wide
-from workbench.app.screens.turns import Cell, Turns, columns, listed, measure_of, measures
+from workbench.app.figures.maps import Measure
+from workbench.app.screens.turns import Cell, Turns, listed, measures
 from workbench.app.store import QUERIES, BackgroundSync, Store, dictionary
 from workbench.diagnostics import CATALOGUE
 from workbench.spec import InputError
@@ -241,7 +242,8 @@ def test_the_ranking_is_the_mean_share_over_the_updates_of_the_step(store: Store
 
 
 def turns(store: Store, name: str, window: Window = Window(0, 11, 1)) -> Turns:
-    return Turns(RUNS.assign(arm="ppo"), [0, 0], window, measure_of(dictionary(store), name))
+    measure = Measure(name, *dictionary(store).words(f"turn_step.{name}"))
+    return Turns(RUNS.assign(arm="ppo"), "step", [0, 0], window, measure)
 
 
 def cells(store: Store, name: str, *, extreme: bool = False, window: Window = Window(0, 11, 1)) -> pd.DataFrame:
@@ -262,7 +264,7 @@ def test_a_cell_of_a_ratio_is_a_geometric_mean_and_else_the_plain_mean_with_its_
     for column in ("mean", "low", "high", "turns"):
         np.testing.assert_allclose(found[column].astype(float), wanted.loc[found.index, column].astype(float))
     assert found.loc[(1, 1), "first_step"] == 6
-    one = Turns(RUNS.head(1), [0], Window(0, 11, 1), measure_of(dictionary(store), "entropy"))
+    one = Turns(RUNS.head(1), "step", [0], Window(0, 11, 1), turns(store, "entropy").measure)
     told = one.heats(store, ["ppo"], extreme=False)[0].cells.query("turn_index == 1").set_index("bucket").loc[[3, 4, 5]]
     assert told["measured"].tolist() == [0, 1, 1], "NULL is not measured"
     assert told["non_finite"].tolist() == [0, 1, 0], "NaN is a fact"
@@ -295,8 +297,8 @@ def test_a_listed_trajectory_has_every_column_an_address_and_says_if_its_tokens_
     known = dictionary(store)
     for name in ("ratio_geo", "clip_frac", "entropy"):
         found = turns(store, name).trajectories(store, Cell("ppo", 4, 1), name)
-        rows = listed(found, "demo", name, known)
-        assert all(len(row) == len(columns(name, known)) for _, row in rows)
+        header, rows = listed(found, "demo", name, known)
+        assert all(len(row) == len(header) for _, row in rows)
         assert {(row["run_id"], row["trajectory"]) for row in found if row["kept"]} == {("a", 0), ("b", 0)}
         screen, query = rows[0][0].split("?")
         assert screen == "episode"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from tests.app.conftest import HOSTILE, Read
-from workbench.app.links import address, anchor
+from workbench.app.page import address, anchor
 from workbench.app.text import figure_text, html_text, markdown_text, table_html, tag, visible, wrapped
 from workbench.app.url import between, one_of, some_of
 

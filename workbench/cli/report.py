@@ -62,8 +62,8 @@ def report(
 def written(found: Sequence[Results], lines: Sequence[str], form: str, level: int = 1) -> str:
     """Return the report as html or md; in md the title is a heading of `level`."""
     from workbench.analysis.results import SERIES
+    from workbench.app.report.content import html, markdown
     from workbench.app.report.content import report as contents
-    from workbench.app.report.write import html, markdown
 
     claims = from_clone("studies.claims")
     if form == "md":
