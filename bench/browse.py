@@ -22,8 +22,8 @@ from workbench.app import theme
 from workbench.app.curve_data import Chosen, Window, onsets, panel
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
-from workbench.app.figures.heat import colour_scale, heat
-from workbench.app.screens.turns import Turns, cells_over, measure_of, measures
+from workbench.app.figures.maps import ACROSS, Measure, colour_scale, heat
+from workbench.app.screens.turns import CELLS, Turns, measures
 from workbench.app.store import Diagnostics, Store, dictionary
 
 if TYPE_CHECKING:
@@ -202,8 +202,8 @@ def turns(crowd: Crowd, name: str, ends: tuple[int, int]) -> Callable[[], Any]:
     def ask() -> Any:
         import pandas as pd
 
-        window = cells_over(*ends, len(names))
-        view = Turns(chosen, [0] * len(chosen), window, measure_of(crowd.known, name))
+        window = Window.made(*ends, CELLS // min(len(names), ACROSS))
+        view = Turns(chosen, "step", [0] * len(chosen), window, Measure(name, *crowd.known.words(f"turn_step.{name}")))
         maps = view.heats(crowd.store, names, extreme=False)
         shades = colour_scale(view.measure.unit, pd.concat([m.cells["value"] for m in maps]).dropna())
         return heat(maps, view.measure, shades, styles, theme.LIGHT, window, AXES["step"]).to_json()

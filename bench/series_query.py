@@ -16,7 +16,7 @@ from statistics import median, quantiles
 import duckdb
 
 from workbench.app.store import sql
-from workbench.store.reader import HARDENED
+from workbench.store.connect import HARDENED
 
 RUNS, STEPS, TURNS, SOME = 1_000, 10_000, 8, 120  # SOME: runs of six arms, whose turns a heat map shows
 COLUMNS = ("success", "grad_norm_max", "ratio_max", "clip_frac", "entropy")

@@ -345,11 +345,10 @@ def batch_arrays() -> str:
 
 def replay_columns() -> str:
     """Return one row per column of a replay, with the tables that have it."""
-    from workbench.replay.tables import CULPRITS, SUMMARY, TOKENS, TURNS
+    from workbench.replay.tables import TABLES
 
-    tables = {"summary": SUMMARY, "turns": TURNS, "culprits": CULPRITS, "tokens": TOKENS}
-    known = {column.name: column for table in tables.values() for column in table}
-    places = {name: [t for t, table in tables.items() if any(c.name == name for c in table)] for name in known}
+    known = {column.name: column for table in TABLES.values() for column in table}
+    places = {name: [t for t, table in TABLES.items() if any(c.name == name for c in table)] for name in known}
     rows = ((f"`{n}`", ", ".join(places[n]), c.type, c.description) for n, c in known.items())
     return markdown(("column", "tables", "type", "meaning"), rows)
 

@@ -23,9 +23,8 @@ from workbench.analysis.region import Landscape, areas, estimate, heights
 from workbench.analysis.results import Results
 from workbench.analysis.runs import KEPT, NOT_DEAD, settings
 from workbench.analysis.stats import ALPHA, p_value, percent
-from workbench.app.figures import region as figures
-from workbench.app.report.content import titled
-from workbench.app.report.write import Figure, Part, Section, Table, Text
+from workbench.app.figures import maps as figures
+from workbench.app.report.content import Figure, Part, Section, Table, Text, titled
 
 # Which settings a change may touch: a key, or the beginning of one that ends in a dot.
 OPTIMISER = ("learn.policy.", "slot.clip.")  # what an ordinary cure changes: step size, its norm, the clip itself

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from tests.app.conftest import Visit, html
+from tests.app.conftest import visit
 from tests.diagnostics.shared_batch import random_evidence
 from tests.store.fixture import Shape, write_run
 from workbench.agent.episode import Episode
@@ -85,9 +85,6 @@ def test_a_new_screen_draws_the_runs_of_an_experiment(tmp_path: Path, monkeypatc
     write_run(runs, "demo", "ppo-s0", shape=Shape(steps=12, trajectories=2, turns=2, epochs=1))
     sync(runs)
     monkeypatch.setenv("SORL_RUNS", str(runs))
-    file = tmp_path / "app.py"
-    file.write_text(f"{examples('Add a screen')[0]}\n\nlength()\n")
-    app = Visit(str(file), default_timeout=60).run()
-    assert not app.exception
-    assert "Mean number of steps" in html(app)
-    assert "<td>12</td>" in html(app)
+    app = visit(f"{examples('Add a screen')[0]}\n\nlength()\n")
+    assert "Mean number of steps" in app.source
+    assert "<td>12</td>" in app.source

@@ -6,7 +6,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
-from tests.agent.tiny_policy import SMALL, build
+from tests.agent.fakes import SMALL, build
 from workbench.agent.demonstrations import demonstrations
 from workbench.agent.episode import collate
 from workbench.agent.tokenizer import VOCABULARY, build_tokenizer

@@ -1,11 +1,11 @@
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from tests.agent.scripted import ScriptedEngine
+from tests.agent.fakes import ScriptedEngine
 from workbench.agent.episode import Episode
-from workbench.agent.protocol import Action, parse
+from workbench.agent.protocol import parse
 from workbench.agent.tokenizer import Codec
-from workbench.agent.worlds import Question, exact_match, f1
+from workbench.agent.worlds import Question
 from workbench.agent.worlds.facts import Facts
 from workbench.spec import WorldSettings
 
@@ -20,54 +20,36 @@ def play(tokenizer: PreTrainedTokenizerFast, world: Facts, *turns: str) -> tuple
 @pytest.mark.parametrize(
     ("turn", "action"),
     [
-        (SEARCH, Action("search", "alice rival")),
-        ("<answer> alice </answer>", Action("answer", "alice")),
-        ("<search>alice</search>", Action("search", "alice")),
-        ("<answer> alice <search> boris rival </search>", Action("search", "boris rival")),
-        ("<search> alice </answer>", Action("invalid", "")),
-        ("<answer> </answer>", Action("invalid", "")),
-        ("alice </search>", Action("invalid", "")),
-        ("", Action("invalid", "")),
+        (SEARCH, ("search", "alice rival")),
+        ("<answer> alice </answer>", ("answer", "alice")),
+        ("<search>alice</search>", ("search", "alice")),
+        ("<answer> alice <search> boris rival </search>", ("search", "boris rival")),
+        *(
+            (turn, ("invalid", ""))
+            for turn in ("<search> alice </answer>", "<answer> </answer>", "alice </search>", "")
+        ),
     ],
 )
-def test_a_turn_is_read_by_its_tags(turn: str, action: Action) -> None:
+def test_a_turn_is_read_by_its_tags(turn: str, action: tuple[str, str]) -> None:
     assert parse(turn) == action
-
-
-@pytest.mark.parametrize(
-    ("answer", "gold", "em", "overlap"),
-    [
-        ("Alice", "alice", 1.0, 1.0),
-        (" the alice. ", "alice", 1.0, 1.0),
-        ("boris", "alice", 0.0, 0.0),
-        ("alice boris", "alice", 0.0, 2 / 3),  # precision 1/2, recall 1
-        ("alice alice", "alice", 0.0, 2 / 3),
-        ("", "alice", 0.0, 0.0),
-    ],
-)
-def test_answers_are_compared_after_normalisation(answer: str, gold: str, em: float, overlap: float) -> None:
-    assert exact_match(answer, gold) == em
-    assert f1(answer, gold) == pytest.approx(overlap)
 
 
 def test_an_episode_alternates_turns_and_information(tokenizer: PreTrainedTokenizerFast) -> None:
     world = Facts(WorldSettings(noise=0.0, top_k=1))
-    question = world.questions("train", 0, 0, 1)[0]
-    fact = world.search(question, "alice rival", 1)
-    answer = f"<think> got {question.gold} done </think> <answer> {question.gold} </answer>"
-    episode, _ = play(tokenizer, world, SEARCH, answer)
+    gold = world.questions("train", 0, 0, 1)[0].gold
+    answer = f"<think> got {gold} done </think> <answer> {gold} </answer>"
+    episode, question = play(tokenizer, world, SEARCH, answer)
     codec = Codec(tokenizer)
-    information = f"<information> {fact} </information>"
+    information = f"<information> {world.search(question, 'alice rival', 1)} </information>"
     assert codec.decode(episode.tokens) == " ".join([question.text, SEARCH, information, answer])
     written = [t for t, w in zip(episode.tokens, episode.written, strict=True) if w]
     assert codec.decode(written) == f"{SEARCH} {answer}"
     assert episode.log_prob == [-1.0 if w else 0.0 for w in episode.written]
     assert episode.prompt_length == len(codec.encode(question.text))
     assert (episode.turn_status, episode.turns) == (["search", "answer"], 2)
-    assert (episode.searches, episode.valid_turns) == (1, 2)
-    assert (episode.answer, episode.reward, episode.success, episode.ended) == (question.gold, 1.0, True, "answer")
-    assert (episode.question_id, episode.group, episode.gold) == (question.id, 4, question.gold)
-    assert episode.written[-1]
+    assert (episode.searches, episode.valid_turns, episode.written[-1]) == (1, 2, True)
+    assert (episode.answer, episode.reward, episode.success, episode.ended) == (gold, 1.0, True, "answer")
+    assert (episode.question_id, episode.group, episode.gold) == (question.id, 4, gold)
 
 
 @pytest.mark.parametrize(
@@ -82,17 +64,15 @@ def test_a_malformed_turn_is_told_so_and_the_episode_goes_on(
     assert (episode.turn_status, episode.valid_turns, episode.success) == (["invalid", "answer"], 1, False)
 
 
-def test_a_turn_that_never_closes_is_cut_and_invalid(tokenizer: PreTrainedTokenizerFast, world: Facts) -> None:
+def test_a_turn_that_never_closes_is_cut_and_the_last_turn_gets_no_information(
+    tokenizer: PreTrainedTokenizerFast, world: Facts
+) -> None:
     episode, _ = play(tokenizer, world, "who " * 20, "<answer> alice </answer>")
     assert episode.turn_status == ["invalid", "answer"]
     assert sum(episode.written) == world.max_turn_tokens + 3
-
-
-def test_the_last_turn_gets_no_information(tokenizer: PreTrainedTokenizerFast, world: Facts) -> None:
     episode, _ = play(tokenizer, world, *[SEARCH] * 9)
     assert (episode.ended, episode.turns, episode.searches) == ("max_turns", 6, 6)
-    assert (episode.answer, episode.reward) == (None, 0.0)
-    assert episode.written[-1]
+    assert (episode.answer, episode.reward, episode.written[-1]) == (None, 0.0, True)
 
 
 def test_an_episode_that_is_broken_off_ends_with_what_the_policy_wrote(
@@ -107,7 +87,5 @@ def test_an_episode_that_is_broken_off_ends_with_what_the_policy_wrote(
 
 def test_the_f1_reward_is_an_option_and_success_stays_exact(tokenizer: PreTrainedTokenizerFast) -> None:
     world = Facts(WorldSettings(reward="f1"))
-    gold = world.questions("train", 0, 0, 1)[0].gold
-    episode, _ = play(tokenizer, world, f"<answer> {gold} who </answer>")
-    assert episode.reward == pytest.approx(2 / 3)
-    assert not episode.success
+    episode, _ = play(tokenizer, world, f"<answer> {world.questions('train', 0, 0, 1)[0].gold} who </answer>")
+    assert (episode.reward, episode.success) == (pytest.approx(2 / 3), False)

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from workbench.agent.demonstrations import demonstrations
 from workbench.agent.episode import Episode, collate
-from workbench.agent.tokenizer import ENTITIES, RELATIONS, TAGS, VOCABULARY, Codec, Spans, build_tokenizer
+from workbench.agent.tokenizer import ENTITIES, RELATIONS, TAGS, VOCABULARY, Codec, Spans
 from workbench.agent.worlds.facts import Facts
 
 TEXT = "who is the rival of anna ? <think> got boris done </think> <answer> boris </answer>"
@@ -22,7 +22,6 @@ def test_vocabulary_is_small_complete_and_numbered_in_its_order(tokenizer: PreTr
     assert (len(ENTITIES), len(RELATIONS)) == (40, 10)
     assert set(TAGS) | set(ENTITIES) | set(RELATIONS) <= set(VOCABULARY)
     assert [tokenizer.get_vocab()[word] for word in VOCABULARY] == list(range(len(VOCABULARY)))
-    assert build_tokenizer().get_vocab() == tokenizer.get_vocab()
 
 
 def test_saved_tokenizer_loads_through_auto_tokenizer_and_speaks_the_same(
@@ -48,9 +47,8 @@ def test_turns_end_at_a_closing_tag_or_at_any_bracket_where_tags_are_many_tokens
     tokenizer: PreTrainedTokenizerFast, spelling: PreTrainedTokenizerFast
 ) -> None:
     codec, other = Codec(tokenizer), Codec(spelling)
-    assert codec.exact
+    assert (codec.exact, other.exact) == (True, False)
     assert sorted(codec.decode([i]) for i in codec.closers) == ["</answer>", "</search>", "<eos>"]
-    assert not other.exact
     assert {other.decode([i]) for i in other.closers} >= {">"}
     assert other.decode(other.encode("<search> x </search>")).endswith("</search>")
 

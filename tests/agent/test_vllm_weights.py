@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
-from tests.agent.tiny_policy import build
+from tests.agent.fakes import build
 from tests.vllm_here import NEEDS_VLLM
 from workbench.agent.engines import StaleWeights, engine_for
 from workbench.agent.worlds.facts import Facts
@@ -39,7 +39,7 @@ def made(request: pytest.FixtureRequest, tokenizer: PreTrainedTokenizerFast, wor
 
 
 @pytest.fixture
-def scene(made: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+def scene(made: Scene) -> Iterator[Scene]:
     before = deepcopy(made.model.state_dict())
     yield made
     made.model.load_state_dict(before)

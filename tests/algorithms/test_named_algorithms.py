@@ -30,7 +30,9 @@ def test_the_declarations_are_read_without_torch():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_core_grid_is_there_in_its_order():
+def test_the_core_grid_is_there_in_its_order_and_the_alias_is_the_second_versions_name():
+    assert ALIASES == {"so-ppo": "st-ppo"}
+    assert resolve("so-ppo") is ALGORITHMS["st-ppo"]
     assert list(ALGORITHMS)[:6] == ["ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo"]
     assert all(name == algorithm.name for name, algorithm in ALGORITHMS.items())
 
@@ -94,13 +96,10 @@ def test_the_defaults_are_those_of_the_sources():
 
 
 def test_critics_groups_and_references():
-    for name in ("ppo", "turn-ppo", "s-ppo", "st-ppo"):
-        assert ALGORITHMS[name].critic
-        assert ALGORITHMS[name].group_size == 1
-    for name in ("grpo", "so-grpo"):
-        assert not ALGORITHMS[name].critic
-        assert ALGORITHMS[name].group_size == 8
-    assert (ALGORITHMS["starpo"].group_size, ALGORITHMS["starpo-s"].group_size) == (1, 8)
+    critics = {"ppo": 1, "turn-ppo": 1, "s-ppo": 1, "st-ppo": 1, "starpo": 1, "starpo-s": 8}
+    assert {name: ALGORITHMS[name].group_size for name in critics} == critics
+    assert all(ALGORITHMS[name].critic for name in critics)
+    assert all(not ALGORITHMS[name].critic and ALGORITHMS[name].group_size == 8 for name in ("grpo", "so-grpo"))
     assert not any(a.needs_reference for a in ALGORITHMS.values())
     assert resolve("grpo", {"kl": "loss"}).needs_reference
     assert resolve("ppo", {"kl": {"kind": "reward"}}).needs_reference
@@ -111,9 +110,7 @@ def test_critics_groups_and_references():
 @pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=list(ALGORITHMS))
 def test_every_algorithm_names_its_paper_and_formula(algorithm):
     assert algorithm.paper.startswith("https://arxiv.org/abs/")
-    assert algorithm.formula
-    assert algorithm.title
-    assert algorithm.summary
+    assert all((algorithm.formula, algorithm.title, algorithm.summary))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -157,8 +154,3 @@ def test_the_page_shows_every_algorithm_and_every_kind_with_its_defaults():
             assert f"\n| `{kind}` |" in text
     kinds_of_slots = text[text.index("## Slot") :].splitlines()
     assert all(line.replace("\\|", "").count("|") == 4 for line in kinds_of_slots if line.startswith("| `"))
-
-
-def test_the_alias_is_the_second_versions_name():
-    assert ALIASES == {"so-ppo": "st-ppo"}
-    assert resolve("so-ppo") is ALGORITHMS["st-ppo"]

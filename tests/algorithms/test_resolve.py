@@ -1,6 +1,7 @@
 """From what a TOML file says to an algorithm, and what a user is told about a mistake."""
 
 import math
+from copy import deepcopy
 from dataclasses import fields
 
 import pytest
@@ -11,6 +12,7 @@ from workbench.objective.advantage import Gae, TurnGae
 from workbench.objective.aggregate import SeqMeanTokenSumNorm, TurnMean
 from workbench.objective.clip import LogClip, Ppo
 from workbench.objective.ratio import Guard, Pool
+from workbench.objective.schedule import ReverseTurns
 from workbench.objective.stabilise import CNorm, RmsBatch
 from workbench.spec import InputError
 
@@ -21,54 +23,49 @@ def test_a_name_is_the_algorithm(name):
     assert resolve({"base": name}) == ALGORITHMS[name]
 
 
-def test_a_table_changes_options_of_its_base():
-    table = {"base": "ppo", "ratio": {"level": "turn", "mean": "arithmetic"}, "clip": {"dual": 3.0}}
-    made = resolve(table)
-    assert made.ratio == Pool("turn", "arithmetic")
-    assert made.clip == Ppo(dual=3.0)
-    assert made.name == "ppo"
-    assert set(differences(ALGORITHMS["ppo"], made)) == {"ratio", "clip"}
-    assert table["base"] == "ppo"  # what was given is left as it was
+SET = {"base": "ppo", "clip": {"low": 0.1, "high": 0.3}}
+NORM = {"kind": "seq_mean_token_sum_norm", "horizon": 64}
 
 
-def test_slots_change_whatever_algorithm_runs():
-    made = resolve("st-ppo", {"stabilise": {"tau": 5}, "aggregate": "turn_mean"})
-    assert made.stabilise == RmsBatch(tau=5.0)
-    assert isinstance(made.stabilise.tau, float)
-    assert made.aggregate == TurnMean()
-    assert made.ratio == ALGORITHMS["st-ppo"].ratio
-
-
-def test_slots_come_after_the_table():
-    assert resolve({"base": "ppo", "clip": {"low": 0.1}}, {"clip": {"low": 0.3, "high": 0.4}}).clip == Ppo(0.3, 0.4)
-
-
-def test_a_new_kind_starts_from_its_own_defaults():
-    assert resolve("s-ppo", {"stabilise": {"kind": "cnorm"}}).stabilise == CNorm()
-    assert resolve("s-ppo", {"stabilise": {"kind": "cnorm", "guard": 0.5}}).stabilise == CNorm(guard=0.5)
-    assert resolve("ppo", {"clip": {"kind": "log", "at": "unit"}}).clip == LogClip(at="unit")
-    assert resolve("ppo", {"advantage": "turn_gae"}).advantage == TurnGae()
-
-
-def test_the_same_kind_keeps_the_options_that_are_not_named():
-    base = {"base": "ppo", "clip": {"low": 0.1, "high": 0.3}}
-    assert resolve(base, {"clip": {"kind": "ppo", "dual": 2.0}}).clip == Ppo(0.1, 0.3, 2.0)
-    assert resolve(base, {"clip": "ppo"}).clip == Ppo(0.1, 0.3)
-
-
-def test_a_level_alone_is_a_ratio():
-    assert resolve("ppo", {"ratio": "sequence"}).ratio == Pool("sequence")
-    assert resolve("ppo", {"ratio": {"kind": "pool", "grad": "token"}}).ratio == Pool(grad="token")
-    assert resolve("ppo", {"ratio": "guard"}).ratio == Guard()
-    assert resolve("grpo-guard", {"ratio": "turn"}).ratio == Guard("turn")
-
-
-def test_none_is_spelled_out_because_toml_has_no_null():
-    base = {"base": "ppo", "clip": {"dual": 3}, "aggregate": {"kind": "seq_mean_token_sum_norm", "horizon": 64}}
-    assert resolve(base).aggregate == SeqMeanTokenSumNorm(horizon=64.0)
-    assert resolve(base, {"clip": {"dual": "none"}}).clip == Ppo()
-    assert resolve(base, {"aggregate": {"horizon": "none"}}).aggregate == SeqMeanTokenSumNorm()
-    assert resolve(base, {"clip": {"dual": None}}).clip == Ppo()
+@pytest.mark.parametrize(
+    ("algorithm", "slots", "made"),
+    [
+        ({"base": "ppo", "ratio": {"level": "turn", "mean": "arithmetic"}}, {}, Pool("turn", "arithmetic")),
+        ("st-ppo", {"stabilise": {"tau": 5}}, RmsBatch(tau=5.0)),
+        ("st-ppo", {"aggregate": "turn_mean"}, TurnMean()),
+        # slots come after the table
+        ({"base": "ppo", "clip": {"low": 0.1}}, {"clip": {"low": 0.3, "high": 0.4}}, Ppo(0.3, 0.4)),
+        # a new kind starts from its own defaults
+        ("s-ppo", {"stabilise": {"kind": "cnorm"}}, CNorm()),
+        ("s-ppo", {"stabilise": {"kind": "cnorm", "guard": 0.5}}, CNorm(guard=0.5)),
+        ("ppo", {"clip": {"kind": "log", "at": "unit"}}, LogClip(at="unit")),
+        ("ppo", {"advantage": "turn_gae"}, TurnGae()),
+        ("grpo", {"schedule": "reverse_turns"}, ReverseTurns()),
+        # the same kind keeps the options that are not named
+        (SET, {"clip": {"kind": "ppo", "dual": 2.0}}, Ppo(0.1, 0.3, 2.0)),
+        (SET, {"clip": "ppo"}, Ppo(0.1, 0.3)),
+        # a level alone is a ratio
+        ("ppo", {"ratio": "sequence"}, Pool("sequence")),
+        ("ppo", {"ratio": {"kind": "pool", "grad": "token"}}, Pool(grad="token")),
+        ("ppo", {"ratio": "guard"}, Guard()),
+        ("grpo-guard", {"ratio": "turn"}, Guard("turn")),
+        # TOML has no null: it is spelled out
+        ({"base": "ppo", "aggregate": NORM}, {}, SeqMeanTokenSumNorm(horizon=64.0)),
+        ({"base": "ppo", "aggregate": NORM}, {"aggregate": {"horizon": "none"}}, SeqMeanTokenSumNorm()),
+        ({"base": "ppo", "clip": {"dual": 3}}, {"clip": {"dual": "none"}}, Ppo()),
+        ({"base": "ppo", "clip": {"dual": 3}}, {"clip": {"dual": None}}, Ppo()),
+        ("ppo", {"advantage": {"skip_obs": False, "whiten": "a"}}, Gae(skip_obs=False, whiten="a")),
+    ],
+)  # fmt: skip
+def test_what_a_file_says_is_the_choice_of_its_slot_and_nothing_else_changes(algorithm, slots, made):
+    before, base = deepcopy((algorithm, slots)), algorithm["base"] if isinstance(algorithm, dict) else algorithm
+    found, slot = resolve(algorithm, slots), next(s for s, kinds in KINDS.items() if type(made) in kinds.values())
+    choice = getattr(found, slot)
+    assert choice == made
+    assert set(differences(ALGORITHMS[base], found)) <= {slot}
+    assert found.name == base
+    assert all(type(getattr(choice, f.name)) is type(getattr(made, f.name)) for f in fields(made)), "5 is 5.0"
+    assert (algorithm, slots) == before
 
 
 @pytest.mark.parametrize("slot", list(KINDS))
@@ -101,6 +98,7 @@ def test_every_kind_can_be_chosen_by_name_and_by_its_own_options(slot):
         ("ppo", {"advantage": {"whiten": 1}}, "advantage.whiten = 1 is unknown; use one of: none, m, a"),
         ("ppo", {"ratio": "turns"}, r"ratio.level = 'turns' is unknown \(did you mean 'turn'\?\); use one of: token"),
         ("ppo", {"clip": {"low": -0.1}}, r"clip: low = -0.1 of kind 'ppo' is out of range; use a number in \[0, 1\]"),
+        ("ppo", {"advantage": {"whiten": "a"}}, "m or none while skip_obs"),
         ("ppo", {"stabilise": {"kind": "rms_seq", "tau": 0.5}}, "stabilise: tau = 0.5 of kind 'rms_seq'"),
     ],
 )  # fmt: skip
@@ -110,91 +108,46 @@ def test_a_mistake_names_the_thing_what_is_allowed_and_the_nearest(algorithm, sl
 
 
 NAN, INF = math.nan, math.inf
-OUT_OF_RANGE: dict[tuple[str, str], dict[str, list[object]]] = {
-    ("advantage", "gae"): {"gamma": [-0.1, 1.1, NAN], "lam": [-0.1, 1.1], "whiten": ["a"]},
-    ("advantage", "turn_mean"): {"lam": [-0.1, 1.1]},
-    ("advantage", "turn_gae"): {"gamma": [-0.1, 1.1], "lam": [-0.1, 1.1]},
-    ("advantage", "bilevel"): {"gamma": [-0.1, 1.1], "lam": [-0.1, 1.1], "gamma_turn": [-0.1, 1.1]},
-    ("advantage", "grpo"): {"eps": [0, -1, INF, NAN]},
-    ("advantage", "batch_z"): {"eps": [0, -1, INF]},
-    ("advantage", "reinforce_pp"): {"gamma": [-0.1, 1.1]},
-    ("clip", "ppo"): {"low": [-0.1, 1.1, NAN], "high": [-0.1, INF, NAN], "dual": [1, 0.5, INF]},
-    ("clip", "recip"): {"epsilon": [-0.1, INF]},
-    ("clip", "log"): {"epsilon": [-0.1, INF]},
-    ("clip", "hard"): {"low": [-0.1, 1.1], "high": [-0.1, INF]},
-    ("clip", "soft"): {"epsilon": [0, 1.1]},
-    ("stabilise", "rms_batch"): {"tau": [0.99, INF, NAN]},
-    ("stabilise", "kl_clipfrac"): {"weight": [-0.1, INF]},
-    ("stabilise", "adv_norm"): {"threshold": [-0.1, 1.1]},
-    ("stabilise", "cnorm"): {"guard": [0, -1, INF]},
-    ("stabilise", "subtract"): {"alpha": [INF, NAN]},
-    ("aggregate", "seq_mean_token_sum_norm"): {"horizon": [0, -1]},
-    ("kl", "reward"): {"beta": [-0.1, INF]},
-    ("kl", "loss"): {"beta": [-0.1, INF]},
-    ("correction", "tis"): {"cap": [0, -1, INF]},
-    ("correction", "icepop"): {"low": [-0.1, 5.0, 6.0], "high": [0.5, INF]},
-    ("correction", "mis"): {"low": [-0.1, 2.0]},
-    ("ratio", "guard"): {"floor": [0, -1, INF]},
-    ("clip", "sg_clip"): {"low": [-0.1, 1.1], "high": [-0.1, INF]},
-    ("clip", "ppo_mask"): {"low": [-0.1, 1.1], "high": [-0.1, INF]},
-    ("clip", "tv_mask"): {"low": [-0.1, 1.1], "high": [-0.1, 1.1], "cap": [0.5, INF]},
-    ("clip", "gamma"): {"k_positive": [0, INF], "lam_negative": [0, NAN]},
-    ("clip", "soft_sigmoid"): {"tau_positive": [0, INF]},
-    ("clip", "bapo"): {"low": [-0.1, 0.95], "low_max": [1.1], "high": [0.9, 3.1], "high_max": [INF], "step": [0],
-                      "share": [-0.1, 1.0], "dual": [1.0]},
-    ("clip", "entropy_band"): {"epsilon": [-0.1, INF], "narrowest": [1.1], "widest": [0.9]},
-    ("advantage", "group_batch_z"): {"eps": [0], "limit": [0, INF]},
-    ("select", "dynamic_sampling"): {"tries": [0]},
-    ("select", "uncertain"): {"share": [0, 1.1]},
-    ("select", "large_advantage"): {"threshold": [-0.1, INF]},
-    ("kl", "lld"): {"weight": [-0.1, INF]},
-    ("kl", "positive_low"): {"weight": [-0.1], "threshold": [0, INF]},
-    ("shaping", "overlong"): {"limit": [0, INF], "margin": [0, 30000]},
-    ("schedule", "reverse_turns"): {"epsilon": [-0.1, INF]},
-    ("early_stop", "mean_kl"): {"target": [0, INF]},
-    ("early_stop", "trajectory_kl"): {"limit": [0, INF]},
-}  # fmt: skip
+RANGES: list[tuple[str, list[float], list[float]]] = [  # options, values that are refused, edges that are allowed
+    ("advantage.gae.gamma advantage.gae.lam advantage.turn_mean.lam advantage.turn_gae.gamma advantage.turn_gae.lam "
+     "advantage.bilevel.gamma advantage.bilevel.lam advantage.bilevel.gamma_turn advantage.reinforce_pp.gamma "
+     "clip.ppo.low clip.hard.low clip.sg_clip.low clip.ppo_mask.low clip.tv_mask.low clip.tv_mask.high "
+     "clip.entropy_band.narrowest stabilise.adv_norm.threshold", [-0.1, 1.1, NAN], [0, 1]),
+    ("clip.ppo.high clip.recip.epsilon clip.log.epsilon clip.hard.high clip.sg_clip.high clip.ppo_mask.high "
+     "clip.entropy_band.epsilon stabilise.kl_clipfrac.weight kl.reward.beta kl.loss.beta kl.lld.weight "
+     "kl.positive_low.weight select.large_advantage.threshold schedule.reverse_turns.epsilon",
+     [-0.1, INF, NAN], [0, 5]),
+    ("advantage.grpo.eps advantage.batch_z.eps advantage.group_batch_z.eps advantage.group_batch_z.limit "
+     "ratio.guard.floor clip.gamma.k_positive clip.gamma.lam_positive clip.gamma.k_negative clip.gamma.lam_negative "
+     "clip.soft_sigmoid.tau_positive clip.soft_sigmoid.tau_negative clip.bapo.step stabilise.cnorm.guard "
+     "kl.positive_low.threshold early_stop.mean_kl.target early_stop.trajectory_kl.limit",
+     [0, -1, INF, NAN], [0.5, 2]),
+    ("stabilise.rms_batch.tau stabilise.rms_turn.tau stabilise.rms_seq.tau clip.tv_mask.cap clip.entropy_band.widest",
+     [0.99, INF, NAN], [1]),
+    ("clip.soft.epsilon select.uncertain.share", [0, 1.1, NAN], [1]),
+    ("stabilise.subtract.alpha", [INF, NAN], [-1]),
+    ("clip.ppo.dual clip.bapo.dual", [1, 0.5, INF], [1.01]),
+    ("correction.tis.cap", [0, -1, INF], [0.5]),
+    ("aggregate.seq_mean_token_sum_norm.horizon", [0, -1], [0.5]),
+    ("correction.icepop.low", [-0.1, 5.0, 6.0], [0]),
+    ("correction.icepop.high", [0.5, INF], []),
+    ("correction.mis.low", [-0.1, 2.0], [0]),
+    ("clip.bapo.low", [-0.1, 0.95], [0, 0.9]),
+    ("clip.bapo.low_max", [1.1], [1]),
+    ("clip.bapo.high", [0.9, 3.1], [1, 3]),
+    ("clip.bapo.high_max", [INF], []),
+    ("clip.bapo.share", [-0.1, 1.0], [0]),
+    ("select.dynamic_sampling.tries", [0], [1]),
+    ("shaping.overlong.limit", [0, INF], [4096]),
+    ("shaping.overlong.margin", [0, 30000], [20480]),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("slot", "kind"), OUT_OF_RANGE)
-def test_values_out_of_range_are_refused(slot, kind):
-    for option, bad in OUT_OF_RANGE[slot, kind].items():
-        for value in bad:
-            with pytest.raises(InputError, match="is out of range; use "):
-                resolve("ppo", {slot: {"kind": kind, option: value}})
-
-
-EDGES: dict[tuple[str, str], dict[str, list[float]]] = {
-    ("advantage", "gae"): {"gamma": [0, 1]},
-    ("clip", "ppo"): {"low": [0, 1], "high": [0, 5], "dual": [1.01]},
-    ("clip", "recip"): {"epsilon": [0, 5]},
-    ("clip", "log"): {"epsilon": [0, 5]},
-    ("clip", "hard"): {"low": [0, 1], "high": [0, 5]},
-    ("clip", "soft"): {"epsilon": [1]},
-    ("stabilise", "rms_turn"): {"tau": [1]},
-    ("stabilise", "kl_clipfrac"): {"weight": [0]},
-    ("stabilise", "adv_norm"): {"threshold": [0, 1]},
-    ("kl", "reward"): {"beta": [0, 2]},
-    ("kl", "loss"): {"beta": [0, 2]},
-    ("correction", "icepop"): {"low": [0]},
-    ("correction", "tis"): {"cap": [0.5]},
-    ("aggregate", "seq_mean_token_sum_norm"): {"horizon": [0.5]},
-    ("advantage", "grpo"): {"eps": [2.0]},
-    ("advantage", "batch_z"): {"eps": [2.0]},
-    ("stabilise", "cnorm"): {"guard": [0.5]},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("slot", "kind"), EDGES)
-def test_the_edges_of_a_range_are_allowed(slot, kind):
-    for option, edges in EDGES[slot, kind].items():
-        for value in edges:
-            assert getattr(getattr(resolve("ppo", {slot: {"kind": kind, option: value}}), slot), option) == value
-
-
-def test_whitening_over_the_response_needs_values_there():
-    assert resolve("ppo", {"advantage": {"skip_obs": False, "whiten": "a"}}).advantage == Gae(
-        skip_obs=False, whiten="a"
-    )
-    with pytest.raises(InputError, match="m or none while skip_obs"):
-        resolve("ppo", {"advantage": {"whiten": "a"}})
+@pytest.mark.parametrize(("path", "refused", "allowed"), [(p, *r) for names, *r in RANGES for p in names.split()])
+def test_values_out_of_range_are_refused_and_the_edges_of_a_range_are_allowed(path, refused, allowed):
+    slot, kind, option = path.split(".")
+    for value in refused:
+        with pytest.raises(InputError, match="is out of range; use "):
+            resolve("ppo", {slot: {"kind": kind, option: value}})
+    for value in allowed:
+        assert getattr(getattr(resolve("ppo", {slot: {"kind": kind, option: value}}), slot), option) == value

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.algorithms.ragged import ragged
 from tests.objective.worked_example import plain
-from workbench.algorithms import ALGORITHMS, resolve
+from workbench.algorithms import ALGORITHMS
 from workbench.batch import Batch
 from workbench.objective import policy_loss, prepare
 from workbench.objective.aggregate import TurnMean, TurnMeanGlobal
@@ -63,19 +63,6 @@ def test_an_earlier_turn_is_weighed_by_how_far_the_later_ones_moved():
     assert weight.unique().numel() > 1
 
 
-def test_log_probs_are_taken_before_the_first_turn_and_after_each():
-    batch, _ = prepared()
-    order: list[str] = []
-
-    def now(whole: Batch) -> Tensor:
-        order.append("asked")
-        return whole.log_prob_old
-
-    for _ in ReverseTurns().parts(batch, now):
-        order.append("trained")  # noqa: PERF401  `now` appends to it in between
-    assert order[:5] == ["asked", "trained", "asked", "trained", "asked"]
-
-
 def test_the_mean_of_a_group_and_the_whitening_are_those_of_the_sequences_that_have_the_turn():
     """Two groups of three; rewards 1, 0, 0 and 1, 1, 0; turn 2 exists in the first two sequences of each group.
 
@@ -102,7 +89,3 @@ def test_a_part_counts_the_turns_that_it_has_and_not_their_index(aggregate):
     renumbered = replace(part, turn_id=part.mask.long())
     a, b = (policy_loss(algorithm, x, new[part.trajectory]).loss for x in (part, renumbered))
     assert torch.allclose(a, b)
-
-
-def test_a_schedule_can_be_set_from_a_grid_file():
-    assert resolve("grpo", {"schedule": "reverse_turns"}).schedule == ReverseTurns()

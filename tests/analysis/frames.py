@@ -1,7 +1,5 @@
 """Small experiments with known answers: a row a run, as Results.runs has them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Numbers, from therneau/survival (tests/doaml.Rout.save, tests/difftest.Rout.save
 printed sessions of survfit, survdiff and coxph on the same data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """The comparison of arms: what the tables and sentences say of runs whose fate is known."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd
@@ -30,23 +28,13 @@ def test_arms_are_compared_with_the_reference_and_corrected_for_how_many_they_ar
     assert not frame["undecidable"].any()
 
 
-def test_three_seeds_against_three_are_undecidable_whatever_they_did() -> None:
-    three = pd.concat([FELL.iloc[:3], STOOD.iloc[:3]])
-    row = compare.against(counts(ppo=(3, 3), **{"st-ppo": (0, 3)}), three, "ppo").iloc[0]
-    assert (row["smallest_p"], row["permuted_p"]) == pytest.approx((0.1, 0.1))
-    assert row["logrank_p"] < 0.05, "what the approximation says is not possible with six runs"
-    assert row["undecidable"]
-
-
 def test_the_correction_can_make_undecidable_what_one_comparison_would_decide() -> None:
     runs = pd.concat([FELL.iloc[:4], *(rows(name, [36] * 4, [0] * 4) for name in "abc")])
     alone = compare.against(counts(ppo=(4, 4), a=(0, 4)), runs, "ppo")
     assert alone["smallest_p"].tolist() == pytest.approx([2 / 70])
     assert not alone["undecidable"].any()
     assert compare.against(counts(ppo=(4, 4), a=(0, 4), b=(0, 4), c=(0, 4)), runs, "ppo")["undecidable"].all()
-
-
-def test_an_arm_whose_runs_are_not_judged_is_compared_by_its_curve_only() -> None:
+    # An arm whose runs are not judged is compared by its curve only.
     row = compare.against(counts(ppo=(5, 5), **{"st-ppo": (None, 0)}), pd.concat([FELL, STOOD]), "ppo").iloc[0]
     assert (row["fisher_p"], row["fisher_holm"]) == (None, None)
     assert row["permuted_p"] == pytest.approx(2 / 252)
@@ -84,6 +72,9 @@ def of(*parts: pd.DataFrame) -> pd.DataFrame:
 
 def test_an_arm_that_cannot_be_told_apart_by_so_few_seeds_is_called_undecidable() -> None:
     frame = of(FIVE_FELL.iloc[:3], FIVE_STOOD.iloc[:3])
+    pair = frame.set_index("arm").loc["st-ppo"]
+    assert (pair["smallest_p"], pair["permuted_p"]) == pytest.approx((0.1, 0.1))
+    assert pair["logrank_p"] < 0.05, "what the approximation says is not possible with six runs"
     assert compare.against_reference(frame)["difference"].tolist() == ["undecidable at this n"]
     said = compare.reading(frame)[-1]
     assert said.startswith("Undecidable with so few seeds: st-ppo against ppo. The smallest p-value")
@@ -93,20 +84,20 @@ def test_an_arm_that_cannot_be_told_apart_by_so_few_seeds_is_called_undecidable(
 
 
 def test_a_difference_is_shown_or_not_by_the_corrected_p_values() -> None:
-    cells = compare.against_reference(of(FIVE_FELL, FIVE_STOOD, SOME)).set_index("arm")
+    three = of(FIVE_FELL, FIVE_STOOD, SOME)
+    assert three["all_logrank_degrees"].unique().tolist() == [2]
+    assert any(s.startswith("Log-rank test that all 3 arms collapse equally soon") for s in compare.reading(three))
+    cells = compare.against_reference(three).set_index("arm")
     assert cells["difference"].to_dict() == {"st-ppo": "shown", "grpo": "not shown"}
     assert cells.loc["st-ppo", "permuted log-rank p"] == "0.008 (0.016)"
     assert cells.loc["st-ppo", "hazard ratio"] == "not estimable: no collapse in st-ppo"
     assert cells.loc["st-ppo", "collapse-free steps gained"].startswith("+21.6 [+")
-    alone = compare.against_reference(of(FIVE_FELL, FIVE_STOOD))
-    assert alone["permuted log-rank p"].tolist() == ["0.008"], "one comparison needs no correction"
-
-
-def test_the_test_of_all_arms_is_told_from_three_arms_on() -> None:
-    three = of(FIVE_FELL, FIVE_STOOD, SOME)
-    assert any(s.startswith("Log-rank test that all 3 arms collapse equally soon") for s in compare.reading(three))
-    assert three["all_logrank_degrees"].unique().tolist() == [2]
-    assert not any("all 2 arms" in s for s in compare.reading(of(FIVE_FELL, FIVE_STOOD)))
+    two = of(FIVE_FELL, FIVE_STOOD)
+    assert compare.against_reference(two)["permuted log-rank p"].tolist() == ["0.008"], "needs no correction"
+    assert not any("all 2 arms" in s for s in compare.reading(two))
+    for reference in ("ppo", "st-ppo"):
+        frame = compare.figures(pd.concat([FIVE_FELL, FIVE_STOOD, SOME]), reference)
+        assert set(frame.loc[frame["reference"].isna(), "arm"]) == {reference} == set(frame["reference"].dropna())
 
 
 def test_the_time_to_collapse_is_told_with_what_is_not_reached() -> None:
@@ -114,11 +105,6 @@ def test_the_time_to_collapse_is_told_with_what_is_not_reached() -> None:
     assert cells.loc["ppo"].tolist() == ["5", "5", "14 [10, -]", "14.4 [11.4, 17.4]"]
     assert cells.loc["st-ppo"].tolist() == ["5", "0", "not reached", "36.0"]
     assert cells.columns[-1] == "collapse-free of 36 steps"
-
-
-def test_the_interval_of_the_iqm_is_called_narrow_where_it_is() -> None:
-    for few, seeds in ((True, 5), (False, 8)):
-        assert any("too narrow" in sentence for sentence in compare.reading(of(runs("st-ppo", *[None] * seeds)))) is few
 
 
 def test_an_arm_that_has_not_begun_is_left_out_of_the_times_only() -> None:
@@ -131,12 +117,6 @@ def test_an_arm_that_has_not_begun_is_left_out_of_the_times_only() -> None:
     assert queued["arm"].tolist() == ["ppo", "st-ppo"]
     for part in (compare.time_to_collapse, compare.against_reference, compare.over_conditions, compare.reading):
         assert len(part(queued)) == 0, "nothing has begun, so there is nothing to compare"
-
-
-def test_every_other_arm_is_compared_with_the_reference() -> None:
-    for reference in ("ppo", "st-ppo"):
-        frame = compare.figures(pd.concat([FIVE_FELL, FIVE_STOOD, SOME]), reference)
-        assert set(frame.loc[frame["reference"].isna(), "arm"]) == {reference} == set(frame["reference"].dropna())
 
 
 def summed(*parts: pd.DataFrame) -> list[dict[str, Any]]:
@@ -153,7 +133,9 @@ def test_seeds_are_replicates_and_a_run_that_diverged_counts_as_collapsed() -> N
     assert high == 1.0, "a fraction's interval ends at 1"
 
 
-def test_the_iqm_and_its_interval_stand_next_to_the_mean() -> None:
+def test_the_iqm_and_its_interval_stand_next_to_the_mean_and_narrow_ones_are_called_so() -> None:
+    for few, seeds in ((True, 5), (False, 8)):
+        assert any("too narrow" in sentence for sentence in compare.reading(of(runs("st-ppo", *[None] * seeds)))) is few
     a, b = summed(ended("a", *["healthy"] * 5), ended("b", "healthy"))
     assert (a["final"], a["final_iqm"], a["peak_iqm"]) == pytest.approx((0.7, 0.7, 0.7))  # 0.5 to 0.9 without its ends
     assert 0.5 <= a["final_iqm_low"] < 0.6 < 0.8 < a["final_iqm_high"] <= 0.9
@@ -246,9 +228,7 @@ def test_algorithms_are_pooled_over_the_conditions_that_all_of_them_have() -> No
     assert frame["pooled_final_iqm"].tolist() == pytest.approx([0.45, 0.75])
     assert frame["pooled_final_iqm_low"][0] == pytest.approx(0.45), "seeds of one condition do not differ"
     assert frame["pooled_final_iqm_low"][1] < 0.72
-
-
-def test_where_nothing_is_crossed_nothing_is_pooled() -> None:
+    # Where nothing is crossed nothing is pooled.
     for other in (("grpo", 8, 0.7, 0.8), ("ppo", 0, 0.7, 0.8)):
         assert compare.by_algorithm(pd.concat([arm("ppo", 8, 0.1, 0.2), arm(*other)])).empty
     assert compare.by_algorithm(arm("ppo", 8, 0.1, status="running")).empty

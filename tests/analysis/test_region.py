@@ -1,7 +1,5 @@
 """The stability region, where the right answer is known: boundary, area, and what the fit makes of seeds."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -40,21 +38,16 @@ def test_the_boundary_is_where_the_isotonic_share_crosses_a_half(points: list, a
 
 
 @given(st.dictionaries(st.integers(0, 8), st.tuples(st.integers(0, 5), st.integers(1, 5)), min_size=1))
-def test_the_boundary_lies_between_the_tried_values_next_to_it(drawn) -> None:
-    found = boundary({float(x): (min(k, n), n) for x, (k, n) in drawn.items()})
+def test_the_boundary_lies_between_the_tried_values_next_to_it_and_more_collapses_never_move_it_up(drawn) -> None:
+    points = {float(x): (min(k, n), n) for x, (k, n) in drawn.items()}
+    found = boundary(points)
     assert found is not None
+    for x, (_, n) in points.items():
+        assert boundary(points | {x: (n, n)}).at <= found.at + 1e-9  # type: ignore[union-attr]
     assert min(drawn) <= found.at <= max(drawn)
     if not found.beyond:
         assert found.low < found.high  # type: ignore[operator]
         assert {found.low, found.high} <= set(map(float, drawn))
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 5)), min_size=2, max_size=6), st.integers(0, 5))
-def test_more_collapses_never_move_the_boundary_up(drawn, where) -> None:
-    points = {float(i): (min(k, n), n) for i, (k, n) in enumerate(drawn)}
-    x = float(where % len(drawn))
-    worse = {**points, x: (points[x][1], points[x][1])}
-    assert boundary(worse).at <= boundary(points).at + 1e-9  # type: ignore[union-attr]
 
 
 def test_the_area_is_that_of_the_trapezoids_over_the_conditions() -> None:
@@ -80,6 +73,8 @@ def region(**most: list[float]) -> Landscape:
 
 def test_seeds_that_agree_leave_the_gap_between_two_values_open_and_seeds_that_differ_widen_it() -> None:
     agreed = by_column(region(ppo=[2.0] * 5)).iloc[0]
+    assert agreed.equals(by_column(region(ppo=[2.0] * 5)).iloc[0]), "the fit is the same every time"
+    assert pd.isna(by_series(region(ppo=[2.0])).iloc[0]["area_low"]), "one seed has no interval"
     assert 1.7 < agreed["boundary_low"] < 2.4 < agreed["boundary"] < 3.4 < agreed["boundary_high"] < 4.8
     mixed = by_column(region(ppo=[1.0, 1.0, 2.0, 4.0, 4.0])).iloc[0]
     assert mixed["boundary_high"] / mixed["boundary_low"] > 1.5 * agreed["boundary_high"] / agreed["boundary_low"]
@@ -92,19 +87,12 @@ def test_what_a_seed_does_in_all_arms_cancels_where_arms_are_compared() -> None:
 
 
 def test_beyond_what_was_tried_the_interval_is_open_to_that_side() -> None:
-    row = by_column(region(ppo=[8.0] * 5)).iloc[0]
-    assert (row["beyond"], row["boundary"]) == ("above", 8.0)
-    assert 5 < row["boundary_low"] <= 8
-    assert pd.isna(row["boundary_high"])
-    assert edge(row.to_dict()).startswith("> 8 [")
-    below = by_column(region(ppo=[0.5] * 5)).iloc[0]
+    above, below = (by_column(region(ppo=[most] * 5)).iloc[0] for most in (8.0, 0.5))
+    assert (above["beyond"], above["boundary"]) == ("above", 8.0)
+    assert 5 < above["boundary_low"] <= 8
+    assert edge(above.to_dict()).startswith("> 8 [")
+    assert pd.isna(above["boundary_high"])
     assert edge(below.to_dict()).startswith("< 1 [-, 1")
-
-
-def test_the_fit_is_the_same_every_time_and_one_seed_has_no_interval() -> None:
-    assert by_column(region(ppo=[2.0] * 5)).equals(by_column(region(ppo=[2.0] * 5)))
-    alone = by_series(region(ppo=[2.0])).iloc[0]
-    assert pd.isna(alone["area_low"])
 
 
 def test_a_run_that_never_learned_is_not_dead_and_kept_nothing() -> None:

@@ -1,9 +1,8 @@
 """Every figure: where its marks stand, what they carry, what is said where nothing was measured."""
 
-from __future__ import annotations
-
 import json
 import math
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,18 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.app.conftest import HOSTILE
-from tests.app.hostile_figures import assert_literal, checked
+from tests.app.conftest import HOSTILE, assert_figure_literal, checked
 from workbench.analysis.survival import curve
-from workbench.app.collapse_data import alarm_leads
-from workbench.app.curve_data import Window, banded
-from workbench.app.figures.chart import GROUPS, chart
-from workbench.app.figures.collapse import TITLE, leads, survival, timeline
+from workbench.app.curve_data import Window, alarm_leads, banded
 from workbench.app.figures.common import AXES, KINDS
-from workbench.app.figures.curves import Panel, curves
-from workbench.app.figures.heat import Heat, Measure, colour_scale, heat
-from workbench.app.figures.region import region
-from workbench.app.figures.run import Signal, peaks, ranking
+from workbench.app.figures.curves import GROUPS, Panel, chart, curves
+from workbench.app.figures.maps import Heat, Measure, colour_scale, heat, region
+from workbench.app.figures.runs import TITLE, Signal, leads, peaks, ranking, survival, timeline
 from workbench.app.store import Diagnostics
 from workbench.app.theme import DARK, LIGHT, Palette, contrast, mixed, styles
 
@@ -39,16 +33,15 @@ def texts(figure: Any) -> list[str]:
     return [a.text for a in figure.layout.annotations]
 
 
-def with_symbol(figure: Any, symbol: str) -> Any:
-    return next(t for t in figure.data if t.type != "heatmap" and t.marker.symbol == symbol)
-
-
-# The chart of an answer.
+def marks(figure: Any, **wanted: Any) -> list[Any]:
+    """The traces whose markers have these properties."""
+    found = [t for t in figure.data if t.type != "heatmap"]
+    return [t for t in found if all(t.marker[name] == value for name, value in wanted.items())]
 
 
 def answer(frame: pd.DataFrame, x: str, y: str, colour: str = "", mark: str = "points", **more: Any) -> Any:
     palette = more.pop("palette", LIGHT)
-    return checked(chart(frame, x, y, colour, mark, lambda c: WORDS.get(c, ("", "")), palette, **more))
+    return checked(chart(frame, x, y, colour, mark, WORDS, palette, **more))
 
 
 def arms(*names: str) -> pd.DataFrame:
@@ -56,13 +49,12 @@ def arms(*names: str) -> pd.DataFrame:
 
 
 def test_an_answer_is_drawn_from_left_to_right_in_the_colours_of_its_algorithms() -> None:
-    figure = answer(
-        arms("st-ppo", "ppo", "ppo, on-policy", "ppo gradient clip").iloc[::-1], "step", "kl", "arm", "line"
-    )
+    rows = arms("st-ppo", "ppo", "ppo, on-policy", "ppo gradient clip").iloc[::-1]
+    figure = answer(rows, "step", "kl", "arm", "line")
     assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("step", "kl (nats)")
     drawn = {t.name: (t.line.color, t.line.dash) for t in figure.data}
-    assert drawn["st-ppo"] == (LIGHT.algorithms["st-ppo"], "solid")
-    assert drawn["ppo"] == (LIGHT.algorithms["ppo"], "solid")
+    for arm in ("st-ppo", "ppo"):
+        assert drawn[arm] == (LIGHT.algorithms[arm], "solid")
     assert len({dash for name, (_, dash) in drawn.items() if name.startswith("ppo")}) == 3
     assert list(figure.data[0].x) == [0, 1, 2, 3]
     named = answer(arms("control").assign(algorithm="grpo"), "step", "kl", "arm")
@@ -70,10 +62,9 @@ def test_an_answer_is_drawn_from_left_to_right_in_the_colours_of_its_algorithms(
 
 
 def test_texts_as_x_are_horizontal_bars_in_the_order_of_the_rows_and_many_make_a_taller_figure() -> None:
-    frame = pd.DataFrame({"arm": ["b", "a", "c"], "seconds": [3.0, 1.0, 2.0]})
-    figure = answer(frame, "arm", "seconds", mark="bars")
-    assert figure.data[0].type == "bar"
-    assert (list(figure.data[0].x), list(figure.data[0].y)) == ([3.0, 1.0, 2.0], ["b", "a", "c"])
+    figure = answer(pd.DataFrame({"arm": ["b", "a", "c"], "seconds": [3.0, 1.0, 2.0]}), "arm", "seconds", mark="bars")
+    (bars,) = figure.data
+    assert (bars.type, list(bars.x), list(bars.y)) == ("bar", [3.0, 1.0, 2.0], ["b", "a", "c"])
     assert (list(figure.layout.yaxis.ticktext), figure.layout.yaxis.autorange) == (["b", "a", "c"], "reversed")
     many = pd.DataFrame({"arm": [f"r{i}" for i in range(100)], "seconds": range(100)})
     assert answer(many, "arm", "seconds", mark="bars").layout.height > 2 * figure.layout.height
@@ -89,21 +80,16 @@ def test_many_numbers_are_a_colour_scale_few_a_legend_and_too_many_groups_have_n
     assert (len(figure.data), figure.layout.showlegend) == (GROUPS + 1, False)
 
 
-# Curves.
-
-STYLES = looks("ppo", "st-ppo")
 MARK = pd.DataFrame({"arm": ["ppo"], "run_id": ["ppo-0"], "x": [4.0]})
 ALARM = MARK.assign(value=40.0, message="grad_norm_max is 40")
 MARKED: dict[str, Any] = {"thresholds": [("ppo", 20.0), (None, 30.0)], "alarms": ALARM, "broken": MARK}
 
 
 def points(seeds: int = 3, steps: int = 12) -> pd.DataFrame:
-    rows = [
-        {"arm": arm, "run_id": f"{arm}-{seed}", "seed": seed, "run": i * seeds + seed, "bucket": step, "x": float(step),
-         "mean": 0.1 * seed + 0.01 * step, "low": 0.1 * seed, "high": 0.1 * seed + 0.5, "non_finite": 0}
-        for i, arm in enumerate(("ppo", "st-ppo")) for seed in range(seeds) for step in range(steps)
-    ]  # fmt: skip
-    return pd.DataFrame(rows)
+    found = pd.DataFrame(product(("ppo", "st-ppo"), range(seeds), range(steps)), columns=["arm", "seed", "bucket"])
+    run, low = found["arm"] + "-" + found["seed"].astype(str), 0.1 * found["seed"]
+    means = {"mean": low + 0.01 * found["bucket"], "low": low, "high": low + 0.5, "non_finite": 0}
+    return found.assign(run_id=run, run=pd.factorize(run)[0], x=found["bucket"].astype(float), **means)
 
 
 def panel(data: pd.DataFrame, **more: Any) -> Panel:
@@ -115,20 +101,16 @@ def drawn(*panels: Panel, palette: Palette = LIGHT, **more: Any) -> Any:
 
 
 def line_of(figure: Any, arm: str) -> Any:
-    return next(
-        t for t in figure.data
-        if t.x is not None and t.x[0] is not None and "lines" in (t.mode or "") and t.customdata is not None
-        and t.line.color == LIGHT.algorithms[arm]
-    )  # fmt: skip
+    lines = [t for t in figure.data if "lines" in (t.mode or "") and t.customdata is not None and t.x[0] is not None]
+    return next(t for t in lines if t.line.color == LIGHT.algorithms[arm])
 
 
 def test_panels_say_name_unit_and_definition_and_share_their_x_axis_and_their_legend() -> None:
     figure = checked(drawn(panel(banded(points())), panel(points()), panel(points().head(0))))
     assert sum("<b>grad_norm_max</b>" in t and "before gradient clipping" in t for t in texts(figure)) >= 2
     assert sum("not measured" in t for t in texts(figure)) == 1
-    scales = [axis.title.text for axis in figure.select_yaxes() if axis.visible is not False]
-    assert scales[:2] == ["norm", "norm"]
-    assert AXES["step"] in [a.title.text for a in figure.select_xaxes()]
+    assert [axis.title.text for axis in figure.select_yaxes() if axis.visible is not False][:2] == ["norm", "norm"]
+    assert AXES["step"] in [axis.title.text for axis in figure.select_xaxes()]
     assert {axis.matches for axis in figure.select_xaxes()} == {"x"}
     assert [t.name for t in figure.data if t.showlegend is not False] == ["ppo", "st-ppo"]
 
@@ -151,9 +133,8 @@ def test_thresholds_alarms_onsets_and_what_is_no_number_stand_where_they_belong(
     by_symbol = {t.marker.symbol: (t.x[0], t.y[0]) for t in figure.data if t.mode == "markers"}
     assert by_symbol == {"triangle-up-open": (4, 40.0), "triangle-down": (7, 0.97), "x": (4, 0.03)}
     thresholds = [t for t in figure.data if t.line.dash == "2px,3px"]
-    assert [(list(t.y), t.line.color) for t in thresholds] == [
-        ([20.0, 20.0], LIGHT.algorithms["ppo"]), ([30.0, 30.0], LIGHT.muted),
-    ]  # fmt: skip
+    found = [(list(t.y), t.line.color) for t in thresholds]
+    assert found == [([20.0, 20.0], LIGHT.algorithms["ppo"]), ([30.0, 30.0], LIGHT.muted)]
     assert thresholds[0].hovertemplate.startswith("alarm at 20 for ppo")
 
 
@@ -182,18 +163,13 @@ def test_a_spike_turns_an_axis_to_a_log_scale_unless_told_otherwise_and_never_un
     assert said == ["kl (nats), log scale", "norm, log scale", "norm, log scale"]
 
 
-# Heat maps of turns.
-
 MEASURE = Measure("ratio_geo", "ratio", "exp(mean delta of the turn)")
 
 
-def cells(turns: int = 3, buckets: int = 10, **changes: Any) -> pd.DataFrame:
-    rows = [
-        {"bucket": b, "turn_index": k + 1, "mean": 1 + 0.01 * b, "low": 0.9, "high": 1.2, "non_finite": 0,
-         "measured": 2, "turns": 16.0, "value": 1 + 0.01 * b}
-        for k in range(turns) for b in range(buckets)
-    ]  # fmt: skip
-    return pd.DataFrame(rows).assign(**changes)
+def cells(turns: int = 3, buckets: int = 10) -> pd.DataFrame:
+    found = pd.DataFrame(product(range(1, turns + 1), range(buckets)), columns=["turn_index", "bucket"])
+    level = 1 + 0.01 * found["bucket"]
+    return found.assign(mean=level, value=level, low=0.9, high=1.2, non_finite=0, measured=2, turns=16.0)
 
 
 def heated(*maps: Heat, window: Window = Window(0, 9, 1), palette: Palette = LIGHT, **more: Any) -> Any:
@@ -206,25 +182,21 @@ def maps_of(figure: Any) -> list[Any]:
     return [trace for trace in figure.data if trace.type == "heatmap"]
 
 
-def targets_of(figure: Any) -> list[Any]:
-    return [t for t in figure.data if t.type != "heatmap" and t.marker.opacity == 0]
-
-
 def test_a_cell_stands_at_its_step_and_turn_with_the_log_of_its_ratio_and_all_arms_share_one_scale() -> None:
     data = cells()
     data.loc[(data["bucket"] == 4) & (data["turn_index"] == 2), ["value", "mean"]] = 0.5
     figure = heated(Heat("ppo", data, onsets=[3.0, 7.0]), Heat("st-ppo", cells(turns=2).assign(value=1e-8)))
-    trace = maps_of(figure)[0]
-    assert trace.z[1][4] == pytest.approx(math.log(0.5))
-    assert (trace.x0, trace.dx, trace.y0, trace.dy) == (0, 1, 1, 1)
+    first, second = maps_of(figure)
+    assert first.z[1][4] == pytest.approx(math.log(0.5))
+    assert (first.x0, first.dx, first.y0, first.dy) == (0, 1, 1, 1)
     bar, axis = figure.layout.coloraxis, figure.layout.yaxis
-    assert {part.coloraxis for part in maps_of(figure)} == {"coloraxis"}
+    assert first.coloraxis == second.coloraxis == "coloraxis"
     assert (bar.cmin, bar.colorbar.title.text) == (-bar.cmax, "ratio, log scale")
     assert axis.range[0] > axis.range[1], "turn one is on top"
     assert (axis.title.text, figure.layout.xaxis.title.text) == ("turn index", AXES["step"])
     assert any("exp(mean delta of the turn)" in text for text in texts(figure))
-    assert list(with_symbol(figure, "triangle-down").x) == [3.0, 7.0]
-    clicks = [tuple(c[:3]) for c in targets_of(figure)[1].customdata]
+    assert list(marks(figure, symbol="triangle-down")[0].x) == [3.0, 7.0]
+    clicks = [tuple(c[:3]) for c in marks(figure, opacity=0)[1].customdata]
     assert clicks == [(1, b, k) for k in (1, 2) for b in range(10)], "a click tells map, bucket and turn"
 
 
@@ -236,18 +208,18 @@ def test_what_a_cell_lacks_is_hatched_crossed_or_dashed_and_told() -> None:
     data.loc[blank, ["value", "mean", "low", "high"]] = math.nan
     data.loc[blank, "measured"] = 0
     figure = heated(Heat("ppo", data[~((data["turn_index"] == 3) & (data["bucket"] == 6))]))
-    usual, odd = targets_of(figure)
+    usual, odd = marks(figure, opacity=0)
     assert list(usual.customdata[0]) == [0, 0, 1, 0, 0, 1.25, 0.9, 1.2, 16]
     assert usual.hovertemplate.startswith("<b>ppo</b>, turn %{customdata[2]}, step %{customdata[3]:,}<br>ratio_geo ")
     assert "<b>ppo</b>, turn 1, step 4<br>ratio_geo 1.25<br>16 turns" in odd.text
     assert np.isnan(np.array(maps_of(figure)[0].z, dtype=float)[2][7:]).all()
     hatched = next(t for t in figure.data if t.type != "heatmap" and t.fillpattern.shape == "/")
     assert [v for v in hatched.x if not math.isnan(v)] == [6.5, 9.5, 9.5, 6.5, 6.5]
-    crosses, dashes = with_symbol(figure, "x-thin"), with_symbol(figure, "line-ew")
+    crosses, dashes = (marks(figure, symbol=s)[0] for s in ("x-thin", "line-ew"))
     assert [(list(t.x), list(t.y)) for t in (crosses, dashes)] == [([5.0], [1]), ([6.0], [3])]
     several = heated(Heat("ppo", cells(buckets=2)), window=Window(0, 9, 5))
     assert (maps_of(several)[0].x0, maps_of(several)[0].dx) == (2, 5), "buckets of several steps stand at their middle"
-    assert "steps %{customdata[3]:,} to %{customdata[4]:,}" in targets_of(several)[0].hovertemplate
+    assert "steps %{customdata[3]:,} to %{customdata[4]:,}" in marks(several, opacity=0)[0].hovertemplate
     for words in ("not measured", "1 of 2 values NaN or Inf"):
         assert words in figure.to_json()
 
@@ -267,11 +239,8 @@ def scale_of(unit: str, *values: float) -> Any:
 
 
 def test_a_ratio_is_centred_at_one_what_carries_a_sign_at_zero_and_a_dead_run_does_not_bleach_the_living() -> None:
-    ratio, signed, fraction = (
-        scale_of("ratio", 0.9, 1.4),
-        scale_of("reward", -0.3, 0.1),
-        scale_of("fraction", 0.2, 0.97),
-    )
+    ratio, signed = scale_of("ratio", 0.9, 1.4), scale_of("reward", -0.3, 0.1)
+    fraction = scale_of("fraction", 0.2, 0.97)
     assert (ratio.kind, ratio.limit, ratio.colours(LIGHT)) == ("ratio", 1.5, LIGHT.diverging)
     places = ratio.place(pd.Series([1.0, 1.5, 1 / 1.5, 0.0])).tolist()
     assert places == pytest.approx([0.0, ratio.ends[1], ratio.ends[0], -20]), "0 stands where trainers clamp"
@@ -293,14 +262,9 @@ def test_any_values_even_none_give_a_scale_with_rising_ticks(values: list[float]
     assert len(words) == len(places) == 5
 
 
-# The signal of a run and the ranking of a step.
-
-
 def signal(values: list[float | None], *, broken: tuple[int, ...] = (), text: str = "", **more: Any) -> Signal:
-    frame = pd.DataFrame(
-        {"step": range(len(values)), "value": values,
-         "broken_step": [i if i in broken else None for i in range(len(values))]}
-    ).astype(float)  # fmt: skip
+    table = {"step": range(len(values)), "value": values}
+    frame = pd.DataFrame(table | {"broken_step": [i if i in broken else None for i in table["step"]]}).astype(float)
     events = pd.DataFrame([{"x": 2, "message": text or "grad_norm_max is 40"}])
     return Signal(text or "grad_norm_max", text or "norm", text or "max ||g||_2", frame, events, **more)
 
@@ -314,19 +278,17 @@ def test_a_point_of_a_signal_can_be_clicked_says_if_tokens_were_kept_and_carries
     found = {t.marker.symbol: list(t.customdata) for t in figure.data if t.mode == "markers"}
     assert (found["circle"], found["circle-open"]) == ([1], [0, 2])
     assert [(s.x0, s.line.dash) for s in figure.layout.shapes] == [(2, None), (1.0, "2px,3px")]
-    alarm = with_symbol(figure, "triangle-up-open")
+    alarm = marks(figure, symbol="triangle-up-open")[0]
     assert (list(alarm.x), list(alarm.y), list(alarm.customdata)) == ([2.0], [9.0], [2])
-    cross = with_symbol(peaked([1.0, None, 2.0], broken=(1,)), "x-thin")
+    cross = marks(peaked([1.0, None, 2.0], broken=(1,)), symbol="x-thin")[0]
     assert (list(cross.customdata), list(cross.y)) == ([1], [1.0])
     assert any("not measured" in text for text in texts(peaked([])))
 
 
 def row(trajectory: int, gradient: float | None = 0.1, mass: float | None = 0.1, **changes: Any) -> dict[str, Any]:
-    return {
-        "trajectory": trajectory, "gradient_share": gradient, "ratio_mass": mass, "ratio_max": 1.2, "worst_turn": 3,
-        "worst_log_ratio": -4.0, "success": False, "question": "q?", "gold": "a", "answer": None, "ended": "answer",
-        "kept": trajectory == 1, "reward": 0.0,
-    } | changes  # fmt: skip
+    numbers = {"gradient_share": gradient, "ratio_mass": mass, "ratio_max": 1.2, "worst_turn": 3, "reward": 0.0}
+    words = {"question": "q?", "gold": "a", "answer": None, "ended": "answer", "success": False}
+    return {"trajectory": trajectory, "worst_log_ratio": -4.0, "kept": trajectory == 1} | numbers | words | changes
 
 
 def ranked(*rows: dict[str, Any]) -> Any:
@@ -339,8 +301,7 @@ def test_a_trajectory_is_two_bars_of_its_shares_in_a_row_that_can_be_clicked_any
     assert [list(b.x) for b in bars] == [[0.3, 0.1], [0.2, 0.4]]
     assert list(bars[0].marker.color) == [LIGHT.muted, LIGHT.outcomes["healthy"]]
     assert figure.layout.yaxis.ticktext == ("<b>1</b>", "2")
-    targets = [t for t in figure.data if t.marker.opacity == 0]
-    assert [set(t.customdata) for t in targets] == [{1, 2}] * 2
+    assert [set(t.customdata) for t in marks(figure, opacity=0)] == [{1, 2}] * 2
     shapes = [s for s in ranked(row(2), row(1)).layout.shapes if s.type == "rect"]
     assert [(s.y0, s.y1) for s in shapes] == [(0.5, 1.5)] * 2, "the chosen row is marked in both halves"
     figure = ranked(row(1, math.nan), row(2, None))
@@ -349,42 +310,32 @@ def test_a_trajectory_is_two_bars_of_its_shares_in_a_row_that_can_be_clicked_any
     assert list(next(t for t in figure.data if t.type == "bar").x) == [None, None]
 
 
-# The map of a region.
-
-
 def mapped(arm: str = "ppo", measure: str = "collapsed", along: str = "learn.policy.lr") -> Any:
-    found = pd.DataFrame(
-        [(0.0, 0.2, 5, 1, 0.7), (0.0, 0.4, 5, 4, 0.2), (16.0, 0.1, 5, 3, math.nan)],
-        columns=["y", "x", "runs", "collapsed", "final"],
-    )
-    columns = pd.DataFrame(
-        [(0.0, 0.3, 0.25, 0.35, ""), (16.0, 0.1, None, None, "below")],
-        columns=["y", "boundary", "boundary_low", "boundary_high", "beyond"],
-    )
-    found, columns, names = found.assign(series=arm), columns.assign(series=arm), styles([(arm, "ppo")], LIGHT)
-    return checked(region(found, columns, (0.1, 0.2, 0.4), names, LIGHT, along, "learn.staleness", measure))
+    cells = [(arm, 0.0, 0.2, 5, 1, 0.7), (arm, 0.0, 0.4, 5, 4, 0.2), (arm, 16.0, 0.1, 5, 3, math.nan)]
+    found = pd.DataFrame(cells, columns=["series", "y", "x", "runs", "collapsed", "final"])
+    columns = ["series", "y", "boundary", "boundary_low", "boundary_high", "beyond"]
+    edges = pd.DataFrame([(arm, 0.0, 0.3, 0.25, 0.35, ""), (arm, 16.0, 0.1, None, None, "below")], columns=columns)
+    names = styles([(arm, "ppo")], LIGHT)
+    return checked(region(found, edges, (0.1, 0.2, 0.4), names, LIGHT, along, "learn.staleness", measure))
 
 
 def test_a_cell_of_a_region_is_its_share_a_dot_the_boundary_and_what_was_not_run_is_empty() -> None:
     figure = mapped()
     _, shares, words, edge = figure.data
     assert [list(line) for line in shares.z] == [[None, 0.2, 0.8], [0.6, None, None]]
-    assert [(round(2**x, 3), round(y), word) for x, y, word in zip(words.x, words.y, words.text, strict=True)] == [
-        (0.2, 0, "1/5"), (0.4, 0, "4/5"), (0.1, 1, "3/5"),
-    ]  # fmt: skip
-    assert (figure.layout.coloraxis.cmin, figure.layout.coloraxis.cmax) == (0, 1)
+    found = [(round(2**x, 3), round(y), word) for x, y, word in zip(words.x, words.y, words.text, strict=True)]
+    assert found == [(0.2, 0, "1/5"), (0.4, 0, "4/5"), (0.1, 1, "3/5")]
+    layout = figure.layout
+    assert (layout.coloraxis.cmin, layout.coloraxis.cmax) == (0, 1)
     assert list(edge.x) == pytest.approx([math.log2(0.3), math.log2(0.1)])
-    assert [round(y) for y in edge.y] == [0, 1]
-    assert list(edge.marker.symbol) == ["circle", "triangle-left"]
+    assert ([round(y) for y in edge.y], list(edge.marker.symbol)) == ([0, 1], ["circle", "triangle-left"])
     assert list(edge.error_x.array) == pytest.approx([math.log2(0.35 / 0.3), 0])
     assert list(edge.error_x.arrayminus) == pytest.approx([math.log2(0.3 / 0.25), 0])
-    layout = figure.layout
     assert (list(layout.yaxis.ticktext), list(layout.xaxis.ticktext)) == (["0", "16"], ["0.1", "0.4"])
     assert layout.xaxis.title.text == "learn.policy.lr (log scale)"
     _, finals, words, _ = mapped(measure="final").data
-    assert (list(words.text), [list(line) for line in finals.z]) == (
-        [".70", ".20"], [[None, 0.7, 0.2], [None, None, None]],
-    )  # fmt: skip
+    assert list(words.text) == [".70", ".20"]
+    assert [list(line) for line in finals.z] == [[None, 0.7, 0.2], [None, None, None]]
     assert "mean final success not measured" in finals.customdata[1][0]
 
 
@@ -392,34 +343,25 @@ def test_a_cell_of_a_region_is_its_share_a_dot_the_boundary_and_what_was_not_run
 @pytest.mark.parametrize("measure", ["collapsed", "final"])
 def test_the_number_of_a_cell_can_be_read_on_its_colour(palette: Palette, measure: str) -> None:
     lattice = [2.0**n for n in range(11)]
-    every = pd.DataFrame(
-        [
-            {"series": "ppo", "y": 0.0, "x": x, "runs": 10, "collapsed": n, "final": n / 10}
-            for n, x in enumerate(lattice)
-        ]
-    )
+    every = pd.DataFrame({"x": lattice, "collapsed": range(11), "final": [n / 10 for n in range(11)]})
+    every = every.assign(series="ppo", y=0.0, runs=10)
     none = pd.DataFrame(columns=["series", "y"])
     figure = region(every, none, lattice, looks("ppo", palette=palette), palette, "a", "b", measure)
     colours = palette.sequential[1:]
     for n, ink in enumerate(figure.data[2].textfont.color):
         at = n / 10 * (len(colours) - 1)
-        ground = mixed(colours[min(int(at), 3)], colours[min(int(at), 3) + 1], at - min(int(at), 3))
-        assert contrast(ink, ground) > 3.5
+        low = min(int(at), 3)
+        assert contrast(ink, mixed(colours[low], colours[low + 1], at - low)) > 3.5
 
 
-# Survival, events, and which alarm came first.
+def watched(**arms: list[tuple[float, bool]]) -> pd.DataFrame:
+    rows = [(f"{arm}-{i}", arm, i, *run) for arm, runs in arms.items() for i, run in enumerate(runs)]
+    return pd.DataFrame(rows, columns=["run_id", "arm", "seed", "time", "event"])
 
 
-def watched(*arms: tuple[str, list[tuple[float, bool]]]) -> pd.DataFrame:
-    return pd.DataFrame(
-        [{"run_id": f"{arm}-{i}", "arm": arm, "seed": i, "time": time, "event": event}
-         for arm, runs in arms for i, (time, event) in enumerate(runs)]
-    )  # fmt: skip
-
-
-ROWS = watched(
-    ("ppo", [(10, True), (10, False), (20, True), (36, False)]), ("st-ppo", [(36, False), (36, False), (30, False)])
-)
+ROWS = watched(**{
+    "ppo": [(10, True), (10, False), (20, True), (36, False)], "st-ppo": [(36, False), (36, False), (30, False)],
+})  # fmt: skip
 
 
 def survived(rows: pd.DataFrame = ROWS, words: str = "Log-rank test: p = 0.02") -> Any:
@@ -437,9 +379,9 @@ def test_the_curve_is_the_kaplan_meier_estimate_in_steps_with_ticks_for_censored
     assert (list(last.x), list(last.customdata)) == ([30, 36], [1, 2])
     ticks = list(figure.layout.xaxis.tickvals)
     for arm, found in zip(("ppo", "st-ppo"), (t for t in figure.data if t.mode == "text"), strict=True):
-        times = ROWS.loc[ROWS["arm"] == arm, "time"]
-        assert (list(found.x), list(found.text)) == (ticks, [str(int((times >= t).sum())) for t in ticks])
-    rows = watched(("a", [(36, False)] * 2), ("b", [(36, False)] * 2))
+        at_risk = [int((ROWS.loc[ROWS["arm"] == arm, "time"] >= tick).sum()) for tick in ticks]
+        assert (list(found.x), list(found.text)) == (ticks, list(map(str, at_risk)))
+    rows = watched(a=[(36, False)] * 2, b=[(36, False)] * 2)
     first, second = (t for t in survived(rows).data if t.line.shape == "hv" and t.hoverinfo != "skip")
     assert first.line.width > second.line.width, "equal curves do not hide each other"
     titles = figure.layout.xaxis.title.text, figure.layout.yaxis.title.text
@@ -448,17 +390,14 @@ def test_the_curve_is_the_kaplan_meier_estimate_in_steps_with_ticks_for_censored
 
 
 RUNS = pd.DataFrame(
-    [{"arm": arm, "seed": seed, "run_id": f"{arm}-{seed}", "first": 0, "last": 29}
-     for arm in ("ppo", "st-ppo") for seed in range(2)]
-)  # fmt: skip
+    [(arm, seed, f"{arm}-{seed}", 0, 29) for arm in ("ppo", "st-ppo") for seed in range(2)],
+    columns=["arm", "seed", "run_id", "first", "last"],
+)
 
 
 def happened(*rows: tuple[str, int, str], runs: pd.DataFrame = RUNS, message: str = "it moved") -> Any:
-    events = pd.DataFrame(
-        [{"run_id": run, "x": x, "kind": kind, "severity": "warning", "diagnostic": "d", "message": message}
-         for run, x, kind in rows],
-        columns=["run_id", "x", "kind", "severity", "diagnostic", "message"],
-    )  # fmt: skip
+    events = pd.DataFrame(list(rows), columns=["run_id", "x", "kind"])
+    events = events.assign(severity="warning", diagnostic="d", message=message)
     return checked(timeline(runs, events, looks(*runs["arm"].unique()), LIGHT, AXES["step"]))
 
 
@@ -469,16 +408,16 @@ def test_a_run_is_a_line_below_its_arm_and_each_kind_of_event_a_mark_that_tells_
     assert list(figure.layout.yaxis.tickvals) == [1, 2, 4, 5]
     heads = {a.y: a.text for a in figure.layout.annotations}
     assert ("ppo" in heads[0], "st-ppo" in heads[3]) == (True, True)
-    marks = {trace.name: trace for trace in figure.data if trace.mode == "markers"}
-    assert list(marks) == [words for _, words, _ in KINDS.values()]
-    assert [t.name for t in figure.data if t.showlegend is not False] == list(marks)
-    assert len({(t.marker.symbol, t.marker.color) for t in marks.values()}) == len(KINDS)
-    assert "guard mask" in marks["other event"].text[0], "an unknown kind is shown all the same"
+    by_name = {trace.name: trace for trace in figure.data if trace.mode == "markers"}
+    assert list(by_name) == [words for _, words, _ in KINDS.values()]
+    assert [t.name for t in figure.data if t.showlegend is not False] == list(by_name)
+    assert len({(t.marker.symbol, t.marker.color) for t in by_name.values()}) == len(KINDS)
+    assert "guard mask" in by_name["other event"].text[0], "an unknown kind is shown all the same"
     figure = happened(("ppo-0", 5, "alarm"), ("ppo-0", 5, "alarm"), ("ppo-0", 6, "alarm"), ("st-ppo-1", 7, "onset"))
-    marks = {trace.name: trace for trace in figure.data if trace.mode == "markers"}
-    heights = list(marks["alarm"].y)
+    by_name = {trace.name: trace for trace in figure.data if trace.mode == "markers"}
+    heights = list(by_name["alarm"].y)
     assert heights[1] < heights[0] == heights[2], "events of one step stand above each other"
-    assert [list(c) for c in marks["onset of the collapse"].customdata] == [[3, 7]]
+    assert [list(c) for c in by_name["onset of the collapse"].customdata] == [[3, 7]]
 
 
 KNOWN = Diagnostics({"step.grad_norm_max": {"alarm_when": "above"}, "step.ess_frac_min": {"alarm_when": "below"}})
@@ -486,17 +425,12 @@ KNOWN = Diagnostics({"step.grad_norm_max": {"alarm_when": "above"}, "step.ess_fr
 
 def first_alarms() -> pd.DataFrame:
     """Four runs that collapse at 20 and two that do not; None where a run never raised the alarm."""
-    steps = {
-        "grad_norm_max": [18, 16, 21, None, None, None],
-        "ess_frac_min": [10, None, None, None, 5, 7],
-        "chi2": [18, 19, 20, None, None, None],
-    }
-    rows = [
-        {"diagnostic": name, "run": run, "collapse_step": 20 if run < 4 else None, "step": step,
-         "lead": 20 - step if step is not None and run < 4 else None}
-        for name, found in steps.items() for run, step in enumerate(found)
-    ]  # fmt: skip
-    return pd.DataFrame(rows)
+    steps = {"grad_norm_max": [18, 16, 21, None, None, None], "ess_frac_min": [10, None, None, None, 5, 7],
+             "chi2": [18, 19, 20, None, None, None]}  # fmt: skip
+    rows = [(name, run, step) for name, found in steps.items() for run, step in enumerate(found)]
+    table = pd.DataFrame(rows, columns=["diagnostic", "run", "step"])
+    onset = pd.Series(20.0, table.index).where(table["run"] < 4)
+    return table.assign(collapse_step=onset, lead=onset - table["step"])
 
 
 def test_alarms_are_counted_run_by_run_the_earliest_on_top_a_tie_for_each() -> None:
@@ -536,9 +470,6 @@ def test_a_dot_a_run_stands_at_its_steps_from_the_onset_and_hides_no_other() -> 
     assert len(set(zip(dots.x, dots.y, strict=True))) == len(dots.x)
 
 
-# All of them.
-
-
 @pytest.mark.parametrize("palette", [LIGHT, DARK])
 def test_figures_have_the_colours_of_their_theme_and_nothing_of_the_default_look(palette: Palette) -> None:
     one = answer(arms("ppo"), "step", "kl", "arm", palette=palette)
@@ -557,20 +488,22 @@ def test_hostile_names_stay_text_in_every_figure(text: str) -> None:
     frame = pd.DataFrame({text: [text, f"{text} 2"], "n": [1.0, 2.0], f"{text} n": [3, 4]})
     for mark in ("line", "points", "bars"):
         for x, y, colour in ((text, "n", ""), ("n", f"{text} n", text), (text, f"{text} n", text)):
-            assert_literal(chart(frame, x, y, colour, mark, lambda c: (text, text), LIGHT))
+            assert_figure_literal(chart(frame, x, y, colour, mark, dict.fromkeys(frame, (text, text)), LIGHT))
     mark = ALARM.assign(arm=text, run_id=text, message=text)
     data = points().replace({"arm": {"ppo": text}})
     one = Panel(text, text, text, data, thresholds=[(text, 1.0)], alarms=mark, broken=mark)
-    both = looks(text, "st-ppo")
-    assert_literal(curves([one, Panel(text, text, text, banded(data))], both, LIGHT, AXES["step"], onsets=mark))
-    shade = colour_scale(text, cells()["value"])
-    part = Heat(text, cells(), [1.0])
-    assert_literal(heat([part], Measure(text, text, text), shade, looks(text), LIGHT, Window(0, 9, 1), "step"))
-    assert_literal(ranked(row(1, question=text, gold=text, answer=text)))
-    assert_literal(peaked([1.0, 2.0, 3.0], text=text))
-    assert_literal(mapped(arm=text, along=text))
-    assert_literal(survived(watched((text, [(3.0, True), (5.0, False)])), words=text))
+    both = [one, Panel(text, text, text, banded(data))]
+    shade, part = colour_scale(text, cells()["value"]), Heat(text, cells(), [1.0])
     runs = RUNS.head(1).assign(arm=text, run_id=text)
-    assert_literal(happened((text, 3, text), (text, 3, "alarm"), runs=runs, message=text))
-    assert_literal(led(first_alarms(), text))
-    assert_literal(led(first_alarms().assign(diagnostic=text).drop_duplicates("run")))
+    for figure in (
+        curves(both, looks(text, "st-ppo"), LIGHT, AXES["step"], onsets=mark),
+        heat([part], Measure(text, text, text), shade, looks(text), LIGHT, Window(0, 9, 1), "step"),
+        ranked(row(1, question=text, gold=text, answer=text)),
+        peaked([1.0, 2.0, 3.0], text=text),
+        mapped(arm=text, along=text),
+        survived(watched(**{text: [(3.0, True), (5.0, False)]}), words=text),
+        happened((text, 3, text), (text, 3, "alarm"), runs=runs, message=text),
+        led(first_alarms(), text),
+        led(first_alarms().assign(diagnostic=text).drop_duplicates("run")),
+    ):
+        assert_figure_literal(figure)

@@ -1,11 +1,9 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
-from tests.app.conftest import HOSTILE, Open, Read, assert_literal, html, value
-from tests.store.fixture import Shape, write_dictionary, write_run
+from tests.app.conftest import HOSTILE, SMALL, Open, Read, assert_literal
+from tests.store.fixture import write_dictionary, write_run
 from workbench.algorithms import ALGORITHMS, differences
 from workbench.app.screens.glossary import Entry, entries, formula_html, search
 from workbench.app.store import Diagnostics
@@ -16,60 +14,45 @@ from workbench.objective import KINDS
 from workbench.spec import Diagnostic, Level, Unit
 from workbench.store.sync import sync
 
-SMALL = Shape(steps=12, trajectories=2, turns=2, epochs=1, steps_per_segment=12)
-COLUMNS = dictionary(CATALOGUE)
-ROWS = [dict(zip(COLUMNS, row, strict=True)) for row in zip(*COLUMNS.values(), strict=True)]
-ENTRIES = entries(Diagnostics({f"{row['table_name']}.{row['name']}": row for row in ROWS}))
 
-
-def test_every_diagnostic_has_its_unit_definition_source_and_alarm(grid: Path, open_screen: Open) -> None:
-    shown = html(open_screen("glossary", grid))
+def test_every_diagnostic_has_its_unit_definition_source_and_alarm(open_screen: Open) -> None:
+    shown = open_screen("glossary").source
     for d in CATALOGUE:
-        assert f">{d.name}</a>" in shown
-        assert html_text(d.description) in shown
-        assert d.alarm is None or html_text(d.alarm.reason) in shown
+        for text in (f">{d.name}</a>", html_text(d.description), html_text(d.alarm.reason) if d.alarm else ""):
+            assert text in shown
     assert '<a href="https://arxiv.org/abs/2504.20073" rel="noopener noreferrer" target="_blank">' in shown
 
 
-def test_an_entry_has_an_address_that_opens_on_it_and_what_is_typed_is_in_it(grid: Path, open_screen: Open) -> None:
-    app = open_screen("glossary", grid, part="diagnostics", find="grad_norm")
-    shown = html(app)
+def test_an_entry_has_an_address_that_opens_on_it_and_what_is_typed_is_in_it(open_screen: Open) -> None:
+    app = open_screen("glossary", part="diagnostics", find="grad_norm")
+    shown = app.source
     assert shown.index('href="glossary?part=diagnostics&amp;find=grad_norm"') < shown.index("find=grad_norm_max")
     assert "find=entropy" not in shown
     assert app.text_input(key="find").value == "grad_norm"
     app.text_input(key="find").set_value("critic value").run()
-    assert value(app, "find") == "critic value"
-    assert "value_error" in html(app)
+    assert app.value("find") == "critic value"
+    assert "value_error" in app.source
     app.text_input(key="find").set_value("zero_var").run()
     assert app.get("button_group")[0].options[1:3] == ["Algorithms 0", "Slots 1"]
-    assert html_text("Nothing here holds 'zero_var'.") in html(app)
+    assert html_text("Nothing here holds 'zero_var'.") in app.source
     app.text_input(key="find").set_value("").run()
     assert "find" not in app.query_params
 
 
-def test_every_algorithm_shows_its_formula_and_what_it_differs_in(
-    grid: Path, tmp_path: Path, open_screen: Open
-) -> None:
-    app = open_screen("glossary", grid, part="algorithms", find="so-ppo")
-    assert len(app.latex) == 2, "by its other name"
-    assert "ST-PPO (SO-PPO)" in html(app)
-    sync(tmp_path)  # without a run it explains everything all the same
+def test_algorithms_slots_and_the_collapse_rule_are_explained_without_a_run(tmp_path: Path, open_screen: Open) -> None:
+    sync(tmp_path)
     app = open_screen("glossary", tmp_path, part="algorithms")
-    assert not app.exception
     assert [element.value for element in app.latex] == [f"$$\n{a.formula}\n$$" for a in ALGORITHMS.values()]
-    shown = html(app)
-    assert "Differs from grpo in ratio and stabilise." in shown
-    assert shown.count("<tr><td><b>") == sum(
+    assert "Differs from grpo in ratio and stabilise." in app.source
+    assert app.source.count("<tr><td><b>") == sum(
         len(differences(ALGORITHMS[a.differs_from], a)) for a in ALGORITHMS.values() if a.differs_from
     )
-
-
-def test_every_kind_of_every_slot_is_explained_and_the_collapse_rule(grid: Path, open_screen: Open) -> None:
-    shown = html(open_screen("glossary", grid, part="slots"))
-    for kind in (kind for kinds in KINDS.values() for kind in kinds):
-        assert f"<code>{kind}</code>" in shown
-    app = open_screen("glossary", grid, part="collapse")
-    assert any("**Onset.**" in element.value for element in app.markdown)
+    app.text_input(key="find").set_value("so-ppo").run()
+    assert len(app.latex) == 2, "by its other name"
+    assert "ST-PPO (SO-PPO)" in app.source
+    shown = open_screen("glossary", tmp_path, part="slots").source
+    assert all(f"<code>{kind}</code>" in shown for kinds in KINDS.values() for kind in kinds)
+    assert any("**Onset.**" in m.value for m in open_screen("glossary", tmp_path, part="collapse").markdown)
 
 
 @pytest.mark.parametrize("find", ["", " ".join(HOSTILE), "x" * 100_000], ids=["nothing", "hostile", "long"])
@@ -81,31 +64,27 @@ def test_hostile_searches_and_hostile_dictionaries_stay_text(tmp_path: Path, ope
     sync(tmp_path)
     app = open_screen("glossary", tmp_path, find=find)
     assert_literal(app)
-    if not find:
-        assert all(html_text(text) in html(app) for text in HOSTILE)
-
-
-# Entries and the search in them.
-
-
-def asked(text: str) -> list[str]:
-    return [e.name for e in search(ENTRIES, text, lambda e: e.name, lambda e: e.text)]
+    assert find or all(html_text(text) in app.source for text in HOSTILE)
 
 
 def test_a_search_finds_the_name_first_then_names_like_it_then_texts_with_every_word() -> None:
-    assert asked("clip_frac")[0] == "clip_frac"
-    assert asked("grad_norm")[:3] == ["grad_norm", "grad_norm_after", "grad_norm_max"]
-    assert asked("dual clip").index("dual_clip_frac") < asked("dual clip").index("ratio_max")
-    assert asked("EFFECTIVE sample") == asked("sample effective")
-    assert "ess_frac" in asked("EFFECTIVE sample")
-    assert asked("effective nonsense") == []
-    assert asked("  ") == [e.name for e in ENTRIES]
+    columns = dictionary(CATALOGUE)
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    every = entries(Diagnostics({f"{row['table_name']}.{row['name']}": row for row in rows}))
+
+    def found(text: str, among: list[Entry] = every) -> list[str]:
+        return [e.name for e in search(among, text, lambda e: e.name, lambda e: e.text)]
+
+    assert found("clip_frac")[0] == "clip_frac"
+    assert found("grad_norm")[:3] == ["grad_norm", "grad_norm_after", "grad_norm_max"]
+    assert found("dual clip").index("dual_clip_frac") < found("dual clip").index("ratio_max")
+    assert found("EFFECTIVE sample") == found("sample effective")
+    assert "ess_frac" in found("EFFECTIVE sample")
+    assert found("effective nonsense") == []
+    assert found("  ") == [e.name for e in every]
     one = Entry("x", "nats", "", "arXiv 2511.20718", {"step": "H"}, [("step", "above 3: too wide")])
     for text in ("2511.20718", "nats", "too wide", "step"):
-        assert search([one], text, lambda e: e.name, lambda e: e.text) == [one]
-
-
-# Formulas.
+        assert found(text, [one]) == ["x"]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The grid of runs on the Overview: a cell a run, with its outcome, its curve of success and its link."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 from xml.etree import ElementTree
@@ -9,43 +7,31 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 
-from tests.app.conftest import HOSTILE
+from tests.app.conftest import HOSTILE, Read
 from workbench.app.figures.matrix import MOST, ROW, TALL, layout, matrix, parts
 from workbench.app.text import visible
 from workbench.app.theme import LIGHT
 
 
-class Drawn:
-    """What an SVG holds: the attributes of every element by its tag, and the words by the tag around them."""
-
-    def __init__(self, svg: str) -> None:
-        every = [(e.tag.rpartition("}")[2], e) for e in ElementTree.fromstring(svg).iter()]
-        self.tags = {tag for tag, _ in every}
-        self.found = [(tag, {key.rpartition("}")[2]: v for key, v in e.attrib.items()}) for tag, e in every]
-        self.words = {name: [e.text or "" for tag, e in every if tag == name] for name in ("text", "title", "tspan")}
-
-    def all(self, tag: str) -> list[dict[str, str]]:
-        return [attrs for name, attrs in self.found if name == tag]
-
-
 def runs(*arms: tuple[str, str], seeds: int = 2, **columns: Any) -> pd.DataFrame:
-    rows = [
-        {"run_id": f"{arm}-{seed}", "arm": arm, "algorithm": algorithm, "seed": seed, "status": "finished",
-         "outcome": "healthy", "collapse_step": None, "peak_success": 0.8, "final_success": 0.7, "steps": 30,
-         "reason": None, **columns}
-        for arm, algorithm in arms for seed in range(seeds)
-    ]  # fmt: skip
-    return pd.DataFrame(rows)
+    rows = [(f"{arm}-{seed}", arm, algorithm, seed) for arm, algorithm in arms for seed in range(seeds)]
+    usual = {"status": "finished", "outcome": "healthy", "collapse_step": None, "peak_success": 0.8,
+             "final_success": 0.7, "steps": 30, "reason": None}  # fmt: skip
+    return pd.DataFrame(rows, columns=["run_id", "arm", "algorithm", "seed"]).assign(**usual | columns)
 
 
 def success(frame: pd.DataFrame, last: int = 10) -> pd.DataFrame:
-    return pd.DataFrame(
-        [{"run_id": run, "x": x, "mean": 0.5, "last": last} for run in frame["run_id"] for x in range(last + 1)]
-    )
+    rows = [(run, x, 0.5, last) for run in frame["run_id"] for x in range(last + 1)]
+    return pd.DataFrame(rows, columns=["run_id", "x", "mean", "last"])
 
 
-def draw(frame: pd.DataFrame, curves: pd.DataFrame | None = None, **options: Any) -> Drawn:
-    return Drawn(matrix(layout(frame), success(frame) if curves is None else curves, LIGHT, **options))
+def read(svg: str) -> Read:
+    ElementTree.fromstring(svg)  # it is XML, also outside a page
+    return Read(svg)
+
+
+def draw(frame: pd.DataFrame, curves: pd.DataFrame | None = None, **options: Any) -> Read:
+    return read(matrix(layout(frame), success(frame) if curves is None else curves, LIGHT, **options))
 
 
 def test_controls_are_rows_of_their_own_and_a_full_crossing_has_a_block_of_columns_for_each_condition() -> None:
@@ -57,7 +43,7 @@ def test_controls_are_rows_of_their_own_and_a_full_crossing_has_a_block_of_colum
     assert list(cells["label"].unique()) == ["ppo", "grpo"]
     assert list(cells["block"].unique()) == ["staleness 0", "staleness 8"]
     assert not cells.duplicated(["row", "column"]).any()
-    words = draw(runs(*arms)).words["text"]
+    words = draw(runs(*arms)).words("text")
     assert [words.count(block) for block in ("staleness 0", "staleness 8")] == [1, 1]
 
 
@@ -67,7 +53,7 @@ def test_a_large_grid_is_parts_of_one_width_that_hold_every_run_once_and_many_se
     assert list(found) == ["1-12", "13-24", "25-25"]
     assert [part["row"].max() for part in found.values()] == [TALL - 1, TALL - 1, 0]
     assert sorted(pd.concat(found.values())["run_id"]) == sorted(frame["run_id"])
-    drawn = [Drawn(matrix(part, success(frame), LIGHT)) for part in found.values()]
+    drawn = [read(matrix(part, success(frame), LIGHT)) for part in found.values()]
     assert len({cell["width"] for one in drawn for cell in one.all("svg")[1:]}) == 1
     cells = layout(runs(*[(f"arm {i}", "ppo") for i in range(MOST // 10)], seeds=10))
     assert parts(cells)["1-30"] is cells, "a smaller one is one part"
@@ -79,32 +65,30 @@ def test_a_large_grid_is_parts_of_one_width_that_hold_every_run_once_and_many_se
 
 def test_a_cell_says_its_outcome_and_when_it_fell_or_its_status_where_there_is_none() -> None:
     drawn = draw(runs(("ppo", "ppo"), seeds=1, outcome="collapsed", collapse_step=5))
-    assert "collapsed at 5" in drawn.words["text"]
+    assert "collapsed at 5" in drawn.words("text")
     assert LIGHT.outcomes["collapsed"] in {cell["fill"] for cell in drawn.all("rect")}
     mark = next(path for path in drawn.all("path") if "stroke-dasharray" in path)
     assert mark["d"].startswith("M50.0 ")  # step 5 of 10: the middle of the cell
-    assert "running" in draw(runs(("ppo", "ppo"), seeds=1, outcome=None, status="running")).words["text"]
+    assert "running" in draw(runs(("ppo", "ppo"), seeds=1, outcome=None, status="running")).words("text")
     queued = runs(("ppo", "ppo"), seeds=1, outcome=None, status="queued", steps=0)
     for curves in (success(queued).head(0), pd.DataFrame(columns=["run_id", "x", "mean", "last"])):
         drawn = draw(queued, curves)
-        assert "queued" in drawn.words["text"]
+        assert "queued" in drawn.words("text")
         assert not drawn.all("path")
 
 
 def test_a_curve_stays_inside_its_cell_and_what_is_no_number_leaves_a_gap() -> None:
     frame = runs(("ppo", "ppo"), ("grpo", "grpo"))
     drawn = draw(frame, success(frame).assign(mean=[0.0, 1.0] * 22))
-    curves = [path for path in drawn.all("path") if path["stroke"] == LIGHT.algorithms["ppo"]]
-    assert len(curves) == 2
-    for curve in curves:
-        points = [(float(x), float(y)) for x, y in re.findall(r"[ML]([0-9.]+) ([0-9.]+)", curve["d"])]
-        assert len(points) == 11
-        assert all(0 < x < 100 and 0 < y < 100 for x, y in points)
-    cells = drawn.all("svg")[1:]
-    sides = [tuple(float(cell[side].rstrip("%")) for side in ("x", "width")) for cell in cells[:2]]
-    assert sides[0][0] + sides[0][1] < sides[1][0]
-    assert float(cells[0]["y"]) + float(cells[0]["height"]) < float(cells[2]["y"])
-    assert float(drawn.all("svg")[0]["height"]) >= 2 * ROW
+    curves = [path["d"] for path in drawn.all("path") if path["stroke"] == LIGHT.algorithms["ppo"]]
+    points = [re.findall(r"[ML]([0-9.]+) ([0-9.]+)", curve) for curve in curves]
+    assert [len(curve) for curve in points] == [11, 11]
+    assert all(0 < float(place) < 100 for curve in points for point in curve for place in point)
+    sheet, *cells = drawn.all("svg")
+    left, right, below = ([float(c[k].rstrip("%")) for k in ("x", "y", "width", "height")] for c in cells[:3])
+    assert left[0] + left[2] < right[0]
+    assert left[1] + left[3] < below[1]
+    assert float(sheet["height"]) >= 2 * ROW
     one = runs(("ppo", "ppo"), seeds=1)
     (curve,) = draw(one, success(one).assign(mean=[0.5, 0.5, float("nan"), 7.0, *[float("nan")] * 7])).all("path")
     assert curve["d"] == "M7 57h0L15.6 57M32.8 28h0", "and a share beyond one stays in the cell"
@@ -121,17 +105,17 @@ def test_every_cell_is_a_link_that_carries_its_run_where_an_address_is_known() -
 def test_a_long_name_is_broken_into_lines_and_whole_in_its_title() -> None:
     name = "ppo, " + "with a very long list of changes " * 5
     drawn = draw(runs((name, "ppo"), seeds=1))
-    assert len(drawn.words["tspan"]) == 4
-    assert drawn.words["tspan"][-1].endswith("…")
-    assert max(map(len, drawn.words["tspan"])) <= 29
-    assert name in drawn.words["title"]
+    assert len(drawn.words("tspan")) == 4
+    assert drawn.words("tspan")[-1].endswith("…")
+    assert max(map(len, drawn.words("tspan"))) <= 29
+    assert name in drawn.words("title")
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_names_and_reasons_stay_text(text: str) -> None:
     frame = runs((text, text), reason=text, status="failed", outcome=None).assign(run_id=[text, text + "2"])
     drawn = draw(frame, address=lambda run: f"run?run={run}")
-    assert drawn.tags <= {"svg", "g", "a", "title", "text", "tspan", "rect", "path"}
-    assert not {name for _, attrs in drawn.found for name in attrs if name.startswith("on")}
-    assert any(visible(text) in title for title in drawn.words["title"])
+    assert set(drawn.tags) <= {"svg", "g", "a", "title", "text", "tspan", "rect", "path"}
+    assert not {name for name in drawn.attributes if name.startswith("on")}
+    assert any(visible(text) in title for title in drawn.words("title"))
     assert drawn.all("a")[0]["data-key"] == visible(text)

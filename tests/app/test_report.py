@@ -1,26 +1,20 @@
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
 import re
 from dataclasses import replace
 from functools import partial
-from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from studies import claims
 from tests.analysis.frames import arm, down, frame, on_policy, up
-from tests.app.conftest import HOSTILE
-from tests.app.conftest import SEARCHED as ONE_SEED
-from tests.app.hostile_figures import assert_literal
+from tests.app.conftest import HOSTILE, SEARCHED, Read, assert_figure_literal, region_arms
 from workbench.analysis.results import CURVES, Results, results
 from workbench.app.report import content
-from workbench.app.report.write import Figure, Report, Section, Table, Text, html, text
+from workbench.app.report.content import Figure, Report, Section, Table, Text, html, text
 from workbench.app.theme import DARK, LIGHT
 from workbench.cli import bench
 from workbench.cli.report import gather, written
@@ -37,23 +31,6 @@ def demo(n: int = 6, question: str = "Which of the two?", name: str = "demo", su
     return results(runs, {"experiment": name, "question": question, "toml": f"# {question}\n"}, [f"Note: {question}"])
 
 
-class Elements(HTMLParser):
-    """Every element with its attributes, and every text."""
-
-    def __init__(self, source: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[str] = []
-        self.scripts: list[str] = []
-        self.feed(source)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        (self.scripts if self.cdata_elem == "script" else self.texts).append(data)
-
-
 @pytest.fixture(scope="module")
 def shown() -> str:
     return written([demo()], ["sorl report demo"], "html")
@@ -65,7 +42,7 @@ def test_the_page_says_everything_in_order(shown: str) -> None:
         "demo", "The paper&#x27;s claims, one by one", "Design", "Figures", "Tables", "Fairness of the comparison",
         "Settings and machine", "Make it again",
     ]  # fmt: skip
-    texts = " ".join(Elements(shown).texts)
+    texts = " ".join(Read(shown).texts)
     for words in (
         "Which of the two?", "6/6 against 0/6", "supported", "seeds each (0 to 5)", "as rare with clip",
         "Clopper-Pearson", "Note: Which of the two?", "sorl report demo", "learn.policy.max_grad_norm",
@@ -74,14 +51,12 @@ def test_the_page_says_everything_in_order(shown: str) -> None:
 
 
 def test_the_page_loads_nothing_and_runs_only_its_own_scripts(shown: str) -> None:
-    found = Elements(shown)
-    loading = [(tag, attrs) for tag, attrs in found.found if {"src", "srcset", "data", "action"} & set(attrs)]
-    assert loading == []
-    assert {attrs["href"] for tag, attrs in found.found if "href" in attrs if attrs["href"][0] != "#"} == set()  # type: ignore[index]
-    assert not any(name.startswith("on") for _, attrs in found.found for name in attrs)
+    found = Read(shown)
+    assert not {"src", "srcset", "data", "action"} & found.attributes
+    assert all(href.startswith("#") for href in found.values("href"))
+    assert not any(name.startswith("on") for name in found.attributes)
     assert "@import" not in shown[: shown.index("<body>")]
-    policy = next(attrs["content"] for tag, attrs in found.found if attrs.get("http-equiv"))
-    assert policy is not None
+    policy = next(attributes["content"] for _, attributes in found.elements if "http-equiv" in attributes)
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     digests = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in found.scripts[1:]]
     assert len(digests) == 2
@@ -89,31 +64,37 @@ def test_the_page_loads_nothing_and_runs_only_its_own_scripts(shown: str) -> Non
 
 
 def test_every_figure_says_n_and_seeds_and_is_there_in_both_palettes(shown: str) -> None:
-    found = Elements(shown)
+    found = Read(shown)
     drawn = json.loads(found.scripts[0])
-    places = [attrs.get("id") for _, attrs in found.found if attrs.get("class") == "drawing"]
+    places = [attrs.get("id") for _, attrs in found.elements if attrs.get("class") == "drawing"]
     assert places == ["f0", None, "f1", "f2", "f3"]
     assert list(drawn) == ["f0", "f1", "f2", "f3"]
     pictures = re.findall(r'<div class="of-(light|dark)"><svg [^>]*fill="([^"]*)"', shown)
     assert pictures == [("light", LIGHT.text), ("dark", DARK.text)]
-    for both in drawn.values():
-        assert both["light"]["layout"]["template"]["layout"]["paper_bgcolor"] == LIGHT.background
-        assert both["dark"]["layout"]["template"]["layout"]["paper_bgcolor"] == DARK.background
+    for name, palette in (("light", LIGHT), ("dark", DARK)):
+        grounds = {both[name]["layout"]["template"]["layout"]["paper_bgcolor"] for both in drawn.values()}
+        assert grounds == {palette.background}
     captions = re.findall(r"<figcaption>(.*?)</figcaption>", shown)
     assert len(captions) == len(places)
-    for caption in captions:
-        assert "seeds" in caption or "Shares: Newcombe" in caption
+    assert all("seeds" in caption or "Shares: Newcombe" in caption for caption in captions)
     assert sum("95 %" in caption for caption in captions) == 4  # all but the grid of single runs
+
+
+def test_many_arms_are_drawn_in_groups_around_the_first() -> None:
+    runs = frame(*(arm(f"arm {i}", up(2), world={"noise": i / 20}) for i in range(12)))
+    groups = [part["arm"].unique().tolist() for part in content.groups(runs)]
+    assert [len(names) for names in groups] == [5, 5, 4]
+    assert {names[0] for names in groups} == {"arm 0"}
+    assert len({name for names in groups for name in names}) == 12
 
 
 @pytest.mark.parametrize("bad", HOSTILE)
 def test_hostile_text_is_shown_literally(bad: str) -> None:
-    told = Report(bad, [Text(bad)], [Section(bad, [Text(bad, "note")])])
-    found = Elements(html(told))
+    found = Read(html(Report(bad, [Text(bad)], [Section(bad, [Text(bad, "note")])])))
     visible = bad.replace("\x1b", "\ufffd").replace("\u202e", "\ufffd")
     assert sum(visible in words for words in found.texts) >= 4
-    assert [tag for tag, _ in found.found if tag in ("img", "b", "a", "script")].count("script") == 3
-    assert not {"img", "b"} & {tag for tag, _ in found.found}
+    assert found.tags.count("script") == 3
+    assert not {"img", "b"} & set(found.tags)
 
 
 def test_hostile_arms_questions_and_files_end_no_element(hostile: Path) -> None:
@@ -121,22 +102,19 @@ def test_hostile_arms_questions_and_files_end_no_element(hostile: Path) -> None:
     few = every.runs["arm"].isin([HOSTILE[0], HOSTILE[5], HOSTILE[6]]).to_numpy()
     found = [replace(every, table=every.table.filter(few))]
     source = written(found, ["sorl report hostile"], "html")
-    elements = Elements(source)
-    assert [tag for tag, _ in elements.found].count("script") == 3
-    assert not {"img", "b", "iframe"} & {tag for tag, _ in elements.found}
+    page = Read(source)
+    assert page.tags.count("script") == 3
+    assert not {"img", "b", "iframe"} & set(page.tags)
     assert "<script>alert" not in source
-    for both in json.loads(elements.scripts[0]).values():
-        assert_literal(SimpleNamespace(to_json=partial(json.dumps, both["dark"])))
-    markdown = written(found, ["sorl report hostile"], "md")
-    bare = re.sub(r"`+[^`]*`+", "", markdown)
-    assert not re.search(r"(?<!\\)<(script|img|b|a)\b", bare)
-    assert not re.search(r"(?<!\\)\$", bare)
+    for both in json.loads(page.scripts[0]).values():
+        assert_figure_literal(both["dark"])
+    bare = re.sub(r"`+[^`]*`+", "", written(found, ["sorl report hostile"], "md"))
+    assert not re.search(r"(?<!\\)(<(script|img|b|a)\b|\$)", bare)
 
 
 def test_hostile_effects_are_drawn_literally() -> None:
-    runs = demo(suffix=" <b>$x$</b>").runs
-    (drawn,) = claims.effects(claims.verdicts(runs))
-    assert_literal(drawn.draw(DARK))
+    (drawn,) = claims.effects(claims.verdicts(demo(suffix=" <b>$x$</b>").runs))
+    assert_figure_literal(drawn.draw(DARK))
     assert "&lt;b&gt;" in drawn.draw(LIGHT).to_json().replace("\\u003c", "<").replace("\\u0026", "&")
 
 
@@ -166,64 +144,51 @@ def test_an_experiment_without_settings_or_rows_is_told_all_the_same() -> None:
 
 
 def test_several_experiments_share_their_claims() -> None:
-    told: Any = report([demo(5), demo(5, name="more", suffix="!")], {}, [])
+    told = report([demo(5), demo(5, name="more", suffix="!")], {}, [])
     assert told.title == "demo and more"
-    assert [s.title for s in told.sections if s.level == 2] == [
-        "The paper's claims, one by one", "demo", "more", "Make it again",
-    ]  # fmt: skip
+    titles = ["The paper's claims, one by one", "demo", "more", "Make it again"]
+    assert [s.title for s in told.sections if s.level == 2] == titles
     assert all(isinstance(part, Figure) for s in told.sections if s.title == "Figures" for part in s.parts)
 
 
-SEARCHED = ONE_SEED.replace("seeds = [0]", "seeds = [0, 1, 2]")
-
-
-def searched() -> Results:
+def searched(**columns: Any) -> Results:
     """ppo collapses from a learning rate of 0.2 on, st-ppo nowhere."""
-    rows = []
-    for algorithm in ("ppo", "st-ppo"):
-        for staleness in (0, 8):
-            for rate in (0.1, 0.2, 0.4):
-                fell = algorithm == "ppo" and rate > 0.1
-                learn = {"epochs": 4, "staleness": staleness, "policy": {"lr": rate}}
-                name = f"{algorithm} · staleness {staleness} · lr {rate:g}"
-                rows.append(arm(name, down(3) if fell else up(3), algorithm, learn=learn))
-    about = {"experiment": "demo", "question": "How large?", "toml": SEARCHED}
-    return results(frame(*rows), about)
+    about = {"experiment": "demo", "question": "How large?", "toml": SEARCHED.replace("[0]", "[0, 1, 2]")}
+    rows = [
+        arm(name, down(3) if fell else up(3), algorithm, learn={"epochs": 4} | learn)
+        for name, algorithm, learn, fell in region_arms()
+    ]
+    return results(frame(*rows).assign(**columns), about)
+
+
+def region_of(found: Results) -> Section:
+    return next(s for s in report([found], {}, []).sections if s.title == "Stability region")
 
 
 def test_a_region_is_told_by_its_areas_and_boundaries() -> None:
-    told = report([searched()], {}, [])
-    section = next(s for s in told.sections if s.title == "Stability region")
+    section = region_of(searched())
     areas, boundaries, *kept = (part for part in section.parts if isinstance(part, Table))
     assert len(kept) == 2, "the same two tables where only runs that learned and kept it survive"
-    assert [row[0] for row in areas.rows] == ["ppo", "st-ppo"]
-    assert areas.rows[1][1].startswith("~ ")
-    assert boundaries.header[1:] == ["0", "8"]
-    assert 0.13 < float(boundaries.rows[0][1].split()[0]) < 0.15
-    assert all(cell.startswith("> 0.4 [0.") and cell.endswith(", -]") for cell in boundaries.rows[1][1:])
+    assert [row[0] for row in areas.frame.to_numpy()] == ["ppo", "st-ppo"]
+    assert str(areas.frame.iloc[1, 1]).startswith("~ ")
+    assert [str(name) for name in boundaries.frame][1:] == ["0", "8"]
+    assert 0.13 < float(str(boundaries.frame.iloc[0, 1]).split()[0]) < 0.15
+    assert all(
+        cell.startswith("> 0.4 [0.") and cell.endswith(", -]") for cell in boundaries.frame.astype(str).iloc[1, 1:]
+    )
     (map_,) = (part for part in section.parts if isinstance(part, Figure))
     assert "36 runs, seeds 0 to 2" in map_.caption
     cells = [trace for trace in map_.draw(LIGHT).data if trace.customdata is not None]
     assert [len(arm.z) for arm in cells] == [2, 2]  # conditions of each of the two arms
 
 
-def test_a_region_judges_the_claims_by_its_areas_not_by_its_points() -> None:
+def test_a_region_judges_the_claims_by_its_areas_not_by_its_points_and_other_experiments_have_none() -> None:
     told = report([searched(), demo(5, name="grid")], {}, [])
-    assert "Stability region" not in [s.title for s in report([demo(2)], {}, []).sections]
-    titles = [s.title for s in told.sections]
-    assert titles[0] == "The paper's claims, one by one"
-    assert "The paper's claims, by stable areas" in titles
+    assert told.sections[0].title == "The paper's claims, one by one"
+    assert "The paper's claims, by stable areas" in [s.title for s in told.sections]
     assert "staleness 8" not in str(told.sections[0].parts)  # the arms of the region
     assert "Note: the arms" not in str(report([searched()], {}, []).sections)
-
-
-def test_a_region_without_a_judged_run_says_so_and_other_experiments_have_none() -> None:
-    found = searched()
-    empty = results(found.runs.assign(status="queued", outcome=None), {
-        "experiment": "demo", "question": "How large?", "toml": SEARCHED,
-    })  # fmt: skip
-    section = next(s for s in report([empty], {}, []).sections if s.title == "Stability region")
-    assert "can be judged yet" in str(section.parts)
+    assert "can be judged yet" in str(region_of(searched(status="queued", outcome=None)).parts)
     assert "Stability region" not in [s.title for s in report([demo(2)], {}, []).sections]
 
 

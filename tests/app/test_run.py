@@ -1,127 +1,109 @@
-from __future__ import annotations
+"""One run: its screen, and the screen Replay, a batch through several algorithms by a process of its own."""
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from streamlit.testing.v1 import AppTest
 
-from tests.app.conftest import HOSTILE, Open, Read, assert_literal, figures, html, value
+from tests.app.conftest import HOSTILE, SMALL, Open, Patch, Read, Visit, assert_literal
 from tests.store.fixture import Shape, write_experiment, write_run, write_segment, write_status
+from tests.store.stored_batch import write_batch
+from workbench.app.screens import replay
 from workbench.diagnostics import CATALOGUE
+from workbench.spec import InputError
 from workbench.store.sync import sync
 
-SMALL = Shape(steps=12, trajectories=2, turns=2, epochs=1, steps_per_segment=12)
+PPO = "ppo-s0-aaaa0000"
 
 
-def links(app: AppTest) -> list[tuple[str, dict[str, list[str]]]]:
-    return [(urlsplit(href).path, parse_qs(urlsplit(href).query)) for href in Read(html(app)).hrefs]
+def links(app: Visit) -> list[tuple[str, dict[str, list[str]]]]:
+    return [(urlsplit(href).path, parse_qs(urlsplit(href).query)) for href in Read(app.source).values("href")]
 
 
-def test_it_opens_on_a_collapsed_run_and_says_how_it_fell(grid: Path, open_screen: Open) -> None:
-    app = open_screen("run", grid)
-    assert not app.exception
-    assert app.selectbox(key="run").value == "ppo-s0-aaaa0000"
-    shown = Read(html(app)).text
-    assert "ppo, seed 0" in shown
-    assert "Collapsed: the fall began at step 15 and was detected at step" in shown
-    assert "30 of 80 steps in 1 min 0 s, 2 s a step." in shown
-    assert "First alarm: ess_frac_min at step 12, 3 steps before the onset; 1 more kind of alarm later." in shown
-    assert "torch" in shown
-    assert "2026-11-01 12:00 UTC" in shown
-
-
-def test_success_is_drawn_with_held_out_intervals_and_events(grid: Path, open_screen: Open) -> None:
-    data = json.loads(figures(open_screen("run", grid, run="ppo-s0-aaaa0000"))[0])["data"]
-    named = {trace["name"]: trace for trace in data if trace.get("name")}
+def test_it_opens_on_a_collapsed_run_says_how_it_fell_and_draws_its_events(open_screen: Open) -> None:
+    app = open_screen("run")
+    assert app.selectbox(key="run").value == PPO
+    shown = Read(app.source).text
+    for words in (
+        "ppo, seed 0", "Collapsed: the fall began at step 15 and was detected at step", "torch",
+        "30 of 80 steps in 1 min 0 s, 2 s a step.", "2026-11-01 12:00 UTC",
+        "First alarm: ess_frac_min at step 12, 3 steps before the onset; 1 more kind of alarm later.",
+    ):  # fmt: skip
+        assert words in shown
+    named = {trace["name"]: trace for trace in app.figures[0]["data"] if trace.get("name")}
     assert list(named)[:2] == ["in training", "held-out: facts"]
     assert len(named["held-out: facts"]["customdata"]) == 3
-    assert named["alarm"]["customdata"] == [12, 14]
-    assert named["onset of the collapse"]["customdata"] == [15]
+    assert (named["alarm"]["customdata"], named["onset of the collapse"]["customdata"]) == ([12, 14], [15])
 
 
-def test_an_event_leads_to_its_step_in_other_screens(grid: Path, open_screen: Open) -> None:
-    found = links(open_screen("run", grid, run="ppo-s0-aaaa0000"))
-    steps = [query["step"] for path, query in found if path == "episode" and "step" in query]
-    assert ["12"] in steps
-    cells = [query["cell"] for path, query in found if path == "turns" and "cell" in query]
-    assert ["ppo", "12", "1"] in cells
-    assert ("./", {"experiment": ["demo"]}) in found
-    (compare,) = [query for path, query in found if path == "compare"]
-    assert compare["arm"] == ["ppo", "grpo", "so-grpo", "st-ppo"]
-    assert compare["x"] == ["onset"]
-    assert ("run", {"experiment": ["demo"], "run": ["ppo-s1-aaaa0001"]}) in found
+def test_a_run_and_its_events_lead_to_other_screens_which_know_all_that_the_links_name(open_screen: Open) -> None:
+    found = links(open_screen("run", run=PPO))
+    by_path = {name: [query for path, query in found if path == name] for name, _ in found}
+    assert ["12"] in [query.get("step") for query in by_path["episode"]]
+    assert ["ppo", "12", "1"] in [query.get("cell") for query in by_path["turns"]]
+    assert by_path["./"] == [{"experiment": ["demo"]}]
+    (compare,) = by_path["compare"]
+    assert (compare["arm"], compare["x"]) == (["ppo", "grpo", "so-grpo", "st-ppo"], ["onset"])
+    assert {"experiment": ["demo"], "run": ["ppo-s1-aaaa0001"]} in by_path["run"]
+    for name in ("compare", "turns", "episode"):
+        app = open_screen(name, **by_path[name][0])
+        assert "Ignored in the address" not in app.source
+        assert app.query_params | by_path[name][0] == app.query_params
 
 
-@pytest.mark.parametrize("name", ["compare", "turns", "episode"])
-def test_a_link_names_nothing_that_its_screen_does_not_know(name: str, grid: Path, open_screen: Open) -> None:
-    query = next(q for path, q in links(open_screen("run", grid, run="ppo-s0-aaaa0000")) if path == name)
-    app = open_screen(name, grid, **query)
-    assert not app.exception
-    assert "Ignored in the address" not in html(app)
-    assert {key: app.query_params[key] for key in query} == query
-
-
-def test_a_range_of_steps_narrows_curves_events_and_times(grid: Path, open_screen: Open) -> None:
-    app = open_screen("run", grid, run="ppo-s0-aaaa0000", range="13..20")
-    assert value(app, "range") == "13..20"
-    success, signals, time = (json.loads(figure)["data"] for figure in figures(app))
+def test_a_range_of_steps_narrows_curves_events_and_times(open_screen: Open) -> None:
+    app = open_screen("run", run=PPO, range="13..20")
+    assert app.value("range") == "13..20"
+    success, signals, time = (figure["data"] for figure in app.figures)
     assert next(t for t in success if t.get("name") == "alarm")["customdata"] == [14]
     assert [t["name"].split()[0] for t in time][:2] == ["sampling", "updates"]
     assert any(t.get("marker", {}).get("symbol") == "triangle-down" for t in signals)
 
 
-def test_a_failed_run_shows_its_reason_and_the_end_of_its_log(grid: Path, open_screen: Open) -> None:
-    app = open_screen("run", grid, run="so-grpo-s0-bbbb0000")
-    shown = Read(html(app)).text
-    assert "failed: RuntimeError: out" in shown
-    assert "RuntimeError: [bold]CUDA out of memory[/bold]" in shown
-    assert "\x1b" not in html(app)
+def test_a_failed_run_shows_its_reason_and_the_end_of_its_log(open_screen: Open) -> None:
+    app = open_screen("run", run="so-grpo-s0-bbbb0000")
+    for words in ("failed: RuntimeError: out", "RuntimeError: [bold]CUDA out of memory[/bold]"):
+        assert words in Read(app.source).text
+    assert "\x1b" not in app.source
 
 
 def test_settings_tell_this_run_from_base_default_and_other_arms(tmp_path: Path, open_screen: Open) -> None:
-    folder = tmp_path / "demo"
     toml = '[base.learn]\nepochs = 4\n[[arms]]\nname = "calm"\n"learn.epochs" = 1\n'
-    write_segment(folder, "experiment", {"experiment": ["demo"], "question": ["why?"], "toml": [toml]})
+    write_segment(tmp_path / "demo", "experiment", {"experiment": ["demo"], "question": ["why?"], "toml": [toml]})
     for arm, epochs in (("ppo", 4), ("calm", 1)):
-        write_run(tmp_path, "demo", arm, shape=SMALL, arm=arm)
-        write_status(folder / arm, arm=arm, config=json.dumps({"learn": {"epochs": epochs}, "seed": 0, "x": "<b>"}))
+        run = write_run(tmp_path, "demo", arm, shape=SMALL, arm=arm)
+        write_status(run, arm=arm, config=json.dumps({"learn": {"epochs": epochs}, "seed": 0, "x": "<b>"}))
     sync(tmp_path, CATALOGUE)
-    app = open_screen("run", tmp_path, run="calm")
-    assert not app.exception
-    changed, every = (element.value for element in app.dataframe)
+    changed, every = (element.value for element in open_screen("run", tmp_path, run="calm").dataframe)
     assert changed.values.tolist() == [["learn.epochs", "1", "4", "1", "4: ppo"], ["x", "<b>", "–", "–", ""]]
     assert every["setting"].tolist() == ["learn.epochs", "seed", "x"]
 
 
 def test_a_log_without_settings_versions_or_times_is_shown(tmp_path: Path, open_screen: Open) -> None:
-    folder = tmp_path / "other" / "a"
     rows = {"run_id": ["a"], "experiment": ["other"], "algorithm": ["gspo"], "arm": ["gspo"], "seed": [0],
             "status": ["finished"], "config": [None], "versions": ["verl 0.6 <b>"]}  # fmt: skip
-    write_segment(folder, "run", rows)
-    write_segment(folder, "step", {"run_id": ["a"] * 3, "step": [0, 1, 2], "success": [0.1, 0.2, None]})
+    write_segment(tmp_path / "other" / "a", "run", rows)
+    steps = {"run_id": ["a"] * 3, "step": [0, 1, 2], "success": [0.1, 0.2, None]}
+    write_segment(tmp_path / "other" / "a", "step", steps)
     sync(tmp_path)
-    app = open_screen("run", tmp_path)
-    assert not app.exception
-    shown = Read(html(app)).text
-    assert "verl 0.6 <b>" in shown
-    assert "This run recorded no wall times." in shown
-    assert "No console.log." in shown
+    shown = Read(open_screen("run", tmp_path).source).text
+    for words in ("verl 0.6 <b>", "This run recorded no wall times.", "No console.log."):
+        assert words in shown
 
 
-def test_a_running_run_counts_its_steps_and_no_log_of_another_folder_is_shown(
-    tmp_path: Path, open_screen: Open
-) -> None:
-    write_run(tmp_path, "demo", "a", shape=SMALL, status="running")
+def test_a_running_run_counts_its_steps_and_no_log_elsewhere_is_shown(tmp_path: Path, open_screen: Open) -> None:
+    log = write_run(tmp_path, "demo", "a", shape=SMALL, status="running") / "console.log"
     (tmp_path / "secret").write_text("password\n")
-    (tmp_path / "demo" / "a" / "console.log").unlink()
-    (tmp_path / "demo" / "a" / "console.log").symlink_to(tmp_path / "secret")
+    log.unlink()
+    log.symlink_to(tmp_path / "secret")
     sync(tmp_path, CATALOGUE)
-    app = open_screen("run", tmp_path)
-    assert "12 of 80 steps in" in Read(html(app)).text
-    assert "password" not in html(app)
-    assert "No console.log." in html(app)
+    shown = Read(open_screen("run", tmp_path).source).text
+    assert "12 of 80 steps in" in shown
+    assert "password" not in shown
+    assert "No console.log." in shown
 
 
 def test_hostile_events_and_logs_stay_text(tmp_path: Path, open_screen: Open) -> None:
@@ -133,6 +115,97 @@ def test_hostile_events_and_logs_stay_text(tmp_path: Path, open_screen: Open) ->
     write_segment(folder, "event", event)
     sync(tmp_path, CATALOGUE)
     shown = assert_literal(open_screen("run", tmp_path))
-    for text in HOSTILE[:5]:
-        assert shown.count(text) >= 3  # as a kind, in a message, in the log
+    assert all(shown.count(text) >= 3 for text in HOSTILE[:5])  # as a kind, in a message, in the log
     assert "NaN" in shown
+
+
+@pytest.fixture(scope="module")
+def two_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs, of which the second has batches, with tokens of hostile text."""
+    folder = tmp_path_factory.mktemp("two_runs")
+    for name in ("bare", "full"):
+        shape = Shape(steps=4, trajectories=2, turns=2, epochs=1, tokens=0, steps_per_segment=4)
+        run = write_run(folder, "demo", name, shape=shape)
+    for step in (1, 3):
+        write_batch(run, step, text=HOSTILE[0])
+    sync(folder, CATALOGUE)
+    return folder
+
+
+@pytest.fixture
+def runs(two_runs: Path, tmp_path: Path) -> Path:
+    """A copy of them."""
+    return Path(shutil.copytree(two_runs, tmp_path, dirs_exist_ok=True))
+
+
+def test_algorithms_stand_side_by_side_and_are_asked_once(runs: Path, open_screen: Open, monkeypatch: Patch) -> None:
+    app = open_screen("replay", runs, algorithm=["ppo", "st-ppo"], measure="clip_frac")
+    assert (app.value("run"), app.value("step")) == ("full", "3"), "the first run that has something to replay"
+    for words in (
+        "ppo (as logged)", "The advantages of ppo, computed again from the stored rewards, differ",
+        'href="episode?experiment=demo&amp;run=full&amp;step=3',
+    ):  # fmt: skip
+        assert words in app.source
+    assert "<script>alert" not in app.source
+    tokens = app.dataframe[0].value
+    assert list(tokens.columns) == ["turn", "token", "log-ratio", "ppo", "st-ppo"]
+    assert set(tokens["token"]) == {HOSTILE[0]}
+    (drawn,) = app.figures
+    assert [trace["name"] for trace in drawn["data"]] == ["ppo", "st-ppo"]
+
+    def refuse(words: list[str]) -> str:
+        raise InputError("nothing more is asked")
+
+    # What was asked once is read from the disk, and another trajectory is another question.
+    monkeypatch.setattr(replay, "_ask", refuse)
+    for other, words in (({"measure": "gradient_share"}, "ppo (as logged)"), ({"trajectory": "2"}, "nothing more")):
+        assert words in open_screen("replay", runs, algorithm=["ppo", "st-ppo"], **other).source
+
+
+def test_a_run_without_batches_says_what_to_type(two_runs: Path, open_screen: Open) -> None:
+    app = open_screen("replay", two_runs, run="bare")
+    assert "Run bare has no stored batch" in app.source
+    assert "sorl run FILE.toml --fresh" in "".join(code.value for code in app.code)
+
+
+def test_an_episode_of_a_stored_step_leads_to_its_replay(two_runs: Path, open_screen: Open) -> None:
+    link = 'href="replay?experiment=demo&amp;run=full&amp;step=3&amp;trajectory=0"'
+    assert link in open_screen("episode", two_runs, run="full", step="3", trajectory="0").source
+    assert "replay?" not in open_screen("episode", two_runs, run="full", step="2", trajectory="0").source
+
+
+def test_what_the_command_refuses_or_takes_too_long_for_is_said_and_not_kept(runs: Path, monkeypatch: Patch) -> None:
+    folder = runs / "demo" / "full"
+    (folder / "batches" / "000001.safetensors").write_bytes(b"torn")
+    with pytest.raises(InputError, match="cannot be read"):
+        replay.replayed(folder, 1, ["ppo"])
+    monkeypatch.setattr(replay, "SECONDS", 0.01)
+    with pytest.raises(InputError, match=r"sorl replay .*full --step 3"):
+        replay.replayed(folder, 3, ["ppo"])
+    assert not (folder / "batches" / ".replay").exists()
+
+
+def test_an_answer_that_is_torn_or_of_another_batch_is_asked_again(runs: Path, monkeypatch: Patch) -> None:
+    folder = runs / "demo" / "full"
+    empty: dict[str, Any] = {"own": "ppo", "summary": [], "turns": [], "culprits": [], "tokens": []}
+    asked: list[list[str]] = []
+    monkeypatch.setattr(replay, "_ask", lambda words: asked.append(words) or json.dumps(empty))
+    for _ in range(2):
+        assert replay.replayed(folder, 3, ["ppo"]) == empty
+    assert len(asked) == 1
+    (kept,) = (folder / "batches" / ".replay").iterdir()
+    kept.write_text("{")
+    replay.replayed(folder, 3, ["ppo"])
+    write_batch(folder, 3, text="another")
+    replay.replayed(folder, 3, ["ppo"])
+    assert len(asked) == 3
+    assert "--algorithm" in asked[0]
+
+
+def test_nan_is_shown_as_itself_and_null_as_a_dash() -> None:
+    row = {"algorithm": "a", "update": 0, "source": "replayed", "reason": None}
+    told = {"summary": [row | dict.fromkeys(replay.FIGURES) | {"ess_frac": "NaN", "clip_frac": 0.25}]}
+    (cells,) = replay.summary(told)
+    assert cells == ["a", "–", "–", "–", "–", "NaN", "0.25", "–", "–"]
+    turns = [{"algorithm": "a", "turn_index": k, "update": 0, "clip_frac": v} for k, v in ((1, 0.5), (2, "NaN"))]
+    assert replay.by_turn({"turns": turns}, "clip_frac").to_numpy().tolist() == [["a", 1, 0.5]]

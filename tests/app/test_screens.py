@@ -1,40 +1,104 @@
-from __future__ import annotations
+"""The app and its menu, what every screen promises, and the screens of arms."""
 
-import json
+import re
+import shutil
+import subprocess
+import sys
+from itertools import count
 from pathlib import Path
+from typing import Any
 
+import duckdb
+import pandas as pd
 import pytest
 
-from tests.app.conftest import Open, assert_literal, drawings, figures, html, value
-from tests.store.fixture import Shape, write_run
+from tests.app.conftest import SMALL, Open, Patch, Visit, assert_literal, visit, write_queued
+from tests.store.fixture import Shape, write_grid, write_run
+from tests.store.processes import ROOT
+from workbench.analysis import compare
+from workbench.analysis.runs import runs as runs_of
 from workbench.app import store
-from workbench.app.links import SCREENS
+from workbench.app.experiments import default_arms
+from workbench.app.figures.common import AXES
+from workbench.app.figures.runs import TITLE
+from workbench.app.page import SCREENS, TITLES
+from workbench.app.screens.compare import default_metrics, seen
+from workbench.app.screens.turns import Cell
 from workbench.app.text import html_text
 from workbench.app.theme import LIGHT
+from workbench.diagnostics import CATALOGUE
 from workbench.store.connect import database, writer
+from workbench.store.reader import Reader
+from workbench.store.sync import SyncReport, sync
+
+CHOICE = "choose_many('arm', 'Arms', ['a', 'b', 'c'], ['a'])"
+
+
+@pytest.mark.parametrize("file", ["app.py", "workbench/app/main.py"])
+def test_the_app_opens_on_the_overview(file: str, grid: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("SORL_RUNS", str(grid))
+    app = Visit(str(ROOT / file), default_timeout=60).run()
+    assert app.selectbox(key="experiment").value == "demo"
+
+
+@pytest.mark.parametrize("address", [None, "http://localhost", "http://localhost/overview", "http://localhost/compare"])
+def test_the_overview_has_an_address_of_its_own_and_one_place_in_the_menu(address: str | None) -> None:
+    app = visit(
+        "import streamlit as st\nfrom workbench.app.main import menu\n"
+        f"pages = menu({address!r})\nst.navigation(pages)\n"
+        "st.session_state['pages'] = [(p.title, p.url_path, p.visibility) for p in pages]\n"
+    )
+    pages = app.session_state["pages"]
+    shown = [(title, path) for title, path, visibility in pages if visibility == "visible"]
+    assert [title for title, _ in shown] == [TITLES.get(name, name.capitalize()) for name in SCREENS]
+    files = {file.stem for file in (ROOT / "workbench" / "app" / "screens").glob("*.py")} - {"__init__"}
+    assert files == set(SCREENS), "a screen has a file of its own"
+    assert shown[0][1] == ("overview" if (address or "").endswith("overview") else "")
+    assert {path for _, path, _ in pages} >= {"", "overview"}
+
+
+def test_a_choice_goes_along_to_the_next_screen() -> None:
+    # The browser asks for the next screen with the choices of this one where a look for new rows is asked for with it.
+    app = visit(
+        "import streamlit as st\nfrom workbench.app.url import begin, choose_many, finish\n"
+        f"def one():\n    begin('one')\n    {CHOICE}\n    finish([])\n"
+        f"def two():\n    begin('two')\n    {CHOICE}\n    finish([])\n"
+        "pages = [st.Page(one), st.Page(two)]\n"
+        "st.session_state['hashes'] = [page._script_hash for page in pages]\n"
+        "st.navigation(pages).run()\n"
+    )
+    app.multiselect(key="arm").set_value(["c", "b"]).run()
+    app._page_hash = app.session_state["hashes"][1]
+    app.query_params.clear()
+    app.run()
+    assert app.multiselect(key="arm").value == app.query_params["arm"] == ["c", "b"]
+    assert app.steps == 1, "the choice; the opening completes its address"
+
+
+def test_no_screen_imports_torch() -> None:
+    code = (
+        "import sys\nfrom workbench.app.page import SCREENS, page\nimport workbench.app.main\n"
+        "[page(name) for name in SCREENS]\nfrom workbench.analysis import compare\n"
+        "print([name for name in ('torch', 'transformers', 'vllm') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("name", SCREENS)
-def test_every_screen_says_what_to_type_where_nothing_was_run_or_the_database_is_busy_or_none(
-    name: str, tmp_path: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch
+def test_every_screen_says_what_to_type_without_a_run_and_waits_for_a_busy_database(
+    name: str, tmp_path: Path, open_screen: Open, patience: None, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr("workbench.app.page._PATIENCE", 30.0)  # the first sync of a busy machine
     for folder in (tmp_path, tmp_path / "nowhere") if name != "glossary" else ():  # which explains all without a run
-        app = open_screen(name, folder)
-        assert not app.exception
-        assert "sorl run" in "".join(code.value for code in app.code)
+        assert "sorl run" in "".join(code.value for code in open_screen(name, folder).code)
     (busy := tmp_path / "busy").mkdir()
     (none := tmp_path / "none").mkdir()
     database(none).write_text("not a database")
-    app = open_screen(name, none)
-    assert not app.exception
-    assert "sorl sync" in html(app)
+    assert "sorl sync" in open_screen(name, none).source
     monkeypatch.setattr(store, "_WAIT", 0.05)
     monkeypatch.setattr(store, "_LOCK", 0.05)
     with writer(busy, 30.0):
-        app = open_screen(name, busy)
-        assert not app.exception
-        assert "Waiting for the database" in html(app)
+        assert "Waiting for the database" in open_screen(name, busy).source
 
 
 @pytest.mark.parametrize("name", SCREENS)
@@ -42,73 +106,94 @@ def test_every_screen_shows_hostile_text_literally(name: str, hostile: Path, ope
     assert_literal(open_screen(name, hostile))
 
 
-def test_overview_shows_the_question_its_answer_and_a_cell_a_run(grid: Path, open_screen: Open) -> None:
-    app = open_screen("overview", grid)
-    shown = html(app)
-    assert "Does the clip stop the collapse?" in shown
-    assert "Collapsed: ppo in 2 of 2" in shown
-    assert "8 runs" in shown
-    (cells,) = drawings(app)
-    assert cells.count("data-key=") == 8
-    assert 'href="run?experiment=demo&amp;run=ppo-s0-aaaa0000"' in cells
+def test_a_screen_that_shows_no_update_reads_none(
+    grid: Path, searched: Path, tmp_path: Path, open_screen: Open, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(store, "sync", lambda *_, **__: SyncReport())  # it would bring the table back
+    folders = {place: Path(shutil.copytree(place, tmp_path / place.name)) for place in (grid, searched)}
+    for folder in folders.values():
+        with duckdb.connect(str(database(folder))) as db:
+            db.execute("DROP TABLE minibatch")
+    for screen in ("compare", "turns", "collapse", "episode", "overview"):
+        app = open_screen(screen, folders[searched if screen == "overview" else grid])
+        assert app.figures, screen
+        assert "does not exist" not in app.source, screen
+    assert "does not exist" in open_screen("compare", folders[grid], metric=["minibatch.grad_norm"]).source
 
 
-def test_a_live_run_shows_its_new_rows(tmp_path: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = Shape(steps=12, trajectories=2, turns=2, epochs=1, steps_per_segment=4)
+def test_a_live_run_shows_its_new_rows(tmp_path: Path, open_screen: Open, patience: None, monkeypatch: Patch) -> None:
     monkeypatch.setattr(store, "_PERIOD", 0.0)
-    monkeypatch.setattr("workbench.app.page._PATIENCE", 30.0)
-    write_run(tmp_path, "demo", "a", shape=small, status="running")
-    assert "1 runs" in html(open_screen("overview", tmp_path))
-    write_run(tmp_path, "demo", "b", shape=small, seed=1, status="running")
-    assert "2 runs" in html(open_screen("overview", tmp_path))
+    for number, run in enumerate("ab"):
+        write_run(tmp_path, "demo", run, shape=SMALL, seed=number, status="running")
+        assert f"{number + 1} runs" in open_screen("overview", tmp_path).source
 
 
-def test_compare_takes_its_view_from_the_address(grid: Path, open_screen: Open) -> None:
-    address = {"arm": ["st-ppo", "ppo"], "metric": ["minibatch.grad_norm"], "x": "updates", "seeds": "single",
+def test_a_bare_address_opens_the_newest_collapse(tmp_path: Path, open_screen: Open, patience: None) -> None:
+    small = Shape(trajectories=2, turns=3, epochs=1, steps_per_segment=30)
+    write_grid(tmp_path, "fell", small)
+    write_run(tmp_path, "young", "later", shape=small, seed=9)
+    sync(tmp_path, CATALOGUE)
+    for screen, newest in (("overview", "young"), ("compare", "fell"), ("turns", "fell"), ("collapse", "fell")):
+        assert open_screen(screen, tmp_path).value("experiment") == newest
+
+
+@pytest.mark.parametrize("screen", ["compare", "turns", "collapse"])
+def test_a_screen_of_arms_asks_for_one_and_leads_to_the_region(screen: str, searched: Path, open_screen: Open) -> None:
+    app = open_screen(screen)
+    assert "See all in Region" not in app.source
+    app.multiselect(key="arm").set_value([]).run()
+    assert "Choose at least one arm" in app.source
+    app = open_screen(screen, searched)
+    assert 'href="region?experiment=searched"' in app.source
+    assert {arm.partition(" ")[0] for arm in app.multiselect(key="arm").value} == {"ppo", "st-ppo"}
+
+
+def test_a_choice_changes_figure_and_address_in_one_step_and_an_opening_is_none(open_screen: Open) -> None:
+    app = open_screen("compare", arm=["ppo"], scale="log")
+    assert (app.query_params["experiment"], app.steps) == (["demo"], 0)
+    app.multiselect(key="arm").set_value(["ppo", "grpo"]).run()
+    app.run()
+    assert (app.query_params["arm"], app.steps) == (["ppo", "grpo"], 1)
+    assert "What differs" in app.source
+    app.query_params["scale"] = "linear"  # an address from outside wins over the widgets
+    assert app.run().session_state["scale"] == "linear"
+    before = dict(app.query_params)
+    app.slider(key="range").set_range(3, 20).run()
+    assert app.value("range") == "3..20"
+    for back in (before, {}):  # a step back is no step forward, and takes back what its address leaves out
+        app.query_params = dict(back)
+        assert (app.run().slider(key="range").value, app.steps) == ((0, 29), 2)
+
+
+def test_compare_takes_its_view_from_the_address_and_says_what_it_ignores(open_screen: Open) -> None:
+    address = {"arm": ["st-ppo", "ppo"], "metric": "minibatch.grad_norm", "x": "updates", "seeds": "single",
                "scale": "log", "smooth": "5", "range": "3..20"}  # fmt: skip
-    app = open_screen("compare", grid, **address)
-    assert not app.exception
-    assert {name: value(app, name) for name in address} == address | {"metric": "minibatch.grad_norm"}
-    figure = json.loads(figures(app)[0])
+    app = open_screen("compare", **address)
+    assert {name: app.value(name) for name in address} == address
+    (figure,) = app.figures
     assert [t["name"] for t in figure["data"] if t.get("showlegend") is not False] == ["st-ppo", "ppo"]
     assert figure["layout"]["yaxis"]["type"] == "log"
-
-
-def test_compare_ignores_what_the_address_gets_wrong_and_says_so(grid: Path, open_screen: Open) -> None:
-    app = open_screen("compare", grid, arm=["ppo", "<b>x</b>"], metric=["step.nope"], x="sideways", range="9..1")
-    assert not app.exception
-    shown = html(app)
+    metrics = ["step.success", "minibatch.clip_bias_norm", "turn_step.ratio_max"]
+    for x, seeds in (("step", "band"), ("updates", "single"), ("tokens", "band"), ("onset", "single")):
+        (figure,) = open_screen("compare", metric=metrics, x=x, seeds=seeds).figures
+        assert not any("not measured" in a["text"] for a in figure["layout"]["annotations"]), x
+    app = open_screen("compare", arm=["ppo", "<b>x</b>"], metric=["step.nope"], x="sideways", range="9..1")
     for words in ("arm = '<b>x</b>'", "metric = 'step.nope'", "x = 'sideways'", "range = '9..1'"):
-        assert html_text(words) in shown
+        assert html_text(words) in app.source
     assert app.multiselect(key="arm").value == ["ppo"]
 
 
-def test_a_step_back_takes_back_what_the_address_says_by_silence(grid: Path, open_screen: Open) -> None:
-    app = open_screen("compare", grid)
-    before = dict(app.query_params)
-    app.slider(key="range").set_range(3, 20).run()
-    assert value(app, "range") == "3..20"
-    app.query_params = before
-    app.run()
-    assert app.slider(key="range").value == (0, 29)
-    assert app.steps == 1
-
-
-def test_what_an_address_gets_wrong_does_not_undo_a_choice(grid: Path, open_screen: Open) -> None:
-    app = open_screen("compare", grid, scale="sideways")
+def test_no_choice_is_lost_to_a_wrong_address_or_to_the_next_choice(open_screen: Open, monkeypatch: Patch) -> None:
+    app = open_screen("compare", scale="sideways")
     app.query_params = {"scale": "sideways"}  # what a browser says until it hears of another address
     app.segmented_control(key="scale").set_value("log").run()
-    assert value(app, "scale") == "log"
-
-
-def test_two_choices_at_once_are_both_kept(grid: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = open_screen("compare", grid)
+    assert app.value("scale") == "log"
+    app = open_screen("compare")
     with monkeypatch.context() as cut_short:
         cut_short.setattr("workbench.app.url.finish", lambda _: None)  # the second comes while the first is drawn
         app.segmented_control(key="scale").set_value("log").run()
     app.segmented_control(key="seeds").set_value("single").run()
-    assert (app.session_state["scale"], app.session_state["seeds"]) == ("log", "single")
-    assert app.steps == 1
+    assert (app.session_state["scale"], app.session_state["seeds"], app.steps) == ("log", "single", 1)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +201,8 @@ def test_two_choices_at_once_are_both_kept(grid: Path, open_screen: Open, monkey
     [("run", (9.6, 20.3), "10..20"), ("compare", (12.2, 12.6), "11..13"), ("compare", (-3.0, 7.5), "0..7"),
      ("turns", (20.3, 9.6), "10..20")],
 )  # fmt: skip
-def test_a_part_of_a_figure_that_is_dragged_over_becomes_the_range_of_the_address(
-    screen: str, dragged: tuple[float, float], kept: str, grid: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch
+def test_a_drag_over_a_figure_is_the_range_of_the_address(
+    screen: str, dragged: tuple[float, float], kept: str, open_screen: Open, monkeypatch: Patch
 ) -> None:
     drawn: list[str] = []
 
@@ -128,21 +213,52 @@ def test_a_part_of_a_figure_that_is_dragged_over_becomes_the_range_of_the_addres
         return {"selection": {"box": [{"x": list(dragged)}] if boxes else [], "points": inside}}
 
     monkeypatch.setattr("streamlit.plotly_chart", chart)
-    app = open_screen(screen, grid)
-    assert not app.exception
-    assert value(app, "range") == kept
+    app = open_screen(screen)
+    assert app.value("range") == kept
     zoomed = [key for key in drawn if key.startswith(("curves", "signals", "turns"))]
     assert len(set(zoomed)) == 2, "the new figure is another one, in which nothing is selected"
     assert "cell" not in app.query_params, "what lies in the part was not clicked"
 
 
-def test_compare_marks_the_onset_and_draws_the_alarms_of_the_dictionary(grid: Path, open_screen: Open) -> None:
-    app = open_screen("compare", grid, arm=["ppo", "st-ppo"], metric=["step.success"], x="onset")
-    marks = [t for t in json.loads(figures(app)[0])["data"] if t.get("marker", {}).get("symbol") == "triangle-down"]
+def test_overview_shows_question_answer_a_cell_a_run_and_the_table_of_the_terminal(
+    grid: Path, open_screen: Open
+) -> None:
+    app = open_screen("overview")
+    for words in ("Does the clip stop the collapse?", "Collapsed: ppo in 2 of 2", "8 runs"):
+        assert words in app.source
+    (cells,) = app.drawings
+    assert cells.count("data-key=") == 8
+    assert 'href="run?experiment=demo&amp;run=ppo-s0-aaaa0000"' in cells
+    assert "show" not in app.session_state
+    summary = compare.readable(compare.summarise(runs_of(Reader(grid), "demo"))).astype(str)
+    assert {"clip fraction", "grad norm median", "grad norm max"} <= set(summary.columns)
+    for row in summary.to_numpy().tolist():
+        assert "".join(f"<td>{html_text(cell)}</td>" for cell in row) in app.source
+
+
+def test_region_shows_a_map_an_arm_and_its_overview_lists_runs_on_demand(searched: Path, open_screen: Open) -> None:
+    app = open_screen("region", searched)
+    for words in ("Stable area, from the largest: st-ppo", "at which half of the runs collapse, by learn.staleness."):
+        assert words in app.source
+    words = [t["text"] for t in app.figures[0]["data"] if t.get("mode") == "text"]
+    assert words == [["0/1", "1/1", "1/1"] * 2, ["0/1"] * 6]
+    app = open_screen("overview", searched)
+    assert "Stable area, from the largest: st-ppo" in app.source
+    assert 'href="region?experiment=searched"' in app.source
+    (figure,) = app.figures
+    assert "customdata" in str(figure)
+    assert "st-ppo · staleness 8 · lr 0.4" not in str(figure)
+    app = open_screen("overview", searched, show="runs")
+    assert (app.drawings[0].count("data-key="), app.value("show")) == (12, "runs")
+
+
+def test_compare_marks_the_onset_and_draws_the_alarms_of_the_dictionary(open_screen: Open) -> None:
+    app = open_screen("compare", arm=["ppo", "st-ppo"], metric=["step.success"], x="onset")
+    marks = [t for t in app.figures[0]["data"] if t.get("marker", {}).get("symbol") == "triangle-down"]
     assert [m["marker"]["color"] for m in marks] == [LIGHT.algorithms["ppo"]]
-    assert "2 of 4 runs did not collapse" in html(app)
-    app = open_screen("compare", grid, arm=["ppo", "st-ppo"], metric=["step.ess_frac_min", "step.grad_norm_max"])
-    data = json.loads(figures(app)[0])["data"]
+    assert "2 of 4 runs did not collapse" in app.source
+    app = open_screen("compare", arm=["ppo", "st-ppo"], metric=["step.ess_frac_min", "step.grad_norm_max"])
+    data = app.figures[0]["data"]
     words = [t["hovertemplate"] for t in data if t.get("line", {}).get("dash") == "2px,3px"]
     assert "alarm at 0.3<extra></extra>" in words
     assert any("for st-ppo" in w for w in words)
@@ -152,33 +268,148 @@ def test_compare_marks_the_onset_and_draws_the_alarms_of_the_dictionary(grid: Pa
 @pytest.mark.parametrize(
     ("x", "seeds"), [("step", "band"), ("updates", "single"), ("tokens", "band"), ("onset", "single")]
 )
-def test_every_axis_shows_every_kind_of_diagnostic(grid: Path, open_screen: Open, x: str, seeds: str) -> None:
-    metrics = ["step.success", "minibatch.clip_bias_norm", "turn_step.ratio_max"]
-    app = open_screen("compare", grid, metric=metrics, x=x, seeds=seeds)
-    assert not app.exception
-    titles = [a["text"] for a in json.loads(figures(app)[0])["layout"]["annotations"]]
-    assert not any("not measured" in title for title in titles)
+def arms(**onsets: list[int | None]) -> pd.DataFrame:
+    """Arms `algorithm_condition`, each with the onset of its runs."""
+    rows = [(arm, arm.split("_")[0], *run) for arm, steps in onsets.items() for run in enumerate(steps)]
+    found = pd.DataFrame(rows, columns=["arm", "algorithm", "seed", "collapse_step"])
+    found["collapse_step"] = found["onset_low"] = found["collapse_step"].astype("Int64")
+    return found.assign(outcome="healthy")
 
 
-def test_a_choice_changes_figure_and_address_in_one_step_and_an_opening_is_none(grid: Path, open_screen: Open) -> None:
-    app = open_screen("compare", grid, arm=["ppo"], scale="log")
-    assert (app.query_params["experiment"], app.steps) == (["demo"], 0)
-    app.multiselect(key="arm").set_value(["ppo", "grpo"]).run()
-    app.run()
-    assert (app.query_params["arm"], app.steps) == (["ppo", "grpo"], 1)
-    assert "What differs" in html(app)
-    app.query_params["scale"] = "linear"  # an address from outside wins over the widgets
-    app.run()
-    assert app.session_state["scale"] == "linear"
-    app.query_params.clear()  # a step back to a bare address is no step forward
-    app.run()
-    assert not app.exception
-    assert app.steps == 1
+def alarms(*rows: tuple[str, int, int, float]) -> pd.DataFrame:
+    found = pd.DataFrame(list(rows), columns=["alarm", "before", "first", "lead_median"])
+    return found.assign(collapsed=3, steady=2, false_alarms=1)
 
 
-@pytest.mark.parametrize("screen", ["compare", "turns", "collapse"])
-def test_a_screen_of_arms_without_one_asks_for_one(screen: str, grid: Path, open_screen: Open) -> None:
-    app = open_screen(screen, grid)
-    app.multiselect(key="arm").set_value([]).run()
-    assert not app.exception
-    assert "Choose at least one arm" in html(app)
+def test_few_arms_are_all_shown_and_of_many_one_collapsed_and_one_healthy_of_each_algorithm() -> None:
+    assert default_arms(arms(b=[None], a=[3])) == ["b", "a"]
+    each = arms(
+        ppo_1=[None, None], ppo_2=[4, None], ppo_3=[4, 5], ppo_4=[3, 6],
+        st_1=[None], st_2=[None, None], st_3=[None], so_1=[None, 5, 6], so_2=[None],
+    )  # fmt: skip
+    assert default_arms(each, most=5) == ["ppo_1", "ppo_3", "st_2", "so_1", "so_2"]
+    rare = arms(ppo_1=[6, None, None], ppo_2=[None, None, None], turn=[None], s=[None], st=[None], grpo=[None], so=[9])
+    assert default_arms(rare, most=6) == ["ppo_1", "ppo_2", "turn", "s", "st", "so"], "a rare collapse is shown"
+
+
+def test_success_stands_first_and_then_what_warned_before_most_collapses() -> None:
+    told = alarms(("entropy", 0, 0, 0.0), ("kl_k3", 2, 0, 5.0), ("ratio_max", 3, 2, 2.0))
+    charted = [f"step.{name}" for name in ("success", "entropy", "kl_k3", "ratio_max", "grad_norm_max")]
+    usual = ["step.success", "step.grad_norm_max", "step.absent", "step.entropy"]
+    assert default_metrics(told, charted, usual) == [charted[i] for i in (0, 3, 2, 4)]
+    assert default_metrics(pd.DataFrame(), charted, usual) == ["step.success", "step.grad_norm_max", "step.entropy"]
+
+
+def test_the_sentence_names_what_collapsed_what_did_not_and_which_alarm_came_first() -> None:
+    told = alarms(("a", 1, 1, 9.0), ("kl_k3", 2, 2, 1.0))
+    assert seen(arms(ppo=[17, 20, None], st=[None]), told) == (
+        "Collapsed: ppo in 2 of 3 (onset at step 17 to 20). Did not: st. First alarm: kl_k3, 1 step before the onset "
+        "in 2 of 3, and in 1 of 2 that did not collapse."
+    )
+    assert seen(arms(ppo=[3]), told.assign(false_alarms=2)).endswith(
+        "No alarm told them apart: kl_k3 was first, and went off in all 2 runs that did not collapse."
+    )
+    assert seen(arms(ppo=[None]), pd.DataFrame()) == "None of these runs collapsed."
+    assert seen(arms(ppo=[3]), pd.DataFrame()).endswith("No alarm went off before an onset.")
+
+
+def axis_titles(figure: Any) -> list[str]:
+    axes = [axis for name, axis in figure["layout"].items() if name.startswith("xaxis")]
+    return [text for axis in axes if (text := axis.get("title", {}).get("text"))]
+
+
+def test_collapse_shows_events_survival_and_leads_and_takes_its_view_from_the_address(open_screen: Open) -> None:
+    app = open_screen("collapse")
+    assert [axis_titles(figure) for figure in app.figures] == [[AXES["step"]], [TITLE], [AXES["onset"]]]
+    for words in ("What happened when", "Survival", "Which signal moves first", "permuted log-rank p"):
+        assert words in app.source
+    _, curves, order = (figure["layout"] for figure in app.figures)
+    assert any(a["text"].startswith("Log-rank test that all 4 arms") for a in curves["annotations"])
+    assert order["yaxis"]["ticktext"] == ["ess_frac_min ↓", "grad_norm_max ↑"]
+    texts = [a["text"] for a in order["annotations"]]
+    assert texts.count("2/2") >= 3  # both alarms warned in both runs, the first of them came first twice
+    address = {"arm": ["st-ppo", "ppo"], "x": "onset", "reference": "ppo"}
+    app = open_screen("collapse", **address)
+    assert {name: app.value(name) for name in address} == address
+    assert axis_titles(app.figures[0]) == [AXES["onset"]]
+    marks = next(t for t in app.figures[0]["data"] if t.get("name") == "onset of the collapse")
+    assert [c[1] for c in marks["customdata"]] == [0, 0]
+
+
+def test_what_cannot_be_tested_or_ordered_is_said(open_screen: Open) -> None:
+    for arm, words in (("ppo", "No log-rank test"), ("st-ppo", "None of these runs collapsed.")):
+        app = open_screen("collapse", arm=[arm])
+        assert words in app.source + str(app.figures)
+
+
+def test_a_queued_run_breaks_nothing_and_a_running_run_is_watched_until_now(tmp_path: Path, open_screen: Open) -> None:
+    write_queued(tmp_path, "queue")
+    write_run(tmp_path, "demo", "a", shape=SMALL, status="running")
+    sync(tmp_path, CATALOGUE)
+    assert "has trained a step" in open_screen("collapse", tmp_path, experiment="queue").source
+    survival = open_screen("collapse", tmp_path, experiment="demo").figures[1]
+    assert survival["layout"]["xaxis"]["range"][1] == pytest.approx(12 * 1.02)
+
+
+def test_turns_takes_its_view_from_the_address(open_screen: Open) -> None:
+    address = {"arm": ["st-ppo", "ppo"], "measure": "advantage", "x": "onset", "seed": "1", "cells": "extreme",
+               "range": "-6..4", "cell": ["ppo", "-2", "3"]}  # fmt: skip
+    app = open_screen("turns", **address)
+    assert {name: app.value(name) for name in address} == address
+    layout = app.figures[0]["layout"]
+    assert layout["xaxis"]["range"] == [-6.5, 4.5]
+    assert "reward" in layout["coloraxis"]["colorbar"]["title"]["text"]
+
+
+def test_turns_shows_a_map_an_arm_and_a_picked_cell_lists_its_episodes(open_screen: Open) -> None:
+    app = open_screen("turns")
+    assert [t["type"] for t in app.figures[0]["data"]].count("heatmap") == 4
+    assert app.value("measure") == "ratio_geo"
+    assert "Click a cell" in app.source
+    assert re.search(
+        r"ratio_geo farthest from 1 before a collapse: [\d.]+ in ppo, turn \d, step 1\d, \d before the onset; "
+        r"without one: [\d.]+ in ", app.source,
+    )  # fmt: skip
+    app.session_state["cell picked"] = ["ppo", "12", "3"]
+    assert "ppo, turn 3, step 12: 16 trajectories" in app.run().source
+    assert app.source.count('<a href="episode?experiment=demo&amp;run=ppo-s') == 16
+    for measure, by in (("clip_frac", "clip_frac"), ("n_turns", "log_ratio_sum")):
+        app.selectbox(key="measure").set_value(measure).run()
+        assert app.value("cell") == ["ppo", "12", "3"], "it stays while the diagnostic changes"
+        assert f"ordered by {by}" in app.source
+
+
+def test_a_cell_that_is_not_there_is_none_and_one_without_a_trajectory_says_so(open_screen: Open) -> None:
+    app = open_screen("turns", arm=["ppo"], cell=["ppo", "12", "9"])
+    assert "no trajectory of these runs is recorded there" in app.source
+    for cell in ([], ["ppo"], ["nobody", "1", "2"], ["ppo", "x", "2"], ["ppo", "1", "--2"], ["ppo", "1", "²"]):
+        assert Cell.read(cell, ["ppo"]) is None, cell
+    assert "Click a cell" in open_screen("turns", arm=["ppo"], cell=["ppo", "999", "1"]).source
+
+
+@pytest.mark.parametrize("carried", [[1, 12, 3], {"0": 1, "1": 12, "2": 3}])
+def test_a_click_opens_its_cell_and_a_second_one_draws_nothing(
+    carried: object, open_screen: Open, monkeypatch: Patch
+) -> None:
+    drawn = count()
+
+    def chart(*_: object, **__: object) -> dict[str, object]:
+        assert next(drawn) < 5, "drawn for ever"
+        return {"selection": {"points": [{"customdata": carried}], "box": []}}
+
+    monkeypatch.setattr("streamlit.plotly_chart", chart)
+    app = open_screen("turns", arm=["grpo", "ppo"])
+    assert app.query_params["cell"] == ["ppo", "12", "3"]
+    assert "ppo, turn 3, step 12: 16 trajectories" in app.source
+
+
+def test_runs_without_turns_say_what_records_them(tmp_path: Path, open_screen: Open) -> None:
+    run = write_run(tmp_path, "curves", "a", shape=SMALL)
+    for table in ("turn", "turn_step", "trajectory", "token"):
+        shutil.rmtree(run / "segments" / table)
+    sync(tmp_path, CATALOGUE)
+    for screen in ("turns", "episode"):
+        app = open_screen(screen, tmp_path)
+        assert "hold curves only" in app.source
+        assert app.code[0].value == "sorl run FILE.toml"
+        assert screen == "episode" or not app.figures, "six empty maps tell nothing"

@@ -1,15 +1,15 @@
-from __future__ import annotations
-
 import io
-import json
 import math
 import random
 import string
 import time
 import zlib
 from base64 import urlsafe_b64encode
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -18,27 +18,17 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from streamlit.testing.v1 import AppTest
+from streamlit import runtime
+from streamlit.runtime.media_file_manager import MediaFileManager
+from streamlit.runtime.memory_media_file_storage import MemoryMediaFileStorage
 
-from tests.app.conftest import HOSTILE, Open, Read, assert_literal, figures, html, value
+from tests.app.conftest import HOSTILE, SMALL, Open, Patch, Read, Visit, assert_literal
 from tests.store.contents import contents
-from tests.store.fixture import Shape, write_run
+from tests.store.fixture import write_run
 from tests.store.test_reader import ESCAPES
+from workbench.app import export
 from workbench.app.page import store_of
-from workbench.app.screens import sql as module
-from workbench.app.screens.sql import (
-    LONGEST,
-    complete,
-    csv_of,
-    drawable,
-    first_choice,
-    fitting_marks,
-    numbers,
-    packed,
-    parquet_of,
-    unpacked,
-    whole,
-)
+from workbench.app.screens import sql
 from workbench.app.store import Store
 from workbench.app.text import html_text
 from workbench.diagnostics import CATALOGUE
@@ -47,82 +37,71 @@ from workbench.store.reader import saved, saved_query
 from workbench.store.schema import views
 from workbench.store.sync import sync
 
-SMALL = Shape(steps=12, trajectories=2, turns=2, epochs=1, steps_per_segment=12)
 
-
-def mistakes(app: AppTest) -> str:
+def mistakes(app: Visit) -> str:
     return "".join(element.proto.body for element in app.get("html") if "<pre" in element.proto.body)
 
 
 @pytest.fixture
-def put(grid: Path, open_screen: Open) -> AppTest:
+def put(open_screen: Open) -> Visit:
     """The screen as it opens."""
-    return open_screen("sql", grid)
+    return open_screen("sql")
 
 
-def ask(app: AppTest, question: str) -> AppTest:
+def press(app: Visit, label: str) -> Visit:
+    return next(b for b in app.button if b.label == label).click().run()
+
+
+def ask(app: Visit, question: str) -> Visit:
     app.text_area(key="sql").set_value(question)
-    return next(b for b in app.button if b.label == "Run").click().run()
+    return press(app, "Run")
 
 
-def test_it_opens_with_an_answer_its_definitions_and_a_chart(put: AppTest) -> None:
+def test_it_opens_with_an_answer_its_definitions_and_a_chart(put: Visit) -> None:
     text = put.text_area(key="sql").value
     assert text == saved_query("ratio_by_turn").sql
     assert max(map(len, text.splitlines())) <= 62, "the editor breaks longer lines in a window of 1280 pixels"
-    assert put.selectbox(key="saved").value == "ratio_by_turn"
-    assert len(put.dataframe[0].value) == 16
-    layout = json.loads(figures(put)[0])["layout"]
+    assert (put.selectbox(key="saved").value, len(put.dataframe[0].value)) == ("ratio_by_turn", 16)
+    layout = put.figures[0]["layout"]
     assert layout["yaxis"]["title"]["text"] == "ratio_geo (ratio)"
     assert layout["xaxis"]["dtick"] == 1, "no turn lies between two turns"
     assert "exp(mean delta of the turn)" in layout["annotations"][0]["text"]
-    assert "One row per run and training iteration." in html(put)
+    assert "One row per run and training iteration." in put.source
 
 
-def test_every_saved_question_has_an_answer_and_is_readable_in_the_address(put: AppTest) -> None:
-    app = put
+def test_every_saved_question_has_an_answer_and_is_readable_in_the_address(put: Visit) -> None:
     for query in saved():
-        app = app.selectbox(key="saved").set_value(query.name).run()
-        assert not app.exception, query.name
-        assert mistakes(app) == "", query.name
-        assert app.text_area(key="sql").value == value(app, "sql") == query.sql
+        app = put.selectbox(key="saved").set_value(query.name).run()
+        assert (mistakes(app), app.text_area(key="sql").value, app.value("sql")) == ("", query.sql, query.sql)
 
 
-def test_a_question_its_chart_and_its_table_are_taken_from_the_address(grid: Path, open_screen: Open) -> None:
-    text = "SELECT arm, seed, final_success, steps FROM run WHERE status = 'finished'"
-    address = {"sql": text, "table": "culprit", "chart_x": "arm", "chart_y": "final_success", "chart_colour": "-",
-               "chart_mark": "points", "scale": "linear"}  # fmt: skip
-    app = open_screen("sql", grid, **address)
-    assert not app.exception
-    assert {name: value(app, name) for name in address} == address
+def test_a_question_its_chart_and_its_table_are_taken_from_the_address(open_screen: Open) -> None:
+    address = {
+        "sql": "SELECT arm, seed, final_success, steps FROM run WHERE status = 'finished'", "table": "culprit",
+        "chart_x": "arm", "chart_y": "final_success", "chart_colour": "-", "chart_mark": "points", "scale": "linear",
+    }  # fmt: skip
+    app = open_screen("sql", **address)
+    assert {name: app.value(name) for name in address} == address
     assert len(app.dataframe[0].value) == 6
-    trace = json.loads(figures(app)[0])["data"][0]
+    trace = app.figures[0]["data"][0]
     assert (trace["type"], trace["mode"]) == ("scatter", "markers")
-    assert "its rank in the step by ratio mass" in html(app)
+    assert "its rank in the step by ratio mass" in app.source
 
 
-def test_a_link_carries_a_long_question_and_one_too_long_for_it_is_asked_all_the_same(
-    grid: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_carries_a_long_query_and_one_too_long_or_broken_is_told(open_screen: Open, monkeypatch: Patch) -> None:
     text = " UNION ALL ".join(f"SELECT {i} AS n, 'a long question' AS words" for i in range(100))
-    address = packed(text)
-    assert address is not None
-    app = open_screen("sql", grid, sql=address)
-    assert app.text_area(key="sql").value == text
+    app = open_screen("sql", sql=sql.packed(text))
+    assert (app.text_area(key="sql").value, app.value("sql")) == (text, sql.packed(text))
     assert len(app.dataframe[0].value) == 100
-    assert value(app, "sql") == address
-    monkeypatch.setattr(module, "_READABLE", 10)
-    monkeypatch.setattr(module, "_PACKED", 10)
+    monkeypatch.setattr(sql, "_READABLE", 10)
+    monkeypatch.setattr(sql, "_PACKED", 10)
     app = ask(app, "SELECT 'long' AS word")
-    assert len(app.dataframe[0].value) == 1
+    assert len(app.dataframe[0].value) == 1, "it is asked all the same"
     assert "sql" not in app.query_params
-    assert "too long for an address" in html(app)
-
-
-def test_a_broken_link_is_told_and_nothing_in_the_editor_asks_for_a_select(grid: Path, open_screen: Open) -> None:
-    app = open_screen("sql", grid, sql="packed:!!")
-    assert not app.exception
-    assert "Ignored in the address: sql" in html(app)
-    assert "Write a SELECT" in html(ask(app, "  "))
+    assert "too long for an address" in app.source
+    app = open_screen("sql", sql="packed:!!")
+    assert "Ignored in the address: sql" in app.source
+    assert "Write a SELECT" in ask(app, "  ").source
 
 
 def test_the_screen_can_only_look_at_the_tables_which_stay_what_they_were(tmp_path: Path, open_screen: Open) -> None:
@@ -131,19 +110,18 @@ def test_the_screen_can_only_look_at_the_tables_which_stay_what_they_were(tmp_pa
     sync(runs)
     secret.write_text("password\n")
     before, app = contents(runs), open_screen("sql", runs)
-    for name, attempt in ESCAPES.items():
+    for attempt in ESCAPES:
         app = ask(app, attempt.format(file=tmp_path / "written", secret=secret, folder=tmp_path))
-        assert not app.exception, name
-        assert not app.dataframe, name
         told = Read(mistakes(app)).text
-        assert bool(told) == bool(attempt), name
-        assert not [words for words in ("password", "Traceback") if words in told], name
+        assert (len(app.dataframe), bool(told)) == (0, bool(attempt)), attempt
+        assert not [words for words in ("password", "Traceback") if words in told], attempt
     assert contents(runs) == before
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["runs", "secret"]
-    assert sorted(p.name for p in runs.iterdir()) == ["demo", "sorl.duckdb"]
+    assert [sorted(p.name for p in folder.iterdir()) for folder in (tmp_path, runs)] == [
+        ["runs", "secret"], ["demo", "sorl.duckdb"],
+    ]  # fmt: skip
 
 
-def test_a_mistake_is_told_with_the_line_and_the_nearest_columns_or_their_tables(put: AppTest, grid: Path) -> None:
+def test_a_mistake_is_told_with_the_line_and_the_nearest_columns_or_their_tables(put: Visit) -> None:
     told = Read(mistakes(ask(put, "SELECT ratio_gio\nFROM turn"))).text
     for words in ('"ratio_geo"', "LINE 1: SELECT ratio_gio", "^^^"):
         assert words in told
@@ -162,7 +140,7 @@ def test_every_table_view_and_column_is_listed_with_its_definition(grid: Path) -
     assert "exp(mean delta" in columns.loc[("culprit", "ratio_geo"), "description"]
 
 
-def test_a_question_too_long_is_stopped_and_told(put: AppTest, grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_too_long_is_stopped_and_told(put: Visit, grid: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(store_of(str(grid))[0].reader, "seconds", 0.3)
     began = time.monotonic()
     app = ask(put, "SELECT count(*) FROM range(1000000000) a, range(1000000) b")
@@ -170,99 +148,128 @@ def test_a_question_too_long_is_stopped_and_told(put: AppTest, grid: Path, monke
     assert time.monotonic() - began < 60
 
 
-def test_a_large_answer_is_cut_its_files_hold_more_and_keep_null_nan_and_lists(
-    put: AppTest, grid: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "ROWS", 50)
+def test_a_large_answer_is_cut_and_its_files_hold_all(put: Visit, grid: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(sql, "ROWS", 50)
     app = ask(put, "SELECT range AS n FROM range(3000)")
     assert len(app.dataframe[0].value) == 50
-    assert "The first 50 rows" in html(app)
+    assert "The first 50 rows" in app.source
     assert [b.label for b in app.get("download_button")][:2] == ["CSV", "Parquet"]
-    assert whole(store_of(str(grid))[0], put.session_state["sorl asked"]).num_rows == 3000
-    ask(put, "SELECT unnest([NULL, 'nan'::DOUBLE, 1.5]) AS x, [1, NULL] AS l, 'a,\"b\"' AS t")
-    table = whole(store_of(str(grid))[0], put.session_state["sorl asked"])
-    assert csv_of(table).decode().splitlines() == [
+    assert sql.whole(store_of(str(grid))[0], put.session_state["sorl asked"]).num_rows == 3000
+
+
+def test_files_keep_null_nan_lists_and_quotes(grid: Path) -> None:
+    text = "SELECT unnest([NULL, 'nan'::DOUBLE, 1.5]) AS x, [1, NULL] AS l, 'a,\"b\"' AS t"
+    asked: Any = SimpleNamespace(text=text, answer=None)
+    table = sql.whole(Store(grid), asked)
+    assert sql.csv_of(table).decode().splitlines() == [
         "x,l,t", ',"[1, null]","a,""b"""', 'nan,"[1, null]","a,""b"""', '1.5,"[1, null]","a,""b"""',
     ]  # fmt: skip
-    assert str(pq.read_table(io.BytesIO(parquet_of(table))).to_pylist()) == str(table.to_pylist())
+    assert str(pq.read_table(io.BytesIO(sql.parquet_of(table))).to_pylist()) == str(table.to_pylist())
 
 
-def test_new_rows_are_shown_at_once_where_the_question_is_quick_and_on_demand_where_it_is_not(
-    tmp_path: Path, open_screen: Open, monkeypatch: pytest.MonkeyPatch
+def test_new_rows_show_at_once_if_the_query_is_quick_else_on_demand(
+    tmp_path: Path, open_screen: Open, patience: None, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr("workbench.app.page._PATIENCE", 30.0)
+    def rows() -> list[int]:
+        return app.dataframe[0].value["n"].tolist()
+
     write_run(tmp_path, "demo", "a", shape=SMALL)
     app = open_screen("sql", tmp_path, sql="SELECT count(*) AS n FROM step")
-    assert app.dataframe[0].value["n"].tolist() == [12]
-    write_run(tmp_path, "demo", "b", shape=SMALL, seed=1)
-    sync(tmp_path)
-    assert app.run().dataframe[0].value["n"].tolist() == [24]
-    monkeypatch.setattr(module, "_QUICK", -1.0)
-    write_run(tmp_path, "demo", "c", shape=SMALL, seed=2)
-    sync(tmp_path)
-    app.run()
-    assert app.dataframe[0].value["n"].tolist() == [24]
-    assert "it does not rerun by itself" in html(app)
-    again = next(b for b in app.button if b.label == "Ask again").click().run()
-    assert again.dataframe[0].value["n"].tolist() == [36]
+    assert rows() == [12]
+    for run, quick, shown in (("b", 9.0, [24]), ("c", -1.0, [24])):
+        monkeypatch.setattr(sql, "_QUICK", quick)
+        write_run(tmp_path, "demo", run, shape=SMALL)
+        sync(tmp_path)
+        app.run()
+        assert rows() == shown
+    assert "it does not rerun by itself" in app.source
+    press(app, "Ask again")
+    assert rows() == [36]
 
 
-def test_hostile_names_and_values_stay_text(put: AppTest) -> None:
-    app = put
+def test_hostile_names_and_values_stay_text(put: Visit) -> None:
     for text in HOSTILE:
         name, quoted = text.replace('"', '""'), text.replace("'", "''")
-        app = ask(app, f"SELECT '{quoted}' AS \"{name}\", 1.5 AS \"{name} n\", 2 AS seed UNION ALL SELECT 'b', 2.5, 3")
+        app = ask(put, f"SELECT '{quoted}' AS \"{name}\", 1.5 AS \"{name} n\", 2 AS seed UNION ALL SELECT 'b', 2.5, 3")
         assert_literal(app)
         assert app.dataframe[0].value.iloc[0, 0] == text
-        told = mistakes(ask(app, f'SELECT "{name}" FROM run'))
+        told = mistakes(ask(put, f'SELECT "{name}" FROM run'))
         assert set(Read(told).tags) == {"pre"}
         assert html_text(text) in told or "LINE" in told
 
 
 def test_numbers_are_shown_in_few_figures_unless_that_falsifies_them() -> None:
     for values, shown in (((0.1234567, None, math.nan, math.inf), "%.6g"), ((123456789.123, 1e-3), "%.15g")):
-        assert module.figures(pa.chunked_array([pa.array(values, pa.float64())])) == shown
+        assert sql.figures(pa.chunked_array([pa.array(values, pa.float64())])) == shown
 
 
-# A question in the address.
+def test_a_file_outlives_its_run_and_session_but_is_not_held_for_ever(monkeypatch: Patch) -> None:
+    manager = MediaFileManager(MemoryMediaFileStorage("/media"))
+    monkeypatch.setattr(runtime, "get_instance", lambda: SimpleNamespace(media_file_mgr=manager))
+    timers: list[Any] = []
 
-DEFAULT = "SELECT 1"
+    def timer(seconds: float, call: Callable[..., None], words: list[object]) -> SimpleNamespace:
+        timers.append(SimpleNamespace(seconds=seconds, release=lambda: call(*words), daemon=False, start=lambda: None))
+        return timers[-1]
+
+    monkeypatch.setattr(export, "Timer", timer)
+    drawing: Any = SimpleNamespace(session_id="a browser", pages_manager=None)
+
+    def pressed(number: int) -> str:
+        """Press a button, in a thread of its own: the name of the file that the browser is told to fetch."""
+
+        def make() -> bytes:
+            export.hold(bytes([number]), "a.csv", "text/csv", drawing)
+            return bytes([number])
+
+        wanted = manager.add_deferred(make, "text/csv", str(number), "a.csv")
+        with ThreadPoolExecutor() as others:
+            address = others.submit(manager.execute_deferred, wanted).result()
+        return address.rsplit("/", 1)[-1].split(".")[0]
+
+    def kept() -> list[int]:
+        for _ in range(5):  # so many runs end
+            manager.remove_orphaned_files()
+        return [file.content[0] for name in names if (file := manager.read_file(name))]
+
+    names = [pressed(number) for number in range(12)]
+    assert drawing.session_id == "a browser"
+    assert kept() == [*range(12)]
+    manager.clear_session_refs("a browser")
+    assert kept() == [*range(12)]
+    assert all(one.daemon and one.seconds >= 30 for one in timers), "none holds up the end of the app"
+    for one in timers[:8]:
+        one.release()
+    assert kept() == [8, 9, 10, 11]
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=400))
 def test_any_question_survives_the_way_through_an_address(text: str) -> None:
     for question in (text, f"packed:{text}"):
-        address = packed(question)
-        assert address is not None
-        assert unpacked([address], DEFAULT) == (question, [])
-    assert unpacked([], DEFAULT) == (DEFAULT, [])
-    assert packed("".join(random.Random(0).choices(string.printable, k=LONGEST))) is None, "too long for any address"
+        assert sql.unpacked([sql.packed(question) or ""], "SELECT 1") == (question, [])
+    assert sql.unpacked([], "SELECT 1") == ("SELECT 1", [])
+    text = "".join(random.Random(0).choices(string.printable, k=sql.LONGEST))
+    assert sql.packed(text) is None, "too long for any address"
+
+
+def zipped(data: bytes, end: int | None = None) -> str:
+    return "packed:" + urlsafe_b64encode(zlib.compress(data)[:end]).decode()
 
 
 @pytest.mark.parametrize(
     "given",
-    [
-        "packed:", "packed:!!!", "packed:AAAA", "packed:eJw", "packed:\ud800", "x" * (LONGEST + 1),
-        "packed:" + urlsafe_b64encode(zlib.compress(b"x" * 10**8)).decode(),  # 100 MB in 100 kB
-        "packed:" + urlsafe_b64encode(zlib.compress(b"\xff\xfe")).decode(),
-        "packed:" + urlsafe_b64encode(zlib.compress(b"SELECT 1")[:-3]).decode(),
-    ],
-    ids=["empty", "no base64", "no zlib", "cut", "surrogate", "too long", "bomb", "no text", "without its end"],
+    ["packed:", "packed:!!!", "packed:AAAA", "packed:eJw", "packed:\ud800", "x" * (sql.LONGEST + 1),
+     zipped(b"x" * 10**8), zipped(b"\xff\xfe"), zipped(b"SELECT 1", -3)],
+    ids=range(9),
 )  # fmt: skip
 def test_what_cannot_be_read_is_the_default_and_a_note(given: str) -> None:
-    assert unpacked([given], DEFAULT) == (DEFAULT, ["sql, which is cut off or too long"])
-
-
-# The chart.
+    assert sql.unpacked([given], "SELECT 1") == ("SELECT 1", ["sql, which is cut off or too long"])
 
 
 def test_decimals_are_numbers_truth_values_are_texts_and_lists_are_left_out() -> None:
-    table = pa.table(
-        {"n": [Decimal(3), None], "ok": [True, None], "l": [[1], [2]], "none": pa.nulls(2), "t": ["a", "b"]}
-    )
-    frame = drawable(table)
-    assert list(frame.columns) == ["n", "ok", "t"]
-    assert numbers(frame) == ["n"]
+    columns = {"n": [Decimal(3), None], "ok": [True, None], "l": [[1], [2]], "none": pa.nulls(2), "t": ["a", "b"]}
+    frame = sql.drawable(pa.table(columns))
+    assert (list(frame.columns), sql.numbers(frame)) == (["n", "ok", "t"], ["n"])
     assert frame["ok"].tolist() == ["true", None]
 
 
@@ -272,27 +279,21 @@ def test_decimals_are_numbers_truth_values_are_texts_and_lists_are_left_out() ->
         ({"arm": ["a", "b"], "turn_index": [1, 2], "ratio_geo": [0.1, 0.2], "clip_frac": [0.1, 0.2]},
          ("turn_index", "ratio_geo", "arm")),
         ({"arm": ["a", "b"], "turn_index": [1, 2], "step": [1, 2], "kl": [1.0, 2.0]}, ("step", "kl", "arm")),
-        ({"arm": ["a", "b"], "seconds": [1.0, 2.0]}, ("arm", "seconds", "")),
-        ({"step": [1, 2], "kl": [1.0, 2.0]}, ("step", "kl", "")),
-        ({"step": [1, 2], "arm": ["a", "b"]}, ("arm", "step", "")),
-        ({"a": [1, 2], "b": [3, 4]}, ("a", "b", "")),
-        ({"text": ["x", "y"]}, ("text", "", "")),
-        ({"n": [1, 2]}, ("n", "", "")),
-        ({}, ("", "", "")),
         ({"question": [f"q{i}" for i in range(40)], "step": range(40), "reward": [0.5] * 40}, ("step", "reward", "")),
+        ({"arm": ["a", "b"], "seconds": [1.0, 2.0]}, ("arm", "seconds", "")),
+        ({"step": [1, 2], "arm": ["a", "b"]}, ("arm", "step", "")), ({"a": [1], "b": [3]}, ("a", "b", "")),
+        ({"text": ["x", "y"]}, ("text", "", "")), ({"n": [1, 2]}, ("n", "", "")), ({}, ("", "", "")),
     ],
 )  # fmt: skip
-def test_the_first_axes_are_what_the_answer_is_about(
-    columns: dict[str, list[Any]], choice: tuple[str, str, str]
-) -> None:
-    assert first_choice(pd.DataFrame(columns)) == choice
+def test_the_first_axes_are_what_the_answer_is_about(columns: dict[str, Any], choice: tuple[str, str, str]) -> None:
+    assert sql.first_choice(pd.DataFrame(columns)) == choice
 
 
 def test_rows_that_share_an_x_are_points_and_a_row_is_drawn_where_all_its_values_are_finite() -> None:
     frame = pd.DataFrame({"step": [1, 1, 2, 2], "arm": ["a", "b", "a", "b"], "kl": [1.0, 2.0, 3.0, 4.0]})
-    assert fitting_marks(frame, "step", "arm") == ["line", "points", "bars"]
-    assert fitting_marks(frame, "step", "") == fitting_marks(frame, "arm", "") == ["points"]
-    assert fitting_marks(frame.head(2), "arm", "arm") == ["bars", "points"]
+    assert sql.fitting_marks(frame, "step", "arm") == ["line", "points", "bars"]
+    assert sql.fitting_marks(frame, "step", "") == sql.fitting_marks(frame, "arm", "") == ["points"]
+    assert sql.fitting_marks(frame.head(2), "arm", "arm") == ["bars", "points"]
     frame = pd.DataFrame({"x": [1, 2, 3, 4], "y": [1.0, math.nan, math.inf, 2.0], "arm": ["a", "a", "a", None]})
-    assert complete(frame, ["x", "y", "arm"])["x"].tolist() == [1]
-    assert complete(frame, ["x", "y"])["x"].tolist() == [1, 4]
+    assert sql.complete(frame, ["x", "y", "arm"])["x"].tolist() == [1]
+    assert sql.complete(frame, ["x", "y"])["x"].tolist() == [1, 4]

@@ -1,43 +1,44 @@
-from __future__ import annotations
+"""From the database to the screens: answers and background sync, then the points, buckets and cells of figures."""
 
+import math
 import re
-import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from urllib.parse import parse_qs
 
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
+from tests.app.conftest import SMALL, Patch
 from tests.store.fixture import Shape, write_experiment, write_run, write_status
-from workbench.app import store
-from workbench.app.store import QUERIES, BackgroundSync, Store
+from workbench.app import store as module
+from workbench.app.curve_data import Chosen, Window, banded, origins
+from workbench.app.figures.common import is_wide
+from workbench.app.figures.maps import Measure
+from workbench.app.screens.turns import Cell, Turns, listed, measures
+from workbench.app.store import QUERIES, BackgroundSync, Store, dictionary
 from workbench.diagnostics import CATALOGUE
 from workbench.spec import InputError
 from workbench.store.connect import Busy, writer
 from workbench.store.reader import Reader
 from workbench.store.sync import SyncReport, sync
 
-SMALL = Shape(steps=12, trajectories=2, turns=2, epochs=1, steps_per_segment=12)
-
-
-@pytest.fixture(scope="module")
-def one_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("one_run")
-    write_run(folder, "demo", "a", shape=SMALL)
-    sync(folder, CATALOGUE)
-    return folder
-
 
 @pytest.fixture
-def runs(one_run: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(one_run, tmp_path, dirs_exist_ok=True))
+def runs(tmp_path: Path) -> Path:
+    write_run(tmp_path, "demo", "a", shape=SMALL)
+    sync(tmp_path, CATALOGUE)
+    return tmp_path
 
 
 def ids(reader: Reader) -> list[str]:
     return [row[0] for row in reader.rows("SELECT run_id FROM run ORDER BY 1").rows]
 
 
-def test_a_question_is_asked_once_until_new_rows_or_no_more_room(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_is_asked_once_until_new_rows_or_no_more_room(runs: Path, monkeypatch: Patch) -> None:
     asked: list[int] = []
     answers = Store(runs)
     for _ in range(3):
@@ -48,15 +49,15 @@ def test_a_question_is_asked_once_until_new_rows_or_no_more_room(runs: Path, mon
     write_run(runs, "demo", "b", shape=SMALL, seed=1)
     sync(runs, CATALOGUE)
     assert answers.computed("ids", ids) == ["a", "b"]
-    monkeypatch.setattr(store, "_REMEMBERED", 2 * store._RECORDS)
+    monkeypatch.setattr(module, "_REMEMBERED", 2 * module._RECORDS)
     small, asked = Store(runs), []
     for number in (1, 2, 3, 1):
         small.computed(number, lambda reader: asked.append(1) or 0)
     assert len(asked) == 4
 
 
-def test_while_the_database_is_held_the_last_answer_is_given(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_WAIT", 0.05)
+def test_while_the_database_is_held_the_last_answer_is_given(runs: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(module, "_WAIT", 0.05)
     answers = Store(runs)
     known = answers.computed("ids", ids)
     with writer(runs, 1.0) as connection:
@@ -68,36 +69,20 @@ def test_while_the_database_is_held_the_last_answer_is_given(runs: Path, monkeyp
 
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in QUERIES.glob("*.sql")))
-def test_every_named_query_states_its_grain_and_runs(one_run: Path, name: str) -> None:
+def test_every_named_query_states_its_grain_and_runs(store: Store, name: str) -> None:
     given = {
         "runs": ["a"], "origins": [0], "first": 0, "last": 11, "width": 2, "points": 5, "table": "step",
         "column": "ratio_geo" if name in ("heat", "cell") else "updates", "run": "a", "step": 3, "trajectory": 0,
         "turn": 1, "arms": [0], "log": False, "lowest": False,
     }  # fmt: skip
-    grain, text = store.sql(name)
+    grain, text = module.sql(name)
     assert grain.startswith("One row")
-    frame = Store(one_run).query(name, **{k: v for k, v in given.items() if re.search(rf"\${k}\b", text)})
-    assert len(frame.columns) > 0
+    used = {k: v for k, v in given.items() if re.search(rf"\${k}\b", text)}
+    assert len(store.query(name, **used).columns) > 0
 
 
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """When each sync began, in seconds; nothing is really ingested."""
-    found: list[float] = []
-
-    def fake(runs: Path, **options: Any) -> SyncReport:
-        found.append(time.monotonic())
-        return SyncReport()
-
-    monkeypatch.setattr(store, "sync", fake)
-    monkeypatch.setattr(store, "_PERIOD", 0.0)
-    return found
-
-
-def test_a_held_lock_delays_no_screen_and_the_next_look_ingests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store, "_LOCK", 0.05)
+def test_a_held_lock_delays_no_screen_and_the_next_look_syncs(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(module, "_LOCK", 0.05)
     write_run(tmp_path, "demo", "a", shape=SMALL)
     syncing = BackgroundSync(tmp_path)
     with writer(tmp_path, 1.0):
@@ -111,22 +96,24 @@ def test_a_held_lock_delays_no_screen_and_the_next_look_ingests(
     assert Reader(tmp_path).rows("SELECT count(*) FROM step").rows[0][0] == 12
 
 
-def test_nothing_new_costs_no_sync_and_every_kind_of_new_segment_is_noticed(tmp_path: Path, calls: list[float]) -> None:
+def test_nothing_new_costs_no_sync_and_every_new_segment_is_noticed(tmp_path: Path, monkeypatch: Patch) -> None:
+    calls: list[Path] = []
+    monkeypatch.setattr(module, "sync", lambda runs, **_: calls.append(runs) or SyncReport())
+    monkeypatch.setattr(module, "_PERIOD", 0.0)
     run = write_run(tmp_path, "demo", "a", shape=SMALL)
     syncing = BackgroundSync(tmp_path)
     for _ in range(20):
         syncing.look(30.0)
     assert len(calls) == 1
-    news = [
+    for number, write in enumerate((
         lambda: write_status(run, status="finished"),
         lambda: write_experiment(tmp_path, "demo"),
         lambda: write_run(tmp_path, "demo", "b", shape=SMALL),
         lambda: (tmp_path / "other" / "c").mkdir(parents=True),
-    ]
-    for number, write in enumerate(news, start=2):
+    )):  # fmt: skip
         write()
         syncing.look(30.0)
-        assert len(calls) == number
+        assert len(calls) == number + 2
 
 
 def test_a_missing_folder_or_database_is_a_sentence_that_says_what_to_type(tmp_path: Path) -> None:
@@ -136,3 +123,183 @@ def test_a_missing_folder_or_database_is_a_sentence_that_says_what_to_type(tmp_p
     with pytest.raises(InputError, match="sorl sync"):
         Store(tmp_path).query("experiments")
     assert Store(tmp_path).state() == ()
+
+
+SHAPE = Shape(steps=50, trajectories=4, turns=3, epochs=2, minibatches=3, steps_per_segment=50)
+RUNS = pd.DataFrame({"run_id": ["a", "b"], "seed": [0, 1], "arm": ["ppo", "st-ppo"], "collapse_step": [30.0, np.nan]})
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Two runs of 50 steps with 6 updates each; `a` collapses, and has no entropy at step 3, NaN at step 4."""
+    folder = tmp_path_factory.mktemp("curves")
+    run = write_run(folder, "demo", "a", shape=SHAPE, collapse=30)
+    for table, turns in (("step", 1), ("turn_step", SHAPE.turns)):  # of its turns the first
+        file = run / "segments" / table / "000000.parquet"
+        read = pq.read_table(file)
+        values = read["entropy"].to_pylist()
+        values[3 * turns], values[4 * turns] = None, math.nan
+        pq.write_table(read.set_column(read.column_names.index("entropy"), "entropy", [values]), file)
+    write_run(folder, "demo", "b", shape=SHAPE, seed=1)
+    sync(folder, CATALOGUE)
+    return Store(folder)
+
+
+def raw(store: Store, sql: str) -> pd.DataFrame:
+    return store.reader.query(sql)
+
+
+def points(
+    store: Store, column: str, window: Window, table: str = "step", axis: str = "step", start: Sequence[int] = (0, 0)
+) -> pd.DataFrame:
+    return Chosen(RUNS, axis, list(start), window).points(store, table, column)
+
+
+def test_a_point_is_the_recorded_value_and_of_several_steps_their_mean_and_extremes_in_the_middle(store: Store) -> None:
+    found = points(store, "success", Window(0, 49, 1))
+    recorded = raw(store, "SELECT run_id, step, success FROM step ORDER BY ALL")
+    assert found["x"].tolist() == recorded["step"].tolist()
+    assert found["run_id"].tolist() == recorded["run_id"].tolist()
+    np.testing.assert_array_equal(found[["mean", "low", "high"]], recorded[["success"] * 3])
+    found = points(store, "grad_norm", Window(0, 49, 7), "minibatch")
+    recorded = raw(store, "SELECT run_id, step // 7 AS bucket, grad_norm FROM minibatch")
+    wanted = recorded.groupby(["run_id", "bucket"])["grad_norm"].agg(["mean", "min", "max"])
+    np.testing.assert_allclose(found[["mean", "low", "high"]], wanted)
+    for window, x in ((Window(0, 49, 10), [4.5, 14.5, 24.5, 34.5, 44.5]), (Window(10, 12, 1), [10, 11, 12])):
+        assert points(store, "success", window)["x"].tolist() == x * 2
+    two = {"arm": "ppo", "run_id": ["a", "b"], "run": [0, 1], "bucket": 0, "x": [10.0, 14.0], "mean": [1.0, 2.0],
+           "low": [0.0, 1.0], "high": [3.0, 9.0]}  # fmt: skip
+    row = banded(pd.DataFrame(two)).iloc[0]
+    assert row[["x", "middle", "low", "high", "n"]].tolist() == [12.0, 1.5, 0.0, 9.0, 2]
+
+
+def test_aligned_on_the_collapse_zero_is_the_onset_and_other_runs_stand_at_the_median_onset(store: Store) -> None:
+    assert [origins(RUNS, "onset"), origins(RUNS, "step")] == [[30, 30], [0, 0]]
+    assert origins(RUNS.assign(collapse_step=np.nan), "onset") == [0, 0]
+    several = pd.DataFrame({"collapse_step": pd.array([16, 19, None], dtype="Int64")})
+    assert origins(several, "onset") == [16, 19, 18], "the median of an even number is a whole step"
+    found = points(store, "success", Window(-30, 19, 1), start=(30, 20))
+    recorded = raw(store, "SELECT run_id, step, success FROM step").set_index(["run_id", "step"])["success"]
+    at = found[found["x"] == 0].set_index("run_id")["mean"]
+    assert at.to_dict() == {"a": recorded["a", 30], "b": recorded["b", 20]}
+
+
+@pytest.mark.parametrize(("axis", "column"), [("updates", "updates"), ("tokens", "tokens_trained")])
+def test_a_clock_counts_from_the_beginning_to_the_end_of_the_bucket(store: Store, axis: str, column: str) -> None:
+    found = points(store, "success", Window(20, 49, 5), axis=axis)
+    total = raw(store, f"SELECT run_id, step, {column} AS value FROM step ORDER BY ALL")
+    total = total.assign(value=total.groupby("run_id")["value"].cumsum())
+    assert found["x"].tolist() == total.loc[total["step"].isin(range(24, 50, 5)), "value"].tolist()
+
+
+def test_null_and_nan_are_told_apart(store: Store) -> None:
+    found = points(store, "entropy", Window(0, 9, 1)).query("run_id == 'a'").set_index("bucket")
+    assert found.index.tolist() == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    assert (found.loc[4, "non_finite"], math.isnan(found.loc[4, "mean"])) == (1, True)
+
+
+def test_buckets_widen_with_the_number_of_lines_and_a_spike_calls_for_a_log_axis() -> None:
+    assert [Window.over(0, last, 5).width for last in (99, 239, 240, 1_919, 9_999)] == [1, 1, 2, 8, 42]
+    assert [Window.over(0, last, 1_000).width for last in (59, 60, 479, 480, 9_999)] == [1, 2, 8, 9, 167]
+    assert Window.over(0, 99, 5, least=20).width == 20
+    for values, wide in (([0.2, 0.3, 647.0], True), ([0.0, 0.3, 647.0], False), ([0.9, math.nan, math.inf], False)):
+        assert is_wide(values) == wide
+
+
+def test_the_query_of_leads_knows_every_run_and_its_first_alarm_only(store: Store) -> None:
+    found = store.query("leads", runs=["a", "b"])
+    assert len(found) == 2 * 2
+    mine = found[found["run"] == 0].set_index("diagnostic")
+    onset = raw(store, "SELECT collapse_step FROM run WHERE run_id = 'a'")["collapse_step"].item()
+    wanted = raw(store, "SELECT diagnostic, min(step) AS step FROM event WHERE kind = 'alarm' GROUP BY ALL")
+    for name, step in wanted.itertuples(index=False, name=None):
+        assert (mine.loc[name, "step"], mine.loc[name, "lead"]) == (step, onset - step)
+    assert found.loc[found["run"] == 1, "step"].isna().all()
+
+
+@pytest.mark.parametrize("lowest", [False, True])
+def test_peaks_keep_every_extreme_and_the_baseline_is_the_median_of_the_first_points(
+    store: Store, lowest: bool
+) -> None:
+    values = raw(store, "SELECT grad_norm_max AS v FROM step WHERE run_id = 'a' ORDER BY step")["v"]
+    found = store.query("peaks", run="a", column="grad_norm_max", first=0, width=4, lowest=lowest)
+    for bucket, (step, value) in enumerate(zip(found["step"], found["value"], strict=True)):
+        part = values.iloc[bucket * 4 : bucket * 4 + 4]
+        assert (step, value) == ((part.idxmin(), part.min()) if lowest else (part.idxmax(), part.max()))
+    for points, wanted in ((5, [values[:5].median()]), (51, [])):
+        found = store.query("baseline", runs=["a"], points=points, column="grad_norm_max")
+        assert found["baseline"].tolist() == wanted
+
+
+def test_the_ranking_is_the_mean_share_over_the_updates_of_the_step(store: Store) -> None:
+    found = store.query("ranking", run="a", step=5)
+    wanted = raw(
+        store, "SELECT sum(ratio_mass_frac) / 6 AS share, max(abs(log_ratio_sum)) AS worst FROM turn "
+        "WHERE run_id = 'a' AND step = 5 GROUP BY trajectory ORDER BY trajectory",  # 2 epochs of 3 minibatches
+    )  # fmt: skip
+    assert found["trajectory"].tolist() == [*range(SHAPE.trajectories)]
+    np.testing.assert_allclose(found[["ratio_mass", "worst_log_ratio"]].abs(), wanted)
+
+
+def turns(store: Store, name: str, window: Window = Window(0, 11, 1)) -> Turns:
+    measure = Measure(name, *dictionary(store).words(f"turn_step.{name}"))
+    return Turns(RUNS.assign(arm="ppo"), "step", [0, 0], window, measure)
+
+
+def cells(store: Store, name: str, *, extreme: bool = False, window: Window = Window(0, 11, 1)) -> pd.DataFrame:
+    return turns(store, name, window).heats(store, ["ppo"], extreme=extreme)[0].cells
+
+
+def test_a_cell_of_a_ratio_is_a_geometric_mean_and_else_the_plain_mean_with_its_extremes(store: Store) -> None:
+    found = cells(store, "ratio_geo").set_index(["turn_index", "bucket"])["mean"]
+    means = "SELECT turn_index, step, exp(avg(ln(ratio_geo))) FROM turn_step WHERE step < 12 GROUP BY ALL"
+    for turn, step, mean in store.reader.rows(means).rows:
+        assert found[turn, step] == pytest.approx(mean)
+    found = cells(store, "advantage", window=Window(2, 11, 4)).set_index(["turn_index", "bucket"])
+    wanted = raw(
+        store,
+        "SELECT turn_index, (step - 2) // 4 AS bucket, avg(advantage) AS mean, min(advantage) AS low, "
+        "max(advantage) AS high, sum(n_turns) AS turns FROM turn_step WHERE step BETWEEN 2 AND 11 GROUP BY ALL",
+    ).set_index(["turn_index", "bucket"])
+    for column in ("mean", "low", "high", "turns"):
+        np.testing.assert_allclose(found[column].astype(float), wanted.loc[found.index, column].astype(float))
+    assert found.loc[(1, 1), "first_step"] == 6
+    one = Turns(RUNS.head(1), "step", [0], Window(0, 11, 1), turns(store, "entropy").measure)
+    told = one.heats(store, ["ppo"], extreme=False)[0].cells.query("turn_index == 1").set_index("bucket").loc[[3, 4, 5]]
+    assert told["measured"].tolist() == [0, 1, 1], "NULL is not measured"
+    assert told["non_finite"].tolist() == [0, 1, 0], "NaN is a fact"
+    names = measures(dictionary(store))
+    assert names[:3] == ["ratio_geo", "ratio_arith", "ratio_prod"]
+    assert set(names) == {d.name for d in CATALOGUE if d.table == "turn_step" and d.sql_type != "VARCHAR"}
+    assert all(len(cells(store, name)) for name in names), "every measured column of a turn can be drawn"
+
+
+def test_the_extreme_of_a_cell_is_what_lies_farthest_from_neutral(store: Store) -> None:
+    for name, size in (("ratio_geo", lambda v: abs(math.log(v))), ("advantage", abs)):
+        found = cells(store, name, extreme=True, window=Window(0, 11, 12))
+        for value, low, high in found[["value", "low", "high"]].itertuples(index=False, name=None):
+            assert size(value) == max(size(low), size(high))
+
+
+def test_the_trajectories_of_a_cell_are_those_of_its_steps_most_extreme_first(store: Store) -> None:
+    found = turns(store, "ratio_geo", Window(0, 11, 3)).trajectories(store, Cell("ppo", 3, 2), "ratio_geo")
+    assert found[0]["total"] == 2 * 3 * SHAPE.trajectories  # runs x steps x trajectories: the last epoch only
+    assert {row["step"] for row in found} <= {3, 4, 5}
+    assert {row["epoch"] for row in found} == {SHAPE.epochs - 1}
+    sizes = [abs(math.log(row["value"])) for row in found]
+    assert sizes == sorted(sizes, reverse=True)
+    where = "turn_index = 2 AND epoch = 1 AND step BETWEEN 3 AND 5"
+    best = raw(store, f"SELECT max(abs(ln(ratio_geo))) AS m FROM turn WHERE {where}")
+    assert sizes[0] == pytest.approx(best["m"].item())
+
+
+def test_a_listed_trajectory_has_every_column_an_address_and_says_if_its_tokens_were_kept(store: Store) -> None:
+    known = dictionary(store)
+    for name in ("ratio_geo", "clip_frac", "entropy"):
+        found = turns(store, name).trajectories(store, Cell("ppo", 4, 1), name)
+        header, rows = listed(found, "demo", name, known)
+        assert all(len(row) == len(header) for _, row in rows)
+        assert {(row["run_id"], row["trajectory"]) for row in found if row["kept"]} == {("a", 0), ("b", 0)}
+        screen, query = rows[0][0].split("?")
+        assert screen == "episode"
+        assert set(parse_qs(query)) == {"experiment", "run", "step", "trajectory", "rank", "epoch"}

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 import tomllib
 from itertools import combinations
@@ -29,15 +27,15 @@ OPPONENT = [[0.2104542553, 0.7936177850, -0.0040720468], [1.9779984951, -2.42859
             [0.0259040371, 0.7827717662, -0.8086757660]]  # fmt: skip
 
 
-def linear(colour: str) -> np.ndarray:
+def oklab(colour: str, vision: str = "normal") -> np.ndarray:
+    """Lightness and two opponent colours, (3,), as somebody with this vision sees them."""
     value = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
-    return np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
+    linear = np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
+    return np.array(OPPONENT) @ np.cbrt(np.clip(np.array(CONES) @ np.array(VISIONS[vision]) @ linear, 0, None))
 
 
-def distance(a: str, b: str, vision: str) -> float:
-    seen = [np.array(OPPONENT) @ np.cbrt(np.clip(np.array(CONES) @ np.array(VISIONS[vision]) @ linear(c), 0, None))
-            for c in (a, b)]  # fmt: skip
-    return float(np.linalg.norm(seen[0] - seen[1]))
+def distance(a: str, b: str, vision: str = "normal") -> float:
+    return float(np.linalg.norm(oklab(a, vision) - oklab(b, vision)))
 
 
 both = pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
@@ -56,7 +54,7 @@ def test_every_named_algorithm_has_a_colour_of_its_own_and_an_unknown_one_keeps_
     assert set(own) <= set(ALGORITHMS), "a colour for an algorithm that is gone"
     assert len(own) >= 33
     for (a, one), (b, other) in combinations(own.items(), 2):
-        assert distance(one, other, "normal") > 0.08, (a, b)
+        assert distance(one, other) > 0.08, (a, b)
     assert colour("gspo", palette) == palette.neighbours["gspo"]
     assert not set(own.values()) & set(palette.others)
     alone = styles([("mine", "mine")], palette)["mine"]
@@ -77,9 +75,7 @@ def test_arms_of_one_algorithm_differ_without_a_new_hue() -> None:
     names = [f"ppo, control {i}" for i in range(20)]
     found = styles([(name, "ppo") for name in names], LIGHT)
     assert len({(s.dash, s.marker) for s in found.values()}) == len(names)
-    hues = [np.array(OPPONENT) @ np.cbrt(np.array(CONES) @ linear(s.colour)) for s in found.values()]
-    angles = [np.arctan2(h[2], h[1]) for h in hues]
-    assert max(angles) - min(angles) < 0.2
+    assert np.ptp([np.arctan2(*oklab(s.colour)[:0:-1]) for s in found.values()]) < 0.2
 
 
 def test_an_arm_drawn_alone_has_the_colour_of_its_algorithm_and_keeps_its_dash() -> None:
@@ -92,21 +88,18 @@ def test_an_arm_drawn_alone_has_the_colour_of_its_algorithm_and_keeps_its_dash()
 
 
 def test_the_app_listens_on_this_machine_only_tells_nobody_and_a_look_at_the_database_is_cheap() -> None:
-    config = tomllib.loads((Path(workbench.app.__file__).parent / ".streamlit" / "config.toml").read_text())
-    assert config["server"]["address"] == "127.0.0.1"
+    package = Path(workbench.app.__file__).parent
+    files = [folder / ".streamlit" / "config.toml" for folder in (package, package.parents[1])]
+    config, root = (tomllib.loads(file.read_text()) for file in files)
+    for found in (config, root):
+        assert found["server"]["address"] == "127.0.0.1"
+        assert found["browser"]["gatherUsageStats"] is False
     for name, palette in (("light", LIGHT), ("dark", DARK)):
         theme = config["theme"][name]
-        given = theme["backgroundColor"], theme["secondaryBackgroundColor"], theme["textColor"]
-        assert given == (palette.background, palette.surface, palette.text)
-    assert config["browser"]["gatherUsageStats"] is False
+        colours = [theme[f"{part}Color"] for part in ("background", "secondaryBackground", "text")]
+        assert colours == [palette.background, palette.surface, palette.text]
     # A full collection takes a tenth of a second with plotly and pandas loaded, and a screen looks twice a second.
     assert config["runner"]["postScriptGC"] is False
-    root = tomllib.loads((Path(workbench.app.__file__).parents[2] / ".streamlit" / "config.toml").read_text())
-    assert root["server"]["address"] == "127.0.0.1"
-    assert root["browser"]["gatherUsageStats"] is False
-
-
-# The colour of a token by its log-ratio.
 
 
 @given(st.floats(-20, 20))

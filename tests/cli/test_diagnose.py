@@ -13,10 +13,8 @@ from workbench.cli.diagnose import _name_of
 
 
 def written(path: Path, jump: float) -> Path:
-    rows = [
-        {"step": i, "entropy": 0.5, "reward": 0.4, "learning_rate": 1e-6 if i < 20 else 1e-6 * jump, "grad_norm": 0.3}
-        for i in range(40)
-    ]
+    same = {"entropy": 0.5, "reward": 0.4, "grad_norm": 0.3}
+    rows = [same | {"step": i, "learning_rate": 1e-6 if i < 20 else 1e-6 * jump} for i in range(40)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 

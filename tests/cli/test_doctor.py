@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from workbench.store.sync import sync
 @pytest.fixture(autouse=True)
 def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Importing torch takes seconds and says nothing about these checks."""
-    monkeypatch.setattr(doctor, "accelerator", lambda: iter(()))
+    monkeypatch.setitem(sys.modules, "torch", None)
 
 
 def found(result: Result, state: str) -> str:
@@ -38,10 +39,8 @@ def test_corrupt_segments_stale_runs_and_unsynced_folders_are_named_with_what_to
     sync(runs)
     write_status(runs / "demo" / "late", status="finished")
     result = done("doctor", runs=runs)
-    for words in (
-        "corrupt segment of run 'a': segments/turn/000000.parquet", "run 'a' of 'demo' stopped before its end",
-        "late' has no rows in the database",
-    ):  # fmt: skip
+    for words in ("corrupt segment of run 'a': segments/turn/000000.parquet",
+                  "run 'a' of 'demo' stopped before its end", "late' has no rows in the database"):  # fmt: skip
         assert words in found(result, "warn")
     assert "-> resume: sorl run experiments/demo.toml" in result.stdout
 

@@ -21,6 +21,7 @@ SECONDS, MEMORY = 10.0, 2 * 2**30
 # Control characters, and those that reorder the text around them; lines may end.
 OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 CASES = list(cases())
+assert len({case.name for case in CASES}) == len(CASES) > 300
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +45,6 @@ def words_of(case: Case, folder: Path, grid: Path) -> list[str]:
 def contents(folder: Path) -> dict[str, tuple[int, int]]:
     found = [(path, path.lstat()) for path in folder.rglob("*")]
     return {str(path): (state.st_size, 0 if path.is_dir() else state.st_mtime_ns) for path, state in found}
-
-
-def test_there_are_more_than_three_hundred_of_all_kinds_and_no_two_of_one_name() -> None:
-    assert len({case.name for case in CASES}) == len(CASES) > 300
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES if not case.heavy])

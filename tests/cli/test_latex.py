@@ -9,16 +9,9 @@ from hypothesis import strategies as st
 
 from workbench.cli.tables import escape, tabular
 
-# What may stand outside a command: no character that LaTeX gives a meaning to, and nothing beyond ASCII.
-HARMLESS = re.compile(
-    r"""(?: [^\\{}$&#^_~%<>|\x80-\U0010ffff]      # an ordinary character
-                            | \\[&%$\#_{}]                         # an escaped one
-                            | \\text[a-z]+\{\}                     # a named one
-                            | \\["'`^~rc]\{[A-Za-z]\}              # an accented letter
-                            | \$(?:-|\\[a-z]+)\$ )*                # a sign of mathematics
-""",
-    re.VERBOSE,
-)
+# What may stand outside a command: an ordinary, an escaped and a named character, an accented letter, a sign.
+ORDINARY, ESCAPED, NAMED = r"[^\\{}$&#^_~%<>|\x80-\U0010ffff]", r"\\[&%$\#_{}]", r"\\text[a-z]+\{\}"
+HARMLESS = re.compile(rf"""(?:{ORDINARY}|{ESCAPED}|{NAMED}|\\["'`^~rc]\{{[A-Za-z]\}}|\$(?:-|\\[a-z]+)\$)*""")
 HOSTILE = [
     r"a & b", "50 %", "$x_1^2$", r"\input{/etc/passwd}", "{", "}}", "~ # |", "<b>", "[2pt]", "* starred", "é ü ç Å",
     "α·β ≤ 1", "日本", "😀", "-- ?` !`", "line\\\\", "", '"quoted"', "a]b", "^^41",

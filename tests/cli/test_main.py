@@ -3,8 +3,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.cli.command import done
 from tests.store.processes import ROOT
 from workbench.cli.main import VERBS
@@ -37,25 +35,19 @@ def test_help_of_every_verb_starts_without_heavy_packages() -> None:
     assert found.stdout.splitlines() == [f"{verb}|0|True|[]" for verb in verbs]
 
 
-@pytest.mark.parametrize(
-    ("lines", "heavy"),
-    [
-        (("--help",), ("workbench.spec", "workbench.cli.run", "pydantic", "pandas", "numpy", "duckdb", "torch")),
-        (LOOKING, ("torch", "transformers", "vllm")),
-    ],
-    ids=["the help page imports no verb", "looking needs no torch"],
-)
-def test_imports(grid: Path, lines: tuple[str, ...], heavy: tuple[str, ...]) -> None:
-    code = (
-        "import sys\nfrom workbench.cli.main import app\n"
-        f"for line in {lines!r}:\n    app(['--runs', sys.argv[1], *line.split()], standalone_mode=False)\n"
-        f"print(sorted(set({heavy!r}) & set(sys.modules)), file=sys.stderr)\n"
-    )
-    found = python(code, str(grid))
-    assert found.returncode == 0, found.stderr
-    assert found.stderr.splitlines()[-1] == "[]"
-    if lines == ("--help",):
-        assert all(words in found.stdout for words in ("Measure speed", "List the algorithms", "Serve passages"))
+def test_the_help_page_imports_no_verb_and_looking_needs_no_torch(grid: Path) -> None:
+    own = ("workbench.spec", "workbench.cli.run", "pydantic", "pandas", "numpy", "duckdb", "torch")
+    for lines, heavy in ((("--help",), own), (LOOKING, ("torch", "transformers", "vllm"))):
+        code = (
+            "import sys\nfrom workbench.cli.main import app\n"
+            f"for line in {lines!r}:\n    app(['--runs', sys.argv[1], *line.split()], standalone_mode=False)\n"
+            f"print(sorted(set({heavy!r}) & set(sys.modules)), file=sys.stderr)\n"
+        )
+        found = python(code, str(grid))
+        assert found.returncode == 0, found.stderr
+        assert found.stderr.splitlines()[-1] == "[]"
+        if heavy == own:
+            assert all(words in found.stdout for words in ("Measure speed", "List the algorithms", "Serve passages"))
 
 
 def test_runs_may_stand_before_or_after_the_verb_or_in_the_environment(grid: Path) -> None:

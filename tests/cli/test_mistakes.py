@@ -82,11 +82,10 @@ def test_a_mistake_is_one_message_and_nothing_starts(
     assert sorted(grid.rglob("*")) == before
 
 
-@pytest.mark.parametrize("line", ["ls", "show x", "sql 'SELECT 1'", "sync", "rescan"])
-def test_a_missing_runs_folder_is_named_and_not_made(tmp_path: Path, line: str) -> None:
-    result = refused("", *shlex.split(line), runs=tmp_path / "nowhere")
-    assert result.stderr.startswith("sorl: no runs folder '")
-    assert not (tmp_path / "nowhere").exists()
+def test_a_missing_runs_folder_is_named_and_not_made(tmp_path: Path) -> None:
+    for line in ("ls", "show x", "sql 'SELECT 1'", "sync", "rescan"):
+        refused("sorl: no runs folder '", *shlex.split(line), runs=tmp_path / "nowhere")
+        assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_taken_port_is_refused_and_a_missing_extra_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,10 +19,8 @@ IDLE = '[base.learn]\nepochs = 1\nminibatches = 1\n[axes]\n"slots.clip.high" = [
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "demo.toml"
-    path.write_text(
-        f'question = "Which arm stays up?"\nseeds = [0, 1, 2, 3, 4]\n[base]\niterations = {STEPS}\n'
-        '[axes]\nalgorithm = ["ppo", "st-ppo", "grpo"]\n'
-    )
+    text = f'question = "Which arm stays up?"\nseeds = [0, 1, 2, 3, 4]\n[base]\niterations = {STEPS}\n[axes]\n'
+    path.write_text(text + 'algorithm = ["ppo", "st-ppo", "grpo"]\n')
     return path
 
 
@@ -102,16 +100,15 @@ def test_recorded_runs_of_the_same_arms_replace_the_assumption(runs: Path, file:
     assert longer["incidence_basis"] == "assumed: none is recorded", "runs with other settings are other arms"
 
 
-def test_runs_that_all_stayed_up_or_all_fell_are_not_taken_to_always_do_so(runs: Path, file: Path) -> None:
+def test_runs_that_all_stayed_up_or_all_fell_are_not_taken_to_always_do_so_and_effects_can_be_given(
+    runs: Path, file: Path
+) -> None:
     record(runs, file, grpo=[None], ppo=[None, None])
     assert "(assumed: none of 3 recorded runs did)" in done("plan", file, runs=runs).stdout
     shutil.rmtree(runs / "demo")
     (runs / "sorl.duckdb").unlink()
     record(runs, file, ppo=[12, 14, 16])
     assert told("plan", file, runs=runs)["seeds"]["incidence"] == pytest.approx(3.5 / 4)
-
-
-def test_effect_power_and_incidence_can_be_given(runs: Path, file: Path) -> None:
     words = ("--hazard-ratio", "0.5", "--power", "0.9", "--incidence", "0.6")
     seeds = told("plan", file, *words, runs=runs)["seeds"]
     # (1.959964 + 1.281552)^2 / (1/4 log(0.5)^2) = 87.4792; 0.6 + 1 - 0.4 ** 0.5 = 0.967544 a seed

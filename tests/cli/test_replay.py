@@ -64,9 +64,8 @@ def test_variants_come_from_options_and_from_a_file(run: Path, tmp_path: Path) -
     assert [r["algorithm"] for r in found["summary"]] == ["ppo"] * 6 + ["wide"] * 3
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
+def test_wrong_input_is_one_message_that_says_what_to_type(run: Path) -> None:
+    for line, says in (
         ("", "name a stored step of run 'ppo-s0' with --step; stored are 4-5, 9"),
         ("--step 7", "the nearest is --step 5"),
         ("--step 4 --update 2", "no update 2; there are 0 to 1"),
@@ -80,10 +79,8 @@ def test_variants_come_from_options_and_from_a_file(run: Path, tmp_path: Path) -
         ("--step 4 --format parquet --table turns", "add --output FILE.parquet"),
         ("--step 4 --table turn", "did you mean 'turns'?"),
         ("--step 4 --gradients", "record.batches.weights_mb"),
-    ],
-)
-def test_wrong_input_is_one_message_that_says_what_to_type(run: Path, line: str, says: str) -> None:
-    refused(says, "replay", run, *line.split())
+    ):
+        refused(says, "replay", run, *line.split())
 
 
 def test_a_corrupt_batch_is_named_and_text_of_tokens_cannot_control_the_terminal(run: Path) -> None:

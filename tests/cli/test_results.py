@@ -39,9 +39,7 @@ def test_a_report_from_the_exported_file_is_the_report_from_the_runs(two: Path, 
     assert done("report", "demo", "-o", tmp_path / "page.html", runs=two).stdout == ""
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert "| (b) Turn-level ratios alone help. | not tested here |" in a
-
-
-def test_runs_are_added_to_those_of_a_file(two: Path, file: Path, tmp_path: Path) -> None:
+    # Runs are added to those of a file.
     part, again = tmp_path / "part.parquet", tmp_path / "again.parquet"
     whole = results.read(file)
     results.write(dataclasses.replace(whole, table=whole.table.slice(0, len(whole.table) - 1)), part)
@@ -75,10 +73,6 @@ def test_what_was_not_measured_stays_null_and_nan_stays_nan(runs: Path, tmp_path
     done("report", "--from", path, "--format", "md", runs=runs)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Runs restored from a file of results
-
-
 def test_what_a_file_holds_is_in_the_runs_that_are_restored_from_it(file: Path, tmp_path: Path) -> None:
     other, again = tmp_path / "other", tmp_path / "again.parquet"
     other.mkdir()
@@ -100,10 +94,6 @@ def test_a_search_resumes_from_shipped_results(runs: Path, tmp_path: Path) -> No
     region = load(Path("experiments/region_sgd.toml"), [], History(runs)).region
     assert region is not None
     assert (len(region.progress.done), region.progress.rounds) == (12, 1)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Verdicts judged again
 
 
 @pytest.fixture(scope="module")
@@ -158,16 +148,15 @@ def test_a_divergence_that_only_the_trainer_saw_stays_one(judged: Path) -> None:
     assert one(judged, "SELECT count(*) FROM event WHERE kind = 'diverged'") == 1
 
 
-def test_a_run_that_another_process_trains_is_not_written_to(judged: Path) -> None:
+def test_a_run_that_another_process_trains_is_not_written_to_and_one_without_steps_keeps_its_verdict(
+    judged: Path,
+) -> None:
     folder = judged / "demo" / "fallen"
     files = sorted(folder.rglob("*.parquet"))
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert "being trained by another process" in done("rescan", "demo", runs=judged).stderr
     assert sorted(folder.rglob("*.parquet")) == files
-
-
-def test_a_run_whose_steps_are_gone_keeps_its_verdict(judged: Path) -> None:
     shutil.rmtree(judged / "demo" / "fallen" / "segments" / "step")
     (judged / "sorl.duckdb").unlink()
     assert "1 runs judged" in done("rescan", runs=judged).stderr

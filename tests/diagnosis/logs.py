@@ -1,7 +1,5 @@
 """Logs made by hand: a healthy run, and what a defect would change in it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -56,10 +54,13 @@ def healthy(seed: int = 0) -> dict[str, pd.DataFrame]:
 
 def log(tables: dict[str, pd.DataFrame], settings: dict[str, Any] | None = None, **run: Any) -> Log:
     """These tables as a log."""
+
+    def load(name: str, step: int | None) -> pd.DataFrame:
+        frame = tables.get(name, pd.DataFrame())
+        return frame if step is None or frame.empty else frame[frame["step"] == step]
+
     given = {"learn.policy.lr": 0.1, "learn.policy.max_grad_norm": 1.0, "learn.staleness": 0}
-    return Log(
-        "made-s0", lambda name, step: at(tables.get(name, pd.DataFrame()), step), {**given, **(settings or {})}, run
-    )
+    return Log("made-s0", load, given | (settings or {}), run)
 
 
 def transcripts(tables: dict[str, pd.DataFrame], seed: int = 1) -> None:
@@ -70,20 +71,18 @@ def transcripts(tables: dict[str, pd.DataFrame], seed: int = 1) -> None:
     for step in range(STEPS):
         for trajectory in range(4):
             a, b, c = draw.choice(names, 3, replace=False)
-            prompt = ["who", "is", "the", "rival", "of", a]
-            turns = [["<search>", a, "rival", "</search>"], ["<search>", b, "rival", "</search>"],
-                     ["<think>", "got", c, "</think>", "<answer>", c, "</answer>"]]  # fmt: skip
-            told = [["<information>", a, "rival", b, ".", "</information>"],
-                    ["<information>", b, "rival", c, ".", "</information>"], []]  # fmt: skip
-            token = prompt + [word for turn, seen in zip(turns, told, strict=True) for word in turn + seen]
-            trained = [False] * len(prompt)
-            for turn, seen in zip(turns, told, strict=True):
-                trained += [True] * len(turn) + [False] * len(seen)
+            parts = [
+                (False, f"who is the rival of {a}"),
+                (True, f"<search> {a} rival </search>"), (False, f"<information> {a} rival {b} . </information>"),
+                (True, f"<search> {b} rival </search>"), (False, f"<information> {b} rival {c} . </information>"),
+                (True, f"<think> got {c} </think> <answer> {c} </answer>"),
+            ]  # fmt: skip
+            trained, token = zip(*((by, word) for by, text in parts for word in text.split()), strict=True)
             entropy = draw.uniform(0.05, 0.3, len(token))
             behaviour = -entropy * draw.gamma(1.0, 1.0, len(token))  # -log p is the entropy on average
             rows.append(
                 {
-                    "step": step, "trajectory": trajectory, "token": token, "trained": trained,
+                    "step": step, "trajectory": trajectory, "token": list(token), "trained": list(trained),
                     "entropy": list(entropy), "log_prob_behaviour": list(behaviour), "log_prob_old": list(behaviour),
                 }
             )  # fmt: skip
@@ -94,31 +93,16 @@ def transcripts(tables: dict[str, pd.DataFrame], seed: int = 1) -> None:
     tables["minibatch"]["tokens"] = np.repeat(written, 2)  # an epoch is one update here
 
 
-def at(frame: pd.DataFrame, step: int | None) -> pd.DataFrame:
-    """The rows of a step, or all of them."""
-    return frame if step is None or frame.empty else frame[frame["step"] == step]
-
-
 def tokens(tables: dict[str, pd.DataFrame], behaviour: Any, seed: int = 1) -> None:
     """Add table `token`: two trajectories a step whose log-probs under the sampler are behaviour(step, old, draw)."""
     draw = np.random.default_rng(seed)
-    rows = []
-    for step in range(STEPS):
-        for trajectory in range(2):
-            p = draw.beta(4, 0.6, 40).clip(1e-3, 1 - 1e-6)
-            old = np.log(p)
-            rows.append(
-                {
-                    "step": step, "trajectory": trajectory, "trained": [True] * 40, "log_prob_old": list(old),
-                    "token": None, "entropy": None, "log_prob_behaviour": list(behaviour(step, old, draw)),
-                }
-            )  # fmt: skip
+    rows, gaps = [], []
+    for step, trajectory in np.ndindex(STEPS, 2):
+        old = np.log(draw.beta(4, 0.6, 40).clip(1e-3, 1 - 1e-6))
+        sampled = behaviour(step, old, draw)
+        shared = {"step": step, "trajectory": trajectory, "trained": [True] * 40, "token": None, "entropy": None}
+        rows.append(shared | {"log_prob_old": list(old), "log_prob_behaviour": list(sampled)})
+        gaps.append(np.abs(sampled - old))
     tables["token"] = pd.DataFrame(rows)
-    gap = [
-        np.mean(np.abs(np.subtract(row["log_prob_behaviour"], row["log_prob_old"])))
-        for row in rows
-        if row["trajectory"] == 0
-    ]
-    tables["minibatch"]["mismatch"] = np.repeat(gap, 2) + 1e-7
-    worst = [np.max(np.abs(np.subtract(r["log_prob_behaviour"], r["log_prob_old"]))) for r in rows[::2]]
-    tables["minibatch"]["mismatch_max"] = np.repeat(worst, 2)
+    tables["minibatch"]["mismatch"] = np.repeat(np.mean(gaps[::2], axis=1), 2) + 1e-7
+    tables["minibatch"]["mismatch_max"] = np.repeat(np.max(gaps[::2], axis=1), 2)

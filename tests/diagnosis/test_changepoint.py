@@ -1,7 +1,5 @@
 """A curve has departed, or success has slumped, when its own past does not explain it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -31,36 +29,32 @@ def test_the_windows_agree_with_a_plain_loop(values: list[float]) -> None:
         before = np.array(values[max(0, i - WINDOW) : i])
         middle = np.median(before)
         mad = 1.4826 * np.median(np.abs(before - middle))
+        ripple = np.median(np.abs(np.diff(before)))
         assert usual[i] == pytest.approx(middle)
-        assert spread[i] == pytest.approx(
-            max(mad, np.median(np.abs(np.diff(before))), 0.05 * abs(middle), 1e-12), rel=1e-9
-        )
+        assert spread[i] == pytest.approx(max(mad, ripple, 0.05 * abs(middle), 1e-12), rel=1e-9)
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0.1, 1e3), st.floats(-1e3, 1e3))
 def test_a_jump_is_dated_whatever_the_unit(seed: int, scale: float, shift: float) -> None:
     curve = np.random.default_rng(seed).uniform(-1, 1, 30)
     curve[15:] += 40.0
-    found = first(pd.Series(scale * curve + shift, index=range(100, 130)), "above", floor=0.0)
+    found = first(pd.Series(scale * curve + shift, index=range(100, 130)), "above", margin=15.0, floor=0.0)
     assert found is not None
     assert found.step == 115
 
 
+SPIKE = [1.0, 1.1, 0.9, 1.0, 1.1, 0.9, 50.0, 1.0, 1.1, 1.0]
+
+
 def test_one_point_is_an_event_only_if_one_is_enough() -> None:
-    curve = pd.Series([1.0, 1.1, 0.9, 1.0, 1.1, 0.9, 50.0, 1.0, 1.1, 1.0])
-    assert first(curve, points=2) is None
-    found = first(curve, points=1)
+    found = first(pd.Series(SPIKE), points=1)
     assert found is not None
     assert found.step == 6
 
 
-def test_a_steady_climb_is_no_departure() -> None:
-    assert first(pd.Series(np.linspace(0.1, 0.9, 200))) is None
-
-
-@pytest.mark.parametrize("values", [[], [1.0] * 3, [float("nan")] * 20, [1.0] * 20])
-def test_short_empty_and_flat_curves_say_nothing(values: list[float]) -> None:
-    assert first(pd.Series(values, dtype=float)) is None
+@pytest.mark.parametrize("values", [SPIKE, np.linspace(0.1, 0.9, 200), [], [1.0] * 3, [np.nan] * 20, [1.0] * 20])
+def test_one_point_of_two_a_steady_climb_and_short_empty_and_flat_curves_say_nothing(values: list[float]) -> None:
+    assert first(pd.Series(values, dtype=float), points=2) is None
 
 
 def curve(*values: float) -> pd.Series:
@@ -81,9 +75,8 @@ def test_a_run_that_slumps_is_said_to_until_its_collapse_is_called() -> None:
     assert "Early warning: by step 22 success has lost" in text(early)
     assert "Early warning" in markdown(early)
     assert as_dict(early)["slump"]["step"] == 22
-    called = diagnose(log(tables, collapse_step=20))
-    assert "Early warning" not in text(called)
-    assert "Early warning" not in text(diagnose(log(healthy())))
+    for called in (log(tables, collapse_step=20), log(healthy())):
+        assert "Early warning" not in text(diagnose(called))
 
 
 def test_the_shares_of_runs_that_slump_are_the_ones_that_are_named() -> None:

@@ -1,7 +1,5 @@
 """Logs of other trainers: every kind of file, what their names mean, and what is said of a broken one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -9,13 +7,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from workbench.cli.diagnose import judge
 from workbench.diagnosis import foreign
 from workbench.diagnosis.diagnose import diagnose
 from workbench.diagnosis.foreign import NAMES, read
+from workbench.diagnostics.collapse import judge as rule
 from workbench.spec import TABLES, InputError
 
 STEPS = 60
+
+
+def judge(scores, steps):
+    return rule(scores, steps=steps).columns()
 
 
 def verl() -> list[dict[str, float]]:
@@ -33,22 +35,19 @@ def verl() -> list[dict[str, float]]:
     ]  # fmt: skip
 
 
-def written(folder: Path, kind: str) -> Path:
-    rows, path = verl(), folder / f"log.{kind}"
-    if kind == "jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    elif kind == "json":
-        path.write_text(json.dumps({"log_history": rows}))
-    elif kind == "csv":
-        pd.DataFrame(rows).to_csv(path, index=False)
-    else:
-        pd.DataFrame(rows).to_parquet(path)
-    return path
+WRITE = {
+    "jsonl": lambda frame, path: frame.to_json(path, orient="records", lines=True),
+    "json": lambda frame, path: path.write_text(json.dumps({"log_history": frame.to_dict("records")})),
+    "csv": lambda frame, path: frame.to_csv(path, index=False),
+    "parquet": lambda frame, path: frame.to_parquet(path),
+}
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "parquet"])
+@pytest.mark.parametrize("kind", WRITE)
 def test_a_log_in_any_kind_of_file_gets_the_same_diagnosis(tmp_path: Path, kind: str) -> None:
-    said = diagnose(read(written(tmp_path, kind), judge))
+    path = tmp_path / f"log.{kind}"
+    WRITE[kind](pd.DataFrame(verl()), path)
+    said = diagnose(read(path, judge))
     assert said.onset == 40
     assert said.log.run["outcome"] == "collapsed"
     assert [(f.cause.name, f.clue.step) for f in said.findings] == [("step_size", 40)]
@@ -83,6 +82,9 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, name: str, content: str, sa
         read(path, judge)
 
 
+LINES = '{"step": 1, "reward": 0.5, "entropy": 0.75}\n{"step": 2, "reward": 0.25, "entropy": 0.5}\n'
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -91,17 +93,9 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, name: str, content: str, sa
         ("semicolon_and_point.csv", "step;reward;entropy\n1;0.5;0.75\n2;0.25;0.5\n"),
         ("tab.csv", "step\treward\tentropy\n1\t0.5\t0.75\n2\t0.25\t0.5\n"),
         ("tab.tsv", "step\treward\tentropy\n1\t0.5\t0.75\n2\t0.25\t0.5\n"),
-        (
-            "nested.jsonl",
-            '{"step": 1, "data": {"reward": 0.5, "entropy": 0.75}}\n{"step": 2, "data": {"reward": 0.25, '
-            '"entropy": 0.5}}\n',
-        ),
-        (
-            "cut_off.jsonl",
-            '{"step": 1, "reward": 0.5, "entropy": 0.75}\n{"step": 2, "reward": 0.25, "entropy": 0.5}\n'
-            '{"step": 3, "entr',
-        ),
-        ("lines.jsonl", '{"step": 1, "reward": 0.5, "entropy": 0.75}\n{"step": 2, "reward": 0.25, "entropy": 0.5}\n'),
+        ("nested.jsonl", LINES.replace(' "reward', ' "data": {"reward').replace("}", "}}")),
+        ("cut_off.jsonl", LINES + '{"step": 3, "entr'),
+        ("lines.jsonl", LINES),
     ],
 )
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])

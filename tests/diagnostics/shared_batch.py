@@ -19,28 +19,15 @@ def evidence_of(mask, old, delta, advantage, epsilon=0.2, **changes):
     """One update (U = 1) by token PPO with bounds 1 +- epsilon."""
     ratio = delta.clamp(-20, 20).exp()
     low, high = ratio < 1 - epsilon, ratio > 1 + epsilon
-    made = Evidence(
-        epoch=torch.tensor([0]),
-        rollout_step=torch.tensor([0]),
-        trajectory=torch.arange(len(mask))[None],
-        mask=mask[None],
-        turn=turn_ids(mask)[None],
-        log_prob=(old + delta)[None],
-        log_prob_old=old[None],
-        log_prob_behaviour=old[None],
-        ratio=ratio[None],
-        active_low=(low & (advantage < 0))[None],
-        active_high=(high & (advantage > 0))[None],
-        out_of_range=(low | high)[None],
-        dual=torch.zeros_like(mask)[None],
-        factor=torch.ones_like(old)[None],
-        advantages=advantage[None],
-        entropy=torch.full_like(old, 0.7)[None],
-        gradient_weight=-(ratio * advantage)[None],
-        score=torch.zeros(1, len(mask)),
-        group=torch.zeros(1, len(mask)),
-    )
-    return replace(made, **changes)
+    rows = {
+        "trajectory": torch.arange(len(mask)), "mask": mask, "turn": turn_ids(mask), "log_prob": old + delta,
+        "log_prob_old": old, "log_prob_behaviour": old, "ratio": ratio, "active_low": low & (advantage < 0),
+        "active_high": high & (advantage > 0), "out_of_range": low | high, "dual": torch.zeros_like(mask),
+        "factor": torch.ones_like(old), "advantages": advantage, "entropy": torch.full_like(old, 0.7),
+        "gradient_weight": -(ratio * advantage), "score": torch.zeros(len(mask)), "group": torch.zeros(len(mask)),
+    }  # fmt: skip
+    made = {"epoch": torch.tensor([0]), "rollout_step": torch.tensor([0])} | {k: x[None] for k, x in rows.items()}
+    return Evidence(**(made | changes))
 
 
 def worked(delta=DELTA, advantage=ADVANTAGE, **changes):
@@ -79,22 +66,11 @@ def rollouts_of(rewards, group=None, status=None, written=None):
     n = len(rewards)
     turns = written or [[[1, 2, 3], [4, 5]]] * n
     return Rollouts(
-        success=np.array([r == 1 for r in rewards]),
-        reward=np.array(rewards, dtype=float),
-        group=np.arange(n) if group is None else np.array(group),
-        rollout_step=np.zeros(n, dtype=np.int64),
-        turns=np.full(n, 2),
-        searches=np.ones(n, dtype=np.int64),
-        valid_turns=np.full(n, 2),
-        response_tokens=np.array([sum(map(len, t)) for t in turns]),
-        observation_tokens=np.full(n, 5),
-        truncated=np.zeros(n, dtype=bool),
-        answered=np.ones(n, dtype=bool),
-        tokens=[[0] * 8] * n,
-        written=turns,
-        turn_status=status or [["search", "answer"]] * n,
-        question=["q"] * n,
-        gold=["g"] * n,
-        answer=["a"] * n,
+        success=np.array([r == 1 for r in rewards]), reward=np.array(rewards, dtype=float),
+        group=np.arange(n) if group is None else np.array(group), rollout_step=np.zeros(n, dtype=np.int64),
+        turns=np.full(n, 2), searches=np.ones(n, dtype=np.int64), valid_turns=np.full(n, 2),
+        response_tokens=np.array([sum(map(len, t)) for t in turns]), observation_tokens=np.full(n, 5),
+        truncated=np.zeros(n, dtype=bool), answered=np.ones(n, dtype=bool), tokens=[[0] * 8] * n, written=turns,
+        turn_status=status or [["search", "answer"]] * n, question=["q"] * n, gold=["g"] * n, answer=["a"] * n,
         ended=["answer"] * n,
-    )
+    )  # fmt: skip

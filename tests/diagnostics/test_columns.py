@@ -1,19 +1,17 @@
 """Columns of the guard, the rollout correction and template collapse, and the trainer compared with its sampler."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from tests.diagnostics.shared_batch import random_evidence, rollouts_of
+from tests.diagnostics.shared_batch import evidence_of, random_evidence, rollouts_of
 from tests.objective.worked_example import DELTA, MASK, OLD, R
 from tests.objective.worked_example import batch as example
 from workbench.diagnostics.evidence import Evidence, StepEvidence, fingerprint
 from workbench.diagnostics.measure import measure, measure_updates
-from workbench.diagnostics.step import StepView
+from workbench.diagnostics.step import StepView, distinct_rollout_frac, prompt_retrieval_frac
 from workbench.objective.rollout_correction import IcePop, Tis
 from workbench.spec import GUARD, check
 
@@ -21,30 +19,20 @@ SAMPLER = OLD - torch.tensor([[0, 0.1, -0.2, 50, 50, 1, 0.05, 0], [0, 0.3, 50, -
 
 
 def evidence(correction=None, **changes) -> Evidence:
-    made, one = example(R, log_prob_behaviour=SAMPLER), torch.Tensor.unsqueeze
-    never, ones = torch.zeros_like(MASK), torch.ones_like(R)
-    weights = None if correction is None else one(correction.weights(made), 0)
-    acts = None if correction is None else one(correction.acts(made), 0)
-    fields = {
-        "mask": MASK, "turn": made.turn, "log_prob": OLD + DELTA, "log_prob_old": OLD, "log_prob_behaviour": SAMPLER,
-        "ratio": ones, "active_low": never, "active_high": never, "out_of_range": MASK & (DELTA.abs() > 0.2),
-        "dual": never, "factor": ones, "advantages": R, "entropy": ones, "gradient_weight": ones,
-        "trajectory": torch.arange(2), "score": torch.zeros(2), "group": torch.zeros(2),
-    } | changes  # fmt: skip
-    tensors = {name: one(x, 0) for name, x in fields.items()}
-    return Evidence(
-        epoch=torch.tensor([0]), rollout_step=torch.tensor([0]), correction=weights, corrected=acts, **tensors
-    )
+    weights = {}
+    if correction is not None:
+        made = example(R, log_prob_behaviour=SAMPLER)
+        weights = {"correction": correction.weights(made)[None], "corrected": correction.acts(made)[None]}
+    changes = {name: x[None] for name, x in ({"log_prob_behaviour": SAMPLER} | changes).items()}
+    return evidence_of(MASK, OLD, DELTA, R, **changes, **weights)
 
 
 def test_the_worked_weights_of_tis_and_icepop():
     tis = measure_updates(evidence(Tis(2.0)))
     assert float(tis["correction_mean"][0]) == pytest.approx(1.172744, abs=1e-6)
-    for rule in (Tis(2.0), IcePop(0.5, 2.0)):
-        columns = measure_updates(evidence(rule))
-        assert float(columns["corrected_frac"][0]) == pytest.approx(2 / 11)
-        assert float(columns["corrected_positive_frac"][0]) == pytest.approx(1 / 11)
-        assert float(columns["corrected_negative_frac"][0]) == pytest.approx(1 / 11)
+    for columns in (tis, measure_updates(evidence(IcePop(0.5, 2.0)))):
+        found = [float(columns[f"corrected{sign}_frac"][0]) for sign in ("", "_positive", "_negative")]
+        assert found == pytest.approx([2 / 11, 1 / 11, 1 / 11])
 
 
 def test_without_a_correction_or_a_probe_their_columns_are_null():
@@ -56,22 +44,14 @@ def test_without_a_correction_or_a_probe_their_columns_are_null():
 
 def test_correlation_of_trainer_and_sampler():
     p, q = OLD[MASK].exp().numpy(), SAMPLER[MASK].exp().numpy()
-    found = float(measure_updates(evidence())["mismatch_pearson"][0])
-    assert found == pytest.approx(np.corrcoef(p, q)[0, 1])
+    assert measure_updates(evidence())["mismatch_pearson"][0] == pytest.approx(np.corrcoef(p, q)[0, 1])
 
 
 def test_likelihood_of_good_trajectories_and_value_error_where_the_data_is_stale():
-    values, returns = torch.full_like(R, 0.5), R
-    columns = measure_updates(evidence(values_old=values, returns=returns))
-    assert float(columns["log_prob_positive"][0]) == pytest.approx(float((OLD + DELTA)[0][MASK[0]].mean()))
-    stale = (R - 0.5).abs()[MASK & (DELTA.abs() > 0.2)]
-    assert float(columns["value_mae_out_of_range"][0]) == pytest.approx(float(stale.mean()))
-
-
-def view(*rollouts: tuple[int, list[int]]) -> StepView:
-    """A step of rollouts that wrote these tokens, each with its prompt group."""
-    made = rollouts_of([0.0] * len(rollouts), group=[g for g, _ in rollouts], written=[[w] for _, w in rollouts])
-    return StepView(0, StepEvidence(made), None)
+    out = MASK & (DELTA.abs() > 0.2)
+    columns = measure_updates(evidence(values_old=torch.full_like(R, 0.5), returns=R, out_of_range=out))
+    assert columns["log_prob_positive"][0] == pytest.approx(float((OLD + DELTA)[0][MASK[0]].mean()))
+    assert columns["value_mae_out_of_range"][0] == pytest.approx(float((R - 0.5).abs()[out].mean()))
 
 
 @pytest.mark.parametrize(
@@ -85,9 +65,10 @@ def view(*rollouts: tuple[int, list[int]]) -> StepView:
     ],
 )
 def test_a_template_is_told_from_answers_that_depend_on_their_prompt(rollouts, found, distinct):
-    step = view(*rollouts)
-    assert StepView.prompt_retrieval_frac(step) == (None if found is None else pytest.approx(found))
-    assert StepView.distinct_rollout_frac(step) == distinct
+    made = rollouts_of([0.0] * len(rollouts), group=[g for g, _ in rollouts], written=[[w] for _, w in rollouts])
+    step = StepView(0, StepEvidence(made), None)
+    assert prompt_retrieval_frac(step) == (None if found is None else pytest.approx(found))
+    assert distinct_rollout_frac(step) == distinct
 
 
 def test_the_guard_measures_every_step_and_leaves_null_what_it_cannot_know():
@@ -113,10 +94,8 @@ def test_the_fingerprint_of_the_questions_is_that_of_what_was_trained_on_in_its_
     assert base == asked("a", "b")
     assert len({base, asked("b", "a"), asked("a", "c"), asked("a", "b", group=(0, 1)), asked("a", "b", gold="hg")}) == 5
     fresh, stale = rollouts_of([1.0]), replace(rollouts_of([1.0]), question=["an older one"])
-    assert (
-        measure(0, StepEvidence(fresh, trained=stale)).step["questions_hash"]
-        == measure(0, StepEvidence(stale)).step["questions_hash"]
-    )
+    trained, alone = (measure(0, e).step for e in (StepEvidence(fresh, trained=stale), StepEvidence(stale)))
+    assert trained["questions_hash"] == alone["questions_hash"]
 
 
 def test_a_fingerprint_tells_where_a_part_ends():

@@ -44,13 +44,8 @@ def test_an_alarm_fires_at(alarm, values, steps):
 
 
 def test_a_nan_is_an_event_of_its_own_until_the_value_is_finite_again():
-    watch = RuleWatch(alarms(CATALOGUE))
-    seen = [
-        (e.kind, e.diagnostic, e.step)
-        for step, value in enumerate([1.0, math.nan, math.nan, 1.0, math.inf])
-        for e in watch.step(step, {"kl_ref": value})
-    ]
-    assert seen == [("non_finite", "kl_ref", 1), ("non_finite", "kl_ref", 4)]
+    seen = found([{"kl_ref": value} for value in (1.0, math.nan, math.nan, 1.0, math.inf)], "non_finite")
+    assert [(e.diagnostic, e.step) for e in seen] == [("kl_ref", 1), ("kl_ref", 4)]
 
 
 def test_every_alarm_has_a_reason_and_verls_marks_are_its_own_only_where_its_ratio_is_measured():
@@ -120,39 +115,20 @@ def test_both_stand_in_the_documentation():
     assert all(f"| `{c.kind}` | {c.severity} |" in page() for c in COMBINED)
 
 
-def kinds(watch, step, mismatches=(), **measured):
-    return [event.kind for event in watch.step(step, measured, mismatches)]
-
-
-def test_a_first_ratio_that_is_not_one_is_flagged_beyond_the_tolerance_and_once_while_it_lasts():
+@pytest.mark.parametrize(
+    ("kind", "severity", "column", "values", "steps", "words"),
+    [
+        # 3e-6 is the largest that float32 rounding gave; stale rollouts are not measured
+        ("guard_first_ratio", "warning", "first_log_ratio_abs_max",
+         [3e-6, RATIO_TOLERANCE, None, 0.02, 0.03, 0.0, math.inf], [3, 6], "0.02 nats"),
+        ("guard_stuck_batch", "warning", "batch_hash", [11, 12, 13, 12, 12, 14, 14], [3, 6], "tokens of step 1"),
+        ("guard_token_identity", "critical", "token_mismatches", [0, 2], [1], "2 trained trajectories"),
+        ("guard_token_identity", "critical", "token_mismatches", [0, 2], [1], "trajectory 5, turn 3"),
+    ],
+)  # fmt: skip
+def test_the_guard_flags_a_finding_once_while_it_lasts_and_says_where(kind, severity, column, values, steps, words):
     watch = RuleWatch(GUARD_RULES)
-    assert kinds(watch, 0, first_log_ratio_abs_max=3e-6) == []  # the largest that float32 rounding gave
-    assert kinds(watch, 1, first_log_ratio_abs_max=RATIO_TOLERANCE) == []
-    assert kinds(watch, 2) == []  # stale rollouts: not measured
-    (event,) = watch.step(3, {"first_log_ratio_abs_max": 0.02})
-    assert (event.kind, event.severity, event.step) == ("guard_first_ratio", "warning", 3)
-    assert (event.diagnostic, event.value, event.threshold) == ("first_log_ratio_abs_max", 0.02, RATIO_TOLERANCE)
-    assert "0.02 nats" in event.message
-    assert kinds(watch, 4, first_log_ratio_abs_max=0.03) == []
-    assert kinds(watch, 5, first_log_ratio_abs_max=0.0) == []
-    assert kinds(watch, 6, first_log_ratio_abs_max=float("inf")) == ["guard_first_ratio"]
-
-
-def test_a_batch_that_comes_back_is_flagged_with_the_step_that_trained_on_it_first():
-    watch = RuleWatch(GUARD_RULES)
-    assert [kinds(watch, step, batch_hash=h) for step, h in enumerate([11, 12, 13])] == [[], [], []]
-    (event,) = watch.step(3, {"batch_hash": 12})
-    assert (event.kind, event.diagnostic) == ("guard_stuck_batch", "batch_hash")
-    assert "the very tokens of step 1" in event.message
-    assert kinds(watch, 4, batch_hash=12) == [], "it is the same finding"
-    assert kinds(watch, 5, batch_hash=14) == []
-    assert kinds(watch, 6, batch_hash=14) == ["guard_stuck_batch"]
-
-
-def test_a_mismatch_of_tokens_is_flagged_with_its_place():
-    watch = RuleWatch(GUARD_RULES)
-    assert kinds(watch, 0, token_mismatches=0) == []
-    (event,) = watch.step(1, {"token_mismatches": 2}, [(5, 3), (9, 1)])
-    assert (event.kind, event.severity, event.value) == ("guard_token_identity", "critical", 2)
-    assert "2 trained trajectories" in event.message
-    assert "trajectory 5, turn 3" in event.message
+    found = [e for step, value in enumerate(values) for e in watch.step(step, {column: value}, [(5, 3), (9, 1)])]
+    assert [(e.kind, e.step) for e in found] == [(kind, step) for step in steps]
+    assert (found[0].severity, found[0].diagnostic, found[0].value) == (severity, column, values[steps[0]])
+    assert words in found[0].message

@@ -72,10 +72,9 @@ def test_the_proxy_of_the_bias_takes_the_ratio_of_the_surrogate():
 
 
 def test_chi2_is_the_variance_of_the_ratios_about_one_and_twice_what_their_mean_is_above_it():
-    update = measure_updates(worked())
-    mean, std = float(update["ratio_mean"][0]), float(update["ratio_std"][0])
-    assert measured(worked(), "chi2") == pytest.approx(std**2 + (mean - 1) ** 2 + 2 * (mean - 1))
-    assert measured(worked(), "chi2") > 1.5 * std**2
+    mean, std, chi2 = (measured(worked(), name) for name in ("ratio_mean", "ratio_std", "chi2"))
+    assert chi2 == pytest.approx(std**2 + (mean - 1) ** 2 + 2 * (mean - 1))
+    assert chi2 > 1.5 * std**2
 
 
 def test_positive_advantage_share_is_that_of_bapo_at_the_bounds_of_ppo():
@@ -84,26 +83,23 @@ def test_positive_advantage_share_is_that_of_bapo_at_the_bounds_of_ppo():
     assert share == pytest.approx(5.017420 / (5.017420 + 3.100984), **EXACT)
 
 
+TURNS = {
+    "trajectory": [0, 0, 1, 1], "turn_index": [1, 2, 1, 2], "n_tokens": [3, 2, 2, 4],
+    "ratio_geo": [1.284025, 0.869358, 1.077884, 0.759572], "ratio_arith": [1.356718, 0.880510, 1.094431, 0.871409],
+    "ratio_prod": [2.117000, 0.755784, 1.161834, 0.332871], "ratio_max": [2.013753, 1.020201, 1.284025, 1.161834],
+    "log_ratio_sum": [0.75, -0.28, 0.15, -1.10], "advantage": [0.8, 0.45, -0.6, -0.625],
+    "advantage_std": [(0.08 / 3) ** 0.5, 0.05, 0.1, 0.331875**0.5], "clip_frac": [1 / 3, 0, 0, 1 / 4],
+    "out_of_range_frac": [1 / 3, 1 / 2, 1 / 2, 1 / 4],
+}  # fmt: skip
+
+
 def test_turn_level_numbers():
     turns = measure_turns(worked())
-    assert turns["trajectory"].tolist() == [0, 0, 1, 1]
-    assert turns["turn_index"].tolist() == [1, 2, 1, 2]
-    assert turns["n_tokens"].tolist() == [3, 2, 2, 4]
-    assert turns["ratio_geo"] == pytest.approx([1.284025, 0.869358, 1.077884, 0.759572], **EXACT)
-    assert turns["ratio_arith"] == pytest.approx([1.356718, 0.880510, 1.094431, 0.871409], **EXACT)
-    assert turns["ratio_prod"] == pytest.approx([2.117000, 0.755784, 1.161834, 0.332871], **EXACT)
-    assert turns["log_ratio_sum"] == pytest.approx([0.75, -0.28, 0.15, -1.10])
-    assert turns["advantage"] == pytest.approx([0.8, 0.45, -0.6, -0.625])
-    assert turns["advantage_std"] == pytest.approx([(0.08 / 3) ** 0.5, 0.05, 0.1, 0.331875**0.5])
-    assert turns["clip_frac"] == pytest.approx([1 / 3, 0, 0, 1 / 4])
-    assert turns["out_of_range_frac"] == pytest.approx([1 / 3, 1 / 2, 1 / 2, 1 / 4])
-    assert turns["ratio_max"] == pytest.approx([2.013753, 1.020201, 1.284025, 1.161834], **EXACT)
-
-
-def test_the_spread_of_advantages_at_a_turn_index_is_that_of_its_tokens():
-    rolled = measure_turn_steps(measure_turns(worked()))
+    for name, expected in TURNS.items():
+        assert turns[name] == pytest.approx(expected, **EXACT), name
     second = np.std([0.5, 0.4, -1, -1.2, 0.3, -0.6])
-    assert rolled["advantage_std"] == pytest.approx([0.4904**0.5, second])  # 1 .8 .6 -.5 -.7 about .24
+    rolled = measure_turn_steps(turns)["advantage_std"]
+    assert rolled == pytest.approx([0.4904**0.5, second])  # 1 .8 .6 -.5 -.7 about .24
 
 
 def test_gradient_share_of_turns_is_the_share_of_absolute_weights():
@@ -134,25 +130,21 @@ def test_explained_variance_uses_unbiased_variances_and_the_old_values():
 
 def test_value_clip_share_counts_tokens_whose_clipped_error_is_larger():
     # V = .9, V_old = .2, G = 1: clipped to .7, error grows; V = .1, V_old = .3, G = 0: not clipped.
-    values = torch.where(torch.arange(8) < 4, 0.9, 0.1).double().expand(1, 2, 8)
-    old = torch.where(torch.arange(8) < 4, 0.2, 0.3).double().expand(1, 2, 8)
-    returns = torch.where(torch.arange(8) < 4, 1.0, 0.0).double().expand(1, 2, 8)
-    clipped = int(MASK[:, :4].sum()) / 11
+    halves = ((0.9, 0.1), (0.2, 0.3), (1.0, 0.0))
+    values, old, returns = (torch.where(torch.arange(8) < 4, *x).double().expand(1, 2, 8) for x in halves)
     case = worked(values=values, values_old=old, returns=returns, value_clip=0.5)
-    assert measured(case, "vf_clip_frac") == pytest.approx(clipped)
+    assert measured(case, "vf_clip_frac") == pytest.approx(int(MASK[:, :4].sum()) / 11)
     assert measure_updates(replace(case, value_clip=None))["vf_clip_frac"] is None
 
 
 def test_likelihood_displacement_separates_good_from_bad_trajectories():
-    update = measure_updates(worked())
     good = (0.10 - 0.05 + 0.70 - 0.30 + 0.02) / 5
     bad = (0.25 - 0.10 + 0.05 - 1.30 + 0.15 + 0) / 6
-    assert update["displacement_positive"][0] == pytest.approx(good)
-    assert update["displacement_negative"][0] == pytest.approx(bad)
-    assert update["displaced_positive_frac"][0] == 0
-    flipped = measure_updates(worked(advantage=-ADVANTAGE))
-    assert flipped["displacement_positive"][0] == pytest.approx(bad)
-    assert flipped["displaced_positive_frac"][0] == 1
+    for sign, positive, negative, displaced in ((1, good, bad, 0), (-1, bad, good, 1)):
+        update = measure_updates(worked(advantage=sign * ADVANTAGE))
+        assert update["displacement_positive"][0] == pytest.approx(positive)
+        assert update["displacement_negative"][0] == pytest.approx(negative)
+        assert update["displaced_positive_frac"][0] == displaced
 
 
 def test_mismatch_compares_the_old_policy_with_the_sampler_token_by_token_and_trajectory_by_trajectory():
@@ -181,7 +173,7 @@ def test_the_clipped_share_counts_updates_whose_gradient_became_shorter():
 
 def test_a_turn_is_valued_at_its_first_token():
     values = torch.arange(16).reshape(1, 2, 8).double() / 10
-    returns = torch.where(torch.arange(2)[:, None] == 0, 1.0, 0.0).double().expand(1, 2, 8)
+    returns = torch.tensor([[1.0], [0.0]]).double().expand(1, 2, 8)
     turns = measure_turns(worked(values=values, values_old=values, returns=returns))
     assert turns["value"] == pytest.approx([0.0, 0.5, 0.8, 1.1])
     assert turns["value_error"] == pytest.approx([-1.0, -0.5, 0.8, 1.1])

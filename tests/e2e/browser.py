@@ -1,7 +1,5 @@
 """The app in a real browser: `sorl app` in a process of its own, and Debian's chromium without a window."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket
@@ -11,19 +9,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.request import urlopen
+
+from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import TimeoutError as Late
 
 from tests.store.processes import ROOT
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
-
 PATIENCE = 240.0  # seconds: what a loaded machine may need for what takes one when it is idle
-_NAMES = ("chromium", "chromium-browser", "google-chrome")
 NO_CHROMIUM = "no chromium on this machine: apt-get install chromium, or name one in SORL_CHROMIUM"
-# Opened at the address of a screen, the app looks for its server there first, and only then where it is.
-_EXPECTED = "/_stcore/"
 # What is said at the end of each screen, or in its stead. The app looks for new rows twice a second: it is never idle.
 ENDS = {
     "overview": ("grad norm max", "More in Region"), "compare": ("What differs",), "turns": ("Each cell:",),
@@ -40,23 +35,22 @@ _SETTLED = """
   && [...document.querySelectorAll('[data-testid="stPlotlyChart"]')].every(e => e.querySelector('.main-svg'))
   && document.fonts.status === 'loaded'
 """
-# The unseen marks of a figure that take the pointer: place of the trace, and what each mark carries.
-_TARGETS = """
-key => document.querySelector(`.st-key-${key} .js-plotly-plot`)._fullData
-  .map((trace, place) => [place, trace])
-  .filter(([place, trace]) => trace.marker?.opacity === 0)
-  .flatMap(([place, trace]) => Array.from(trace.customdata, (carried, index) => [place, index, [...carried]]))
-"""
-_PLACE = """
-([key, place, index]) => {
+# Where on the page an unseen mark of a figure stands that takes the pointer: the first that carries these values.
+_MARK = """
+([key, carried]) => {
   const drawn = document.querySelector(`.st-key-${key} .js-plotly-plot`);
   drawn.scrollIntoView({block: 'center'});
-  const {_fullData: data, _fullLayout: layout} = drawn;
-  const trace = data[place], box = drawn.getBoundingClientRect();
-  const axis = name => layout[name[0] + 'axis' + name.slice(1)];
-  const x = axis(trace.xaxis), y = axis(trace.yaxis);
-  return [box.x + x._offset + x.d2p(trace.x[index]), box.y + y._offset + y.d2p(trace.y[index])];
+  const box = drawn.getBoundingClientRect(), axis = name => drawn._fullLayout[name[0] + 'axis' + name.slice(1)];
+  for (const trace of drawn._fullData.filter(trace => trace.marker?.opacity === 0)) {
+    const index = Array.from(trace.customdata).findIndex(found => carried.every((value, i) => found[i] === value));
+    const x = axis(trace.xaxis), y = axis(trace.yaxis);
+    if (index >= 0) return [box.x + x._offset + x.d2p(trace.x[index]), box.y + y._offset + y.d2p(trace.y[index])];
+  }
 }
+"""
+_HOVERED = """
+([key, carried]) => document.querySelector(`.st-key-${key} .js-plotly-plot`)._hoverdata
+  ?.some(point => carried.every((value, i) => point.customdata[i] === value))
 """
 # Two points of the page: where an x-range of the first panel of a figure begins and ends, at half its height.
 _SPAN = """
@@ -67,70 +61,50 @@ _SPAN = """
   return [first, last].map(at => [box.x + x._offset + x.d2p(at), box.y + y._offset + y._length / 2]);
 }
 """
-_HOVERED = """
-([key, carried]) => document.querySelector(`.st-key-${key} .js-plotly-plot`)._hoverdata
-  ?.some(point => carried.every((value, i) => point.customdata[i] === value))
-"""
 
 
 def chromium() -> str | None:
     """The program SORL_CHROMIUM, else the first that is installed; None where none is."""
-    return os.environ.get("SORL_CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return os.environ.get("SORL_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
 
 
 @contextmanager
 def served(runs: Path) -> Iterator[str]:
     """The address of `sorl app` over a runs folder, on a free port of this machine; its process ends with the block."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     command = [sys.executable, "cli.py", "--runs", str(runs), "app", "--port", str(port)]
-    app = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    end = time.monotonic() + PATIENCE
-    try:
-        while True:
-            if app.poll() is not None:
-                raise RuntimeError(f"the app ended: {app.stdout.read() if app.stdout else ''}")
-            with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=5):
-                break
-            if time.monotonic() > end:
-                raise TimeoutError(f"the app does not answer in {PATIENCE:g} s")
-            time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        app.terminate()
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as app:
         try:
-            app.wait(20)
-        except subprocess.TimeoutExpired:
-            app.kill()
+            end = time.monotonic() + PATIENCE
+            while True:
+                assert app.poll() is None, f"the app ended: {app.stderr and app.stderr.read()}"
+                assert time.monotonic() < end, f"the app does not answer in {PATIENCE:g} s"
+                with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=5):
+                    break
+                time.sleep(0.1)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            app.terminate()
 
 
 @contextmanager
 def browser() -> Iterator[Browser]:
     """The browser; in a container it runs as root, where its own sandbox does not start."""
-    from playwright.sync_api import sync_playwright
-
     options = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
     with sync_playwright() as play:
         opened = play.chromium.launch(executable_path=chromium(), args=options, timeout=1000 * PATIENCE)
-        try:
-            yield opened
-        finally:
-            opened.close()
+        yield opened
+        opened.close()
 
 
-@contextmanager
-def window(opened: Browser, *, dark: bool = False, width: int = 1280, height: int = 900) -> Iterator[Page]:
-    """A page of its own, light or dark."""
-    context = opened.new_context(
-        viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", reduced_motion="reduce"
-    )
-    context.set_default_timeout(1000 * PATIENCE)
-    page = context.new_page()
-    try:
-        yield page
-    finally:
-        context.close()
+def new_page(opened: Browser, scheme: Any = "light") -> Page:
+    """A page with a context of its own, light or dark."""
+    size: Any = {"width": 1280, "height": 900}
+    page = opened.new_page(viewport=size, color_scheme=scheme, reduced_motion="reduce")
+    page.set_default_timeout(1000 * PATIENCE)
+    return page
 
 
 def complaints(page: Page) -> list[str]:
@@ -138,7 +112,8 @@ def complaints(page: Page) -> list[str]:
     found: list[str] = []
 
     def add(text: str, url: str) -> None:
-        if _EXPECTED not in url:
+        # Opened at the address of a screen, the app looks for its server there first, and only then where it is.
+        if "/_stcore/" not in url:
             found.append(text)
 
     page.on("console", lambda m: m.type == "error" and add(f"console: {m.text}", m.location.get("url", "")))
@@ -148,7 +123,6 @@ def complaints(page: Page) -> list[str]:
 
 
 def settle(page: Page, screen: str) -> None:
-    """Wait until a screen is drawn whole."""
     paths = ["/", f"/{screen}"] if screen == "overview" else [f"/{screen}"]
     page.wait_for_function(_SETTLED, arg=[paths, ENDS[screen]])
 
@@ -160,7 +134,6 @@ def visit(page: Page, url: str, screen: str) -> None:
 
 
 def go(page: Page, words: str, screen: str) -> None:
-    """Follow a link by its words, until the screen is drawn whole."""
     page.get_by_role("link", name=words, exact=True).first.click()
     settle(page, screen)
 
@@ -176,30 +149,23 @@ def click_cell(page: Page, figure: str, carried: list[Any], opens: str) -> None:
 
     A figure may be drawn again under the pointer: it is pointed at and clicked until the address is like `opens`.
     """
-    from playwright.sync_api import TimeoutError as Late
-
     end = time.monotonic() + PATIENCE
     while True:
         try:
-            found: list[tuple[int, int, list[Any]]] = page.evaluate(_TARGETS, figure)
-            place, index = next((p, i) for p, i, values in found if values[: len(carried)] == carried)
-            at = page.evaluate(_PLACE, [figure, place, index])
-            page.mouse.move(at[0] - 3, at[1] - 2)
-            page.mouse.move(*at)
+            x, y = page.evaluate(_MARK, [figure, carried])
+            page.mouse.move(x - 3, y - 2)
+            page.mouse.move(x, y)
             page.wait_for_function(_HOVERED, arg=[figure, carried], timeout=5_000)
             # Without a move: where the page has shifted since, the click still means what is pointed at.
             page.mouse.down()
             page.mouse.up()
-            page.wait_for_url(opens, timeout=60_000)
+            return page.wait_for_url(opens, timeout=60_000)
         except Late:
             if time.monotonic() > end:
                 raise
-        else:
-            return
 
 
 def drag(page: Page, figure: str, first: float, last: float) -> None:
-    """Drag over an x-range of the first panel of a figure."""
     begin, end = page.evaluate(_SPAN, [figure, first, last])
     page.mouse.move(*begin)
     page.mouse.down()

@@ -1,16 +1,15 @@
 """Pictures of every screen and of the README's figures, light and dark: `make screenshots`, or this file with RUNS."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tests.e2e.browser import ENDS, NO_CHROMIUM, browser, chromium, served, settle, window
+from PIL import Image
+from playwright.sync_api import Page
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
+from tests.e2e.browser import ENDS, NO_CHROMIUM, browser, chromium, new_page, served, settle
+from workbench.analysis.results import read
+from workbench.cli.report import written
 
 WIDTHS = (1280, 1920)
 # Screen -> query of its address; without one a screen opens with a collapsed run where there is one.
@@ -28,8 +27,6 @@ _FITS = """
 
 def shoot(page: Page, screen: str, file: Path, width: int) -> None:
     """A picture of the whole screen, however tall it is; a large one keeps 256 colours."""
-    from PIL import Image
-
     page.set_viewport_size({"width": width, "height": 800})
     settle(page, screen)
     page.wait_for_function(_FITS)
@@ -46,26 +43,23 @@ def shoot(page: Page, screen: str, file: Path, width: int) -> None:
 
 def main(runs: Path, folder: Path) -> None:
     """Write `SCREEN-THEME-WIDTH.png` for every screen, theme and width, and `REGION-THEME.png` of shipped results."""
-    from workbench.analysis.results import read
-    from workbench.cli.report import written
-
     folder.mkdir(parents=True, exist_ok=True)
     with served(runs) as address, browser() as opened, tempfile.TemporaryDirectory() as place:
         for theme in ("light", "dark"):
-            with window(opened, dark=theme == "dark") as page:
-                for name, choices in VIEWS.items():
-                    page.goto(f"{address}/{'' if name == 'overview' else name}?{choices}")
-                    for width in WIDTHS:
-                        shoot(page, name, folder / f"{name}-{theme}-{width}.png", width)
-                    print(f"{folder}/{name}-{theme}-*.png", flush=True)
-                page.set_viewport_size({"width": 1280, "height": 900})
-                for name in REGIONS:
-                    report = Path(place) / f"{name}.html"
-                    report.write_text(written([read(RESULTS / f"{name}.parquet")], [], "html"), encoding="utf-8")
-                    page.goto(report.as_uri())
-                    page.locator(".drawing .main-svg").first.wait_for()
-                    page.locator(".drawing").first.screenshot(path=folder / f"{name}-{theme}.png")
-                    print(f"{folder}/{name}-{theme}.png", flush=True)
+            page = new_page(opened, theme)
+            for name, choices in VIEWS.items():
+                page.goto(f"{address}/{'' if name == 'overview' else name}?{choices}")
+                for width in WIDTHS:
+                    shoot(page, name, folder / f"{name}-{theme}-{width}.png", width)
+                print(f"{folder}/{name}-{theme}-*.png", flush=True)
+            page.set_viewport_size({"width": 1280, "height": 900})
+            for name in REGIONS:
+                report = Path(place) / f"{name}.html"
+                report.write_text(written([read(RESULTS / f"{name}.parquet")], [], "html"), encoding="utf-8")
+                page.goto(report.as_uri())
+                page.locator(".drawing .main-svg").first.wait_for()
+                page.locator(".drawing").first.screenshot(path=folder / f"{name}-{theme}.png")
+                print(f"{folder}/{name}-{theme}.png", flush=True)
 
 
 if __name__ == "__main__":

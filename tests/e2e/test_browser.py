@@ -1,37 +1,31 @@
 """From the Overview to the token that did it, by clicking, in a real browser."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-from tests.e2e import browser as web
 from tests.store.fixture import write_grid
 from workbench.diagnostics import CATALOGUE
 from workbench.store.sync import sync
 
+pytest.importorskip("playwright", reason="playwright is not installed: pip install 'sorl[test]'")
+from playwright.sync_api import Page
+
+from tests.e2e import browser as web
+
 PPO = 1  # its place among the arms: grpo, ppo, so-grpo, st-ppo
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
-
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1200),  # a minute where nothing else runs
-    pytest.mark.skipif(find_spec("playwright") is None, reason="playwright is not installed: pip install 'sorl[test]'"),
     pytest.mark.skipif(web.chromium() is None, reason=web.NO_CHROMIUM),
 ]
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    runs = tmp_path_factory.mktemp("browser") / "runs"
-    runs.mkdir()
+    runs = tmp_path_factory.mktemp("browser")
     write_grid(runs)
     sync(runs, CATALOGUE)
     with web.served(runs) as url:
@@ -41,7 +35,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def page() -> Iterator[Page]:
     """A page on which no script, no request and nothing in the console fails."""
-    with web.browser() as opened, web.window(opened) as found:
+    with web.browser() as opened:
+        found = web.new_page(opened)
         errors = web.complaints(found)
         yield found
         assert not errors
@@ -64,7 +59,6 @@ def test_every_screen_opens_without_a_complaint_and_clicks_lead_to_the_culprit_t
         assert saved.value.suggested_filename == f"sorl-grid.{kind.lower()}"
         assert saved.value.path().stat().st_size > 5_000
 
-    # The collapsed run, by its cell.
     web.open_run(page, "ppo-s0-aaaa0000")
     web.settle(page, "run")
     assert query(page)["run"] == ["ppo-s0-aaaa0000"]
@@ -73,7 +67,6 @@ def test_every_screen_opens_without_a_complaint_and_clicks_lead_to_the_culprit_t
     web.go(page, "Compare", "compare")
     assert page.get_by_text("Each line is one run").or_(page.get_by_text("interquartile mean")).is_visible()
 
-    # A part of the curves, by dragging over it: a link to it can be sent.
     web.drag(page, "curves", 9.6, 20.3)
     page.wait_for_url("**/compare?**range=10..20")
     web.settle(page, "compare")
@@ -87,9 +80,8 @@ def test_every_screen_opens_without_a_complaint_and_clicks_lead_to_the_culprit_t
     web.settle(page, "turns")
     web.click_cell(page, "turns", [PPO, 12 - 11, 3], opens="**/turns?**cell=ppo&cell=12&cell=3")
     page.get_by_text("ppo, turn 3, step 12:").wait_for()
-    link = page.locator(".sorl-listing tr", has_text="kept").first.get_by_role("link")
 
-    link.click()
+    page.locator(".sorl-listing tr", has_text="kept").first.get_by_role("link").click()
     page.wait_for_url("**/episode?**")
     web.settle(page, "episode")
     token = page.locator(".sorl-token.sorl-heaviest")
@@ -99,7 +91,6 @@ def test_every_screen_opens_without_a_complaint_and_clicks_lead_to_the_culprit_t
     assert "log-ratio" in tip
     assert "gradient weight" in tip
 
-    # Back is where one came from.
     page.go_back()
     page.wait_for_url("**/turns?**")
     web.settle(page, "turns")
@@ -124,12 +115,15 @@ def test_every_opening_and_every_choice_is_one_step_back(address: str, page: Pag
         page.wait_for_timeout(2_000)
         assert says(query(page)), "the step back was undone"
 
-    assert steps(lambda: page.goto(address), "/?experiment=demo") == 1
-    assert steps(lambda: web.go(page, "Compare", "compare"), "/compare?experiment=demo&arm=") == 1
-    assert steps(lambda: page.get_by_role("radio", name="single").click(), "seeds=single") == 1
-    assert steps(lambda: web.drag(page, "curves", 9.6, 20.3), "range=10..20") == 1
-    assert steps(lambda: web.go(page, "Overview", "overview"), "?experiment=demo") == 1
-    assert steps(lambda: web.open_run(page, "ppo-s0-aaaa0000"), "/run?experiment=demo&run=ppo-s0") == 1
+    for deed, says in (
+        (lambda: page.goto(address), "/?experiment=demo"),
+        (lambda: web.go(page, "Compare", "compare"), "/compare?experiment=demo&arm="),
+        (lambda: page.get_by_role("radio", name="single").click(), "seeds=single"),
+        (lambda: web.drag(page, "curves", 9.6, 20.3), "range=10..20"),
+        (lambda: web.go(page, "Overview", "overview"), "?experiment=demo"),
+        (lambda: web.open_run(page, "ppo-s0-aaaa0000"), "/run?experiment=demo&run=ppo-s0"),
+    ):
+        assert steps(deed, says) == 1, says
 
     back("overview", lambda said: said == {"experiment": ["demo"]})
     back("compare", lambda said: said["range"] == ["10..20"])

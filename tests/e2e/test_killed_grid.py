@@ -12,7 +12,6 @@ import termios
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,63 +23,48 @@ import tomli_w
 
 from tests.grid.harness import PATCH, row, starts
 from tests.learn.tiny import TINY, merged, rows
-from tests.store.processes import ROOT as ROOT
+from tests.store.processes import ROOT
 from workbench.diagnostics import CATALOGUE
 from workbench.grid.folder import last_row
 from workbench.spec import TABLES
 from workbench.store.sync import sync
 
 ARMS = ("ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo")
-SCRIPTED = f"{PATCH}from workbench.cli.main import main\nmain()\n"
+ENDS = (
+    {"outcome": "collapsed", "collapse_step": 2, "peak_success": 0.6, "final_success": 0.1},
+    {"outcome": "healthy", "peak_success": 0.8, "final_success": 0.7},
+)
 
 
-@dataclass
 class Place:
-    """A folder with a grid file and its runs, and the command that is typed there."""
+    """A folder with a grid file and its runs, and the commands that are typed there."""
 
-    folder: Path
-    scripted: bool
+    def __init__(self, folder: Path, seeds: int, base: dict[str, Any], scripted: bool) -> None:
+        self.runs, self.log, file = folder / "runs", folder / "grid.log", folder / "kill.toml"
+        self.runs.mkdir(parents=True)
+        question = "Does a grid that is killed again and again end like one that is not?"
+        grid = {"question": question, "seeds": list(range(seeds)), "base": base, "axes": {"algorithm": list(ARMS)}}
+        file.write_text(tomli_w.dumps(grid))
+        if scripted:
+            scripts = {a: {"step_seconds": 0.1, "row": ENDS[i % 2], "grad_norm": i} for i, a in enumerate(ARMS)}
+            (self.runs / "script.json").write_text(json.dumps(scripts))
+        code = f"{PATCH}from workbench.cli.main import main\nmain()\n"
+        program = ["-c", code] if scripted else [str(ROOT / "cli.py")]
+        self.sorl = [sys.executable, *program, "--runs", str(self.runs)]
+        self.run = [*self.sorl, "run", str(file), "--workers", "2"]
 
-    @property
-    def runs(self) -> Path:
-        return self.folder / "runs"
-
-    def sorl(self, *words: str) -> list[str]:
-        program = ("-c", SCRIPTED) if self.scripted else (str(ROOT / "cli.py"),)
-        return [sys.executable, *program, "--runs", str(self.runs), *words]
-
-    def run(self) -> list[str]:
-        return self.sorl("run", str(self.folder / "kill.toml"), "--workers", "2")
-
-    def start(self, log: Path) -> subprocess.Popen[bytes]:
-        with log.open("w") as out:
-            return subprocess.Popen(self.run(), stdout=out, stderr=out, cwd=ROOT)
+    def start(self) -> subprocess.Popen[bytes]:
+        with self.log.open("w") as out:
+            return subprocess.Popen(self.run, stdout=out, stderr=out, cwd=ROOT)
 
     def finish(self) -> str:
         """Run to the end without a kill; return the table of the comparison."""
-        log = self.folder / "last.log"
-        assert self.start(log).wait() == 0, log.read_text()[-3000:]
-        done = subprocess.run(self.sorl("compare", "kill", "--format", "csv"), capture_output=True, text=True, cwd=ROOT)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert self.start().wait() == 0, self.log.read_text()[-3000:]
+        command = [*self.sorl, "compare", "kill", "--format", "csv"]
+        return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout
 
     def cells(self) -> list[Path]:
         return sorted(f.parent for f in (self.runs / "kill").glob("*/run.json"))
-
-
-def place(folder: Path, seeds: int, base: dict[str, Any], scripted: bool) -> Place:
-    (folder / "runs").mkdir(parents=True)
-    question = "Does a grid that is killed again and again end like one that is not?"
-    grid = {"question": question, "seeds": list(range(seeds)), "base": base, "axes": {"algorithm": list(ARMS)}}
-    (folder / "kill.toml").write_text(tomli_w.dumps(grid))
-    if scripted:
-        ends = [
-            {"outcome": "collapsed", "collapse_step": 2, "peak_success": 0.6, "final_success": 0.1},
-            {"outcome": "healthy", "peak_success": 0.8, "final_success": 0.7},
-        ]
-        scripts = {arm: {"step_seconds": 0.1, "row": ends[i % 2], "grad_norm": i} for i, arm in enumerate(ARMS)}
-        (folder / "runs" / "script.json").write_text(json.dumps(scripts))
-    return Place(folder, scripted)
 
 
 def kill_all(parent: subprocess.Popen[bytes]) -> float:
@@ -98,14 +82,14 @@ def kill_all(parent: subprocess.Popen[bytes]) -> float:
 
 def recorded(cell: Path) -> list[int]:
     """The steps of a run that are on the disk, in order."""
-    files = sorted((cell / "segments" / "step").glob("*.parquet"))
+    files = (cell / "segments" / "step").glob("*.parquet")
     return sorted(step for file in files for step in pq.read_table(file, columns=["step"])["step"].to_pylist())
 
 
 def reported(log: Path, before: float) -> set[int]:
     """The steps that a run had reported as done by the time `before`."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    done = [json.loads(line) for line in lines if line.startswith('{"step"') and line.endswith("}")]
+    done = (json.loads(line) for line in lines if line.startswith('{"step"') and line.endswith("}"))
     return {line["step"] - 1 for line in done if line["at"] < before}
 
 
@@ -157,20 +141,19 @@ def test_a_grid_that_is_killed_again_and_again_ends_like_one_that_is_not(
     changes = {"iterations": 5, "record": {"checkpoint_every": 2}, "evaluation": {"every": 0, "episodes": 8}}
     base = {"iterations": 6} if scripted else merged(TINY, changes)
     moments, over = random.Random(20 * seeds + kills), 0
-    victim, log = place(tmp_path / "victim", seeds, base, scripted), tmp_path / "victim.log"
+    victim = Place(tmp_path / "victim", seeds, base, scripted)
     attempts: dict[str, int] = {}  # of each cell when it was seen finished for the first time
 
     def look() -> None:
         for cell in victim.cells():
-            end = last_row(cell)
-            if end is not None and end["status"] == "finished":
+            if (last_row(cell) or {}).get("status") == "finished":
                 attempt = json.loads((cell / "run.json").read_text()).get("attempt")
                 assert attempts.setdefault(cell.name, attempt) == attempt, f"{cell.name} ran again"
 
     for kill in range(kills):
-        grid = victim.start(log)
+        grid = victim.start()
         if kill % 5:  # every fifth one dies anywhere between its first import and its first cells
-            while not any(word in log.read_text() for word in ("start  ", "resume  ")) and grid.poll() is None:
+            while not any(word in victim.log.read_text() for word in ("start  ", "resume  ")) and grid.poll() is None:
                 time.sleep(0.02)
         time.sleep(moments.uniform(0.0, 3.0 if scripted else 12.0))
         over += grid.poll() is not None
@@ -185,7 +168,7 @@ def test_a_grid_that_is_killed_again_and_again_ends_like_one_that_is_not(
     look()
     assert len(attempts) == len(ARMS) * seeds
 
-    untouched = place(tmp_path / "untouched", seeds, base, scripted)
+    untouched = Place(tmp_path / "untouched", seeds, base, scripted)
     assert table == untouched.finish()
     ours, theirs = victim.cells(), untouched.cells()
     assert [cell.name for cell in ours] == [cell.name for cell in theirs]
@@ -200,12 +183,11 @@ def test_a_grid_that_is_killed_again_and_again_ends_like_one_that_is_not(
 
 
 def test_two_commands_at_once_train_no_cell_twice_and_print_the_same_table(tmp_path: Path) -> None:
-    both = place(tmp_path / "both", seeds=1, base={"iterations": 5}, scripted=True)
+    both = Place(tmp_path / "both", seeds=1, base={"iterations": 5}, scripted=True)
     pipe = subprocess.PIPE
-    processes = [subprocess.Popen(both.run(), stdout=pipe, stderr=pipe, text=True, cwd=ROOT) for _ in range(2)]
-    ends = [process.communicate(timeout=250) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], ends
-    (first, said), (second, also_said) = ends
+    processes = [subprocess.Popen(both.run, stdout=pipe, stderr=pipe, text=True, cwd=ROOT) for _ in range(2)]
+    (first, said), (second, also_said) = (process.communicate(timeout=250) for process in processes)
+    assert [process.returncode for process in processes] == [0, 0], said + also_said
     assert first == second
     assert first.count("1/1 [") == first.count("0/1 [") == 3, first
     assert [starts(cell) for cell in both.cells()] == [1] * 6
@@ -213,10 +195,10 @@ def test_two_commands_at_once_train_no_cell_twice_and_print_the_same_table(tmp_p
 
 
 def test_a_closed_terminal_is_a_ctrl_c_and_the_cells_write_their_checkpoints(tmp_path: Path) -> None:
-    mine = place(tmp_path / "mine", seeds=1, base={"iterations": 200}, scripted=True)
+    mine = Place(tmp_path / "mine", seeds=1, base={"iterations": 200}, scripted=True)
     terminal, inside = pty.openpty()
     grid = subprocess.Popen(
-        mine.run(), stdin=inside, stdout=inside, stderr=inside, start_new_session=True, cwd=ROOT,
+        mine.run, stdin=inside, stdout=inside, stderr=inside, start_new_session=True, cwd=ROOT,
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )  # fmt: skip
     os.close(inside)
@@ -229,7 +211,6 @@ def test_a_closed_terminal_is_a_ctrl_c_and_the_cells_write_their_checkpoints(tmp
     os.close(terminal)
     grid.wait(120)
     stopped = [row(cell) for cell in mine.cells() if row(cell)["status"] != "queued"]
-    reasons = ("stopped by SIGINT", "stopped before its first step")
-    assert stopped
-    assert {(r["status"], r["reason"]) for r in stopped} <= {("interrupted", reason) for reason in reasons}
+    assert {r["status"] for r in stopped} == {"interrupted"}
+    assert {r["reason"] for r in stopped} <= {"stopped by SIGINT", "stopped before its first step"}
     assert any(r["steps"] for r in stopped)

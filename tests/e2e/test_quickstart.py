@@ -21,10 +21,10 @@ SMALL = (
 RUN = ("run", "experiments/quickstart.toml", *(word for change in SMALL for word in ("--set", change)))
 
 
-def sorl(runs: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+def sorl(runs: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "cli.py"), "--runs", str(runs), *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=280, cwd=ROOT, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=ROOT, env=environment)
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +56,8 @@ def test_the_same_command_again_starts_nothing(trained: Path) -> None:
 
 
 def readme_commands() -> list[str]:
-    text = (ROOT / "README.md").read_text()
-    joined = re.sub(r'"SELECT([^"]*)"', lambda m: '"SELECT ' + " ".join(m.group(1).split()) + '"', text)
-    return [line.strip() for line in joined.splitlines() if line.strip().startswith(".venv/bin/sorl")]
+    text = re.sub(r'"SELECT[^"]*"', lambda found: " ".join(found[0].split()), (ROOT / "README.md").read_text())
+    return [line.strip() for line in text.splitlines() if line.strip().startswith(".venv/bin/sorl")]
 
 
 @pytest.mark.parametrize("command", readme_commands())

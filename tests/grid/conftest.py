@@ -1,7 +1,5 @@
 """The scripted trainer in the place of the real one, and processes that tests start themselves."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable, Iterator
 

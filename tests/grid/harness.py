@@ -1,7 +1,5 @@
 """A grid over the scripted trainer: what it reported, what its folders hold, and a second grid at the same time."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +12,8 @@ import pytest
 from workbench.grid import folder as run_folder
 from workbench.grid.cell import Cell
 from workbench.grid.config import Grid, load
-from workbench.grid.run import Result, Watch, run
+from workbench.grid.progress import Display
+from workbench.grid.run import Result, run
 from workbench.learn.warmstart import key
 
 TRAINER = Path(__file__).with_name("trainer.py")
@@ -31,36 +30,38 @@ def put_scripted_trainer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("workbench.grid.process.PRELOAD", ("tests.grid.trainer",))
 
 
-class Tape(Watch):
-    """Remembers what the grid reported; a hook of the same name acts on a step, a note, a start or an end."""
+class Tape(Display):
+    """Remembers what the grid reported; a hook of the same name acts on a step, a note or a start."""
 
-    def __init__(self, on_step: Any = None, on_note: Any = None, on_start: Any = None, on_end: Any = None) -> None:
+    def __init__(self, on_step: Any = None, on_note: Any = None, on_start: Any = None) -> None:
         self.started_cells: list[str] = []
         self.resumed: list[str] = []
         self.steps: list[tuple[str, int]] = []
         self.notes: list[str] = []
         self.closed = 0
-        self._hooks = {"step": on_step, "note": on_note, "start": on_start, "end": on_end}
-
-    def _act(self, what: str, *values: Any) -> None:
-        if (hook := self._hooks[what]) is not None:
-            hook(*values)
+        self._on_step, self._on_note, self._on_start = on_step, on_note, on_start
 
     def started(self, cell: Cell, resumed: bool) -> None:
         self.started_cells.append(cell.arm)
         self.resumed += [cell.arm] if resumed else []
-        self._act("start", cell)
+        if self._on_start:
+            self._on_start(cell)
 
     def stepped(self, cell: Cell, row: dict[str, Any]) -> None:
         self.steps.append((cell.arm, row["step"]))
-        self._act("step", cell, row)
+        if self._on_step:
+            self._on_step(cell, row)
 
-    def ended(self, result: Result) -> None:
-        self._act("end", result)
-
-    def note(self, text: str) -> None:
+    def note(self, text: str, style: str = "") -> None:
         self.notes.append(text)
-        self._act("note", text)
+        if self._on_note:
+            self._on_note(text)
+
+    def begin(self, *_: Any) -> None: ...
+
+    def tick(self) -> None: ...
+
+    def ended(self, result: Result) -> None: ...
 
     def close(self) -> None:
         self.closed += 1
@@ -73,8 +74,7 @@ def go(grid: Grid, tape: Tape | None = None, **options: Any) -> list[Result]:
 
 def home(grid: Grid, prepared: bool = False) -> Path:
     """The folder of the first cell."""
-    place = run_folder.prepare if prepared else run_folder.folder_of
-    return place(grid.path.parent / "runs", grid.cells[0])
+    return (run_folder.prepare if prepared else run_folder.folder_of)(grid.path.parent / "runs", grid.cells[0])
 
 
 def grid_of(

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -27,10 +25,7 @@ from workbench.spec.outcomes import cause
             (code, said, "out_of_memory", f"out of memory: {said}", "out of memory")
             for code, said in [
                 (1, "MemoryError"),
-                (
-                    1,
-                    "numpy._ArrayMemoryError: Unable to allocate 7.45 GiB for an array with shape (10,)",
-                ),
+                (1, "numpy._ArrayMemoryError: Unable to allocate 7.45 GiB for an array with shape (10,)"),
                 (1, "RuntimeError: [enforce fail at alloc_cpu.cpp:118] . DefaultCPUAllocator: can't allocate memory"),
                 (1, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB."),
                 (1, "pyarrow.lib.ArrowMemoryError: malloc of size 99999 failed"),
@@ -60,13 +55,11 @@ def test_the_last_line_of_text_is_neither_progress_nor_a_progress_bar(tmp_path: 
     assert (last_line(log), last_step(log)) == ('{"step": null}', 4), "what only looks like progress is text"
 
 
-@pytest.mark.parametrize(
-    ("quota", "expected"), [("200000 100000", 2), ("250000 100000", 2), ("50000 100000", 1), ("max 100000", 8)]
-)
 def test_cores_are_those_of_the_affinity_unless_a_containers_quota_is_smaller(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, expected: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    (tmp_path / "cpu.max").write_text(f"{quota}\n")
-    assert cores(tmp_path / "cpu.max") == expected
+    for quota, expected in (("200000", 2), ("250000", 2), ("50000", 1), ("max", 8)):
+        (tmp_path / "cpu.max").write_text(f"{quota} 100000\n")
+        assert cores(tmp_path / "cpu.max") == expected
     assert cores(tmp_path / "none") == 8

@@ -1,7 +1,5 @@
 """The fair-comparison guard: each check flags an experiment that violates it, and no shipped experiment is flagged."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -52,17 +50,12 @@ def test_arms_that_differ_in_what_the_grid_asks_about_are_comparable() -> None:
 @pytest.mark.parametrize(
     ("learn", "engine", "idle"),
     [
-        ({}, {}, True),
-        ({"epochs": 2}, {}, False),
-        ({"minibatches": 2}, {}, False),
-        ({"staleness": 1}, {}, False),
-        ({"staleness": 1, "old_log_prob": "update"}, {}, True),
-        ({"old_log_prob": "behaviour"}, {}, True),
-        ({"old_log_prob": "behaviour"}, {"dtype": "bfloat16"}, False),
+        ({}, {}, True), ({"micro_batch": 4}, {}, True), ({"epochs": 2}, {}, False), ({"minibatches": 2}, {}, False),
+        ({"staleness": 1}, {}, False), ({"staleness": 1, "old_log_prob": "update"}, {}, True),
+        ({"old_log_prob": "behaviour"}, {}, True), ({"old_log_prob": "behaviour"}, {"dtype": "bfloat16"}, False),
         ({"old_log_prob": "behaviour", "staleness": 1}, {}, False),
-        ({"micro_batch": 4}, {}, True),
     ],
-)
+)  # fmt: skip
 def test_the_ratio_is_one_by_construction_where_each_rollout_makes_one_update_by_its_own_log_probs(
     learn: dict[str, object], engine: dict[str, object], idle: bool
 ) -> None:
@@ -112,9 +105,8 @@ def test_a_normaliser_that_changes_along_with_anything_else_is_flagged_unless_an
 def test_algorithms_that_declare_different_normalisers_are_told_apart_and_not_flagged() -> None:
     arms = {"ppo": settings(), "grpo": settings(algorithm="grpo")}
     assert flagged(**arms) == []
-    assert told("normaliser", **arms) == [
-        "the algorithms declare different choices of advantage (ppo: gae; grpo: grpo)"
-    ]
+    words = "the algorithms declare different choices of advantage (ppo: gae; grpo: grpo)"
+    assert told("normaliser", **arms) == [words]
     variant = settings(algorithm={"base": "turn-ppo", **MEAN})
     assert flagged(ppo=settings(), turn=variant) == [("normaliser", ("ppo", "turn"))]
     assert flagged(ppo=settings(slots=MEAN), turn=settings(algorithm="turn-ppo", slots=MEAN)) == []

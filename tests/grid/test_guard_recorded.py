@@ -1,7 +1,5 @@
 """What runs recorded: the seed reached the arms, equal compute or the difference told, and what trainers flagged."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -61,21 +59,17 @@ QUESTIONS = [("questions", ("a", "b"))]
 @pytest.mark.parametrize(
     ("done", "found"),
     [
-        ([(A0, ZERO), (A1, ONE), (B0, ZERO[:2]), (B1, ONE)], []),
-        ([(A0, ZERO), (A1, ONE), (B0, [10, 11, 99, 13]), (B1, ONE)], QUESTIONS),
-        ([(A0, ZERO), (B0, ZERO[::-1])], QUESTIONS),
-        ([(A0, ZERO), (A1, ZERO)], [("questions", ("a", "a"))]),
+        ([(A0, ZERO), (A1, ONE), (B0, ZERO[:2]), (B1, ONE)], []),  # shared, one ended early
+        ([(A0, ZERO), (A1, ONE), (B0, [10, 11, 99, 13]), (B1, ONE)], QUESTIONS),  # a seed that did not reach an arm
+        ([(A0, ZERO), (B0, ZERO[::-1])], QUESTIONS),  # another order
+        ([(A0, ZERO), (A1, ZERO)], [("questions", ("a", "a"))]),  # seeds that are no replicates
         ([(A0, ZERO), (run("b", 0, learn={"group_size": 8}), [1, 2, 3, 4])], []),
         ([(A0, ZERO), (run("b", 0, learn={"episodes": 16}), [1, 2, 3, 4])], []),
         ([(A0, ZERO), (run("b", 0, world={"entities": 8}), [1, 2, 3, 4])], []),
-        ([(A0, ZERO[:2]), (A1, [None, None, *ONE[2:]])], []),
-        ([(A0, ZERO), (B0, [None] * 4), (B1, [None] * 4)], []),
+        ([(A0, ZERO[:2]), (A1, [None, None, *ONE[2:]])], []),  # no step in common
+        ([(A0, ZERO), (B0, [None] * 4), (B1, [None] * 4)], []),  # no fingerprint
     ],
-    ids=[
-        "shared, one ended early", "a seed that did not reach an arm", "another order", "seeds that are no replicates",
-        "another group size", "other episodes", "another world", "no step in common", "no fingerprint",
-    ],
-)  # fmt: skip
+)
 def test_a_seed_gives_comparable_arms_the_same_questions_and_another_seed_other_ones(
     runs: Path, done: list[tuple[Run, Sequence[int | None]]], found: list[tuple[str, tuple[str, ...]]]
 ) -> None:

@@ -1,7 +1,5 @@
 """How long a grid takes, before it runs and while it does."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 
@@ -11,7 +9,7 @@ from rich.console import Console
 from workbench.algorithms import resolve
 from workbench.grid.cell import START, estimate, rough
 from workbench.grid.config import Grid, load
-from workbench.grid.progress import duration, sparkline, watch
+from workbench.grid.progress import Display, duration, sparkline
 from workbench.grid.run import Result
 from workbench.spec import RunSettings
 
@@ -69,7 +67,7 @@ def test_a_terminal_shows_a_live_table_a_log_plain_lines_and_names_as_text(
 ) -> None:
     (cell,) = grid(tmp_path, f'[[arms]]\nname = "{name}"').cells
     out = io.StringIO()
-    display = watch(Console(file=out, force_terminal=terminal, width=120, color_system=None))
+    display = Display(Console(file=out, force_terminal=terminal, width=120, color_system=None))
     display.begin([cell], [], 2)
     display.started(cell, False)
     for step in (1, 2, 3):

@@ -1,7 +1,5 @@
 """`--executor ray` on a real Ray of this machine with two worker processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -66,12 +64,8 @@ def test_cells_run_in_workers_side_by_side_and_end_as_on_this_machine(tmp_path: 
 def test_ray_and_local_record_identical_steps(tmp_path: Path, cluster: Ray, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "TRAINER", REAL)
     path = tmp_path / "same.toml"
-    document = {
-        "question": "Is a cell the same wherever it runs?",
-        "seeds": [0, 1],
-        "base": merged(TINY, {"iterations": 4}),
-    }
-    path.write_text(tomli_w.dumps(document))
+    base = merged(TINY, {"iterations": 4})
+    path.write_text(tomli_w.dumps({"question": "Is a cell the same anywhere?", "seeds": [0, 1], "base": base}))
     grid = load(path)
     here = run(grid, tmp_path / "local", Tape(), workers=1)
     (tmp_path / "ray").mkdir()

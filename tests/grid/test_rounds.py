@@ -1,7 +1,5 @@
 """Grids whose cells depend on recorded runs: the rounds of a region, and learning rates matched run by run."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +11,10 @@ import pytest
 
 from tests.grid.harness import Tape, put_warm_start, script, starts
 from workbench.grid.config import Grid, load
-from workbench.grid.folder import History, append, now
+from workbench.grid.folder import History, append
 from workbench.grid.run import Limits, Result, run_rounds
 from workbench.spec import InputError
+from workbench.store.segments import now
 
 REGION = """
 kind = "region"
@@ -81,9 +80,7 @@ def test_a_region_is_searched_round_by_round_and_the_same_call_goes_on(tmp_path:
     assert grid.region is not None
     assert not grid.region.progress.now
     probed = [(c.settings.learn.staleness, c.settings.learn.policy.lr, c.seed) for c in grid.cells]
-    assert probed == [
-        (0, 0.2, 0), (0, 0.4, 0), (0, 0.2, 1), (0, 0.4, 1), (8, 0.2, 0), (8, 0.4, 0), (8, 0.2, 1), (8, 0.4, 1),
-    ]  # fmt: skip
+    assert probed == [(staleness, lr, seed) for staleness in (0, 8) for seed in (0, 1) for lr in (0.2, 0.4)]
     assert len(told) > 2
     _, again = rounds(path)
     assert all(r.skipped for r in again), "a search that is over starts nothing"
@@ -112,16 +109,14 @@ def test_the_matched_arm_waits_for_its_source_and_takes_its_factor_seed_by_seed(
     assert not grid.waiting
     matched = [r.cell for r in results if r.cell.arm == "ppo, matched"]
     assert [(c.seed, c.settings.learn.policy.lr, c.settings.match) for c in matched] == [
-        (0, 0.15, "s-ppo"), (1, 0.15, "s-ppo"),
-    ]  # fmt: skip
+        (s, 0.15, "s-ppo") for s in (0, 1)
+    ]
     _, again = rounds(path)
     assert all(r.skipped for r in again)
     assert {r.cell.run_id for r in again} == {r.cell.run_id for r in results}
     history, cell = History(tmp_path / "runs"), known.cells[0]
     assert history.factor(cell) == 0.75
-    assert history.past(replace(cell, generation=7)) == history.past(cell), (
-        "the newest start, whichever it is asked with"
-    )
+    assert history.past(replace(cell, generation=7)) == history.past(cell), "the newest start, asked with any"
     assert History(tmp_path / "runs", since=now()).past(cell) is None, "only those that ended since"
 
 
@@ -155,12 +150,7 @@ def test_an_arm_of_another_experiment_is_followed_past_bad_folders_or_asked_for(
         (REGION, "[region]", "[region]\nalong = 'learn.policy.lrr'", "did you mean 'learn.policy.lr'?"),
         (REGION, "[region]", "[region]\nalong = 'learn.staleness'", "an axis at once"),
         (REGION, "[region]", "[[arms]]\nname = 'a'\nlearn.policy.lr = 0.1\n[region]", "which is searched; delete it"),
-        (
-            REGION,
-            "[region]",
-            "[[arms]]\nname = 'a'\nmatch = 'grpo'\n[region]",
-            "sets 'match', which a region cannot have",
-        ),
+        (REGION, "[region]", "[[arms]]\nname = 'a'\nmatch = 'grpo'\n[region]", "'match', which a region cannot have"),
         (REGION, "low = 0.1", "low = 0.9", "low = 0.9 must be below high = 0.8"),
         (REGION, "points = 4", "points = 2", "greater than or equal to 3"),
         (REGION, 'kind = "region"', 'kind = "grid"', "[region] needs kind = 'region'"),
@@ -188,6 +178,5 @@ def test_controls_have_a_region_too_and_further_axes_have_columns_of_their_own(t
     staleness_epochs = [(c["learn.staleness"], c["learn.epochs"]) for c in grid.region.columns]
     assert staleness_epochs == [(0, 1), (8, 1), (0, 4), (8, 4)]
     assert grid.region.neighbours == (None, 0, 0, 2)
-    assert [c.arm for c in grid.cells] == [
-        f"{arm} · staleness 0 · epochs 1 · policy.lr 0.2" for arm in ("grpo", "ppo, clipped")
-    ]
+    first = " · staleness 0 · epochs 1 · policy.lr 0.2"
+    assert [c.arm for c in grid.cells] == [f"grpo{first}", f"ppo, clipped{first}"]

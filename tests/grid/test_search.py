@@ -1,7 +1,5 @@
 """The adaptive search on landscapes whose boundary is known."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -25,8 +25,6 @@ Without a script of its own, an arm falls as `falls` says of its algorithm: {"pp
 of ppo collapse from learning rate 0.1 on at staleness 8.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -159,19 +157,18 @@ def measure(folder: Path, identity: dict[str, Any], step: int) -> None:
 
 
 def updates(folder: Path, run_id: str, steps: int, grad_norm: float, factor: float | None) -> None:
-    if (folder / "segments" / "minibatch").exists():
-        return
-    rows = [{"run_id": run_id, "step": s, "update": 0, "epoch": 0, "rollout_step": s} for s in range(steps)]
-    measured = [{"grad_norm": grad_norm, "clip_frac": 0.02, "stabiliser_factor": factor} for _ in rows]
-    segment(folder, "minibatch", pa.Table.from_pylist([r | m for r, m in zip(rows, measured, strict=True)]))
+    if not (folder / "segments" / "minibatch").exists():
+        same = {"run_id": run_id, "update": 0, "epoch": 0, "grad_norm": grad_norm, "clip_frac": 0.02}
+        rows = [same | {"step": s, "rollout_step": s, "stabiliser_factor": factor} for s in range(steps)]
+        segment(folder, "minibatch", pa.Table.from_pylist(rows))
 
 
 def segment(folder: Path, name: str, rows: pa.Table) -> None:
     segments = folder / "segments" / name
     segments.mkdir(parents=True, exist_ok=True)
     target = segments / f"{len(list(segments.glob('0*.parquet'))):06d}.parquet"
-    pq.write_table(rows, target.with_name(f".{target.name}"))
-    target.with_name(f".{target.name}").rename(target)
+    pq.write_table(rows, unfinished := target.with_name(f".{target.name}"))
+    unfinished.rename(target)
 
 
 def now() -> datetime:

@@ -7,7 +7,7 @@ batches and one of a few values give another update (or, for what is drawn again
 
 import copy
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -145,12 +145,9 @@ def having(slot: str, kind: type[Slot]) -> Algorithm:
 
 KINDS_OF_SLOTS = [(slot, kind) for slot, kinds in KINDS.items() for kind in kinds.values()]
 CASES = [case for algorithm in ALGORITHMS.values() for case in cases_of(algorithm)]
-CASES += [
-    case
-    for slot, kind in KINDS_OF_SLOTS
-    if (algorithm := having(slot, kind)).name not in ALGORITHMS
-    for case in cases_of(algorithm, (slot,))
-]
+for slot, kind in KINDS_OF_SLOTS:
+    if (other := having(slot, kind)).name not in ALGORITHMS:
+        CASES += cases_of(other, (slot,))
 
 
 class Cut:
@@ -177,17 +174,13 @@ class Steps:
     rollout: Rollout
     tokenizer: Any
 
-    def trainer(self, algorithm: Algorithm, patch: pytest.MonkeyPatch) -> Given:
-        """The trainer of a run of `algorithm`, as a run makes it."""
-        patch.setattr(loop, "resolve", lambda *_: algorithm)
-        settings = RunSettings.model_validate(merged(merged(TINY, SETTINGS), {"algorithm": "ppo"}))
-        return Given(settings, self.start, NullRecorder(settings), self.tokenizer)
-
     @functools.cache  # noqa: B019  a session has one of it
     def taken(self, algorithm: Algorithm, move: tuple[float, float]) -> tuple[Tensor, int]:
         """What the step adds to the weights of policy and critic, and how many episodes the next rollouts sample."""
+        settings = RunSettings.model_validate(merged(merged(TINY, SETTINGS), {"algorithm": "ppo"}))
         with pytest.MonkeyPatch.context() as patch:
-            trainer = self.trainer(algorithm, patch)
+            patch.setattr(loop, "resolve", lambda *_: algorithm)
+            trainer = Given(settings, self.start, NullRecorder(settings), self.tokenizer)
             trainer.given = self.batch(trainer, *move)
             trainer.sentences = Cut()  # type: ignore[assignment]
             before = weights(trainer)
@@ -234,8 +227,7 @@ def steps(cache: Path) -> Iterator[Steps]:
 
 def difference(steps: Steps, algorithm: Algorithm, variants: Iterable[Algorithm]) -> float:
     """The largest change of the step over batches and variants, as a share of the longer of the two updates."""
-    largest = 0.0
-    variants = list(variants)
+    largest, variants = 0.0, list(variants)
     for move in MOVES:
         own, sampled = steps.taken(algorithm, move)
         for variant in variants:
@@ -249,55 +241,33 @@ def difference(steps: Steps, algorithm: Algorithm, variants: Iterable[Algorithm]
     return largest
 
 
-PER_SEQUENCE = ("grpo", "mean_only", "rloo", "batch_mean", "batch_z")
-
-
-def alone(case: Case) -> bool:
-    return case.algorithm.ratio.level in ("token", "none")
-
-
-def constant(case: Case) -> bool:
-    """Whether all tokens that share a ratio have one advantage."""
-    a = case.algorithm
-    per_turn = a.advantage.kind in ("turn_gae", "turn_mean", "group_batch_z")
+def inert(case: Case) -> list[str]:
+    """Why the option may change nothing; empty where it must change the step."""
+    a, at = case.algorithm, (case.slot, case.option)
+    alone = a.ratio.level in ("token", "none")
     one_turn = a.ratio.level in ("turn", "sentence") or a.schedule.kind == "reverse_turns"
-    return a.advantage.kind in PER_SEQUENCE or (per_turn and one_turn)
-
-
-INERT: tuple[tuple[Callable[[Case], bool], str], ...] = (
-    (
-        lambda c: c.slot == "ratio" and c.option in ("mean", "grad") and alone(c),
-        "a token is a unit of its own: there is nothing to pool",
-    ),
-    (lambda c: c.slot == "clip" and c.option == "gate" and alone(c), "a token is a unit of its own"),
-    (
-        lambda c: c.slot == "clip" and c.option == "gate" and not alone(c) and constant(c),
-        "the unit's advantages have one sign",
-    ),
-    (
-        lambda c: (
-            c.slot == "ratio" and c.option == "grad" and not alone(c) and constant(c)
-            and c.algorithm.ratio.mean != "arithmetic"
-        ),
-        "equal advantages: the shared gradient is the mean of equal ones (GSPO-token is GSPO)",
-    ),
-    (
-        lambda c: c.slot == "ratio" and c.algorithm.clip.kind == "gamma",
-        "VESPO weighs by the product of the sequence, whatever else is pooled",
-    ),
-    (lambda c: c.option == "floor" and c.choice == Guard(mode="center"), "only the scale has a floor, not the mean"),
-    (
-        lambda c: c.algorithm.schedule.kind == "reverse_turns" and c.values == ("turn",),
-        "each part of the schedule holds one turn of a sequence",
-    ),
-)  # fmt: skip
+    # Whether all tokens that share a ratio have one advantage.
+    per_sequence = a.advantage.kind in ("grpo", "mean_only", "rloo", "batch_mean", "batch_z")
+    equal = per_sequence or (one_turn and a.advantage.kind in ("turn_gae", "turn_mean", "group_batch_z"))
+    reasons = {
+        "a token is a unit of its own: there is nothing to pool":
+            alone and at in (("ratio", "mean"), ("ratio", "grad"), ("clip", "gate")),
+        "the unit's advantages have one sign": at == ("clip", "gate") and not alone and equal,
+        "equal advantages: the shared gradient is the mean of equal ones (GSPO-token is GSPO)":
+            at == ("ratio", "grad") and not alone and equal and a.ratio.mean != "arithmetic",
+        "VESPO weighs by the product of the sequence, whatever else is pooled":
+            case.slot == "ratio" and a.clip.kind == "gamma",
+        "only the scale has a floor, not the mean": case.option == "floor" and case.choice == Guard(mode="center"),
+        "each part of the schedule holds one turn of a sequence":
+            a.schedule.kind == "reverse_turns" and case.values == ("turn",),
+    }  # fmt: skip
+    return [reason for reason, holds in reasons.items() if holds]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_an_option_changes_the_step_or_is_inert_for_a_reason(steps: Steps, case: Case) -> None:
-    reasons = [reason for rule, reason in INERT if rule(case)]
     found = difference(steps, case.own, case.variants)
-    if reasons:
+    if reasons := inert(case):
         assert found < SAME, f"not inert after all: {reasons}"
     else:
         assert found > CHANGED, "the option changes nothing"

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -6,17 +6,15 @@ import pytest
 import torch
 
 from tests.learn import real_model
-from tests.learn.tiny import merged, rows
+from tests.learn.tiny import MakeRun, rows
 from tests.vllm_here import NEEDS_VLLM
 from workbench.agent.engines import engine_for
 from workbench.agent.episode import Episode
 from workbench.agent.worlds.facts import Facts
 from workbench.algorithms import resolve
 from workbench.learn import networks
-from workbench.learn.networks import Critic, passes
+from workbench.learn.networks import Critic
 from workbench.learn.rollouts import Rollout, batch_of, critic_values, trainer_log_probs
-from workbench.learn.run import FINISHED
-from workbench.learn.run import run as trained
 from workbench.learn.update import Learner
 from workbench.learn.warmstart import locate, tokenizer_of
 from workbench.objective.pipeline import prepare
@@ -43,9 +41,8 @@ def sampled(folder: Path, settings: EngineSettings) -> list[Episode]:
 
 @pytest.mark.parametrize("kind", ["hf", pytest.param("vllm", marks=NEEDS_VLLM)])
 def test_prompt_and_answers_are_search_r1s_in_the_chat_template(folder: Path, kind: str) -> None:
-    tokenizer, settings = tokenizer_of(folder), EngineSettings(kind=kind, cache_gib=1 / 32)
-    model = networks.load(folder)
-    for episode in sampled(folder, settings):
+    tokenizer, model = tokenizer_of(folder), networks.load(folder)
+    for episode in sampled(folder, EngineSettings(kind=kind, cache_gib=1 / 32)):
         text = tokenizer.decode(episode.tokens[: episode.prompt_length])
         assert text.startswith("<|im_start|>user\nAnswer the given question. You must conduct reasoning inside <think>")
         assert text.endswith(f"Question: {episode.question}\n<|im_end|>\n<|im_start|>assistant\n")
@@ -64,21 +61,15 @@ def test_prompt_and_answers_are_search_r1s_in_the_chat_template(folder: Path, ki
     ids=["plain", "lean"],
 )
 def test_a_folder_of_a_published_model_trains_through_the_same_command(
-    new_run: Callable[..., Path], cache: Path, folder: Path, compute: dict[str, object]
+    trained: MakeRun, folder: Path, compute: dict[str, object]
 ) -> None:
-    changes = {
-        "iterations": 2, "model": str(folder), "compute": compute, "evaluation": {"every": 0, "episodes": 2},
-        "world": {"max_turns": 2, "max_turn_tokens": 24},
-        "learn": {"episodes": 4, "staleness": 0, "entropy_coef": 0.01},
-    }  # fmt: skip
-    run = new_run("real", **merged({}, changes))
-    assert trained(run, cache) == FINISHED
-    steps = rows(run, "step")
-    assert len(steps) == 2
-    assert (steps.token_mismatches == 0).all()
+    run = trained(
+        iterations=2, model=str(folder), compute=compute, evaluation={"every": 0, "episodes": 2},
+        world={"max_turns": 2, "max_turn_tokens": 24}, learn={"episodes": 4, "staleness": 0, "entropy_coef": 0.01},
+    )  # fmt: skip
+    assert rows(run, "step").token_mismatches.tolist() == [0, 0]
     assert rows(run, "minibatch").grad_norm.gt(0).all()
-    tokens = rows(run, "token").token.iloc[0]
-    assert tokens[0] == "<|im_start|>"
+    assert rows(run, "token").token.iloc[0][0] == "<|im_start|>"
     assert (run / "checkpoints" / "000002" / "policy" / "model.safetensors").is_file()
 
 
@@ -88,10 +79,9 @@ def test_dropout_is_off_and_padding_has_a_token(folder: Path) -> None:
     assert model.is_gradient_checkpointing
     assert model.config.attention_dropout == 0.0
     tokens = torch.randint(3, 1000, (2, 20), generator=torch.Generator().manual_seed(0))
-    assert torch.equal(networks.log_probs(model, tokens)[0], networks.log_probs(model, tokens)[0])
-    torch.testing.assert_close(
-        networks.log_probs(model, tokens)[0], networks.log_probs(networks.load(folder), tokens)[0]
-    )
+    first, again, plain = (networks.log_probs(m, tokens)[0] for m in (model, model, networks.load(folder)))
+    assert torch.equal(first, again)
+    torch.testing.assert_close(first, plain)
 
 
 def gradients(folder: Path, episodes: list[Episode], compute: ComputeSettings) -> Iterator[torch.Tensor]:
@@ -111,9 +101,8 @@ def gradients(folder: Path, episodes: list[Episode], compute: ComputeSettings) -
     yield old
     yield torch.where(seen.mask, seen.log_prob, 0)[0][order]
     yield seen.gradient_weight[0][order]
-    yield torch.tensor(
-        [seen.scalars[name][0] for name in ("grad_norm", "critic_grad_norm", "policy_loss", "value_loss")]
-    )
+    names = ("grad_norm", "critic_grad_norm", "policy_loss", "value_loss")
+    yield torch.tensor([seen.scalars[name][0] for name in names])
     for network in (model, critic):
         yield from (p.grad for p in network.parameters() if p.grad is not None)
 
@@ -126,19 +115,12 @@ def gradients(folder: Path, episodes: list[Episode], compute: ComputeSettings) -
 def test_what_saves_memory_changes_no_gradient(
     folder: Path, episodes: list[Episode], compute: dict[str, object]
 ) -> None:
-    plain = list(gradients(folder, episodes, ComputeSettings()))
-    lean = list(gradients(folder, episodes, ComputeSettings(**compute)))
     assert len({len(e.tokens) for e in episodes}) > 1
+    plain, lean = (
+        gradients(folder, episodes, settings) for settings in (ComputeSettings(), ComputeSettings(**compute))
+    )
     for a, b in zip(plain, lean, strict=True):
         torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5)
-
-
-def test_passes_keep_to_their_budget_and_take_every_row_once() -> None:
-    length = torch.tensor([5, 90, 30, 30, 31, 7, 6])
-    parts = passes(length, 64)
-    assert [part.tolist() for part in parts] == [[1], [4, 2], [3, 5], [6, 0]]
-    for part in parts:
-        assert len(part) == 1 or len(part) * int(length[part].max()) <= 64
 
 
 def test_a_model_that_is_nowhere_is_a_mistake_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,34 +1,39 @@
+"""A run in its folder: the same rows however it is cut into sessions, one process at a time, its black box."""
+
 import fcntl
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 
-import pandas as pd
+import numpy as np
 import pytest
+import torch
 
-from tests.learn.tiny import MakeRun, assert_same_rows, interrupted, process, rows, train
-from workbench.grid.process import follow
+from tests.learn.tiny import MakeRun, assert_same_rows, cell, interrupted, rows, train
+from workbench.grid.process import follow, where
+from workbench.learn import run as run_module
+from workbench.learn.run import heartbeat
+from workbench.store import batches
+
+FRESH = {"staleness": 0}
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "so-grpo"])
-def test_two_runs_of_one_cell_write_identical_rows(new_run: MakeRun, cache: Path, algorithm: str) -> None:
-    folders = [new_run(name, algorithm=algorithm) for name in ("a", "b")]
-    for folder in folders:
-        assert train(folder, cache) == 0
-    assert_same_rows(*folders)
-    assert len(rows(folders[0], "step")) == 6
-    assert len(rows(folders[0], "minibatch")) == 6 * 2 * 2
+def test_two_runs_of_one_cell_write_identical_rows(
+    new_run: MakeRun, trained: MakeRun, cache: Path, algorithm: str
+) -> None:
+    first, second = trained(algorithm=algorithm), new_run(algorithm=algorithm)
+    assert train(second, cache) == 0
+    assert_same_rows(first, second)
+    assert (len(rows(first, "step")), len(rows(first, "minibatch"))) == (6, 6 * 2 * 2)
 
 
-def test_questions_depend_on_the_seed_and_not_on_the_staleness_of_an_arm(new_run: MakeRun, cache: Path) -> None:
-    fresh, stale = new_run("fresh", learn={"staleness": 0}), new_run("stale", learn={"staleness": 2})
-    other = new_run("other", seed=1, iterations=2)
-    for folder in (fresh, stale, other):
-        train(folder, cache)
+def test_questions_depend_on_the_seed_and_not_on_the_staleness_of_an_arm(trained: MakeRun) -> None:
+    fresh, stale, other = trained(learn=FRESH), trained(), trained(seed=1, iterations=2)
     questions = [list(rows(folder, "trajectory")["question"]) for folder in (fresh, stale, other)]
     assert questions[0] == questions[1]
     assert questions[2] != questions[0][: len(questions[2])]
@@ -39,24 +44,23 @@ def test_questions_depend_on_the_seed_and_not_on_the_staleness_of_an_arm(new_run
     assert list(lag) == [0, 1, 2, 2, 2, 2], "iterations between sampling and training"
 
 
-@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+@pytest.mark.parametrize("policy", [{"kind": "sgd", "lr": 0.01, "momentum": 0.5}, {"kind": "adamw", "lr": 0.01}])
 def test_an_interrupted_run_resumes_to_the_same_rows_as_an_uninterrupted_one(
-    new_run: MakeRun, cache: Path, kind: str
+    new_run: MakeRun, trained: MakeRun, cache: Path, policy: dict[str, object]
 ) -> None:
-    changes = {"learn": {"policy": {"kind": kind, "lr": 0.01, **({"momentum": 0.5} if kind == "sgd" else {})}}}
-    whole, parts = new_run("whole", **changes), new_run("parts", **changes)
-    assert train(whole, cache) == 0
+    parts = new_run(learn={"policy": policy})
     assert interrupted(parts, cache, after=1) == 3
     assert rows(parts, "run")["status"].iloc[-1] == "interrupted"
     assert len(rows(parts, "step")) < 6
     assert train(parts, cache) == 0
     assert rows(parts, "run")["status"].iloc[-1] == "finished"
-    assert_same_rows(whole, parts)
+    assert_same_rows(trained(learn={"policy": policy}), parts)
 
 
-def test_a_killed_run_resumes_from_its_checkpoint_without_a_row_twice(new_run: MakeRun, cache: Path) -> None:
-    whole, parts = new_run("whole"), new_run("parts")
-    assert train(whole, cache) == 0
+def test_a_killed_run_resumes_from_its_checkpoint_without_a_row_twice(
+    new_run: MakeRun, trained: MakeRun, cache: Path
+) -> None:
+    whole, parts = trained(), new_run()
     interrupted(parts, cache, after=4, by=signal.SIGKILL)
     assert train(parts, cache) == 0
     assert_same_rows(whole, parts, "step", "minibatch", "turn")
@@ -65,86 +69,102 @@ def test_a_killed_run_resumes_from_its_checkpoint_without_a_row_twice(new_run: M
     assert left == right, "a batch that is written again is the same file"
 
 
-def test_a_fresh_rollout_has_ratio_one_at_first_and_the_log_probs_of_the_engine(new_run: MakeRun, cache: Path) -> None:
-    folder = new_run(learn={"staleness": 0}, record={"tokens": 4})
-    train(folder, cache)
+def test_a_fresh_rollout_has_ratio_one_at_first_and_the_log_probs_of_the_engine(trained: MakeRun) -> None:
+    folder = trained(learn=FRESH)
     first = rows(folder, "minibatch").query("update == 0")
     assert (first["ratio_max"] - 1).abs().max() < 1e-4
     assert (first["clip_frac"] == 0).all()
     assert (rows(folder, "minibatch").query("update > 0")["ratio_max"] - 1).abs().max() > 1e-3
     for _, row in rows(folder, "token").iterrows():
         pairs = zip(row["trained"], row["log_prob_behaviour"], row["log_prob_old"], strict=True)
-        assert max(abs(mu - old) for trained, mu, old in pairs if trained) < 1e-4
+        assert max(abs(mu - old) for used, mu, old in pairs if used) < 1e-4
 
 
-def test_splitting_a_minibatch_into_micro_batches_changes_no_row(new_run: MakeRun, cache: Path) -> None:
-    a, b = new_run("a", algorithm="turn-ppo"), new_run("b", algorithm="turn-ppo", learn={"micro_batch": 2})
-    for folder in (a, b):
-        assert train(folder, cache) == 0
-    left, right = rows(a, "minibatch"), rows(b, "minibatch")
-    for name in ("grad_norm", "policy_loss", "value_loss", "clip_bias_norm", "critic_grad_norm"):
-        first = slice(0, 4)  # rounding differs, and training amplifies it: the first step only
-        pd.testing.assert_series_equal(left[name][first], right[name][first], rtol=1e-3, atol=1e-6)
-
-
-def test_a_run_that_diverges_keeps_its_rows_and_says_so(new_run: MakeRun, cache: Path) -> None:
-    folder = new_run(learn={"policy": {"lr": 1e30}})
-    assert train(folder, cache) == 0
+def test_a_run_that_diverges_keeps_its_rows_and_says_so(trained: MakeRun) -> None:
+    folder = trained(learn={"policy": {"lr": 1e30}})
     last = rows(folder, "run").iloc[-1]
     assert (last["status"], last["outcome"]) == ("finished", "diverged")
     assert last["reason"]
-    assert "non_finite" in set(rows(folder, "event")["kind"]) or "diverged" in set(rows(folder, "event")["kind"])
+    assert {"non_finite", "diverged"} & set(rows(folder, "event")["kind"])
     assert len(rows(folder, "step")) >= 1
 
 
-def test_the_frozen_start_is_kept_as_reference_only_where_a_kl_term_asks_for_it(new_run: MakeRun, cache: Path) -> None:
-    with_kl, without = new_run("with", slots={"kl": {"kind": "loss", "beta": 0.1}}), new_run("without")
-    for folder in (with_kl, without):
-        assert train(folder, cache) == 0
-    assert rows(with_kl, "minibatch")["kl_ref"].notna().all()
-    assert rows(without, "minibatch")["kl_ref"].isna().all()
+def test_the_frozen_start_is_kept_as_reference_only_where_a_kl_term_asks_for_it(trained: MakeRun) -> None:
+    assert rows(trained(slots={"kl": {"kind": "loss", "beta": 0.1}}), "minibatch")["kl_ref"].notna().all()
+    assert rows(trained(), "minibatch")["kl_ref"].isna().all()
 
 
 def test_a_folder_that_cannot_be_trained_is_refused_with_an_exit_code_of_its_own(new_run: MakeRun, cache: Path) -> None:
     folder = new_run()
     with (folder / "lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        done = process(folder, cache)
-    assert done.returncode == 4
-    assert "being trained by another process" in done.stderr
-    assert "Traceback" not in done.stderr
-    done = process(folder.parent, cache)
-    assert done.returncode == 2
-    assert "no config.toml" in done.stderr
-    assert "sorl run" in done.stderr
+        with cell(folder, cache) as process:
+            _, said = process.communicate()
+    assert process.returncode == 4
+    assert "being trained by another process" in said
+    assert "Traceback" not in said
+    with cell(folder.parent, cache) as process:
+        _, said = process.communicate()
+    assert process.returncode == 2
+    assert "no config.toml" in said
+    assert "sorl run" in said
 
 
 def test_the_grid_reads_the_progress_lines_of_a_trainer(new_run: MakeRun, cache: Path, tmp_path: Path) -> None:
-    done = process(new_run(), cache)
     log = tmp_path / "console.log"
-    log.write_text(done.stdout)
+    with log.open("w") as out, cell(new_run(), cache, stdout=out) as process:
+        process.wait()
     lines = next(follow(log, 0))
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
     assert {"steps", "success", "clip_frac", "grad_norm", "seconds"} <= lines[0].keys()
 
 
-def test_rows_reach_the_disk_while_a_run_is_alive(new_run: MakeRun, cache: Path) -> None:
-    folder = new_run(iterations=400)
-    command = [sys.executable, "-m", "workbench.learn", str(folder), "--cache", str(cache)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cell:
-        assert cell.stdout is not None
-        seen = json.loads(cell.stdout.readline())["step"]
-        time.sleep(2.5)  # the flush interval of 1 s, and a margin for a busy machine
-        on_disk = len(rows(folder, "step"))
-        os.kill(cell.pid, signal.SIGKILL)
-    assert on_disk >= seen
+def test_a_live_run_beats_writes_its_rows_and_says_where_it_stands_on_a_signal(new_run: MakeRun, cache: Path) -> None:
+    folder = new_run(iterations=100_000, evaluation={"every": 0})
+    log = folder / "console.log"
+    with log.open("w") as out, cell(folder, cache, stdout=out, stderr=out) as process:
+        try:
+            wait_for(lambda: '"step": 2' in log.read_text())
+            first = (folder / "heartbeat").stat().st_mtime_ns
+            wait_for(lambda: (folder / "heartbeat").stat().st_mtime_ns > first)
+            os.kill(process.pid, signal.SIGUSR1)
+            wait_for(lambda: ".py:" in where(log))
+            seen = json.loads([line for line in log.read_text().splitlines() if line.endswith("}")][-1])["step"]
+            time.sleep(2.5)  # the flush interval of 1 s, and a margin for a busy machine
+            assert len(rows(folder, "step")) >= seen
+            assert process.poll() is None, "it trains on"
+        finally:
+            process.kill()
 
 
-def test_a_minibatch_beyond_the_kl_limit_is_measured_and_not_stepped_on(new_run: MakeRun, cache: Path) -> None:
+def wait_for(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 200
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_the_heartbeat_is_touched_by_passes_through_the_network_and_its_copies_at_most_once_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, file, now = torch.nn.Linear(2, 2), tmp_path / "heartbeat", 0.0
+    monkeypatch.setattr(run_module.time, "monotonic", lambda: now)
+    before = network(torch.ones(2))
+    heartbeat(tmp_path / "none" / "heartbeat", network)  # a folder that cannot be written ends nothing
+    heartbeat(file, network)
+    assert not file.exists(), "nothing has moved yet"
+    copied = deepcopy(network)  # a sampler may work on a copy in another precision
+    for now, passed, touched in ((100.0, network, True), (100.5, network, False), (101.1, copied, True)):  # noqa: B007
+        assert torch.equal(passed(torch.ones(2)), before)
+        assert file.exists() is touched
+        file.unlink(missing_ok=True)
+    assert set(network.state_dict()) == {"weight", "bias"}
+
+
+def test_a_minibatch_beyond_the_kl_limit_is_measured_and_not_stepped_on(trained: MakeRun) -> None:
     """The first minibatch of a step has KL 0 and is trained on; the second has left the limit, which ends the step."""
     limit = {"early_stop": {"limit": 1e-3}, "select": "none"}
-    folder = new_run(algorithm="loop", slots=limit, learn={"staleness": 0, "group_size": 4, "policy": {"lr": 0.5}})
-    assert train(folder, cache) == 0
+    folder = trained(algorithm="loop", slots=limit, learn=FRESH | {"group_size": 4, "policy": {"lr": 0.5}})
     minibatch = rows(folder, "minibatch").set_index("step")
     moved = minibatch.query("update == 0 and grad_norm > 0").index  # elsewhere no rollout beat another
     assert len(moved) > 2
@@ -156,12 +176,9 @@ def test_a_minibatch_beyond_the_kl_limit_is_measured_and_not_stepped_on(new_run:
     assert (rows(folder, "step")["grad_clipped_frac"] == 0).all()
 
 
-def test_the_ratio_of_every_turn_starts_at_one_where_turns_are_trained_one_after_the_other(
-    new_run: MakeRun, cache: Path
-) -> None:
+def test_the_ratio_of_every_turn_starts_at_one_where_turns_are_trained_one_after_the_other(trained: MakeRun) -> None:
     changes = {"world": {"max_turns": 4}, "learn": {"staleness": 1, "minibatches": 1, "policy": {"lr": 0.3}}}
-    folder = new_run(algorithm="seeupo", **changes)
-    assert train(folder, cache) == 0
+    folder = trained(algorithm="seeupo", **changes)
     turn = rows(folder, "turn")
     first, last = (turn[turn["epoch"] == epoch] for epoch in (0, 1))
     assert first["turn_index"].nunique() > 1
@@ -171,5 +188,50 @@ def test_the_ratio_of_every_turn_starts_at_one_where_turns_are_trained_one_after
     order = update.groupby(["step", "update"])["turn_index"].agg(["min", "max"]).reset_index()
     assert (order["min"] == order["max"]).all()
     for _, step in order.groupby("step"):
-        turns = step["max"].tolist()
-        assert turns == sorted(turns, reverse=True), "all epochs of a turn, the last turn first"
+        assert step["max"].is_monotonic_decreasing, "all epochs of a turn, the last turn first"
+
+
+def test_a_stored_batch_is_what_the_ledger_was_measured_on(trained: MakeRun) -> None:
+    folder = trained()
+    assert batches.steps(folder) == list(range(6))
+    batch = batches.read(folder, 4, weights=True)
+    trajectory = rows(folder, "trajectory").query("step == 4")
+    np.testing.assert_allclose(batch.score, trajectory["reward"])
+    assert list(batch.group) == list(trajectory["prompt_group"])
+    minibatch = rows(folder, "minibatch").query("step == 4").reset_index(drop=True)
+    assert len(batch.updates) == len(minibatch) == 4
+    for update in batch.updates:
+        logged = minibatch.iloc[update.index]
+        assert (update.epoch, update.rollout_step) == (logged["epoch"], logged["rollout_step"])
+        assert [update.scalars[x] for x in ("policy_loss", "grad_norm")] == [logged["policy_loss"], logged["grad_norm"]]
+        moved = (update.log_prob - batch.log_prob_old[update.rows])[batch.mask[update.rows]].astype(float)
+        assert np.exp(moved).max() == pytest.approx(logged["ratio_max"], rel=1e-6)
+    turns = rows(folder, "turn").query("step == 4 and epoch == 0")
+    assert len(turns) == sum(len(set(row[row > 0])) for row in batch.turn)
+    assert batch.meta["model"]["hidden_size"] == 32
+    assert {name.split(".")[0] for name in batch.weights} == {"policy", "critic"}
+    again = batches.read(folder, 5, weights=True).weights
+    assert any((batch.weights[name] != again[name]).any() for name in again)
+
+
+def test_a_black_box_that_is_off_or_cannot_be_written_stops_no_run(new_run: MakeRun, cache: Path) -> None:
+    blocked, off = new_run("blocked", iterations=2), new_run("off", iterations=2, record={"batches": {"mb": 0}})
+    (blocked / "batches").write_text("in the way")
+    for folder in (blocked, off):
+        assert train(folder, cache) == 0
+        assert len(rows(folder, "step")) == 2
+        assert batches.steps(folder) == []
+    assert not (off / "batches").exists()
+
+
+def test_a_stored_batch_leaves_out_weights_beyond_their_limit_and_keeps_the_mask_of_dropped_sequences(
+    trained: MakeRun,
+) -> None:
+    without, zero_var = {"batches": {"weights_mb": 0}}, {"select": {"kind": "zero_var"}}
+    batch = batches.read(trained(algorithm="grpo", iterations=2, slots=zero_var, record=without), 1, weights=True)
+    assert batch.weights == {}
+    assert "model" not in batch.meta
+    assert batch.values is None
+    flat = [np.ptp(batch.score[batch.group == g]) == 0 for g in batch.group]
+    assert (batch.mask_sampled.any(1)).all()
+    np.testing.assert_array_equal(batch.mask.any(1), ~np.array(flat))

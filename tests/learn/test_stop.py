@@ -33,10 +33,9 @@ NERVOUS = {"window": 1, "baseline": 1, "points": 1, "severe": 0.05, "mild": 0.05
     ],
 )
 def test_a_run_stops_when_a_rule_holds_and_says_which(rules: dict[str, Any], detection: int | None, part: str) -> None:
-    spent = {"updates": 40, "tokens": 900, "seconds": 7.5}
-    told = stop_reason(StopSettings(**rules), 10, detection, spent)
-    assert part in told
-    assert bool(told) == bool(part)
+    said = stop_reason(StopSettings(**rules), 10, detection, {"updates": 40, "tokens": 900, "seconds": 7.5})
+    assert part in said
+    assert bool(said) == bool(part)
 
 
 def test_a_run_without_stop_rules_is_the_run_that_it_was_before_there_were_any() -> None:
@@ -49,11 +48,9 @@ def test_a_run_without_stop_rules_is_the_run_that_it_was_before_there_were_any()
 
 
 def test_a_budget_of_updates_ends_the_run_as_finished_with_its_checkpoint_and_its_last_evaluation(
-    new_run: MakeRun, cache: Path
+    trained: MakeRun,
 ) -> None:
-    whole, short = new_run("whole"), new_run("short", stop={"updates": 10})  # 4 updates an iteration: after the third
-    for folder in (whole, short):
-        assert train(folder, cache) == 0
+    whole, short = trained(), trained(stop={"updates": 10})  # 4 updates an iteration: after the third
     last = rows(short, "run").iloc[-1]
     assert (last["status"], last["steps"]) == ("finished", 3)
     assert last["reason"] == "stopped by its budget of 10 optimizer updates (stop.updates)"
@@ -61,32 +58,28 @@ def test_a_budget_of_updates_ends_the_run_as_finished_with_its_checkpoint_and_it
     for table in ("step", "minibatch", "turn"):
         expected = rows(whole, table)
         assert_frame_equal(rows(short, table), expected[expected["step"] < 3], check_exact=True, obj=table)
-    assert [p.name for p in sorted((short / "checkpoints").iterdir())][-1] == "000003"
-    final = rows(short, "evaluation").query("step == 3")
-    assert list(final["data"]) == ["facts", "facts-no-search"]
+    assert max(p.name for p in (short / "checkpoints").iterdir()) == "000003"
+    assert list(rows(short, "evaluation").query("step == 3")["data"]) == ["facts", "facts-no-search"]
 
 
 @pytest.mark.parametrize("budget", [{"updates": 14}, {"tokens": 2000}])
 def test_a_run_with_a_budget_that_was_interrupted_resumes_to_the_same_rows(
-    new_run: MakeRun, cache: Path, budget: dict[str, int]
+    new_run: MakeRun, trained: MakeRun, cache: Path, budget: dict[str, int]
 ) -> None:
-    whole, parts = new_run("whole", stop=budget), new_run("parts", stop=budget)
-    assert train(whole, cache) == 0
+    whole, parts = trained(stop=budget), new_run(stop=budget)
     assert interrupted(parts, cache, after=1) == 3
     assert train(parts, cache) == 0
     assert_same_rows(whole, parts)
-    told = ["status", "reason", "steps", "outcome"]
-    ends = [rows(folder, "run").iloc[-1][told].tolist() for folder in (whole, parts)]
+    ends = [rows(run, "run").iloc[-1][["status", "reason", "steps", "outcome"]].tolist() for run in (whole, parts)]
     assert ends[0] == ends[1]
     assert "budget" in ends[0][1]
     assert 1 < ends[0][2] < 6
 
 
 def test_a_run_stops_so_many_iterations_after_its_collapse_and_its_outcome_is_that_of_the_rule(
-    new_run: MakeRun, cache: Path
+    trained: MakeRun,
 ) -> None:
-    folder = new_run(iterations=40, collapse=NERVOUS, stop={"after_collapse": 1})
-    assert train(folder, cache) == 0
+    folder = trained(iterations=40, collapse=NERVOUS, stop={"after_collapse": 1})
     last = rows(folder, "run").iloc[-1]
     assert (last["status"], last["outcome"]) == ("finished", "collapsed")
     assert last["steps"] == last["detection_step"] + 2 < 40
@@ -94,29 +87,24 @@ def test_a_run_stops_so_many_iterations_after_its_collapse_and_its_outcome_is_th
     assert rows(folder, "evaluation")["step"].max() == last["steps"]
 
 
-def test_the_seconds_of_all_sessions_count(tmp_path: Path, cache: Path) -> None:
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_seconds_of_all_sessions_count_and_the_rows_of_a_killed_one_stand(
+    tmp_path: Path, cache: Path, killed: bool
+) -> None:
     first = Session(tmp_path, cache, stop={"seconds": 1e6})
     first.train(2)
     assert 0 < first.trainer.seconds < 1e6
-    first.trainer.seconds = 1e6  # a long session
+    first.trainer.seconds = 1.0 if killed else 1e6
     first.trainer.save(tmp_path / "checkpoints")
+    if killed:  # rows of steps 2 to 4 are on the disk, their seconds are in no checkpoint
+        first.train(5)
     first.recorder.close()
     second = Session(tmp_path, cache, stop={"seconds": 1e6})
+    if killed:  # as if the first steps had taken the whole budget on this machine
+        second.trainer.seconds = 1e6
     second.train(9)
     second.recorder.close()
-    assert second.trainer.step == 2
+    end = 5 if killed else 2
+    assert second.trainer.step == end
+    assert rows(tmp_path, "step")["step"].tolist() == list(range(end))
     assert "(stop.seconds)" in second.trainer.stopped
-
-
-def test_a_slower_session_trains_at_least_as_far_as_the_rows_of_a_killed_one(tmp_path: Path, cache: Path) -> None:
-    first = Session(tmp_path, cache, stop={"seconds": 1e6})
-    first.train(2)
-    first.trainer.save(tmp_path / "checkpoints")
-    first.train(5)  # then it is killed: rows of steps 2 to 4 are on the disk, their seconds are in no checkpoint
-    first.recorder.close()
-    second = Session(tmp_path, cache, stop={"seconds": 1e6})
-    second.trainer.seconds = 1e6  # as if these two steps had taken the whole budget on this machine
-    second.train(9)
-    second.recorder.close()
-    assert second.trainer.step == 5
-    assert rows(tmp_path, "step")["step"].tolist() == [0, 1, 2, 3, 4]

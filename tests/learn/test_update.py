@@ -1,117 +1,178 @@
-"""Columns of one optimizer update: what stabilisers, KL terms and turn-level critics may not disturb."""
+"""One optimizer update: no algorithm is silently another one, and what stabilisers and clips do to its columns.
+
+tests/learn/test_reference.py computes every column again for the named algorithms; here are the parts that none
+of them has.
+"""
 
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from tests.learn.test_distinct import TOKENIZER, data
+from tests.algorithms.ragged import ragged
+from tests.diagnostics.shared_batch import rollouts_of
+from workbench.agent.tokenizer import Spans, build_tokenizer
 from workbench.algorithms import ALGORITHMS
 from workbench.batch import Batch
-from workbench.diagnostics import measure_updates
+from workbench.diagnostics import CATALOGUE, measure, measure_updates
+from workbench.diagnostics.evidence import Evidence, StepEvidence
 from workbench.learn import networks
 from workbench.learn.networks import Critic, log_probs
+from workbench.learn.probe import controls
 from workbench.learn.update import Learner
 from workbench.objective import Algorithm, prepare
-from workbench.objective.advantage import TurnGae, first_tokens
 from workbench.objective.clip import Hard, Ppo, Soft
 from workbench.objective.kl import LossKL
 from workbench.objective.stabilise import AdvNorm, CNorm, KlClipFrac, RmsBatch, RmsSeq, RmsTurn, Subtract
 from workbench.spec import LearnSettings, PolicySettings
 
+TOKENIZER = build_tokenizer()
 GRPO = ALGORITHMS["grpo"]
-SMALL = PolicySettings(hidden=16, layers=1, heads=2, mlp=16)
 BIAS = ("clip_bias_norm", "clip_bias_ratio", "clip_bias_cosine")
+# Pairs that are the same update on this data, and why.
+ALIKE = {
+    frozenset({"gspo", "gspo-token"}): "one advantage a sequence: the gradients are equal, as its page says",
+    frozenset({"ppo", "s-ppo"}): "the trigger, tau 3, does not fire here; the second test makes it fire",
+    frozenset({"turn-ppo", "st-ppo"}): "the same",
+}
 
 
-def drifted(algorithm: Algorithm, network: Any, values: torch.Tensor | None = None) -> Batch:
-    """The ragged batch with old log-probs up to 1.5 nats from those of `network`."""
-    batch = data()
-    with torch.no_grad():
-        now = torch.where(batch.mask, log_probs(network, batch.tokens)[0], 0)
-    old = torch.where(batch.mask, now + torch.linspace(-1.5, 1.5, now.numel()).view_as(now), 0)
-    return prepare(algorithm, replace(batch, log_prob_old=old, values=values))
+# Columns that are NULL, and their descriptions say so: without a critic, without a correction, without a trigger, and
+# on data without a noise scale or a direction of the bias.
+CRITIC = {
+    *(("minibatch", x) for x in ("value_loss", "critic_grad_norm", "value_mae_out_of_range", "value_bias")),
+    *(("minibatch", x) for x in ("explained_variance", "value_mae", "vf_clip_frac")),
+    *((table, x) for table in ("turn", "turn_step") for x in ("value", "value_error")),
+    ("turn_step", "value_mae"), ("turn_step", "explained_variance"), ("step", "explained_variance"),
+}  # fmt: skip
+CORRECTED = ("corrected_frac", "corrected_positive_frac", "corrected_negative_frac", "correction_mean")
+CORRECTION = {*(("minibatch", x) for x in CORRECTED), ("step", "corrected_frac")}
+STABILISER = {("minibatch", "stabiliser_ratio"), ("minibatch", "stabiliser_factor"), ("step", "stabiliser_factor")}
+UNDEFINED = {("minibatch", "noise_scale"), ("minibatch", "clip_bias_cosine")}
+# What neither rollouts nor clock of this test have: they are no algorithm's.
+ELSEWHERE = {
+    (d.table, d.name) for d in CATALOGUE
+    if d.name.startswith(("retrieval_", "seconds_", "heldout_")) or d.name in (
+        "status", "search_frac", "answer_frac", "invalid_frac", "sync_error", "memory_peak", "tokens_per_second",
+        "batch_hash", "first_log_ratio_abs_max", "token_mismatches",
+    )
+}  # fmt: skip
 
 
-def columns(algorithm: Algorithm, values: torch.Tensor | None = None, **chosen: Any) -> dict[str, Any]:
-    """Table `minibatch` after one update."""
-    network = networks.create(SMALL, TOKENIZER, seed=0)
+def learner(algorithm: Algorithm, critic: bool = True, **chosen: Any) -> Learner:
+    network = networks.create(PolicySettings(hidden=16, layers=1, heads=2, mlp=16), TOKENIZER, seed=0)
     settings = LearnSettings.model_validate({"policy": {"lr": 0.5}, "clip_bias_every": 1} | chosen)
-    learner = Learner(algorithm, settings, network, Critic(network) if algorithm.critic else None)
-    return measure_updates(learner.update(drifted(algorithm, network, values), 0, 0))
+    return Learner(algorithm, settings, network, Critic(network) if critic and algorithm.critic else None)
 
 
-def told(column: Any) -> float | None:
-    return None if column is None or np.ma.getmaskarray(column)[0] else float(column[0])
+def now(one: Learner, batch: Batch) -> Tensor:
+    with torch.no_grad():
+        return torch.where(batch.mask, log_probs(one.policy, batch.tokens)[0], 0)
 
 
-def test_the_clipping_bias_is_compared_with_the_gradient_of_the_unclipped_surrogate():
-    network = networks.create(SMALL, TOKENIZER, seed=0)
-    batch = drifted(GRPO, network)
-    ratio = (torch.where(batch.mask, log_probs(network, batch.tokens)[0] - batch.log_prob_old, 0)).exp()
-    a, n = batch.advantages, batch.mask.sum()
-    kept = torch.where((a > 0) & (ratio > 1.2) | (a < 0) & (ratio < 0.8), 0, 1)
+def drifted(one: Learner, old: float = 1.5, behaviour: float | None = None, **changes: Any) -> Batch:
+    """A ragged batch whose rewards differ inside every group but one.
 
-    def gradient(weight: torch.Tensor) -> torch.Tensor:
-        surrogate = (batch.mask * weight * a * ratio).sum() / n
-        made = torch.autograd.grad(surrogate, list(network.parameters()), retain_graph=True)
-        return torch.cat([g.reshape(-1) for g in made]).double()
-
-    free, bias = gradient(torch.ones_like(a)), gradient(1 - kept)
-    expected = [bias.norm(), bias.norm() / free.norm(), bias @ free / (bias.norm() * free.norm())]
-    assert 0.2 < float(expected[2]) < 0.95
-    found = columns(GRPO)
-    assert [told(found[name]) for name in BIAS] == pytest.approx([float(x) for x in expected], rel=1e-4)
+    Old log-probs are up to `old` nats from the policy's, those of the sampler up to `behaviour`, or of another policy.
+    """
+    batch, _ = ragged(5, groups=4, size=4, width=18)
+    floats = {k: x.float() for k, x in vars(batch).items() if x is not None and x.dtype == torch.float64}
+    tokens = torch.randint(0, len(TOKENIZER), batch.tokens.shape, generator=torch.Generator().manual_seed(0))
+    score = torch.tensor([1, 0, 0, 1, 0, 1, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1.0])
+    batch = replace(batch, **(floats | {"tokens": tokens, "score": score} | changes))
+    moved, drift = now(one, batch), torch.linspace(-1, 1, tokens.numel()).view(tokens.shape)
+    batch = replace(batch, log_prob_old=torch.where(batch.mask, moved + old * drift, 0))
+    if behaviour is not None:
+        batch = replace(batch, log_prob_behaviour=torch.where(batch.mask, moved + behaviour * drift, 0))
+    return prepare(one.algorithm, batch)
 
 
-def test_measuring_the_clipping_bias_changes_no_weight_of_a_token():
-    network = networks.create(SMALL, TOKENIZER, seed=0)
-    weights = []
-    for every in (0, 1):
-        settings = LearnSettings.model_validate({"policy": {"lr": 1e-9}, "clip_bias_every": every, "entropy_coef": 0.1})
-        weights.append(Learner(GRPO, settings, network, None).update(drifted(GRPO, network), 0, 0).gradient_weight)
-    assert torch.allclose(*weights, rtol=1e-4, atol=1e-8)
-    assert weights[0].abs().sum() > 0
+def columns(algorithm: Algorithm, **chosen: Any) -> dict[str, float | None]:
+    """Table `minibatch` after one update."""
+    one = learner(algorithm, **chosen)
+    found = measure_updates(one.update(drifted(one), 0, 0))
+    return {k: None if x is None or np.ma.getmaskarray(x)[0] else float(x[0]) for k, x in found.items()}
+
+
+def trained(algorithm: Algorithm) -> Tensor:
+    """The parameters after five updates without a critic: the schedule's parts count as one, as in the loop."""
+    one = learner(algorithm, critic=False, clip_bias_every=0)
+    batch = drifted(one, old=0.0, behaviour=1.5)
+    for _ in range(5):
+        for part in algorithm.schedule.parts(batch, lambda part: now(one, part)):
+            one.update(part, 0, 0)
+    return torch.cat([p.detach().reshape(-1) for p in one.policy_parameters])
+
+
+def apart(a: Tensor, b: Tensor) -> bool:
+    return float((a - b).abs().max()) > 1e-5
+
+
+def test_every_pair_of_algorithms_ends_elsewhere_unless_the_docs_say_why() -> None:
+    ends = {name: trained(algorithm.within(18)) for name, algorithm in ALGORITHMS.items()}
+    assert {frozenset({a, b}) for a, b in combinations(ends, 2) if not apart(ends[a], ends[b])} == set(ALIKE)
+
+
+@pytest.mark.parametrize(("name", "base"), [("s-ppo", "ppo"), ("st-ppo", "turn-ppo")])
+def test_a_trigger_that_fires_makes_another_algorithm(name: str, base: str) -> None:
+    assert apart(trained(replace(ALGORITHMS[name], stabilise=RmsBatch(tau=1.0))), trained(ALGORITHMS[base]))
+
+
+def null_columns(algorithm: Algorithm) -> set[tuple[str, str]]:
+    """Columns without a number after two updates with a probe and the clipping bias at each."""
+    one = learner(algorithm, probe_every=1)
+    one.probe.control, one.spans = controls(TOKENIZER), Spans(TOKENIZER)
+    tokens = drifted(one).tokens
+    tags = torch.tensor([*controls(TOKENIZER).values(), TOKENIZER.get_vocab()["<think>"]])
+    tokens[:, ::2] = tags[torch.arange(tokens.numel()).view(tokens.shape) // 2 % 5][:, ::2]
+    values = {} if algorithm.critic else {"values": None}
+    batch = drifted(one, old=0.9, behaviour=-1.5, tokens=tokens, **values)
+    parts = algorithm.schedule.parts
+    updates = [one.update(part, 0, 0) for _ in range(2) for part in parts(batch, lambda part: now(one, part))]
+    rollouts = rollouts_of([float(x) for x in batch.score], group=batch.group.tolist())
+    found = measure(0, StepEvidence(rollouts, Evidence.stack(updates)))
+    null = {("step", name) for name, value in found.step.items() if value is None}
+    for table in ("minibatch", "trajectory", "turn", "turn_step"):
+        for name, column in getattr(found, table).items():
+            if column is None or (not isinstance(column, list) and np.ma.getmaskarray(column).all()):
+                null.add((table, name))
+    return null
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_column_is_filled_or_its_reason_is_the_algorithms(name: str) -> None:
+    algorithm = ALGORITHMS[name].within(84)
+    reasons = set() if algorithm.critic else set(CRITIC)
+    reasons |= CORRECTION if algorithm.correction.kind == "none" else set()
+    # A penalty multiplies nothing and compares nothing with a threshold: it has neither a factor nor a ratio.
+    reasons |= STABILISER if algorithm.stabilise.kind in ("none", "kl_clipfrac") else set()
+    assert null_columns(algorithm) - ELSEWHERE - UNDEFINED == reasons
+
+
+def test_what_can_be_null_says_so() -> None:
+    said = {(d.table, d.name): d.description for d in CATALOGUE}
+    assert [place for place in sorted(CRITIC | CORRECTION | STABILISER | UNDEFINED) if "NULL" not in said[place]] == []
 
 
 @pytest.mark.parametrize(
     ("changes", "chosen"),
     [
-        ({"stabilise": RmsBatch(tau=1.0)}, {}),
-        ({"stabilise": RmsBatch(tau=1.0)}, {"micro_batch": 4}),
-        ({"stabilise": RmsSeq(tau=1.0)}, {}),
         ({"stabilise": RmsTurn(tau=1.0)}, {}),
         ({"stabilise": CNorm(guard=0.01)}, {}),
         ({"stabilise": Subtract(alpha=0.5)}, {}),
-        ({"stabilise": KlClipFrac()}, {}),
         ({"kl": LossKL("k2", 3.0)}, {"micro_batch": 4}),
-        ({}, {"entropy_coef": 3.0}),
         ({"stabilise": RmsBatch(tau=1.0), "kl": LossKL("k2", 3.0)}, {"entropy_coef": 3.0}),
     ],
     ids=str,
 )
-def test_nothing_beside_the_surrogate_moves_the_columns_of_the_clipping_bias(changes, chosen):
-    algorithm = replace(GRPO, **changes)
-    found, plain = columns(algorithm, **chosen), columns(GRPO)
-    assert abs(told(found["grad_norm"]) / told(plain["grad_norm"]) - 1) > 0.05, "the gradient itself is another one"
-    assert [told(found[name]) for name in BIAS] == pytest.approx([told(plain[name]) for name in BIAS], rel=1e-4)
-
-
-def test_a_critic_that_is_exact_where_it_has_targets_explains_everything():
-    algorithm = replace(ALGORITHMS["turn-ppo-mdp"], advantage=TurnGae(gamma=1.0, lam=1.0))
-    batch = data()
-    exact = torch.where(first_tokens(batch.turn), batch.score[:, None], 7.0)  # nobody asks what it says inside a turn
-    found = columns(algorithm, values=exact)
-    assert told(found["explained_variance"]) == pytest.approx(1.0, abs=1e-4)
-    for name in ("value_mae", "value_bias", "value_mae_out_of_range"):
-        assert told(found[name]) == pytest.approx(0.0, abs=1e-6), name
-    # The new critic says 0 everywhere. Lost: V_old = .9, G = 0, so V^c = .4 is worse. Won: V_old = 0, nothing to clip.
-    first = first_tokens(batch.turn)
-    lost = float((first & (batch.score[:, None] == 0)).sum() / first.sum())
-    far = columns(algorithm, values=torch.where(first, 0.9 * (1 - batch.score[:, None]), 7.0))
-    assert told(far["vf_clip_frac"]) == pytest.approx(lost)
+def test_nothing_but_the_surrogate_moves_the_columns_of_the_clipping_bias(changes, chosen):
+    found, plain = columns(replace(GRPO, **changes), **chosen), columns(GRPO)
+    assert abs(found["grad_norm"] / plain["grad_norm"] - 1) > 0.05, "the gradient itself is another one"
+    assert [found[name] for name in BIAS] == pytest.approx([plain[name] for name in BIAS], rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -122,33 +183,31 @@ def test_a_critic_that_is_exact_where_it_has_targets_explains_everything():
     ],
     ids=str,
 )  # fmt: skip
-def test_only_what_a_stabiliser_has_is_told_of_it(stabilise, ratio, factor):
+def test_a_stabiliser_has_a_ratio_and_a_factor_only_where_it_computes_one(stabilise, ratio, factor):
     found = columns(GRPO if stabilise is None else replace(GRPO, stabilise=stabilise))
-    measured = [told(found[name]) is not None for name in ("stabiliser_ratio", "stabiliser_factor")]
-    assert measured == [ratio, factor]
-    assert told(found["clipped_rms"]) > 0
-    assert told(found["unclipped_rms"]) > 0
+    assert [found[name] is not None for name in ("stabiliser_ratio", "stabiliser_factor")] == [ratio, factor]
+    assert found["clipped_rms"] > 0
+    assert found["unclipped_rms"] > 0
 
 
-def test_the_ratio_that_is_told_is_the_largest_that_was_judged():
-    whole = told(columns(replace(GRPO, stabilise=RmsBatch()))["stabiliser_ratio"])
-    c, n = (told(columns(GRPO)[name]) for name in ("clipped_rms", "unclipped_rms"))
-    assert whole == pytest.approx(c / n)
+def test_the_ratio_of_a_stabiliser_is_the_largest_that_was_judged():
+    whole, plain = columns(replace(GRPO, stabilise=RmsBatch()))["stabiliser_ratio"], columns(GRPO)
+    assert whole == pytest.approx(plain["clipped_rms"] / plain["unclipped_rms"])
     for stabilise, chosen in ((RmsBatch(), {"micro_batch": 4}), (RmsTurn(), {}), (RmsSeq(), {})):
-        found = columns(replace(GRPO, stabilise=stabilise), **chosen)
-        largest = told(found["stabiliser_ratio"])
+        largest = columns(replace(GRPO, stabilise=stabilise), **chosen)["stabiliser_ratio"]
         assert largest != pytest.approx(whole, rel=1e-3)
-        fires = columns(replace(GRPO, stabilise=replace(stabilise, tau=largest * 0.99)), **chosen)
-        idle = columns(replace(GRPO, stabilise=replace(stabilise, tau=max(1.0, largest * 1.01))), **chosen)
-        assert told(fires["stabiliser_factor"]) < 1 == told(idle["stabiliser_factor"])
+        taus = largest * 0.99, max(1.0, largest * 1.01)
+        rules = [replace(GRPO, stabilise=replace(stabilise, tau=tau)) for tau in taus]
+        fires, idle = (columns(rule, **chosen)["stabiliser_factor"] for rule in rules)
+        assert fires < 1 == idle
 
 
 def test_a_clip_is_counted_where_it_leaves_no_gradient():
     for clip in (ALGORITHMS["cispo"].clip, Hard()):  # they bound weights, stop no gradient, and have a bias
         found = columns(replace(GRPO, clip=clip))
-        assert told(found["out_of_range_frac"]) > 0.5
-        assert told(found["clip_frac"]) == told(found["clip_low_frac"]) == told(found["clip_high_frac"]) == 0
-        assert told(found["clip_bias_norm"]) > 0
-        assert told(found["clip_bias_cosine"]) is not None
+        assert found["out_of_range_frac"] > 0.5
+        assert found["clip_frac"] == found["clip_low_frac"] == found["clip_high_frac"] == 0
+        assert found["clip_bias_norm"] > 0
+        assert found["clip_bias_cosine"] is not None
     ppo, soft = (columns(replace(GRPO, clip=clip)) for clip in (Ppo(), Soft()))
-    assert told(ppo["clip_frac"]) < told(soft["clip_frac"]) < told(soft["out_of_range_frac"])
+    assert ppo["clip_frac"] < soft["clip_frac"] < soft["out_of_range_frac"]

@@ -1,14 +1,12 @@
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.learn.tiny import merged, rows
+from tests.learn.tiny import MakeRun, merged, rows, train
 from tests.vllm_here import NEEDS_VLLM
 from workbench.agent.engines import vllm
-from workbench.learn.run import FAILED, FINISHED, run
+from workbench.learn.run import FAILED
 
 pytestmark = NEEDS_VLLM
 
@@ -22,10 +20,8 @@ VLLM: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo"])
-def test_every_algorithm_trains_on_what_vllm_samples(algorithm: str, new_run: Callable[..., Path], cache: Path) -> None:
-    changes = merged(VLLM, {"algorithm": algorithm, "policy": {"tied": algorithm in ("ppo", "grpo")}})
-    folder = new_run(algorithm, **changes)
-    assert run(folder, cache) == FINISHED
+def test_every_algorithm_trains_on_what_vllm_samples(algorithm: str, trained: MakeRun) -> None:
+    folder = trained(**merged(VLLM, {"algorithm": algorithm, "policy": {"tied": algorithm in ("ppo", "grpo")}}))
     steps, updates = rows(folder, "step"), rows(folder, "minibatch")
     assert len(steps) == 3
     assert steps.sync_error.max() < 1e-4
@@ -35,7 +31,7 @@ def test_every_algorithm_trains_on_what_vllm_samples(algorithm: str, new_run: Ca
 
 
 def test_a_sync_that_is_skipped_ends_the_run_within_one_step(
-    new_run: Callable[..., Path], cache: Path, monkeypatch: pytest.MonkeyPatch
+    new_run: MakeRun, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = new_run("skipped", **merged(VLLM, {"learn": {"policy": {"lr": 0.5}}}))
     pushed = []
@@ -47,7 +43,7 @@ def test_a_sync_that_is_skipped_ends_the_run_within_one_step(
             push(self)
 
     monkeypatch.setattr(vllm.Weights, "push", once)
-    assert run(folder, cache) == FAILED
+    assert train(folder, cache) == FAILED
     event = rows(folder, "event").set_index("kind").loc["stale_weights"]
     assert (event.step, event.severity, event.diagnostic) == (1, "critical", "sync_error")
     assert event.value > event.threshold == 1e-4
@@ -55,4 +51,4 @@ def test_a_sync_that_is_skipped_ends_the_run_within_one_step(
     assert len(rows(folder, "step")) == 1
     last = rows(folder, "run").iloc[-1]
     assert (last.status, last.steps) == ("failed", 1)
-    assert "stale in vLLM" in json.dumps(last.reason)
+    assert "stale in vLLM" in last.reason

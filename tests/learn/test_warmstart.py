@@ -11,24 +11,19 @@ from workbench.spec import InputError, PolicySettings, RunSettings
 TINY = RunSettings(policy={"hidden": 16, "layers": 1, "heads": 2, "mlp": 16}, warmstart={"steps": 3, "batch": 8})
 
 
-def test_the_saved_tokenizer_comes_back_from_auto_tokenizer_with_the_same_ids(tmp_path: Path) -> None:
-    folder = warmstart.ensure(TINY, tmp_path)
-    text = "who is the mentor of kofi ? <think> got kofi need mentor </think> <search> kofi mentor </search>"
-    assert AutoTokenizer.from_pretrained(folder)(text).input_ids == build_tokenizer()(text).input_ids
-
-
-def test_the_warm_start_is_made_once_and_found_again(tmp_path: Path) -> None:
+def test_the_warm_start_is_made_once_and_found_again_with_its_tokenizer(tmp_path: Path) -> None:
     folder = warmstart.ensure(TINY, tmp_path)
     stamp = (folder / "model.safetensors").stat().st_mtime_ns
     assert warmstart.ensure(TINY, tmp_path) == folder
     assert (folder / "model.safetensors").stat().st_mtime_ns == stamp
     assert not list(folder.parent.glob(".making-*"))
+    text = "who is the mentor of kofi ? <think> got kofi need mentor </think> <search> kofi mentor </search>"
+    assert AutoTokenizer.from_pretrained(folder)(text).input_ids == build_tokenizer()(text).input_ids
 
 
 def test_two_warm_starts_with_one_seed_are_bit_equal(tmp_path: Path) -> None:
     first, second = (networks.load(warmstart.ensure(TINY, tmp_path / name)) for name in ("a", "b"))
-    for a, b in zip(first.parameters(), second.parameters(), strict=True):
-        assert torch.equal(a, b)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
 def test_the_cache_key_knows_what_shapes_the_weights_and_nothing_else() -> None:
@@ -37,12 +32,9 @@ def test_the_cache_key_knows_what_shapes_the_weights_and_nothing_else() -> None:
     assert warmstart.key(TINY) != warmstart.key(other)
 
 
-def test_a_missing_checkpoint_is_named_with_what_a_folder_must_hold(tmp_path: Path) -> None:
+def test_a_missing_checkpoint_is_named_and_weights_that_can_run_code_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no model at '.*nowhere'.*config\.json"):
         networks.load(tmp_path / "nowhere")
-
-
-def test_weights_that_can_run_code_are_refused(tmp_path: Path) -> None:
     folder = warmstart.ensure(TINY, tmp_path)
     (folder / "model.safetensors").unlink()
     torch.save({}, folder / "pytorch_model.bin")

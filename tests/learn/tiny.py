@@ -50,39 +50,54 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-@pytest.fixture
-def new_run(tmp_path: Path) -> Callable[..., Path]:
-    """Make a run folder from changes to the tiny run."""
+def written(folder: Path, name: str, changes: dict[str, Any]) -> Path:
+    """The folder of a run that is yet to be trained, with changes to the tiny run."""
+    folder = folder / "tiny" / name
+    folder.mkdir(parents=True)
+    settings = merged(TINY, changes)
+    (folder / "config.toml").write_text(tomli_w.dumps(settings))
+    algorithm = settings.get("algorithm", "ppo")
+    identity = {"run_id": name, "experiment": "tiny", "algorithm": algorithm, "arm": algorithm, "seed": 0}
+    (folder / "run.json").write_text(json.dumps(identity | {"config_hash": "0"}))
+    return folder
 
-    def make(name: str = "run", **changes: Any) -> Path:
-        folder = tmp_path / "tiny" / name
-        folder.mkdir(parents=True)
-        settings = merged(TINY, changes)
-        (folder / "config.toml").write_text(tomli_w.dumps(settings))
-        algorithm = settings.get("algorithm", "ppo")
-        identity = {"run_id": name, "experiment": "tiny", "algorithm": algorithm, "arm": algorithm, "seed": 0}
-        (folder / "run.json").write_text(json.dumps(identity | {"config_hash": "0"}))
-        return folder
+
+@pytest.fixture
+def new_run(tmp_path: Path) -> MakeRun:
+    """Make a run folder from changes to the tiny run."""
+    return lambda name="run", **changes: written(tmp_path, name, changes)
+
+
+@pytest.fixture(scope="session")
+def trained(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> MakeRun:
+    """Train a run with changes to the tiny run once a session; its folder is for reading."""
+    finished: dict[str, Path] = {}
+
+    def make(**changes: Any) -> Path:
+        key = json.dumps(changes, sort_keys=True)
+        if key not in finished:
+            finished[key] = written(tmp_path_factory.mktemp("trained"), "run", changes)
+            assert train(finished[key], cache) == 0
+        return finished[key]
 
     return make
 
 
-def process(folder: Path, cache: Path) -> "subprocess.CompletedProcess[str]":
+def cell(folder: Path, cache: Path, **pipes: Any) -> "subprocess.Popen[str]":
     """The process of a cell, as the grid starts it."""
     command = [sys.executable, "-m", "workbench.learn", str(folder), "--cache", str(cache)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.Popen(command, text=True, **({"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | pipes))
 
 
 def interrupted(folder: Path, cache: Path, after: int, by: signal.Signals = signal.SIGINT) -> int:
     """Start the process of a cell, send it a signal after so many iterations, and return its exit code."""
-    command = [sys.executable, "-m", "workbench.learn", str(folder), "--cache", str(cache)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cell:
-        assert cell.stdout is not None
+    with cell(folder, cache, stderr=None) as process:
+        assert process.stdout is not None
         for _ in range(after):
-            cell.stdout.readline()
-        cell.send_signal(by)
-        cell.stdout.read()
-        return cell.wait()
+            process.stdout.readline()
+        process.send_signal(by)
+        process.stdout.read()
+        return process.wait()
 
 
 class Session:

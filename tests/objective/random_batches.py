@@ -8,13 +8,13 @@ from torch import Tensor
 
 from tests.objective.worked_example import PPO
 from workbench.batch import Batch
-from workbench.objective import Algorithm, Pool
+from workbench.objective import Algorithm, PolicyLoss, Pool, policy_loss
 from workbench.objective import aggregate as agg
 from workbench.objective import clip as clips
 from workbench.objective import kl as kls
 from workbench.objective import rollout_correction as corrections
 from workbench.objective import stabilise as stab
-from workbench.objective.ratio import placebo_turns
+from workbench.objective.ratio import Guard, placebo_turns
 
 F64 = torch.float64
 
@@ -27,15 +27,20 @@ PESSIMISTIC = [
     clips.Ppo(), clips.Ppo(gate="unit"), clips.Ppo(low=0.1, high=0.3, dual=3.0), clips.Ppo(dual=1.5, gate="unit"),
     clips.Recip(), clips.Recip(gate="unit"), clips.LogClip(), clips.LogClip(at="unit"), clips.LogClip(gate="unit"),
 ]  # fmt: skip
-CLIPS = [*PESSIMISTIC, clips.Hard(), clips.Soft(), clips.NoClip()]
+WEIGHTED = [clips.SgClip(), clips.PpoMask(), clips.Hard(), clips.Soft(), clips.TvMask(against="old"),
+            clips.TvMask(against="recompute"), clips.TvMask(cap=1.5), clips.Gamma(),
+            clips.Gamma(against="old")]  # fmt: skip
+WHOLE = [clips.Bapo(), clips.Bapo(share=0.7, dual=None), clips.EntropyBand(), clips.EntropyBand(gate="unit")]
+CLIPS = [*PESSIMISTIC, *WEIGHTED, clips.SoftSigmoid(), clips.NoClip()]  # WHOLE ones look at the micro-batch as a whole
 FACTORS = [stab.NoStabiliser(), stab.RmsBatch(), stab.RmsBatch(tau=1.0, smooth=True), stab.RmsTurn(tau=1.5),
            stab.RmsSeq(), stab.RmsSeq(tau=1.0), stab.CNorm(), stab.Subtract()]  # fmt: skip
 STABILISERS = [*FACTORS, stab.KlClipFrac(), stab.KlClipFrac(form="batch", estimator="k2"), stab.AdvNorm(threshold=0.1)]
 MEANS = [agg.TokenMean(), agg.SeqMeanTokenSum(), agg.SeqMeanTokenSumNorm(horizon=9.0), agg.SeqMeanTokenMean(),
          agg.TurnMean(), agg.TurnMeanGlobal()]  # fmt: skip
 AGGREGATES = [*MEANS, agg.TokenSum()]
-LOSS_KLS = [kls.LossKL(name, 0.1) for name in ("k1", "k2", "k3", "k1+", "k3+", "abs")]
-KLS = [kls.NoKL(), *LOSS_KLS]
+GUARDS = [Guard(mode=mode, bins=bins) for mode in ("center", "full") for bins in ("turn", "position")]
+KLS = [kls.NoKL(), *(kls.LossKL(name, 0.1) for name in ("k1", "k2", "k3", "k1+", "k3+", "abs")), kls.Lld(),
+       kls.Lld(gate="turn"), kls.PositiveLow()]  # fmt: skip
 LEVELS = ("token", "seq_prod", "seq_geo_filter")
 CORRECTIONS = [corrections.NoCorrection(), corrections.Tis(), corrections.Tis(level="seq_prod", normalise=True)] + [
     kind(level=level, normalise=normalise)
@@ -43,17 +48,12 @@ CORRECTIONS = [corrections.NoCorrection(), corrections.Tis(), corrections.Tis(le
 ]  # fmt: skip
 
 
-def algorithms(ratios=RATIOS, clip=CLIPS, stabilise=STABILISERS, aggregate=AGGREGATES, kl=KLS, correction=CORRECTIONS):
-    """Pipelines with any choice of the given ones in each slot."""
-    pick = st.sampled_from
-    slots = {"ratio": pick(ratios), "clip": pick(clip), "stabilise": pick(stabilise), "aggregate": pick(aggregate)}
-    slots |= {"kl": pick(kl), "correction": pick(correction)}
-    return st.fixed_dictionaries(slots).map(lambda chosen: replace(PPO, **chosen))
-
-
-def pure_algorithms(**slots) -> st.SearchStrategy[Algorithm]:
-    """Pipelines whose loss is proportional to the advantage: no KL term and no penalty."""
-    return algorithms(**{"kl": KLS[:1], "stabilise": FACTORS, **slots})
+def algorithms(**slots) -> st.SearchStrategy[Algorithm]:
+    """Pipelines with any choice of the given ones in each slot, by default of all."""
+    every = {"ratio": [*RATIOS, *GUARDS], "clip": [*CLIPS, *WHOLE], "stabilise": STABILISERS, "aggregate": AGGREGATES,
+             "kl": KLS, "correction": CORRECTIONS}  # fmt: skip
+    chosen = {slot: st.sampled_from(choices) for slot, choices in (every | slots).items()}
+    return st.fixed_dictionaries(chosen).map(lambda slots: replace(PPO, **slots))
 
 
 @st.composite
@@ -88,6 +88,15 @@ def batches(draw, rows: tuple[int, int] = (1, 5), width: tuple[int, int] = (1, 1
         placebo=placebo_turns(mask, g),
     )
     return batch, old + scale * normal(b, t)
+
+
+def solved(algorithm: Algorithm, batch: Batch, log_prob: Tensor, **given: object) -> tuple[PolicyLoss, Tensor]:
+    """The loss, detached, and its gradient with respect to the log-probs."""
+    leaf = log_prob.clone().requires_grad_()
+    out = policy_loss(algorithm, batch, leaf, **given)
+    if out.loss.requires_grad:
+        out.loss.backward(retain_graph=True)
+    return replace(out, loss=out.loss.detach()), torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
 
 def poisoned(x: Tensor, mask: Tensor, garbage: float) -> Tensor:

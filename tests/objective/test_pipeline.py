@@ -15,21 +15,22 @@ from tests.objective.random_batches import (
     CLIPS,
     CORRECTIONS,
     F64,
+    FACTORS,
     KLS,
-    LEVELS,
     MEANS,
     PESSIMISTIC,
     RATIOS,
     STABILISERS,
+    WEIGHTED,
     algorithms,
     batches,
     per_token,
     poisoned,
-    pure_algorithms,
+    solved,
 )
 from tests.objective.worked_example import PPO, plain
-from workbench.batch import Batch, pool, spread, turn_ids
-from workbench.objective import Algorithm, Normaliser, PolicyLoss, Pool, clipped_loss, policy_loss, statistics
+from workbench.batch import Batch, turn_ids
+from workbench.objective import Algorithm, Normaliser, Pool, policy_loss, statistics
 from workbench.objective.aggregate import SeqMeanTokenMean, TokenMean, TurnMean
 from workbench.objective.clip import Hard, LogClip, NoClip, Ppo, Recip, Soft
 from workbench.objective.kl import LossKL, NoKL
@@ -42,19 +43,9 @@ def close(expected, rel: float = 1e-9):
     return pytest.approx(expected, rel=rel, abs=1e-12)
 
 
-def solved(algorithm: Algorithm, batch: Batch, log_prob: Tensor, **given_: object) -> tuple[PolicyLoss, Tensor]:
-    """The loss and its gradient with respect to the log-probs."""
-    leaf = log_prob.clone().requires_grad_()
-    out = policy_loss(algorithm, batch, leaf, **given_)
-    if out.loss.requires_grad:
-        out.loss.backward()
-    gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-    return PolicyLoss(out.loss.detach(), out.terms, out.surrogate.detach()), gradient
-
-
 def bias(algorithm: Algorithm, batch: Batch, log_prob: Tensor, **given_: object) -> Tensor:
     leaf = log_prob.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(clipped_loss(algorithm, batch, leaf, **given_), leaf)
+    (gradient,) = torch.autograd.grad(policy_loss(algorithm, batch, leaf, **given_).taken, leaf)
     return gradient
 
 
@@ -82,10 +73,14 @@ def test_nothing_off_the_mask_matters(algorithm, drawn, garbage):
 # --- on-policy point
 
 
-@given(algorithms(kl=KLS[:1], correction=CORRECTIONS[:1]), batches())
-def test_on_policy_every_ratio_is_one_and_nothing_is_clipped(algorithm, drawn):
-    batch, _ = drawn
-    terms = policy_loss(algorithm, batch, batch.log_prob_old).terms
+ON_POLICY = [s for s in STABILISERS if not s.kind.startswith("kl")]
+
+
+@given(algorithms(kl=KLS[:1], correction=CORRECTIONS[:1], stabilise=ON_POLICY, aggregate=MEANS), batches())
+def test_on_policy_every_ratio_is_one_nothing_is_clipped_and_a_unit_shares_its_credit(algorithm, drawn):
+    batch = replace(drawn[0], log_prob_behaviour=drawn[0].log_prob_old)
+    out, gradient = solved(algorithm, batch, batch.log_prob_old)
+    terms, ratio = out.terms, algorithm.ratio
     assert torch.all(terms.ratio == 1)
     assert not (terms.active_low | terms.active_high | terms.out_of_range | terms.dual).any()
     assert torch.all(terms.factor == 1)
@@ -93,31 +88,12 @@ def test_on_policy_every_ratio_is_one_and_nothing_is_clipped(algorithm, drawn):
     rms = algorithm.stabilise.kind.startswith("rms")
     assert (terms.stabiliser_ratio, terms.stabiliser_factor) == ((0.0, 1.0) if rms else (None, None))
     assert float(terms.penalty) == 0
-    assert float(clipped_loss(algorithm, batch, batch.log_prob_old)) == 0
-
-
-def token_credit(batch: Batch) -> Tensor:
-    return torch.where(batch.mask, -batch.advantages, 0) / max(int(batch.mask.sum()), 1)
-
-
-OWN = [Pool(level, mean, "token") for level in ("turn", "sequence", "sentence") for mean in ("geometric", "arithmetic")]
-
-
-@given(
-    st.sampled_from([*(replace(PPO, clip=clip) for clip in CLIPS), *(replace(PPO, ratio=r) for r in OWN)]), batches()
-)
-def test_on_policy_a_token_ratio_or_a_token_gradient_credits_each_token_with_its_own_advantage(algorithm, drawn):
-    batch, _ = drawn
-    _, gradient = solved(algorithm, batch, batch.log_prob_old)
-    assert torch.allclose(gradient, token_credit(batch), rtol=1e-9, atol=1e-15)
-
-
-@given(st.sampled_from(["geometric", "arithmetic"]), st.sampled_from([Ppo(), Ppo(gate="unit"), NoClip()]), batches())
-def test_on_policy_a_shared_turn_ratio_credits_the_turns_mean_advantage(mean, clip, drawn):
-    batch, _ = drawn
-    _, gradient = solved(replace(PPO, ratio=Pool("turn", mean), clip=clip), batch, batch.log_prob_old)
-    expected = spread(pool(token_credit(batch), batch.turn).mean, batch.turn)
-    assert torch.allclose(gradient, expected, rtol=1e-9, atol=1e-15)
+    assert float(out.taken.detach()) == 0
+    weights = algorithm.aggregate.weights(batch, Normaliser.of(batch))
+    credit = torch.where(batch.mask, -weights * batch.advantages, 0)
+    if ratio.grad == "shared" and type(algorithm.clip) not in map(type, WEIGHTED):
+        credit = (ratio.units(batch).total if ratio.mean == "product" else ratio.units(batch).mean)(credit)
+    assert torch.allclose(gradient, credit, rtol=1e-9, atol=1e-12)
 
 
 # --- degenerate units
@@ -128,44 +104,39 @@ def single_token_turns(batch: Batch) -> Batch:
     return replace(batch, mask=batch.mask & (torch.arange(batch.mask.shape[1]) % 2 == 0))
 
 
-@given(pure_algorithms(ratios=[r for r in RATIOS if r.level == "turn"], aggregate=AGGREGATES), batches(scale=0.5))
-def test_turns_of_one_token_are_tokens(algorithm, drawn):
-    batch, log_prob = single_token_turns(drawn[0]), drawn[1]
-    token, gradient = solved(replace(algorithm, ratio=Pool("token")), batch, log_prob)
-    turn, turn_gradient = solved(algorithm, batch, log_prob)
-    assert float(turn.loss) == close(float(token.loss))
-    assert torch.allclose(turn_gradient, gradient, rtol=1e-9, atol=1e-14)
-
-
 def one_turn(batch: Batch) -> Batch:
-    """Each sequence is one stretch of policy tokens with one advantage."""
-    return replace(batch, mask=batch.response, advantages=batch.advantages[:, :1].expand_as(batch.advantages))
+    """Each sequence is one stretch of policy tokens."""
+    return replace(batch, mask=batch.response)
 
 
-@given(
-    st.sampled_from(["geometric", "arithmetic", "product"]), st.sampled_from(["shared", "token"]),
-    st.sampled_from(CLIPS), batches(scale=0.3),
+def one_token(batch: Batch) -> Batch:
+    mask = batch.mask & (batch.mask.cumsum(1) == 1)
+    return replace(batch, mask=mask, placebo=mask.long())
+
+
+@pytest.mark.parametrize(
+    ("narrowed", "levels"),
+    [(single_token_turns, ["token", "turn"]), (one_turn, ["turn", "sequence"]),
+     (one_token, ["token", "turn", "sequence", "sentence", "placebo"])],
 )  # fmt: skip
-def test_one_turn_per_sequence_is_gspo(mean, grad, clip, drawn):
+@given(algorithms(ratio=[r for r in RATIOS if r.level == "turn"]), batches(scale=0.4))
+def test_levels_whose_units_are_the_same_tokens_coincide(narrowed, levels, algorithm, drawn):
+    batch, log_prob = narrowed(drawn[0]), drawn[1]
+    a, *others = (
+        solved(replace(algorithm, ratio=replace(algorithm.ratio, level=level)), batch, log_prob) for level in levels
+    )
+    for b in others:
+        assert torch.allclose(a[0].loss, b[0].loss, rtol=1e-9, atol=1e-12)
+        assert torch.allclose(a[1], b[1], rtol=1e-7, atol=1e-9 * float(a[1].abs().max()) + 1e-15)
+
+
+@given(algorithms(aggregate=[SeqMeanTokenMean()], correction=CORRECTIONS[:1]), batches(scale=0.3))
+def test_with_one_turn_the_mean_over_turns_is_the_mean_over_tokens(algorithm, drawn):
     batch, log_prob = one_turn(drawn[0]), drawn[1]
-    by_turn = replace(PPO, ratio=Pool("turn", mean, grad), clip=clip, aggregate=SeqMeanTokenMean())
-    a, grad_a = solved(by_turn, batch, log_prob)
-    b, grad_b = solved(replace(by_turn, ratio=Pool("sequence", mean, grad)), batch, log_prob)
-    c, grad_c = solved(replace(by_turn, aggregate=TurnMean()), batch, log_prob)
-    assert torch.allclose(torch.stack([a.loss, c.loss]), b.loss.expand(2), rtol=1e-12)
-    assert torch.allclose(torch.stack([grad_a, grad_c]), grad_b.expand(2, *grad_b.shape), rtol=1e-9, atol=1e-15)
-
-
-@given(st.sampled_from(RATIOS[:-1]), st.sampled_from(MEANS), st.sampled_from(["token", "unit"]), batches(width=(1, 1)))
-def test_with_one_token_per_sequence_all_levels_coincide(ratio, aggregate, gate, drawn):
-    response = drawn[0].response
-    batch, log_prob = replace(drawn[0], mask=response, placebo=response.long()), drawn[1]
-    assume(not isinstance(aggregate, type(MEANS[2])))  # divides by a constant horizon
-    algorithm = replace(PPO, ratio=ratio, aggregate=aggregate, clip=Ppo(gate=gate))
     a, grad_a = solved(algorithm, batch, log_prob)
-    b, grad_b = solved(PPO, batch, log_prob)
-    assert torch.allclose(a.loss, b.loss, rtol=1e-12)
-    assert torch.allclose(grad_a, grad_b, rtol=1e-9, atol=1e-14)
+    b, grad_b = solved(replace(algorithm, aggregate=TurnMean()), batch, log_prob)
+    assert torch.allclose(a.loss, b.loss, rtol=1e-9, atol=1e-12)
+    assert torch.allclose(grad_a, grad_b, rtol=1e-7, atol=1e-12)
 
 
 # --- ordering
@@ -189,19 +160,6 @@ def test_ratios_are_ordered(level, grad, drawn):
         if len(unit) > 1 and unit.std() > 1e-3:
             assert geometric[i, t] < arithmetic[i, t]
         assert float(product[i, t]) == close(float(geometric[i, t] ** len(unit)))
-
-
-@given(batches(scale=0.5))
-def test_products_of_the_turns_multiply_to_the_product_of_the_sequence(drawn):
-    batch, log_prob = drawn
-    turn = policy_loss(replace(PPO, ratio=Pool("turn", "product")), batch, log_prob).terms.ratio
-    sequence = policy_loss(replace(PPO, ratio=Pool("sequence", "product")), batch, log_prob).terms.ratio
-    for i in range(len(turn)):
-        if batch.mask[i].any():
-            ids = batch.turn[i]
-            first = [int((ids == k).nonzero()[0]) for k in range(1, int(ids.max()) + 1)]
-            token = int(batch.mask[i].nonzero()[0])
-            assert float(turn[i, first].prod()) == close(float(sequence[i, token]))
 
 
 def test_without_a_ratio_the_gradient_is_the_policy_gradient():
@@ -279,13 +237,10 @@ def test_soft_fades_with_a_jump_at_each_edge():
         assert per_token_loss(Soft(epsilon=e), delta, advantage)[0].tolist() == pytest.approx(expected, abs=1e-9)
 
 
-def test_hard_keeps_the_larger_weight_for_good_tokens_and_the_smaller_for_bad_ones():
-    delta = torch.tensor([[0.5, 1.0, 2.0]], dtype=F64).log()
-    assert per_token_loss(Hard(), delta, 1.0)[0].tolist() == close([0.8, 1.0, 2.0])  # -w A l with l = -1
-    assert per_token_loss(Hard(), delta, -1.0)[0].tolist() == close([-0.5, -1.0, -1.2])
-
-
 def test_hard_and_soft_keep_a_detached_weight():
+    three = torch.tensor([[0.5, 1.0, 2.0]], dtype=F64).log()  # good tokens keep the larger weight, bad ones the smaller
+    assert per_token_loss(Hard(), three, 1.0)[0].tolist() == close([0.8, 1.0, 2.0])  # -w A l with l = -1
+    assert per_token_loss(Hard(), three, -1.0)[0].tolist() == close([-0.5, -1.0, -1.2])
     delta = torch.tensor([[0.5, 1.1]], dtype=F64).log()
     old = -1 - delta
     batch = plain(old)
@@ -314,12 +269,15 @@ def test_what_the_clip_took_is_the_unclipped_gradient_less_the_clipped_one(algor
 # --- scaling
 
 
-@given(pure_algorithms(clip=CLIPS), batches(), st.sampled_from([0.25, 8.0]))
+WHOLE_BATCH = [s for s in FACTORS if not isinstance(s, RmsSeq | RmsTurn)]  # theirs follow from the definition below
+
+
+@given(algorithms(kl=KLS[:1], stabilise=WHOLE_BATCH), batches(), st.sampled_from([0.25, 8.0]))
 def test_scaling_the_advantages_scales_the_loss_and_nothing_else(algorithm, drawn, c):
     batch, log_prob = drawn
     a, grad_a = solved(algorithm, batch, log_prob)
     b, grad_b = solved(algorithm, replace(batch, advantages=c * batch.advantages), log_prob)
-    assume(int(a.terms.guarded) == 0 and (a.terms.energy[2] > 0 or a.terms.energy[0] == 0))
+    assume(a.terms.energy[3] > 0 or a.terms.energy[1] == 0)  # else n is taken as 1
     scale = float((a.terms.token_loss.abs().sum() + 1e-9) * c)  # signed terms may cancel in the sum
     assert float(b.loss) == pytest.approx(c * float(a.loss), rel=1e-6, abs=1e-6 * scale)
     assert torch.allclose(grad_b, c * grad_a, rtol=1e-6, atol=1e-6 * float(grad_a.abs().max()))
@@ -330,23 +288,15 @@ def test_scaling_the_advantages_scales_the_loss_and_nothing_else(algorithm, draw
 
 # --- stabilisers
 
-RMS = [RmsBatch(tau=tau, smooth=smooth) for tau in (1.0, 3.0) for smooth in (False, True)]
-RMS += [RmsSeq(tau=tau, smooth=smooth) for tau in (1.0, 3.0) for smooth in (False, True)]
+RMS = [
+    kind(tau=tau, smooth=smooth)
+    for kind in (RmsBatch, RmsSeq, RmsTurn)
+    for tau in (1.0, 3.0)
+    for smooth in (False, True)
+]
 
 
 @given(st.sampled_from(RMS), batches())
-def test_a_factor_is_one_or_below_one_over_tau(stabilise, drawn):
-    batch, log_prob = drawn
-    terms = policy_loss(replace(PPO, stabilise=stabilise), batch, log_prob).terms
-    below = (terms.factor <= 1) if stabilise.smooth else (terms.factor < 1 / stabilise.tau)
-    assert torch.all((terms.factor == 1) | (below & (terms.factor > 0)))
-    none_outside = ~terms.out_of_range.any(1)
-    assert torch.all(terms.factor[none_outside] == 1) or isinstance(stabilise, RmsBatch)
-    if none_outside.all():
-        assert torch.all(terms.factor == 1)
-
-
-@given(st.sampled_from([RmsBatch(), RmsSeq(), RmsTurn()]), batches())
 def test_a_factor_follows_its_definition(stabilise, drawn):
     batch, log_prob = drawn
     terms = policy_loss(replace(PPO, stabilise=stabilise), batch, log_prob).terms
@@ -356,7 +306,8 @@ def test_a_factor_follows_its_definition(stabilise, drawn):
         inside, outside = weight[where & ~terms.out_of_range], weight[where & terms.out_of_range]
         c = float(outside.square().mean().sqrt()) if len(outside) else 0.0
         n = float(inside.square().mean().sqrt()) if len(inside) else 1.0
-        return 1 / (c / (n + 1e-8)) if c / (n + 1e-8) > stabilise.tau else 1.0
+        rho = c / (n + 1e-8)
+        return (stabilise.tau if stabilise.smooth else 1) / rho if rho > stabilise.tau else 1.0
 
     assume(batch.mask.any())
     rows = [batch.mask & (torch.arange(len(weight))[:, None] == i) for i in range(len(weight))]
@@ -372,17 +323,15 @@ def test_a_factor_follows_its_definition(stabilise, drawn):
 
 
 @pytest.mark.parametrize("stabilise", [RmsBatch(), RmsTurn(tau=3.0), RmsSeq()])
-def test_with_nothing_in_range_the_factor_stays_finite_and_is_counted(stabilise):
+def test_with_nothing_in_range_the_factor_stays_finite(stabilise):
     old = torch.zeros(2, 3, dtype=F64)
     batch = plain(old)
     terms = policy_loss(replace(PPO, stabilise=stabilise), batch, old + math.log(5)).terms
     assert terms.factor.flatten().tolist() == close([0.2] * 6, rel=1e-6)  # n taken as 1
-    assert int(terms.guarded) == (1 if isinstance(stabilise, RmsBatch) else 2)
     weightless = replace(batch, advantages=torch.tensor([[1.0, 1.0, 0.0]] * 2, dtype=F64))
     delta = torch.tensor([[math.log(5), math.log(5), 0.0]] * 2, dtype=F64)
     terms = policy_loss(replace(PPO, stabilise=stabilise), weightless, old + delta).terms
     assert terms.factor.flatten().tolist() == close([0.2] * 6, rel=1e-6)
-    assert int(terms.guarded) == (1 if isinstance(stabilise, RmsBatch) else 2)
 
 
 @given(batches(scale=0.5))
@@ -438,7 +387,7 @@ GLOBAL = [replace(s, scope="global") if hasattr(s, "scope") else s for s in STAB
 
 
 @pytest.mark.parametrize("stabilise", GLOBAL, ids=repr)
-@given(algorithms(), batches(rows=(2, 5)), st.integers(1, 3))
+@given(algorithms(clip=CLIPS, ratio=RATIOS), batches(rows=(2, 5)), st.integers(1, 3))
 @settings(max_examples=20)
 def test_the_split_into_micro_batches_changes_nothing(stabilise, algorithm, drawn, size):
     batch, log_prob = drawn
@@ -450,13 +399,15 @@ def test_the_split_into_micro_batches_changes_nothing(stabilise, algorithm, draw
     sums = [statistics(algorithm, batch.rows(rows), log_prob[rows]) for rows in parts]
     known = None if sums[0] is None else torch.stack(sums).sum(0)
     assert (known is not None) == algorithm.stabilise.needs_statistics
+    assert not any(s.needs_statistics for s in STABILISERS), "by default a rule looks at the micro-batch"
     outs, gradients, biases = [], [], []
     for rows in parts:
         out, part = solved(algorithm, batch.rows(rows), log_prob[rows], normaliser=counts, statistics=known)
         outs.append(out)
         gradients.append(part)
         biases.append(bias(algorithm, batch.rows(rows), log_prob[rows], normaliser=counts, statistics=known))
-    scale = float(whole.terms.token_loss.abs().sum()) + float(whole.loss.abs()) + 1e-9
+    scale = float(whole.terms.token_loss.abs().sum()) + 1e-9
+    scale += sum(float(out.loss.abs()) for out in (whole, *outs))  # terms of the parts may cancel in the sum
     assert sum(float(out.loss) for out in outs) == pytest.approx(float(whole.loss), rel=1e-9, abs=1e-9 * scale)
     top = float(gradient.abs().max()) + 1e-15
     assert torch.allclose(torch.cat(gradients), gradient, rtol=1e-7, atol=1e-9 * top)
@@ -500,14 +451,6 @@ def sample_batch() -> tuple[Batch, Tensor]:
     advantages = torch.randn(3, 9, generator=g, dtype=F64)
     batch = plain(old, mask, advantages=advantages)
     return batch, old + 0.4 * torch.randn(3, 9, generator=g, dtype=F64)
-
-
-@given(st.sampled_from(LEVELS[:2]), batches())
-def test_normalised_weights_have_mean_one(level, drawn):
-    batch, _ = drawn
-    assume(batch.mask.any())
-    weights = Tis(level=level, normalise=True).weights(batch)
-    assert float(weights[batch.mask].mean()) == close(1.0)
 
 
 def test_the_corrections_weight_multiplies_the_token_loss():
@@ -563,7 +506,8 @@ def test_a_sequence_without_policy_tokens_counts_nowhere(algorithm, drawn):
     without = torch.arange(len(mask) - 1)
     a, grad_a = solved(algorithm, batch, log_prob)
     b, grad_b = solved(algorithm, batch.rows(without), log_prob[without])
-    assert float(a.loss) == close(float(b.loss))
+    size = float(a.terms.token_loss.abs().sum()) + float(a.terms.kl_loss.abs()) + 1e-3
+    assert float(a.loss) == pytest.approx(float(b.loss), rel=1e-9, abs=1e-9 * size)
     assert torch.allclose(grad_a[:-1], grad_b, rtol=1e-9, atol=1e-15)
     assert torch.all(grad_a[-1] == 0)
 
@@ -682,18 +626,6 @@ def test_weights_that_are_all_zero_stay_zero_when_normalised():
     assert Mis(normalise=True).weights(batch).tolist() == [[0, 0]]
     far = replace(batch, log_prob_behaviour=old - 15)
     assert Tis(cap=1e12, level="seq_prod").weights(far).tolist() == [close([math.exp(20)] * 2)]  # not e^30
-
-
-@pytest.mark.parametrize("stabilise", STABILISERS, ids=repr)
-def test_who_needs_the_bias_and_who_needs_statistics(stabilise):
-    assert stabilise.needs_bias == (stabilise.kind in ("cnorm", "subtract"))
-    assert not stabilise.needs_statistics
-    batch_form = getattr(stabilise, "form", "batch") == "batch"
-    in_global = replace(stabilise, scope="global").needs_statistics if hasattr(stabilise, "scope") else False
-    assert in_global == (stabilise.kind in ("rms_batch", "rms_turn", "kl_clipfrac", "adv_norm") and batch_form)
-    gradients = [torch.ones(2), torch.zeros(1)]
-    if not stabilise.needs_bias:
-        assert stabilise.on_gradient(gradients, gradients) == (gradients, None)
 
 
 @pytest.mark.parametrize("form", ["sequence", "batch"])

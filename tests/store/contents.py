@@ -1,7 +1,5 @@
 """The whole database as Python values, to compare two states of it, and whether it is open."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@
 nothing, one run failed and one was killed. `write_run` makes one run of any size.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ import pyarrow.parquet as pq
 from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.collapse import judge
 from workbench.diagnostics.declare import dictionary as declared_rows
-from workbench.record.schema import schema_of
+from workbench.record.segments import schema_of
 from workbench.spec import Diagnostic, LearnSettings, RunSettings, Unit
 
 START = datetime(2026, 11, 1, 12)

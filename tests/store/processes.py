@@ -1,7 +1,5 @@
 """Helpers of tests that need a second process."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

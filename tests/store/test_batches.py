@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from workbench.spec import InputError
 from workbench.store import batches
@@ -65,69 +65,49 @@ def test_a_batch_comes_back_as_it_was_written(run: Path) -> None:
     np.testing.assert_array_equal(found.turn, [[0, 1, 1, 0, 2, 0], [0, 1, 0, 2, 0, 0], [0, 0, 1, 1, 1, 1]])
 
 
-def test_the_stored_steps_are_listed_and_nothing_else(run: Path, tmp_path: Path) -> None:
-    write(run, 12)
-    (run / "batches" / ".000013.writing").write_bytes(b"half")
-    assert batches.steps(run) == [7, 12]
-    assert batches.steps(tmp_path / "nothing") == []
-
-
-def test_a_step_that_is_not_stored_names_those_that_are(run: Path) -> None:
+def test_stored_steps_are_listed_and_a_step_that_is_not_stored_names_them(run: Path, tmp_path: Path) -> None:
     for step in (8, 9, 20):
         write(run, step)
+    (run / "batches" / ".000013.writing").write_bytes(b"half")
+    assert batches.steps(run) == [7, 8, 9, 20]
     with pytest.raises(InputError, match=r"stored are 7-9, 20; the nearest is --step 20"):
         batches.read(run, 17)
-
-
-def test_a_run_without_batches_says_why_there_may_be_none(tmp_path: Path) -> None:
+    assert batches.steps(tmp_path / "nothing") == []
     with pytest.raises(InputError, match=r"no stored batches.*record\.batches\.mb = 0"):
-        batches.read(tmp_path, 1)
+        batches.read(tmp_path / "nothing", 1)
 
 
 @pytest.mark.parametrize("size", [0, 4, 100, 900, -1])
-def test_a_truncated_file_is_refused(run: Path, size: int) -> None:
+def test_a_truncated_file_and_one_of_somebody_else_are_refused(run: Path, size: int) -> None:
     file = run / "batches" / "000007.safetensors"
     file.write_bytes(file.read_bytes()[:size])
     with pytest.raises(InputError, match="cannot be read"):
         batches.read(run, 7)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"advantages": None}, "lacks advantages"),
-        ({"values": np.zeros((B, T + 1), np.float32)}, r"values has shape \(3, 7\), expected \(3, 6\)"),
-        ({"mask": np.zeros((B, T), np.int32)}, "mask holds int32, expected bool"),
-        ({"update.rows": np.array([2, 0, 3], np.int32)}, "rows that it does not have"),
-        ({"update.size": np.array([2, 2], np.int32)}, "rows that it does not have"),
-        ({"length": np.array([6, 7, 6], np.int32)}, "lengths do not fit"),
-        ({"tokens": np.zeros(3, np.int32)}, "other axes"),
-    ],
-)
-def test_arrays_that_do_not_fit_together_are_refused(run: Path, changes: dict[str, Any], said: str) -> None:
-    write(run, 7, **changes)
-    with pytest.raises(InputError, match=said):
-        batches.read(run, 7)
-
-
-@pytest.mark.parametrize(
-    ("told", "said"),
-    [
-        ({"updates": []}, "cannot be read"),
-        ({"updates": [{}, {}]}, "cannot be read"),
-        ({"updates": None}, "cannot be read"),
-        ({"format": "x"}, "cannot be read"),
-        ({"format": 2}, "newer sorl"),
-    ],
-)
-def test_metadata_that_say_something_else_are_refused(run: Path, told: dict[str, Any], said: str) -> None:
-    write(run, 7, meta(**told))
-    with pytest.raises(InputError, match=said):
-        batches.read(run, 7)
-
-
-def test_a_file_of_somebody_else_is_refused(run: Path) -> None:
-    save_file({"x": np.zeros(3)}, run / "batches" / "000007.safetensors")
+    save_file({"x": np.zeros(3)}, file)
     with pytest.raises(InputError, match="does not say that it is a batch"):
         batches.read(run, 7)
-    assert load_file(run / "batches" / "000007.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "told", "said"),
+    [
+        ({"advantages": None}, {}, "lacks advantages"),
+        ({"values": np.zeros((B, T + 1), np.float32)}, {}, r"values has shape \(3, 7\), expected \(3, 6\)"),
+        ({"mask": np.zeros((B, T), np.int32)}, {}, "mask holds int32, expected bool"),
+        ({"update.rows": np.array([2, 0, 3], np.int32)}, {}, "rows that it does not have"),
+        ({"update.size": np.array([2, 2], np.int32)}, {}, "rows that it does not have"),
+        ({"length": np.array([6, 7, 6], np.int32)}, {}, "lengths do not fit"),
+        ({"tokens": np.zeros(3, np.int32)}, {}, "other axes"),
+        ({}, {"updates": []}, "cannot be read"),
+        ({}, {"updates": [{}, {}]}, "cannot be read"),
+        ({}, {"updates": None}, "cannot be read"),
+        ({}, {"format": "x"}, "does not say that it is a batch"),
+        ({}, {"format": 2}, "newer sorl"),
+    ],
+)
+def test_arrays_and_metadata_that_do_not_fit_are_refused(
+    run: Path, arrays: dict[str, Any], told: dict[str, Any], said: str
+) -> None:
+    write(run, 7, meta(**told), **arrays)
+    with pytest.raises(InputError, match=said):
+        batches.read(run, 7)

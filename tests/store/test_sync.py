@@ -1,9 +1,9 @@
-from __future__ import annotations
+"""Every segment reaches the database exactly once, whatever happens to files, runs and the database itself."""
 
 import fcntl
 import os
 import shutil
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 
@@ -42,8 +42,15 @@ def write_one(folder: Path, name: str, file: str | None = None, **row: object) -
     return write_segment(folder, name, {key: [value] for key, value in row.items()}, file)
 
 
-def test_a_second_sync_ingests_nothing_and_waits_for_nobody(runs: Path, small: Shape) -> None:
-    write_run(runs, "demo", "a", shape=small)
+def execute(runs: Path, statement: str) -> None:
+    with duckdb.connect(str(runs / "sorl.duckdb")) as connection:
+        connection.execute(statement)
+
+
+def test_a_second_sync_ingests_nothing_and_waits_for_nobody_and_new_segments_are_added(
+    runs: Path, small: Shape
+) -> None:
+    folder = write_run(runs, "demo", "a", shape=small)
     first = sync(runs, CATALOGUE)
     before, changed = contents(runs), (runs / "sorl.duckdb").stat().st_mtime_ns
     assert first.rows > 100
@@ -52,15 +59,10 @@ def test_a_second_sync_ingests_nothing_and_waits_for_nobody(runs: Path, small: S
     assert (second.segments, second.rows) == (0, 0)
     assert contents(runs) == before
     assert (runs / "sorl.duckdb").stat().st_mtime_ns == changed
-
-
-def test_new_segments_of_a_known_run_are_added_to_its_rows(runs: Path, small: Shape) -> None:
-    folder = write_run(runs, "demo", "a", shape=small)
-    sync(runs)
     write_steps(folder, [12, 13], success=[0.5, None])
     assert sync(runs).rows == 2
-    assert one(runs, "SELECT count(*) FROM step") == small.steps + 2
     assert rows(runs, "SELECT step, success FROM step WHERE step >= 12 ORDER BY step") == [(12, 0.5), (13, None)]
+    assert one(runs, "SELECT count(*) FROM step") == small.steps + 2
 
 
 def test_a_deleted_database_comes_back_row_for_row(runs: Path, small: Shape) -> None:
@@ -134,20 +136,17 @@ def test_a_column_nobody_declared_is_added_by_name(
     assert one(runs, "SELECT data_type FROM duckdb_columns() WHERE column_name = 'invented'") == kind
 
 
-def test_the_dictionary_that_travels_with_a_run_brings_columns_and_comments(runs: Path) -> None:
+def test_every_table_and_column_has_a_comment_also_those_of_a_dictionary_that_travels_with_a_run(runs: Path) -> None:
+    sync(runs, CATALOGUE)
+    bare = "SELECT table_name, column_name FROM duckdb_columns() WHERE coalesce(comment, '') = '' AND table_name IN "
+    assert rows(runs, f"{bare} {tuple(t.name for t in TABLES)}") == []
+    assert rows(runs, "SELECT view_name FROM duckdb_views() WHERE NOT internal AND coalesce(comment, '') = ''") == []
+    (runs / "sorl.duckdb").unlink()
     write_dictionary(runs / "demo" / "a")
     sync(runs)  # without a dictionary of our own
     comments = dict(rows(runs, "SELECT column_name, comment FROM duckdb_columns() WHERE table_name = 'turn'"))
     assert {d.name for d in CATALOGUE if d.table == "turn"} <= set(comments)
     assert "[ratio]" in comments["ratio_geo"]
-
-
-def test_every_table_and_column_of_an_empty_database_has_a_comment(runs: Path) -> None:
-    sync(runs, CATALOGUE)
-    bare = "SELECT table_name, column_name FROM duckdb_columns() WHERE coalesce(comment, '') = '' AND table_name IN "
-    tables = ", ".join(f"'{t.name}'" for t in TABLES)
-    assert rows(runs, f"{bare} ({tables})") == []
-    assert rows(runs, "SELECT view_name FROM duckdb_views() WHERE NOT internal AND coalesce(comment, '') = ''") == []
 
 
 @pytest.mark.parametrize("damage", ["empty", "torn", "noise", "wrong type"])
@@ -182,15 +181,6 @@ def test_a_corrupt_segment_is_set_aside_with_an_event_and_blocks_nothing(runs: P
     assert one(runs, "SELECT count(*) FROM event WHERE kind = 'segment_corrupt'") == 0
 
 
-def test_unfinished_files_are_not_touched(runs: Path, small: Shape) -> None:
-    folder = write_run(runs, "demo", "a", shape=small)
-    unfinished = folder / "segments" / "turn" / ".000009.parquet.writing"
-    unfinished.write_bytes(b"half a")
-    (folder / "segments" / "turn" / "notes.txt").write_text("mine")
-    assert sync(runs).corrupt == []
-    assert unfinished.read_bytes() == b"half a"
-
-
 def test_a_deleted_run_leaves_the_database_and_a_replaced_one_is_read_anew(runs: Path, small: Shape) -> None:
     folder = write_run(runs, "demo", "a", shape=small)
     write_run(runs, "demo", "b", shape=small)
@@ -217,9 +207,11 @@ def test_two_runs_of_one_name_in_two_experiments_do_not_mix(runs: Path, small: S
 
 
 def test_a_running_run_that_nobody_holds_is_shown_as_interrupted_until_it_is_back(runs: Path) -> None:
-    folder = runs / "demo" / "a"
+    folder, status = runs / "demo" / "a", "SELECT status, reason FROM run"
+    write_status(folder, status="queued")
+    sync(runs)
+    assert rows(runs, status) == [("queued", None)], "it waits, and is not dead"
     write_status(folder, status="running")
-    status = "SELECT status, reason FROM run"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         sync(runs)
@@ -235,64 +227,29 @@ def test_a_running_run_that_nobody_holds_is_shown_as_interrupted_until_it_is_bac
     assert rows(runs, status) == [("finished", None)]
 
 
-def test_a_queued_run_is_not_taken_for_a_dead_one(runs: Path) -> None:
-    write_status(runs / "demo" / "a", status="queued")
-    sync(runs)
-    assert rows(runs, "SELECT status FROM run") == [("queued",)]
-
-
 def test_threads_of_one_process_ingest_each_segment_once(runs: Path, small: Shape) -> None:
     for seed in range(4):
         write_run(runs, "demo", f"r{seed}", shape=small, seed=seed)
-    start = threading.Barrier(6)
-    reports = []
-
-    def work() -> None:
-        start.wait()
-        reports.append(sync(runs, CATALOGUE))
-
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(reports) == 6
+    with ThreadPoolExecutor(6) as pool:
+        reports = list(pool.map(lambda _: sync(runs, CATALOGUE), range(6)))
     assert sum(r.segments for r in reports) == one(runs, "SELECT count(*) FROM segment")
     assert one(runs, "SELECT count(*) FROM step") == 4 * small.steps
 
 
 def test_an_older_database_without_some_columns_is_brought_up_to_date(runs: Path, small: Shape) -> None:
-    with duckdb.connect(str(runs / "sorl.duckdb")) as old:
-        old.execute("CREATE TABLE step (run_id VARCHAR, step BIGINT)")
-        old.execute("CREATE TABLE run (run_id VARCHAR)")
+    execute(runs, "CREATE TABLE step (run_id VARCHAR, step BIGINT); CREATE TABLE run (run_id VARCHAR)")
     write_run(runs, "demo", "a", shape=small)
     sync(runs, CATALOGUE)
     assert one(runs, "SELECT count(success) FROM step") == small.steps
     assert one(runs, "SELECT experiment FROM run") == "demo"
 
 
-def test_a_file_that_is_no_database_is_refused_with_the_way_out(runs: Path) -> None:
-    (runs / "sorl.duckdb").write_bytes(b"x" * 10_000)
-    with pytest.raises(InputError, match=r"(?s)cannot open database.*sorl sync"):
-        sync(runs)
-
-
-def test_a_missing_runs_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no runs folder '.*nowhere'.*--runs"):
-        sync(tmp_path / "nowhere")
-
-
-def test_another_thread_that_writes_is_waited_for_and_then_named(runs: Path) -> None:
+def test_another_thread_that_writes_is_waited_for_and_then_named_as_is_a_missing_folder(runs: Path) -> None:
     sync(runs)
+    with pytest.raises(InputError, match=r"no runs folder '.*nowhere'.*--runs"):
+        sync(runs / "nowhere")
     with writer(runs, 1.0), pytest.raises(Busy, match="another thread"), writer(runs, 0.05):
         pass
-
-
-def test_the_time_of_a_segment_is_that_of_its_file(runs: Path) -> None:
-    file = write_status(runs / "demo" / "a")
-    os.utime(file, ns=(0, 1_500_000_000_123_456_789))
-    sync(runs)
-    assert one(runs, "SELECT written_at FROM segment") == datetime(2017, 7, 14, 2, 40, 0, 123456)
 
 
 def test_a_copied_runs_folder_gives_the_same_rows_although_its_files_have_new_times(runs: Path, tmp_path: Path) -> None:
@@ -300,7 +257,10 @@ def test_a_copied_runs_folder_gives_the_same_rows_although_its_files_have_new_ti
     for number, status in enumerate(("queued", "running", "finished")):
         at = datetime(2026, 1, 1, 0, number)
         write_one(folder, "run", run_id="ppo-s0", experiment="demo", status=status, written_at=at)
+    os.utime(folder / "segments" / "run" / "000001.parquet", ns=(0, 1_500_000_000_123_456_789))
     sync(runs)
+    times = rows(runs, "SELECT written_at FROM segment WHERE file LIKE '%000001.parquet'")
+    assert times == [(datetime(2017, 7, 14, 2, 40, 0, 123456),)], "the time of a segment is that of its file"
     copied = tmp_path / "copied"
     shutil.copytree(runs, copied, ignore=shutil.ignore_patterns("sorl.duckdb*"), copy_function=shutil.copyfile)
     (copied / "demo" / "ppo-s0" / "segments" / "run" / "000000.parquet").touch()  # the oldest row in the newest file
@@ -326,22 +286,22 @@ def test_a_segment_that_only_another_run_makes_unreadable_is_set_aside_alone(run
     assert sync(runs, CATALOGUE).segments == 0
 
 
-def test_what_is_no_file_in_the_place_of_a_run_or_a_segment_is_named_and_the_rest_is_read(
+def test_what_is_no_segment_is_left_as_it_is_and_named_where_it_stands_in_the_place_of_one(
     runs: Path, small: Shape
 ) -> None:
     good = write_run(runs, "demo", "good", shape=small)
-    (runs / "loop").symlink_to("loop")
-    (runs / "demo" / "loop").symlink_to("loop")
-    (good / "segments" / "step" / "loop.parquet").symlink_to("loop.parquet")
-    os.mkfifo(good / "segments" / "step" / "pipe.parquet")
+    step, unfinished = good / "segments" / "step", good / "segments" / "turn" / ".000009.parquet.writing"
+    unfinished.write_bytes(b"half a")
+    (step / "notes.txt").write_text("mine")
+    loops = [runs / "loop", runs / "demo" / "loop", step / "loop.parquet"]
+    for loop in loops:
+        loop.symlink_to(loop.name)
+    os.mkfifo(step / "pipe.parquet")
     os.mkfifo(good / "lock")
     report = sync(runs, CATALOGUE)
-    named = {reason.split("'")[1] for reason in report.skipped}
-    step = good / "segments" / "step"
-    assert named == {
-        str(p) for p in (runs / "loop", runs / "demo" / "loop", step / "loop.parquet", step / "pipe.parquet")
-    }
+    assert {reason.split("'")[1] for reason in report.skipped} == {str(p) for p in (*loops, step / "pipe.parquet")}
     assert one(runs, "SELECT count(*) FROM step") == small.steps
+    assert (report.corrupt, unfinished.read_bytes()) == ([], b"half a")
 
 
 def test_a_segment_of_more_rows_than_a_second_of_a_run_has_is_set_aside_unread(runs: Path) -> None:
@@ -360,36 +320,31 @@ def test_a_segment_of_more_rows_than_a_second_of_a_run_has_is_set_aside_unread(r
         ("CREATE TABLE segment (file INTEGER[])", "another program made segment.file"),
         ("CREATE VIEW run AS SELECT 1 AS run_id", "another program made run in it"),
         ("CREATE TABLE cell (a INTEGER)", "another program made cell in it"),
+        ("DROP TABLE run", "table run was dropped"),
+        ("", "cannot open database"),  # not a database at all
     ],
 )
-def test_a_database_with_tables_of_our_names_is_refused_and_no_segment_is_blamed(
+def test_a_database_that_is_not_ours_is_refused_with_the_way_out_and_no_segment_is_blamed(
     runs: Path, small: Shape, statement: str, says: str
 ) -> None:
     write_run(runs, "demo", "good", shape=small)
-    with duckdb.connect(str(runs / "sorl.duckdb")) as connection:
-        connection.execute(statement)
-    with pytest.raises(InputError, match=f"{says}.*delete it and run `sorl sync`"):
+    if "DROP" in statement:
+        sync(runs, CATALOGUE)
+    if not statement:
+        (runs / "sorl.duckdb").write_bytes(b"x" * 10_000)
+    else:
+        execute(runs, statement)
+    with pytest.raises(InputError, match=f"(?s){says}.*delete it and run `sorl sync`"):
         sync(runs, CATALOGUE)
     assert not list(runs.rglob("*.corrupt"))
 
 
-def test_a_dropped_table_is_told_and_a_dropped_view_comes_back(runs: Path, small: Shape) -> None:
+def test_a_dropped_view_comes_back_and_a_database_that_was_cut_says_so(runs: Path, small: Shape) -> None:
     write_run(runs, "demo", "good", shape=small)
     sync(runs, CATALOGUE)
-    for statement in ("DROP VIEW cell", "DROP TABLE run"):
-        with duckdb.connect(str(runs / "sorl.duckdb")) as connection:
-            connection.execute(statement)
-        if statement == "DROP VIEW cell":
-            sync(runs, CATALOGUE)
-            assert one(runs, "SELECT count(*) FROM cell") == 1
-        else:
-            with pytest.raises(InputError, match=r"table run was dropped.*delete it and run `sorl sync`"):
-                sync(runs, CATALOGUE)
-
-
-def test_a_database_that_was_cut_says_so_when_it_is_read(runs: Path, small: Shape) -> None:
-    write_run(runs, "demo", "good", shape=small)
+    execute(runs, "DROP VIEW cell")
     sync(runs, CATALOGUE)
+    assert one(runs, "SELECT count(*) FROM cell") == 1
     os.truncate(runs / "sorl.duckdb", (runs / "sorl.duckdb").stat().st_size // 2)
     with pytest.raises(InputError, match="delete it and run `sorl sync`"):
         Reader(runs).rows("SELECT avg(ratio_geo), max(entropy) FROM turn")

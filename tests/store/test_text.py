@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -19,14 +17,10 @@ def run(runs: Path, text: str = "hello\n") -> Path:
     return folder
 
 
-def test_the_log_of_a_run_is_in_its_folder(tmp_path: Path) -> None:
-    folder = run(tmp_path)
-    assert log_of(tmp_path, "demo", "a") == folder / "console.log"
-    assert log_of(tmp_path, "demo", "b") is None
-
-
-def test_a_link_to_the_runs_folder_is_no_way_out(tmp_path: Path) -> None:
-    run(tmp_path / "elsewhere")
+def test_the_log_of_a_run_is_in_its_folder_also_where_a_link_leads_to_the_runs(tmp_path: Path) -> None:
+    folder = run(tmp_path / "elsewhere")
+    assert log_of(tmp_path / "elsewhere", "demo", "a") == folder / "console.log"
+    assert log_of(tmp_path / "elsewhere", "demo", "b") is None
     (tmp_path / "runs").symlink_to(tmp_path / "elsewhere")
     found = log_of(tmp_path / "runs", "demo", "a")
     assert found is not None
@@ -60,27 +54,18 @@ def test_a_log_of_any_size_is_read_from_its_end(tmp_path: Path) -> None:
     assert sum(map(len, tail(log))) <= 65536
 
 
-def test_nothing_in_a_log_acts_on_what_shows_it() -> None:
-    hostile = "\x1b[2J\x1b]0;title\x07\x1b]8;;http://x\x1b\\link\x1b(B\x9b31mred\x07\x08\r\u202etxt.exe\u2066 tab\tend"
-    assert plain(hostile) == "link31mredtxt.exe tab\tend"
+def test_nothing_in_a_log_or_a_name_acts_on_what_shows_it() -> None:
+    log = "\x1b[2J\x1b]0;title\x07\x1b]8;;http://x\x1b\\link\x1b(B\x9b31mred\x07\x08\r\u202etxt.exe\u2066 tab\tend"
+    assert plain(log) == "link31mredtxt.exe tab\tend"
+    name = "\x1b[2Jred\x9b31m\x08\r\u202etxt.exe\u2066\u200f\u2028\x7f\ud800\ttab\nend [bold]"
+    escaped = r"\u001b[2Jred\u009b31m\u0008\u000d\u202etxt.exe\u2066\u200f\u2028\u007f\ud800"
+    assert visible(name) == escaped + "\ttab\nend [bold]"
+    assert visible(visible(name)) == visible(name)
+    assert json.loads(visible(json.dumps([name], ensure_ascii=False))) == [name]
 
 
-def test_a_name_is_shown_with_its_control_characters_as_json_escapes_them() -> None:
-    hostile = "\x1b[2Jred\x9b31m\x08\r\u202etxt.exe\u2066\u200f\u2028\x7f\ud800\ttab\nend [bold]"
-    shown = visible(hostile)
-    assert shown == (
-        r"\u001b[2Jred\u009b31m\u0008\u000d\u202etxt.exe\u2066\u200f\u2028\u007f\ud800" + "\ttab\nend [bold]"
-    )
-    assert visible(shown) == shown
-    assert json.loads(visible(json.dumps([hostile], ensure_ascii=False))) == [hostile]
-
-
-def test_csv_keeps_null_nan_quotes_and_lists() -> None:
+def test_csv_and_json_keep_null_nan_quotes_and_lists() -> None:
     text = as_csv(["a", "b"], [(None, math.nan), ('say "x", y\nz', [1.0, None, math.inf])])
-    assert list(csv.reader(io.StringIO(text))) == [
-        ["a", "b"], ["", "nan"], ['say "x", y\nz', '[1.0, null, "Infinity"]'],
-    ]  # fmt: skip
-
-
-def test_json_has_a_word_for_what_is_no_number() -> None:
+    read = [["a", "b"], ["", "nan"], ['say "x", y\nz', '[1.0, null, "Infinity"]']]
+    assert list(csv.reader(io.StringIO(text))) == read
     assert as_json({"x": (math.nan, -math.inf, None, True, 2)}) == {"x": ["NaN", "-Infinity", None, True, 2]}

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +49,10 @@ def test_a_saved_query_runs_without_rows_and_finds_some_with_them(grid: Path, ru
     assert found or query.name == "gradient_spikes"
 
 
-def test_there_are_enough_saved_queries_and_an_unknown_one_is_named() -> None:
+def test_an_unknown_saved_query_is_named_and_the_schema_is_rendered_the_same_every_time() -> None:
     assert len(saved()) >= 8
     with pytest.raises(InputError, match="did you mean 'worst_turns'"):
         saved_query("wors_turns")
-
-
-def test_the_schema_is_rendered_the_same_every_time() -> None:
     assert table_ddl() + view_ddl() == table_ddl() + view_ddl()
     assert not any("INDEX" in statement for statement in table_ddl())
 
@@ -102,13 +97,10 @@ def test_collapse_measures_the_depth_until_the_recovery_and_knows_only_the_first
     curve = [0.8] * 10 + [0.2] * 10 + [0.7] * 10 + [0.1] * 10
     write_status(folder, outcome="collapsed", collapse_step=9, detection_step=16)
     step_rows(folder, list(curve))
-    kinds = {
-        "step": [16, 26, 36],
-        "kind": ["collapse", "recovered", "collapse"],
-        "severity": ["critical", "info", "critical"],
-    }
+    kinds = ["collapse", "recovered", "collapse"]
+    told = {"step": [16, 26, 36], "kind": kinds, "severity": ["critical", "info", "critical"]}
     same = {"run_id": "a", "diagnostic": "success", "written_at": START}
-    write_segment(folder, "event", kinds | {name: [value] * 3 for name, value in same.items()})
+    write_segment(folder, "event", told | {name: [value] * 3 for name, value in same.items()})
     sync(runs, CATALOGUE)
     columns = "onset_step, detection_step, steps_to_detection, peak, depth, drop_frac, recovered_step"
     rows = ask(runs, f"SELECT {columns} FROM collapse ORDER BY detection_step")
@@ -137,34 +129,23 @@ def test_culprit_ranks_nan_first_and_the_unmeasured_last(runs: Path) -> None:
     assert ask(runs, "SELECT turn_index FROM culprit ORDER BY drift_rank") == [(2,), (4,), (1,), (3,)]
 
 
-def test_the_planted_turn_is_the_culprit_before_the_collapse(grid: Path) -> None:
+def test_the_planted_turn_and_alarm_are_found_and_steps_are_counted_from_the_collapse(grid: Path) -> None:
     of = "culprit JOIN run USING (run_id) WHERE mass_rank = 1 AND outcome = 'collapsed'"
     assert ask(grid, f"SELECT mode(turn_index) FROM {of}") == [(3,)]
-
-
-def test_turn_heat_is_aligned_on_the_collapse(grid: Path) -> None:
-    onset = ask(grid, "SELECT collapse_step FROM run WHERE run_id = 'ppo-s0-aaaa0000'")[0][0]
-    query = "SELECT DISTINCT steps_after_collapse FROM turn_heat WHERE run_id = 'ppo-s0-aaaa0000' AND step = "
-    assert ask(grid, f"{query}{onset - 4}") == [(-4,)]
-
-
-def test_outcome_says_which_alarm_came_first(grid: Path) -> None:
-    rows = ask(grid, "SELECT first_alarm, alarms FROM outcome WHERE run_id = 'ppo-s0-aaaa0000'")
-    assert rows == [("ess_frac_min", 2)]
+    where = "WHERE run_id = 'ppo-s0-aaaa0000'"
+    ((onset,),) = ask(grid, f"SELECT collapse_step FROM run {where}")
+    heat = f"SELECT DISTINCT steps_after_collapse FROM turn_heat {where} AND step = {onset - 4}"
+    assert ask(grid, heat) == [(-4,)]
+    assert ask(grid, f"SELECT first_alarm, alarms FROM outcome {where}") == [("ess_frac_min", 2)]
 
 
 def test_explained_variance_by_turn_is_one_for_a_perfect_critic_and_zero_for_a_constant(runs: Path) -> None:
     folder = runs / "demo" / "a"
     write_segment(folder, "run", {k: [v] for k, v in run_row(folder).items()})
     returns = [0.0, 1.0, 0.0, 1.0]
+    same = {"run_id": ["a"] * 4, "step": [0] * 4, "epoch": [0] * 4, "trajectory": [*range(4)]}
     for turn, values in ((1, returns), (2, [0.5] * 4)):
-        rows = {
-            "run_id": ["a"] * 4,
-            "step": [0] * 4,
-            "epoch": [0] * 4,
-            "trajectory": [*range(4)],
-            "turn_index": [turn] * 4,
-        }
+        rows = same | {"turn_index": [turn] * 4}
         errors = [v - g for v, g in zip(values, returns, strict=True)]
         write_segment(folder, "turn", rows | {"value": values, "value_error": errors})
     sync(runs, CATALOGUE)

@@ -1,7 +1,5 @@
 """Runs made by hand: healthy ones that learn, ones that fall, and regions of both."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

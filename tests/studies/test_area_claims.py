@@ -1,7 +1,5 @@
 """The claims by stable areas, where the right answer is known."""
 
-from __future__ import annotations
-
 import pytest
 
 from studies.claims import area_verdicts, shifts

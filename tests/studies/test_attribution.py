@@ -1,19 +1,16 @@
 """`sorl bench attribution`: faults of known place, through the recorder and the store, and what is said of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from studies import attribution as planted
 from studies.attribution import CLIP, PLANTED, Case, cases, plans
 from studies.planted import KINDS, VISIBLE, WEAK, Kind, healthy
+from tests.cli.command import done, refused, told
 from tests.store.stored_batch import write_batch
-from workbench.cli.main import app
 
 
 @pytest.fixture(scope="module")
@@ -61,26 +58,17 @@ def test_cases_are_counted_again_from_the_file_that_was_written(found: list[Case
     file = tmp_path / "planted.parquet"
     planted.write(found, file)
     assert planted.read(file) == found
-    shown = CliRunner().invoke(app, ["bench", "attribution", "--from", str(file)])
-    assert shown.exit_code == 0, shown.output
-    assert shown.output.strip() == planted.page(found).strip()
+    assert done("bench", "attribution", "--from", file).output.strip() == planted.page(found).strip()
     assert planted.wilson(8, 10) == "8/10 = 80.0 % [49.0, 94.3]"  # Wilson's interval as the books have it
     assert planted.wilson(0, 0) == "-"
     (tmp_path / "x.parquet").write_text("no")
-    for words in (["bench", "attribution", "--from", str(tmp_path / "x.parquet")], ["bench", "atribution"]):
-        refused = CliRunner().invoke(app, words)
-        assert refused.exit_code != 0
-    assert "attribution" in str(refused.exception) + refused.output
+    refused("no planted faults", "bench", "attribution", "--from", tmp_path / "x.parquet")
+    refused("'attribution'", "bench", "atribution")
 
 
 def test_diagnose_names_who_carries_a_step_and_says_which_steps_are_stored(tmp_path: Path) -> None:
     folder = tmp_path / "demo" / "ppo-s0"
     write_batch(folder, 4)
-    runner = CliRunner()
-    shown = runner.invoke(app, ["diagnose", str(folder), "--step", "4"])
-    assert shown.exit_code == 0, shown.output
-    assert "ppo-s0, step 4:" in shown.output
-    assert '"trajectory"' in runner.invoke(app, ["diagnose", str(folder), "--step", "4", "--format", "json"]).output
-    refused = runner.invoke(app, ["diagnose", str(folder), "--step", "7"])
-    assert refused.exit_code != 0
-    assert "stored are 4" in str(refused.exception) + refused.output
+    assert "ppo-s0, step 4:" in done("diagnose", folder, "--step", 4).output
+    assert "trajectory" in told("diagnose", folder, "--step", 4)[0]
+    refused("stored are 4", "diagnose", folder, "--step", 7)

@@ -1,7 +1,5 @@
 """The error rates of the diagnosis are counted as they say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -30,13 +28,10 @@ def test_shares_are_over_the_runs_that_the_question_is_about_with_clopper_pearso
     assert (str(Share(1, 4)), str(Share(0, 0))) == ("1/4 = 25 % [1, 81]", "-")
 
 
-def test_confusion_counts_every_run_once() -> None:
+def test_confusion_counts_every_run_once_and_the_page_says_what_was_taken_for_what() -> None:
     table = score.confusion(FOUND)
     assert table.to_numpy().sum() == 7
     assert [table.loc[pair] for pair in (("mask", "other"), ("lr", "nothing"), ("none", "lr"))] == [1, 1, 1]
-
-
-def test_the_page_says_what_was_taken_for_what() -> None:
     for words in (
         "| all | 1/4 = 25 % [1, 81] | 2/4 = 50 % [7, 93] |", "| `mask` | 3 | 1 | 2 | a 1, other 1 |",
         "| `none` | 3 | 2 | 2 | lr 1 |", "1 runs without a fault that collapsed",

@@ -1,7 +1,5 @@
 """Corpus, thresholds, held-out verdicts, the page that is made of them, and `sorl bench warning`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,12 +30,6 @@ def share(found) -> tuple[int, int]:
     return found.k, found.n
 
 
-def test_a_threshold_lets_through_the_share_that_was_asked_for() -> None:
-    scores = np.array([1.0, 2.0, 3.0, 4.0, np.nan])
-    assert [int((scores >= evaluate.threshold(scores, rate)).sum()) for rate in (0.0, 0.25, 0.5, 1.0)] == [0, 1, 2, 4]
-    assert evaluate.threshold(np.array([np.nan]), 0.5) == np.inf
-
-
 def test_a_signal_that_leads_is_found_with_its_lead_and_one_that_is_noise_is_not(bench: Bench) -> None:
     half, seen = evaluate.halves(bench.runs, "seed"), []
     found = evaluate.held_out(lambda tuning: seen.append(tuning) or bench.scores[ENTROPY], bench.runs, half)
@@ -46,6 +38,11 @@ def test_a_signal_that_leads_is_found_with_its_lead_and_one_that_is_noise_is_not
     assert 1 <= found.false_alarms.k <= 3  # a threshold that lets none of ten through lets some of the next ten
     assert evaluate.median_interval(found.leads) == (2.0, 2.0, 2.0)
     assert evaluate.held_out(bench.single(Watched("grad_norm_max", "above", "baseline")), bench.runs, half).recall.k < 8
+    noise = bench.scores[Watched("grad_norm_max", "above", "peak")]
+    points = evaluate.recall_at(noise, bench.runs, (0.0, 0.2, 0.5, 1.0))  # grows with the false alarms allowed
+    assert [recall for recall, _, _ in points] == sorted(recall for recall, _, _ in points)
+    assert points[-1][0] == 1.0
+    assert all(low <= recall <= high for recall, low, high in points)
 
 
 @pytest.mark.parametrize("by", ["seed", "condition"])
@@ -54,10 +51,8 @@ def test_halves_share_no_seed_or_condition_and_a_run_trained_again_lies_with_its
     sides = [{getattr(r, by) for r, h in zip(bench.runs, half, strict=True) if h == side} for side in (0, 1)]
     assert all(sides)
     assert not sides[0] & sides[1]
-    again = evaluate.halves(
-        [*corpus(), *(replace(r, run_id=f"again-{r.run_id}", experiment="other") for r in corpus())], by
-    )
-    assert np.array_equal(*np.split(again, 2))
+    copies = [replace(r, run_id=f"again-{r.run_id}", experiment="other") for r in corpus()]
+    assert np.array_equal(*np.split(evaluate.halves([*corpus(), *copies], by), 2))
 
 
 def test_a_run_trained_again_counts_once_and_is_not_new() -> None:
@@ -80,9 +75,8 @@ def test_false_alarms_count_every_run_that_did_not_collapse() -> None:
     assert (falling.healthy, falling.collapsed) == (False, False), "undecided"
     bench = Bench([*corpus(), *never, replace(never[0], run_id="mild", outcome="mild", seed=40), falling])
     found = evaluate.judged(bench.scores[ENTROPY], 2.0, np.ones(len(bench.runs), bool))
-    assert [share(s) for s in (found.false_alarms, found.all_false_alarms, found.precision)] == [
-        (0, 20), (7, 27), (20, 27),
-    ]  # fmt: skip
+    shares = [share(s) for s in (found.false_alarms, found.all_false_alarms, found.precision)]
+    assert shares == [(0, 20), (7, 27), (20, 27)]
     everything = page.everything(bench, None)
     assert "| never learned | 6/6 = 100 %" in everything
     assert "| falling | 1/1 = 100 %" in everything
@@ -108,7 +102,10 @@ def test_units_of_the_combined_alarm_come_from_the_runs_that_may_be_learned_from
     assert np.array_equal(joined(parts, tuning).top[kept], joined(again, tuning).top[kept])
 
 
-def test_areas_by_hand() -> None:
+def test_thresholds_and_areas_by_hand() -> None:
+    scores = np.array([1.0, 2.0, 3.0, 4.0, np.nan])
+    assert [int((scores >= evaluate.threshold(scores, rate)).sum()) for rate in (0.0, 0.25, 0.5, 1.0)] == [0, 1, 2, 4]
+    assert evaluate.threshold(np.array([np.nan]), 0.5) == np.inf
     one, other = (np.array([2.0, 3.0]), np.array([1.0, 2.0])), (np.array([9.0, 7.0]), np.array([8.0]))
     assert evaluate.area(*one) == 0.875
     found, low, high = evaluate.areas([one, other])
@@ -117,16 +114,6 @@ def test_areas_by_hand() -> None:
     assert evaluate.areas([]) == (0.5, 0.0, 1.0)
     assert evaluate.area(np.array([np.nan]), np.array([1.0])) == 0.5
     assert evaluate.median_interval([]) is None
-
-
-def test_recall_grows_with_the_false_alarms_that_are_allowed(bench: Bench) -> None:
-    points = evaluate.recall_at(
-        bench.scores[Watched("grad_norm_max", "above", "peak")], bench.runs, (0.0, 0.2, 0.5, 1.0)
-    )
-    shares = [recall for recall, _, _ in points]
-    assert shares == sorted(shares)
-    assert shares[-1] == 1.0
-    assert all(low <= recall <= high for recall, low, high in points)
 
 
 def test_a_corpus_is_read_as_it_was_written_and_null_stays_null(tmp_path: Path) -> None:
@@ -175,15 +162,12 @@ def sorl(*words: object) -> tuple[int, str]:
     return done.exit_code, done.output + str(done.exception or "")
 
 
-def test_the_verb_evaluates_a_corpus_and_can_keep_it(tmp_path: Path) -> None:
+def test_the_verb_evaluates_a_corpus_can_keep_it_and_refuses_other_files_by_name(tmp_path: Path) -> None:
     corpora.write(corpus(), file := tmp_path / "corpus.parquet")
     code, page = sorl("--from", file, "--from", file, "--output", tmp_path / "again.parquet")
     assert code == 0, page
     assert "| half of the seeds |" in page
     assert len(corpora.read(tmp_path / "again.parquet")) == 40
-
-
-def test_files_that_cannot_be_evaluated_are_refused_by_name(tmp_path: Path) -> None:
     corpora.write(corpus(3), tmp_path / "few")
     pq.write_table(pa.table({"x": [1]}), other := tmp_path / "other")
     (tmp_path / "text").write_text("no")

@@ -1,7 +1,5 @@
 """The statistics behind a verdict, where the right answer is known: published numbers, enumeration, simulation."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
 

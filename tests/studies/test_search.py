@@ -1,15 +1,12 @@
 """`sorl bench search`: the search of a region against the full grid, where the right answer is known."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
+from tests.cli.command import done, refused
 from tests.studies.runs import region
 from workbench.analysis.results import write
-from workbench.cli.main import app
 
 
 def full_grid(file: Path, seeds: int = 5) -> Path:
@@ -18,14 +15,8 @@ def full_grid(file: Path, seeds: int = 5) -> Path:
     return file
 
 
-def sorl(*words: object) -> tuple[int, str]:
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    return done.exit_code, done.output + str(done.exception or "")
-
-
 def test_the_search_finds_the_boundary_of_the_full_grid_with_fewer_runs(tmp_path: Path) -> None:
-    code, told = sorl("bench", "search", "--from", full_grid(tmp_path / "demo.parquet"))
-    assert code == 0, told
+    told = done("bench", "search", "--from", full_grid(tmp_path / "demo.parquet")).stdout
     rows = {line.split("|")[1].strip(): [c.strip() for c in line.split("|")[2:]] for line in told.splitlines()[2:]}
     assert set(rows) == {"ppo, learn.staleness 0", "ppo, learn.staleness 3", "all"}
     for name, edge in (("ppo, learn.staleness 0", 9.05), ("ppo, learn.staleness 3", 0.566)):
@@ -46,6 +37,4 @@ def test_a_grid_with_gaps_and_what_is_no_region_are_refused(tmp_path: Path) -> N
         ([], 'name a region with search = "full"'),
         (["--from", "experiments/results/controls.parquet"], "'controls' is no experiment of kind region"),
     ):
-        code, told = sorl("--runs", tmp_path, "bench", "search", *words)
-        assert code != 0
-        assert says in told
+        refused(says, "bench", "search", *words, runs=tmp_path)

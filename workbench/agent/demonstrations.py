@@ -1,6 +1,4 @@
-"""Demonstrations that a warm start imitates: episodes of the facts and of the atlas, solved as the protocol wants."""
-
-from __future__ import annotations
+"""Demonstrations that a warm start imitates: episodes of the facts and of the atlas, solved by a script that errs."""
 
 from dataclasses import dataclass
 
@@ -16,12 +14,12 @@ Query = tuple[str, str]  # entity and relation
 
 
 def demonstrations(world: Facts | Atlas, n: int, noise: float, seed: int, start: int = 0) -> list[Episode]:
-    """Episodes start .. start + n - 1 of the stream `seed`, on training questions that no run draws.
+    """Return episodes start .. start + n - 1 of the stream `seed`, on training questions that no run draws.
 
-    In each turn the player errs in form with probability `noise` (three times in four a malformed turn, which is read
-    as `invalid` and repeated; otherwise an answer before its time) and, independently, in content with probability
-    `noise` (a query about something else, or a wrong answer), which nothing repairs. At 0.1 about two thirds of the
-    episodes of facts succeed: imitation, sampled at temperature 1, stays below what the policy can do.
+    In each turn the player errs in form with probability `noise` (three times in four a malformed turn, which it
+    repeats; otherwise a premature answer) and, independently, in content with probability `noise` (a query about
+    something else, or a wrong answer), which nothing repairs. At 0.1 about two thirds of the episodes of facts succeed:
+    imitation, sampled at temperature 1, stays below what the policy can do.
     """
     key, questions_key = (23, 24) if isinstance(world, Atlas) else (8, 9)
     codec = Codec(world.tokenizer())
@@ -44,15 +42,14 @@ class _Player:
             text, query = self.turn(at, relation)
             tokens = self.codec.encode(spaced(text))[: self.world.max_turn_tokens]
             observation = self.codec.decode(dialogue.turn(tokens, [0.0] * len(tokens)))
-            found = None if query is None else self.found(observation, query)
-            if found is not None:
-                at, step = found, step + 1
-            elif query is not None:  # the fact is not among the results: answer with what it has
-                step = len(question.chain)
+            if query is not None:
+                found = self.found(observation, query)
+                # Without the fact among the results, answer with what there is.
+                at, step = (at, len(question.chain)) if found is None else (found, step + 1)
         return dialogue.episode()
 
     def turn(self, at: str, relation: str | None) -> tuple[str, Query | None]:
-        """Text of the next turn, and the query in it that the player believes in (None when there is none)."""
+        """Return the text of the next turn, and the query in it (None when there is none)."""
         errs = self.stream.uniform() < self.noise
         premature = errs and self.stream.below(4) == 0
         if errs and not premature:
@@ -71,7 +68,6 @@ class _Player:
         return f"<think> got {at} need {relation} </think> <search> {query} </search>", (at, relation)
 
     def malformed(self, at: str, relation: str | None) -> tuple[str, ...]:
-        """Endings of a turn that cannot be read."""
         first, second = "<search> </search>", f"<search> {at} </answer>"
         if isinstance(self.world, Facts):
             first, second = f"<search> {at} </search>", f"<search> {relation or at} {at} </search>"

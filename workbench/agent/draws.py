@@ -1,4 +1,4 @@
-"""Random numbers that are addressed, not consumed: the draw of a key is the same in every process and in any order."""
+"""Random numbers that are addressed, not consumed: a key's draw is the same in every process and in any order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def uniform(*key: int) -> float:
 
 
 def generator(*key: int) -> torch.Generator:
-    """Return torch's random stream of `key`: the same in a fresh run, a resumed one, and next to any other arm."""
+    """Return torch's random stream of `key`: the same in a fresh run, a resumed one and any other arm."""
     return torch.Generator().manual_seed(draw(*key) >> 1)
 
 

@@ -4,11 +4,8 @@ A turn is what the policy writes up to </search> or </answer>. A search is answe
 </information>`, an answer ends the episode, anything else is invalid: the policy reads `invalid` and continues.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from workbench.agent.episode import Episode
 from workbench.agent.tokenizer import Codec
@@ -18,18 +15,14 @@ from workbench.spec import InputError
 _ACTION = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)
 
 
-class Action(NamedTuple):
-    """What a turn does: "search" or "answer" with its text, or "invalid"."""
+def parse(turn: str) -> tuple[str, str]:
+    """Return the action of a turn, its first <search> or <answer> that is closed and not empty, and the text in it.
 
-    kind: str
-    text: str
-
-
-def parse(turn: str) -> Action:
-    """Return the action of a turn: its first <search> ... </search> or <answer> ... </answer> that is not empty."""
+    The action of any other turn is "invalid", with no text.
+    """
     match = _ACTION.search(turn)
     content = match.group(2).strip() if match else ""
-    return Action(match.group(1), content) if match and content else Action("invalid", "")
+    return (match.group(1), content) if match and content else ("invalid", "")
 
 
 def closes(codec: Codec, turn: Sequence[int]) -> bool:
@@ -48,25 +41,6 @@ def closes(codec: Codec, turn: Sequence[int]) -> bool:
 def turn_length(codec: Codec, tokens: Sequence[int]) -> int:
     """Tokens of a turn, up to the first that ends it; all where none does."""
     return next((n for n in range(1, len(tokens)) if closes(codec, tokens[:n])), len(tokens))
-
-
-def begin(
-    world: World, codec: Codec, questions: Sequence[Question], groups: Sequence[int], limit: int
-) -> list[Dialogue]:
-    """Open a dialogue for each question; InputError when a prompt leaves no room in a context of `limit` tokens."""
-    dialogues = [Dialogue(world, codec, question, group) for question, group in zip(questions, groups, strict=True)]
-    longest = max((dialogue.prompt_length for dialogue in dialogues), default=0)
-    if longest >= limit:
-        given = f"a prompt has {longest} tokens and the policy's context (max_position_embeddings) is {limit}"
-        raise InputError(f"{given}; take a policy with a longer context")
-    return dialogues
-
-
-def search_ahead(dialogues: Sequence[Dialogue], turns: Sequence[Sequence[int]]) -> None:
-    """Let the retriever answer in one request what these dialogues are about to search for in their `turns`."""
-    if len(dialogues) > 1:
-        actions = [parse(dialogue.codec.decode(turn)) for dialogue, turn in zip(dialogues, turns, strict=True)]
-        dialogues[0].world.search_ahead([action.text for action in actions if action.kind == "search"])
 
 
 class Dialogue:
@@ -99,14 +73,14 @@ class Dialogue:
     def turn(self, tokens: list[int], log_prob: list[float]) -> list[int]:
         """Take one turn of the policy and return the observation's tokens; empty when the episode is over."""
         self._add(tokens, log_prob)
-        action = parse(self.codec.decode(tokens))
+        action, text = parse(self.codec.decode(tokens))
         found: str | Retrieved | None = None
-        if action.kind == "answer":
-            self.answer, self.ended = action.text, "answer"
-        elif action.kind == "search":
-            found = self.world.search(self._question, action.text, len(self.status) + 1)
+        if action == "answer":
+            self.answer, self.ended = text, "answer"
+        elif action == "search":
+            found = self.world.search(self._question, text, len(self.status) + 1)
         self.retrieved.append(found if isinstance(found, Retrieved) else None)
-        self.status.append("invalid" if action.kind == "search" and found is None else action.kind)
+        self.status.append("invalid" if action == "search" and found is None else action)
         if self.ended is None and len(self.status) >= self.world.max_turns:
             self.ended = "max_turns"
         if self.ended is not None:
@@ -138,3 +112,22 @@ class Dialogue:
             retrieval_seconds=[None if found is None else found.seconds for found in self.retrieved],
             stretches=self.stretches,
         )  # fmt: skip
+
+
+def begin(
+    world: World, codec: Codec, questions: Sequence[Question], groups: Sequence[int], limit: int
+) -> list[Dialogue]:
+    """Open a dialogue for each question; InputError when a prompt leaves no room in a context of `limit` tokens."""
+    dialogues = [Dialogue(world, codec, question, group) for question, group in zip(questions, groups, strict=True)]
+    longest = max((dialogue.prompt_length for dialogue in dialogues), default=0)
+    if longest >= limit:
+        given = f"a prompt has {longest} tokens and the policy's context (max_position_embeddings) is {limit}"
+        raise InputError(f"{given}; take a policy with a longer context")
+    return dialogues
+
+
+def search_ahead(dialogues: Sequence[Dialogue], turns: Sequence[Sequence[int]]) -> None:
+    """Let the retriever answer in one request what these dialogues are about to search for in their `turns`."""
+    if len(dialogues) > 1:
+        actions = [parse(dialogue.codec.decode(turn)) for dialogue, turn in zip(dialogues, turns, strict=True)]
+        dialogues[0].world.search_ahead([text for action, text in actions if action == "search"])

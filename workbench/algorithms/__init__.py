@@ -14,12 +14,9 @@ from workbench.algorithms import correction, critic, group, guard, normalised, r
 from workbench.objective import FAMILIES, KINDS, Algorithm, Slot
 from workbench.spec import InputError, nearest
 
-_FILES = {"critic": critic, "normalised": normalised, "group": group, "reinforce": reinforce, "unit": unit,
-          "weight": weight, "guard": guard, "correction": correction}  # fmt: skip
-_BY_FAMILY = {
-    family: [a for a in vars(file).values() if isinstance(a, Algorithm) and a.family == family]
-    for family, file in _FILES.items()
-}
+_FILES = (critic, normalised, group, reinforce, unit, weight, guard, correction)
+_DECLARED = {id(a): a for file in _FILES for a in vars(file).values() if isinstance(a, Algorithm)}.values()
+_BY_FAMILY = {family: [a for a in _DECLARED if a.family == family] for family in FAMILIES}
 CORE = ("ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo")
 """The six algorithms of the core grid."""
 _BY_NAME = {a.name: a for family in _BY_FAMILY.values() for a in family}
@@ -59,13 +56,10 @@ def resolve(
     a kind alone; for `ratio`, a level alone. Raises InputError naming what is unknown or of the wrong type, what is
     allowed, and the nearest valid name.
     """
-    changes: dict[str, object] = {}
-    name: object = algorithm
-    if isinstance(algorithm, Mapping):
-        changes = dict(algorithm)
-        if "base" not in changes:
-            raise InputError("an algorithm given as a table needs a base, such as { base = 'ppo' }")
-        name = changes.pop("base")
+    changes: dict[str, object] = dict(algorithm) if isinstance(algorithm, Mapping) else {"base": algorithm}
+    if "base" not in changes:
+        raise InputError("an algorithm given as a table needs a base, such as { base = 'ppo' }")
+    name = changes.pop("base")
     if not isinstance(name, str) or ALIASES.get(name, name) not in known:
         raise _unknown("algorithm", name, [*known, *ALIASES])
     resolved = known[ALIASES.get(name, name)]
@@ -78,7 +72,6 @@ def resolve(
 
 
 def _changed(slot: str, current: Slot, value: object) -> Slot:
-    """The slot's choice after `value`: a table of options, a kind, or a word for the slot's main option (a level)."""
     kinds = KINDS[slot]
     if isinstance(value, str):
         value = {current.word: value} if current.word and value not in kinds else {"kind": value}
@@ -110,16 +103,13 @@ def _unknown(what: str, word: object, allowed: Iterable[str], of: str = "") -> I
 def _typed(name: str, value: object, hint: Any) -> object:
     """`value` as the type of its option; TOML has no null, so 'none' stands for it."""
     if get_origin(hint) in (UnionType, Union):
-        if value is None or value == "none":
-            return None
-        (hint,) = (part for part in get_args(hint) if part is not type(None))
-        return _typed(name, value, hint)
+        hint, _ = get_args(hint)  # float | None
+        return None if value is None or value == "none" else _typed(name, value, hint)
     if get_origin(hint) is Literal:
-        allowed = get_args(hint)
-        if not isinstance(value, str) or value not in allowed:
-            near = nearest(str(value), allowed)
-            raise InputError(f"{name} = {value!r} is unknown{near}; use one of: {', '.join(allowed)}")
-        return value
+        if value in get_args(hint):
+            return value
+        near = nearest(str(value), get_args(hint))
+        raise InputError(f"{name} = {value!r} is unknown{near}; use one of: {', '.join(get_args(hint))}")
     if isinstance(value, bool) == (hint is bool) and isinstance(value, int | float if hint is float else hint):
         return float(value) if hint is float else value
     words = {bool: "true or false", int: "a whole number", float: "a number"}[hint]

@@ -3,8 +3,6 @@
 Seeds are replicates; every figure has its interval and its n. docs/statistics.md says what each figure is.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
@@ -26,48 +24,39 @@ FEW = 8  # seeds from which on the interval of the IQM held the truth in 93 of 1
 def summarise(frame: pd.DataFrame) -> pd.DataFrame:
     """Return one row per arm from one per run: success, collapses, onset, clip fraction, gradient norm.
 
-    `runs` counts the arm's runs, `n` those that finished: the figures are over those `n` seeds. `peak` and `final`:
-    means over seeds with a 95 % Student-t interval (NULL for one seed); `peak_iqm`, `final_iqm`: interquartile means
-    with a 95 % bootstrap interval. `collapsed` of `judged`, with a 95 % Clopper-Pearson interval of the incidence,
-    counts runs that diverged or recovered as well; `judged` leaves out runs that are too short for the collapse rule or
-    were falling at their end. `recovered`, `falling`, `mild` and `no_learning` count those outcomes; `onset` is the
-    median step of the collapses. `stopped` counts finished runs with fewer steps than planned, with `steps_min`,
-    `steps_max` and `planned`. `clip_frac` and `grad_norm_median` are means over seeds of each run's own,
-    `grad_norm_max` is the largest of all updates; NULL for runs without columns of updates (`runs.outcomes`).
+    The figures are over the `n` of `runs` that finished. peak, final: means over seeds with a 95 % Student-t interval
+    (NULL for one seed); peak_iqm, final_iqm: interquartile means with a 95 % bootstrap interval. `collapsed` of
+    `judged`, with a 95 % Clopper-Pearson interval, counts runs that diverged or recovered as well; `judged` leaves out
+    runs that are too short for the collapse rule or were falling at their end. onset: median step of the collapses.
+    stopped: finished runs with fewer steps than planned. clip_frac, grad_norm_median: means over seeds of each run's
+    own, grad_norm_max: the largest of all updates; NULL for runs without columns of updates (`runs.outcomes`).
     """
-    return pd.DataFrame([_summed(str(arm), rows) for arm, rows in frame.groupby("arm", sort=False)])
-
-
-def _summed(arm: str, rows: pd.DataFrame) -> dict[str, Any]:
-    over = rows[rows["status"] == "finished"]
-    known = over[over["outcome"].notna()]
-    judged = known[~known["outcome"].isin(UNDECIDED)]
-    dead = judged[judged["outcome"].isin(COLLAPSED)]
-    collapsed = Estimate(len(dead), *stats.clopper_pearson(len(dead), len(judged))) if len(judged) else Estimate(None)
-    stopped = over[over["steps"] < over["planned"]]
-    updates = over.reindex(columns=["clip_frac", "grad_norm_median", "grad_norm_max"]).astype(float)
-    peak, final = (over[name].dropna() for name in ("peak_success", "final_success"))
-    return {
-        "arm": arm,
-        "algorithm": rows["algorithm"].iloc[0],
-        "runs": len(rows),
-        "n": len(over),
-        "judged": len(judged),
-        **{word: int((known["outcome"] == word).sum()) for word in ("recovered", "falling", "mild", "no_learning")},
-        **stats.mean_interval(peak).cut(0, 1).columns("peak"),
-        **stats.mean_interval(final).cut(0, 1).columns("final"),
-        **collapsed.columns("collapsed"),
-        "onset": _or_none(dead["collapse_step"].dropna().median()),
-        "clip_frac": _or_none(updates["clip_frac"].mean()),
-        "grad_norm_median": _or_none(updates["grad_norm_median"].mean()),
-        "grad_norm_max": _or_none(updates["grad_norm_max"].max()),
-        **stats.interquartile_mean([peak]).columns("peak_iqm"),
-        **stats.interquartile_mean([final]).columns("final_iqm"),
-        "stopped": len(stopped),
-        "steps_min": _or_none(stopped["steps"].min()),
-        "steps_max": _or_none(stopped["steps"].max()),
-        "planned": _or_none(stopped["planned"].max()),
-    }
+    found = []
+    for arm, rows in frame.groupby("arm", sort=False):
+        over = rows[rows["status"] == "finished"]
+        known = over[over["outcome"].notna()]
+        judged = known[~known["outcome"].isin(UNDECIDED)]
+        dead = judged[judged["outcome"].isin(COLLAPSED)]
+        share = Estimate(len(dead), *stats.clopper_pearson(len(dead), len(judged))) if len(judged) else Estimate(None)
+        stopped = over[over["steps"] < over["planned"]]
+        updates = over.reindex(columns=["clip_frac", "grad_norm_median", "grad_norm_max"]).astype(float)
+        peak, final = (over[name].dropna() for name in ("peak_success", "final_success"))
+        found.append({
+            "arm": str(arm), "algorithm": rows["algorithm"].iloc[0], "runs": len(rows), "n": len(over),
+            "judged": len(judged),
+            **{word: int((known["outcome"] == word).sum()) for word in ("recovered", "falling", "mild", "no_learning")},
+            **stats.mean_interval(peak).cut(0, 1).columns("peak"),
+            **stats.mean_interval(final).cut(0, 1).columns("final"),
+            **share.columns("collapsed"), "onset": _or_none(dead["collapse_step"].dropna().median()),
+            "clip_frac": _or_none(updates["clip_frac"].mean()),
+            "grad_norm_median": _or_none(updates["grad_norm_median"].mean()),
+            "grad_norm_max": _or_none(updates["grad_norm_max"].max()),
+            **stats.interquartile_mean([peak]).columns("peak_iqm"),
+            **stats.interquartile_mean([final]).columns("final_iqm"), "stopped": len(stopped),
+            "steps_min": _or_none(stopped["steps"].min()), "steps_max": _or_none(stopped["steps"].max()),
+            "planned": _or_none(stopped["planned"].max()),
+        })  # fmt: skip
+    return pd.DataFrame(found)
 
 
 def _or_none(value: Any) -> float | None:
@@ -95,14 +84,14 @@ def answer(frame: pd.DataFrame) -> str:
     if stood:
         fewest = min(stood, key=lambda row: row["judged"])
         seeds = "one seed" if fewest["judged"] == 1 else f"{fewest['judged']} seeds"
-        sentences.append(
-            f"With {seeds}, an arm that never collapsed may still do so in up to {percent(fewest['collapsed_high'])} "
-            "of runs (95 % Clopper-Pearson)."
-        )
+        most = f"up to {percent(fewest['collapsed_high'])} of runs (95 % Clopper-Pearson)"
+        sentences.append(f"With {seeds}, an arm that never collapsed may still do so in {most}.")
     short = {row["arm"]: row["n"] - row["judged"] - row["falling"] for row in rows}
+    falling = [(r, 0 if missing(r["collapsed"]) else int(r["collapsed"])) for r in rows if r["falling"]]
     for words, arms in (
         ("Down at the end, too late for the collapse rule, and left out of these counts",
-         [f"{r['arm']} {r['falling']} of {r['n']}{_with_falling(r)}" for r in rows if r["falling"]]),
+         [f"{r['arm']} {r['falling']} of {r['n']} (with them {k + r['falling']} of {r['judged'] + r['falling']} "
+          "collapsed)" for r, k in falling]),
         ("Did not rise above their start, which is not stability",
          [f"{r['arm']} in {r['no_learning']} of {r['judged']}" for r in rows if r["no_learning"]]),
         ("Lost some success without collapsing",
@@ -111,7 +100,12 @@ def answer(frame: pd.DataFrame) -> str:
         ("Finished, but too short for the collapse rule", [f"{arm} {n}" for arm, n in short.items() if n]),
     ):  # fmt: skip
         sentences += [f"{words}{_few(arms)}."] if arms else []
-    if stopped := [f"{row['arm']} {row['stopped']} of {row['n']} ({_stop(row)})" for row in rows if row["stopped"]]:
+    stopped = []
+    for row in (row for row in rows if row["stopped"]):
+        ends = sorted({int(row["steps_min"]), int(row["steps_max"])})
+        after = f"after {' to '.join(map(str, ends))} of {row['planned']:.0f} steps"
+        stopped.append(f"{row['arm']} {row['stopped']} of {row['n']} ({after})")
+    if stopped:
         sentences.append(
             f"Ended early, so that their final success is that of the step they ended at{_few(stopped, '; ')}. "
             "Then compare the arms by their time to collapse, not by how many collapsed."
@@ -126,56 +120,38 @@ def _few(arms: Sequence[str], comma: str = ", ") -> str:
     return f" ({len(arms)} arms): {comma.join(arms[:NAMED])}{comma}and {len(arms) - NAMED} more"
 
 
-def _stop(row: Row) -> str:
-    first, last, planned = (int(row[name]) for name in ("steps_min", "steps_max", "planned"))
-    return f"after {first if first == last else f'{first} to {last}'} of {planned} steps"
-
-
 def _onset(row: Row) -> str:
     words = [] if missing(row["onset"]) else [f"onset near step {row['onset']:.0f}"]
     words += [f"{row['recovered']} came back"] if row["recovered"] else []
     return f" ({', '.join(words)})" if words else ""
 
 
-def _with_falling(row: Row) -> str:
-    collapsed = 0 if missing(row["collapsed"]) else int(row["collapsed"])  # missing where no run could be judged
-    return f" (with them {collapsed + row['falling']} of {row['judged'] + row['falling']} collapsed)"
-
-
 def readable(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the summary as text cells: `0.72 [0.65, 0.79]`, `2/3 [9 %, 99 %]`; a dash where nothing was measured."""
     plain = {"onset step": ("onset", 0), "clip fraction": ("clip_frac", 3), "grad norm median": ("grad_norm_median", 2),
              "grad norm max": ("grad_norm_max", 1)}  # fmt: skip
-    return pd.DataFrame(
-        {
-            "arm": row["arm"],
-            "seeds": str(row["n"]) if row["n"] == row["runs"] else f"{row['n']} of {row['runs']}",
-            "peak success": spanned(row, "peak"),
-            "final success": spanned(row, "final"),
-            "final success, IQM": spanned(row, "final_iqm"),
-            "collapsed": _incidence(row) if row["judged"] else "-",
+    found = []
+    for row in frame.to_dict(orient="records"):
+        incidence = "-"
+        if row["judged"]:
+            ends = ", ".join(percent(row[f"collapsed_{end}"]) for end in ("low", "high"))
+            incidence = f"{int(row['collapsed'])}/{row['judged']} [{ends}]"
+        found.append({
+            "arm": row["arm"], "seeds": str(row["n"]) if row["n"] == row["runs"] else f"{row['n']} of {row['runs']}",
+            "peak success": spanned(row, "peak"), "final success": spanned(row, "final"),
+            "final success, IQM": spanned(row, "final_iqm"), "collapsed": incidence,
             "recovered / falling": f"{row['recovered']} / {row['falling']}",
             **{title: "-" if missing(row[name]) else f"{row[name]:.{n}f}" for title, (name, n) in plain.items()},
-        }
-        for row in frame.to_dict(orient="records")
-    )
-
-
-def _incidence(row: Row) -> str:
-    ends = ", ".join(percent(row[f"collapsed_{end}"]) for end in ("low", "high"))
-    return f"{int(row['collapsed'])}/{row['judged']} [{ends}]"
-
-
-# Each arm against a reference
+        })  # fmt: skip
+    return pd.DataFrame(found)
 
 
 def against(arms: pd.DataFrame, rows: pd.DataFrame, reference: str) -> pd.DataFrame:
-    """Return one row per other arm, compared with arm `reference`.
+    """Return one row per other arm, compared with arm `reference`: `arms` has the incidences, `rows` the survival.
 
-    `arms` has the incidences (arm, collapsed, judged), `rows` the runs of survival.observed. fisher_p: of the
-    incidences; logrank_chi2, logrank_p and permuted_p: of the curves; `_holm`: corrected over the comparisons.
-    hazard_ratio (or its reason where there is none) and rmst_difference (steps, up to pair_horizon) with intervals.
-    smallest_p: of any permutation of so few runs; undecidable: not even it could reach 0.05 after the correction.
+    fisher_p: of incidences; logrank_chi2, logrank_p, permuted_p: of curves; `_holm`: corrected over the comparisons;
+    hazard_ratio (or why not) and rmst_difference (steps, up to pair_horizon) with intervals. smallest_p: of any
+    permutation of so few runs; undecidable: not even it could reach 0.05 after the correction.
     """
     incidence = {row["arm"]: row for row in arms.to_dict(orient="records")}
     theirs, found = incidence.pop(reference), []
@@ -205,10 +181,10 @@ def against(arms: pd.DataFrame, rows: pd.DataFrame, reference: str) -> pd.DataFr
 
 
 def by_algorithm(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row per algorithm: IQM of the final success over all shared conditions, with a stratified 95 % interval.
+    """Return the IQM of each algorithm's final success over all shared conditions, with a stratified 95 % interval.
 
-    A condition is everything that is configured except the algorithm and the seed; the bootstrap resamples seeds inside
-    each. Only conditions in which every algorithm has finished runs count. Empty unless two algorithms share two.
+    A condition is all settings but algorithm and seed; it counts if every algorithm has finished runs in it. Empty
+    unless two algorithms share two.
     """
     over = runs[(runs["status"] == "finished") & runs["final_success"].notna() & runs["config"].notna()]
     if over.empty:
@@ -239,27 +215,22 @@ def _split(config: str) -> tuple[str, str]:
 
 
 def figures(runs: pd.DataFrame, reference: str | None = None) -> pd.DataFrame:
-    """One row per arm with every figure; `runs` is that of runs.runs, `reference` an arm, by default the first.
+    """Return one row per arm with every figure; `runs` is that of runs.runs, `reference` an arm, by default the first.
 
-    The columns of `summarise`; those of survival.by_arm; those of `against` (NULL for the reference itself);
-    all_logrank_chi2, all_logrank_degrees and all_logrank_p of the test that all arms are one; and, where algorithms
-    are crossed with other settings, the pooled columns of `by_algorithm`.
+    The columns of `summarise`, survival.by_arm and `against` (NULL for the reference); all_logrank_chi2, _degrees, _p
+    of the test that all arms are one; and, where algorithms are crossed with other settings, those of `by_algorithm`.
     """
     arms, rows = summarise(runs), observed(runs)
     frame = arms
     if len(rows):
         frame = frame.merge(by_arm(rows), on="arm", how="left")
-        first = str(arms["arm"].iloc[0]) if reference is None else reference
-        if len(pairs := against(arms, rows, first)):
+        if len(pairs := against(arms, rows, reference or str(arms["arm"].iloc[0]))):
             frame = frame.merge(pairs, on="arm", how="left")
         if test := logrank(rows):
             frame = frame.assign(all_logrank_chi2=test.chi2, all_logrank_degrees=test.degrees, all_logrank_p=test.p)
     if len(pooled := by_algorithm(runs)):
         frame = frame.merge(pooled.explode("arms").rename(columns={"arms": "arm"}), on="arm", how="left")
     return frame
-
-
-# The figures as text cells and sentences
 
 
 def _rows(frame: pd.DataFrame, column: str) -> list[dict[Hashable, Any]]:
@@ -270,14 +241,12 @@ def time_to_collapse(frame: pd.DataFrame) -> pd.DataFrame:
     """Collapses of all runs that have begun, the median step of onset and the restricted mean, as text cells."""
     return pd.DataFrame(
         {
-            "arm": row["arm"],
-            "runs begun": str(int(row["watched"])),
-            "collapses": str(int(row["events"])),
+            "arm": row["arm"], "runs begun": str(int(row["watched"])), "collapses": str(int(row["events"])),
             "median step of collapse": "not reached" if missing(row["median"]) else spanned(row, "median", ".0f"),
             f"collapse-free of {row['horizon']:.0f} steps": spanned(row, "rmst", ".1f"),
         }
         for row in _rows(frame, "watched")
-    )
+    )  # fmt: skip
 
 
 def against_reference(frame: pd.DataFrame) -> pd.DataFrame:
@@ -290,12 +259,6 @@ def against_reference(frame: pd.DataFrame) -> pd.DataFrame:
         corrected = f" ({p_value(float(row[f'{test}_holm']))})" if len(pairs) > 1 else ""
         return f"{p_value(float(row[f'{test}_p']))}{corrected}"
 
-    def difference(row: Row) -> str:
-        if row["undecidable"] is True:
-            return "undecidable at this n"
-        corrected = [float(p) for p in (row["fisher_holm"], row["permuted_holm"]) if not missing(p)]
-        return "-" if not corrected else "shown" if min(corrected) <= ALPHA else "not shown"
-
     cells = []
     for row in pairs:
         ratio, gained = spanned(row, "hazard_ratio"), spanned(row, "rmst_difference", "+.1f")
@@ -303,7 +266,9 @@ def against_reference(frame: pd.DataFrame) -> pd.DataFrame:
         line["permuted log-rank p"] = tested(row, "permuted")
         line["hazard ratio"] = f"not estimable: {row['hazard_ratio_reason']}" if ratio == "-" else ratio
         line["collapse-free steps gained"] = gained if gained == "-" else f"{gained} of {row['pair_horizon']:.0f}"
-        cells.append(line | {"difference": difference(row)})
+        corrected = [float(p) for p in (row["fisher_holm"], row["permuted_holm"]) if not missing(p)]
+        line["difference"] = "-" if not corrected else "shown" if min(corrected) <= ALPHA else "not shown"
+        cells.append(line | ({"difference": "undecidable at this n"} if row["undecidable"] is True else {}))
     return pd.DataFrame(cells)
 
 
@@ -311,13 +276,11 @@ def over_conditions(frame: pd.DataFrame) -> pd.DataFrame:
     """The pooled IQM of each algorithm over the conditions that all share, as text cells; empty where none do."""
     return pd.DataFrame(
         {
-            "algorithm": row["pooled"],
-            "conditions": str(int(row["conditions"])),
-            "runs": str(int(row["pooled_runs"])),
-            "final success, IQM": spanned(row, "pooled_final_iqm"),
+            "algorithm": row["pooled"], "conditions": str(int(row["conditions"])),
+            "runs": str(int(row["pooled_runs"])), "final success, IQM": spanned(row, "pooled_final_iqm"),
         }
         for row in {row["pooled"]: row for row in _rows(frame, "pooled")}.values()
-    )
+    )  # fmt: skip
 
 
 def reading(frame: pd.DataFrame) -> list[str]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import scipy
 
 from workbench.analysis.region_fit import Arm, fit
 from workbench.analysis.runs import KEPT, NOT_DEAD, flat, newest, replicate, settings_of, survived
@@ -36,12 +37,11 @@ MOVES = 0.1  # doublings: a smaller move of a boundary is not reported
 
 @dataclass(frozen=True)
 class Landscape:
-    """`runs` has one row a judged run.
+    """The judged runs of a region, one row each.
 
     series (arm without its point), algorithm, slice (what further numeric axes say, else empty), y (condition, 0 where
     no axis is numeric), x (value of the searched setting), seed, outcome, collapsed (bool: it did not survive, by the
-    reading `survival`), final (success), seconds. `fading` has the runs that were falling at their end: they count
-    neither way, see `with_fading`.
+    reading `survival`), final (success), seconds. `fading`: the runs that were falling at their end count neither way.
     """
 
     runs: pd.DataFrame
@@ -96,12 +96,10 @@ def region_file(reader: Reader, experiment: str) -> GridFile | None:
 
 def region_of(text: object) -> GridFile | None:
     """Return the grid file of this text if it is of kind region; None for any other text."""
-    if not isinstance(text, str) or "region" not in text:
-        return None
     try:
-        document = tomllib.loads(text)
+        document = tomllib.loads(text) if isinstance(text, str) and "region" in text else {}
         file = GridFile.model_validate({**document, "axes": flat(document.get("axes", {}))})
-    except (tomllib.TOMLDecodeError, ValueError, AttributeError, RecursionError):
+    except (ValueError, AttributeError, RecursionError):
         return None  # of another version, or of another trainer
     return file if file.kind == "region" else None
 
@@ -115,10 +113,10 @@ def landscape(reader: Reader, experiment: str) -> Landscape:
 
 
 def from_runs(frame: pd.DataFrame, file: GridFile, experiment: str) -> Landscape:
-    """Return the region from a row a run in the order of their starts; InputError where no run can be judged yet."""
+    """Return the region from runs in the order of their starts; InputError where no run can be judged yet."""
     assert file.region is not None
     frame = frame[frame["config"].notna()]
-    runs = _same_settings(frame, file)  # as the newest run
+    runs = _same_settings(frame, file)
     over = runs[runs["status"] == "finished"]
     judged = over[over["outcome"].notna()]
     if judged.empty:
@@ -137,8 +135,7 @@ def from_runs(frame: pd.DataFrame, file: GridFile, experiment: str) -> Landscape
         seconds=judged["seconds"].fillna(0.0),
     )
     named = [*(a for a in file.axes.get("algorithm", []) if isinstance(a, str)), *(arm.name for arm in file.arms)]
-    order = {name: i for i, name in enumerate(named)}
-    rows = rows.assign(place=[order.get(name, len(order)) for name in rows["series"]])
+    rows = rows.assign(place=[named.index(name) if name in named else len(named) for name in rows["series"]])
     rows = rows.sort_values(["place", "slice", "y", "x", "seed"], kind="stable").drop(columns="place")
     down = rows["outcome"].isin(UNDECIDED)
     return Landscape(
@@ -148,6 +145,7 @@ def from_runs(frame: pd.DataFrame, file: GridFile, experiment: str) -> Landscape
 
 
 def _same_settings(frame: pd.DataFrame, file: GridFile) -> pd.DataFrame:
+    """Return the runs that have the settings of the newest one, apart from those that the file varies."""
     if frame.empty or file.region is None:
         return frame
     apart = {*file.axes, file.region.along, *(k for arm in file.arms for k in flat(arm.model_extra or {}))}
@@ -161,36 +159,29 @@ def _same_settings(frame: pd.DataFrame, file: GridFile) -> pd.DataFrame:
     return frame[found == (begun if len(begun) else found).iloc[-1]]
 
 
-# Boundaries and areas
-
-
 @dataclass(frozen=True)
 class Boundary:
-    """The value at which half of the recorded runs collapse, in log2; `beyond`: it lies outside what was tried.
-
-    above: even at the highest value tried, `at`, fewer than half collapsed; below: at the lowest half or more did.
-    `low` and `high` are the tried values next to the boundary, None where there is none.
-    """
+    """The value at which half of the recorded runs collapse, in log2."""
 
     at: float
-    beyond: str = ""  # above, below or empty
-    low: float | None = None
+    beyond: str = ""  # above: even at the highest value tried, `at`, fewer collapsed; below: at the lowest half or more
+    low: float | None = None  # the tried values next to it
     high: float | None = None
 
 
 def boundary(points: Mapping[float, tuple[float, float]]) -> Boundary | None:
     """Return the boundary of a column from log2 x -> (collapsed, judged runs); None without a judged run.
 
-    Shares of collapsed runs are made to rise with x (isotonic regression, weighted by the runs) and the 1/2 is read off
-    the straight lines between them. Where a stretch lies at exactly 1/2, its middle counts.
+    Shares of collapsed runs are made to rise with x (isotonic regression, weighted by the runs); the boundary is where
+    the straight lines between them cross 1/2, or the middle of a stretch at exactly 1/2.
     """
-    from scipy.optimize import isotonic_regression
-
     counts = [(x, k, n) for x, (k, n) in sorted(points.items()) if n > 0]
     if not counts:
         return None
     tried, collapsed, judged = map(list, zip(*counts, strict=True))
-    fitted = isotonic_regression([k / n for k, n in zip(collapsed, judged, strict=True)], weights=judged).x
+    fitted = scipy.optimize.isotonic_regression(
+        [k / n for k, n in zip(collapsed, judged, strict=True)], weights=judged
+    ).x
     shares = [0.5 if abs(share - 0.5) < 1e-9 else float(share) for share in fitted]
     up = [i for i, share in enumerate(shares) if share < 0.5]
     down = [i for i, share in enumerate(shares) if share > 0.5]
@@ -214,10 +205,7 @@ def heights(conditions: Sequence[float]) -> list[float]:
 
 
 def areas(drawn: Mapping[float, np.ndarray], settings: RegionSettings) -> np.ndarray | None:
-    """Return the area from `low` up to the boundary in each draw, (D,), in doublings²; None below two columns.
-
-    By the trapezoid rule over the conditions; a boundary counts as far as the searched range goes.
-    """
+    """Return the area in doublings² from `low` to each draw's boundary, (D,), by trapezoids; None for one column."""
     if len(drawn) < 2:
         return None
     order, low, high = sorted(drawn), math.log2(settings.low), math.log2(settings.high)
@@ -233,16 +221,12 @@ def estimate(draws: np.ndarray | None, seeds: int) -> Estimate:
     return Estimate(float(np.median(draws)), low, high)
 
 
-# Tables
-
-
 def by_series(landscape: Landscape, reference: str | None = None) -> pd.DataFrame:
     """Return one row per series and slice: the area with its interval, and its difference to that of `reference`.
 
-    The reference is the first series unless another is named; InputError for one that is not there.
     area: doublings x doublings, median and 95 % interval of the fit; share: of the searched rectangle; beyond: above,
     below or both where a boundary lies outside what was tried, so that the area rests on the prior there; width:
-    doublings from 10 to 90 % collapsed; runs, minutes: spent.
+    doublings from 10 to 90 % collapsed; runs, minutes: spent. InputError for an unknown reference (default: the first).
     """
     settings, (drawn, widths) = landscape.settings, landscape.fitted
     names = list(dict.fromkeys(series for series, _ in landscape.parts))
@@ -254,11 +238,10 @@ def by_series(landscape: Landscape, reference: str | None = None) -> pd.DataFram
     rows: list[dict[str, Any]] = []
     for series, piece in landscape.parts:
         runs, mine, other = landscape.part(series, piece), area[series, piece], area.get((reference, piece))
-        order = heights(sorted(runs["y"].unique()))
+        order, found = heights(sorted(runs["y"].unique())), estimate(mine, seeds)
         whole = (order[-1] - order[0]) * (math.log2(settings.high) - math.log2(settings.low))
         gap = mine - other if mine is not None and other is not None and series != reference else None
         beyond = {edge.beyond for edge in landscape.edges(series, piece).values()} - {""}
-        found = estimate(mine, seeds)
         rows.append({
             "series": series, "slice": piece, "algorithm": runs["algorithm"].iloc[0], **found.columns("area"),
             "share": None if found.value is None else found.value / whole, "beyond": " and ".join(sorted(beyond)),
@@ -272,9 +255,9 @@ def by_series(landscape: Landscape, reference: str | None = None) -> pd.DataFram
 def by_column(landscape: Landscape) -> pd.DataFrame:
     """Return one row per series, slice and condition y: the boundary with its 95 % interval, and what it rests on.
 
-    boundary: value of the searched setting at which half of the runs collapse, the median of the fit; beyond: above or
-    below, where it lies outside what was tried: `boundary` is then the last value tried, and the interval is open on
-    that side; low, high: the tried values next to it, with the runs there and how many of them collapsed.
+    boundary: median of the fit; beyond: above or below, where it lies outside what was tried: `boundary` is then the
+    last value tried, and the interval is open on that side; low, high: the tried values next to it, with the runs there
+    and how many of them collapsed.
     """
     seeds = int(landscape.runs["seed"].nunique())
     rows: list[dict[str, Any]] = []
@@ -287,8 +270,8 @@ def by_column(landscape: Landscape) -> pd.DataFrame:
                 found = Estimate(edge.at, None if found.low is None else min(found.low, edge.at))
             elif edge.beyond == "below":
                 found = Estimate(edge.at, None, None if found.high is None else max(found.high, edge.at))
-            row = {"series": series, "slice": piece, "y": y}
-            row |= {k: None if log is None else 2**log for k, log in found.columns("boundary").items()}
+            logs = found.columns("boundary").items()
+            row = {"series": series, "slice": piece, "y": y, **{k: v if v is None else 2**v for k, v in logs}}
             row["beyond"] = edge.beyond
             for side, at in (("low", edge.low), ("high", edge.high)):
                 here = column[np.isclose(np.log2(column["x"]), math.nan if at is None else at)]
@@ -304,33 +287,27 @@ def by_point(landscape: Landscape) -> pd.DataFrame:
     return groups.agg(runs=("seed", "size"), collapsed=("collapsed", "sum"), final=("final", "mean")).reset_index()
 
 
-# Words
-
-
 def readable_series(series: pd.DataFrame) -> pd.DataFrame:
     """Return one row an arm: area, share of what was searched, difference to the reference, width."""
     return pd.DataFrame(
         {
-            "arm": row["series"],
-            **_at(series, row),
+            "arm": row["series"], **_at(series, row),
             "area (doublings²)": ("~ " if row["beyond"] else "") + spanned(row, "area"),
             "of what was searched": "-" if missing(row["share"]) else percent(row["share"]),
             f"area less that of {row['reference']}": spanned(row, "difference", "+.2f"),
             "10 to 90 % over (doublings)": spanned(row, "width"),
-            "seeds": str(row["seeds"]),
-            "runs": str(row["runs"]),
-            "minutes": f"{row['minutes']:.0f}",
+            "seeds": str(row["seeds"]), "runs": str(row["runs"]), "minutes": f"{row['minutes']:.0f}",
         }
         for row in series.to_dict(orient="records")
-    )
+    )  # fmt: skip
 
 
 def readable_columns(columns: pd.DataFrame) -> pd.DataFrame:
     """Return one row an arm, one column a condition: `0.17 [0.15, 0.2]`, `> 1 [0.8, -]` and `< 0.03 [-, 0.04]`."""
     rows: dict[Arm, dict[str, Any]] = {}
     for row in columns.to_dict(orient="records"):
-        line = {"arm": row["series"], **_at(columns, row)}
-        rows.setdefault((row["series"], row["slice"]), line)[f"{row['y']:g}"] = edge(row)
+        line = rows.setdefault((row["series"], row["slice"]), {"arm": row["series"], **_at(columns, row)})
+        line[f"{row['y']:g}"] = edge(row)
     return pd.DataFrame(rows.values()).fillna("-")
 
 
@@ -344,10 +321,7 @@ def edge(row: Mapping[Hashable, Any]) -> str:
 
 
 def answer(landscape: Landscape, series: pd.DataFrame, columns: pd.DataFrame) -> list[str]:
-    """Return what the areas say, what lies outside the searched range, and what the figures rest on.
-
-    The first line is the answer: the areas from the largest, or the boundaries where there is no area to rank.
-    """
+    """Return what the areas (else the boundaries) say, what lies outside the searched range, what figures rest on."""
     lines, settings = [], landscape.settings
     survival = "" if landscape.survival == NOT_DEAD else f" ({landscape.survival})"
     for piece, rows in series[series["area"].notna()].groupby("slice", sort=False):
@@ -358,10 +332,8 @@ def answer(landscape: Landscape, series: pd.DataFrame, columns: pd.DataFrame) ->
     if not lines:
         lines.append(f"Boundary of {settings.along}{survival}: {_listed(columns, words=edge)}.")
     does = FALLS[landscape.survival]
-    for word, what in (
-        ("above", f"at the highest value tried fewer than half of the runs {does}"),
-        ("below", f"at the lowest value tried half or more {does}"),
-    ):
+    for word, what in (("above", f"at the highest value tried fewer than half of the runs {does}"),
+                       ("below", f"at the lowest value tried half or more {does}")):  # fmt: skip
         if len(part := columns[columns["beyond"] == word]):
             lines.append(f"Beyond what was tried ({what}): {_listed(part)}. Their area (~) rests on the prior there.")
     if len(loose := columns[[_loose(landscape, row) for row in columns.to_dict(orient="records")]]):
@@ -369,13 +341,10 @@ def answer(landscape: Landscape, series: pd.DataFrame, columns: pd.DataFrame) ->
         lines.append(f"Not yet narrowed down to two neighbouring values {seeds}: {_listed(loose)}.")
     if landscape.survival != NOT_DEAD:
         return lines  # the rest is the same for every reading
-    axis = "nothing, there is one column"
-    if landscape.across is not None:
-        axis = f"log2({'1 + ' if (landscape.runs['y'] <= 0).any() else ''}{landscape.across})"
-    lines.append(
-        f"Area: log2 {settings.along} from {settings.low:g} up to the boundary, over "
-        f"{axis}. Intervals: 95 % of a fitted curve with a shift of each seed; see docs/regions.md."
-    )
+    shift = "1 + " if (landscape.runs["y"] <= 0).any() else ""
+    axis = f"log2({shift}{landscape.across})" if landscape.across is not None else "nothing, there is one column"
+    lines.append(f"Area: log2 {settings.along} from {settings.low:g} up to the boundary, over {axis}. "
+                 "Intervals: 95 % of a fitted curve with a shift of each seed; see docs/regions.md.")  # fmt: skip
     if len(landscape.fading):
         moved = by_column(landscape.with_fading()).merge(columns, on=[*ARM, "y"], suffixes=("", "_without"))
         apart = np.abs(np.log2(moved["boundary"] / moved["boundary_without"])) >= MOVES
@@ -395,8 +364,7 @@ def _listed(columns: pd.DataFrame, words: Any = None) -> str:
 
 
 def _loose(landscape: Landscape, row: Mapping[Hashable, Any]) -> bool:
-    lattice = np.array(landscape.settings.lattice)
-    sides = [side for side in ("low", "high") if not missing(row[side])]
+    lattice, sides = np.array(landscape.settings.lattice), [s for s in ("low", "high") if not missing(row[s])]
     ends = [int(np.abs(lattice - row[side]).argmin()) for side in sides]
     gap = ends[1] - ends[0] > 1 if len(ends) == 2 else ends[0] not in (0, len(lattice) - 1)
     return gap or any(row[f"{side}_runs"] < landscape.planned for side in sides)

@@ -18,13 +18,12 @@ The posterior is drawn by Gibbs sampling (Albert and Chib 1993) with a fixed ran
 drawn side by side: `bench/region_coverage.py` does so to measure how often the intervals hold the truth.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import scipy
 
 TEN_TO_NINETY = 2.563  # the distance from 10 to 90 % of a normal distribution with deviation 1
 APART = 1.5  # doublings, of an arm's boundaries around their centre
@@ -41,15 +40,12 @@ Arm = tuple[str, str]  # its series and slice
 
 
 class Trials(NamedTuple):
-    """The runs of one or several data sets: log2 x and whether each collapsed, and what belongs to what.
+    """The runs of one or several data sets and what belongs to what; indices count over all data sets."""
 
-    A unit is a seed in an arm. Indices count over all data sets.
-    """
-
-    x: np.ndarray
+    x: np.ndarray  # log2 of the searched setting
     collapsed: np.ndarray
     column: np.ndarray  # of each run
-    unit: np.ndarray  # of each run
+    unit: np.ndarray  # of each run: its seed in its arm
     arm_of_column: np.ndarray
     arm_of_unit: np.ndarray
     seed_of_unit: np.ndarray
@@ -60,10 +56,7 @@ class Trials(NamedTuple):
 def fit(
     runs: pd.DataFrame, low: float, high: float
 ) -> tuple[dict[Arm, dict[float, np.ndarray]], dict[Arm, np.ndarray]]:
-    """Return draws of log2 of the boundary, by arm and condition y, and of the width of each arm, (D,) each.
-
-    `runs` are those of a Landscape; low and high bound the searched range.
-    """
+    """Return draws (D,) of log2 of the boundary, by arm and condition y, and of each arm's width, of a Landscape."""
     arm, column, unit, seed = (
         runs.groupby(keys, sort=False).ngroup().to_numpy()
         for keys in (["series", "slice"], ["series", "slice", "y"], ["series", "slice", "seed"], ["seed"])
@@ -85,13 +78,8 @@ def fit(
 
 
 def draw(trials: Trials, low: float, high: float, burn: int, keep: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Draw log2 of each column's boundary, (keep, columns), and each arm's doublings from 10 to 90 %, (keep, arms).
-
-    The first `burn` draws are thrown away; low and high bound the searched range, in log2.
-    """
-    from scipy.special import ndtr, ndtri
-
-    t, random = trials, np.random.default_rng(seed)
+    """Draw log2 of each column's boundary and each arm's doublings from 10 to 90 %, (keep, n), in a range of log2."""
+    t, random, ndtr, ndtri = trials, np.random.default_rng(seed), scipy.special.ndtr, scipy.special.ndtri
     arm, set_of_unit = t.arm_of_column[t.column], t.set_of_arm[t.arm_of_unit]
     set_of_run, sets = t.set_of_arm[arm], int(t.set_of_arm.max()) + 1
     sign, middle, spread = np.where(t.collapsed, 1.0, -1.0), (low + high) / 2, ((high - low) / 2) ** 2

@@ -1,7 +1,6 @@
 """The results of an experiment as one small Parquet file: a row a run, its curves as lists, with the question.
 
-A report, its figures and every verdict are computed from this file alone; nothing has to be trained. Of
-`sorl compare --export FILE.csv` it holds the columns under the same names.
+A report, its figures and every verdict are computed from this file alone; nothing has to be trained.
 """
 
 from __future__ import annotations
@@ -13,16 +12,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from workbench.analysis.runs import runs as runs_in
+from workbench.analysis.stats import missing
 from workbench.analysis.survival import observed
 from workbench.spec import InputError
 from workbench.spec.files import from_json, open_file
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from workbench.store.reader import Reader
 
 KEY, FORMAT = b"sorl_results", 1
@@ -34,15 +35,12 @@ SERIES = {
     "value_mae": "u.value_mae",
 }  # fmt: skip
 # Curves that no verdict is computed from, for questions that come later: which of them moves before a collapse.
-SIGNALS = {
-    name: f"s.{name}"
-    for name in (
-        "reward", "group_reward_std", "zero_advantage_frac", "valid_action_frac", "answered_frac", "truncated_frac",
-        "turns", "response_tokens", "repetition_frac", "duplicate_turn_frac", "grad_norm_mean", "ratio_max", "ess_frac",
-        "chi2", "out_of_range_frac", "approx_kl", "kl_k3", "kl_ref", "mismatch_kl", "advantage_std",
-        "explained_variance", "heldout_success", "heldout_episodes",
-    )
-}  # fmt: skip
+SIGNALS = {name: f"s.{name}" for name in (
+    "reward", "group_reward_std", "zero_advantage_frac", "valid_action_frac", "answered_frac", "truncated_frac",
+    "turns", "response_tokens", "repetition_frac", "duplicate_turn_frac", "grad_norm_mean", "ratio_max", "ess_frac",
+    "chi2", "out_of_range_frac", "approx_kl", "kl_k3", "kl_ref", "mismatch_kl", "advantage_std",
+    "explained_variance", "heldout_success", "heldout_episodes",
+)}  # fmt: skip
 CURVES = {**SERIES, **SIGNALS}
 _TEXT = ("run_id", "experiment", "arm", "algorithm", "status", "reason", "outcome", "config", "slots", "versions")
 _WHOLE = ("seed", "collapse_step", "onset_low", "onset_high", "detected", "steps", "planned")
@@ -63,10 +61,7 @@ class Results:
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """One row per run: the columns of runs.runs, time and event of survival.observed, slots, curves as lists.
-
-        A curve is column `NAME_curve` there; `step` holds the steps of all of them.
-        """
+        """One row per run: columns of runs.runs and survival.observed, slots, `step`, curves as lists in NAME_curve."""
         names = {name: f"{name}_curve" for name in CURVES} | {new: old for old, new in _RENAMED.items()}
         return self.table.to_pandas().rename(columns=names)
 
@@ -78,8 +73,7 @@ def collect(
 
     `slots` gives the slots that a configuration (JSON) resolves to, as JSON. InputError for an unknown experiment.
     """
-    frame = order(runs_in(reader, experiment))
-    chosen = "(SELECT run_id FROM run WHERE experiment = $name)"
+    frame, chosen = order(runs_in(reader, experiment)), "(SELECT run_id FROM run WHERE experiment = $name)"
     more = reader.query("SELECT run_id, versions, seconds FROM run WHERE experiment = ?", [experiment])
     lists = ", ".join(f"list(({sql})::FLOAT ORDER BY s.step) AS {name}_curve" for name, sql in CURVES.items())
     # Rows, not a frame: in the lists of a frame NULL would be 0.
@@ -102,28 +96,22 @@ def collect(
 
 def results(frame: pd.DataFrame, about: dict[str, str], fairness: Sequence[str] = ()) -> Results:
     """Return the rows of `collect` in the types of the file."""
-    import pyarrow as pa
-
     named = frame.rename(columns={**_RENAMED, **{f"{name}_curve": name for name in CURVES}})
-    absent = pd.Series([None] * len(named))  # a signal that these runs did not log
-    columns = [pa.array(_plain(named.get(field.name, absent)), field.type) for field in _schema()]
+    columns, absent = [], [None] * len(named)  # a signal that these runs did not log
+    for field in _schema():  # None for what is missing; curves stay arrays
+        cells = [v if np.ndim(v) or not missing(v) else None for v in named.get(field.name, absent)]
+        columns.append(pa.array(cells, field.type))
     table = pa.Table.from_arrays(columns, schema=_schema())
     return Results(about["experiment"], about["question"], about["toml"], tuple(fairness), table)
 
 
 def merged(parts: Sequence[Results]) -> Results:
-    """Return parts of one experiment (machines, sessions) as one, arm by arm; the last part that has a run counts.
-
-    Question and grid file are those of the last part. Raises InputError for parts of several experiments.
-    """
-    import pyarrow as pa
-
+    """Return parts of one experiment as one, arm by arm; the last part that has a run counts. InputError for others."""
     names = list(dict.fromkeys(part.experiment for part in parts))
     if len(names) > 1:
         raise InputError(f"--export writes one experiment to a file, not {len(names)} ({', '.join(names)})")
     table = pa.concat_tables([part.table for part in parts])
-    rows = table.select(["run_id", "arm"]).to_pandas()
-    rows["place"] = pd.factorize(rows["arm"])[0]
+    rows = table.select(["run_id", "arm"]).to_pandas().assign(place=lambda rows: pd.factorize(rows["arm"])[0])
     kept = rows.drop_duplicates("run_id", keep="last").sort_values("place", kind="stable").index
     fairness = tuple(dict.fromkeys(line for part in parts for line in part.fairness))
     return Results(names[0], parts[-1].question, parts[-1].toml, fairness, table.take(kept.to_list()))
@@ -131,8 +119,6 @@ def merged(parts: Sequence[Results]) -> Results:
 
 def judged_again(found: Results, rows: Sequence[dict[str, Any]]) -> Results:
     """The results with the verdicts of `rows` (a dict per row of the table), and time and event as these have them."""
-    import pyarrow as pa
-
     frame = pd.DataFrame([{k: v for k, v in row.items() if k not in CURVES} for row in rows])
     watched = observed(frame).set_index("run_id")[["time", "event"]].to_dict("index")
     judged = [row | watched.get(row["run_id"], {"time": None, "event": None}) for row in rows]
@@ -141,8 +127,6 @@ def judged_again(found: Results, rows: Sequence[dict[str, Any]]) -> Results:
 
 def write(found: Results, file: Path) -> None:
     """Write the file. Raises InputError where it cannot be written."""
-    import pyarrow.parquet as pq
-
     about = {name: getattr(found, name) for name in ("experiment", "question", "toml", "fairness")} | {"format": FORMAT}
     table = found.table.replace_schema_metadata({KEY: json.dumps(about).encode()})
     try:
@@ -153,9 +137,6 @@ def write(found: Results, file: Path) -> None:
 
 def read(file: Path) -> Results:
     """Read a file of `write`. Raises InputError for anything else, saying what it is and how to make one."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     make = "`sorl report EXPERIMENT --export FILE.parquet` writes one"
     try:
         with open_file(file) as opened:
@@ -173,26 +154,16 @@ def read(file: Path) -> Results:
         about = from_json((table.schema.metadata or {})[KEY])
         kind, words = about["format"], [str(about[name]) for name in ("experiment", "question", "toml")]
         fairness = tuple(str(line) for line in about["fairness"])
-    except (KeyError, ValueError, TypeError):
-        raise InputError(f"'{file}' is a Parquet file, but not one of results; {make}") from None
+        table = table.select(schema.names).cast(schema) if kind == FORMAT else table
+    except (KeyError, ValueError, TypeError, pa.ArrowException) as error:
+        why = str(error).splitlines()[0]
+        raise InputError(f"'{file}' is a Parquet file, but not one of results ({why}); {make}") from None
     if kind != FORMAT:
         raise InputError(f"'{file}' holds results in format {kind}, this version of sorl reads {FORMAT}; {make}")
-    if missing := [name for name in schema.names if name not in table.column_names]:
-        raise InputError(f"'{file}' lacks the columns {', '.join(missing)}; {make}")
-    try:
-        table = table.select(schema.names).cast(schema)
-    except (pa.ArrowException, ValueError) as error:
-        raise InputError(f"'{file}' has a column of another type: {str(error).splitlines()[0]}; {make}") from None
     return Results(words[0], words[1], words[2], fairness, table)
 
 
 def _schema() -> pa.Schema:
-    import pyarrow as pa
-
     types = {pa.string(): _TEXT, pa.int64(): _WHOLE, pa.float64(): _REAL, pa.bool_(): ["event"],
              pa.list_(pa.int64()): ["step"], pa.list_(pa.float32()): CURVES}  # fmt: skip
     return pa.schema([pa.field(name, kind) for kind, names in types.items() for name in names])
-
-
-def _plain(column: pd.Series) -> list[Any]:  # None for what is missing; curves stay arrays
-    return [None if v is None or v is pd.NA or v is pd.NaT or (isinstance(v, float) and v != v) else v for v in column]

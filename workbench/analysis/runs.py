@@ -36,7 +36,7 @@ _UPDATES = """
 
 
 def runs(reader: Reader, experiment: str, run_ids: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return one row per run as `outcomes` has it, with what its optimizer updates looked like; raises as that does."""
+    """Return `outcomes` with the columns of `with_updates`."""
     return with_updates(reader, experiment, outcomes(reader, experiment, run_ids))
 
 
@@ -46,11 +46,10 @@ def with_updates(reader: Reader, experiment: str, frame: pd.DataFrame) -> pd.Dat
 
 
 def outcomes(reader: Reader, experiment: str, run_ids: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return one row per run of the experiment (of `run_ids` where given): settings, status, outcome, success.
+    """Return one row per run of the experiment (of `run_ids`), the newest start of each cell; InputError if unknown.
 
-    Arms of the same name whose configurations differ get a suffix: they are not replicates. Of a cell that was started
-    over only the newest start counts. `steps`: done; `planned`: configured; `detected`: the step at which a collapse
-    was first reported. Raises InputError for an experiment that the store does not know.
+    Arms of one name whose configurations differ get a suffix: they are not replicates. `steps`: done; `planned`:
+    configured; `detected`: the step at which a collapse was first reported.
     """
     frame = reader.query(_RUNS.format(where="WHERE experiment = ?"), [experiment])
     if frame.empty:
@@ -60,14 +59,12 @@ def outcomes(reader: Reader, experiment: str, run_ids: Sequence[str] | None = No
     if run_ids is not None:
         frame = frame[frame["run_id"].isin(list(run_ids))]
     frame = newest(frame)
-    # A thousand runs have few configurations apart from their seeds: each of these is parsed once.
-    parsed = {text: replicate(text) for text in frame["seedless"].unique()}
     arms = frame["arm"].copy()
+    # A thousand runs have few configurations apart from their seeds: each of these is parsed once.
     for arm, texts in frame["seedless"].groupby(frame["arm"], sort=False):
         variants: list[dict[str, Any]] = []
         for text in texts.unique():
-            own = parsed[text]
-            if own not in variants:
+            if (own := replicate(text)) not in variants:
                 variants.append(own)
             if number := variants.index(own):
                 first = variants[0]
@@ -83,18 +80,15 @@ def every_run(reader: Reader) -> pd.DataFrame:
 
 def newest(frame: pd.DataFrame) -> pd.DataFrame:
     """Drop the runs that a later start of the same cell (its name with -g2, -g3, ...) replaces."""
-    name = frame["run_id"].str.extract(r"^(?P<cell>.*?)(?:-g(?P<start>\d+))?$")
-    start = name["start"].astype(float).fillna(1)
-    last = start.groupby([name["cell"], frame["arm"], frame["seed"]], dropna=False).transform("max")
+    name = frame["run_id"].str.extract(r"^(.*?)(?:-g(\d+))?$")
+    start = name[1].astype(float).fillna(1)
+    last = start.groupby([name[0], frame["arm"], frame["seed"]], dropna=False).transform("max")
     return frame[start == last]
 
 
 def survived(outcome: pd.Series, survival: str = NOT_DEAD) -> pd.Series:
     """Return which judged runs survived: all without a collapse, or with KEPT only those that learned and kept it."""
     return outcome == "healthy" if survival == KEPT else ~outcome.isin(COLLAPSED)
-
-
-# Settings
 
 
 def flat(table: dict[str, Any]) -> dict[str, Any]:
@@ -116,10 +110,9 @@ def _table(text: Any) -> dict[str, Any]:
 
 
 def replicate(config: str | None) -> dict[str, Any]:
-    """Return the settings, by dotted key, that replicates share: all but the seed and the cosmetic ones.
+    """Return the settings, by dotted key, that replicates share: all but the seed, the cosmetic and the collapse rule.
 
-    A learning rate that follows another arm's run of the same seed (`match`) differs from seed to seed by design, and
-    `sorl rescan` judges all runs by one rule, so neither it nor the collapse rule tells runs apart.
+    A learning rate that follows another arm's run of the same seed (`match`) differs from seed to seed by design.
     """
     settings = settings_of(config)
     own = {"seed", *COSMETIC} | ({"learn.policy.lr"} if settings.get("match") else set())

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations_with_replacement
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import scipy  # its parts are loaded when they are used
 
 ALPHA, LEVEL = 0.05, 0.95
 RESAMPLES = 10_000  # the ends of the interval then move by less than a hundredth of its width from seed to seed
 EXACT, DRAWS = 7, 1000  # `bands` counts every resample of up to 7 seeds (1716 of them), and draws so many beyond
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """A figure with its 95 % interval and, where the test is of the same kind, its p-value; None: not estimable."""
 
     value: float | None
@@ -30,7 +29,7 @@ class Estimate:
         """Return the same figure with its interval cut to what is possible."""
         if self.low is None or self.high is None:
             return self
-        return replace(self, low=max(low, self.low), high=min(high, self.high))
+        return self._replace(low=max(low, self.low), high=min(high, self.high))
 
     def columns(self, name: str) -> dict[str, float | None]:
         """Return the figure as the columns `name`, `name_low` and `name_high`."""
@@ -65,38 +64,27 @@ def p_value(value: float | None) -> str:
 
 def clopper_pearson(count: int, n: int) -> tuple[float, float]:
     """Return the exact 95 % interval of a proportion (Clopper and Pearson 1934); ValueError unless 0 <= count <= n."""
-    from scipy.stats import binomtest
-
-    found = binomtest(count, n).proportion_ci(LEVEL, method="exact")
+    found = scipy.stats.binomtest(count, n).proportion_ci(LEVEL, method="exact")
     return float(found.low), float(found.high)
 
 
 def fisher_exact(collapsed_a: int, n_a: int, collapsed_b: int, n_b: int) -> float:
     """Two-sided p-value of Fisher's exact test that two arms collapse equally often; ValueError for bad counts."""
-    from scipy.stats import fisher_exact as exact
-
-    return float(exact([[collapsed_a, n_a - collapsed_a], [collapsed_b, n_b - collapsed_b]]).pvalue)
+    return float(scipy.stats.fisher_exact([[collapsed_a, n_a - collapsed_a], [collapsed_b, n_b - collapsed_b]]).pvalue)
 
 
 def smallest_p(n_a: int, n_b: int) -> float:
-    """The smallest two-sided p-value that a test which permutes `n_a` and `n_b` runs can give, Fisher's among them.
-
-    1 / C(n_a + n_b, n_a), and twice that for arms of one size, where the mirrored split is as extreme.
-    """
+    """The smallest two-sided p-value that permuting the runs can give: 1 / C(n_a + n_b, n_a), doubled for equal n."""
     return min(1.0, (2 if n_a == n_b else 1) / math.comb(n_a + n_b, n_a))
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Return Holm's step-down p-values: the i-th smallest of m times (m - i + 1), never decreasing, at most 1.
-
-    None entries (no test was possible) belong to no family and stay None.
-    """
+    """Return Holm's p-values: the i-th smallest of m times (m - i + 1), never falling, at most 1; None stays None."""
     order = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
     corrected: list[float | None] = [None] * len(p_values)
     highest = 0.0
     for rank, (p, i) in enumerate(order):
-        highest = max(highest, min(1.0, (len(order) - rank) * p))
-        corrected[i] = highest
+        highest = corrected[i] = max(highest, min(1.0, (len(order) - rank) * p))
     return corrected
 
 
@@ -105,44 +93,37 @@ def mean_interval(values: Sequence[float] | pd.Series) -> Estimate:
 
     None without a value; no interval for one, no p-value where the values do not vary.
     """
-    from scipy.stats import t
-
     n = len(values)
     mean = float(sum(values)) / n if n else None
     if mean is None or n < 2:
         return Estimate(mean)
     error = math.sqrt(sum((v - mean) ** 2 for v in values) / (n - 1) / n)
-    half = float(t.ppf(0.5 + LEVEL / 2, n - 1)) * error
-    p = 2 * float(t.sf(abs(mean) / error, n - 1)) if error > 1e-12 else None
+    half = float(scipy.stats.t.ppf(0.5 + LEVEL / 2, n - 1)) * error
+    p = 2 * float(scipy.stats.t.sf(abs(mean) / error, n - 1)) if error > 1e-12 else None
     return Estimate(mean, mean - half, mean + half, p)
 
 
 def interquartile_mean(strata: Sequence[Sequence[float] | pd.Series]) -> Estimate:
     """Return the mean of all values without the lowest and the highest floor(n / 4), as in rliable, with its interval.
 
-    Percentile bootstrap inside each stratum (a condition or a task with its seeds) from a fixed random stream. None
-    without any value, NaN if any value is NaN; no interval where a stratum has fewer than two values.
+    Percentile bootstrap inside each stratum (a condition with its seeds) from a fixed random stream. None without any
+    value, NaN if any value is NaN; no interval where a stratum has fewer than two values.
     """
-    from scipy.stats import bootstrap, trim_mean
-
     every, known = [value for stratum in strata for value in stratum], [sorted(stratum) for stratum in strata]
     if not every or any(map(math.isnan, every)):
         return Estimate(math.nan if every else None)
-    middle = float(trim_mean(every, 0.25))
+    middle = float(scipy.stats.trim_mean(every, 0.25))
     if any(len(stratum) < 2 for stratum in known):
         return Estimate(middle)
 
     def pooled(*samples: np.ndarray, axis: int = -1) -> np.ndarray:
-        return np.asarray(trim_mean(np.concatenate(samples, axis=axis), 0.25, axis=axis))
+        return np.asarray(scipy.stats.trim_mean(np.concatenate(samples, axis=axis), 0.25, axis=axis))
 
-    stream = np.random.default_rng(0)
-    found = bootstrap(known, pooled, n_resamples=RESAMPLES, confidence_level=LEVEL, method="percentile", rng=stream)
+    how = {"n_resamples": RESAMPLES, "confidence_level": LEVEL, "method": "percentile"}
+    found = scipy.stats.bootstrap(known, pooled, rng=np.random.default_rng(0), **how)
     # Interpolated between equal values, the lower end can come out one rounding above the upper.
     low, high = sorted(map(float, found.confidence_interval))
     return Estimate(middle, low, high)
-
-
-# Power
 
 
 def collapses_needed(hazard_ratio: float, power: float = 0.8, alpha: float = ALPHA) -> float:
@@ -150,9 +131,8 @@ def collapses_needed(hazard_ratio: float, power: float = 0.8, alpha: float = ALP
 
     Schoenfeld's d = (z + z)^2 / (p1 p2 log^2 HR) at p1 = p2 = 1/2, for a ratio that is positive and not 1.
     """
-    from scipy.stats import norm
-
-    return 4 * (float(norm.ppf(1 - alpha / 2) + norm.ppf(power)) / math.log(hazard_ratio)) ** 2
+    z = scipy.stats.norm.ppf
+    return 4 * (float(z(1 - alpha / 2) + z(power)) / math.log(hazard_ratio)) ** 2
 
 
 def collapses_expected(hazard_ratio: float, incidence: float) -> float:
@@ -165,65 +145,49 @@ def seeds_needed(hazard_ratio: float, incidence: float, power: float = 0.8, alph
     return math.ceil(collapses_needed(hazard_ratio, power, alpha) / collapses_expected(hazard_ratio, incidence) - 1e-9)
 
 
-def power_of(seeds: int, hazard_ratio: float, incidence: float, alpha: float = ALPHA) -> float:
+def power_of(seeds: int, hazard_ratio: float, incidence: float) -> float:
     """Probability that the test with `seeds` per arm finds `hazard_ratio`: Phi(sqrt(d / 4) |log HR| - z_{1-a/2})."""
-    from scipy.stats import norm
-
-    collapses = seeds * collapses_expected(hazard_ratio, incidence)
-    return float(norm.cdf(math.sqrt(collapses / 4) * abs(math.log(hazard_ratio)) - norm.ppf(1 - alpha / 2)))
+    effect = math.sqrt(seeds * collapses_expected(hazard_ratio, incidence) / 4) * abs(math.log(hazard_ratio))
+    return float(scipy.stats.norm.cdf(effect - scipy.stats.norm.ppf(1 - ALPHA / 2)))
 
 
-def detectable(seeds: int, incidence: float, power: float = 0.8, alpha: float = ALPHA) -> float:
+def detectable(seeds: int, incidence: float, power: float = 0.8) -> float:
     """Return the hazard ratio nearest to 1, below it, that `seeds` per arm find with this power."""
-    from scipy.optimize import brentq
 
     def surplus(log_ratio: float) -> float:
-        return power_of(seeds, math.exp(log_ratio), incidence, alpha) - power
+        return power_of(seeds, math.exp(log_ratio), incidence) - power
 
-    # Power falls from 1 (log HR -> -inf) to alpha / 2 (log HR -> 0) and the log ratio has no natural end below.
-    low = -1.0
+    low = -1.0  # power falls from 1 (log HR -> -inf) to alpha / 2 (log HR -> 0)
     while surplus(low) < 0:
         low *= 2
-    return math.exp(float(brentq(surplus, low, -1e-9)))
-
-
-# Bands of curves: the interquartile mean at thousands of points, by weights of the sorted seeds
+    return math.exp(float(scipy.optimize.brentq(surplus, low, -1e-9)))
 
 
 def bands(values: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per `arm` and `bucket` of `values`, which has a row per seed with `mean`, `low`, `high`.
+    """Return one row per (arm, bucket) of `values`, which has a row per seed with `mean`, `low`, `high`.
 
-    `middle` = interquartile mean of the seeds' `mean`; [`lower`, `upper`] = its percentile bootstrap interval over
-    seeds, exact up to seven seeds, NaN for one; `low`, `high` = extremes over seeds; `n` = seeds.
+    middle: interquartile mean of the seeds' `mean`; [lower, upper]: its percentile bootstrap interval over seeds, exact
+    up to seven, NaN for one; low, high: extremes over seeds; n: seeds.
     """
     rows = values.dropna(subset=["mean"])
     rows = rows.assign(place=pd.factorize(rows["arm"])[0]).sort_values(["place", "bucket", "mean"])
     groups = rows.groupby(["place", "bucket"], sort=False)
     points = groups.agg(arm=("arm", "first"), n=("mean", "size"), low=("low", "min"), high=("high", "max"))
     n, seeds = points["n"].to_numpy(), rows["mean"].to_numpy()
-    first, found = np.cumsum(n) - n, np.full((3, len(n)), np.nan)
+    first, (middle, lower, upper) = np.cumsum(n) - n, np.full((3, len(n)), np.nan)
     for size in np.unique(n):
         at = np.flatnonzero(n == size)
-        found[:, at] = _intervals(seeds[first[at][:, None] + np.arange(size)])
-    points = points.reset_index()[["arm", "bucket", "n", "low", "high"]]
-    return points.assign(middle=found[0], lower=found[1], upper=found[2])
-
-
-def _intervals(seeds: np.ndarray) -> np.ndarray:
-    """Interquartile mean and its interval of each row of `seeds` (points, n), ascending; (3, points)."""
-    n = seeds.shape[1]
-    middle = seeds @ _weights(np.ones((1, n)))[0]
-    if n == 1:
-        return np.stack([middle, np.full_like(middle, np.nan), np.full_like(middle, np.nan)])
-    weights, chance = _resamples(n)
-    drawn = seeds @ weights.T  # (points, resamples)
-    order = np.argsort(drawn, axis=1)
-    below = np.cumsum(chance[order], axis=1)
-    ends = []
-    for quantile in ((1 - LEVEL) / 2, 1 - (1 - LEVEL) / 2):
-        place = np.minimum((below < quantile - 1e-12).sum(axis=1, keepdims=True), drawn.shape[1] - 1)
-        ends.append(np.take_along_axis(drawn, np.take_along_axis(order, place, 1), 1)[:, 0])
-    return np.stack([middle, *ends])
+        ascending = seeds[first[at][:, None] + np.arange(size)]  # (points, seeds)
+        middle[at] = ascending @ _weights(np.ones((1, size)))[0]
+        if size > 1:
+            weights, chance = _resamples(size)
+            drawn = ascending @ weights.T  # (points, resamples)
+            order = np.argsort(drawn, axis=1)
+            below = np.cumsum(chance[order], axis=1)
+            for end, quantile in ((lower, (1 - LEVEL) / 2), (upper, 1 - (1 - LEVEL) / 2)):
+                place = np.minimum((below < quantile - 1e-12).sum(axis=1, keepdims=True), drawn.shape[1] - 1)
+                end[at] = np.take_along_axis(drawn, np.take_along_axis(order, place, 1), 1)[:, 0]
+    return points.reset_index().drop(columns="place").assign(middle=middle, lower=lower, upper=upper)
 
 
 @lru_cache(maxsize=32)

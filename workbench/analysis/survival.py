@@ -1,10 +1,9 @@
 """Time to collapse of runs that were watched for different lengths: curves, means, medians, tests, hazard ratios.
 
-Time counts iterations trained. A run whose collapse begins at step t has the event at t: the policy that t iterations
-made was the last good one. A run without a collapse is censored at the number of steps it has done, however it ended;
-one that diverged (NaN, Inf) has the event at its last step, unless it had collapsed before; one that recovered had
-collapsed. A run that was falling at its end is censored at the first step at which that fall may have begun. At a tie
-the collapse comes first. A run that never learned cannot fall and counts as up; look how many of them there are.
+Time counts iterations trained. A run whose collapse begins at step t has the event at t, whether it recovered or not;
+one that diverged (NaN, Inf) has it at its last step, unless it had collapsed before. A run without a collapse is
+censored at the number of steps it has done, however it ended; one that was falling at its end, at the first step at
+which that fall may have begun. At a tie the collapse comes first. A run that never learned counts as up.
 """
 
 from __future__ import annotations
@@ -31,10 +30,7 @@ PERMUTATIONS = 20_000  # all labellings up to this many (8 runs against 8 are 12
 
 
 def observed(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per run that has begun: run_id, arm, seed, time (steps) and event (whether that is the collapse).
-
-    `runs` has one row per run as runs.outcomes gives it; `detected` stands in for the onset while a run is in training.
-    """
+    """Return run_id, arm, seed, time (steps) and event (the collapse?) of each run of runs.outcomes that has begun."""
     runs = runs.reset_index(drop=True)
     steps = runs["steps"].fillna(0).astype(float)
     fell = runs["collapse_step"].astype(float).fillna(runs["detected"].astype(float))
@@ -68,10 +64,7 @@ def curve(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def median_time(rows: pd.DataFrame) -> Estimate:
-    """Return the first step t of an arm with S(t) <= 1/2; None when it is never reached.
-
-    The interval is where the curve's own 95 % band crosses 1/2 (Brookmeyer and Crowley); None for an end without one.
-    """
+    """Return the first step with S <= 1/2, and where its band gets there (Brookmeyer and Crowley); None where never."""
     steps = curve(rows)
     if not steps["events"].any():
         return Estimate(None)
@@ -80,10 +73,7 @@ def median_time(rows: pd.DataFrame) -> Estimate:
 
 
 def common_horizon(rows: pd.DataFrame) -> float | None:
-    """Return the longest time up to which every arm's curve is known; None without a run.
-
-    That is the shortest, over arms, of its longest run; an arm whose last run collapsed is known for ever.
-    """
+    """Return the time up to which all curves are known: for ever where the last run collapsed; None without a run."""
     if rows.empty:
         return None
     last = rows[rows["time"] == rows.groupby("arm")["time"].transform("max")]
@@ -112,20 +102,15 @@ def restricted_mean(rows: pd.DataFrame, horizon: float) -> tuple[float, float]:
 
 
 def _normal(value: float, variance: float, low: float, high: float) -> Estimate:
+    """Return the value +- 1.96 standard errors, cut to [low, high]; no interval for a variance of 0."""
     half = Z95 * math.sqrt(variance)
     return Estimate(value, value - half, value + half).cut(low, high) if half > 0 else Estimate(value)
-
-
-def restricted_mean_interval(rows: pd.DataFrame, horizon: float) -> Estimate:
-    """Return the restricted mean +- 1.96 standard errors, cut to [0, horizon]; no interval for a variance of 0."""
-    return _normal(*restricted_mean(rows, horizon), 0.0, horizon)
 
 
 def restricted_mean_difference(rows: pd.DataFrame, reference: str) -> tuple[Estimate, float | None]:
     """Return the collapse-free steps of the other arm minus those of the reference, up to their horizon, and that.
 
-    Interval: difference +- 1.96 sqrt(sum of both variances), cut to what is possible; too narrow where one arm has no
-    collapse and so no variance, none where both have none.
+    The variances add up; the interval is too narrow where one arm has no collapse and so no variance.
     """
     horizon = common_horizon(rows)
     if not horizon or rows["arm"].nunique() < 2:
@@ -141,22 +126,13 @@ def survival_at(rows: pd.DataFrame, time: float) -> float:
 
 
 def by_arm(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row per arm: watched (runs), events (collapses), median and restricted mean (rmst) with intervals, horizon.
-
-    All times in steps; the restricted means of all arms end at their common horizon.
-    """
-    horizon = common_horizon(rows)
-    return pd.DataFrame(
-        {
-            "arm": str(arm),
-            "watched": len(group),
-            "events": int(group["event"].sum()),
-            **median_time(group).columns("median"),
-            **(restricted_mean_interval(group, horizon) if horizon else Estimate(None)).columns("rmst"),
-            "horizon": horizon,
-        }
-        for arm, group in rows.groupby("arm", sort=False)
-    )
+    """One row per arm: watched, events, median and rmst (to the common horizon) with intervals, horizon; in steps."""
+    horizon, found = common_horizon(rows), []
+    for arm, group in rows.groupby("arm", sort=False):
+        mean = _normal(*restricted_mean(group, horizon), 0.0, horizon) if horizon else Estimate(None)
+        row = {"arm": str(arm), "watched": len(group), "events": int(group["event"].sum())}
+        found.append(row | median_time(group).columns("median") | mean.columns("rmst") | {"horizon": horizon})
+    return pd.DataFrame(found)
 
 
 class Test(NamedTuple):
@@ -168,17 +144,14 @@ class Test(NamedTuple):
 
 
 def logrank(rows: pd.DataFrame) -> Test | None:
-    """Return the log-rank test that the curves of all arms are one (Mantel and Haenszel; k arms, k - 1 degrees).
+    """Return the log-rank test that all curves are one (Mantel and Haenszel; k arms, k - 1 degrees), or None.
 
-    None where nothing can be tested: no collapse, or never two arms at risk at once. An arm whose runs are all censored
-    before the first collapse takes no part.
+    None for no collapse, or never two arms at risk at once. An arm that is all censored before takes no part.
     """
     from lifelines.statistics import multivariate_logrank_test
 
-    if not rows["event"].any():
-        return None
     last = rows.groupby("arm", sort=False)["time"].transform("max")
-    rows = rows[last >= rows.loc[rows["event"], "time"].min()]
+    rows = rows[last >= rows.loc[rows["event"], "time"].min()]  # none where none collapsed
     if not _mixed(rows):
         return None
     result = multivariate_logrank_test(rows["time"], rows["arm"], rows["event"])
@@ -192,10 +165,10 @@ def _mixed(rows: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def permuted_logrank(rows: pd.DataFrame, reference: str) -> float | None:
-    """Return the two-sided p-value of the log-rank statistic O - E of the reference arm over all labellings.
+    """Return the two-sided p-value of the log-rank statistic O - E of the reference arm over all labellings, or None.
 
-    Exact for few runs, where the chi-squared distribution is an approximation; supposes that censoring does not depend
-    on the arm. O - E is a sum of scores (event - Nelson-Aalen hazard at the run's time). None where `logrank` is None.
+    Exact for few runs, where chi-squared is an approximation; supposes that censoring does not depend on the arm. O - E
+    is a sum of scores (event - Nelson-Aalen hazard at the run's time).
     """
     if logrank(rows) is None:
         return None
@@ -203,13 +176,11 @@ def permuted_logrank(rows: pd.DataFrame, reference: str) -> float | None:
     times = np.sort(time[event > 0])
     at_risk = (time >= times[:, None]).sum(axis=1)
     score = event - np.array([np.sum(1 / at_risk[times <= t]) for t in time])
-    n, k = len(score), int(mine.sum())
+    n, k, drawn = len(score), int(mine.sum()), 0
     if math.comb(n, k) <= PERMUTATIONS:
         sums = score[np.array(list(combinations(range(n), k)))].sum(axis=1)
-        drawn = 0
     else:
-        stream = np.random.default_rng(0)
-        sums = stream.permuted(np.tile(score, (PERMUTATIONS, 1)), axis=1)[:, :k].sum(axis=1)
+        sums = np.random.default_rng(0).permuted(np.tile(score, (PERMUTATIONS, 1)), axis=1)[:, :k].sum(axis=1)
         drawn = 1  # the labels as they are count among the drawn ones, or p could be 0
     # The same labels summed in another order must not count as less extreme.
     extreme = np.abs(sums) >= abs(score[mine].sum()) - 1e-9
@@ -219,16 +190,14 @@ def permuted_logrank(rows: pd.DataFrame, reference: str) -> float | None:
 def hazard_ratio(rows: pd.DataFrame, reference: str) -> tuple[Estimate, str]:
     """Return Cox's hazard ratio of the other arm to the reference (Efron's ties) with its Wald interval; else why not.
 
-    Below 1: collapses less. It is finite only if, among the collapse times with both arms at risk, some lose a run of
-    the one and some a run of the other.
+    Below 1: collapses less. Finite only if, while both arms are at risk, each loses a run.
     """
     from lifelines import CoxPHFitter
 
     other = next((str(arm) for arm in rows["arm"] if arm != reference), None)
     if other is None or reference not in set(rows["arm"]):
         return Estimate(None), "no run to compare"
-    none = [arm for arm in (other, reference) if not rows.loc[rows["arm"] == arm, "event"].any()]
-    if none:
+    if none := [arm for arm in (other, reference) if not rows.loc[rows["arm"] == arm, "event"].any()]:
         return Estimate(None), f"no collapse in {' and '.join(none)}"
     # At a risk set's own time (its earliest), who collapses?
     fell = {arm for s in _mixed(rows) for arm in s.loc[(s["time"] == s["time"].min()) & s["event"], "arm"]}

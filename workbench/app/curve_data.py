@@ -1,10 +1,9 @@
-"""From the database to curves: the chosen runs and steps, the points of a column, and the panels of a figure."""
-
-from __future__ import annotations
+"""From the database to figures: the chosen runs and steps, the points of a column, panels of curves, early alarms."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 import pandas as pd
 
@@ -14,11 +13,11 @@ from workbench.app.store import Diagnostics, Store
 CLOCKS = {"updates": "updates", "tokens": "tokens_trained"}  # x-axis -> the column of `step` that adds up to it
 _POINTS = 60_000  # of a whole panel: what a browser draws without a pause
 _MOST, _LEAST = 240, 24  # points of one line
+_ARROWS = {"above": "↑", "below": "↓"}
 _MEANS = {"minibatch": "per optimizer update: ", "turn_step": "per turn index, all turns together: "}
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """The steps that are drawn (counted from each run's origin), and how many of them share a bucket."""
 
     first: int
@@ -26,21 +25,18 @@ class Window:
     width: int
 
     @classmethod
-    def over(cls, first: int, last: int, lines: int, least: int = 1) -> Window:
+    def over(cls, first: int, last: int, lines: int, least: int = 1) -> Self:
         """Choose the buckets of `lines` curves: fewer to each where there are many."""
         return cls.made(first, last, min(_MOST, max(_LEAST, _POINTS // max(lines, 1))), least)
 
     @classmethod
-    def made(cls, first: int, last: int, points: int, least: int = 1) -> Window:
+    def made(cls, first: int, last: int, points: int, least: int = 1) -> Self:
         """Choose at most `points` buckets of at least `least` steps."""
         return cls(first, last, max(least, math.ceil((last - first + 1) / points)))
 
 
 def origins(runs: pd.DataFrame, axis: str) -> list[int]:
-    """Return the step that x counts from, for each of `runs`: 0, or the onset of its collapse.
-
-    A run without a collapse is aligned at the median onset of the others, to compare it with them at the same age.
-    """
+    """Return the step that x counts from in each run: 0, or the onset of its collapse (if none: the median onset)."""
     if axis != "onset" or runs["collapse_step"].isna().all():
         return [0] * len(runs)
     onsets = runs["collapse_step"].astype(float)
@@ -76,10 +72,7 @@ class Chosen:
         return found[found["x"].between(self.window.first, self.window.last)]
 
     def points(self, store: Store, table: str, column: str) -> pd.DataFrame:
-        """Return a row per run and bucket: arm, run_id, seed, x, mean, low, high and non_finite of a column of `table`.
-
-        x is the middle of the bucket in steps, or what the clock of the axis counts at its end.
-        """
+        """Return a row per run and bucket of a column: arm, run_id, seed, x (middle step or clock), mean, low, high."""
         window = self.window
         where = {"runs": self.ids, "origins": self.origins, "first": window.first, "width": window.width}
         found = self.named(store.query("series", **where, last=window.last, column=column, table=table))
@@ -99,7 +92,7 @@ def banded(points: pd.DataFrame) -> pd.DataFrame:
 
 def panel(store: Store, chosen: Chosen, known: Diagnostics, metric: str, *, bands: bool) -> Panel:
     """Return one diagnostic of the chosen runs with its thresholds and alarms, as bands over seeds or run by run."""
-    row = known.rows[metric]
+    row, (unit, definition) = known.rows[metric], known.words(metric)
     table, name, value, points = (row[key] for key in ("table_name", "name", "alarm_value", "alarm_baseline_points"))
     thresholds: list[tuple[str | None, float]] = []
     alarms = None
@@ -117,8 +110,8 @@ def panel(store: Store, chosen: Chosen, known: Diagnostics, metric: str, *, band
             alarms = chosen.named(chosen.inside(mine))
     finite = found if found["mean"].notna().all() else found.dropna(subset=["mean"])
     return Panel(
-        known.label(metric), row["unit"] or "", _MEANS.get(table, "") + str(row["formula"] or row["description"] or ""),
-        banded(finite) if bands else finite, thresholds, alarms, found[found["non_finite"] > 0],
+        known.label(metric), unit, _MEANS.get(table, "") + definition, banded(finite) if bands else finite,
+        thresholds, alarms, found[found["non_finite"] > 0],
     )  # fmt: skip
 
 
@@ -132,3 +125,35 @@ def onsets(chosen: Chosen) -> pd.DataFrame:
     """Return where the chosen runs collapse (arm, run_id, x), on an axis that counts steps."""
     rows = chosen.runs[["arm", "run_id"]].assign(x=chosen.runs["collapse_step"] - chosen.origins).dropna()
     return rows.head(0) if chosen.axis in CLOCKS else chosen.inside(rows)
+
+
+def first_alarms(store: Store, runs: pd.DataFrame, known: Diagnostics) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return `alarm_leads` of the runs, and the leads behind it: alarm, arm, run_id, seed, lead (steps)."""
+    found = store.query("leads", runs=list(runs["run_id"]))
+    dots = found.dropna(subset=["lead"])
+    named = {column: runs[column].to_numpy()[dots["run"]] for column in ("arm", "run_id", "seed")}
+    return alarm_leads(found, known), dots.assign(alarm=dots["diagnostic"], **named)
+
+
+def alarm_leads(leads: pd.DataFrame, known: Diagnostics) -> pd.DataFrame:
+    """Return one row per alarm, the earliest median first and those that never warned last; `leads` answers `leads`.
+
+    Of the `collapsed` runs an alarm warned in `before` (its first one at least a step ahead of the onset), came later
+    in `after` and not at all in `never`; in `first` none came earlier (ties count for each). `lead_median`, `lead_low`
+    and `lead_high` are in steps over the `before` runs. Of `steady` runs `false_alarms` raised it.
+    """
+    earliest = leads[leads["lead"] >= 1].groupby("run")["lead"].max()
+    rows = []
+    for name, part in leads.groupby("diagnostic", sort=False):
+        fell, steady = part[part["collapse_step"].notna()], part[part["collapse_step"].isna()]
+        warned = fell[fell["lead"] >= 1]
+        low, middle, high = warned["lead"].astype(float).quantile([0.25, 0.5, 0.75])
+        rows.append({
+            "alarm": str(name), "collapsed": len(fell), "before": len(warned), "never": int(fell["lead"].isna().sum()),
+            "after": int((fell["lead"] < 1).sum()), "lead_median": middle, "lead_low": low, "lead_high": high,
+            "first": int((warned["lead"].to_numpy() == earliest.reindex(warned["run"]).to_numpy()).sum()),
+            "steady": len(steady), "false_alarms": int(steady["step"].notna().sum()),
+            "direction": _ARROWS.get(str(known.rows.get(f"step.{name}", {}).get("alarm_when")), ""),
+        })  # fmt: skip
+    found = pd.DataFrame(rows)
+    return found if found.empty else found.sort_values(["lead_median", "before"], ascending=False, ignore_index=True)

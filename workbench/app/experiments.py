@@ -1,8 +1,5 @@
 """What screens ask first: which experiment, its runs, and which of its arms."""
 
-from __future__ import annotations
-
-import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -12,9 +9,9 @@ import streamlit as st
 from workbench.analysis import runs as recorded
 from workbench.analysis.region import region_file
 from workbench.app import theme
-from workbench.app.links import address, anchor, link_line
-from workbench.app.page import Empty, look, table
+from workbench.app.page import Empty, address, anchor, links, look, table
 from workbench.app.store import Store
+from workbench.app.text import setting
 from workbench.app.url import choose, choose_many
 from workbench.spec.files import leaves
 
@@ -57,12 +54,6 @@ class Arms(NamedTuple):
     styles: dict[str, theme.Style]
 
 
-def styles(every: pd.DataFrame, arms: list[str]) -> dict[str, theme.Style]:
-    """Return how some arms of an experiment are drawn; `every` has all its runs."""
-    pairs = every[["arm", "algorithm"]].drop_duplicates().itertuples(index=False, name=None)
-    return theme.styles(list(pairs), look(), drawn=arms)
-
-
 def choose_arms(store: Store) -> Arms:
     """Return the experiment and the arms of the address; the arms of a region come with a link to the whole of it."""
     left, right = st.columns([1, 3])
@@ -72,18 +63,20 @@ def choose_arms(store: Store) -> Arms:
     with right:
         if is_region(store, experiment):
             whole = anchor("See all in Region", address("region", experiment=experiment))
-            link_line(["Arms are single points of a search."], [whole])
+            links(["Arms are single points of a search."], [whole])
         names = choose_many("arm", "Arms", list(every["arm"].unique()), default_arms(every))
     mine = every[every["arm"].isin(names)].sort_values("arm", key=lambda a: a.map(names.index), kind="stable")
-    drawn = styles(every, names)
-    return Arms(experiment, every, names, mine, {arm: drawn[arm] for arm in names})
+    return Arms(experiment, every, names, mine, styles(every, names))
+
+
+def styles(every: pd.DataFrame, arms: list[str]) -> dict[str, theme.Style]:
+    """Return how some arms of an experiment are drawn; `every` has all its runs."""
+    pairs = every[["arm", "algorithm"]].drop_duplicates().itertuples(index=False, name=None)
+    return theme.styles(list(pairs), look(), drawn=arms)
 
 
 def default_arms(each: pd.DataFrame, most: int = _ARMS) -> list[str]:
-    """Return up to `most` arms, in their order: of each algorithm one with a collapse, then one with healthy runs.
-
-    Of several the one with the most such runs, then the first. Queued and running runs count as healthy so far.
-    """
+    """Return up to `most` arms, in order: of each algorithm the one with most collapses, then with most others."""
     every = list(each["arm"].unique())
     if len(every) <= most:
         return every
@@ -103,15 +96,7 @@ def show_table(frame: pd.DataFrame) -> None:
     table(list(frame.columns), frame.astype(str).to_numpy().tolist(), figures=True)
 
 
-def settings_of(config: str | None) -> dict[str, str]:
-    """Return dotted key -> value, as a word, of a resolved configuration (JSON); empty for what is none."""
-    return words_of(recorded.settings_of(config))
-
-
-def words_of(tables: Mapping[str, Any]) -> dict[str, str]:
-    """Return dotted key -> value, as a word, of nested tables of settings."""
-    return {
-        key: "none" if value is None else value if isinstance(value, str) else json.dumps(value)
-        for key, value in leaves(tables)
-        if value != {}
-    }
+def settings_of(config: Mapping[str, Any] | str | None) -> dict[str, str]:
+    """Return dotted key -> value, as a word, of tables of settings, or of their JSON; empty for what is none."""
+    tables = config if isinstance(config, Mapping) else recorded.settings_of(config)
+    return {key: setting(value) for key, value in leaves(tables) if value != {}}

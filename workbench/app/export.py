@@ -1,7 +1,5 @@
 """A figure or a picture on a screen, with what can be saved of it: PNG and SVG of what is drawn, CSV of its data."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from copy import copy
@@ -9,32 +7,24 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 from threading import Thread, Timer
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+import pandas as pd
+import plotly.graph_objects as go
 import streamlit as st
 from streamlit import runtime
-from streamlit.runtime.scriptrunner import add_script_run_ctx, get_script_run_ctx
+from streamlit.components.v2.types import ComponentRenderer
+from streamlit.runtime.scriptrunner import ScriptRunContext, add_script_run_ctx, get_script_run_ctx
 
-if TYPE_CHECKING:
-    import pandas as pd
-    import plotly.graph_objects as go
-    from streamlit.components.v2.types import ComponentRenderer
-    from streamlit.runtime.scriptrunner import ScriptRunContext
+from workbench.app.text import tag
+from workbench.app.theme import Palette
+from workbench.app.url import zoom
 
-    from workbench.app.theme import Palette
-
-    Data = pd.DataFrame | Callable[[], pd.DataFrame]
-    Ends = tuple[float, float] | None
-    Modes = Literal["points", "box"] | tuple[Literal["points"], Literal["box"]]
+Data = pd.DataFrame | Callable[[], pd.DataFrame]
 
 CONFIG: dict[str, Any] = {"displayModeBar": False, "displaylogo": False, "scrollZoom": False, "responsive": True}
 # The drawing library of the page makes the images: nothing is sent anywhere, and no second browser is needed. An image
 # cannot load the app's font, so it is laid out again in one that every machine has.
-_BUTTONS = """
-<div class="sorl-export" data-figure="{key}">
-  <button type="button" data-format="png">PNG</button><button type="button" data-format="svg">SVG</button>
-</div>
-"""
 _SAVE = """
   for (const button of document.querySelectorAll('.sorl-export[data-figure="{key}"] button')) {{
     button.onclick = () => {{
@@ -64,47 +54,36 @@ _HELD = 60.0  # seconds that a file is held: a browser fetches it as soon as it 
 _next = count()
 
 
-def figure(drawn: go.Figure, name: str, data: Data, *, describe: str, select: bool = False) -> list[Any]:
-    """Show a figure under `name` (letters, digits, dashes) with its exports.
+def figure(
+    drawn: go.Figure, name: str, data: Data, *, describe: str, select: bool = False, zooms: str = ""
+) -> list[Any]:  # fmt: skip
+    """Show a figure under `name` (letters, digits, dashes) with its exports; return what the clicked points carry.
 
-    `data` is what the CSV holds; `describe` says in a sentence what is drawn, for people who cannot see it. Returns
-    what the points carry that were clicked, if `select`.
+    `data` is what the CSV holds; `describe` says in a sentence what is drawn, for people who cannot see it. Points can
+    be clicked with `select`; dragging over a part of x sets the range `zooms` of the address.
     """
-    return _show(drawn, name, name, data, describe, "points" if select else None)[0]
-
-
-def zoomable(drawn: go.Figure, name: str, data: Data, *, describe: str, select: bool = False) -> tuple[list[Any], Ends]:
-    """Show a figure as `figure` does; return what it returns, and the ends of the part of x just dragged over."""
-    drawn.update_layout(
-        dragmode="select", selectdirection="h",
-        newselection={"line": {"width": 1, "dash": "solid", "color": drawn.layout.template.layout.font.color}},
-    )  # fmt: skip
-    if select:
-        drawn.update_layout(meta=_CELLS, clickmode="event")
-    zooms = st.session_state.get(f"{name} zoomed", 0)
+    modes: list[Literal["points", "box"]] = ["points"] if select else []
+    if zooms:
+        line = {"width": 1, "dash": "solid", "color": drawn.layout.template.layout.font.color}
+        drawn.update_layout(dragmode="select", selectdirection="h", newselection={"line": line})
+        if select:
+            drawn.update_layout(meta=_CELLS, clickmode="event")
+        modes.append("box")
+    number = st.session_state.get(f"{name} zoomed", 0)
     with st.container(key=name):
-        clicked, boxes = _show(drawn, f"{name}-{zooms}", name, data, describe, ("points", "box") if select else "box")
-    if not boxes:
-        return clicked, None
-    st.session_state[f"{name} zoomed"] = zooms + 1  # the next figure is another one, with nothing selected
-    first, last = sorted(float(end) for end in boxes[0]["x"])
-    return [], (first, last)  # the points inside were not clicked
-
-
-def _show(
-    drawn: go.Figure, key: str, name: str, data: Data, describe: str, modes: Modes | None
-) -> tuple[list[Any], list[dict[str, Any]]]:
-    event: Any = st.plotly_chart(
-        drawn, theme=None, key=key, config=CONFIG, alt=describe, on_select="rerun" if modes else "ignore",
-        selection_mode=modes or "points",
-    )  # fmt: skip
-    _buttons(name, data, f"<script>{_SAVE.format(key=name)}{_CLICKS}</script>")
+        event: Any = st.plotly_chart(
+            drawn, theme=None, key=f"{name}-{number}", config=CONFIG, alt=describe,
+            on_select="rerun" if modes else "ignore", selection_mode=modes or "points",
+        )  # fmt: skip
+        _buttons(name, data, f"<script>{_SAVE.format(key=name)}{_CLICKS}</script>")
     if not modes:
-        return [], []
+        return []
+    if zooms and (boxes := event["selection"]["box"]):
+        st.session_state[f"{name} zoomed"] = number + 1  # the next figure is another one, with nothing selected
+        zoom(zooms, *sorted(float(end) for end in boxes[0]["x"]))
     found = [point.get("customdata") for point in event["selection"]["points"]]
     # The browser sends a list of numbers as {"0": 7, "1": 12}.
-    found = [[one[place] for place in sorted(one, key=int)] if isinstance(one, Mapping) else one for one in found]
-    return found, event["selection"]["box"]
+    return [[one[place] for place in sorted(one, key=int)] if isinstance(one, Mapping) else one for one in found]
 
 
 @cache
@@ -115,16 +94,12 @@ def _component() -> ComponentRenderer:
 
 
 def drawing(svg: str, name: str, data: Data, palette: Palette, *, describe: str) -> str | None:
-    """Show an SVG under `name` with its exports; return the `data-key` of the link that was just clicked, if any.
-
-    The SVG is put into the page as it is: its maker has escaped all texts.
-    """
+    """Show an SVG, whose texts are escaped, with its exports; return the `data-key` of a link that was just clicked."""
     with st.container(key=name):
         shown = {"svg": svg, "name": name, "background": palette.background, "describe": describe}
         event = _component()(key=f"{name}-drawing", data=shown, on_opened_change=lambda: None)
         _buttons(name, data)
-    opened: str | None = event.opened
-    return opened
+    return event.opened
 
 
 def _buttons(name: str, data: Data, script: str = "") -> None:
@@ -135,11 +110,13 @@ def _buttons(name: str, data: Data, script: str = "") -> None:
         return (data() if callable(data) else data).to_csv(index=False).encode()
 
     with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="small"):
-        st.html(_BUTTONS.format(key=name) + script, unsafe_allow_javascript=bool(script), width="content")
-        button("CSV", csv, f"sorl-{name}.csv", "text/csv", key=f"{name}-csv")
+        images = (tag("button", kind.upper(), type="button", data_format=kind) for kind in ("png", "svg"))
+        saved = tag("div", *images, css="sorl-export", data_figure=name)
+        st.html(str(saved) + script, unsafe_allow_javascript=bool(script), width="content")
+        button("CSV", csv, f"sorl-{name}.csv", "text/csv")
 
 
-def button(label: str, make: Callable[[], bytes], file: str, kind: str, key: str) -> None:
+def button(label: str, make: Callable[[], bytes], file: str, kind: str) -> None:
     """Show a button `label` that saves what `make` returns as `file`, of media type `kind`."""
     drawing = get_script_run_ctx()
 
@@ -149,15 +126,15 @@ def button(label: str, make: Callable[[], bytes], file: str, kind: str, key: str
             hold(data, file, kind, drawing)
         return data
 
-    st.download_button(label, made, file, kind, key=key, type="tertiary", on_click="ignore")
+    st.download_button(label, made, file, kind, key=file, type="tertiary", on_click="ignore")
 
 
 def hold(data: bytes, file: str, kind: str, drawing: ScriptRunContext) -> None:
     """Have the running app serve `data` as `file` for a minute; `drawing` drew the button.
 
-    Streamlit drops a file made on demand as soon as two runs of a script have ended, in any session; the look for new
-    rows is such a run, twice a second. What a session holds stays until that session ends or draws again. So each file
-    gets a session to itself, which draws nothing: Streamlit takes it from the context of the thread.
+    Streamlit drops a file made on demand as soon as two runs of a script have ended, in any session; the check for new
+    rows is such a run, twice a second. It keeps the files of a session until that ends or draws again. So each file
+    gets a session of its own, which draws nothing: Streamlit takes it from the context of the thread.
     """
     manager = runtime.get_instance().media_file_mgr
     owner = copy(drawing)

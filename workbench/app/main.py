@@ -1,14 +1,12 @@
 """The web app: reads the folder SORL_RUNS (default `runs`), shows the screen that the address names."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import streamlit as st
 from streamlit.navigation.page import Page
 
-from workbench.app.links import SCREENS, page
+from workbench.app.page import SCREENS, page
 
 LOGO = Path(__file__).parent / "logo.svg"
 

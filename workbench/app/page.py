@@ -1,22 +1,30 @@
-"""What every screen has in common: its store, live refresh, what it says when there is nothing to show; small parts."""
-
-from __future__ import annotations
+"""What every screen shares: the menu and links, its store, live refresh, what to say where nothing is; small parts."""
 
 import os
-from collections.abc import Callable, Sequence
-from functools import wraps
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial, wraps
+from importlib import import_module
 from pathlib import Path
+from urllib.parse import urlencode
 
+import pandas as pd
 import streamlit as st
+from markupsafe import Markup
+from streamlit.navigation.page import Page
 
 from workbench.app import url
-from workbench.app.links import SCREENS
 from workbench.app.store import BackgroundSync, State, Store
 from workbench.app.text import table_html, tag
 from workbench.app.theme import DARK, LIGHT, Palette
 from workbench.spec import InputError
 from workbench.store.connect import Busy, database
 
+# Module, function and address of a screen have its name. The app opens at the first, whose address needs no name.
+SCREENS = ("overview", "compare", "region", "turns", "collapse", "episode", "replay", "run", "sql", "glossary")
+TITLES = {"sql": "SQL"}
+_INSIDE = re.compile(rf"(\./|{'|'.join(SCREENS)})(\?.*)?", re.DOTALL)
+_SEEDS = 10  # of an arm that a line of links names
 _PULSE = 0.5  # seconds between two looks at whether the database has changed
 _PATIENCE = 0.5  # seconds that a screen waits for the first sync of a session
 _DRAWN = "sorl drawn"
@@ -34,10 +42,7 @@ def store_of(runs: str) -> tuple[Store, BackgroundSync]:
 
 
 def screen(body: Callable[[Store], None]) -> Callable[[], None]:
-    """Make a function that draws one screen from a store a page of the app, drawn again when new rows arrive.
-
-    Wrong input, a missing, empty or busy database are sentences that say what to type.
-    """
+    """Make a function that draws one screen a page, drawn again when new rows arrive; an InputError is a sentence."""
 
     @wraps(body)
     def drawn() -> None:
@@ -58,8 +63,8 @@ def screen(body: Callable[[Store], None]) -> Callable[[], None]:
                 say(str(error))
             else:
                 folder = store.runs.absolute()
-                say(f"Nothing to show yet: no run is recorded in {folder}. Train a first grid, or name its folder:")
-                commands("sorl run experiments/quickstart.toml", "sorl app --runs OTHER/FOLDER")
+                none = f"Nothing to show yet: no run is recorded in {folder}. Train a first grid, or name its folder:"
+                say(none, "sorl run experiments/quickstart.toml", "sorl app --runs OTHER/FOLDER")
         for line in syncing.notes:
             note(line)
         st.session_state[_DRAWN] = True
@@ -70,8 +75,8 @@ def screen(body: Callable[[Store], None]) -> Callable[[], None]:
 
 @st.fragment(run_every=_PULSE)
 def _pulse(store: Store, syncing: BackgroundSync, drawn: State) -> None:
-    # A new segment is drawn as soon as it is in the database, not at the next pulse. The first look belongs to the
-    # drawing of the whole screen, which nothing may hold up.
+    # A new segment is drawn as soon as it is in the database, not at the next pulse. The first check belongs to the
+    # drawing of the whole screen, which must not wait.
     syncing.look(0.0 if st.session_state.pop(_DRAWN, False) else _PULSE)
     if not syncing.syncing and store.state() != drawn:
         st.rerun()
@@ -82,37 +87,87 @@ def look() -> Palette:
     return DARK if st.context.theme.type == "dark" else LIGHT
 
 
-def heading(text: str) -> None:
-    """Show the title of a part of a screen."""
-    st.html(tag("p", text, css="sorl-question sorl-heading"))
+def _paragraph(css: str, text: str) -> None:
+    st.html(tag("p", text, css=css))
 
 
-def answer(text: str) -> None:
-    """Show the sentence that answers the question of a screen."""
-    st.html(tag("p", text, css="sorl-answer"))
+heading = partial(_paragraph, "sorl-question sorl-heading")  # the title of a part of a screen
+answer = partial(_paragraph, "sorl-answer")  # the sentence that answers the question of a screen
+note = partial(_paragraph, "sorl-note")  # a small remark
 
 
-def say(text: str) -> None:
-    """Show a sentence in the place of what cannot be shown."""
-    st.html(tag("p", text, css="sorl-warning"))
+def say(text: str, *typed: str) -> None:
+    """Show a sentence in place of what cannot be shown, and what to type, ready to be copied."""
+    _paragraph("sorl-warning", text)
+    if typed:
+        st.code("\n".join(typed), language="shell")
 
 
 def curves_only(missing: str) -> None:
     """Say in a sentence that `missing` is not recorded, and what records it."""
-    say(f"{missing} Shipped and exported results hold curves only; a run that is trained here records the rest:")
-    commands("sorl run FILE.toml")
+    rest = "Shipped and exported results hold curves only; a run that is trained here records the rest:"
+    say(f"{missing} {rest}", "sorl run FILE.toml")
 
 
-def note(text: str) -> None:
-    """Show a small remark."""
-    st.html(tag("p", text, css="sorl-note"))
-
-
-def commands(*lines: str) -> None:
-    """Show what to type, ready to be copied."""
-    st.code("\n".join(lines), language="shell")
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, figures: bool = False) -> None:
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, figures: bool = False) -> None:
     """Show a small table that never cuts a cell. With `figures` only cells of the first column break into lines."""
     st.html(table_html(header, rows, "sorl-figures" if figures else ""))
+
+
+# The menu, and links between screens.
+
+
+def page(name: str, path: str | None = None, *, shown: bool = True) -> Page:
+    """Make a screen a page of the app, at `path`; by default that is its name, and the root for the first screen."""
+    drawn = getattr(import_module(f"workbench.app.screens.{name}"), name)
+    # A page at the root reserves a name all the same: one that is no screen's.
+    first = path is None and name == SCREENS[0]
+    return st.Page(
+        drawn, title=TITLES.get(name, name.capitalize()), url_path=path or ("start" if first else name), default=first,
+        visibility="visible" if shown else "hidden",
+    )  # fmt: skip
+
+
+def open_screen(name: str, **choices: str | list[str]) -> None:
+    """Go to another screen with these choices, from the address that the browser shows: one step of its history."""
+    st.switch_page(page(name), query_params=url.ask(choices))
+
+
+def address(screen: str, **choices: str | Sequence[str]) -> str:
+    """Return the address of a screen with these choices, relative to any other. Raises ValueError for no screen."""
+    if screen not in SCREENS:
+        raise ValueError(f"'{screen}' is no screen of this app")
+    return ("./" if screen == SCREENS[0] else screen) + "?" + urlencode(choices, doseq=True)
+
+
+def episode_address(**place: str) -> str:
+    """Return the address of an episode at its worst epoch: experiment, run, step and, if known, trajectory."""
+    return address("episode", **place, rank="gradient", epoch="worst")
+
+
+def anchor(words: str, where: str) -> Markup:
+    """Make a link to an address of this app. Raises ValueError for an address that leaves the app."""
+    if not _INSIDE.fullmatch(where):
+        raise ValueError(f"'{where}' is no screen of this app")
+    return tag("a", words, href=where)
+
+
+def links(*parts: Sequence[object]) -> None:
+    """Show a line of links and words; each part stays together where the line breaks."""
+    st.html(tag("p", *(tag("span", *part) for part in parts), css="sorl-note sorl-links"))
+
+
+def run_links(runs: pd.DataFrame, experiment: str) -> None:
+    """Show a line that opens each of `runs` (arm, seed, run_id) in screen Run."""
+    lines = []
+    for arm, part in runs.groupby("arm", sort=False):
+        first = part.head(_SEEDS)[["seed", "run_id"]].itertuples(index=False, name=None)
+        seeds = [anchor(str(seed), address("run", experiment=experiment, run=run)) for seed, run in first]
+        more = f" and {len(part) - _SEEDS} more" if len(part) > _SEEDS else ""
+        lines.append((arm, ": seed ", Markup(", ").join(seeds), more))
+    links(["Open a run:"], *lines)
+
+
+def linked_table(header: Sequence[tuple[str, str]], rows: Sequence[tuple[str, Sequence[str]]]) -> None:
+    """Show a table of rows (address, cells); the first cell is a link. `header` has (name, definition) of a column."""
+    st.html(table_html(header, [(anchor(cells[0], where), *cells[1:]) for where, cells in rows], "sorl-listing"))

@@ -1,7 +1,5 @@
 """What the screens ask: named SQL files, answered once for each state of the database, and the sync behind the app."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections import OrderedDict
@@ -39,10 +37,7 @@ def sql(name: str) -> tuple[str, str]:
 
 
 class Store:
-    """Answers from the database of a runs folder, each remembered until the database changes.
-
-    While another process holds the database, the last answer is given. Frames are shared: never change one.
-    """
+    """Answers from a runs folder, remembered until the database changes, longer while it is held: never change one."""
 
     def __init__(self, runs: Path) -> None:
         self.runs = runs
@@ -130,6 +125,11 @@ class Diagnostics:
         order = {table: place for place, table in enumerate(LEVELS)}
         return sorted(self.rows.values(), key=lambda row: order.get(row["table_name"], len(order)))
 
+    def words(self, metric: str) -> tuple[str, str]:
+        """Return unit and formula of a column; its description where it has no formula."""
+        row = self.rows[metric]
+        return row["unit"] or "", str(row["formula"] or row["description"] or "")
+
     def label(self, metric: str) -> str:
         """Name a column in a list: `grad_norm (update)`; the grain is left out for a step."""
         row = self.rows[metric]
@@ -174,13 +174,11 @@ class BackgroundSync:
     def _work(self) -> None:
         time.sleep(max(0.0, self._next - time.monotonic()))
         began = time.monotonic()
-        self._look()
-        took = time.monotonic() - began
-        self._next = began + max(_PERIOD, 3 * took)  # a large folder takes at most a third of one core
+        self._look()  # at most a third of the time, which a large folder takes
+        self._next = began + max(_PERIOD, 3 * (time.monotonic() - began))
 
     def _look(self) -> None:
-        seen = self._folders()
-        began = time.monotonic()
+        seen, began = self._folders(), time.monotonic()
         if seen == self._seen and began < self._anyway:
             return
         self.syncing = True
@@ -201,7 +199,7 @@ class BackgroundSync:
 
     def _folders(self) -> frozenset[tuple[str, int]]:
         # That segments are renamed into, each with the time of its last change.
-        runs = [folder.path for folder in run_folders(self.runs)]
+        runs = list(run_folders(self.runs))
         found = []
         for parent in {*runs, *(run.parent for run in runs)}:
             found.append((str(parent), 0))

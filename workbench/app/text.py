@@ -1,8 +1,7 @@
 """Text for the page: escaped for where it is shown (HTML, figures, Markdown), and recorded values as words."""
 
-from __future__ import annotations
-
 import html
+import json
 import math
 import re
 import textwrap
@@ -31,10 +30,7 @@ def html_text(text: object) -> Markup:
 
 
 def tag(name: str, *inside: object, css: str = "", **attributes: object) -> Markup:
-    """Build an HTML element of class `css`; all texts that are not `Markup` are escaped.
-
-    An attribute `data_tip` is written `data-tip`; empty attributes are left out.
-    """
+    """Build an HTML element of class `css`; texts that are no `Markup` are escaped, empty attributes left out."""
     given = {"class": css, **attributes}
     written = "".join(f' {key.replace("_", "-")}="{html_text(value)}"' for key, value in given.items() if value)
     return Markup(f"<{name}{written}>{''.join(map(html_text, inside))}</{name}>")
@@ -56,10 +52,8 @@ def figure_text(text: object) -> str:
 
 
 def markdown_text(text: object) -> str:
-    """Escape `text` for labels and tooltips, which Streamlit reads as Markdown.
-
-    Streamlit looks for `:name:` after the backslashes, so a word joiner follows each colon.
-    """
+    """Escape `text` for labels and tooltips, which Streamlit reads as Markdown."""
+    # Streamlit looks for `:name:` after the backslashes, so a word joiner follows each colon.
     return _MARKDOWN.sub(r"\\\1", visible(text)).replace(":", ":\u2060").replace("\n", " ")
 
 
@@ -83,6 +77,11 @@ def word(value: Any) -> str:
     return "–" if value is None else {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
+def setting(value: Any) -> str:
+    """Write the value of a setting: a text as it is, None as none, anything else as JSON."""
+    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
+
+
 def few(words: Sequence[str], most: int, separator: str = ", ", what: str = "") -> str:
     """Join the first `most` words, and say how many more there are."""
     more = f" and {len(words) - most} more{what}" if len(words) > most else ""
@@ -102,13 +101,3 @@ def duration(seconds: float | None) -> str:
 def percent(share: float) -> str:
     """Write a share to the percent; a share above 0 is never "0 %"."""
     return "< 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
-
-
-def size(bytes: int | None) -> str:
-    """Write a number of bytes in three figures: 812 B, 4.21 kB, 69 MB; NULL as a dash."""
-    if bytes is None:
-        return number(bytes)
-    value, units = float(bytes), ["B", "kB", "MB", "GB", "TB"]
-    while value >= 999.5 and len(units) > 1:
-        value, units = value / 1000, units[1:]
-    return f"{value:.3g} {units[0]}"

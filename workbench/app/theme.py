@@ -1,14 +1,11 @@
 """How figures look: a colour an algorithm, a dash and a marker an arm, colours of tokens, light and dark templates."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 FONT = '"Source Sans", "Source Sans 3", "Helvetica Neue", Arial, sans-serif'
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
@@ -19,7 +16,6 @@ MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "hexag
 class Palette:
     """The colours of one theme; `config.toml` repeats background, surface and text for the app around the figures."""
 
-    dark: bool
     background: str
     surface: str
     text: str
@@ -38,7 +34,7 @@ class Palette:
 
 
 LIGHT = Palette(
-    dark=False, background="#ffffff", surface="#f6f6f4", text="#24292f", muted="#66707a", grid="#e8eaec",
+    background="#ffffff", surface="#f6f6f4", text="#24292f", muted="#66707a", grid="#e8eaec",
     algorithms={"ppo": "#cb3a04", "turn-ppo": "#c2870c", "s-ppo": "#3a94c0", "st-ppo": "#1a306b", "grpo": "#962d9c",
                 "so-grpo": "#117e5f"},
     neighbours={"turn-ppo-mdp": "#632500", "starpo": "#a56cf6", "starpo-s": "#3448c9", "reinforce": "#eb4d8c",
@@ -54,7 +50,7 @@ LIGHT = Palette(
     diverging=("#8c2d04", "#d98558", "#f2d5c4", "#f5f5f3", "#c3d9ea", "#5c98c4", "#1a4a78"),
 )  # fmt: skip
 DARK = Palette(
-    dark=True, background="#15181c", surface="#1e2227", text="#e6e8ea", muted="#98a2ac", grid="#2b3138",
+    background="#15181c", surface="#1e2227", text="#e6e8ea", muted="#98a2ac", grid="#2b3138",
     algorithms={"ppo": "#fe6a4c", "turn-ppo": "#f9b221", "s-ppo": "#51b6f4", "st-ppo": "#5871e6", "grpo": "#b079b0",
                 "so-grpo": "#7de6ba"},
     neighbours={"turn-ppo-mdp": "#427f0d", "starpo": "#fab0d9", "starpo-s": "#c51a46", "reinforce": "#67bd1d",
@@ -71,8 +67,7 @@ DARK = Palette(
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Style:
+class Style(NamedTuple):
     """How an arm is drawn: the colour of its algorithm, and its own dash and marker."""
 
     colour: str
@@ -88,11 +83,8 @@ def colour(algorithm: str, palette: Palette) -> str:
 
 
 def styles(arms: Sequence[tuple[str, str]], palette: Palette, drawn: Collection[str] | None = None) -> dict[str, Style]:
-    """Map the arms `drawn` (default: all) to their styles, given all (arm, algorithm) of an experiment.
-
-    Dash and marker do not depend on what else is drawn; an arm named like its algorithm is solid. The first arm drawn
-    of an algorithm has its very colour, further ones a darker or lighter shade of it.
-    """
+    """Map the arms `drawn` (default: all), in that order, to their styles, given all (arm, algorithm)."""
+    # Dash and marker do not depend on what else is drawn. The first arm drawn of an algorithm has its very colour.
     found: dict[str, Style] = {}
     places, shades = Counter[str](), Counter[str]()
     for arm, algorithm in sorted(arms, key=lambda pair: pair[0] != pair[1]):
@@ -104,7 +96,7 @@ def styles(arms: Sequence[tuple[str, str]], palette: Palette, drawn: Collection[
             shades[algorithm] += 1
             dash, marker = DASHES[place % len(DASHES)], MARKERS[place // len(DASHES) % len(MARKERS)]
             found[arm] = Style(shade, dash, marker)
-    return found
+    return found if drawn is None else {arm: found[arm] for arm in drawn if arm in found}
 
 
 def faded(hex_colour: str, opacity: float) -> str:
@@ -117,6 +109,13 @@ def mixed(hex_colour: str, other: str, share: float) -> str:
     """Mix `share` of another colour into a colour."""
     parts = (round((1 - share) * a + share * b) for a, b in zip(_parts(hex_colour), _parts(other), strict=True))
     return "#" + "".join(f"{part:02x}" for part in parts)
+
+
+def between(colours: Sequence[str], place: float) -> str:
+    """Return the colour at `place`, from 0 to 1, of evenly spaced colours."""
+    at = place * (len(colours) - 1)
+    low = min(int(at), len(colours) - 2)
+    return mixed(colours[low], colours[low + 1], at - low)
 
 
 def contrast(one: str, other: str) -> float:
@@ -154,27 +153,15 @@ def tint(log_ratio: float | None, palette: Palette) -> tuple[str, str] | None:
     """Return ground and ink of a token; None where it needs no colour: not measured, NaN, or as likely as before."""
     if log_ratio is None or math.isnan(log_ratio) or abs(log_ratio) < _QUIET:
         return None
-    return _ground_and_ink(round(position(log_ratio), 2), palette.dark)
+    ground = between(palette.diverging, (round(position(log_ratio), 2) + 1) / 2)
+    if contrast(palette.text, ground) >= _READABLE:
+        return ground, palette.text
+    return ground, max("#000000", "#ffffff", key=lambda ink: contrast(ink, ground))
 
 
 def gradient(palette: Palette) -> list[str]:
     """Return the colours of the legend from -10 to 10 nats, evenly spaced on the scale."""
-    return [_ground(place / 10, palette) for place in range(-10, 11)]
-
-
-@lru_cache(maxsize=1024)
-def _ground_and_ink(place: float, dark: bool) -> tuple[str, str]:
-    palette = DARK if dark else LIGHT
-    ground = _ground(place, palette)
-    is_readable = contrast(palette.text, ground) >= _READABLE
-    return ground, palette.text if is_readable else max("#000000", "#ffffff", key=lambda ink: contrast(ink, ground))
-
-
-def _ground(place: float, palette: Palette) -> str:
-    colours = palette.diverging
-    at = (place + 1) / 2 * (len(colours) - 1)
-    low = min(int(at), len(colours) - 2)
-    return mixed(colours[low], colours[low + 1], at - low)
+    return [between(palette.diverging, place / 20) for place in range(21)]
 
 
 def scale(colours: Sequence[str]) -> list[list[Any]]:
@@ -185,16 +172,13 @@ def scale(colours: Sequence[str]) -> list[list[Any]]:
 def template(palette: Palette) -> dict[str, Any]:
     """Return the figure template of a theme: quiet grid, no frame, the app's own font and background."""
     axis = {
-        "gridcolor": palette.grid, "gridwidth": 1, "zeroline": False, "showline": False, "ticks": "",
-        "tickfont": {"color": palette.muted, "size": 12}, "automargin": True,
-        "title": {"font": {"color": palette.muted, "size": 13}, "standoff": 8},
+        "gridcolor": palette.grid, "zeroline": False, "tickfont": {"color": palette.muted, "size": 12},
+        "title": {"font": {"color": palette.muted, "size": 13}, "standoff": 8}, "automargin": True,
         "spikecolor": palette.muted, "spikethickness": 1, "spikedash": "dot", "spikemode": "across",
     }  # fmt: skip
     layout = {
         "font": {"family": FONT, "size": 13, "color": palette.text},
         "paper_bgcolor": palette.background, "plot_bgcolor": palette.background,
-        "colorway": list(palette.algorithms.values()),
-        "colorscale": {"sequential": scale(palette.sequential), "diverging": scale(palette.diverging)},
         "xaxis": axis, "yaxis": axis, "hovermode": "closest", "dragmode": "zoom",
         "margin": {"l": 8, "r": 12, "t": 8, "b": 8},
         "legend": {
@@ -205,7 +189,6 @@ def template(palette: Palette) -> dict[str, Any]:
             "bgcolor": palette.surface, "bordercolor": palette.grid, "align": "left",
             "font": {"family": FONT, "size": 13, "color": palette.text},
         },
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": palette.muted, "activecolor": palette.text},
         "coloraxis": {"colorbar": {"outlinewidth": 0, "thickness": 10, "tickfont": {"color": palette.muted}}},
     }  # fmt: skip
     return {"layout": layout}

@@ -1,7 +1,5 @@
 """The address of a screen and the widgets whose values are in it: every view is a link, every choice one step back."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -17,7 +15,7 @@ from workbench.app.text import markdown_text, tag, visible
 T = TypeVar("T")
 Said = dict[str, list[str]]  # URL parameter -> its values
 Read = tuple[T, list[str]]  # what a parameter means, and the values in it that were ignored
-Words = Callable[[str], str]
+Options = Mapping[str, str] | Sequence[str]  # option -> its words, or options that are words
 
 _LAST = 200  # addresses that one entry of the history may have had: typing changes the address letter by letter
 _SHOWN = 60  # characters of an ignored value that are shown
@@ -55,10 +53,7 @@ def _said() -> Said:
 
 
 def begin(screen: str) -> None:
-    """Start to collect what the screen's controls say, and see whether the address brings news.
-
-    The browser goes on sending the last address it was given, the one it was opened with, or none: that is no news.
-    """
+    """Start to collect what the screen's controls say; read the address if it is not one that the browser repeats."""
     here, said = _address(), _said()
     opened = here.wished is not None or here.screen != screen
     if opened:
@@ -71,7 +66,7 @@ def begin(screen: str) -> None:
 
 
 def finish(screens: Collection[str]) -> None:
-    """Bring the address up to date: a choice is a new entry of the history, anything else completes the present one."""
+    """Update the address: a choice is a new entry of the history, anything else completes the present one."""
     here, said = _address(), _said()
     wanted = {name: values for name, values in here.now.items() if values}
     before, here.written = here.written, wanted
@@ -95,11 +90,7 @@ def ask(parameters: Mapping[str, str | list[str]]) -> Said:
 
 
 def arrive(name: str, read: Callable[[Sequence[str]], Read[Any]], fits: Callable[[Any], bool]) -> None:
-    """Give widget `name` what was picked, or the value of an address from outside: a link, the back button, the menu.
-
-    A screen opened without the parameter keeps what was chosen before, on this screen or another. Values that `read`
-    ignores are named on the screen.
-    """
+    """Give widget `name` what was picked, or what a new address says; else it keeps what was chosen on any screen."""
     here, given = _address(), _given(name)
     same = given is None and here.read.get(name) == here.number
     if same and name in st.session_state and fits(st.session_state[name]):
@@ -165,53 +156,53 @@ def _notes(name: str, ignored: Sequence[str]) -> list[str]:
 
 
 def choose(
-    name: str, label: str, options: Sequence[str], default: str | None = None, *, kind: Literal["list", "row"] = "list",
-    words: Words = str, width: int | Literal["stretch"] = "stretch",
+    name: str, label: str, options: Options, default: str | None = None, *, kind: Literal["list", "row"] = "list",
+    width: int | Literal["stretch"] = "stretch",
 ) -> str:  # fmt: skip
     """Choose one of `options` (at least one), kept in URL parameter `name`; drawn as a list, or as a row of words."""
-    first = default if default is not None and default in options else options[0]
-    arrive(name, lambda given: one_of(name, given, options, first), lambda value: value in options)
+    words = _words(options)
+    first = default if default is not None and default in words else next(iter(words))
+    arrive(name, lambda given: one_of(name, given, words, first), lambda value: value in words)
     chosen: str | None
     if kind == "list":
-        chosen = st.selectbox(label, options, key=name, format_func=lambda o: visible(words(o)), width=width)
+        chosen = st.selectbox(label, list(words), key=name, format_func=lambda o: visible(words[o]), width=width)
     else:
         chosen = st.segmented_control(
-            label, options, key=name, format_func=lambda o: markdown_text(words(o)), required=True
+            label, list(words), key=name, format_func=lambda o: markdown_text(words[o]), required=True
         )
     leave(name, [str(chosen or first)])
     return str(chosen or first)
 
 
-def choose_many(
-    name: str, label: str, options: Sequence[str], default: Sequence[str], *, words: Words = str,
-    most: int | None = None,
-) -> list[str]:  # fmt: skip
+def choose_many(name: str, label: str, options: Options, default: Sequence[str], most: int | None = None) -> list[str]:
     """Choose any of `options`, in the order they were chosen, kept in URL parameter `name`; may be empty."""
+    words = _words(options)
 
     def read(given: Sequence[str]) -> Read[list[str]]:
-        fits, ignored = some_of(name, given, options, default)
+        fits, ignored = some_of(name, given, words, default)
         return fits[:most], ignored
 
-    arrive(name, read, lambda value: set(value) <= set(options))
+    arrive(name, read, lambda value: set(value) <= set(words))
     chosen = st.multiselect(
-        label, options, key=name, format_func=lambda o: visible(words(o)), max_selections=most, wrap=True
+        label, list(words), key=name, format_func=lambda o: visible(words[o]), max_selections=most, wrap=True
     )
     leave(name, chosen)
     return chosen
 
 
-def choose_range(name: str, label: str, low: int, high: int) -> tuple[int, int]:
-    """Choose a range inside [low, high], kept in URL parameter `name`; the whole range stays out of the address.
+def _words(options: Options) -> Mapping[str, str]:
+    return options if isinstance(options, Mapping) else {str(option): str(option) for option in options}
 
-    `follow` and `zoom` set it, too. A range that reaches the present end of a live run goes on reaching it.
-    """
+
+def choose_range(name: str, label: str, low: int, high: int) -> tuple[int, int]:
+    """Choose a range inside [low, high], kept in URL parameter `name`; the whole range stays out of the address."""
     if low >= high:
         _given(name)  # a pick means nothing here
         leave(name, [])
         return low, high
     before = st.session_state.get(f"{name} ends")
     if before not in (None, (low, high)) and name in st.session_state:
-        first, last = st.session_state[name]
+        first, last = st.session_state[name]  # a range that reaches the end of a live run goes on reaching it
         first, last = low if first == before[0] else first, high if last == before[1] else last
         st.session_state[name] = (first, last) if low <= first <= last <= high else (low, high)
     st.session_state[f"{name} ends"] = (low, high)
@@ -244,10 +235,7 @@ def search_box(name: str, label: str, placeholder: str) -> str:
 
 
 def keep(name: str, under: Hashable, read: Callable[[Sequence[str]], T], written: Callable[[T], Sequence[str]]) -> T:
-    """Keep what was picked in a figure in URL parameter `name`, as long as the view that it belongs to is the same.
-
-    `under` names that view (a run and its step, say): in another one the pick means nothing, and `read` gets nothing.
-    """
+    """Keep what was picked in a figure in URL parameter `name` while the view `under` it (run and step) is the same."""
     same = st.session_state.get(f"{name} under") == under
     st.session_state[f"{name} under"] = under
     given = _given(name)
@@ -272,10 +260,8 @@ def follow(name: str, values: Sequence[str]) -> None:
     st.rerun()
 
 
-def zoom(name: str, ends: tuple[float, float] | None) -> None:
-    """Draw the view again with the whole steps between `ends` as the range `name`, three steps at least."""
-    if ends is None:
-        return
-    first, last = math.ceil(ends[0]), math.floor(ends[1])
-    middle = round((ends[0] + ends[1]) / 2)
+def zoom(name: str, low: float, high: float) -> None:
+    """Draw the view again with the whole steps between `low` and `high` as the range `name`, three steps at least."""
+    first, last = math.ceil(low), math.floor(high)
+    middle = round((low + high) / 2)
     follow(name, [f"{first}..{last}" if last - first > 1 else f"{middle - 1}..{middle + 1}"])

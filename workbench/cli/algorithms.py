@@ -9,8 +9,6 @@ from workbench.grid.cell import choice, choices
 from workbench.objective import KINDS
 from workbench.spec import InputError
 
-_LISTED = ("family", "algorithm", "title", "differs from", "critic", "rollouts a prompt", "experimental", "paper")
-
 
 def algorithms(
     names: list[str] | None = Argument(None, metavar="[NAME | diff A B]", help="One to show, or two to compare."),
@@ -24,10 +22,13 @@ def algorithms(
         for family, members in by_family():
             for a in members:
                 base = a.differs_from
-                difference = f"{base} in {', '.join(differences(ALGORITHMS[base], a))}" if base else "-"
-                marks = ("yes" if a.critic else "no", a.group_size, "yes" if a.experimental else "")
-                rows.append((family, a.name, a.title, difference, *marks, a.paper))
-        show(pd.DataFrame(rows, columns=_LISTED), form)
+                rows.append({
+                    "family": family, "algorithm": a.name, "title": a.title,
+                    "differs from": f"{base} in {', '.join(differences(ALGORITHMS[base], a))}" if base else "-",
+                    "critic": "yes" if a.critic else "no", "rollouts a prompt": a.group_size,
+                    "experimental": "yes" if a.experimental else "", "paper": a.paper,
+                })  # fmt: skip
+        show(pd.DataFrame(rows), form)
     elif names[0] == "diff":
         if len(names) != 3:
             raise InputError("diff compares two algorithms: sorl algorithms diff ppo st-ppo")

@@ -11,8 +11,6 @@ from typer import Context, Option
 from workbench.cli.tables import note
 from workbench.spec import InputError
 
-_EXTRA = ("streamlit", "plotly")
-
 
 def app(
     ctx: Context,
@@ -20,7 +18,7 @@ def app(
     host: str = Option("127.0.0.1", help="Address to listen on; 0.0.0.0 accepts other machines."),
 ) -> None:
     """Open the web app: arms next to each other, aligned on the collapse, down to the turn and the token."""
-    if missing := [name for name in _EXTRA if find_spec(name) is None]:
+    if missing := [name for name in ("streamlit", "plotly") if find_spec(name) is None]:
         raise InputError(f"the app needs {' and '.join(missing)}: run `pip install 'sorl[app]'`")
     options = ["--server.address", host]
     if port is not None:

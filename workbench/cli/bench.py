@@ -11,10 +11,8 @@ from workbench.cli.tables import echo
 from workbench.spec import InputError, nearest
 
 CLONE = Path(__file__).parents[2]
-STUDIES = {
-    "diagnose": "studies.diagnosis", "attribution": "studies.attribution", "warning": "studies.early_warning.page",
-    "search": "studies.search",
-}  # fmt: skip
+STUDIES = {"diagnose": "studies.diagnosis", "attribution": "studies.attribution",
+           "warning": "studies.early_warning.page", "search": "studies.search"}  # fmt: skip
 PARTS = ("rollout", "update", "logging", "ingest", "packing", "vocabulary", "retrieval", "replay", "shares", "live",
          "browse", "trl")  # fmt: skip
 ON_REQUEST = ("live", "browse")  # run only if named: minutes, a browser, tens of gigabytes
@@ -51,24 +49,25 @@ def bench(
     if (module := from_clone(STUDIES[study] if study else "bench.main")) is None:
         raise InputError("benchmarks and studies are not installed: run `sorl bench` from a clone of the repository")
     experiments, files = experiments or [], files or []
+    if experiments and study in ("diagnose", "attribution"):
+        raise InputError(f"sorl bench {study} takes no experiment, and got '{experiments[0]}'")
     if study is None:
         module.main(ctx.obj, only, rounds, output, threads, size, data)
-        return
-    if study in ("warning", "search"):
-        more = [output] if study == "warning" else []
-        echo(module.main(ctx.obj, experiments, files, *more))
-        return
-    if experiments:
-        raise InputError(f"sorl bench {study} takes no experiment, and got '{experiments[0]}'")
-    if study == "attribution" and len(files) > 1:
+    elif study == "warning":
+        echo(module.main(ctx.obj, experiments, files, output))
+    elif study == "search":
+        echo(module.main(ctx.obj, experiments, files))
+    elif study == "diagnose":
+        echo(module.main(ctx.obj, files, output))
+    elif len(files) > 1:
         raise InputError("sorl bench attribution takes one --from")
-    echo(module.main(ctx.obj, files, output) if study == "diagnose" else module.main(next(iter(files), None), output))
+    else:
+        echo(module.main(next(iter(files), None), output))
 
 
 def from_clone(name: str) -> ModuleType | None:
     """Import a module of bench/ or studies/; None without a clone of the repository, as they are not installed."""
     if not (CLONE / f"{name.replace('.', '/')}.py").is_file():
         return None
-    if str(CLONE) not in sys.path:
-        sys.path.insert(0, str(CLONE))
+    sys.path[:] = dict.fromkeys([str(CLONE), *sys.path])
     return import_module(name)

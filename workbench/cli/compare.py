@@ -86,15 +86,8 @@ def in_file_order(each: pd.DataFrame, file: Path) -> pd.DataFrame:
     return each.sort_values("arm", key=lambda arms: arms.map(order), kind="stable", ignore_index=True)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The fair-comparison guard
-
-
 def unfair(reader: Reader, frame: pd.DataFrame) -> list[guard.Finding]:
-    """Return findings in recorded runs; `frame` has run_id, arm, seed, status and config of each.
-
-    Runs without settings are left out; settings of another version of sorl are a finding themselves.
-    """
+    """Return findings in recorded runs (run_id, arm, seed, status, config); those without settings are left out."""
     runs = []
     try:
         for row in frame[frame["config"].notna()].to_dict(orient="records"):
@@ -113,9 +106,9 @@ def settle(runs: Path, reader: Reader, experiment: str, cells: Sequence[Cell]) -
     from workbench.analysis.runs import runs as runs_in
 
     order = {cell.run_id: position for position, cell in enumerate(cells)}
-    frame = runs_in(reader, experiment, list(order))
     # In the order of the grid file, not of the starts: a finding must read the same the next time.
-    findings = unfair(reader, frame.sort_values("run_id", key=lambda ids: ids.map(order)))
+    frame = runs_in(reader, experiment, list(order)).sort_values("run_id", key=lambda ids: ids.map(order))
+    findings = unfair(reader, frame)
     if guard.write_events(runs, cells, findings):
         current(runs)
     return findings
@@ -125,10 +118,6 @@ def tell(findings: Iterable[guard.Finding], err: bool = False) -> None:
     """Print the findings, a line each, violations first, on stdout or on stderr."""
     for line in guard.lines(findings):
         echo(cell(line), err=err)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# A search: stable regions
 
 
 def show_region(reader: Reader, experiment: str, form: str = "table", against: str | None = None) -> None:
@@ -142,11 +131,9 @@ def show_region(reader: Reader, experiment: str, form: str = "table", against: s
     both = [found, found.read_as(KEPT)]
     series, columns = [region.by_series(one, against) for one in both], [region.by_column(one) for one in both]
     if form in ("json", "csv"):
-        parts = {}
-        points = [region.by_point(one) for one in both]
-        for name, frames in (("series", series), ("columns", columns), ("points", points)):
-            marked = [frame.assign(survival=one.survival) for one, frame in zip(both, frames, strict=True)]
-            parts[name] = pd.concat(marked)
+        tables = {"series": series, "columns": columns, "points": [region.by_point(one) for one in both]}
+        parts = {name: pd.concat([frame.assign(survival=one.survival) for one, frame in zip(both, frames, strict=True)])
+                 for name, frames in tables.items()}  # fmt: skip
         if form == "json":
             echo(document({name: records(*plain(frame)) for name, frame in parts.items()}), nl=False)
             return
@@ -166,14 +153,13 @@ def show_region(reader: Reader, experiment: str, form: str = "table", against: s
 
 def state(region: Region) -> str:
     """Return the sentence on how far the search is."""
-    progress = region.progress
-    spent = f"{len(progress.done)} of the full grid's {region.everything} runs"
+    spent = f"{len(region.progress.done)} of the full grid's {region.everything} runs"
     if region.unjudged:
         why = "runs are finished but too short for the collapse rule; give them more iterations."
         return f"Search stopped: {region.unjudged} {why}"
-    if progress.now:
+    if region.progress.now:
         return f"The search is not done after {spent}: the same command resumes it."
-    if progress.exhausted:
+    if region.progress.exhausted:
         return f"Search stopped after {spent}: budget exhausted; raise [region] runs or minutes to continue."
     return f"Every boundary is found, with {spent}."
 
@@ -184,18 +170,18 @@ def describe_search(grid: Grid, form: str, time: Estimate) -> None:
 
     region = grid.region
     assert region is not None
-    settings, progress, rule, values = region.settings, region.progress, region.rule, region.settings.lattice
-    everything = region.everything
-    most = min(everything, settings.runs or everything)
+    progress, rule, along, values = region.progress, region.rule, region.settings.along, region.settings.lattice
+    everything, done, now = region.everything, len(progress.done), len(progress.now)
+    most = min(everything, region.settings.runs or everything)
     expected = min(most, round(usual(region.neighbours, rule) * len(region.series)))
-    left = max(len(progress.now), expected - len(progress.done)) if progress.now else 0
+    left = max(now, expected - done) if now else 0
     seconds = time.seconds / len(grid.cells) * left
     if form == "json":
-        runs = {"done": len(progress.done), "now": len(progress.now), "expected": expected}
         whole = {
             "experiment": grid.experiment, "question": grid.question, "kind": "region",
-            "arms": [arm.label for arm in region.series], "columns": list(region.columns), "along": settings.along,
-            "values": list(values), "runs": runs | {"most": most, "full_grid": everything},
+            "arms": [arm.label for arm in region.series], "columns": list(region.columns), "along": along,
+            "values": list(values),
+            "runs": {"done": done, "now": now, "expected": expected, "most": most, "full_grid": everything},
             "estimate": {"seconds": round(seconds), "workers": time.workers, "basis": time.basis},
         }  # fmt: skip
         echo(document(whole), nl=False)
@@ -205,21 +191,19 @@ def describe_search(grid: Grid, form: str, time: Estimate) -> None:
     for i, arm in enumerate(region.series):
         row: dict[str, Any] = {"arm": arm.label, "kind": "control" if arm.control else "crossed"}
         for j, column in enumerate(region.columns):
-            done, now = (sum((t.arm, t.column) == (i, j) for t in some) for some in (progress.done, progress.now))
+            ended, begun = (sum((t.arm, t.column) == (i, j) for t in some) for some in (progress.done, progress.now))
             name = ", ".join(f"{short(key)} {column[key]:g}" for key in reversed(column)) or "runs"
-            row[name] = f"{done} done" + (f", {now} now" if now else "")
+            row[name] = f"{ended} done" + (f", {begun} now" if begun else "")
         rows.append(row)
     show(pd.DataFrame(rows), form)
-    searched = f"{rule.probes} seeds for a first try, {rule.seeds} next to a boundary"
-    seeds = f'{rule.seeds} seeds everywhere (search = "full")' if rule.full else searched
+    seeds = f"{rule.probes} seeds for a first try, {rule.seeds} next to a boundary"
+    seeds = f'{rule.seeds} seeds everywhere (search = "full")' if rule.full else seeds
     listed = ", ".join(f"{value:g}" for value in values)
-    echo(f"\n{settings.along} from {values[0]:g} to {values[-1]:g} in {len(values)} values ({listed}); {seeds}.")
-    if not any(cell.settings.stop.after_collapse is not None for cell in grid.cells):
+    echo(f"\n{along} from {values[0]:g} to {values[-1]:g} in {len(values)} values ({listed}); {seeds}.")
+    if all(cell.settings.stop.after_collapse is None for cell in grid.cells):
         echo("Note: stop.after_collapse is off, so collapsed runs train on to their last iteration.")
-    echo(
-        f"At most {most} runs, usually about {expected} (the full grid has {everything}); "
-        f"{len(progress.done)} are finished.{'' if progress.now else ' ' + state(region)}"
-    )
+    runs = f"At most {most} runs, usually about {expected} (the full grid has {everything})"
+    echo(f"{runs}; {done} are finished.{'' if now else ' ' + state(region)}")
     if left:
-        saved = "less where runs stop at their collapse"
-        echo(f"About {duration(seconds)}, {time.workers} at a time, {saved} ({time.basis})")
+        pace = f"{time.workers} at a time, less where runs stop at their collapse ({time.basis})"
+        echo(f"About {duration(seconds)}, {pace}")

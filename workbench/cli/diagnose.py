@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from typer import Argument, Context, Exit, Option
 
@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
 LEVELS = ("info", "warning", "critical")
 TOP = 10  # turns of a step that are listed
-_WHAT = (
-    "A run id or a unique prefix, an experiment or its folder, or the log of another trainer (.jsonl, .csv, .parquet, "
-    "trainer_state.json)."
-)
+_LOG = "the log of another trainer (.jsonl, .csv, .parquet, trainer_state.json)"
+_WHAT = f"A run id or a unique prefix, an experiment or its folder, or {_LOG}."
 
 
 def diagnose(
@@ -47,8 +45,7 @@ def diagnose(
     if form == "json":
         echo(document([judge_log.as_dict(one) for one in found]), nl=False)
     else:
-        write = judge_log.text if form == "text" else judge_log.markdown
-        echo("\n\n".join(write(one) for one in found))
+        echo("\n\n".join(map(judge_log.text if form == "text" else judge_log.markdown, found)))
     severities = [f.cause.severity for d in found for f in d.findings]
     if fail_on is not None and any(LEVELS.index(s) >= LEVELS.index(fail_on) for s in severities):
         raise Exit(1)
@@ -59,10 +56,11 @@ def logs(runs: Path, what: str) -> Iterator[Log]:
     from workbench.analysis.runs import runs as runs_in
     from workbench.diagnosis import foreign
     from workbench.diagnosis.log import of_run
+    from workbench.diagnostics.collapse import judge
 
     path = Path(what)
     if path.is_file() and path.suffix != ".toml":
-        yield foreign.read(path, judge)
+        yield foreign.read(path, lambda scores, steps: judge(scores, steps=steps).columns())
         return
     if path.suffix in foreign.FORMATS:
         raise InputError(f"there is no file '{what}'")
@@ -84,10 +82,3 @@ def _name_of(folder: Path, runs: Path) -> str:
         raise InputError(f"'{folder}' holds no run; a run's folder has segments/ in it")
     home = folder.parent if kept else folder.parent.parent
     raise InputError(f"'{folder}' lies in another runs folder; type: sorl --runs {home} diagnose {folder.name}")
-
-
-def judge(scores: Sequence[float | None], steps: Sequence[int]) -> dict[str, Any]:
-    """Apply the collapse rule to the scores of a foreign log; return columns of table `run`."""
-    from workbench.diagnostics.collapse import judge as rule
-
-    return rule(scores, steps=steps).columns()

@@ -18,10 +18,9 @@ def diagnostics(name: str | None = Argument(None, help="One diagnostic; default:
 
     chosen = [d for d in CATALOGUE if name is None or d.name == name]
     if not chosen:
-        known = list(dict.fromkeys(d.name for d in CATALOGUE))
-        raise InputError(
-            f"no diagnostic '{name}'{nearest(str(name), known)}; `sorl diagnostics` lists all {len(known)}"
-        )
+        known = {d.name: None for d in CATALOGUE}
+        every = f"`sorl diagnostics` lists all {len(known)}"
+        raise InputError(f"no diagnostic '{name}'{nearest(str(name), known)}; {every}")
     if form == "json":
         echo(document([asdict(d) for d in chosen]), nl=False)
         return

@@ -4,6 +4,7 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -14,12 +15,11 @@ from workbench.grid.process import cores
 from workbench.spec import InputError
 from workbench.store import connect
 from workbench.store.reader import Reader
-from workbench.store.segments import alive, run_folders
+from workbench.store.segments import held, run_folders
 
 _NEEDED = ("torch", "transformers", "duckdb", "pandas", "pyarrow", "pydantic", "typer")
 _OPTIONAL = ("streamlit", "plotly", "vllm", "ray", "trl", "verl")
 _LOW_DISK, _NO_DISK = 5e9, 0.5e9  # bytes: a grid of the default size records well under 1 GB
-_COUNTS = "SELECT count(*), count(DISTINCT experiment) FROM run"
 _CORRUPT = "SELECT run_id, file FROM segment WHERE status = 'corrupt' ORDER BY ALL"
 Checks = Iterator[tuple[str, ...]]  # ok, warn or fail; what was found; the command that fixes it
 
@@ -27,7 +27,7 @@ Checks = Iterator[tuple[str, ...]]  # ok, warn or fail; what was found; the comm
 def doctor(ctx: Context) -> None:
     """Check versions, processor, disk, runs folder, database and segments. Exit code 1: something must be fixed."""
     failed = False
-    for checks in (packages(), machine(), accelerator(), folder(ctx.obj), database(ctx.obj)):
+    for checks in (packages(), machine(), folder(ctx.obj), database(ctx.obj)):
         for state, found, *command in checks:
             failed |= state == "fail"
             echo("\n      -> ".join([f"{state:<5} {found}", *command]))
@@ -37,13 +37,12 @@ def doctor(ctx: Context) -> None:
 
 def packages() -> Checks:
     """Check Python and the packages that training and the app need."""
-    found = {}
+    found: dict[str, str] = {}
     for name in ("sorl", *_NEEDED, *_OPTIONAL):
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            if name in _NEEDED:
-                yield "fail", f"{name} is missing", f"pip install {name}"
+        if name in _NEEDED and name not in found:
+            yield "fail", f"{name} is missing", f"pip install {name}"
     yield "ok", f"python {platform.python_version()}, sorl {found.get('sorl', 'not installed, run from a checkout')}"
     yield "ok", ", ".join(f"{name} {found[name]}" for name in _NEEDED if name in found)
     yield "ok", f"optional: {', '.join(f'{name} {found[name]}' for name in _OPTIONAL if name in found) or 'none'}"
@@ -52,16 +51,11 @@ def packages() -> Checks:
 
 
 def machine() -> Checks:
-    """Check the cores that this process may use, and the thread count that torch uses."""
-    n = cores()
+    """Check the cores that this process may use; report the thread count and the device of torch."""
+    n, load = cores(), os.getloadavg()[0]
     yield "ok", f"{n} cores, OMP_NUM_THREADS {os.environ.get('OMP_NUM_THREADS', 'not set (each run sets its own)')}"
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load > 1.5 * n:
         yield "warn", f"load {load:.1f} on {n} cores: runs will be slow", "sorl run FILE.toml --workers 1"
-
-
-def accelerator() -> Checks:
-    """Report the device that torch trains on."""
     try:
         import torch
     except ImportError:
@@ -87,14 +81,10 @@ def folder(runs: Path) -> Checks:
         yield "warn", f"no runs folder '{runs}' yet", "sorl run FILE.toml makes it"
     elif not runs.is_dir():
         yield "fail", f"'{runs}' is not a folder", "choose another: --runs DIR"
+    elif os.access(runs, os.R_OK | os.W_OK | os.X_OK):
+        yield "ok", f"runs folder '{runs.absolute()}' can be written"
     else:
-        probe = runs / f".doctor-{os.getpid()}"
-        try:
-            probe.touch()
-            probe.unlink()
-            yield "ok", f"runs folder '{runs.absolute()}' can be written"
-        except OSError as error:
-            yield "fail", f"runs folder '{runs}' cannot be written: {error.strerror}", f"chmod u+rwx '{runs}'"
+        yield "fail", f"runs folder '{runs}' cannot be written", f"chmod u+rwx '{runs}'"
 
 
 def database(runs: Path) -> Checks:
@@ -106,28 +96,28 @@ def database(runs: Path) -> Checks:
         return
     reader = Reader(runs, wait=1.0)
     try:
-        ((n, experiments),) = reader.rows(_COUNTS).rows
         corrupt = reader.rows(_CORRUPT).rows
-        states = dict(reader.rows("SELECT run_id, status FROM run").rows)
+        recorded = reader.rows("SELECT run_id, status, experiment FROM run").rows
     except connect.Busy as busy:
         yield "warn", str(busy), "close it, or wait: runs do not need the database"
         return
     except InputError as error:
         yield "fail", str(error), f"rm '{index}' && sorl sync"
         return
-    yield "ok", f"database '{index}': {n} runs in {experiments} experiments, not in use by a writer"
+    names, states = {row[2] for row in recorded}, {row[0]: row[1] for row in recorded}
+    yield "ok", f"database '{index}': {len(recorded)} runs in {len(names)} experiments, not in use by a writer"
     for run_id, file in corrupt:
         lost = "its rows are lost; `sorl run FILE.toml --fresh` trains the run again"
         yield "warn", f"corrupt segment of run '{run_id}': {file}", lost
     if not corrupt:
         yield "ok", "no corrupt segments"
-    places = [(place, states.get(place.run_id)) for place in run_folders(runs)]
+    places = [(place, states.get(place.name)) for place in run_folders(runs)]
     for place, status in places:
         if status is None:
-            yield "warn", f"folder '{place.path}' has no rows in the database", "sorl sync"
-    dead = [place for place, status in places if status in ("running", "interrupted") and not alive(place.path)]
+            yield "warn", f"folder '{place}' has no rows in the database", "sorl sync"
+    dead = [place for place, status in places if status in ("running", "interrupted") and not held(place)]
     for place in dead:
-        words = f"run '{place.run_id}' of '{place.experiment}' stopped before its end"
-        yield "warn", words, f"resume: sorl run experiments/{place.experiment}.toml"
+        words = f"run '{place.name}' of '{place.parent.name}' stopped before its end"
+        yield "warn", words, f"resume: sorl run experiments/{place.parent.name}.toml"
     if not dead:
         yield "ok", "no stale runs"

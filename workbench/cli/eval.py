@@ -34,8 +34,7 @@ def eval(
     folder = folder_of(ctx.obj, run_id)
     from transformers import AutoTokenizer
 
-    from workbench.agent.data import load
-    from workbench.agent.worlds.dataset import Dataset
+    from workbench.agent.worlds.dataset import Dataset, load
     from workbench.learn import evaluate
     from workbench.learn.warmstart import ensure
 
@@ -62,7 +61,6 @@ def eval(
 
 
 def _retriever(trained: WorldSettings, corpus: Path | None, url: str | None, search: bool) -> RetrieverSettings:
-    """Return the retriever of the options, or that of training."""
     if corpus is not None and url is not None:
         raise InputError("--corpus and --retriever both name a retriever; give one of them")
     if url is not None:
@@ -73,7 +71,5 @@ def _retriever(trained: WorldSettings, corpus: Path | None, url: str | None, sea
         return trained.retriever
     if not search:
         return RetrieverSettings(kind="bm25", corpus="-")  # never read: nothing is searched
-    raise InputError(
-        f'this run searched its own world ("{trained.kind}"), which has no passages for other questions; '
-        "name some: --corpus FILE.jsonl or --retriever URL, or add --no-search"
-    )
+    why = f'this run searched its own world ("{trained.kind}"), which has no passages for other questions'
+    raise InputError(f"{why}; name some: --corpus FILE.jsonl or --retriever URL, or add --no-search")

@@ -16,9 +16,10 @@ from workbench.cli.tables import document, echo, plain, records, show
 from workbench.grid import guard
 from workbench.grid.cell import algorithm_label, arm_rows, choices, differing, time_of
 from workbench.grid.config import Grid, load
-from workbench.grid.folder import History, edits, folder_of, held, last_row, newest, status_of
+from workbench.grid.folder import History, edits, folder_of, last_row, newest, status_of
 from workbench.grid.progress import duration
 from workbench.spec import InputError, RunSettings
+from workbench.store.segments import held
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,13 +58,13 @@ def describe(
     folders = {cell.run_id: folder_of(runs, cell) for cell in grid.cells}
     status = {name: status_of(last_row(folder), alive=held(folder)) for name, folder in folders.items()}
     left = [cell for cell in grid.cells if status[cell.run_id] != "finished"]
-    arms = {cell.arm: cell.settings for cell in grid.cells}
     slots, time, findings = _slots(grid), time_of(left, runs, workers), guard.planned(grid.cells)
     if form == "json":
         names = ("run_id", "arm", "algorithm", "seed", "control", "config_hash")
         cells = [{n: getattr(c, n) for n in names} | {"status": status[c.run_id]} for c in grid.cells]
         whole = {
-            "experiment": grid.experiment, "question": grid.question, "cells": cells, "settings": differing(arms),
+            "experiment": grid.experiment, "question": grid.question, "cells": cells,
+            "settings": differing({cell.arm: cell.settings for cell in grid.cells}),
             "slots": records(*plain(slots)), "guard": [finding.as_dict() for finding in findings], "seeds": seeds,
             "estimate": {"seconds": round(time.seconds), "workers": time.workers, "basis": time.basis},
         }  # fmt: skip
@@ -93,27 +94,18 @@ def _slots(grid: Grid) -> pd.DataFrame:
 
     algorithms = {}
     for cell in grid.cells:
-        label = algorithm_label(cell.settings.algorithm)
-        if cell.settings.slots:
-            label += f" + slots {json.dumps(cell.settings.slots)}"
-        algorithms[label] = cell.resolved
-    first = next(iter(algorithms.values()))
-    slots = dict.fromkeys(slot for other in algorithms.values() for slot in differences(first, other))
-    words = {slot: choices([getattr(algorithm, slot) for algorithm in algorithms.values()]) for slot in slots}
-    return pd.DataFrame([{"slot": slot, **dict(zip(algorithms, words[slot], strict=True))} for slot in slots])
+        slots = f" + slots {json.dumps(cell.settings.slots)}" if cell.settings.slots else ""
+        algorithms[algorithm_label(cell.settings.algorithm) + slots] = cell.resolved
+    first, *others = algorithms.values()
+    rows = {slot: choices([getattr(one, slot) for one in algorithms.values()])
+            for other in others for slot in differences(first, other)}  # fmt: skip
+    return pd.DataFrame([{"slot": slot, **dict(zip(algorithms, row, strict=True))} for slot, row in rows.items()])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Seeds
-
-
-def seeds_for(
-    grid: Grid, runs: Path, ratio: float, power: float, incidence: float | None = None
-) -> dict[str, Any] | None:
+def seeds_for(grid: Grid, runs: Path, ratio: float, power: float, incidence: float | None) -> dict[str, Any] | None:
     """Return how many seeds detect the hazard ratio, and what the planned ones detect; None for a grid of one arm.
 
-    `incidence`: share of the reference arm's runs that collapse; None = from recorded runs. `alpha` is divided by the
-    number of comparisons where all are to hold.
+    `incidence`: share of the reference arm's runs that collapse; None = from recorded runs.
     """
     from workbench.analysis import stats
 
@@ -129,12 +121,10 @@ def seeds_for(
     planned, comparisons = len(grid.seeds), len(arms) - 1
     return {
         "hazard_ratio": ratio, "power": power, "alpha": stats.ALPHA, "incidence": share, "incidence_basis": basis,
-        "collapses": stats.collapses_needed(ratio, power),
-        "seeds": stats.seeds_needed(ratio, share, power, stats.ALPHA),
+        "collapses": stats.collapses_needed(ratio, power), "seeds": stats.seeds_needed(ratio, share, power),
         "comparisons": comparisons,
         "seeds_for_all_comparisons": stats.seeds_needed(ratio, share, power, stats.ALPHA / comparisons),
-        "planned_seeds": planned,
-        "planned_power": stats.power_of(planned, ratio, share),
+        "planned_seeds": planned, "planned_power": stats.power_of(planned, ratio, share),
         "planned_detectable": stats.detectable(planned, share, power),
         "planned_smallest_p": stats.smallest_p(planned, planned),
     }  # fmt: skip
@@ -142,16 +132,15 @@ def seeds_for(
 
 def _seeds_in_words(n: Mapping[str, Any]) -> str:
     planned = "1 seed" if n["planned_seeds"] == 1 else f"{n['planned_seeds']} seeds"
-    several, smallest = n["comparisons"] > 1, n["planned_smallest_p"]
     every = f" ({n['seeds_for_all_comparisons']} to detect it in each of {n['comparisons']} comparisons)"
-    too_few = f" With {planned} per arm the smallest possible p-value is {smallest:.2g}."
+    too_few = f" With {planned} per arm the smallest possible p-value is {n['planned_smallest_p']:.2g}."
     return (
         f"To detect a hazard ratio of {n['hazard_ratio']:g} with {100 * n['power']:.0f} % power at alpha .05: "
-        f"{n['collapses']:.0f} collapses, about {n['seeds']} seeds per arm{every if several else ''}, if "
+        f"{n['collapses']:.0f} collapses, about {n['seeds']} seeds per arm{every if n['comparisons'] > 1 else ''}, if "
         f"{100 * n['incidence']:.0f} % of the reference arm's runs collapse ({n['incidence_basis']}).\n"
         f"The planned {planned} per arm detect it with {100 * n['planned_power']:.0f} % power, and a hazard ratio "
         f"of {n['planned_detectable']:.2g} or less with {100 * n['power']:.0f} %."
-        f"{too_few if smallest > n['alpha'] else ''}"
+        f"{too_few if n['planned_smallest_p'] > n['alpha'] else ''}"
     )
 
 
@@ -175,6 +164,5 @@ def recorded_incidence(arms: Mapping[str, RunSettings], runs: Path) -> tuple[flo
             share = 1 - survival_at(mine, wanted.iterations)
             share = share if 0 < share < 1 else (events + 0.5) / (len(mine) + 1)
             collapsed.append((share, f"{arm}: {events} of {len(mine)} recorded runs"))
-    if not collapsed:
-        return ASSUMED, f"assumed: none of {seen} recorded runs did" if seen else "assumed: none is recorded"
-    return max(collapsed, key=lambda found: found[0])
+    none = (ASSUMED, f"assumed: none of {seen} recorded runs did" if seen else "assumed: none is recorded")
+    return max(collapsed, key=lambda found: found[0], default=none)

@@ -25,27 +25,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from workbench.replay import Replay
-    from workbench.replay.tables import Table
+    from workbench.replay.tables import Rows
 
 # Table -> its title and the columns that a terminal shows.
 TABLES = {
-    "summary": ("All updates together; source logged: by the trainer", (
-        "algorithm", "source", "policy_loss", "stabiliser_ratio", "stabiliser_factor", "unit_ratio_max", "clip_frac",
-        "out_of_range_frac", "ess_frac", "weight_abs",
-    )),
-    "turns": ("By turn", (
-        "algorithm", "turn_index", "n_tokens", "unit_ratio_mean", "unit_ratio_max", "approx_kl", "clip_frac",
-        "out_of_range_frac", "gradient_share", "unit_ratio_mass_frac",
-    )),
-    "culprits": ("Turns with the largest gradient share", (
-        "algorithm", "rank", "trajectory", "turn_index", "n_tokens", "advantage", "ratio_max", "clip_frac",
-        "gradient_share",
-    )),
-    "tokens": ("Tokens; weight = d loss / d log-prob", (
-        "algorithm", "update", "position", "turn_index", "token", "log_ratio", "unit_ratio", "advantage", "clipped",
-        "weight",
-    )),
+    "summary": ("All updates together; source logged: by the trainer", "algorithm source policy_loss stabiliser_ratio "
+                "stabiliser_factor unit_ratio_max clip_frac out_of_range_frac ess_frac weight_abs"),
+    "turns": ("By turn", "algorithm turn_index n_tokens unit_ratio_mean unit_ratio_max approx_kl clip_frac "
+              "out_of_range_frac gradient_share unit_ratio_mass_frac"),
+    "culprits": ("Turns with the largest gradient share", "algorithm rank trajectory turn_index n_tokens advantage "
+                 "ratio_max clip_frac gradient_share"),
+    "tokens": ("Tokens; weight = d loss / d log-prob", "algorithm update position turn_index token log_ratio "
+               "unit_ratio advantage clipped weight"),
 }  # fmt: skip
+_SET = "Change every algorithm, e.g. clip.high=0.3. Repeatable."
+_TOKENS = "List the tokens of --trajectory; default: the one with the largest gradient share."
 _TRUE = ("grad_norm", "clip_bias_norm", "gradient_cosine")  # columns of --gradients
 
 
@@ -54,15 +48,11 @@ def replay(
     run: str = Argument(..., metavar="RUN", help="A run id, a unique prefix of one, or the run's folder."),
     step: int | None = Option(None, min=0, help="Step of the stored batch; without it the stored steps are listed."),
     algorithm: list[str] | None = Option(None, metavar="NAME", help="Default: the six of the core grid. Repeatable."),
-    change: list[str] | None = Option(
-        None, "--set", metavar="SLOT.OPTION=VALUE", help="Change every algorithm, e.g. clip.high=0.3. Repeatable."
-    ),
+    change: list[str] | None = Option(None, "--set", metavar="SLOT.OPTION=VALUE", help=_SET),
     variants: Path | None = Option(None, metavar="FILE.toml", help="Variants: one table each, with base and slots."),
     update: list[int] | None = Option(None, min=0, help="Only this optimizer update. Repeatable."),
     trajectory: int | None = Option(None, min=0, help="Also list every token of this trajectory."),
-    tokens: bool = Option(
-        False, "--tokens", help="List the tokens of --trajectory; default: the one with the largest gradient share."
-    ),
+    tokens: bool = Option(False, "--tokens", help=_TOKENS),
     top: int = Option(3, min=0, help="Turns to list per algorithm, by gradient share."),
     gradients: bool = Option(False, "--gradients", help="Also compute true gradients; needs stored weights, slower."),
     table: str | None = one_of("--table", *TABLES, more=": only this table"),
@@ -94,15 +84,15 @@ def replay(
     play = partial(engine.play, stored, algorithms, own, update or None, dtype=dtype)
     done = play(trajectory=trajectory)
     if (tokens or table == "tokens") and trajectory is None:
-        worst = tables.culprits(done, 1).records()
+        worst = tables.culprits(done, 1)
         trajectory = worst[0]["trajectory"] if worst else 0
         done = play(trajectory=trajectory)
     if trajectory is not None and not done.tokens:
         inside = [str(u.index) for u in stored.updates if trajectory in stored.trajectory[u.rows]]
         raise InputError(f"trajectory {trajectory} was trained on in updates {', '.join(inside)} of step {step} only")
-    taken = engine.gradients(stored, algorithms, done, Policy(stored)) if gradients else None
+    taken, incomplete = engine.gradients(stored, algorithms, done, Policy(stored)) if gradients else ({}, "")
     found = {
-        "summary": tables.summary(done, taken.found if taken else None),
+        "summary": tables.summary(done, taken),
         "turns": tables.turns(done),
         "culprits": tables.culprits(done, top),
         **({} if trajectory is None else {"tokens": tables.tokens(done, trajectory)}),
@@ -111,52 +101,48 @@ def replay(
     if form == "parquet" and table is not None and output is not None:
         import pyarrow as pa
 
-        types = {c.name: ARROW[c.type] for c in (*tables.SUMMARY, *tables.TURNS, *tables.CULPRITS, *tables.TOKENS)}
-        schema = pa.schema([(name, types[name]) for name in found[table].columns])
-        save_parquet(pa.Table.from_pylist(found[table].records(), schema=schema), output)
+        schema = pa.schema([(c.name, ARROW[c.type]) for c in tables.TABLES[table]])
+        save_parquet(pa.Table.from_pylist(found[table], schema=schema), output)
     elif form == "json":
         whole = {
             "run": folder.name, "step": step, "own": done.own, "updates": len(stored.updates),
             "trajectories": len(stored.tokens), "advantage_gap": done.advantage_gap, "reasons": dict(done.reasons),
-            **{name: one.records() for name, one in found.items()},
+            **found,
         }  # fmt: skip
         save(document(whole), output)
     elif form == "csv" or output is not None:
-        save("\n".join(as_text(one.columns, one.rows, "csv") for one in found.values()), output)
+        names = {name: [c.name for c in tables.TABLES[name]] for name in found}
+        texts = (as_text(names[name], [list(row.values()) for row in rows], "csv") for name, rows in found.items())
+        save("\n".join(texts), output)
     else:
         _print(folder.name, done, found)
-    if taken is not None and taken.reason:
-        note(taken.reason)
+    if incomplete:
+        note(incomplete)
 
 
-def _print(run: str, done: Replay, found: Mapping[str, Table]) -> None:
-    stored = done.stored
+def _print(run: str, done: Replay, found: Mapping[str, Rows]) -> None:
+    stored, gap = done.stored, done.advantage_gap
     epochs = len({u.epoch for u in stored.updates})
     echo(
         f"{run}, step {stored.step}: {len(stored.updates)} updates in {epochs} epoch{'s' * (epochs != 1)} on "
         f"{len(stored.tokens)} trajectories, rollouts of step {stored.updates[0].rollout_step}; trained by {done.own}"
     )
-    if done.advantage_gap is not None and done.advantage_gap > 1e-3:
-        echo(
-            f"! its advantages, recomputed from the stored rewards, differ by up to {done.advantage_gap:.3g} from "
-            "the advantages it was trained on"
-        )
+    if gap is not None and gap > 1e-3:
+        they = f"its advantages, recomputed from the stored rewards, differ by up to {gap:.3g}"
+        echo(f"! {they} from the advantages it was trained on")
     for name, table in found.items():
-        title, columns = TABLES[name]
-        rows = [row for row in table.records() if not row.get("reason")]
+        title, names = TABLES[name]
+        rows = [row for row in table if not row.get("reason")]
         measured = [c for c in _TRUE if any(r.get(c) is not None for r in rows if r.get("source") != "logged")]
         if name != "tokens" and any("update" in row and row["update"] is None for row in rows):
             rows = [row for row in rows if row["update"] is None]  # only all updates together
         echo(f"\n{title}")
-        print_table([*columns, *measured], [[row[c] for c in (*columns, *measured)] for row in rows], null="NULL")
+        columns = [*names.split(), *measured]
+        print_table(columns, [[row[c] for c in columns] for row in rows], null="NULL")
     if done.reasons and "summary" in found:
         echo()
         for label, reason in done.reasons.items():
             echo(f"{label}: no answer, {reason}")
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Algorithms
 
 
 def algorithms_of(
@@ -164,8 +150,8 @@ def algorithms_of(
 ) -> tuple[str, dict[str, Algorithm]]:
     """Return the label of the algorithm that ran (from `meta` of its batch), and all to replay, that one first.
 
-    `names`: known algorithms, with the slots that `changes` (`clip.high=0.3`) set. Without names and `file` the six of
-    the core, or with changes only the one that ran, changed. `file`: a table a variant, {base = ..., slot = ...}.
+    `names`: known algorithms, with the slots of `changes` set; by default the six of the core, or with changes the one
+    that ran. `file`: a table a variant, {base = ..., slot = ...}.
     """
     ran = meta["algorithm"] if isinstance(meta["algorithm"], dict) else {"base": meta["algorithm"]}
     ran = merge(ran, meta["slots"])
@@ -179,7 +165,16 @@ def algorithms_of(
         label = algorithm_label(table if len(table) > 1 else table["base"])
         found.setdefault(label, resolve(table))
     own = next(iter(found))
-    for name, table in (_variants(file) if file is not None else {}).items():
+    if file is None:
+        return own, found
+    try:
+        variants = from_toml(read_text(file, MIB))
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read --variants '{file}': {getattr(error, 'strerror', error)}") from None
+    if not variants or not all(isinstance(table, dict) for table in variants.values()):
+        example = '[wide] base = "ppo" clip = { high = 0.5 }'
+        raise InputError(f"--variants '{file}' must hold one table per variant; write it like {example}")
+    for name, table in variants.items():
         if name in found:
             raise InputError(f"variant [{name}] in {file} has the name of another algorithm of this replay; rename it")
         try:
@@ -189,22 +184,13 @@ def algorithms_of(
     return own, found
 
 
-def _variants(file: Path) -> dict[str, dict[str, Any]]:
-    try:
-        found = from_toml(read_text(file, MIB))
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read --variants '{file}': {getattr(error, 'strerror', error)}") from None
-    if not found or not all(isinstance(table, dict) for table in found.values()):
-        example = '[wide] base = "ppo" clip = { high = 0.5 }'
-        raise InputError(f"--variants '{file}' must hold one table per variant; write it like {example}")
-    return found
-
-
 class Policy:
-    """Weights of the step's start on the CPU, at the temperature and precision that it was trained at."""
+    """Weights of the step's start on the CPU, at the temperature and precision that it was trained at.
+
+    Raises InputError for a batch without its weights, or whose weights do not fit.
+    """
 
     def __init__(self, stored: batches.StoredBatch) -> None:
-        """From a batch that was read with its weights. Raises InputError where it has none, or they do not fit."""
         import torch
         from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -218,9 +204,8 @@ class Policy:
         own = {n.removeprefix("policy."): torch.from_numpy(w) for n, w in stored.weights.items() if n[:7] == "policy."}
         missing, unexpected = self.model.load_state_dict(own, strict=False)
         lacking = set(missing) - set(getattr(self.model, "all_tied_weights_keys", None) or ())
-        if unexpected or lacking:
-            names = sorted({*unexpected, *lacking})[:4]
-            raise InputError(f"the stored weights do not fit the stored architecture: {names}")
+        if wrong := sorted({*unexpected, *lacking}):
+            raise InputError(f"the stored weights do not fit the stored architecture: {wrong[:4]}")
         self.temperature = meta["temperature"]
         self.compute = ComputeSettings.model_validate({**meta["compute"], "device": "cpu"})
         self.parameters: Sequence[Tensor] = [p for p in self.model.parameters() if p.requires_grad]

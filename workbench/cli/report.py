@@ -26,28 +26,26 @@ from workbench.spec import InputError
 if TYPE_CHECKING:
     from workbench.analysis.results import Results
 
+_EXPERIMENTS = "Experiments; claims use all their runs."
+_OUTPUT = "Default: report-EXPERIMENT.html; md: stdout."
+_EXPORT = "Instead of a report, write the results of every run and those of --from."
+
 
 def report(
     ctx: Context,
-    experiments: list[str] | None = Argument(
-        None, metavar="EXPERIMENT", help="Experiments; claims use all their runs."
-    ),
+    experiments: list[str] | None = Argument(None, metavar="EXPERIMENT", help=_EXPERIMENTS),
     files: list[Path] | None = Option(None, "--from", metavar="FILE.parquet", help="Results of --export. Repeatable."),
     form: str = one_of("--format", "html", "md", default="html"),
-    output: Path | None = Option(
-        None, "--output", "-o", metavar="FILE", help="Default: report-EXPERIMENT.html; md: stdout."
-    ),
-    export: Path | None = Option(
-        None, metavar="FILE.parquet", help="Instead of a report, write the results of every run and those of --from."
-    ),
+    output: Path | None = Option(None, "--output", "-o", metavar="FILE", help=_OUTPUT),
+    export: Path | None = Option(None, metavar="FILE.parquet", help=_EXPORT),
 ) -> None:
     """Write a report: question, verdicts on the paper's claims, design, figures, tables and settings."""
-    names = [experiment_of(name) for name in experiments or []]
+    names, files = [experiment_of(name) for name in experiments or []], files or []
     if not names and not files:
         raise InputError("name an experiment (`sorl ls` lists them), or a file: `sorl report --from FILE.parquet`")
     if form == "html" and export is None and find_spec("plotly") is None:
         raise InputError("the figures need plotly: run `pip install 'sorl[app]'`, or use `--format md`")
-    found = gather(ctx.obj, names, files or [])
+    found = gather(ctx.obj, names, files)
     if export is not None:
         from workbench.analysis.results import merged, write
 
@@ -58,14 +56,14 @@ def report(
         return
     if form == "html" and output is None:
         output = Path(f"report-{'-'.join(r.experiment for r in found)}.html")
-    save(written(found, commands(found, names, files or []), form), output)
+    save(written(found, commands(found, names, files), form), output)
 
 
 def written(found: Sequence[Results], lines: Sequence[str], form: str, level: int = 1) -> str:
     """Return the report as html or md; in md the title is a heading of `level`."""
     from workbench.analysis.results import SERIES
+    from workbench.app.report.content import html, markdown
     from workbench.app.report.content import report as contents
-    from workbench.app.report.write import html, markdown
 
     claims = from_clone("studies.claims")
     if form == "md":
@@ -98,10 +96,7 @@ def gather(runs: Path, experiments: Sequence[str], files: Sequence[Path] = ()) -
 
 @lru_cache(maxsize=4096)
 def slots(config: str) -> str | None:
-    """Resolve a configuration (JSON): its slots with their options, its critic and its group size, as JSON.
-
-    None for an algorithm that this version of sorl does not know. Nothing else of the configuration is read.
-    """
+    """Resolve a configuration to its slots, critic and group size, as JSON; None for an unknown algorithm."""
     try:
         settings = json.loads(config)
         algorithm = resolve(settings["algorithm"], settings["slots"])

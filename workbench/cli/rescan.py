@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,14 @@ from typer import Argument, Context, Option
 
 from workbench.cli.report import slots
 from workbench.cli.shared import current, experiments, folder_of
-from workbench.cli.tables import note, print_table
+from workbench.cli.tables import cell, note, print_table, records
 from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.collapse import Watch
 from workbench.diagnostics.rules import Event, RuleWatch, alarms
 from workbench.grid.folder import KINDS
 from workbench.learn.run import locked
 from workbench.record.recorder import TIMED
-from workbench.record.schema import schema_of
-from workbench.record.segments import SegmentWriter
+from workbench.record.segments import append, schema_of
 from workbench.spec import CollapseSettings, InputError, Level
 from workbench.spec.files import from_json
 from workbench.store.reader import Reader
@@ -27,6 +26,14 @@ from workbench.store.segments import now
 from workbench.store.sync import sync
 
 JUDGED = ("outcome", "collapse_step", "onset_low", "onset_high", "detection_step", "peak_success", "final_success")
+_RUNS = """
+    SELECT * FROM run WHERE status IN ('finished', 'failed', 'interrupted')
+    AND coalesce(?, experiment) IS NOT DISTINCT FROM experiment ORDER BY run_id
+"""
+_GROUP = """
+    SELECT count(*) // nullif(count(DISTINCT prompt_group), 0) AS size FROM trajectory
+    WHERE run_id = $run AND step = (SELECT min(step) FROM trajectory WHERE run_id = $run)
+"""
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,7 @@ class Recorded:
 
     row: dict[str, Any]
     steps: list[dict[str, Any]]
-    events: list[dict[str, Any]]
+    events: list[dict[str, Any]] = field(default_factory=list)
     group: int | None = None  # episodes that share a prompt, as table `trajectory` has them; None where it has none
 
 
@@ -48,9 +55,9 @@ def rescan(
     dry: bool = Option(False, "--dry-run", help="Print the changes without writing them."),
 ) -> None:
     """Apply the current collapse rule and alarms to recorded runs and append the new verdicts."""
-    for file in files or []:
-        _rescan_file(file, dry)
     if files:
+        for file in files:
+            _rescan_file(file, dry)
         return
     reader = current(ctx.obj)
     if experiment is not None:
@@ -60,7 +67,7 @@ def rescan(
     for run in runs:
         try:
             verdict, events = judged(run)
-            words = _changes(run, verdict, events)
+            words = changed(run.row, verdict) + _changed_events(run, events)
             if words and not dry:  # fails where the folder is gone, or the run was resumed: its trainer judges it
                 _append(folder_of(ctx.obj, run.row["run_id"]), run, verdict, events)
         except InputError as error:
@@ -76,23 +83,18 @@ def rescan(
 def recorded(reader: Reader, columns: Sequence[str], experiment: str | None = None) -> list[Recorded]:
     """Return every run (of `experiment`) that is over and has steps, with those of `columns` that its steps have."""
 
-    def rows(sql: str, *parameters: Any) -> list[dict[str, Any]]:
-        answer = reader.rows(sql, list(parameters))
-        return [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+    def rows(sql: str, parameters: Any) -> list[dict[str, Any]]:
+        answer = reader.rows(sql, parameters)
+        return records(answer.columns, answer.rows)
 
     found = []
-    over = "status IN ('finished', 'failed', 'interrupted') AND coalesce(?, experiment) IS NOT DISTINCT FROM experiment"
-    size = (
-        "SELECT count(*) // nullif(count(DISTINCT prompt_group), 0) AS size FROM trajectory WHERE run_id = ? "
-        "AND step = (SELECT min(step) FROM trajectory WHERE run_id = ?)"
-    )
-    for row in rows(f"SELECT * FROM run WHERE {over} ORDER BY run_id", experiment):
-        run = row["run_id"]
-        steps = rows("SELECT * FROM step WHERE run_id = ? ORDER BY step", run)
+    for row in rows(_RUNS, [experiment]):
+        run = {"run": row["run_id"]}
+        steps = rows("SELECT * FROM step WHERE run_id = $run ORDER BY step", run)
         if steps:  # a run whose rows are gone keeps the verdict of when they were there
             known = [{name: step[name] for name in ("step", *columns) if name in step} for step in steps]
-            events = rows("SELECT * FROM event WHERE run_id = ? ORDER BY step", run)
-            found.append(Recorded(row, known, events, rows(size, run, run)[0]["size"]))
+            events = rows("SELECT * FROM event WHERE run_id = $run ORDER BY step", run)
+            found.append(Recorded(row, known, events, rows(_GROUP, run)[0]["size"]))
     return found
 
 
@@ -112,7 +114,7 @@ def _rescan_file(file: Path, dry: bool) -> None:
         curves = {name: row[name] for name in results.CURVES if row[name] is not None}
         steps = [{"step": s, **{n: c[i] for n, c in curves.items()}} for i, s in enumerate(row["step"] or [])]
         before = row | {"detection_step": row["detected"]}
-        verdict, _ = judged(Recorded(before, steps, []))
+        verdict, _ = judged(Recorded(before, steps))
         if words := changed(before, verdict):
             changes.append((str(row["run_id"]), "; ".join(words)))
         row |= {name: value for name, value in verdict.items() if name in row} | {"detected": verdict["detection_step"]}
@@ -123,14 +125,13 @@ def _rescan_file(file: Path, dry: bool) -> None:
 
 def judged(run: Recorded) -> tuple[dict[str, Any], list[Event]]:
     """Return the verdict columns of table `run` and the events that the present rules see in a recorded run."""
-    from workbench.analysis.runs import flat  # loads pandas
-
     try:  # runs of other trainers have no configuration: the defaults judge them
         config = from_json(run.row["config"]) if run.row["config"] else {}
         rule = CollapseSettings.model_validate(config.get("collapse", {}))
+        episodes = config.get("learn", {}).get("episodes")
     except (ValueError, AttributeError):
-        raise InputError(f"run '{run.row['run_id']}': its stored configuration has no valid [collapse]") from None
-    episodes = flat(config).get("learn.episodes")
+        name = run.row["run_id"]
+        raise InputError(f"run '{name}': its stored configuration has no valid [collapse] or [learn]") from None
     planned = json.loads(slots(json.dumps(config)) or "{}").get("group_size")
     # One rollout a prompt for an algorithm that this version of sorl does not know.
     group = run.group or (planned if isinstance(planned, int) and planned > 0 else 1)
@@ -153,46 +154,40 @@ def judged(run: Recorded) -> tuple[dict[str, Any], list[Event]]:
 def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Return what the verdict `new` says differently, in words."""
 
-    def word(value: Any) -> str:
-        return "NULL" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-
     def same(a: Any, b: Any) -> bool:
-        if isinstance(a, float) and isinstance(b, float):
-            return abs(a - b) <= 1e-9 or (a != a and b != b)
-        return bool(a == b)
+        floats = isinstance(a, float) and isinstance(b, float)
+        return a == b or (floats and (abs(a - b) <= 1e-9 or (a != a and b != b)))
 
-    return [f"{n} {word(old.get(n))} -> {word(new[n])}" for n in JUDGED if not same(old.get(n), new[n])]
+    pairs = [(name, old.get(name), new[name]) for name in JUDGED]
+    return [f"{name} {cell(a, null='NULL')} -> {cell(b, null='NULL')}" for name, a, b in pairs if not same(a, b)]
 
 
-def _changes(run: Recorded, verdict: dict[str, Any], events: Sequence[Event]) -> list[str]:
-    words = changed(run.row, verdict)
-    now_, before = {_key(asdict(e)) for e in events}, {_key(e) for e in run.events if _by_rule(e["kind"])}
-    for title, keys in (("new", now_ - before), ("withdrawn", before - now_)):
+def _changed_events(run: Recorded, events: Sequence[Event]) -> list[str]:
+    words, seen, before = [], {_key(asdict(event)) for event in events}, set(_by_rules(run))
+    for title, keys in (("new", seen - before), ("withdrawn", before - seen)):
         kinds = Counter(kind for _, kind, _ in sorted(keys))
         words += [f"{title}: {', '.join(f'{n} {kind}' for kind, n in kinds.items())}"] if kinds else []
     return words
-
-
-def _by_rule(kind: str) -> bool:
-    """Return whether events of this kind come from a rule over columns, not from the trainer, the grid or the sync."""
-    return kind not in ("diverged", "segment_corrupt", *(k.name for k in KINDS)) and not kind.startswith("guard_")
 
 
 def _key(event: dict[str, Any]) -> tuple[int, str, str]:
     return (event["step"], event["kind"], event["diagnostic"])
 
 
+def _by_rules(run: Recorded) -> list[tuple[int, str, str]]:
+    """Return the keys of the events that come from a rule over columns, not from the trainer, the grid or the sync."""
+    others = {"diverged", "segment_corrupt", *(kind.name for kind in KINDS)}
+    return [_key(e) for e in run.events if e["kind"] not in others and not e["kind"].startswith("guard_")]
+
+
 def _append(folder: Path, run: Recorded, verdict: dict[str, Any], events: Sequence[Event]) -> None:
     """Append segments of tables `run` and `event`; an event without a severity withdraws the one it replaces."""
-    rows = [asdict(e) for e in events]
+    rows = [asdict(event) for event in events]
     kept = {_key(row) for row in rows}
-    withdrawn = [_key(e) for e in run.events if _by_rule(e["kind"]) and _key(e) not in kept]
-    rows += [dict(zip(("step", "kind", "diagnostic"), key, strict=True)) for key in withdrawn]
+    rows += [dict(zip(("step", "kind", "diagnostic"), key, strict=True)) for key in _by_rules(run) if key not in kept]
     row = {k: v for k, v in run.row.items() if k in schema_of("run").names}
     with locked(folder):
-        writer = SegmentWriter(folder, flush_seconds=2.0)
-        writer.append("run", {k: [v] for k, v in (row | verdict | {"written_at": now()}).items()})
+        append(folder, row["run_id"], "run", row | verdict | {"written_at": now()})
         if rows:
-            columns = {name: [r.get(name) for r in rows] for name in schema_of("event").names}
-            writer.append("event", columns | {"run_id": [row["run_id"]] * len(rows), "written_at": [now()] * len(rows)})
-        writer.close()
+            columns = [f.name for f in fields(Event)]
+            append(folder, row["run_id"], "event", {name: [r.get(name) for r in rows] for name in columns})

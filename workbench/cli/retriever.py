@@ -9,7 +9,7 @@ import typer
 from typer import Option
 
 from workbench.agent.retrievers import retriever_of
-from workbench.agent.retrievers.serve import RetrievalServer
+from workbench.agent.retrievers.http import RetrievalServer
 from workbench.cli.shared import one_of
 from workbench.cli.tables import echo, note
 from workbench.spec import RetrieverSettings

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from typer import Context, Exit, Option
@@ -12,11 +13,12 @@ from workbench.cli.shared import ARMS, CHANGES, GRID_FILE, current
 from workbench.cli.tables import echo, note, print_table, show
 from workbench.grid import config, guard, progress
 from workbench.grid.config import Grid
-from workbench.grid.folder import History, now
+from workbench.grid.folder import History
 from workbench.grid.process import executor_of
 from workbench.grid.run import Limits, Result, run_rounds
 from workbench.spec import InputError
 from workbench.store.connect import Busy
+from workbench.store.segments import now
 from workbench.store.sync import sync
 from workbench.store.text import tail
 
@@ -43,8 +45,7 @@ def run(
     runs, place = ctx.obj, executor_of(executor)
     history = History(runs, since=now() if fresh else None)  # a fresh search knows only the runs that end from now on
 
-    def load() -> Grid:
-        return config.load(file, changes or [], history, arms or [])
+    load = partial(config.load, file, changes or [], history, arms or [])
 
     def begin(grid: Grid) -> None:
         if grid.region is not None:
@@ -58,19 +59,18 @@ def run(
     findings = guard.planned(load().cells)
     tell([finding for finding in findings if finding.flagged], err=True)
     grid, results = run_rounds(
-        load, runs, progress.watch, begin, workers=workers, executor=place, fresh=fresh, sync=sync_quietly,
+        load, runs, progress.Display, begin, workers=workers, executor=place, fresh=fresh, sync=sync_quietly,
         limits=Limits(retries, hang_seconds, None if memory is None else int(memory * 2**30)),
     )  # fmt: skip
     with suppress(Busy):  # another grid that ends now syncs the same rows: the table is worth the wait
         sync(runs)
     _report(ctx, grid, results)
     ended = {result.status for result in results}
-    stuck = grid.waiting or (grid.region is not None and grid.region.unjudged > 0)
     if "failed" in ended:
         raise Exit(_FAILED)
     if ended & {"interrupted", "queued", "elsewhere"}:
         raise Exit(_STOPPED)
-    raise Exit(_FAILED if stuck else 0)
+    raise Exit(_FAILED if grid.waiting or (grid.region is not None and grid.region.unjudged > 0) else 0)
 
 
 def _report(ctx: Context, grid: Grid, results: Sequence[Result]) -> None:
@@ -84,7 +84,7 @@ def _report(ctx: Context, grid: Grid, results: Sequence[Result]) -> None:
     if grid.region is not None:
         try:
             show_region(reader, grid.experiment)
-        except InputError as error:
+        except InputError as error:  # no run can be judged yet
             note(str(error))
         echo(f"\n{state(grid.region)}")
         findings = [finding for finding in findings if finding.flagged]

@@ -34,10 +34,7 @@ OUTPUT = Option(None, "--output", "-o", metavar="FILE", help="Write to this file
 
 
 def current(runs: Path, *, seconds: float = 60.0) -> Reader:
-    """Return a reader of the database after a sync; if the lock is taken, of the database as it is, with a note.
-
-    `seconds` limits a query. Raises InputError where there is no runs folder, or no database and none can be made.
-    """
+    """Return a reader of the synced database; if the lock is taken, of the rows of the last sync, with a note."""
     try:
         report = sync(runs, seconds=2.0)  # to wait for the lock
     except Busy as busy:
@@ -66,10 +63,8 @@ def experiments(reader: Reader, wanted: str | None = None) -> list[str]:
 def find(reader: Reader, name: str) -> str:
     """Return the run with this id or unique prefix (the newest start of a cell); InputError names the candidates."""
     runs = [row[0] for row in reader.rows("SELECT run_id FROM run ORDER BY run_id").rows]
-    if name in runs:
-        return name
     newest = {row[0] for row in reader.rows("SELECT run_id FROM cell").rows}
-    found = [run for run in runs if run.startswith(name)]
+    found = [name] if name in runs else [run for run in runs if run.startswith(name)]
     found = [run for run in found if run in newest] or found
     if len(found) == 1:
         return str(found[0])
@@ -89,6 +84,6 @@ def run_folder(runs: Path, run: str) -> Path:
 def folder_of(runs: Path, run_id: str) -> Path:
     """Return the folder of a recorded run. Raises InputError if it was renamed or removed."""
     for folder in run_folders(runs):
-        if folder.run_id == run_id:
-            return folder.path
+        if folder.name == run_id:
+            return folder
     raise InputError(f"run '{run_id}' has no folder of that name in '{runs}': it was renamed or removed; restore it")

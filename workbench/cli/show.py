@@ -1,7 +1,6 @@
 """`sorl show RUN`: one run with its events."""
 
 import json
-from typing import Any
 
 from typer import Context, Option
 
@@ -50,16 +49,12 @@ def show(
     print_table(recorded.columns, recorded.rows)
 
     echo("\nConfiguration" if config else "\nConfiguration, where it differs from the defaults (--config: all)")
+    default = {} if config else dict(leaves(RunSettings().model_dump(mode="json")))
     try:
-        stored: Any = from_json(row["config"]) if row["config"] else {}
-    except ValueError:
-        stored = None
-    if isinstance(stored, dict):
-        default = {} if config else dict(leaves(RunSettings().model_dump(mode="json")))
-        for key, value in leaves(stored):
+        for key, value in leaves(from_json(row["config"] or "{}")):
             if key not in default or default[key] != value:
                 echo(f"  {key} = {json.dumps(value, ensure_ascii=False)}")
-    else:
+    except (ValueError, AttributeError):
         echo("  the stored configuration is not a JSON object")
 
     lines = log if log is not None else 20 if cause(row) else 0

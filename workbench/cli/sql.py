@@ -12,9 +12,8 @@ from workbench.store.reader import saved as saved_queries
 from workbench.store.reader import saved_query
 
 _LIMIT = 1000  # rows of a table on the terminal
-_COUNTS = " UNION ALL ".join(
-    f"SELECT '{table.name}' AS name, count(*) AS rows FROM \"{table.name}\"" for table in TABLES
-)
+_MOST = f"Most rows to return; default: {_LIMIT} for a table, all for a file."
+_COUNTS = " UNION ALL ".join(f"SELECT '{t.name}' AS name, count(*) AS rows FROM \"{t.name}\"" for t in TABLES)
 _TABLES = f"""
     SELECT t.table_name AS name, 'table' AS kind, counted.rows, t.column_count AS columns, t.comment AS grain
     FROM duckdb_tables() t JOIN ({_COUNTS}) AS counted ON counted.name = t.table_name WHERE NOT t.internal
@@ -34,9 +33,7 @@ def sql(
     saved: str | None = Option(None, metavar="NAME", help="Run a saved query."),
     form: str = one_of("--format", "table", "csv", "json", "parquet", default="table"),
     output: Path | None = OUTPUT,
-    limit: int | None = Option(
-        None, min=1, help=f"Most rows to return; default: {_LIMIT} for a table, all for a file."
-    ),
+    limit: int | None = Option(None, min=1, help=_MOST),
     seconds: float = Option(60.0, min=0.001, help="Stop the query after this many seconds."),
 ) -> None:
     """Run a read-only SQL query. Without one, list the tables; with a table's name, list its columns."""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from typer import Context, Option
 
 from workbench.cli.tables import echo, note
 from workbench.diagnostics import CATALOGUE
 from workbench.grid.folder import write_experiment
-from workbench.record.schema import schema_of
-from workbench.record.segments import SegmentWriter
+from workbench.record.segments import SegmentWriter, schema_of
 from workbench.store.connect import database
 from workbench.store.segments import now
 from workbench.store.sync import sync as update
@@ -20,10 +19,8 @@ from workbench.store.sync import sync as update
 if TYPE_CHECKING:
     from workbench.analysis.results import Results
 
-_FROM = (
-    "First restore run folders from a results file of `sorl report --export`: settings, verdict and curves, enough to "
-    "resume a search."
-)
+_WITH = "settings, verdict and curves, enough to resume a search"
+_FROM = f"First restore run folders from a results file of `sorl report --export`: {_WITH}."
 _UPDATES = ("clip_bias_norm", "value_mae")  # curves that are means over a step's updates
 
 
@@ -46,32 +43,26 @@ def sync(ctx: Context, results: list[Path] | None = Option(None, "--from", metav
 
 def restore(found: Results, runs: Path) -> tuple[int, int]:
     """Write missing folders of finished runs (others have no checkpoint); return how many, and how many were there."""
+    from workbench.analysis.results import CURVES
+
     finished = [row for row in found.table.to_pylist() if row["status"] == "finished"]
     missing = [row for row in finished if not (runs / found.experiment / row["run_id"]).exists()]
     for row in missing:
-        _write(runs / found.experiment / row["run_id"], row)
+        folder = runs / found.experiment / row["run_id"]
+        folder.mkdir(parents=True)
+        identity = {name: row[name] for name in ("run_id", "experiment", "algorithm", "arm", "seed")}
+        (folder / "run.json").write_text(json.dumps(identity, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        run = {name: row.get(name) for name in schema_of("run").names}
+        curves = {name: row[name] for name in CURVES if row[name] is not None}
+        updates = {name: curves.pop(name) for name in _UPDATES if name in curves}
+        keys = {"run_id": row["run_id"], "step": row["step"]}
+        writer = SegmentWriter(folder, flush_seconds=2.0)
+        writer.append("run", run | {"detection_step": row["detected"], "written_at": now()})
+        if row["step"]:
+            writer.append("step", keys | curves)
+            if updates:
+                writer.append("minibatch", keys | {"epoch": 0, "update": 0} | updates)
+        writer.close()
     if found.toml and missing and not (runs / found.experiment / "experiment.toml").exists():
         write_experiment(runs, found.experiment, found.question, found.toml)
     return len(missing), len(finished) - len(missing)
-
-
-def _write(folder: Path, row: dict[str, Any]) -> None:
-    from workbench.analysis.results import CURVES
-
-    folder.mkdir(parents=True)
-    identity = {name: row[name] for name in ("run_id", "experiment", "algorithm", "arm", "seed")}
-    (folder / "run.json").write_text(json.dumps(identity, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    run = {name: row.get(name) for name in schema_of("run").names}
-    run |= {"detection_step": row["detected"], "written_at": now()}
-    curves = {name: row[name] for name in CURVES if row[name] is not None}
-    updates = {name: curves.pop(name) for name in _UPDATES if name in curves}
-    writer = SegmentWriter(folder, flush_seconds=2.0)
-    try:
-        writer.append("run", {name: [value] for name, value in run.items()})
-        if steps := row["step"]:
-            keys, first = {"run_id": row["run_id"], "step": steps}, [0] * len(steps)
-            writer.append("step", keys | curves)
-            if updates:
-                writer.append("minibatch", keys | {"epoch": first, "update": first} | updates)
-    finally:
-        writer.close()

@@ -76,9 +76,9 @@ def save(text: str, output: Path | None) -> None:
     """Write a result to stdout, or to a file. Raises InputError if the file cannot be written."""
     if output is None:
         echo(text, nl=False)
-        return
-    with writing(output):
-        output.write_text(text, encoding="utf-8")
+    else:
+        with writing(output):
+            output.write_text(text, encoding="utf-8")
 
 
 def save_parquet(table: pa.Table, output: Path) -> None:

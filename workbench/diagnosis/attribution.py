@@ -10,8 +10,6 @@ more by chance (Karlin and Altschul 1990): what a healthy batch of this size has
 Nothing comes from outside the batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -94,32 +92,29 @@ def _quantities(stored: StoredBatch) -> Iterator[tuple[Quantity, np.ndarray, np.
     old, behaviour, trained = stored.log_prob_old, stored.log_prob_behaviour, stored.mask
     likeliest = np.maximum(old, behaviour)
     gap = old - behaviour
-    yield "mismatch", _deviation(gap, _certainty(likeliest), trained), gap
+    yield "mismatch", _deviation(gap, _doubt(likeliest), trained), gap
     deviation, value = np.zeros(old.shape), np.zeros(old.shape)
     for update in stored.updates:
         mask = trained[update.rows] if update.mask is None else update.mask
         ratio = update.log_prob - old[update.rows]
-        certain = _certainty(np.maximum(likeliest[update.rows], update.log_prob))
-        z = _deviation(ratio, certain, mask)
+        z = _deviation(ratio, _doubt(np.maximum(likeliest[update.rows], update.log_prob)), mask)
         further = mask & (z > deviation[update.rows])
         deviation[update.rows] = np.where(further, z, deviation[update.rows])
         value[update.rows] = np.where(further, ratio, value[update.rows])
     yield "log_ratio", deviation, value
 
 
-def _certainty(log_prob: np.ndarray) -> np.ndarray:
+def _doubt(log_prob: np.ndarray) -> np.ndarray:
     """1 - p, (B, T): how far a token's log-prob can move."""
     return -np.expm1(np.minimum(np.nan_to_num(log_prob, nan=0.0), 0.0))
 
 
 def _deviation(x: np.ndarray, doubt: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """|x| over the median |x| of the tokens of like certainty (B, T), at least FLOOR; off the mask 0."""
-    away = np.nan_to_num(np.abs(x), nan=np.inf)
-    away[away < FLOOR] = 0.0
-    found = np.zeros(x.shape)
+    away, found = np.nan_to_num(np.abs(x), nan=np.inf), np.zeros(x.shape)
     if not mask.any():
         return found
-    known, inside = away[mask], doubt[mask]
+    known, inside = np.where(away < FLOOR, 0.0, away)[mask], doubt[mask]
     edges = np.unique(np.quantile(inside, EDGES))
     group = np.searchsorted(edges, inside, side="right")
     usual = np.array([np.median(known[group == g]) if (group == g).any() else 0.0 for g in range(len(edges) + 1)])
@@ -130,9 +125,8 @@ def _deviation(x: np.ndarray, doubt: np.ndarray, mask: np.ndarray) -> np.ndarray
 def _surprise(z: np.ndarray) -> np.ndarray:
     """-log P(Z >= z) of each of (N,) deviations among all of them, beyond their 97.5 % quantile by a Pareto tail."""
     order = np.sort(z)
-    n = len(order)
-    rank = n - np.searchsorted(order, z, side="left")  # how many are at least as large, itself included
-    body = -np.log(rank / n)
+    rank = len(z) - np.searchsorted(order, z, side="left")  # how many are at least as large, itself included
+    body = -np.log(rank / len(z))
     # Below 1 lies what is usual, or nothing at all: no tail begins there.
     low, high = (min(max(float(x), 1.0), _MOST) for x in np.quantile(order, (_BODY, _TAIL), method="lower"))
     steep = np.log((1 - _BODY) / (1 - _TAIL)) / max(np.log(high / low), 1e-12)

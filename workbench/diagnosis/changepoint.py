@@ -1,7 +1,5 @@
 """Change points: a robust score of each point of a curve against the points before it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, final
 
@@ -99,11 +97,9 @@ def smoothed(values: np.ndarray) -> np.ndarray:
 def slumped(success: pd.Series) -> Slump | None:
     """Return where success first slumps by LOST, None where it never does; a value that is NaN or Inf has lost all."""
     values = success.to_numpy(float)
-    finite = np.isfinite(values)
-    lost = np.ones(len(values))
-    if finite.any():
-        smooth = smoothed(values[finite])
-        best = np.maximum.accumulate(smooth)
-        lost[finite] = 1 - np.divide(smooth, best, out=np.ones_like(best), where=best > 0)
+    finite, lost = np.isfinite(values), np.ones(len(values))
+    smooth = smoothed(values[finite])
+    best = np.maximum.accumulate(smooth)
+    lost[finite] = 1 - np.divide(smooth, best, out=np.ones_like(best), where=best > 0)
     reached = np.flatnonzero(lost >= LOST)
     return Slump(int(success.index[reached[0]]), float(lost[reached[0]])) if len(reached) else None

@@ -1,7 +1,5 @@
 """The diagnosis of one log: run every cause, rank the findings, write the report."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -22,21 +20,20 @@ _KEYS = ("run_id", "step", "written_at", "success")
 # No signals of training: clocks, fingerprints, counters.
 _NO_SIGNAL = ("seconds_", "tokens_per_second", "memory_", "questions_hash", "batch_hash", "heldout_episodes", "updates",
               "first_log_ratio_abs_max")  # fmt: skip
-_NONE_OUT = "no turn stands out; the first of them"
 _LEAST = 0.01  # spread of a fraction: of 64 trajectories one is 0.016
 
 
 def diagnose(log: Log, causes: Sequence[Cause] = CAUSES) -> Diagnosis:
     """Look for every cause in the log; proofs come before signs before patterns, then by confidence, then by step."""
     unanswered = {cause.name: missing for cause in causes if (missing := cause.missing(log))}
-    looks = ((cause, cause.look(log)) for cause in causes if cause.name not in unanswered)
-    found = [(cause, clue) for cause, clue in looks if clue is not None]
+    asked = (cause for cause in causes if cause.name not in unanswered)
+    found = [(cause, clue) for cause in asked if (clue := cause.look(log)) is not None]
     found.sort(key=lambda pair: (list(GRADES).index(pair[1].grade), -pair[1].confidence, pair[1].step))
     names = [cause.name for cause, _ in found]
     ranked = tuple(Finding(cause, clue, tuple(n for n in names if n != cause.name)) for cause, clue in found)
-    steps = sorted({clue.step for _, clue in found})
-    culprits = {step: attribute(batch) for step in steps if (batch := log.batch(step)) is not None}
-    carriers = {step: here for step, every in culprits.items() if (here := tuple(c for c in every if c.stands_out))}
+    batches = ((step, log.batch(step)) for step in sorted({clue.step for _, clue in found}))
+    culprits = ((step, tuple(c for c in attribute(b) if c.stands_out)) for step, b in batches if b is not None)
+    carriers = {step: here for step, here in culprits if here}
     return Diagnosis(log, ranked, moved(log), unanswered, slumped(log.series("step", "success")), carriers)
 
 
@@ -80,8 +77,8 @@ def fallen(d: Diagnosis) -> str:
     back = "; it came back" if run.get("outcome") == "recovered" else ""
     return (
         f"Success fell from a best of {peak} to {last} (mean of the last ten steps){back}: the fall {began}, and was "
-        f"certain at step {seen:.0f} "
-        f"(by a rule set to one false collapse in {_one_in(d, 'false_collapse', 0.01)} runs)."
+        f"certain at step {seen:.0f} (by a rule set to one false collapse in "
+        f"{_one_in(d, 'false_collapse', 0.01)} runs)."
     )
 
 
@@ -118,17 +115,16 @@ def first_signals(d: Diagnosis) -> str:
     for m in d.moved[:FIRST]:
         ahead = f", {d.onset - m.step} before the onset" if d.onset is not None and d.onset > m.step else ""
         parts.append(f"{m.column} at step {m.step} ({_number(m.usual)} -> {_number(m.value)}{ahead})")
-    more = f"; {len(d.moved) - FIRST} more later" if len(d.moved) > FIRST else ""
-    return "Moved first: " + "; ".join(parts) + more + "."
+    parts += [f"{len(d.moved) - FIRST} more later"] if len(d.moved) > FIRST else []
+    return f"Moved first: {'; '.join(parts)}."
 
 
 def place(d: Diagnosis, finding: Finding) -> str:
     """Address of the evidence in the app, relative to its start; empty for a log that is not in the store."""
     run, clue = d.log.run, finding.clue
-    if run.get("run_id") is None:
-        return ""
-    choices = {"experiment": run.get("experiment"), "run": run["run_id"], "step": clue.step}
-    return "episode?" + urlencode(choices | ({} if clue.trajectory is None else {"trajectory": clue.trajectory}))
+    choices = {"experiment": run.get("experiment"), "run": run.get("run_id"), "step": clue.step}
+    choices |= {} if clue.trajectory is None else {"trajectory": clue.trajectory}
+    return "" if choices["run"] is None else "episode?" + urlencode(choices)
 
 
 def _filled(template: str, d: Diagnosis, finding: Finding) -> str:
@@ -156,8 +152,7 @@ def spot(culprit: Culprit) -> str:
 
 def carried_by(d: Diagnosis, finding: Finding) -> str:
     """The turns of the finding's step that stand out of its batch; empty where none does, or no batch was kept."""
-    found = d.carriers.get(finding.clue.step, ())
-    if not found:
+    if not (found := d.carriers.get(finding.clue.step, ())):
         return ""
     n = len(found) - 1
     more = f"; {n} more turn{'s stand' if n > 1 else ' stands'} out" if n else ""
@@ -166,24 +161,22 @@ def carried_by(d: Diagnosis, finding: Finding) -> str:
 
 def ranking(name: str, step: int, found: Sequence[Culprit], top: int) -> str:
     """Return for a terminal: the turns of a stored batch that its other tokens do not explain."""
-    here = [one for one in found if one.stands_out]
     if not found:
         return f"{visible(name)}, step {step}: no token of the batch is unusual."
-    title = f"{len(here)} of its turns stand{'s' * (len(here) == 1)} out" if here else _NONE_OUT
+    here = [one for one in found if one.stands_out]
+    title = "no turn stands out; the first of them"
+    title = f"{len(here)} of its turns stand{'s' * (len(here) == 1)} out" if here else title
     lines = (f"{i}. {spot(culprit)}" for i, culprit in enumerate((here or found)[:top], 1))
     return "\n".join([f"{visible(name)}, step {step}: {title}", *lines])
 
 
-def _header(finding: Finding, name: str) -> str:
-    cause, clue = finding.cause, finding.clue
-    return f"{name}{cause.severity}, {GRADES[clue.grade]}, {100 * clue.confidence:.0f} %"
+def _sureness(finding: Finding) -> str:
+    return f"{finding.cause.severity}, {GRADES[finding.clue.grade]}, {100 * finding.clue.confidence:.0f} %"
 
 
 def text(d: Diagnosis) -> str:
     """Return for a terminal."""
-    lines = [headline(d), *filter(None, [fallen(d)])]
-    if not d.findings:
-        lines.append(none_found(d))
+    lines = [headline(d), *filter(None, [fallen(d), "" if d.findings else none_found(d)])]
     for rank, finding in enumerate(d.findings, start=1):
         cause, where = finding.cause, place(d, finding)
         said = {
@@ -194,7 +187,7 @@ def text(d: Diagnosis) -> str:
             "open": where and f"sorl app, then /{where}",
             "or": ", ".join(finding.alternatives[:3]),
         }
-        lines += ["", f"{rank}. {cause.title}  [{_header(finding, f'{cause.name}: ')}]"]
+        lines += ["", f"{rank}. {cause.title}  [{cause.name}: {_sureness(finding)}]"]
         lines += [f"   {f'{name}:':8} {words}" for name, words in said.items() if words]
     lines += ["", *filter(None, [early_warning(d)]), first_signals(d)]
     if d.unanswered:
@@ -206,12 +199,11 @@ def text(d: Diagnosis) -> str:
 def markdown(d: Diagnosis) -> str:
     """Return for an issue or a report."""
     lines = [f"### {_escaped(headline(d))}", "", *([fallen(d), ""] if fallen(d) else [])]
-    if not d.findings:
-        lines.append(none_found(d))
+    lines += [] if d.findings else [none_found(d)]
     for rank, finding in enumerate(d.findings, start=1):
         cause, carried, test = finding.cause, carried_by(d, finding), test_of(d, finding)
         lines.append(
-            f"{rank}. **{cause.title}** ({_header(finding, f'`{cause.name}`, ')}). {_escaped(finding.clue.says)}. "
+            f"{rank}. **{cause.title}** (`{cause.name}`, {_sureness(finding)}). {_escaped(finding.clue.says)}. "
             + _filled(cause.change, d, finding)
             + (f" Carried {_escaped(carried)}." if carried else "")
             + (f" Test: `{test}`" if test else "")

@@ -38,6 +38,14 @@ class Clue:
     trajectory: int | None = None
     turn: int | None = None
 
+    @classmethod
+    def of(
+        cls, grade: Grade, confidence: float, column: str, step: int, value: float | None, usual: float | None,
+        says: str, trajectory: int | None = None, turn: int | None = None,
+    ) -> Clue:  # fmt: skip
+        """Return a clue whose evidence is one figure, at the step of the clue."""
+        return cls(grade, confidence, step, says, (Evidence(column, step, value, usual),), trajectory, turn)
+
 
 @dataclass(frozen=True)
 class Cause:
@@ -117,5 +125,5 @@ class Diagnosis:
         if not {"severity", "kind", "step"} <= set(events.columns):
             return ()
         grave = events[(events["severity"] == "critical") & ~events["kind"].isin(("collapse", "alarm"))]
-        grave = grave[grave["step"].notna()]
+        grave = grave.dropna(subset="step")
         return tuple(zip(grave["step"].astype(int).tolist(), grave["kind"].astype(str), strict=True))

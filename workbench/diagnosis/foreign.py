@@ -1,12 +1,11 @@
 """Reader of other trainers' logs: scalars per step from JSON lines, CSV, Parquet and JSON."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, TextIO
@@ -32,17 +31,15 @@ def read(path: Path, judge: Judge) -> Log:
     Columns of ours keep their names, those of other trainers are translated (`NAMES`), the rest is left out.
     Raises InputError for a file that cannot be read or holds nothing that is known.
     """
-    rows = _rows(path)
-    if rows.empty:
+    if (rows := _rows(path)).empty:
         raise InputError(f"'{path}' holds no rows")
     name, tables = _translate(rows, path.name)
-    if tables["step"].empty:
+    if (steps := tables["step"]).empty:
         raise InputError(f"no row of '{path}' has a step that is a number")
-    score = next((tables["step"][c] for c in ("success", "reward") if c in tables["step"]), None)
     run: dict[str, Any] = {"status": None, "outcome": None, "collapse_step": None, "detection_step": None}
-    if score is not None:
-        points = score.dropna()
-        run |= judge(points.astype(float).tolist(), tables["step"].loc[points.index, "step"].astype(int).tolist())
+    if score := next((name for name in ("success", "reward") if name in steps), None):
+        points = steps.dropna(subset=score)
+        run |= judge(points[score].astype(float).tolist(), points["step"].astype(int).tolist())
     return Log(name, lambda table, step: tables.get(table, pd.DataFrame()), {}, run)
 
 
@@ -85,8 +82,7 @@ def _table(file: BufferedReader, path: Path) -> pd.DataFrame:
     if not first.strip():
         raise ValueError("its first line, which should name the columns, is empty")
     separator = max(",;\t", key=first.count)
-    names = next(csv.reader([first], delimiter=separator, skipinitialspace=True), [])
-    _refuse_names(names, path)
+    _refuse_names(next(csv.reader([first], delimiter=separator, skipinitialspace=True), []), path)
     found = pd.read_csv(
         text, sep=separator, usecols=lambda name: _known(str(name)), nrows=ROWS + 1, index_col=False, low_memory=False,
         skipinitialspace=True,
@@ -122,12 +118,11 @@ def frame(rows: Iterable[dict[str, Any]], path: Path) -> pd.DataFrame:
     kept: list[dict[str, Any]] = []
     seen: dict[str, None] = {}
     for row in rows:
-        known = {name: value for name, value in row.items() if _known(name)}
-        if not kept or not known.keys() <= seen.keys():
-            seen |= dict.fromkeys([*known, *itertools.islice(row, _NAMED)])
-            _refuse_names(list(seen), path, sure=False)
-        kept.append(known)
+        kept.append({name: value for name, value in row.items() if _known(name)})
         _refuse_rows(len(kept), path)
+        if len(kept) == 1 or not kept[-1].keys() <= seen.keys():
+            seen |= dict.fromkeys([*kept[-1], *itertools.islice(row, _NAMED)])
+            _refuse_names(list(seen), path, sure=False)
     if kept:
         _refuse_names(list(seen), path)
     return pd.DataFrame(kept)
@@ -153,9 +148,7 @@ def _refuse_names(names: Sequence[str], path: Path, *, sure: bool = True) -> Non
 
 def _lines(file: TextIO, path: Path) -> Iterator[dict[str, Any]]:
     """Yield one object a line; a last line that was cut off is left out, any other broken one is an error."""
-    number = 0
-    while line := file.readline(LINE):
-        number += 1
+    for number, line in enumerate(iter(partial(file.readline, LINE), ""), start=1):
         if not line.strip():
             continue
         try:
@@ -192,24 +185,22 @@ def _column(name: str) -> str | None:
 def _translate(rows: pd.DataFrame, name: str) -> tuple[str, dict[str, pd.DataFrame]]:
     """Return the tables of a log, and its name; of more than STEPS steps only every so many-th is looked at."""
     key = next((column for column in STEP if column in rows), None)
-    steps = _numbers(rows[key]) if key else pd.Series(range(len(rows)), dtype=float)
-    whole = steps.abs() < 2.0**53
-    rows, steps = rows[whole.to_numpy()].reset_index(drop=True), steps[whole].reset_index(drop=True)
-    order = steps.astype("int64").rename("step")
+    steps = _numbers(rows[key]) if key else pd.Series(range(len(rows)), rows.index, dtype=float)
+    order = steps[steps.abs() < 2.0**53].astype("int64")
     if len(known := order.drop_duplicates().sort_values()) > STEPS:
         every = -(-len(known) // STEPS)
         name = f"{name} (one in {every} of its {len(known):,} steps)"
-        chosen = order.isin(known.iloc[::every]).to_numpy()
-        rows, order = rows[chosen].reset_index(drop=True), order[chosen].reset_index(drop=True)
-    columns: dict[str, dict[str, pd.Series]] = {"step": {}, "minibatch": {}}
+        order = order[order.isin(known.iloc[::every])]
+    rows = rows.loc[order.index]
+    columns: dict[str, dict[str, pd.Series]] = {"step": {"step": order}, "minibatch": {"step": order}}
     for metric in rows.columns:
         table, _, column = (_column(str(metric)) or "").partition(".")
         if table:
             columns[table].setdefault(column, _numbers(rows[metric]))
     for metric in (metric for metric in SCORES if metric in rows):
         columns["step"].setdefault("success", _numbers(rows[metric]))
-    frames = {table: pd.DataFrame({"step": order, **found}) for table, found in columns.items()}
-    return name, {table: rows.groupby("step", as_index=False).mean() for table, rows in frames.items()}
+    means = {table: pd.DataFrame(found).groupby("step", as_index=False).mean() for table, found in columns.items()}
+    return name, means
 
 
 def _numbers(column: pd.Series) -> pd.Series:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -32,10 +33,7 @@ COLUMNS = {
         "step", "trajectory", "prompt_group", "question", "answer", "ended", "reward", "success", "advantage",
         "n_turns", "n_tokens", "n_searches", "n_observation_tokens", "valid_turn_frac",
     ),
-    "token": (
-        "step", "trajectory", "token", "trained", "turn_index", "log_prob_behaviour", "log_prob_old",
-        "log_prob", "entropy",
-    ),
+    "token": ("step", "trajectory", "token", "trained", "log_prob_behaviour", "log_prob_old", "log_prob", "entropy"),
 }  # fmt: skip
 
 
@@ -78,12 +76,10 @@ class Log:
 
     def batch(self, step: int) -> StoredBatch | None:
         """Return the training batch of a step; None where it was not kept, or cannot be read."""
-        if self.folder is None or step not in batches.steps(self.folder):
-            return None
-        try:
-            return batches.read(self.folder, step)
-        except InputError:
-            return None
+        with suppress(InputError):
+            if self.folder is not None and step in batches.steps(self.folder):
+                return batches.read(self.folder, step)
+        return None
 
     def measured(self, table: str, *columns: str) -> bool:
         """Return whether every one of the columns has a value somewhere."""
@@ -102,8 +98,7 @@ class Log:
 
     def first_above(self, table: str, column: str, mark: float, how: str = "max") -> Departure | None:
         """Return the first step at which a column (of several rows `how`) is above a mark; `usual` is the mark."""
-        series = self.series(table, column, how)
-        above = series[series > mark]
+        above = self.series(table, column, how).loc[lambda series: series > mark]
         return None if above.empty else Departure(int(above.index[0]), float(above.iloc[0]), mark, 0.0)
 
     @cached_property

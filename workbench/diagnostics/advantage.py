@@ -1,8 +1,7 @@
 """Advantages, the critic behind them, and the weights of the rollout correction."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -14,11 +13,11 @@ BAPO = "arXiv 2510.18927 (BAPO)"
 STEP, TRAJECTORY, TURN, UPDATE = Level.STEP, Level.TRAJECTORY, Level.TURN, Level.UPDATE
 
 
-@alarm("above", 3.0, "rlwatch: advantage std above 3 times its baseline", relative="baseline")
-@diagnostic((UPDATE, TURN, STEP), Unit.REWARD, "population std of A over tokens", "rlwatch (advantage variance)")
-def advantage_std(t: Tokens, by: Segments) -> np.ndarray:
-    """Spread of the advantages of the tokens."""
-    return by.std(t.advantage)
+advantage_std = Measure(
+    "advantage_std", (UPDATE, TURN, STEP), Unit.REWARD, "population std of A over tokens",
+    "rlwatch (advantage variance)", "Spread of the advantages of the tokens.", lambda t, by: by.std(t.advantage),
+    alarm=Alarm("above", 3.0, "rlwatch: advantage std above 3 times its baseline", relative="baseline"),
+)  # fmt: skip
 
 
 @diagnostic(
@@ -52,23 +51,20 @@ OF_TOKENS = (
     Measure("advantage_positive_frac", (UPDATE,), Unit.FRACTION, "<1[A > 0]>_m", BAPO,
             "Share of tokens with a positive advantage.", lambda t, by: by.mean(t.advantage > 0)),
     Measure("advantage_negative_frac", (UPDATE,), Unit.FRACTION, "<1[A < 0]>_m", BAPO,
-            "Share of tokens with a negative advantage; the tokens that are neither positive nor negative have "
-            "exactly 0.", lambda t, by: by.mean(t.advantage < 0)),
+            "Share of tokens with a negative advantage; the rest have 0.", lambda t, by: by.mean(t.advantage < 0)),
     Measure("advantage_zero_frac", (UPDATE,), Unit.FRACTION, "<1[|A| < 0.01]>_m",
             "arXiv 2502.01600 (LOOP drops these)", "Share of tokens with almost no advantage: they teach nothing.",
             lambda t, by: by.mean(np.abs(t.advantage) < 0.01)),
     Measure("correction_mean", (UPDATE,), Unit.RATIO, "<omega>_m after the cap or the mask",
-            f"{VERL} (rollout_is_mean)", "Mean weight that the rollout correction gave a token loss; NULL without "
-            "one.", lambda t, by: None if t.correction is None else by.mean(t.correction)),
-    Measure("corrected_positive_frac", (UPDATE,), Unit.FRACTION, "<1[A > 0] 1[omega capped, or set to 0]>_m", OURS,
-            "The part of corrected_frac with a positive advantage; NULL without a rollout correction.",
-            lambda t, by: None if t.corrected is None else by.mean(t.corrected & (t.advantage > 0))),
-    Measure("corrected_negative_frac", (UPDATE,), Unit.FRACTION, "<1[A < 0] 1[omega capped, or set to 0]>_m", OURS,
-            "The part of corrected_frac with a negative advantage; NULL without a rollout correction.",
-            lambda t, by: None if t.corrected is None else by.mean(t.corrected & (t.advantage < 0))),
+            f"{VERL} (rollout_is_mean)", "Mean weight of the rollout correction on a token; NULL without one.",
+            lambda t, by: None if t.correction is None else by.mean(t.correction)),
+    *(Measure(f"corrected_{name}_frac", (UPDATE,), Unit.FRACTION, f"<1[A {sign} 0] 1[omega capped, or set to 0]>_m",
+              OURS, f"The part of corrected_frac with a {name} advantage; NULL without a rollout correction.",
+              lambda t, by, of=of: None if t.corrected is None else by.mean(t.corrected & of(t.advantage, 0)))
+      for name, sign, of in (("positive", ">", np.greater), ("negative", "<", np.less))),
     Measure("value", (TURN,), Unit.REWARD, "V_old(s_k), at the first token of the turn",
-            "arXiv 2512.17008 (turn states)", "Value that the critic gave when the turn began; NULL without a "
-            "critic.", lambda t, by: None if t.value_old is None else by.first(t.value_old), roll="turns"),
+            "arXiv 2512.17008 (turn states)", "Critic's value when the turn began; NULL without a critic.",
+            lambda t, by: None if t.value_old is None else by.first(t.value_old), roll="turns"),
     Measure("value_error", (TURN,), Unit.REWARD, "V_old(s_k) - G, at the first token of the turn", OURS,
             "Error of that value; its mean over turns of one index is the critic's bias there. NULL without a critic.",
             lambda t, by: None if t.value_old is None or t.returns is None else by.first(t.value_old - t.returns),
@@ -76,12 +72,8 @@ OF_TOKENS = (
 )  # fmt: skip
 
 
-# The critic at the tokens where it has a target: all that the policy wrote, or the first of each turn where it values
-# turns.
-
-
 def _judged(t: Tokens, by: Segments, *columns: np.ndarray | None) -> tuple[Segments, list[np.ndarray]] | None:
-    """Return the partition and `columns` at the tokens with a target; None where a column is."""
+    """Return the partition and `columns` at the tokens where the critic has a target; None where a column is."""
     known = [x for x in columns if x is not None]
     if len(known) < len(columns):
         return None
@@ -122,9 +114,7 @@ def vf_clip_frac(t: Tokens, by: Segments) -> np.ndarray | None:
     return at.mean((clipped - returns) ** 2 > (value - returns) ** 2)
 
 
-def _mean_error(
-    t: Tokens, by: Segments, of: Callable[[np.ndarray], np.ndarray] = np.abs, out_of_range: bool = False
-) -> np.ndarray | None:
+def _mean_error(t: Tokens, by: Segments, of: Callable[..., Any] = np.abs, out_of_range: bool = False) -> Any:
     """Mean of the errors V_old - G, (S,): over the tokens with a target, or those of them out of range."""
     if (judged := _judged(t, by, t.value_old, t.returns, t.out_of_range)) is None:
         return None
@@ -137,10 +127,9 @@ VALUE_ERRORS = (
             "Mean absolute error of the values behind the advantages; NULL without a critic.", _mean_error),
     Measure("value_mae_out_of_range", (UPDATE,), Unit.REWARD,
             "<|V_old - G|> over the tokens out of range with a target", OURS,
-            "The same over tokens whose ratio left the clip's range: whether advantages are wrong where the data "
-            "is stale. NULL without a critic, and where no token left the range.",
+            "The same where the ratio left the clip's range: are advantages wrong where data is stale? NULL for none.",
             lambda t, by: _mean_error(t, by, out_of_range=True)),
     Measure("value_bias", (UPDATE,), Unit.REWARD, "<V_old - G> over the tokens with a target", OURS,
-            "Mean error of the values behind the advantages; above 0 = the critic is too optimistic. NULL without "
-            "one.", lambda t, by: _mean_error(t, by, np.asarray)),
+            "Mean error of the values behind the advantages; above 0 = too optimistic. NULL without a critic.",
+            lambda t, by: _mean_error(t, by, np.asarray)),
 )  # fmt: skip

@@ -4,8 +4,6 @@
 run and its log get the same verdict. Only the onset looks both ways.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -114,7 +112,8 @@ class _Curve:
             return max(1.0, (PRIOR * (1 + self.group) / 2 + self._total) / (PRIOR + self._known))
         return max(self._total / max(self._known, 1), TINY)
 
-    def mean(self, first: int, last: int) -> float:
+    def mean(self, first: int, last: int | None = None) -> float:
+        last = len(self.scores) if last is None else last
         return (self.sums[last] - self.sums[first]) / (last - first)
 
     def spread(self, mean: float, steps: int) -> float:
@@ -190,8 +189,7 @@ class _Curve:
             start, asked = self.untrained
             error = math.sqrt(max(start * (1 - start), 0.25 / asked) / asked)
         else:
-            start = self.mean(0, head)
-            error = self.spread(start, head)
+            error = self.spread(start := self.mean(0, head), head)
         gain = max(0.0, self.top.mean - start)
         return gain**2 / (error**2 + self.spread(self.top.mean, last - first) ** 2) / 2
 
@@ -212,7 +210,7 @@ class _Cusum:
 
 
 class _FallRule:
-    """The event rule at one loss: at most one open fall, and those before it."""
+    """The rule at one loss: at most one open fall, and those before it."""
 
     def __init__(self, curve: _Curve, settings: CollapseSettings, loss: float) -> None:
         self.curve, self.settings, self.loss = curve, settings, loss
@@ -220,13 +218,11 @@ class _FallRule:
         self.down, self.up = (_Cusum(), _Cusum()), _Cusum()
         self.closed: list[Drop] = []
         self.open: Drop | None = None  # as it was when it was detected
-        self.since = 0  # index at which the open fall's evidence begins
-        self.up_since = 0  # index at which the run was last back near its best
+        self.since, self.up_since = 0, 0  # where the open fall's evidence begins; where it was last back near its best
 
     def advance(self) -> Literal["", "fell", "recovered"]:
         curve, at = self.curve, len(self.curve.scores) - 1
-        bound = curve.best.bound
-        if bound == -math.inf:
+        if (bound := curve.best.bound) == -math.inf:
             return ""
         score, low = curve.scores[-1], curve.at(self.loss, bound)
         if self.open:
@@ -256,14 +252,13 @@ class _FallRule:
     def _lost(self, since: int) -> bool:
         curve, end = self.curve, len(self.curve.scores)
         first = max(since, min((since + end) // 2, end - WINDOW))
-        level = curve.mean(first, end)
-        error = curve.spread(level, end - first)
+        error = curve.spread(level := curve.mean(first), end - first)
         return level + (Z if end - first < WINDOW else -1.0) * error <= curve.at(self.loss, curve.best.mean)
 
     def _back(self) -> bool:
-        curve, end = self.curve, len(self.curve.scores)
-        level = curve.mean(self.up.since, end)
-        return level + curve.spread(level, end - self.up.since) >= curve.at(self.settings.mild, curve.best.mean)
+        curve, points = self.curve, len(self.curve.scores) - self.up.since
+        error = curve.spread(level := curve.mean(self.up.since), points)
+        return level + error >= curve.at(self.settings.mild, curve.best.mean)
 
     @property
     def climbed(self) -> bool:
@@ -274,7 +269,7 @@ class _FallRule:
         """Return the fall that the last steps show: a stretch at the loss or below, unlikely at the best's own rate."""
         curve, end = self.curve, len(self.curve.scores)
         for length in (n for n in LATEST if n <= end and curve.best.bound > -math.inf):
-            level = curve.mean(end - length, end)
+            level = curve.mean(end - length)
             for best, luck in ((curve.best, 0.0), (curve.top, curve.luck)):
                 evidence = curve.apart(best, level, length) - luck
                 if level <= curve.at(self.loss, best.mean) and evidence >= self.enough:
@@ -285,10 +280,9 @@ class _FallRule:
         return (*self.closed, *([self._dated(self.open, self.since)] if self.open else []))
 
     def _drop(self, since: int) -> Drop:
-        curve, (first, last) = self.curve, self.curve.best.window
+        curve, (first, last), now = self.curve, self.curve.best.window, self.curve.steps[-1]
         window = (curve.steps[first], curve.steps[last - 1]) if last else None
-        now, level = curve.steps[-1], curve.mean(since, len(curve.scores))
-        return self._dated(Drop(curve.best.mean, window, now, now, now, now, level), since)
+        return self._dated(Drop(curve.best.mean, window, now, now, now, now, curve.mean(since)), since)
 
     def _dated(self, fall: Drop, since: int) -> Drop:
         """`fall`, whose evidence begins at index `since`, with its onset by what is known now."""
@@ -351,8 +345,8 @@ class Watch:
         if score is not None and not math.isfinite(score):
             message = f"success is {score}: nothing can be measured any more"
             events.append(Event(step, "non_finite", "critical", message, "success", score))
-        self._critical = self._critical or any(event.severity == "critical" for event in events)
-        self.diverged = self.diverged or any(event.kind == "non_finite" for event in events)
+        self._critical |= any(event.severity == "critical" for event in events)
+        self.diverged |= any(event.kind == "non_finite" for event in events)
         if score is None or not math.isfinite(score):
             return events
         curve.add(step, float(score))
@@ -361,8 +355,8 @@ class Watch:
             if change == "fell" and (fall := rule.open):
                 severity: Severity = "warning" if rule is self._mild else "critical"
                 where = "steps {} to {}".format(*fall.best_steps) if fall.best_steps else "before training"
-                lost = f"success fell from {fall.best:.3f} ({where}) to {fall.level:.3f}"
-                message = f"{lost}; the fall began after step {fall.onset}"
+                message = f"success fell from {fall.best:.3f} ({where}) to {fall.level:.3f}; "
+                message += f"the fall began after step {fall.onset}"
                 events.append(Event(step, kind, severity, message, "success", fall.level, fall.best))
             elif change == "recovered" and rule is self._severe:
                 fall = rule.closed[-1]
@@ -372,7 +366,7 @@ class Watch:
         return events
 
     def crashed(self, step: int, message: str) -> Event:
-        """Return the run cannot go on (engine crash, non-finite loss): the outcome is diverged from here on."""
+        """Return the event of a run that cannot go on (engine crash, non-finite loss): its outcome is diverged."""
         self.diverged = True
         return Event(step, "diverged", "critical", message)
 
@@ -389,8 +383,8 @@ class Watch:
     @property
     def detection(self) -> int | None:
         """The step at which the first collapse was called; None without one."""
-        first = next(iter([*self._severe.closed, self._severe.open]))
-        return first.detection if first else None
+        fall = [*self._severe.closed, self._severe.open][0]
+        return fall.detection if fall else None
 
     @property
     def verdict(self) -> Verdict:

@@ -1,7 +1,5 @@
 """The declaration of a measurement: one decorated function; its name is the column, its docstring the description."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -75,17 +73,14 @@ class Measure:
         if not self.description:
             raise TypeError(f"diagnostic {self.name} has no docstring: it is the description")
         if (Level.STEP in self.at) != bool(self.alarm or self.no_alarm):
-            raise TypeError(
-                f"diagnostic {self.name}: an alarm, or `no_alarm` and its reason, is for columns of the step"
-            )
-        for level in (*self.at, *([Level.TURN_STEP] if self.roll else [])):
-            rolled = self.roll is not None and level is Level.TURN_STEP
-            formula = f"{ROLL_WORDS[self.roll]} {self.formula}" if self.roll and rolled else self.formula
+            raise TypeError(f"diagnostic {self.name}: a column of the step, and no other, has an alarm or `no_alarm`")
+        words = (self.source, self.description)
+        for level in self.at:
             watched = (self.alarm, self.no_alarm) if level is Level.STEP else (None, FINER)
-            yield Diagnostic(
-                self.name, level, self.unit, formula, self.source, self.description, watched[0],
-                "DOUBLE" if rolled else self.sql_type, watched[1],
-            )  # fmt: skip
+            yield Diagnostic(self.name, level, self.unit, self.formula, *words, watched[0], self.sql_type, watched[1])
+        if self.roll:
+            formula = f"{ROLL_WORDS[self.roll]} {self.formula}"
+            yield Diagnostic(self.name, Level.TURN_STEP, self.unit, formula, *words, no_alarm=FINER)
 
     def __call__(self, *args: Any) -> Any:
         """Return the measured values."""
@@ -101,13 +96,11 @@ def diagnostic(
     A column of table step has an `@alarm` above, or `no_alarm`, the reason why there is none. `roll` says how a turn
     column rolls up to its turn index.
     """
-    levels = at if isinstance(at, tuple) else (at,)
 
     def declare(function: Callable[..., Any]) -> Measure:
-        description = " ".join((function.__doc__ or "").split())
-        return Measure(
-            function.__name__, levels, unit, formula, source, description, function, None, no_alarm, sql_type, roll
-        )
+        levels = at if isinstance(at, tuple) else (at,)
+        name, description = function.__name__, " ".join((function.__doc__ or "").split())
+        return Measure(name, levels, unit, formula, source, description, function, None, no_alarm, sql_type, roll)
 
     return declare
 
@@ -122,9 +115,9 @@ def reported(name: str, unit: Unit, formula: str, source: str, description: str)
     return Measure(name, (Level.UPDATE,), unit, formula, source, description, lambda t, by: t.scalar(name))
 
 
-def declared(*owners: object) -> tuple[Measure, ...]:
-    """Return the measurements that modules or classes declare, in order of declaration, those in tuples included."""
-    values = (value for owner in owners for value in vars(owner).values())
+def declared(*modules: object) -> tuple[Measure, ...]:
+    """Return the measurements that modules declare, in order of declaration, those in tuples included."""
+    values = (value for module in modules for value in vars(module).values())
     found = (x for value in values for x in (value if isinstance(value, tuple) else (value,)))
     return tuple(x for x in found if isinstance(x, Measure))
 
@@ -140,7 +133,7 @@ def mark_words(alarm: Alarm) -> str:
 
 
 def in_words(alarm: Alarm) -> str:
-    """Return the trip-wire as a sentence without its reason."""
+    """Return the alarm as a sentence without its reason."""
     return f"{alarm.severity} when {mark_words(alarm)}"
 
 

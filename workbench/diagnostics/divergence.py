@@ -1,7 +1,5 @@
 """Distances between policies: new and old, new and reference, trainer and sampler; entropy; likelihood displacement."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -11,7 +9,7 @@ from workbench.diagnostics.tokens import CLAMP, Segments, Tokens, quotient
 from workbench.spec import Alarm, Level, Unit
 
 SCHULMAN = "Schulman, Approximating KL Divergence (2020)"
-LLDS = "arXiv 2512.04220 (LLDS)"
+LLDS, TRL, CORE_ALGOS = "arXiv 2512.04220 (LLDS)", "TRL (sampling_logp_difference", "verl core_algos.py"
 STEP, TRAJECTORY, TURN, UPDATE = Level.STEP, Level.TRAJECTORY, Level.TURN, Level.UPDATE
 
 
@@ -32,14 +30,12 @@ POLICIES = (
             "second-best precursor after the gradient norm in this project's small runs (6 of 15 collapses); the "
             "factor 10 is ours, to be calibrated", relative="baseline")),
     Measure("kl_ref", (UPDATE, STEP), Unit.NATS, "<exp(-x) - 1 + x>_m, x = log_prob - log_prob_ref (k3)",
-            "verl core_algos.py (low_var_kl, which ends at 10)",
-            "Distance from the frozen reference, 0 where the two agree; NULL without one. On samples of the new "
-            "policy it would estimate KL(new || reference); the tokens are samples of an older one.",
+            f"{CORE_ALGOS} (low_var_kl, which ends at 10)",
+            "Distance from the frozen reference; NULL without one. KL(new || reference) on samples of the new policy.",
             lambda t, by: None if t.log_prob_ref is None else by.mean(k3(t.log_prob_ref - t.log_prob)),
             no_alarm=f"rlwatch counts sigmas of a rolling window, which a steady growth never leaves; {NO_MARK}"),
     Measure("entropy", (UPDATE, TURN, TRAJECTORY, STEP), Unit.NATS, "<H_t>_m, H = logsumexp(z) - sum p z",
-            "verl core_algos.py",
-            "Entropy of the policy at the tokens that it wrote. It can rise before a collapse as well as fall.",
+            CORE_ALGOS, "Entropy of the policy at its tokens. It can rise before a collapse as well as fall.",
             lambda t, by: by.mean(t.entropy), roll="tokens",
             alarm=Alarm("below", 0.3,
             "relative to the run's own start, because absolute floors (rlwatch: 1.0) do not carry to small models; "
@@ -60,17 +56,15 @@ def mismatch_pearson(t: Tokens, by: Segments) -> np.ndarray:
 
 
 OF_TOKENS = (
-    Measure("kl_k2", (UPDATE,), Unit.NATS, "<delta^2 / 2>_m (k2)", SCHULMAN,
-            "Second-order estimate of the same KL; low variance, biased for large moves.",
-            lambda t, by: by.mean(t.log_ratio**2 / 2)),
+    Measure("kl_k2", (UPDATE,), Unit.NATS, "<delta^2 / 2>_m (k2)", SCHULMAN, "Second-order estimate of the same KL; "
+            "low variance, biased for large moves.", lambda t, by: by.mean(t.log_ratio**2 / 2)),
     Measure("entropy_low_frac", (UPDATE,), Unit.FRACTION, "<1[H_t < 0.01]>_m", OURS,
             "Share of tokens at which the policy no longer chooses.", lambda t, by: by.mean(t.entropy < 0.01)),
-    Measure("mismatch", (UPDATE, TURN), Unit.NATS, "<|log_prob_old - log_prob_behaviour|>_m",
-            "TRL (sampling_logp_difference/mean)",
+    Measure("mismatch", (UPDATE, TURN), Unit.NATS, "<|log_prob_old - log_prob_behaviour|>_m", f"{TRL}/mean)",
             "Disagreement of trainer and sampler about the same tokens: precision, temperature, staleness.",
             lambda t, by: by.mean(np.abs(t.mismatch)), roll="tokens"),
-    Measure("mismatch_max", (UPDATE,), Unit.NATS, "max |log_prob_old - log_prob_behaviour|",
-            "TRL (sampling_logp_difference/max)", "Largest disagreement of trainer and sampler about one token.",
+    Measure("mismatch_max", (UPDATE,), Unit.NATS, "max |log_prob_old - log_prob_behaviour|", f"{TRL}/max)",
+            "Largest disagreement of trainer and sampler about one token.",
             lambda t, by: by.maximum(np.abs(t.mismatch))),
     Measure("mismatch_k3", (UPDATE,), Unit.NATS, "<exp(x) - 1 - x>_m, x = log_prob_old - log_prob_behaviour",
             f"{VERL} (k3_kl)", "The same KL by the estimator that is never negative.",
@@ -100,28 +94,24 @@ def _moved(t: Tokens) -> np.ndarray:
 
 
 def _surprise(t: Tokens) -> np.ndarray:
-    """Of each sequence log_ppl_old - log_ppl_behaviour."""
-    return t.by_sequence.mean(-t.mismatch)
+    return t.by_sequence.mean(-t.mismatch)  # log_ppl_old - log_ppl_behaviour
 
 
 OF_SEQUENCES = (
     _of_sequences("displacement_positive", Unit.NATS, "mean over sequences with A >= 0 of the mean delta", LLDS,
-                "How much likelier good trajectories have become per token; negative = lazy likelihood "
-                "displacement.", _moved, good=True),
+                  "How much likelier good trajectories have become per token; negative = lazy likelihood displacement.",
+                  _moved, good=True),
     _of_sequences("displacement_negative", Unit.NATS, "mean over sequences with A < 0 of the mean delta", LLDS,
-                "How much likelier bad trajectories have become per token.", _moved, good=False),
+                  "How much likelier bad trajectories have become per token.", _moved, good=False),
     _of_sequences("log_prob_positive", Unit.NATS, "mean over sequences with A >= 0 of the mean log_prob", LLDS,
-                "How likely good trajectories are per token; a steady fall is the second phase of the LLD death "
-                "spiral.", lambda t: t.by_sequence.mean(t.log_prob), good=True),
+                  "Log-prob of good trajectories per token; a steady fall is the second phase of the LLD death spiral.",
+                  lambda t: t.by_sequence.mean(t.log_prob), good=True),
     _of_sequences("displaced_positive_frac", Unit.FRACTION, "share of sequences with A >= 0 whose mean delta < 0",
-                LLDS, "Share of good trajectories that the policy has made less likely.",
-                lambda t: np.where(np.isnan(_moved(t)), np.nan, _moved(t) < 0), good=True),
-    _of_sequences("mismatch_log_ppl", Unit.NATS,
-                "mean over sequences of the mean of log_prob_behaviour - log_prob_old", f"{VERL} (log_ppl_diff)",
-                "How much higher the trainer's log-perplexity of a trajectory is than that of the sampler that "
-                "wrote it.", _surprise),
+                  LLDS, "Share of good trajectories that the policy has made less likely.",
+                  lambda t: np.where(np.isnan(_moved(t)), np.nan, _moved(t) < 0), good=True),
+    _of_sequences("mismatch_log_ppl", Unit.NATS, "mean over sequences of the mean of log_prob_behaviour - log_prob_old",
+                  f"{VERL} (log_ppl_diff)", "Log-perplexity of a trajectory by trainer less sampler.", _surprise),
     _of_sequences("mismatch_ppl_ratio", Unit.RATIO,
-                "mean over sequences of exp(mean of log_prob_behaviour - log_prob_old)", f"{VERL} (ppl_ratio)",
-                "The trainer's perplexity of a trajectory over the sampler's; 1 where they agree.",
-                lambda t: np.exp(_surprise(t))),
+                  "mean over sequences of exp(mean of log_prob_behaviour - log_prob_old)", f"{VERL} (ppl_ratio)",
+                  "The trainer's perplexity of a trajectory over the sampler's.", lambda t: np.exp(_surprise(t))),
 )  # fmt: skip

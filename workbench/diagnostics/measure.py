@@ -1,33 +1,31 @@
 """Evaluate every declared measurement on a step: columns per table, ready to be written down."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from workbench.diagnostics import advantage, divergence, ratio, step, trajectory, turn, update
+from workbench.diagnostics import advantage, divergence, ratio, step, turn, update
 from workbench.diagnostics.declare import Measure, declared
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from workbench.diagnostics.step import StepView
 from workbench.diagnostics.tokens import Segments, Tokens, quotient
-from workbench.diagnostics.trajectory import Trajectories
-from workbench.diagnostics.turn import TurnRows
+from workbench.diagnostics.turn import TRAJECTORIES, Trajectories, TurnRows
 from workbench.spec import Diagnostic, Level
 
 # Functions of the trained tokens and a partition of them; the columns of the probe, mostly NULL, stand last.
 TOKEN_MEASURES = sorted(declared(update, ratio, divergence, advantage), key=lambda m: m in update.PROBE)
 AT = {level: [m for m in TOKEN_MEASURES if level in m.at] for level in Level}
-TURN_MEASURES = [m for m in declared(turn) if Level.TURN in m.at]
+STEP_MEASURES = declared(step)
+TURN_MEASURES, TURN_STEP_MEASURES = ([m for m in declared(turn) if x in m.at] for x in (Level.TURN, Level.TURN_STEP))
 
 Columns = dict[str, Any]
 
 
 def catalogue() -> tuple[Diagnostic, ...]:
     """Return every declared diagnostic, grouped by table."""
-    measures = [*step.MEASURES, *TOKEN_MEASURES, *trajectory.MEASURES, *TURN_MEASURES, *turn.TURN_STEP_MEASURES]
+    measures = [*STEP_MEASURES, *TOKEN_MEASURES, *TRAJECTORIES, *TURN_MEASURES, *TURN_STEP_MEASURES]
     order = [Level.STEP, Level.UPDATE, Level.TRAJECTORY, Level.TURN, Level.TURN_STEP]
     return tuple(sorted((d for m in measures for d in m.diagnostics()), key=lambda d: order.index(d.level)))
 
@@ -54,14 +52,14 @@ def measure(number: int, evidence: StepEvidence) -> Measurements:
     minibatch = {} if tokens is None else measure_updates(tokens)
     turns = {} if tokens is None else measure_turns(tokens, trained.turn_status, trained)
     view = StepView(number, evidence, minibatch or None)
-    row: dict[str, float | None] = {m.name: m(view) for m in step.MEASURES}
+    row: dict[str, float | None] = {m.name: m(view) for m in STEP_MEASURES}
     for m in AT[Level.STEP]:
         pooled = m(tokens, tokens.whole) if tokens is not None and len(tokens.update) else None
         row[m.name] = None if pooled is None or np.ma.getmaskarray(pooled)[0] else float(pooled[0])
     acted = Trajectories(trained, tokens)
     told = {name: list(getattr(trained, name)) for name in ("question", "gold", "answer", "ended")}
     ids = {"trajectory": np.arange(len(trained)), "prompt_group": trained.group, "rollout_step": trained.rollout_step}
-    trajectories = ids | told | {m.name: m(acted) for m in trajectory.MEASURES}
+    trajectories = ids | told | {m.name: m(acted) for m in TRAJECTORIES}
     trajectories |= {m.name: m(tokens, acted.by) if tokens is not None else None for m in AT[Level.TRAJECTORY]}
     return Measurements(row, minibatch, trajectories, turns, measure_turn_steps(turns) if turns else {})
 
@@ -71,9 +69,8 @@ def measure_updates(evidence: Evidence | Tokens) -> Columns:
     """Columns (U,) of table `minibatch`: update, epoch, rollout_step and every update-level diagnostic."""
     tokens = evidence if isinstance(evidence, Tokens) else Tokens(evidence)
     told = {name: getattr(tokens.evidence, name).cpu().numpy() for name in ("epoch", "rollout_step")}
-    return {"update": np.arange(tokens.updates), **told} | {
-        m.name: m(tokens, tokens.by_update) for m in AT[Level.UPDATE]
-    }
+    columns = {"update": np.arange(tokens.updates)} | told
+    return columns | {m.name: m(tokens, tokens.by_update) for m in AT[Level.UPDATE]}
 
 
 @np.errstate(all="ignore")
@@ -103,7 +100,7 @@ def measure_turn_steps(turns: Mapping[str, Any]) -> Columns:
     by = Segments(ids, len(index))
     view = TurnRows(by, turns)
     rolled = {m.name: _roll(m, by, turns) for m in (*AT[Level.TURN], *TURN_MEASURES) if m.roll is not None}
-    return {"turn_index": index} | {m.name: m(view) for m in turn.TURN_STEP_MEASURES} | rolled
+    return {"turn_index": index} | {m.name: m(view) for m in TURN_STEP_MEASURES} | rolled
 
 
 def _roll(measure: Measure, by: Segments, turns: Mapping[str, Any]) -> np.ndarray | None:

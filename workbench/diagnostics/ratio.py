@@ -1,21 +1,23 @@
 """Importance ratios, and what the clip and the stabiliser do with them."""
 
-from __future__ import annotations
-
 import numpy as np
 
-from workbench.diagnostics.declare import MEANT, OTHER, OURS, VERL, Measure, alarm, diagnostic, reported
+from workbench.diagnostics.declare import MEANT, OTHER, OURS, VERL, Measure, diagnostic, reported
 from workbench.diagnostics.tokens import CLAMP, QUANTILES, Segments, Tokens, quotient
 from workbench.spec import Alarm, Level, Unit
 
 TRL = "TRL grpo_trainer.py"
 CORE_ALGOS = "verl core_algos.py"
-LEMMA = "arXiv 2511.20718 Lemma 4.1"
+PAPER, LEMMA = "arXiv 2511.20718", "arXiv 2511.20718 Lemma 4.1"
 SUMS = "arXiv 2602.10693 (sums, not means)"
 OUR_MARK = "verl has the mark for another ratio, pi_old / mu; on pi_theta / pi_old it is ours, to be calibrated"
 OUR_BIAS = "this project, C of arXiv 2511.20718"
 PAPER_CODE = "development code of arXiv 2511.20718 (clip_grad_norm)"
 STEP, TRAJECTORY, TURN, UPDATE = Level.STEP, Level.TRAJECTORY, Level.TURN, Level.UPDATE
+
+
+def _product(by: Segments, t: Tokens) -> np.ndarray:
+    return np.exp(np.clip(by.total(t.clamped), -CLAMP, CLAMP))
 
 
 SPREAD = (
@@ -28,11 +30,10 @@ SPREAD = (
     Measure("ratio_min", (UPDATE, TURN), Unit.RATIO, "min r", VERL,
             "Smallest token ratio; drift to 0 on good tokens starves them of gradient.",
             lambda t, by: by.minimum(t.ratio), roll="min"),
-    Measure("ratio_std", (UPDATE,), Unit.RATIO, "population std of r", VERL,
-            "Spread of the token ratios.", lambda t, by: by.std(t.ratio)),
-    Measure("unit_ratio_mean", (UPDATE,), Unit.RATIO, "<w>_m, w = the ratio that the algorithm pools", OURS,
-            "Mean of the ratio that entered the surrogate (token, turn or sequence).",
-            lambda t, by: by.mean(t.unit_ratio)),
+    Measure("ratio_std", (UPDATE,), Unit.RATIO, "population std of r", VERL, "Spread of the token ratios.",
+            lambda t, by: by.std(t.ratio)),
+    Measure("unit_ratio_mean", (UPDATE,), Unit.RATIO, "<w>_m, w = the ratio that the algorithm pools", OURS, "Mean of "
+            "the ratio that entered the surrogate (token, turn or sequence).", lambda t, by: by.mean(t.unit_ratio)),
     Measure("unit_ratio_max", (UPDATE,), Unit.RATIO, "max w, w = the ratio that the algorithm pools", OURS,
             "Largest ratio that entered the surrogate.", lambda t, by: by.maximum(t.unit_ratio)),
     Measure("unit_ratio_min", (UPDATE,), Unit.RATIO, "min w, w = the ratio that the algorithm pools", OURS,
@@ -57,51 +58,37 @@ def ratio_positive_q50(t: Tokens, by: Segments) -> np.ndarray:
     return Segments(by.ids[good], by.size).quantiles(t.ratio[good], (0.5,))[0]
 
 
-# Turns and sequences of an update; the turn columns of the ratio.
-
-
-@diagnostic((UPDATE, STEP), Unit.FRACTION, "(sum r)^2 / (n sum r^2) over tokens", VERL, no_alarm=OTHER)
-def ess_frac(t: Tokens, by: Segments) -> np.ndarray:
-    """Effective sample size of the token ratios as a share of the tokens, in (1/n, 1]."""
-    return np.minimum(by.total(t.ratio) ** 2 / (by.n * by.total(t.ratio**2)), 1.0)
+ess_frac = Measure(
+    "ess_frac", (UPDATE, STEP), Unit.FRACTION, "(sum r)^2 / (n sum r^2) over tokens", VERL,
+    "Effective sample size of the token ratios as a share of the tokens, in (1/n, 1].", no_alarm=OTHER,
+    function=lambda t, by: np.minimum(by.total(t.ratio) ** 2 / (by.n * by.total(t.ratio**2)), 1.0),
+)  # fmt: skip
 
 
 @diagnostic(UPDATE, Unit.FRACTION, "(sum W)^2 / (n sum W^2), W = exp(sum delta of a sequence)", "arXiv 2602.10693")
 def ess_sequence_frac(t: Tokens, by: Segments) -> np.ndarray:
     """Effective sample size of the product ratios of whole trajectories, as a share of the trajectories."""
-    log_weight = t.by_sequence.total(t.clamped)
-    groups = t.sequences_by_update
+    log_weight, groups = t.by_sequence.total(t.clamped), t.sequences_by_update
     # A common factor does not change the share; without it exp would overflow.
     weight = np.exp(log_weight - groups.spread(groups.maximum(log_weight)))
     return np.minimum(groups.total(weight) ** 2 / (groups.n * groups.total(weight**2)), 1.0)
 
 
-@alarm("above", 1.0, f"as if half of the tokens weighed nothing; {OUR_MARK}", points=2)
-@diagnostic((UPDATE, STEP), Unit.NONE, "<r^2>_m - 1", f"{VERL} (chi2_token)")
-def chi2(t: Tokens, by: Segments) -> np.ndarray:
-    """Chi-square divergence of the new policy from the old one, estimated on tokens of the old one.
-
-    The variance of the ratios only where ratio_mean is 1; in general <(r - 1)^2>_m + 2 (ratio_mean - 1).
-    """
-    return by.mean(t.ratio**2) - 1.0
-
-
-@diagnostic(
-    UPDATE, Unit.NONE, "mean over sequences of W^2 - 1, W = exp(clamp(sum delta of a sequence, +-20))",
-    f"{VERL} (chi2_seq)",
-)  # fmt: skip
-def chi2_sequence(t: Tokens, by: Segments) -> np.ndarray:
-    """The same divergence by the product ratios of whole trajectories; far above chi2 where tokens drift one way."""
-    weight = np.exp(np.clip(t.by_sequence.total(t.clamped), -CLAMP, CLAMP))
-    return t.sequences_by_update.mean(weight**2) - 1.0
-
-
 UNITS = (
+    Measure("chi2", (UPDATE, STEP), Unit.NONE, "<r^2>_m - 1", f"{VERL} (chi2_token)",
+            "Chi-square divergence of the new policy from the old one, estimated on tokens of the old. The variance "
+            "of the ratios only where ratio_mean is 1; in general <(r - 1)^2>_m + 2 (ratio_mean - 1).",
+            lambda t, by: by.mean(t.ratio**2) - 1.0,
+            alarm=Alarm("above", 1.0, f"as if half of the tokens weighed nothing; {OUR_MARK}", points=2)),
+    Measure("chi2_sequence", (UPDATE,), Unit.NONE,
+            "mean over sequences of W^2 - 1, W = exp(clamp(sum delta of a sequence, +-20))", f"{VERL} (chi2_seq)",
+            "The same by the product ratios of whole trajectories; far above chi2 where tokens drift one way.",
+            lambda t, by: t.sequences_by_update.mean(_product(t.by_sequence, t) ** 2) - 1.0),
     Measure("turn_ratio_geo_max", (UPDATE,), Unit.RATIO, "max over turns of exp(mean delta of the turn)", LEMMA,
-            "Largest geometric turn ratio; averaging inside the turn hides outliers, so read it together with "
-            "ratio_max.", lambda t, by: t.turns_by_update.maximum(np.exp(t.by_turn.mean(t.clamped)))),
-    Measure("turn_ratio_arith_max", (UPDATE,), Unit.RATIO, "max over turns of the mean r of the turn",
-            "arXiv 2511.20718", "Largest arithmetic turn ratio; at least the geometric one.",
+            "Largest geometric turn ratio; averaging hides outliers, so read it together with ratio_max.",
+            lambda t, by: t.turns_by_update.maximum(np.exp(t.by_turn.mean(t.clamped)))),
+    Measure("turn_ratio_arith_max", (UPDATE,), Unit.RATIO, "max over turns of the mean r of the turn", PAPER,
+            "Largest arithmetic turn ratio; at least the geometric one.",
             lambda t, by: t.turns_by_update.maximum(t.by_turn.mean(t.ratio))),
     Measure("turn_log_ratio_sum_abs_max", (UPDATE,), Unit.NATS, "max over turns of |sum delta of the turn|", SUMS,
             "Largest log of a product ratio of a turn: the drift of the turn that length normalisation hides.",
@@ -109,11 +96,11 @@ UNITS = (
     Measure("ratio_geo", (TURN,), Unit.RATIO, "exp(mean delta of the turn)", LEMMA,
             "Geometric turn ratio, the one of Turn-PPO and ST-PPO.",
             lambda t, by: np.exp(by.mean(t.clamped)), roll="turns"),
-    Measure("ratio_arith", (TURN,), Unit.RATIO, "mean r of the turn", "arXiv 2511.20718", "Arithmetic turn ratio.",
+    Measure("ratio_arith", (TURN,), Unit.RATIO, "mean r of the turn", PAPER, "Arithmetic turn ratio.",
             lambda t, by: by.mean(t.ratio), roll="turns"),
     Measure("ratio_prod", (TURN,), Unit.RATIO, "exp(clamp(sum delta of the turn, +-20))", "AgileRL (sum pooling)",
             "Product turn ratio: the unbiased importance weight of the whole turn.",
-            lambda t, by: np.exp(np.clip(by.total(t.clamped), -CLAMP, CLAMP)), roll="turns"),
+            lambda t, by: _product(by, t), roll="turns"),
     Measure("log_ratio_sum", (TURN,), Unit.NATS, "sum delta of the turn", SUMS,
             "Log of the product ratio of the turn, each token clamped to +-20.",
             lambda t, by: by.total(t.clamped), roll="turns"),
@@ -122,25 +109,21 @@ UNITS = (
             lambda t, by: quotient(by.total(t.ratio), t.by_update.total(t.ratio)[by.first(t.update)]), roll="share"),
 )  # fmt: skip
 
-
-# What the clip stopped
-
-
 CLIPPED = (
     Measure("clip_frac", (UPDATE, TURN, TRAJECTORY, STEP), Unit.FRACTION,
             "<1[the clip stopped the gradient of the token]>_m; of PPO's clip: clipped loss > unclipped loss",
             f"{CORE_ALGOS} (pg_clipfrac)",
-            "Share of tokens whose gradient the clip stopped (sign of the advantage respected). 0 for clips that "
-            "bound a weight and stop nothing (cispo, hard): out_of_range_frac says how often they act.",
+            "Share of tokens whose gradient the clip stopped. 0 for clips that bound a weight and stop nothing "
+            "(cispo, hard): out_of_range_frac says how often they act.",
             lambda t, by: by.mean(t.active), roll="tokens",
             alarm=Alarm("above", 0.3,
             "microsoft/post-training-toolkit warns at a clip fraction of 0.3; healthy PPO stays below 0.2", points=3)),
     Measure("out_of_range_frac", (UPDATE, TURN, STEP), Unit.FRACTION, "<1[r < 1 - eps_low or r > 1 + eps_high]>_m",
             "arXiv 2511.20718 (the set of clipped tokens)",
-            "Share of tokens with a token ratio outside the bounds, whatever the sign of the advantage. At least "
-            "clip_frac when tokens are clipped by their own ratio; the difference is what plain PPO leaves unbounded. "
-            "For CISPO it is the share of weights that were clamped.", lambda t, by: by.mean(t.out_of_range),
-            roll="tokens", no_alarm="`clip_frac` has it: out of range counts tokens that nothing stops as well"),
+            "Share of tokens with a token ratio outside the bounds, whatever the sign of the advantage; what it has "
+            "above clip_frac plain PPO leaves unbounded. For CISPO the share of weights that were clamped.",
+            lambda t, by: by.mean(t.out_of_range), roll="tokens",
+            no_alarm="`clip_frac` has it: out of range counts tokens that nothing stops as well"),
     Measure("dual_clip_frac", (UPDATE, STEP), Unit.FRACTION, "<1[A < 0, loss > -c A]>_m",
             f"{CORE_ALGOS} (pg_clipfrac_lower)",
             "Share of tokens whose loss the dual clip bounded, or whose weight DPPO's cap did; 0 when it is off.",
@@ -154,51 +137,44 @@ CLIPPED = (
             "Share of turns in which the clip stopped at least one token.",
             lambda t, by: t.turns_by_update.mean(t.by_turn.maximum(t.active))),
     Measure("turn_clip_token_frac", (UPDATE,), Unit.FRACTION, "share of tokens in turns with a clipped token", OURS,
-            "Share of tokens whose turn has a clipped token: what is lost where the clip acts on whole turns.",
+            "Share of tokens whose turn has a clipped token: what a clip of whole turns loses.",
             lambda t, by: by.mean(t.by_turn.spread(t.by_turn.maximum(t.active)))),
     Measure("sequence_clip_frac", (UPDATE,), Unit.FRACTION, "share of sequences with a clipped token", OURS,
             "Share of trajectories in which the clip stopped at least one token.",
             lambda t, by: t.sequences_by_update.mean(t.by_sequence.maximum(t.active))),
     Measure("sequence_clip_token_frac", (UPDATE,), Unit.FRACTION, "share of tokens in sequences with a clipped token",
-            OURS, "Share of tokens whose trajectory has a clipped token: what is lost where the clip acts on whole "
-            "trajectories.", lambda t, by: by.mean(t.by_sequence.spread(t.by_sequence.maximum(t.active)))),
+            OURS, "Share of tokens whose trajectory has a clipped token: what a clip of whole trajectories loses.",
+            lambda t, by: by.mean(t.by_sequence.spread(t.by_sequence.maximum(t.active)))),
     reported("clip_bias_norm", Unit.NORM,
              "||C||, C = grad J without the clip - grad J; of PPO's clip: 1/N sum over clipped tokens of r A grad "
              "log pi", "arXiv 2511.20718 Lemma 4.2",
-             "Norm of the true clipping bias, by a second backward pass; NULL on updates where it was not taken. J is "
-             "the surrogate alone, before a stabiliser's factor: no KL term, no entropy bonus."),
+             "Norm of the true clipping bias, by a second backward pass; NULL on updates without one. J is the "
+             "surrogate alone, before a stabiliser's factor: no KL term, no entropy bonus."),
     reported("clip_bias_ratio", Unit.RATIO, "||C|| / ||g||, g = grad J without the clip", OUR_BIAS,
-             "Clipping bias against the unclipped gradient of the surrogate; NULL where it was not taken, or where g "
-             "is 0."),
+             "Clipping bias against the unclipped gradient of the surrogate; NULL where not taken, or where g is 0."),
     reported("clip_bias_cosine", Unit.NONE, "cos(C, g), g = grad J without the clip", OUR_BIAS,
-             "Direction of what the clip removed against the unclipped gradient; 1 = the clip only shortens the step. "
-             "NULL on updates where the bias was not taken, or where it or g is 0: always, without a clip or with one "
-             "that takes nothing from the loss (soft_sigmoid, gamma)."),
+             "Direction of what the clip removed; 1 = the clip only shortens the step. NULL where the bias was not "
+             "taken, or where it or g is 0, as without a clip or with soft_sigmoid and gamma."),
     Measure("clip_bias_proxy", (UPDATE,), Unit.NONE, "<(w A)^2 1[clipped]>_m", PAPER_CODE,
-            "Cheap stand-in for the clipping bias that drops grad log pi, over the tokens whose gradient the clip "
-            "stopped. w is the ratio that the algorithm pools, as in the bias itself.",
+            "Cheap stand-in for the clipping bias that drops grad log pi; w is the ratio that the algorithm pools.",
             lambda t, by: by.mean(np.where(t.active, (t.unit_ratio * t.advantage) ** 2, 0.0))),
     Measure("clip_bias_proxy_range", (UPDATE,), Unit.NONE, "<(r A)^2 1[out of range]>_m", PAPER_CODE,
-            "The same by token ratios over all tokens out of range, as S-PPO and ST-PPO judge; not "
-            "clip_bias_proxy's scale.",
+            "The same by token ratios over all tokens out of range, as S-PPO and ST-PPO judge; on another scale.",
             lambda t, by: by.mean(np.where(t.out_of_range, (t.ratio * t.advantage) ** 2, 0.0))),
 )  # fmt: skip
 
 STABILISER = (
     reported("stabiliser_ratio", Unit.RATIO, "max over units of rho = RMS of r A out of range / RMS of r A in range",
-             "development code of arXiv 2511.20718",
-             "Largest rho that was compared with tau: the stabiliser fires in the units where it is above. Units are "
-             "what the stabiliser judges one by one: micro-batches (S-PPO, ST-PPO; with scope global the minibatch), "
-             "turns or sequences (SO-GRPO). NULL without a stabiliser of this kind."),
-    reported("stabiliser_factor", Unit.RATIO, "<f>_m, f the factor on the loss of a token or on the gradient",
-             "arXiv 2511.20718",
-             "What the stabiliser multiplied by; 1 when it did not fire, NULL without one or where it multiplies "
-             "nothing."),
-    Measure("stabiliser_factor_mean", (UPDATE,), Unit.RATIO, "<f>_m over token factors", "arXiv 2511.20718",
-            "Mean over tokens of the factor on the loss of each; 1 without a stabiliser, or with one that acts "
-            "elsewhere.", lambda t, by: by.mean(t.factor)),
-    reported("clipped_rms", Unit.NONE, "c = RMS of r A over tokens out of range", "arXiv 2511.20718",
-             "Over the whole minibatch, also without a stabiliser; with one unit the numerator of stabiliser_ratio."),
-    reported("unclipped_rms", Unit.NONE, "n = RMS of r A over tokens in range", "arXiv 2511.20718",
-             "Over the whole minibatch, also without a stabiliser; with one unit the denominator of stabiliser_ratio."),
+             f"development code of {PAPER}",
+             "Largest rho of the units that the stabiliser judges one by one; it fires where rho > tau. Units: "
+             "micro-batches (S-PPO, ST-PPO; with scope global the minibatch), turns or sequences (SO-GRPO). NULL "
+             "without a stabiliser of this kind."),
+    reported("stabiliser_factor", Unit.RATIO, "<f>_m, f the factor on the loss of a token or on the gradient", PAPER,
+             "What the stabiliser multiplied by; 1 when it did not fire, NULL where none multiplies anything."),
+    Measure("stabiliser_factor_mean", (UPDATE,), Unit.RATIO, "<f>_m over token factors", PAPER, "Mean factor on the "
+            "loss of a token; 1 where no stabiliser acts there.", lambda t, by: by.mean(t.factor)),
+    *(reported(f"{kind}_rms", Unit.NONE, f"{x} = RMS of r A over tokens {place}", PAPER, "Over the whole minibatch, "
+               f"also without a stabiliser; with one unit the {part} of stabiliser_ratio.")
+      for kind, x, place, part in (("clipped", "c", "out of range", "numerator"),
+                                   ("unclipped", "n", "in range", "denominator"))),
 )  # fmt: skip

@@ -5,12 +5,10 @@ A rule is declared once and evaluated one way. At each step its condition holds,
 (collapse.py) raises events of the same type.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from typing import Any, Literal, NamedTuple
@@ -57,7 +55,7 @@ class Found(NamedTuple):
 
 
 Judged = Found | Literal[False] | None  # None: it cannot be judged
-Memory = dict[Any, Any]  # what a condition keeps from step to step of a run
+Memory = dict[Any, Any]  # what a rule keeps from step to step of a run
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ class RuleWatch:
     """Rules along a run: feed it the row of table `step` of every step once, in order; it returns the events."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        self._states = [_State(rule) for rule in rules]
+        self._rules: list[tuple[Rule, Memory]] = [(rule, {"armed": True, "last": -math.inf}) for rule in rules]
         self._alarmed: set[str] = set()
 
     def step(
@@ -90,32 +88,18 @@ class RuleWatch:
     ) -> list[Event]:
         """Return the events of `step`; `mismatches` are the places that column token_mismatches counts."""
         row, events = Row(step, measured, self._alarmed, mismatches), []
-        for state in self._states:
-            rule = state.rule
-            found = None if rule.once and not state.armed else rule.condition(row, state.memory)
+        for rule, memory in self._rules:
+            found = None if rule.once and not memory["armed"] else rule.condition(row, memory)
             if found is None:
                 continue
             if rule.alarm:
                 (self._alarmed.add if found else self._alarmed.discard)(rule.alarm)
             if not found:
-                state.armed = True
-            elif state.armed and (state.last is None or step - state.last >= rule.pause):
-                state.armed, state.last = False, step
+                memory["armed"] = True
+            elif memory["armed"] and step - memory["last"] >= rule.pause:
+                memory["armed"], memory["last"] = False, step
                 events.append(Event(step, rule.kind, rule.severity, *found))
         return events
-
-
-@dataclass
-class _State:
-    """One rule along a run."""
-
-    rule: Rule
-    memory: Memory = field(default_factory=dict)
-    armed: bool = True
-    last: int | None = None  # step of its last event
-
-
-# One value against a mark
 
 
 def crossing(name: str, mark: Alarm, row: Row, memory: Memory) -> Judged:
@@ -137,11 +121,9 @@ def crossing(name: str, mark: Alarm, row: Row, memory: Memory) -> Judged:
     threshold = mark.value * unit
     crossed = {"above": value > threshold, "below": value < threshold, "at least": value >= threshold}[mark.when]
     memory["count"] = memory.get("count", 0) + 1 if crossed else 0
-    if memory["count"] < mark.points:
-        return False
     held = f" at {mark.points} points in a row" if mark.points > 1 else ""
     message = f"{name} is {value:.4g}, {mark.when} {threshold:.4g}{held}: {mark.reason}"
-    return Found(message, name, value, threshold)
+    return memory["count"] >= mark.points and Found(message, name, value, threshold)
 
 
 def _not_finite(name: str, row: Row, memory: Memory) -> Judged:
@@ -186,9 +168,6 @@ HARD = (
 )  # fmt: skip
 
 
-# Several values
-
-
 def echo_trap(row: Row, memory: Memory) -> Judged:
     """Judge whether the rollouts of a prompt earn the same while the policy no longer chooses."""
     first: list[float] = memory.setdefault("first", [])  # repetition at the first points
@@ -228,25 +207,17 @@ def reward_drift(row: Row, memory: Memory) -> Judged:
 
 
 COMBINED = (
-    Rule(
-        "echo_trap", "warning",
-        "the alarms of `step.group_reward_std` and of `step.entropy` stand at the same step; the message says whether "
-        "`step.grad_norm_max` stands too and whether `step.repetition_frac` has doubled",
-        "RAGEN's echo trap: rollouts of a prompt become alike, then certain, then the gradient spikes; two of three "
-        "leave time to act",
-        echo_trap,
-    ),
-    Rule(
-        "reward_drift", "info",
-        f"the trailing median of {SMOOTH} points of `step.reward` has not turned for {DRIFT_POINTS} points and has "
-        f"moved by more than {DRIFT:g}",
-        "rlwatch reports a monotone reward: learning, or a reward that is being gamed; read the transcripts",
-        reward_drift,
-    ),
+    Rule("echo_trap", "warning",
+         "the alarms of `step.group_reward_std` and of `step.entropy` stand at the same step; the message says whether "
+         "`step.grad_norm_max` stands too and whether `step.repetition_frac` has doubled",
+         "RAGEN's echo trap: rollouts of a prompt become alike, then certain, then the gradient spikes; two of three "
+         "leave time to act", echo_trap),
+    Rule("reward_drift", "info",
+         f"the trailing median of {SMOOTH} points of `step.reward` has not turned for {DRIFT_POINTS} points and has "
+         f"moved by more than {DRIFT:g}",
+         "rlwatch reports a monotone reward: learning, or a reward that is being gamed; read the transcripts",
+         reward_drift),
 )  # fmt: skip
-
-
-# The fair-comparison guard
 
 
 def _first_ratio(row: Row, memory: Memory) -> Judged:
@@ -256,7 +227,6 @@ def _first_ratio(row: Row, memory: Memory) -> Judged:
 
 
 def _stuck_batch(row: Row, memory: Memory) -> Judged:
-    """A step trains on the batch of an earlier one, by its fingerprint."""
     seen = row.measured.get("batch_hash")
     if seen is None or (earlier := memory.setdefault(seen, row.step)) == row.step:
         return False
@@ -271,7 +241,8 @@ def _token_identity(row: Row, memory: Memory) -> Judged:
     return Found(message, "token_mismatches", count, 0.0)
 
 
+# The checks of the fair-comparison guard that watch a run.
 _GUARD = {"first_ratio": _first_ratio, "stuck_batch": _stuck_batch, "token_identity": _token_identity}
 GUARD_RULES = tuple(
-    Rule(c.kind, c.severity, c.flags, c.reason, _GUARD[name]) for name, c in ((name, check(name)) for name in _GUARD)
+    Rule(c.kind, c.severity, c.flags, c.reason, watch) for name, watch in _GUARD.items() for c in [check(name)]
 )

@@ -1,7 +1,5 @@
 """Steps: what the fresh rollouts look like, what the updates did over all, and where the time went."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from itertools import chain
@@ -9,24 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from workbench.diagnostics.declare import (
-    MEANT,
-    NO_MARK,
-    OTHER,
-    OURS,
-    TRAINERS,
-    VERL,
-    Measure,
-    alarm,
-    declared,
-    diagnostic,
-)
+from workbench.diagnostics.declare import MEANT, NO_MARK, OTHER, OURS, TRAINERS, VERL, Measure, alarm, diagnostic
 from workbench.diagnostics.evidence import Rollouts, StepEvidence, fingerprint
 from workbench.diagnostics.ratio import OUR_MARK
-from workbench.spec import Level, Unit
+from workbench.spec import Alarm, Level, Unit
 
 RAGEN = "RAGEN arXiv 2504.20073"
 RAGEN_2 = "RAGEN-2 arXiv 2604.06268, by a proxy of ours"
+DAPO = "arXiv 2503.14476 (DAPO)"
+EXACT = "Search-R1 (exact match)"
 
 # Why a column of the step has no alarm.
 JUDGED = "the collapse rule judges the score"
@@ -40,6 +29,15 @@ TWO_CURVES = f"{NO_MARK}; a fall while entropy stays is the sign, which takes tw
 column = partial(diagnostic, Level.STEP)
 
 
+def _row(
+    name: str, watch: Alarm | str, unit: Unit, formula: str, source: str, description: str,
+    function: Callable[..., Any], **more: Any,
+) -> Measure:  # fmt: skip
+    """Declare a column of the step; `watch` is its alarm, or why it has none."""
+    more["no_alarm" if isinstance(watch, str) else "alarm"] = watch
+    return Measure(name, (Level.STEP,), unit, formula, source, description, function, **more)
+
+
 def _mean(values: np.ndarray | None) -> float | None:
     return None if values is None or len(values) == 0 else float(np.mean(values))
 
@@ -49,7 +47,7 @@ def _share(part: float, whole: float) -> float | None:
 
 
 class StepView:
-    """A step and the columns (U,) of its updates, None when nothing was trained; declares columns, as TABLE does."""
+    """A step and the columns (U,) of its updates, None when nothing was trained."""
 
     def __init__(self, step: int, evidence: StepEvidence, columns: Mapping[str, np.ndarray | None] | None) -> None:
         self.step, self.evidence, self.rollouts, self.columns = step, evidence, evidence.rollouts, columns
@@ -59,10 +57,6 @@ class StepView:
         column = None if self.columns is None else self.columns[name]
         return None if column is None or np.ma.count(column) == 0 else float(reduce(np.ma.compressed(column)))
 
-    def seconds(self, part: str) -> float | None:
-        """Return the wall time of a part of the step; None where it was not taken."""
-        return self.evidence.seconds.get(part)
-
     @cached_property
     def groups(self) -> list[np.ndarray]:
         """Indices of the fresh rollouts of each prompt group with at least two of them."""
@@ -71,127 +65,124 @@ class StepView:
         parts = np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
         return [part for part in parts if len(part) > 1]
 
-    @alarm(
-        "below", 0.1, "RAGEN stops a run when the mean in-group std stays below 10 % of its first-10-step mean for 10 "
-        "steps", points=10, relative="baseline",
-    )  # fmt: skip
-    @column(Unit.REWARD, "mean over prompt groups of the unbiased std of R in the group", RAGEN)
-    def group_reward_std(self) -> float | None:
-        """Spread of the reward among rollouts of one prompt; NULL when every prompt is sampled once."""
-        # Against the smallest: the mean of six rewards of .1 is not .1, and their deviations from it are not 0.
-        rewards = [self.rollouts.reward[part] for part in self.groups]
-        return _mean(np.array([(reward - reward.min()).std(ddof=1) for reward in rewards]))
+    def of_groups(self, of: Callable[[np.ndarray], Any]) -> float | None:
+        """Return the mean over prompt groups of `of` their indices; None when every prompt is sampled once."""
+        return _mean(np.array([of(part) for part in self.groups]))
 
     def retrieved(self, outcome: str) -> float | None:
         """Return the share of the searches with this outcome; None where no retriever was asked."""
         seen = [turn for turns in self.rollouts.retrieval_status for turn in turns if turn is not None]
         return _share(seen.count(outcome), len(seen))
 
-    @alarm("above", 0.0, "a failed search is answered in words that no retriever found, and is trained on")
-    @column(Unit.FRACTION, "searches that failed / searches, of the fresh rollouts", OURS)
-    def retrieval_failed_frac(self) -> float | None:
-        """Share of searches that the retriever did not answer after all retries; NULL where no retriever was asked."""
-        return self.retrieved("failed")
 
-    @column(Unit.FRACTION, "observation tokens / (observation + written tokens)", "Search-R1", no_alarm=DESCRIBES)
-    def observation_frac(self) -> float | None:
-        """Share of the tokens after the prompt that the world wrote."""
-        seen = float(self.rollouts.observation_tokens.sum())
-        return _share(seen, seen + float(self.rollouts.response_tokens.sum()))
+@alarm(
+    "below", 0.1, "RAGEN stops a run when the mean in-group std stays below 10 % of its first-10-step mean for 10 "
+    "steps", points=10, relative="baseline",
+)  # fmt: skip
+@column(Unit.REWARD, "mean over prompt groups of the unbiased std of R in the group", RAGEN)
+def group_reward_std(v: StepView) -> float | None:
+    """Spread of the reward among rollouts of one prompt; NULL when every prompt is sampled once."""
+    # Against the smallest: the mean of six rewards of .1 is not .1, and their deviations from it are not 0.
+    return v.of_groups(lambda part: (v.rollouts.reward[part] - v.rollouts.reward[part].min()).std(ddof=1))
 
-    @column(
-        Unit.FRACTION, "mean over rollouts of 1 - #{distinct 4-grams} / #{4-grams}", RAGEN,
-        no_alarm=f"{NO_MARK}; the event `echo_trap` takes a doubling into account",
-    )  # fmt: skip
-    def repetition_frac(self) -> float | None:
-        """Mean share of written 4-grams that repeat an earlier one of their rollout."""
-        return _mean(np.ma.compressed(self.rollouts.repetition))
 
-    @column(
-        Unit.COUNT, "rollouts sampled in the step", "arXiv 2503.14476 (DAPO)", sql_type="BIGINT", no_alarm=DESCRIBES
-    )
-    def episodes_sampled(self) -> int | None:
-        """Fresh rollouts, those of further draws included: above learn.episodes under dynamic sampling.
+ROLLOUTS = (
+    _row("retrieval_failed_frac",
+         Alarm("above", 0.0, "a failed search is answered in words that no retriever found, and is trained on"),
+         Unit.FRACTION, "searches that failed / searches, of the fresh rollouts", OURS,
+         "Share of searches that the retriever did not answer after all retries; NULL where no retriever was asked.",
+         lambda v: v.retrieved("failed")),
+    _row("observation_frac", DESCRIBES, Unit.FRACTION, "observation tokens / (observation + written tokens)",
+         "Search-R1", "Share of the tokens after the prompt that the world wrote.",
+         lambda v: _share(v.rollouts.observation_tokens.sum(),
+                          (v.rollouts.observation_tokens + v.rollouts.response_tokens).sum())),
+    _row("repetition_frac", f"{NO_MARK}; the event `echo_trap` takes a doubling into account", Unit.FRACTION,
+         "mean over rollouts of 1 - #{distinct 4-grams} / #{4-grams}", RAGEN,
+         "Mean share of written 4-grams that repeat an earlier one of their rollout.",
+         lambda v: _mean(np.ma.compressed(v.rollouts.repetition))),
+    _row("episodes_sampled", DESCRIBES, Unit.COUNT, "rollouts sampled in the step", DAPO,
+         "Fresh rollouts, those of further draws included: above learn.episodes under dynamic sampling. All other "
+         "columns of the fresh rollouts describe the first draw, before any selection by reward.",
+         lambda v: v.evidence.episodes_sampled or len(v.rollouts), sql_type="BIGINT"),
+)  # fmt: skip
 
-        All other columns of the fresh rollouts describe the first draw, before any selection by reward.
-        """
-        return self.evidence.episodes_sampled or len(self.rollouts)
 
-    @column(Unit.FRACTION, "share of updates with 0 < ||g||_2 after the clip < ||g||_2", TRAINERS, no_alarm=MEANT)
-    def grad_clipped_frac(self) -> float | None:
-        """Share of the updates whose gradient the norm clip shortened, steps left out aside; 0 where it is off."""
-        columns = self.columns or {}
-        before, after = (columns.get(name) for name in ("grad_norm", "grad_norm_after"))
-        if before is None or after is None or not np.ma.count(before) or not np.ma.count(after):
-            return None
-        before, after = np.ma.compressed(before), np.ma.compressed(after)
-        return float(np.mean((after > 0) & (after < before * (1 - 1e-6))))
+@column(Unit.FRACTION, "share of updates with 0 < ||g||_2 after the clip < ||g||_2", TRAINERS, no_alarm=MEANT)
+def grad_clipped_frac(v: StepView) -> float | None:
+    """Share of the updates whose gradient the norm clip shortened, steps left out aside; 0 where it is off."""
+    before, after = ((v.columns or {}).get(name) for name in ("grad_norm", "grad_norm_after"))
+    if before is None or after is None or not np.ma.count(before) or not np.ma.count(after):
+        return None
+    before, after = np.ma.compressed(before), np.ma.compressed(after)
+    return float(np.mean((after > 0) & (after < before * (1 - 1e-6))))
 
-    @column(Unit.COUNT, "mean over updates of step - rollout_step", "verl (trajectory_staleness)", no_alarm=DESCRIBES)
-    def staleness(self) -> float | None:
-        """Age of the data that the step trained on, in iterations."""
-        updates = self.evidence.updates
-        return None if updates is None else _mean(self.step - updates.rollout_step.cpu().numpy())
 
-    @column(Unit.SECONDS, "sum of the searches' wall times", OURS, no_alarm=COST)
-    def seconds_retrieval(self) -> float | None:
-        """Wall time that the fresh rollouts spent in the retriever, a part of `seconds_rollout`; NULL without one."""
-        waited = [s for turns in self.rollouts.retrieval_seconds for s in turns if s is not None]
-        return float(sum(waited)) if waited else None
+@column(Unit.COUNT, "mean over updates of step - rollout_step", "verl (trajectory_staleness)", no_alarm=DESCRIBES)
+def staleness(v: StepView) -> float | None:
+    """Age of the data that the step trained on, in iterations."""
+    updates = v.evidence.updates
+    return None if updates is None else _mean(v.step - updates.rollout_step.cpu().numpy())
 
-    @column(Unit.NATS, "max |log p_engine - log p_trainer| on fixed probes after the weight sync", OURS, no_alarm=HARD)
-    def sync_error(self) -> float | None:
-        """How far the sampling engine's copy of the policy is from the trainer's; NULL where the engine has no copy.
 
-        Beyond engine.sync_tolerance the run stops with event stale_weights.
-        """
-        return self.evidence.sync_error
+@column(Unit.SECONDS, "sum of the searches' wall times", OURS, no_alarm=COST)
+def seconds_retrieval(v: StepView) -> float | None:
+    """Wall time that the fresh rollouts spent in the retriever, a part of `seconds_rollout`; NULL without one."""
+    waited = [s for turns in v.rollouts.retrieval_seconds for s in turns if s is not None]
+    return float(sum(waited)) if waited else None
 
-    @column(
-        Unit.NONE, "hash of question, gold answer and prompt group of the trained trajectories, in order", OURS,
-        sql_type="BIGINT", no_alarm=GUARDED,
-    )  # fmt: skip
-    def questions_hash(self) -> int:
-        """Fingerprint of the questions that the step trained on; equal in arms with one seed and group size."""
-        r = self.evidence.trained or self.rollouts
-        asked = zip(r.group.tolist(), r.question, r.gold, strict=True)
-        return fingerprint(*(f"{group}\t{question}\t{gold}".encode() for group, question, gold in asked))
 
-    @column(Unit.NATS, "max |delta| of the first update, where delta is 0 by construction", OURS, no_alarm=GUARDED)
-    def first_log_ratio_abs_max(self) -> float | None:
-        """Rounding in the first update on fresh old log-probs; NULL where another policy took them."""
-        column = None if self.columns is None or not self.evidence.fresh else self.columns["log_ratio_abs_max"]
-        return None if column is None or not len(column) or np.ma.getmaskarray(column)[0] else float(column[0])
+sync_error = _row(
+    "sync_error", HARD, Unit.NATS, "max |log p_engine - log p_trainer| on fixed probes after the weight sync", OURS,
+    "How far the sampling engine's copy of the policy is from the trainer's; NULL where the engine has no copy. "
+    "Beyond engine.sync_tolerance the run stops with event stale_weights.", lambda v: v.evidence.sync_error,
+)  # fmt: skip
 
-    @column(
-        Unit.FRACTION, "mean over prompt groups of #{distinct rollouts} / #{rollouts}", RAGEN_2, no_alarm=TWO_CURVES
-    )
-    def distinct_rollout_frac(self) -> float | None:
-        """Variety of the rollouts of one prompt, H(Z | X); NULL when every prompt is sampled once."""
-        written = self.rollouts.written
-        return _mean(np.array([len({tuple(map(tuple, written[i])) for i in part}) / len(part) for part in self.groups]))
 
-    @column(
-        Unit.FRACTION,
-        "share of rollouts whose counts of written tokens are nearest (cosine) to those of their own prompt's others",
-        RAGEN_2, no_alarm=TWO_CURVES,
-    )  # fmt: skip
-    def prompt_retrieval_frac(self) -> float | None:
-        """Whether a rollout identifies its prompt, a stand-in for the mutual information I(X; Z).
+@column(
+    Unit.NONE, "hash of question, gold answer and prompt group of the trained trajectories, in order", OURS,
+    sql_type="BIGINT", no_alarm=GUARDED,
+)  # fmt: skip
+def questions_hash(v: StepView) -> int:
+    """Fingerprint of the questions that the step trained on; equal in arms with one seed and group size."""
+    r = v.evidence.trained or v.rollouts
+    asked = zip(r.group.tolist(), r.question, r.gold, strict=True)
+    return fingerprint(*(f"{group}\t{question}\t{gold}".encode() for group, question, gold in asked))
 
-        At 1 / prompts every answer could belong to any prompt: a template. NULL with fewer than two prompt groups.
-        """
-        if len(self.groups) < 2:
-            return None
-        rows = np.concatenate(self.groups)
-        counts = _counts(self.rollouts, rows)
-        label = np.repeat(np.arange(len(self.groups)), [len(part) for part in self.groups])
-        totals = np.stack([counts[label == k].sum(0) for k in range(len(self.groups))])
-        likeness = _unit(counts) @ _unit(totals).T  # (N, prompts)
-        own = _unit(totals[label] - counts)  # without the rollout itself
-        likeness[np.arange(len(rows)), label] = (_unit(counts) * own).sum(1)
-        best = likeness >= likeness.max(1, keepdims=True) - 1e-9
-        return float((best[np.arange(len(rows)), label] / best.sum(1)).mean())
+
+@column(Unit.NATS, "max |delta| of the first update, where delta is 0 by construction", OURS, no_alarm=GUARDED)
+def first_log_ratio_abs_max(v: StepView) -> float | None:
+    """Rounding in the first update on fresh old log-probs; NULL where another policy took them."""
+    moved = None if v.columns is None or not v.evidence.fresh else v.columns["log_ratio_abs_max"]
+    return None if moved is None or not len(moved) or np.ma.getmaskarray(moved)[0] else float(moved[0])
+
+
+@column(Unit.FRACTION, "mean over prompt groups of #{distinct rollouts} / #{rollouts}", RAGEN_2, no_alarm=TWO_CURVES)
+def distinct_rollout_frac(v: StepView) -> float | None:
+    """Variety of the rollouts of one prompt, H(Z | X); NULL when every prompt is sampled once."""
+    return v.of_groups(lambda part: len({tuple(map(tuple, v.rollouts.written[i])) for i in part}) / len(part))
+
+
+@column(
+    Unit.FRACTION,
+    "share of rollouts whose counts of written tokens are nearest (cosine) to those of their own prompt's others",
+    RAGEN_2, no_alarm=TWO_CURVES,
+)  # fmt: skip
+def prompt_retrieval_frac(v: StepView) -> float | None:
+    """Whether a rollout identifies its prompt, a stand-in for the mutual information I(X; Z).
+
+    At 1 / prompts every answer could belong to any prompt: a template. NULL with fewer than two prompt groups.
+    """
+    if len(v.groups) < 2:
+        return None
+    rows = np.concatenate(v.groups)
+    counts = _counts(v.rollouts, rows)
+    label = np.repeat(np.arange(len(v.groups)), [len(part) for part in v.groups])
+    totals = np.stack([counts[label == k].sum(0) for k in range(len(v.groups))])
+    likeness = _unit(counts) @ _unit(totals).T  # (N, prompts)
+    own = _unit(totals[label] - counts)  # without the rollout itself
+    likeness[np.arange(len(rows)), label] = (_unit(counts) * own).sum(1)
+    best = likeness >= likeness.max(1, keepdims=True) - 1e-9
+    return float((best[np.arange(len(rows)), label] / best.sum(1)).mean())
 
 
 def _counts(rollouts: Rollouts, rows: np.ndarray) -> np.ndarray:
@@ -208,19 +199,11 @@ def _unit(x: np.ndarray) -> np.ndarray:
     return np.asarray(x / np.where(norm > 0, norm, 1.0))
 
 
-def _row(
-    name: str, no_alarm: str, unit: Unit, formula: str, source: str, description: str, function: Callable[[Any], Any],
-    **more: Any,
-) -> Measure:  # fmt: skip
-    return Measure(name, (Level.STEP,), unit, formula, source, description, function, no_alarm=no_alarm, **more)
-
-
 TABLE = (
-    _row("success", JUDGED, Unit.FRACTION, "share of fresh rollouts whose answer is exactly right",
-         "Search-R1 (exact match)", "Training success: the score that collapse is judged by.",
+    _row("success", JUDGED, Unit.FRACTION, "share of fresh rollouts whose answer is exactly right", EXACT,
+         "Training success: the score that collapse is judged by.",
          lambda v: _mean(v.rollouts.success)),
-    _row("heldout_success", JUDGED, Unit.FRACTION, "share of held-out questions answered exactly right",
-         "Search-R1 (exact match)",
+    _row("heldout_success", JUDGED, Unit.FRACTION, "share of held-out questions answered exactly right", EXACT,
          "Success on held-out questions of the policy before this step; NULL in steps without an evaluation.",
          lambda v: None if v.evidence.heldout is None else v.evidence.heldout[0]),
     _row("heldout_episodes", DESCRIBES, Unit.COUNT, "number of held-out questions", "ours",
@@ -234,15 +217,13 @@ TABLE = (
     _row("zero_advantage_frac", HARD, Unit.FRACTION, "share of prompt groups with max R = min R",
          "TRL (frac_reward_zero_std)",
          "Share of prompt groups that teach a group-relative method nothing; NULL when every prompt is sampled once.",
-         lambda v: _mean(np.array([np.ptp(v.rollouts.reward[part]) == 0 for part in v.groups]))),
-    _row("solved_group_frac", JUDGED, Unit.FRACTION, "share of prompt groups in which every rollout succeeds",
-         "arXiv 2503.14476 (DAPO)",
+         lambda v: v.of_groups(lambda part: np.ptp(v.rollouts.reward[part]) == 0)),
+    _row("solved_group_frac", JUDGED, Unit.FRACTION, "share of prompt groups in which every rollout succeeds", DAPO,
          "Share of prompt groups that are already solved; NULL when every prompt is sampled once.",
-         lambda v: _mean(np.array([v.rollouts.success[part].all() for part in v.groups]))),
-    _row("failed_group_frac", JUDGED, Unit.FRACTION, "share of prompt groups in which no rollout succeeds",
-         "arXiv 2503.14476 (DAPO)",
+         lambda v: v.of_groups(lambda part: v.rollouts.success[part].all())),
+    _row("failed_group_frac", JUDGED, Unit.FRACTION, "share of prompt groups in which no rollout succeeds", DAPO,
          "Share of prompt groups that are out of reach; NULL when every prompt is sampled once.",
-         lambda v: _mean(np.array([not v.rollouts.success[part].any() for part in v.groups]))),
+         lambda v: v.of_groups(lambda part: not v.rollouts.success[part].any())),
     _row("valid_action_frac", HARD, Unit.FRACTION, "valid turns / turns", "Search-R1, RAGEN",
          "Share of turns in the protocol's format.",
          lambda v: _share(v.rollouts.valid_turns.sum(), v.rollouts.turns.sum())),
@@ -266,25 +247,26 @@ TABLE = (
          lambda v: _share(v.rollouts.duplicates.sum(), sum(map(len, v.rollouts.written)))),
     _row("grad_norm_mean", OTHER, Unit.NORM, "mean ||g||_2 over updates, before gradient clipping", TRAINERS,
          "Mean gradient norm of the step's updates.", lambda v: v.over_updates("grad_norm")),
-    alarm("above", 10.0, "the earliest sign in this project's small runs: 647 one step before a collapse, where 5 to "
-          "25 is typical; RAGEN calls the spike the point of no return; the factor 10 is ours, to be calibrated",
-          relative="baseline")(
-        _row("grad_norm_max", "", Unit.NORM, "max ||g||_2 over updates, before gradient clipping", RAGEN,
-             "Largest gradient norm of the step's updates.", lambda v: v.over_updates("grad_norm", np.max))),
+    _row("grad_norm_max",
+         Alarm("above", 10.0,
+               "the earliest sign in this project's small runs: 647 one step before a collapse, where 5 to 25 is "
+               "typical; RAGEN calls the spike the point of no return; the factor 10 is ours, to be calibrated",
+               relative="baseline"),
+         Unit.NORM, "max ||g||_2 over updates, before gradient clipping", RAGEN,
+         "Largest gradient norm of the step's updates.", lambda v: v.over_updates("grad_norm", np.max)),
     _row("clip_bias_norm_max",
          "its claimed growth before a collapse is what this project tests, so a mark would beg the question",
          Unit.NORM, "max ||C|| over the updates where it was taken", "arXiv 2511.20718 Fig. 3d",
          "Largest clipping bias of the step; NULL when no update measured it.",
          lambda v: v.over_updates("clip_bias_norm", np.max)),
-    alarm("below", 0.3, f"as if seven of ten tokens weighed nothing; {OUR_MARK}", points=2)(
-        _row("ess_frac_min", "", Unit.FRACTION, "min over updates of ess_frac", VERL,
-             "Smallest effective sample size of an update of the step.",
-             lambda v: v.over_updates("ess_frac", np.min))),
+    _row("ess_frac_min", Alarm("below", 0.3, f"as if seven of ten tokens weighed nothing; {OUR_MARK}", points=2),
+         Unit.FRACTION, "min over updates of ess_frac", VERL,
+         "Smallest effective sample size of an update of the step.", lambda v: v.over_updates("ess_frac", np.min)),
     _row("stabiliser_factor",
          "the stabiliser is meant to act, and `stabiliser_factor` is there to match a control to it",
          Unit.RATIO, "mean over updates of the stabiliser's factor", "arXiv 2511.20718",
-         "Mean factor of the stabiliser: compare with a control whose learning rate is scaled by it. NULL without a "
-         "stabiliser, or with one that multiplies nothing.", lambda v: v.over_updates("stabiliser_factor")),
+         "Mean factor of the stabiliser, to scale a control's learning rate by; NULL where none multiplies anything.",
+         lambda v: v.over_updates("stabiliser_factor")),
     _row("non_finite", HARD, Unit.COUNT, "sum over updates of non_finite", "arXiv 2502.01600 (LOOP)",
          "Numbers of the step's updates that are not finite.",
          lambda v: None if (count := v.over_updates("non_finite", np.sum)) is None else int(count),
@@ -294,14 +276,13 @@ TABLE = (
     _row("tokens_trained", DESCRIBES, Unit.TOKENS, "sum over updates of sum m", OURS,
          "Tokens trained on, each epoch counted.", lambda v: v.evidence.tokens_trained, sql_type="BIGINT"),
     *(_row(f"seconds_{part}", COST, Unit.SECONDS, formula, OURS, description,
-           partial(StepView.seconds, part=part)) for part, formula, description in (
+           lambda v, part=part: v.evidence.seconds.get(part)) for part, formula, description in (
         ("rollout", "wall time of sampling", "Wall time of sampling the fresh rollouts."),
         ("update", "wall time of the updates", "Wall time of advantages and updates."),
         ("evaluation", "wall time of evaluation", "Wall time of held-out evaluation; near 0 on steps without one."),
         ("record", "wall time of measuring and recording the step before",
          "Wall time that measuring and recording the previous step took the trainer; NULL on the first step."),
-        ("total", "wall time of the step without recording",
-         "Wall time of the step: evaluation, sampling and updates."),
+        ("total", "wall time of the step without recording", "Wall time of evaluation, sampling and updates."),
     )),
     _row("tokens_per_second", COST, Unit.NONE, "tokens_trained / seconds_update", OURS,
          "Training speed in tokens per second of updating.",
@@ -316,5 +297,3 @@ TABLE = (
          "Trajectories whose trained tokens or turn ids are not those of the sampler; NULL where it kept no record.",
          lambda v: None if v.evidence.mismatches is None else len(v.evidence.mismatches), sql_type="BIGINT"),
 )  # fmt: skip
-
-MEASURES = (*declared(StepView), *TABLE)

@@ -4,8 +4,6 @@ Selecting the tokens of the loss mask once, before anything is computed, is what
 padding, of values under the mask and of the order of sequences; flat numpy columns make a step cost a few milliseconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any

@@ -1,10 +1,8 @@
 """The optimizer update itself, as the learner reports it, and what its probe measures."""
 
-from __future__ import annotations
-
 import numpy as np
 
-from workbench.diagnostics.declare import OURS, TRAINERS, diagnostic, reported
+from workbench.diagnostics.declare import OURS, TRAINERS, Measure, diagnostic, reported
 from workbench.diagnostics.tokens import Segments, Tokens
 from workbench.spec import Level, Unit
 
@@ -16,23 +14,17 @@ UPDATE = (
     reported("grad_norm", Unit.NORM, "||g||_2 before gradient clipping", TRAINERS,
              "Norm of the policy's gradient, stabiliser applied, gradient clipping not yet."),
     reported("grad_norm_after", Unit.NORM, "min(||g||_2, max_grad_norm)", TRAINERS,
-             "Norm of the policy's gradient that the optimizer stepped along; 0 where an early stop left the step "
-             "out."),
+             "Norm of the policy's gradient that the optimizer stepped along; 0 where an early stop left it out."),
     reported("critic_grad_norm", Unit.NORM, "||g_critic||_2 before gradient clipping", TRAINERS,
              "Norm of the critic's gradient; NULL without a critic."),
-    reported("policy_loss", Unit.NONE, "the algorithm's policy term", TRAINERS,
-             "Policy term of the loss, without KL and entropy terms."),
+    reported("policy_loss", Unit.NONE, "the algorithm's policy term", TRAINERS, "Loss without KL and entropy terms."),
     reported("kl_loss", Unit.NONE, "beta KL", TRAINERS, "KL term of the loss."),
     reported("value_loss", Unit.NONE, "0.5 <max((V - G)^2, (V^c - G)^2)>_m", "verl core_algos.py (compute_value_loss)",
              "Loss of the critic; NULL without one."),
     reported("lr", Unit.NONE, "learning rate", TRAINERS, "Learning rate of the policy."),
+    Measure("tokens", (Level.UPDATE,), Unit.TOKENS, "sum m", TRAINERS, "Tokens that the update trained on.",
+            lambda t, by: by.count, sql_type="BIGINT"),
 )  # fmt: skip
-
-
-@diagnostic(Level.UPDATE, Unit.TOKENS, "sum m", TRAINERS, sql_type="BIGINT")
-def tokens(t: Tokens, by: Segments) -> np.ndarray:
-    """Tokens that the update trained on."""
-    return by.count
 
 
 @diagnostic(
@@ -43,21 +35,18 @@ def non_finite(t: Tokens, by: Segments) -> np.ndarray:
     """Numbers of the update that are not finite; one is enough to end a run."""
     bad = ~np.isfinite(t.log_ratio) | ~np.isfinite(t.advantage) | ~np.isfinite(t.entropy)
     count = np.bincount(t.update, weights=bad, minlength=t.updates)
-    counted = t.scalar("non_finite")
-    if counted is not None:
+    if (counted := t.scalar("non_finite")) is not None:
         return count + np.ma.filled(counted, 0.0)
     for name in ("grad_norm", "critic_grad_norm", "policy_loss", "kl_loss", "value_loss"):
-        values = t.scalar(name)
-        if values is not None:
+        if (values := t.scalar(name)) is not None:
             count = count + ~np.isfinite(np.ma.filled(values, 0.0))
     return count
 
 
-@diagnostic(Level.TURN, Unit.TOKENS, "n_k = sum m of the turn", OURS, sql_type="BIGINT", roll="turns")
-def n_tokens(t: Tokens, by: Segments) -> np.ndarray:
-    """Tokens that the policy wrote in the turn."""
-    return by.count
-
+n_tokens = Measure(
+    "n_tokens", (Level.TURN,), Unit.TOKENS, "n_k = sum m of the turn", OURS, "Tokens that the policy wrote in it.",
+    lambda t, by: by.count, sql_type="BIGINT", roll="turns",
+)  # fmt: skip
 
 # Of each tag of the protocol: its name in the columns, the tag, and what the policy does and did by writing it.
 TAG_WORDS = (
@@ -66,43 +55,34 @@ TAG_WORDS = (
     ("answer", "<answer>", "answers that it began", "beginning an answer where none was begun"),
 )
 
-# Measured on every n-th update (learn.probe_every). NULL on the other updates, on updates without a trained token, and
-# everywhere while learn.probe_every is 0: a measurement costs about as much as an update. The gradient is that of the
-# policy's loss with its KL term, without an entropy bonus and before a stabiliser's factor on gradients; the parts are
-# made of sequences with a trained token.
+# Measured on every n-th update that trains a token (learn.probe_every, 0 = never), as it costs about an update. The
+# gradient is that of the policy's loss with its KL term, without an entropy bonus and before a stabiliser's factor on
+# gradients; the parts are made of sequences with a trained token.
 PROBE = (
     reported("gradient_cosine", Unit.NONE, "mean cos(g_a, g_b) over pairs of four parts of the minibatch", OURS,
-             "Agreement inside a minibatch; near 0 the gradient is noise. NULL on updates without a probe (as every "
-             "column of the probe) and with fewer than two sequences."),
+             "Agreement inside a minibatch; near 0 the gradient is noise. NULL without a probe (as every column of "
+             "the probe) and with fewer than two sequences (as the noise)."),
     reported("gradient_cosine_previous", Unit.NONE, "cos(g, g of the last probe)", OURS,
              "Agreement with the last gradient that was probed; below 0 for long = the updates undo each other. NULL "
-             "at the first probe. With learn.probe_every = 1 it is the gradient of the update before."),
+             "at the first probe."),
     reported("noise_trace", Unit.NONE, "S = (mean |g_b|^2 - |g_B|^2) / (mean 1 / b - 1 / B), b = B / 4 sequences",
-             MCCANDLISH,
-             "Trace of the covariance of a sequence's gradient; average it over updates before dividing. NULL with "
-             "fewer than two sequences."),
+             MCCANDLISH, "Trace of the covariance of a sequence's gradient; average over updates before dividing."),
     reported("noise_signal", Unit.NONE, "|G|^2 = |g_B|^2 - S / B", MCCANDLISH,
-             "Unbiased squared norm of the true gradient; it can be negative where there is little signal. NULL with "
-             "fewer than two sequences."),
+             "Unbiased squared norm of the true gradient; it can be negative where there is little signal."),
     reported("noise_scale", Unit.COUNT, "S / |G|^2", MCCANDLISH,
-             "Sequences beyond which a larger minibatch hardly helps; NULL where noise_signal is not positive: "
-             "undefined."),
+             "Sequences beyond which a larger minibatch hardly helps; NULL where noise_signal is not positive."),
     reported("proxy_signal", Unit.NONE, "|g|^2", VERL,
-             "Squared norm of the gradient of the loss; compare along one run only. NULL on updates without a probe."),
+             "Squared norm of the gradient of the loss; compare along one run only."),
     reported("proxy_power", Unit.NONE, "mean_i sum_t omega^2 A^2 Q_t, Q_t = 1 - 2 p_t + sum_v p_v^2", VERL,
              "Total power of the sequences' gradients in logit space; omega is the rollout correction, 1 without one. "
-             "Token by token and by the policy as it is: verl squares the mean A and the mean omega of a sequence and "
-             "takes p of the old policy. NULL on updates without a probe."),
+             "Token by token and of the new policy: verl squares the mean A and omega of a sequence, p of the old."),
     reported("proxy_noise", Unit.NONE, "(proxy_power - proxy_signal) / (number of sequences - 1)", VERL,
-             "Variance of the minibatch's gradient by the two proxies; compare along one run only. NULL with fewer "
-             "than two sequences."),
+             "Variance of the minibatch's gradient by the two proxies; compare along one run only."),
     reported("control_on_prob", Unit.FRACTION,
              "mean p of the tag where <search>, </search>, <answer> or </answer> was written", TAGS,
-             "How sure the policy is of the tags that it wrote; NULL where it wrote none or they are not single "
-             "tokens."),
+             "How sure the policy is of the tags that it wrote; NULL where there is none, or no such token."),
     reported("control_off_prob", Unit.FRACTION, "mean sum of p of the four tags where another token was written", TAGS,
-             "Probability of a tag where none was written; it spikes before the structure of the turns breaks. NULL "
-             "where the tags are not single tokens."),
+             "Probability of a tag where none was written; it spikes before the structure of the turns breaks."),
     *(column for name, tag, written, elsewhere in TAG_WORDS for column in (
         reported(f"{name}_on_prob", Unit.FRACTION, f"mean p of {tag} where it was written", TAGS,
                  f"How sure the policy is of the {written}; NULL where there is none, or no such token."),

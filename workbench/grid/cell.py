@@ -89,10 +89,6 @@ class Cell:
         return replace(self, generation=1)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Settings by dotted keys: `learn.staleness` and `[learn] staleness` are the same setting
-
-
 def config_hash(settings: RunSettings) -> str:
     """SHA-256 of the canonical JSON of the resolved settings (sorted keys) without the cosmetic ones."""
     flat = {k: v for k, v in flatten(settings.model_dump(mode="json")).items() if k not in COSMETIC}
@@ -195,10 +191,6 @@ def _short_value(value: Any) -> str:
     return "/".join(_short_value(v) for v in value) if isinstance(value, (list, tuple)) else str(value)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The plan of a grid: what sets its arms apart, how long it takes
-
-
 def arm_rows(grid: Grid, status: Mapping[str, str]) -> list[dict[str, str]]:
     """Return one row per arm: its algorithm, seeds and finished runs, and every setting that not all arms share."""
     settings = differing({cell.arm: cell.settings for cell in grid.cells})
@@ -266,11 +258,9 @@ def rough(settings: RunSettings, algorithm: Algorithm) -> float:
 
 
 def estimate(
-    cells: Sequence[Cell],
-    paces: Sequence[float] = (),
-    workers: int | None = None,
+    cells: Sequence[Cell], paces: Sequence[float] = (), workers: int | None = None,
     warm_starts: Sequence[RunSettings] = (),
-) -> Estimate:
+) -> Estimate:  # fmt: skip
     """Wall time of `cells` and of the warm starts that are not made yet.
 
     `paces` are the times of an iteration of recorded runs, as multiples of the rough cost.

@@ -3,8 +3,6 @@
 Every mistake is an InputError that names the file, the key and what to write instead.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import os
@@ -46,9 +44,8 @@ class Waiting:
     here: bool  # whether this grid trains the source
 
     def __str__(self) -> str:
-        text = f"'{self.arm}' seed {self.seed} waits for {self.source} seed {self.seed}"
-        command = f"; train it with `sorl run experiments/{self.source.split('/')[0]}.toml`"
-        return text if self.here else text + command
+        train = "" if self.here else f"; train it with `sorl run experiments/{self.source.split('/')[0]}.toml`"
+        return f"'{self.arm}' seed {self.seed} waits for {self.source} seed {self.seed}{train}"
 
 
 @dataclass(frozen=True)
@@ -84,15 +81,11 @@ def load(path: Path, overrides: Sequence[str] = (), history: History = NO_RUNS, 
     file = _parse(text, overrides, path)
     arms, seeds = math.prod(map(len, file.axes.values())) + len(file.arms), len(file.seeds)
     if arms > MOST_ARMS or arms * seeds > MOST_CELLS:  # before any cell is made: each is resolved and hashed
-        raise InputError(
-            f"{path} asks for {arms:,} arms and {arms * seeds:,} cells; a grid has at most {MOST_ARMS:,} arms and "
-            f"{MOST_CELLS:,} cells: split it into several files"
-        )
+        most = f"at most {MOST_ARMS:,} arms and {MOST_CELLS:,} cells: split it into several files"
+        raise InputError(f"{path} asks for {arms:,} arms and {arms * seeds:,} cells; a grid has {most}")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", path.stem):
-        raise InputError(
-            f"the file's name is the experiment's name: rename {path.name} to {slug(path.stem)}.toml "
-            f"(letters, digits, '-', '_', '.')"
-        )
+        name = f"{slug(path.stem)}.toml (letters, digits, '-', '_', '.')"
+        raise InputError(f"the file's name is the experiment's name: rename {path.name} to {name}")
     base = expand(file.base, f"[base] of {path}")
     if "seed" in base:
         _known_key("seed", str(path))
@@ -122,8 +115,7 @@ def load(path: Path, overrides: Sequence[str] = (), history: History = NO_RUNS, 
         if arm.label not in resolved:
             resolved[arm.label] = _resolved(base, arm, path)
         settings, algorithm = resolved[arm.label]
-        settings = settings.model_copy(update={"seed": seed})
-        return Cell(path.stem, arm.label, seed, settings, algorithm, arm.control)
+        return Cell(path.stem, arm.label, seed, settings.model_copy(update={"seed": seed}), algorithm, arm.control)
 
     every = [*crossed, *controls]
     chosen, by_label = _chosen(every, only, path), {arm.label: arm for arm in every}
@@ -159,9 +151,8 @@ def _resolved(base: Mapping[str, Any], arm: Arm, path: Path) -> tuple[RunSetting
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     if algorithm.needs_reference and not settings.learn.reference:
-        raise InputError(
-            f"{where}: the KL term of {algorithm.name} needs a reference policy; set learn.reference = true"
-        )
+        needs = f"the KL term of {algorithm.name} needs a reference policy"
+        raise InputError(f"{where}: {needs}; set learn.reference = true")
     group = settings.learn.group_size or algorithm.group_size
     if settings.learn.episodes % group:
         raise InputError(
@@ -200,9 +191,8 @@ def _searched(grid: Grid, file: GridFile, series: Sequence[Arm], make: Make, his
     assert settings is not None
     _known_key(settings.along, f"[region] of {path}")
     if settings.along in file.axes:
-        raise InputError(
-            f"{path}: '{settings.along}' is searched ([region] along) and an axis at once; delete the axis"
-        )
+        twice = f"'{settings.along}' is searched ([region] along) and an axis at once"
+        raise InputError(f"{path}: {twice}; delete the axis")
     for key, why in ((settings.along, "is searched"), ("match", "a region cannot have: its learning rate is searched")):
         for arm in series:
             if key in arm.choices:
@@ -272,10 +262,6 @@ def _without_doubles(grid: Grid) -> Grid:
     return grid
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The text of the file
-
-
 def _read(path: Path) -> str:
     try:
         return read_text(path, MIB)
@@ -338,9 +324,8 @@ def option(text: str, example: str = "learn.staleness=8") -> tuple[str, Any]:
 def _known_key(key: str, where: str) -> None:
     """InputError, with the nearest one, for a key that is no setting of one cell."""
     if key == "seed":
-        raise InputError(
-            f"'seed' in {where} is no setting of one cell: seeds are crossed; write them at the top as seeds = [0, 1]"
-        )
+        words = "seeds are crossed; write them at the top as seeds = [0, 1]"
+        raise InputError(f"'seed' in {where} is no setting of one cell: {words}")
     if key.startswith("slots.") or any(known == key or known.startswith(f"{key}.") for known in settings_keys()):
         return
     if key.startswith("algorithm."):

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 import tomli_w
 
 from workbench.spec import COLLAPSED, COSMETIC, UNDECIDED, InputError, table
-from workbench.spec.files import MIB, from_json, from_toml, leaves, lock_file, open_file, read_text
+from workbench.spec.files import MIB, from_json, from_toml, leaves, lock_file, read_text
+from workbench.store.segments import held, now
 
 if TYPE_CHECKING:
     from workbench.grid.cell import Cell
@@ -41,7 +42,7 @@ def prepare(runs: Path, cell: Cell) -> Path:
     folder = folder_of(runs, cell)
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "config.toml", tomli_w.dumps(_without_null(cell.settings.model_dump(mode="json"))))
-    _write_identity(folder, {**read_identity(folder), **identity(cell)})
+    _write_identity(folder, identity(cell))
     return folder
 
 
@@ -61,9 +62,8 @@ def read_identity(folder: Path) -> dict[str, Any]:
 
 def next_attempt(folder: Path, begun: bool) -> int:
     """Count one more attempt in `run.json` and return its number, from 1; only while holding the claim."""
-    stored = read_identity(folder)
-    attempt = 1 + int(stored.get("attempt") or begun)
-    _write_identity(folder, {**stored, "attempt": attempt})
+    attempt = 1 + int(read_identity(folder).get("attempt") or begun)
+    _write_identity(folder, {"attempt": attempt})
     return attempt
 
 
@@ -90,8 +90,8 @@ def _without_null(settings: Any) -> Any:
     return "none" if settings is None else settings
 
 
-def _write_identity(folder: Path, stored: Mapping[str, Any]) -> None:
-    _write(folder / "run.json", json.dumps(stored, indent=1, ensure_ascii=False) + "\n")
+def _write_identity(folder: Path, changes: Mapping[str, Any]) -> None:
+    _write(folder / "run.json", json.dumps({**read_identity(folder), **changes}, indent=1, ensure_ascii=False) + "\n")
 
 
 def _holds(path: Path, text: str) -> bool:
@@ -105,47 +105,25 @@ def _write(path: Path, text: str) -> None:
         unfinished.rename(path)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Locks
-
-
-def held(folder: Path, name: str = "lock") -> bool:
-    """Return True while a process holds the lock: `lock` is the trainer's, `claim` that of the grid that watches it."""
-    try:
-        handle = open_file(folder / name)
-    except OSError:  # not there yet, or a pipe of that name
-        return False
-    with handle:
-        return not _lock(handle, fcntl.LOCK_SH)
-
-
 def claim(folder: Path) -> IO[str] | None:
     """Lock the cell for this grid until the handle is closed; None if another grid has it or a trainer still runs.
 
     The trainer has a lock of its own, which outlives a grid that is killed: a cell is never trained twice at once.
     """
     handle = lock_file(folder / "claim")
-    if _lock(handle, fcntl.LOCK_EX) and not held(folder):
-        return handle
-    handle.close()
-    return None
-
-
-def _lock(handle: IO[Any], kind: int) -> bool:
     try:
-        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not held(folder):
+            return handle
     except BlockingIOError:
-        return False
+        pass
     except OSError as error:
         raise InputError(
-            f"'{Path(handle.name).parent}' is on storage without file locks ({error.strerror}), so two processes could "
-            "train one run; mount it with flock, or name another folder with --runs"
+            f"'{folder}' is on storage without file locks ({error.strerror}), so two processes could train one run; "
+            "mount it with flock, or name another folder with --runs"
         ) from None
-    return True
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Rows
+    handle.close()
+    return None
 
 
 class Kind(NamedTuple):
@@ -165,11 +143,6 @@ KINDS: tuple[Kind, ...] = (
     Kind("killed", "critical", "a signal ended the trainer, or its Ray worker died"),
     Kind("failed", "critical", "an exception ended the trainer; the traceback is in console.log"),
 )
-
-
-def now() -> datetime:
-    """Return the present in UTC without a time zone, like every timestamp of the store."""
-    return datetime.now(UTC).replace(tzinfo=None)
 
 
 def write_event(folder: Path, kind: str, step: int | None, message: str, value: float | None = None) -> None:
@@ -223,10 +196,6 @@ def status_of(row: Mapping[str, Any] | None, alive: bool) -> str:
     """Return the status to show: that of the last row, but a run whose trainer is dead is not running."""
     status = str((row or {}).get("status") or "queued")
     return "interrupted" if status == "running" and not alive else status
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# History: earlier starts and earlier settings of a cell, outcomes, stabiliser factors
 
 
 def newest(grid: Grid, runs: Path) -> Grid:

@@ -80,10 +80,6 @@ def _listed(arms: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Before anything runs
-
-
 class Range(NamedTuple):
     """The least and the most of an amount; equal where the settings fix it."""
 
@@ -144,10 +140,9 @@ def planned(cells: Iterable[Cell | Run]) -> list[Finding]:
 def _idle_ratio(arms: Mapping[str, Cell | Run]) -> list[Finding]:
     """Arms whose ratio is always 1: flagged where two of them make the same updates."""
     groups: list[list[str]] = []
-    for arm, one in arms.items():
-        if one.settings.ratio_is_one:
-            same = next((group for group in groups if _same_updates(arms[group[0]], one)), None)
-            groups.append([arm]) if same is None else same.append(arm)
+    for arm in (arm for arm, one in arms.items() if one.settings.ratio_is_one):
+        same = next((group for group in groups if _same_updates(arms[group[0]], arms[arm])), None)
+        groups.append([arm]) if same is None else same.append(arm)
     why = "every rollout is used for one update and by its own old log-probs"
     found = []
     for group in (group for group in groups if len(group) > 1):
@@ -192,9 +187,8 @@ def _normaliser(arms: Mapping[str, Cell | Run]) -> list[Finding]:
             words = "; ".join(f"{', '.join(kinds)}: {next(iter(kinds.values()))}" for kinds in names.values())
             message = f"the algorithms declare different choices of {slot} ({words})"
             found.append(Finding("normaliser", message, tuple(arms)))
-    slots = {
-        arm: {slot: getattr(one.resolved, slot) for slot in (*NORMALISER, *OTHER_SLOTS)} for arm, one in arms.items()
-    }
+    every = (*NORMALISER, *OTHER_SLOTS)
+    slots = {arm: {slot: getattr(one.resolved, slot) for slot in every} for arm, one in arms.items()}
     scales = {arm: repr([slots[arm][slot] for slot in NORMALISER]) for arm in arms}
     rest = {arm: repr(([slots[arm][slot] for slot in OTHER_SLOTS], _settings(one))) for arm, one in arms.items()}
     present = {(scales[arm], rest[arm]) for arm in arms}
@@ -232,10 +226,6 @@ def _spread(check: str, title: str, values: Mapping[str, Any], unit: str) -> lis
     exceptions = "; ".join(f"{_listed(arms)}: {value:,}" for value, arms in groups.items())
     message = f"the arms had {title} ({usual:,} {unit}, but {exceptions})"
     return [Finding(check, message, tuple(arm for arms in groups.values() for arm in arms))]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# From what runs recorded
 
 
 def recorded(reader: Reader, runs: Sequence[Run]) -> list[Finding]:

@@ -81,10 +81,6 @@ def executor_of(name: str) -> Local | Ray:
     return Local() if name == "local" else Ray()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Inside the process
-
-
 def train(job: Job) -> int:
     """Run the trainer in this process, its output appended to console.log; return its exit code."""
     sys.stdout.flush()
@@ -125,10 +121,6 @@ def _guard(job: Job) -> None:
                 with suppress(psutil.Error):
                     child.kill()
             os._exit(1)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# This machine
 
 
 class Local:
@@ -201,10 +193,6 @@ def _python_path() -> str:
     return os.pathsep.join(filter(None, (str(Path(workbench.__file__).parents[1]), os.environ.get("PYTHONPATH"))))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Ray
-
-
 class Ray:
     """One task a cell on a Ray cluster; every node sees the runs folder under the same path."""
 
@@ -227,8 +215,6 @@ class Ray:
 
 
 class _RayProcess:
-    """A trainer on a Ray cluster, with the calls of LocalProcess."""
-
     def __init__(self, ray: Any, task: Any, log: Path) -> None:
         self._ray, self._task, self._log = ray, task, log
 
@@ -249,10 +235,6 @@ class _RayProcess:
 
     def kill(self) -> None:
         self._ray.cancel(self._task, force=True)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What a process said, and how it ended
 
 
 def follow(log: Path, offset: int) -> Iterator[list[dict[str, Any]]]:

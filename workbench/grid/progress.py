@@ -1,7 +1,5 @@
 """The display of a running grid on stderr: a live table on a terminal, plain lines everywhere else."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import Counter
@@ -15,7 +13,7 @@ from rich.progress import Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from workbench.grid.cell import Cell
-from workbench.grid.run import Result, Watch
+from workbench.grid.run import Result
 from workbench.store.text import visible
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -23,11 +21,6 @@ _SPARK_POINTS = 24
 _PLAIN_SECONDS, _REDRAW_SECONDS = 10.0, 0.25
 _STYLE = {"finished": "green", "failed": "red", "interrupted": "yellow", "elsewhere": "cyan"}
 _FIELDS = ("arm", "seed", "state", "spark", "detail")
-
-
-def watch(console: Console | None = None) -> Watch:
-    """Return the display for this terminal: live if there is one, plain lines if the output is piped or logged."""
-    return _Display(console or Console(file=cast(TextIO, _Unbroken(sys.stderr))))
 
 
 def sparkline(values: Sequence[float | None], points: int = _SPARK_POINTS) -> str:
@@ -69,11 +62,11 @@ class _Unbroken:
         return getattr(self._stream, name)
 
 
-class _Display(Watch):
-    """The cells that run, a line each, and how far the grid is."""
+class Display:
+    """The cells that run, a line each, and how far the grid is: live on a terminal, plain lines in a pipe or a log."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console = console or Console(file=cast(TextIO, _Unbroken(sys.stderr)))
         # Names are text: markup in them is not obeyed.
         columns = [TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in _FIELDS]
         self.progress = Progress(
@@ -87,9 +80,10 @@ class _Display(Watch):
         self.left: dict[str, int] = {}  # steps of each cell that has not ended
         self.total, self.steps = 0, 0  # cells of the grid, steps so far
         self.began = time.monotonic()
-        self.drawn = 0.0 if self.console.is_terminal else self.began
+        self.drawn = 0.0 if console.is_terminal else self.began
 
     def begin(self, todo: Sequence[Cell], done: Sequence[Result], workers: int) -> None:
+        """Receive the cells that will run and those that were finished before."""
         self.total = len(todo) + len(done)
         self.left = {cell.run_id: cell.settings.planned_iterations for cell in todo}
         self.status.update(result.status for result in done)
@@ -102,6 +96,7 @@ class _Display(Watch):
             self.note(f"{self.total} cells{skipped}; {len(todo)} to run, {workers} at a time")
 
     def started(self, cell: Cell, resumed: bool) -> None:
+        """Receive the start of a process."""
         self._forget(cell)
         fields: dict[str, Any] = dict.fromkeys(_FIELDS, "")
         fields |= {"arm": visible(cell.arm), "seed": f"seed {cell.seed}", "state": "starting"}
@@ -111,6 +106,7 @@ class _Display(Watch):
             self.note(f"{'resume' if resumed else 'start'}  {cell.arm}  seed {cell.seed}  ({cell.run_id})")
 
     def stepped(self, cell: Cell, row: dict[str, Any]) -> None:
+        """Receive a progress line."""
         success, step = self.success[cell.run_id], row["step"]
         success.append(row.get("success"))
         state = f"step {step}/{row.get('steps') or cell.settings.iterations}, success {_number(success[-1])}"
@@ -121,6 +117,7 @@ class _Display(Watch):
         self.left[cell.run_id] = max(0, cell.settings.planned_iterations - step)
 
     def ended(self, result: Result) -> None:
+        """Receive the end of a cell."""
         cell = result.cell
         line = f"{result.status}  {cell.arm}  seed {cell.seed}"
         states = [task.fields["state"] for task in self.progress.tasks if task.id == self.tasks.get(cell.run_id)]
@@ -132,9 +129,11 @@ class _Display(Watch):
         self.note(f"{line}: {result.reason}" if result.reason else line, _STYLE.get(result.status, ""))
 
     def note(self, text: str, style: str = "") -> None:
+        """Print a sentence for the user."""
         self.console.print(Text(visible(text).replace("\n", "\\n"), style), soft_wrap=True)
 
     def tick(self) -> None:
+        """Redraw if it is time; called ten times a second."""
         since = time.monotonic() - self.drawn
         if self.console.is_terminal and since > _REDRAW_SECONDS:
             self.live.update(Group(self.progress, Text(self.summary(), style="bold")), refresh=True)
@@ -146,6 +145,7 @@ class _Display(Watch):
         self.drawn = time.monotonic()
 
     def close(self) -> None:
+        """Clean up: nothing follows."""
         self.live.stop()
 
     def summary(self) -> str:

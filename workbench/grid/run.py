@@ -10,11 +10,11 @@ import re
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from workbench.grid import folder as run_folder
 from workbench.grid import process
@@ -24,7 +24,11 @@ from workbench.grid.process import Ending, Job, ending, follow, last_line, last_
 from workbench.learn.run import HELD
 from workbench.spec import InputError
 from workbench.spec.outcomes import cause
+from workbench.store.segments import held, now
 from workbench.store.text import LOG_NAME, tail
+
+if TYPE_CHECKING:
+    from workbench.grid.progress import Display
 
 POLL_SECONDS = 0.1
 SYNC_SECONDS = 2.0
@@ -54,42 +58,11 @@ class Result:
     seconds: float = 0.0
 
 
-class Watch:
-    """Receives what happens in a grid; this one shows nothing."""
-
-    def begin(self, todo: Sequence[Cell], done: Sequence[Result], workers: int) -> None:
-        """Receive the cells that will run and those that were finished before."""
-
-    def started(self, cell: Cell, resumed: bool) -> None:
-        """Receive the start of a process."""
-
-    def stepped(self, cell: Cell, row: dict[str, Any]) -> None:
-        """Receive a progress line."""
-
-    def ended(self, result: Result) -> None:
-        """Receive the end of a cell."""
-
-    def note(self, text: str) -> None:
-        """Receive a sentence for the user."""
-
-    def tick(self) -> None:
-        """Redraw if it is time; called ten times a second."""
-
-    def close(self) -> None:
-        """Clean up: nothing follows."""
-
-
 def run(
-    grid: Grid,
-    runs: Path,
-    watch: Watch,
-    *,
-    workers: int | None = None,
-    executor: process.Local | process.Ray | None = None,
-    limits: Limits = Limits(),
-    fresh: bool = False,
+    grid: Grid, runs: Path, watch: Display, *, workers: int | None = None,
+    executor: process.Local | process.Ray | None = None, limits: Limits = Limits(), fresh: bool = False,
     sync: Callable[[], object] | None = None,
-) -> list[Result]:
+) -> list[Result]:  # fmt: skip
     """Run every unfinished cell; return the state of each cell, in the grid's order.
 
     A failing cell stops no other; a cell that another process trains is waited for. One SIGINT or SIGTERM lets the
@@ -134,11 +107,7 @@ def run(
 
 
 def run_rounds(
-    load: Callable[[], Grid],
-    runs: Path,
-    watch: Callable[[], Watch],
-    begin: Callable[[Grid], None] = lambda grid: None,
-    **options: Any,
+    load: Callable[[], Grid], runs: Path, watch: Callable[[], Display], begin: Callable[[Grid], None], **options: Any
 ) -> tuple[Grid, list[Result]]:
     """Run the cells of `load()`, load again, and so on until it asks for nothing new; return the last grid and results.
 
@@ -199,7 +168,7 @@ class _Pool:
     """One call: the cells that wait, those in training, and those that have ended."""
 
     runs: Path
-    watch: Watch
+    watch: Display
     executor: process.Local | process.Ray
     signals: list[int]
     limits: Limits
@@ -207,7 +176,7 @@ class _Pool:
     training: list[_Training] = field(default_factory=list)
     done: dict[str, Result] = field(default_factory=dict)
     look: dict[str, float] = field(default_factory=dict)  # when to look again at a cell that another process trains
-    began: Any = field(default_factory=run_folder.now)
+    began: Any = field(default_factory=now)
 
     def run(self, workers: int, sync: Callable[[], object] | None) -> dict[str, Result]:
         """Run the queue to its end, or until Ctrl-C; return the state of each cell by run id."""
@@ -230,15 +199,15 @@ class _Pool:
                 time.sleep(POLL_SECONDS)
         finally:  # none is left but after an error
             for one in self.training:
-                one.trainer.kill()
-                while one.trainer.poll() is None:
+                while one.trainer is not None and one.trainer.poll() is None:
+                    one.trainer.kill()
                     time.sleep(POLL_SECONDS)
                 one.claim.close()
         for cell in self.queue:
             folder = run_folder.folder_of(self.runs, cell)
-            trained = run_folder.held(folder)
+            trained = held(folder)
             status, reason = "elsewhere", "another process trains it"
-            if cell.run_id not in self.look or not (trained or run_folder.held(folder, "claim")):
+            if cell.run_id not in self.look or not (trained or held(folder, "claim")):
                 status = run_folder.status_of(run_folder.last_row(folder), alive=trained)
                 reason = "not started: the grid was stopped"
             self.done[cell.run_id] = Result(cell, status, folder, reason)
@@ -264,13 +233,18 @@ class _Pool:
                 claim.close()
                 self._end(_skipped(cell, folder, row))
             else:
-                self._start(_Training(cell, folder, claim))
+                self.training.append(_Training(cell, folder, claim))
+                self._start(self.training[-1])
 
     def _wait_for(self, cell: Cell) -> None:
         if cell.run_id not in self.look:
             self.watch.note(f"waiting: {cell.arm} seed {cell.seed} is trained by another process")
         self.look[cell.run_id] = time.monotonic() + HELD_SECONDS
         self.queue.append(cell)
+
+    def _leave(self, one: _Training) -> None:
+        self.training.remove(one)
+        one.claim.close()
 
     def _end(self, result: Result) -> None:
         self.done[result.cell.run_id] = result
@@ -289,18 +263,16 @@ class _Pool:
             message = f"attempt {attempt} starts {start}" + (f"; before it: {why}" if why else "")
             run_folder.write_event(folder, "retried" if why else "resumed", saved or 0, message, float(attempt))
         _write_row(cell, folder, status="queued", attempt=attempt, reason=None, ended_at=None)
-        limits, threads = self.limits, cell.settings.threads
-        job = Job(folder, self.runs / ".cache", threads, limits.hang_seconds, limits.memory, process.TRAINER)
+        hang, memory = self.limits.hang_seconds, self.limits.memory
+        job = Job(folder, self.runs / ".cache", cell.settings.threads, hang, memory, process.TRAINER)
         one.since = log.stat().st_size if log.exists() else 0
         one.rows = follow(log, one.since)
         try:
             one.trainer = self.executor.start(job)
         except OSError as error:
             self._ended(one, Ending("failed", one_line(f"could not be started: {error}")))
-            return
-        if one not in self.training:
-            self.training.append(one)
-        self.watch.started(cell, attempt > 1)
+        else:
+            self.watch.started(cell, attempt > 1)
 
     def _follow(self, one: _Training) -> None:
         """Report the progress of a process, hand Ctrl-C on to it, and settle its end."""
@@ -312,8 +284,7 @@ class _Pool:
                 one.signals = len(self.signals)
                 (one.trainer.interrupt if one.signals == 1 else one.trainer.kill)()
         elif code == HELD:
-            self.training.remove(one)
-            one.claim.close()
+            self._leave(one)
             self._wait_for(one.cell)
         else:
             self._ended(one, self._ending(one, code))
@@ -350,9 +321,7 @@ class _Pool:
         row = run_folder.last_row(folder) or {}
         reason = end.reason if end.kind else one_line(row.get("reason") or "")
         if (row.get("status"), row.get("reason") or "") != (end.status, reason) or row.get("ended_at") is None:
-            _write_row(cell, folder, status=end.status, reason=reason or None, ended_at=run_folder.now())
-        if one in self.training:
-            self.training.remove(one)
-        one.claim.close()
+            _write_row(cell, folder, status=end.status, reason=reason or None, ended_at=now())
+        self._leave(one)
         bad = cause({**row, "status": end.status, "reason": reason})
         self._end(Result(cell, end.status, folder, reason, bad, seconds=time.monotonic() - one.began))

@@ -6,18 +6,14 @@ there is one, and the seeds are spent on the two points next to it. Nothing is r
 proposals, so a search that was stopped continues as if it had not been.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from workbench.grid.cell import Arm
 from workbench.spec import RegionSettings
-
-if TYPE_CHECKING:
-    from workbench.grid.cell import Arm
 
 
 class Trial(NamedTuple):
@@ -105,20 +101,16 @@ def located(column: Column, points: int) -> tuple[int, int] | None:
 
 
 def search(
-    arms: int,
-    neighbours: Sequence[int | None],
-    rule: Rule,
-    outcome: Callable[[Trial], bool | None],
+    arms: int, neighbours: Sequence[int | None], rule: Rule, outcome: Callable[[Trial], bool | None],
     seconds: Callable[[Trial], float] = lambda _: 0.0,
-) -> Progress:
+) -> Progress:  # fmt: skip
     """Go through the rounds of a search as far as outcomes are known, and propose the runs of the next round.
 
     A round is what every column asks for, given the rounds before it. A column starts from the bracket of its
     neighbour, once that is known. `outcome` is None for an unfinished run.
     """
-    columns: dict[tuple[int, int], dict[int, dict[int, bool]]] = {
-        (arm, number): {} for arm in range(arms) for number in range(len(neighbours))
-    }
+    places = itertools.product(range(arms), range(len(neighbours)))
+    columns: dict[tuple[int, int], dict[int, dict[int, bool]]] = {place: {} for place in places}
     starts: dict[tuple[int, int], tuple[int, int] | None] = {}
     done: list[Trial] = []
     spent: list[float] = []
@@ -188,7 +180,7 @@ def conditions(axes: Mapping[str, Sequence[Any]]) -> tuple[tuple[dict[str, Any],
     columns = tuple({n: axes[n][at] for n, at in zip(names, place, strict=True)} for place in places)
     neighbours: list[int | None] = []
     for place in places:
-        axis = next((axis for axis in reversed(range(len(place))) if place[axis]), None)
-        lower = None if axis is None else (*place[:axis], place[axis] - 1, *place[axis + 1 :])
-        neighbours.append(None if lower is None else places.index(lower))
+        axis = max((axis for axis, at in enumerate(place) if at), default=None)
+        lower = place if axis is None else (*place[:axis], place[axis] - 1, *place[axis + 1 :])
+        neighbours.append(None if axis is None else places.index(lower))
     return columns, tuple(neighbours)

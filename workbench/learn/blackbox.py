@@ -18,10 +18,8 @@ from workbench.record.blackbox import MB
 from workbench.spec import RunSettings
 
 NARROW = ("tokens", "length", "group", "trajectory", "sentence", "placebo")  # int64 that int32 holds
-DENSE = (
-    "response", "mask", "score", "log_prob_behaviour", "log_prob_old", "log_prob_ref", "values", "advantages",
-    "returns",
-)  # fmt: skip
+LOG_PROBS = ("log_prob_behaviour", "log_prob_old", "log_prob_ref")
+DENSE = ("response", "mask", "score", *LOG_PROBS, "values", "advantages", "returns")
 
 
 class Packer:
@@ -33,28 +31,28 @@ class Packer:
         self._weights: dict[str, np.ndarray] = {}
 
     def open(self, batch: Batch) -> None:
-        """Remember what the step is about to change: the loss mask before the selection, the weights."""
-        if self.settings.record.batches.mb:
-            self._mask, self._weights = batch.mask, self._copied(self.settings.record.batches.weights_mb)
+        """Remember what the step is about to change: the loss mask before the selection, the weights that fit."""
+        limits = self.settings.record.batches
+        if not limits.mb:
+            return
+        networks = {"policy": self.learner.policy, "critic": self.learner.critic}
+        owned = [(owner, network.named_parameters()) for owner, network in networks.items() if network is not None]
+        weights = {f"{owner}.{name}": weight.detach() for owner, named in owned for name, weight in named}
+        fit = sum(weight.numel() * weight.element_size() for weight in weights.values()) <= limits.weights_mb * MB
+        self._weights = {name: weight.cpu().numpy().copy() for name, weight in weights.items()} if fit else {}
+        self._mask = batch.mask
 
     def close(self, batch: Batch, updates: Sequence[Evidence]) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
         """Arrays and metadata of the step, as `workbench.store.batches` reads them; None where nothing is kept."""
         if self._mask is None:
             return None
-        arrays = {name: _numpy(getattr(batch, name)) for name in (*NARROW, *DENSE) if getattr(batch, name) is not None}
+        arrays = {name: _numpy(x) for name in (*NARROW, *DENSE) if (x := getattr(batch, name)) is not None}
         arrays |= {name: arrays[name].astype(np.int32) for name in NARROW if name in arrays}
         if not torch.equal(self._mask, batch.mask):
             arrays["mask_sampled"] = _numpy(self._mask)
         arrays |= _of_updates(batch, updates) | self._weights
         settings, learn = self.settings, self.settings.learn
-        of_updates = []
-        for update in updates:
-            length = batch.length[update.trajectory[0]]
-            parts = passes(length, settings.compute.micro_batch_tokens, learn.micro_batch)
-            of_updates.append({
-                "epoch": int(update.epoch), "rollout_step": int(update.rollout_step), "passes": list(map(len, parts)),
-                "scalars": {name: values[0] for name, values in update.scalars.items()},
-            })  # fmt: skip
+        budget = settings.compute.micro_batch_tokens, learn.micro_batch
         meta: dict[str, Any] = {
             "algorithm": settings.algorithm,
             "slots": settings.slots,
@@ -62,23 +60,20 @@ class Packer:
             "learn": learn.model_dump(mode="json"),
             "compute": settings.compute.model_dump(mode="json", exclude={"device"}),
             "completion_budget": settings.world.completion_budget,
-            "updates": of_updates,  # `passes`: the rows of its micro-batches, in order
+            "updates": [
+                {
+                    "epoch": int(update.epoch),
+                    "rollout_step": int(update.rollout_step),
+                    "passes": [len(rows) for rows in passes(batch.length[update.trajectory[0]], *budget)],
+                    "scalars": {name: values[0] for name, values in update.scalars.items()},
+                }
+                for update in updates
+            ],
         }
         if self._weights:
             config = json.loads(self.learner.policy.config.to_json_string(use_diff=False))
             meta["model"] = {key: value for key, value in config.items() if key != "_name_or_path"}
         return arrays, meta
-
-    def _copied(self, mb: int) -> dict[str, np.ndarray]:
-        """Copies of the weights of policy and critic, shared ones once; empty where they take more than `mb` MB."""
-        networks = (("policy", self.learner.policy), ("critic", self.learner.critic))
-        found = {
-            f"{owner}.{name}": weight.detach() for owner, network in networks if network is not None
-            for name, weight in network.named_parameters()
-        }  # fmt: skip
-        if sum(tensor.numel() * tensor.element_size() for tensor in found.values()) > mb * MB:
-            return {}
-        return {name: tensor.cpu().numpy().copy() for name, tensor in found.items()}
 
 
 def _of_updates(batch: Batch, updates: Sequence[Evidence]) -> dict[str, np.ndarray]:

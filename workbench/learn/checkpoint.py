@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,14 +26,13 @@ class Progress:
     """Where a run stands: the next step and what its watches have seen."""
 
     step: int
-    updates: int
     seconds: float
     history: list[dict[str, float | None]]  # the watched diagnostics of every finished step
-    rollouts: Sequence[Rollout]
+    rollouts: list[Rollout]
 
 
-def save(folder: Path, learner: Learner, progress: Progress, keep: int = 2) -> Path:
-    """Write `folder/<step>` in one rename; older checkpoints beyond the newest `keep` are removed."""
+def save(folder: Path, learner: Learner, progress: Progress) -> Path:
+    """Write `folder/<step>` in one rename; checkpoints older than the newest two are removed."""
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder))
     learner.policy.save_pretrained(unfinished / "policy", safe_serialization=True, max_shard_size="1TB")
@@ -53,12 +51,13 @@ def save(folder: Path, learner: Learner, progress: Progress, keep: int = 2) -> P
         # vars() and not asdict(): the copies of every token that the latter makes were most of the time of a save.
         entry = {"number": rollout.number, "policy_step": rollout.policy_step}
         rollouts.append(entry | {"episodes": [vars(e) for e in rollout.episodes]})
-    (unfinished / "progress.json").write_text(json.dumps(vars(progress) | {"rollouts": rollouts}))
+    state = vars(progress) | {"updates": learner.updates, "rollouts": rollouts}
+    (unfinished / "progress.json").write_text(json.dumps(state))
     target = folder / f"{progress.step:06d}"
     if target.exists():
         shutil.rmtree(target)
     os.rename(unfinished, target)
-    for old in checkpoints(folder)[:-keep]:
+    for old in checkpoints(folder)[:-2]:
         shutil.rmtree(old, ignore_errors=True)
     return target
 
@@ -78,20 +77,19 @@ def load(checkpoint: Path, learner: Learner) -> Progress:
     if learner.critic is not None:
         learner.critic.load_state_dict(load_file(checkpoint / "critic.safetensors"))
     for name, optimizer in _optimizers(learner).items():
-        flat = load_file(checkpoint / f"{name}_optimizer.safetensors")
         state: dict[int, dict[str, Any]] = {}
-        for key, value in flat.items():
-            parameter, name_in_state = key.split(".", 1)
-            state.setdefault(int(parameter), {})[name_in_state] = value
+        for key, value in load_file(checkpoint / f"{name}_optimizer.safetensors").items():
+            parameter, entry = key.split(".", 1)
+            state.setdefault(int(parameter), {})[entry] = value
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     if (checkpoint / PROBE).is_file():
         learner.probe.before = load_file(checkpoint / PROBE)["before"]
     stored = json.loads((checkpoint / "progress.json").read_text())
     for i, entry in enumerate(stored["rollouts"]):
-        tensors = load_file(checkpoint / f"rollout-{i}.safetensors")
+        entry |= load_file(checkpoint / f"rollout-{i}.safetensors")
         entry["episodes"] = [Episode(**e) for e in entry["episodes"]]
-        stored["rollouts"][i] = Rollout(**entry | tensors)
-    learner.updates = stored["updates"]
+        stored["rollouts"][i] = Rollout(**entry)
+    learner.updates = stored.pop("updates")
     return Progress(**stored)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -20,34 +20,29 @@ from workbench.objective import policy_loss, prepare
 from workbench.objective.algorithm import Algorithm
 from workbench.objective.value import positions, value_loss
 
+PADDING, PROMPT, WRITTEN, OBSERVED = range(-1, 3)  # where a token comes from
+KINDS = {PADDING: "padding", OBSERVED: "observations", PROMPT: "prompts", WRITTEN: "written tokens"}
 # Lengths of prompt, turn, observation, turn, ...: some end in a turn, some in an observation that nobody answered.
 SHAPES = ((3, 2, 4, 3), (2, 3, 2, 1, 3, 2), (4, 1, 2), (2, 4))
 
 
-@dataclass(frozen=True)
-class Synthetic:
-    """The batch before advantages, and where its tokens come from by construction, (B, T) bool each."""
+def synthetic(group_size: int = 1, vocabulary: int = 32, pad_id: int = 0) -> tuple[Batch, Tensor]:
+    """A batch before advantages, and the kind of each token by construction, (B, T); the same at every call.
 
-    batch: Batch
-    written: Tensor
-    padding: Tensor
-    observed: Tensor  # after the first turn, by the world
-
-
-def synthetic(group_size: int = 1, vocabulary: int = 32, pad_id: int = 0) -> Synthetic:
-    """Two prompt groups (four sequences at least), rewards 1 and 0 in each; the same numbers at every call."""
+    It has two prompt groups (four sequences at least), with rewards 1 and 0 in each.
+    """
     stream = torch.Generator().manual_seed(0)
-    episodes, kinds = [], []  # a kind for each token: 0 prompt, 1 written by the policy, 2 observation
+    episodes, kinds = [], []
     for i in range(max(2 * group_size, len(SHAPES))):
         sizes = SHAPES[i % len(SHAPES)]
         stretches = [torch.randint(0, vocabulary, (n,), generator=stream).tolist() for n in sizes]
-        kind = [0 if k == 0 else 2 - k % 2 for k, n in enumerate(sizes) for _ in range(n)]
+        kind = [PROMPT if k == 0 else OBSERVED - k % 2 for k, n in enumerate(sizes) for _ in range(n)]
         kinds.append(torch.tensor(kind))
         episodes.append(Episode(
             question_id=i // group_size, group=i // group_size, tokens=list(chain.from_iterable(stretches)),
-            written=[k == 1 for k in kind], log_prob=[0.0] * len(kind), prompt_length=sizes[0], question="", gold="",
-            answer=None, reward=float(i % 2), success=i % 2 == 1, ended="max_turns", turns=len(sizes) // 2, searches=0,
-            valid_turns=0, stretches=stretches,
+            written=[k == WRITTEN for k in kind], log_prob=[0.0] * len(kind), prompt_length=sizes[0], question="",
+            gold="", answer=None, reward=float(i % 2), success=i % 2 == 1, ended="max_turns", turns=len(sizes) // 2,
+            searches=0, valid_turns=0, stretches=stretches,
         ))  # fmt: skip
     batch = collate(episodes, pad_id)
 
@@ -55,7 +50,6 @@ def synthetic(group_size: int = 1, vocabulary: int = 32, pad_id: int = 0) -> Syn
         return torch.randn(batch.tokens.shape, generator=stream, dtype=torch.float64)
 
     old = torch.where(batch.mask, -normal().abs(), 0)
-    where = torch.nn.utils.rnn.pad_sequence(kinds, batch_first=True, padding_value=-1)
     batch = replace(
         batch,
         log_prob_behaviour=torch.where(batch.mask, old + 0.1 * normal(), 0),
@@ -64,12 +58,12 @@ def synthetic(group_size: int = 1, vocabulary: int = 32, pad_id: int = 0) -> Syn
         values=normal(),
         sentence=batch.turn,
     )
-    return Synthetic(batch, written=where == 1, padding=where == -1, observed=where == 2)
+    return batch, torch.nn.utils.rnn.pad_sequence(kinds, batch_first=True, padding_value=PADDING)
 
 
 def gradient_at_one(algorithm: Algorithm, group_size: int) -> Tensor:
     """d loss / d log-prob on the synthetic batch where policy and old policy are the same, (B, T)."""
-    batch = prepare(algorithm, synthetic(group_size).batch)
+    batch = prepare(algorithm, synthetic(group_size)[0])
     log_prob = batch.log_prob_old.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(policy_loss(algorithm, batch, log_prob).loss, log_prob)
     if algorithm.stabilise.needs_bias:  # the ratio is 1 everywhere, so nothing is clipped and the bias is 0
@@ -77,24 +71,30 @@ def gradient_at_one(algorithm: Algorithm, group_size: int) -> Tensor:
     return gradient.detach()
 
 
-_NETWORK = 1e-4  # nats; kernels may order a sum differently for another batch content, padding that is read moves more
-
-
 def problem(
     algorithm: Algorithm, group_size: int, model: PreTrainedModel, pad_id: int, temperature: float = 1.0
 ) -> str:
     """Return what is wrong with the masks of this algorithm and this network, in a sentence; empty when nothing is."""
     table: Any = model.get_input_embeddings()
-    made = synthetic(group_size, table.num_embeddings, pad_id)
-    batch, written, padding = made.batch, made.written, made.padding
+    batch, kind = synthetic(group_size, table.num_embeddings, pad_id)
+    written, padding = kind == WRITTEN, kind == PADDING
+
+    def kinds(tokens: Tensor) -> str:
+        return " and ".join(name for value, name in KINDS.items() if bool((tokens & (kind == value)).any()))
+
+    def loss_of(batch: Batch, log_prob: Tensor) -> tuple[Tensor, Tensor]:
+        leaf = log_prob.clone().requires_grad_()
+        loss = policy_loss(algorithm, prepare(algorithm, batch), leaf).loss
+        return loss.detach(), torch.autograd.grad(loss, leaf)[0]
+
     if not torch.equal(batch.mask, written):
-        extra = _kinds(batch.mask & ~written, made) or "too few tokens"
+        extra = kinds(batch.mask & ~written) or "too few tokens"
         return f"the loss mask is not what the policy wrote: it has {extra} in it"
 
     # Log-ratios on both sides of any clip range.
     log_prob = batch.log_prob_old + torch.linspace(-0.6, 0.6, written.numel(), dtype=torch.float64).view(written.shape)
-    loss, gradient = _loss(algorithm, batch, log_prob)
-    if leak := _kinds((gradient != 0) & ~written, made):
+    loss, gradient = loss_of(batch, log_prob)
+    if leak := kinds((gradient != 0) & ~written):
         return f"the loss of '{algorithm.name}' has a gradient at {leak}"
 
     # Other tokens and log-probs wherever the policy did not write, and other values in the padding.
@@ -102,20 +102,17 @@ def problem(
     moved = {x: torch.where(written, batch.need(x), batch.need(x) + 1.5) for x in names}
     moved["tokens"] = torch.where(written, batch.tokens, batch.tokens.flip(1))
     moved["values"] = torch.where(padding, batch.need("values") + 7.0, batch.need("values"))
-    if not torch.equal(
-        loss, _loss(algorithm, replace(batch, **moved), torch.where(written, log_prob, log_prob - 2))[0]
-    ):
-        return (
-            f"the loss of '{algorithm.name}' changes with tokens that the policy did not write "
-            "although the log-probs of the written ones stay"
-        )
+    elsewhere, _ = loss_of(replace(batch, **moved), torch.where(written, log_prob, log_prob - 2))
+    if not torch.equal(loss, elsewhere):
+        change = "tokens that the policy did not write although the log-probs of the written ones stay"
+        return f"the loss of '{algorithm.name}' changes with {change}"
 
     if algorithm.critic:
         where, prepared = algorithm.advantage.critic_mask, prepare(algorithm, batch)
         values = prepared.need("values").clone().requires_grad_()
         (gradient,) = torch.autograd.grad(value_loss(values, prepared, mask=where), values)
-        allowed = written | (made.observed if where == "a" else positions(prepared, where) & written)
-        if leak := _kinds((gradient != 0) & ~allowed, made):
+        allowed = written | (kind == OBSERVED if where == "a" else positions(prepared, where) & written)
+        if leak := kinds((gradient != 0) & ~allowed):
             return f"the critic's loss has a gradient at {leak}"
 
     seen = []
@@ -124,24 +121,10 @@ def problem(
         for tokens in (batch.tokens, other):
             torch.manual_seed(0)
             seen.append(log_probs(model, tokens, temperature)[0])
-    change = float(torch.where(written, seen[0] - seen[1], 0).abs().max())
-    if change <= _NETWORK:
+    change_in_nats = float(torch.where(written, seen[0] - seen[1], 0).abs().max())
+    if change_in_nats <= 1e-4:  # kernels may order a sum differently for another batch; padding that is read moves more
         return ""
-    return f"the log-probs of written tokens move by {change:.3g} nats when only the padding after them changes"
-
-
-def _loss(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> tuple[Tensor, Tensor]:
-    leaf = log_prob.clone().requires_grad_()
-    loss = policy_loss(algorithm, prepare(algorithm, batch), leaf).loss
-    (gradient,) = torch.autograd.grad(loss, leaf)
-    return loss.detach(), gradient
-
-
-def _kinds(tokens: Tensor, made: Synthetic) -> str:
-    """Return which kinds of token are among `tokens`, in words; empty without any."""
-    prompts = ~(made.padding | made.observed | made.written)
-    kinds = {"padding": made.padding, "observations": made.observed, "prompts": prompts, "written tokens": made.written}
-    return " and ".join(name for name, kind in kinds.items() if bool((tokens & kind).any()))
+    return f"the log-probs of written tokens move by {change_in_nats:.3g} nats when only the padding after them changes"
 
 
 def fingerprint(batch: Batch) -> int:

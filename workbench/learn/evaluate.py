@@ -18,22 +18,19 @@ from workbench.agent.worlds import best, build, f1
 from workbench.agent.worlds.dataset import Dataset
 from workbench.learn import checkpoint, networks
 from workbench.learn.run import settings_of
-from workbench.spec import EvaluationSettings, InputError, RunSettings, WorldSettings
+from workbench.spec import InputError, RunSettings
 
 
-def evaluate(
-    engine: Engine, world: WorldSettings, settings: EvaluationSettings, seed: int, *, search: bool = True
-) -> dict[str, Any]:
+def evaluate(engine: Engine, settings: RunSettings, *, search: bool = True) -> dict[str, Any]:
     """A row of table `evaluation`: always the same held-out questions and sampling stream, so that steps compare.
 
     With `search = False` the retriever returns nothing: an agent that still succeeds has memorised or guesses.
     """
-    asked = build(world if search else world.model_copy(update={"top_k": 0}))
-    n = settings.episodes
-    episodes = engine.rollout(
-        asked, asked.questions("eval", 0, 0, n), list(range(n)), generator(seed, EVALUATION), greedy=settings.greedy
-    )
-    return {"data": world.kind if search else f"{world.kind}-no-search", **_solved(episodes)}
+    kind, n = settings.world.kind, settings.evaluation.episodes
+    world = build(settings.world if search else settings.world.model_copy(update={"top_k": 0}))
+    stream, greedy = generator(settings.seed, EVALUATION), settings.evaluation.greedy
+    episodes = engine.rollout(world, world.questions("eval", 0, 0, n), list(range(n)), stream, greedy=greedy)
+    return {"data": kind if search else f"{kind}-no-search", **_solved(episodes)}
 
 
 def _solved(episodes: Sequence[Episode]) -> dict[str, Any]:
@@ -46,9 +43,6 @@ def _solved(episodes: Sequence[Episode]) -> dict[str, Any]:
         "success_high": float(beta.ppf(0.975, solved + 1, n - solved)) if solved < n else 1.0,
         "turns": sum(episode.turns for episode in episodes) / n,
     }
-
-
-_BOOTSTRAP = 41  # key of its draws
 
 
 @dataclass(frozen=True)
@@ -95,10 +89,9 @@ def summary(world: Dataset, episodes: Sequence[Episode]) -> dict[str, Any]:
     row = _solved(episodes) | {"metric": "choice accuracy" if questions[0].choices else "exact match"}
     if questions[0].choices:
         return row
-    overlap = np.array(
-        [0.0 if e.answer is None else best(f1, e.answer, q.golds) for e, q in zip(episodes, questions, strict=True)]
-    )
-    random = np.random.default_rng(draw(_BOOTSTRAP, n))
+    pairs = zip(episodes, questions, strict=True)
+    overlap = np.array([0.0 if e.answer is None else best(f1, e.answer, q.golds) for e, q in pairs])
+    random = np.random.default_rng(draw(41, n))  # 41: the key of the bootstrap
     means = [overlap[random.integers(0, n, n)].mean() for _ in range(2000)]
     low, high = np.quantile(means, [0.025, 0.975])
     return row | {"f1": float(overlap.mean()), "f1_low": float(low), "f1_high": float(high)}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,10 +21,9 @@ from workbench.algorithms import resolve
 from workbench.batch import Batch
 from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from workbench.diagnostics.rules import Event
-from workbench.learn import checkpoint, checks, networks
+from workbench.learn import checkpoint, checks, faults, networks
 from workbench.learn.blackbox import Packer
 from workbench.learn.evaluate import evaluate
-from workbench.learn.faults import inject
 from workbench.learn.networks import Critic
 from workbench.learn.probe import controls
 from workbench.learn.rollouts import Rollout, Sampler, batch_of, trainer_log_probs
@@ -51,6 +48,7 @@ class Trainer:
         torch.set_num_threads(settings.threads)
         self.settings, self.recorder, self.tokenizer = settings, recorder, tokenizer
         algorithm = resolve(settings.algorithm, settings.slots).within(settings.world.completion_budget)
+        faults.check(settings, algorithm)
         self.algorithm, compute = algorithm, settings.compute
         self.group_size = recorder.group = settings.learn.group_size or algorithm.group_size
         recorder.replay([])  # its collapse rule depends on the group size
@@ -59,12 +57,11 @@ class Trainer:
         self.learner = Learner(algorithm, settings.learn, model, critic, settings.engine.temperature, compute=compute)
         self.learner.probe.control = controls(tokenizer)
         self.learner.spans, self.sentences = Spans(tokenizer), Sentences(tokenizer)
-        needed = algorithm.needs_reference
-        self.reference = networks.load(start, compute).requires_grad_(False) if needed else None
-        self.fault = inject(settings, algorithm, model, tokenizer)
+        self.reference = networks.load(start, compute).requires_grad_(False) if algorithm.needs_reference else None
+        self.fault = faults.Fault(settings, model, tokenizer)
         self.engine = engine_for(model, tokenizer, settings.engine, settings.wording)
-        world = build(settings.world)
-        self.sampler = Sampler(settings, world, self.engine, self.group_size, algorithm.select, self.fault)
+        world, select = build(settings.world), algorithm.select
+        self.sampler = Sampler(settings, world, self.engine, self.group_size, select, self.fault)
         self.packer = Packer(settings, self.learner)
         self.queue: deque[Rollout] = deque()
         self.step = 0
@@ -157,16 +154,14 @@ class Trainer:
 
     def _evaluate(self, last: bool = False) -> list[dict[str, Any]]:
         """Held-out success of the policy before this step; first and last also without the retriever."""
-        settings, world, seed = self.settings.evaluation, self.settings.world, self.settings.seed
-        edge = last or self.step == 0
-        if not edge and not (settings.every and self.step % settings.every == 0):
+        every, edge = self.settings.evaluation.every, last or self.step == 0
+        if not edge and not (every and self.step % every == 0):
             return []
-        return [evaluate(self.engine, world, settings, seed, search=search) for search in (True, False)[: 1 + edge]]
+        return [evaluate(self.engine, self.settings, search=search) for search in (True, False)[: 1 + edge]]
 
     def _log(
-        self, sampled: Rollout, rollout: Rollout, batch: Batch, updates: list[Evidence],
-        heldout: Sequence[dict[str, Any]],
-    ) -> dict[str, Any]:  # fmt: skip
+        self, sampled: Rollout, rollout: Rollout, batch: Batch, updates: list[Evidence], heldout: list[dict[str, Any]]
+    ) -> dict[str, Any]:
         """Record the step; returns its measured row."""
         began = time.perf_counter()
         seconds = {**self.clock, "total": sum(self.clock.values())}
@@ -185,7 +180,7 @@ class Trainer:
             tokens_trained=tokens,
             heldout=(heldout[0]["success"], heldout[0]["episodes"]) if heldout else None,
             sync_error=None if weights is None else weights.error,
-            memory_peak=_memory_peak(self.learner.policy.device),
+            memory_peak=networks.memory_peak(self.learner.policy.device),
             fresh=self.settings.starts_at_one(self.step - rollout.policy_step),
             batch_hash=checks.fingerprint(batch),
             mismatches=checks.mismatches(batch, rollout.episodes),
@@ -218,21 +213,20 @@ class Trainer:
 
     def self_test(self) -> None:
         """Run the mask self-test; raises SelfTestFailed, and leaves the event, when it fails."""
-        pad, temperature = self.tokenizer.pad_token_id, self.settings.engine.temperature
-        problem = checks.problem(self.algorithm, self.group_size, self.learner.policy, pad, temperature)
-        if problem:
+        asked = self.algorithm, self.group_size, self.learner.policy, self.tokenizer.pad_token_id
+        if problem := checks.problem(*asked, self.settings.engine.temperature):
             failed = check("mask")
             self.recorder.events([Event(self.step, failed.kind, failed.severity, problem)])
             raise SelfTestFailed(f"mask self-test: {problem}")
 
-    def save(self, folder: Path) -> Path:
+    def save(self, folder: Path) -> None:
         """Checkpoint the run as it stands between two steps; its rows are on disk before it is."""
         self.recorder.flush()
-        state = self.step, self.learner.updates, self.seconds, self.recorder.history, list(self.queue)
-        return checkpoint.save(folder, self.learner, checkpoint.Progress(*state))
+        progress = checkpoint.Progress(self.step, self.seconds, self.recorder.history, list(self.queue))
+        checkpoint.save(folder, self.learner, progress)
 
     def resume(self, folder: Path) -> bool:
-        """Resume from the newest checkpoint in `folder`; False when there is none.
+        """Resume from the newest checkpoint in `folder`; False without one.
 
         A run with a fault starts again: what the fault remembers is in no checkpoint, and its rows come out the same.
         """
@@ -250,23 +244,14 @@ class Trainer:
 def stop_reason(stop: StopSettings, steps: int, detection: int | None, spent: dict[str, float]) -> str:
     """Why training ends before iteration `steps`; empty while it continues. `detection`: step of the collapse, if any.
 
-    `spent` are optimizer updates, trained tokens and seconds of all sessions; the iteration that crosses a budget is
-    completed.
+    `spent` are updates, tokens and seconds of all sessions; the iteration that crosses a budget is completed.
     """
-    if stop.after_collapse is not None and detection is not None and steps - 1 - detection >= stop.after_collapse:
-        since = steps - 1 - detection
-        told = f"{since} iterations after" if since else "in the iteration of"
-        return f"stopped {told} the collapse detected at step {detection} (stop.after_collapse)"
+    since = None if detection is None else steps - 1 - detection
+    if stop.after_collapse is not None and since is not None and since >= stop.after_collapse:
+        when = f"{since} iterations after" if since else "in the iteration of"
+        return f"stopped {when} the collapse detected at step {detection} (stop.after_collapse)"
     for name, unit in (("updates", "optimizer updates"), ("tokens", "trained tokens"), ("seconds", "s of training")):
         budget = getattr(stop, name)
         if budget is not None and spent[name] >= budget:
             return f"stopped by its budget of {budget:,} {unit} (stop.{name})"
     return ""
-
-
-def _memory_peak(device: torch.device) -> int:
-    """Bytes since the process started: on a GPU the most that torch allocated, on the CPU the largest resident set."""
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return int(most if sys.platform == "darwin" else most * 1024)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import resource
+import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,6 @@ from transformers.utils.logging import disable_progress_bar
 from workbench.spec import ComputeSettings, InputError, PolicySettings
 
 ELEMENTS = 1 << 24  # logits of a part: 64 MiB in float32, a few times that while its gradient is computed
-_SAME = 1e-4  # difference, in units of the largest logit, up to which two ways of computing logits are one
 _LINEAR: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
@@ -35,7 +36,7 @@ def linear_head(model: Any) -> nn.Linear | None:
         with torch.no_grad():
             whole = model(input_ids=tokens, use_cache=False).logits.float()
             parts = head(model.base_model(input_ids=tokens, use_cache=False).last_hidden_state).float()
-        _LINEAR[model] = bool((whole - parts).abs().max() <= _SAME * whole.abs().max().clamp(min=1.0))
+        _LINEAR[model] = bool((whole - parts).abs().max() <= 1e-4 * whole.abs().max().clamp(min=1.0))
     return head if _LINEAR[model] else None
 
 
@@ -97,11 +98,10 @@ def device_of(settings: ComputeSettings) -> torch.device:
 
 
 def load(path: Path | str, compute: ComputeSettings = ComputeSettings()) -> PreTrainedModel:
-    """Return the checkpoint at `path`, weights in float32, on the device of `compute`, without dropout.
+    """Return the checkpoint at `path`, weights in float32, on the device of `compute`.
 
-    Safetensors only, because other weight formats can run code when read. Raises InputError when the folder is missing
-    or holds no safetensors weights. Dropout is off because old and new log-probs must be of one policy; that is also
-    why training mode, which gradient checkpointing needs, changes nothing else.
+    Raises InputError without safetensors weights: other formats can run code when read. Dropout is off, because old and
+    new log-probs must be of one policy; so training mode, which gradient checkpointing needs, changes nothing else.
     """
     folder = Path(path)
     if not (folder / "config.json").is_file():
@@ -120,6 +120,14 @@ def load(path: Path | str, compute: ComputeSettings = ComputeSettings()) -> PreT
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.train()
     return model.to(device_of(compute))
+
+
+def memory_peak(device: torch.device) -> int:
+    """Bytes since the process started: on a GPU the most that torch allocated, on the CPU the largest resident set."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(most if sys.platform == "darwin" else most * 1024)
 
 
 def autocast(device: torch.device, compute: ComputeSettings) -> AbstractContextManager[Any]:
@@ -142,8 +150,8 @@ def log_probs(
     needed: rows are padded on the right only and attention is causal, so no real token ever sees padding. The entropy
     carries a gradient only with `grad_entropy`. Results are on the device of `tokens`, wherever the model is.
 
-    Beyond `elements` logits they are never held at once, and are made only at the tokens of `where` (B, T), elsewhere
-    the results are 0; a model whose logits are not a linear layer of the last hidden state holds them all.
+    Beyond `elements` logits they are never held at once, and are made only at the tokens of `where` (B, T), with 0
+    elsewhere; a model whose logits are not a linear layer of the last hidden state holds them all.
     """
     device = next(model.parameters()).device
     on = tokens.to(device)
@@ -178,8 +186,7 @@ class Critic(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Values (B, T), float32; entry t is V of the state before token t is written, so it never sees token t.
 
-        Position 0 has no state before it and is 0. Padding on the right is never seen by a real token. Values are on
-        the device of `tokens`, wherever the critic is.
+        Position 0 has no state before it and is 0. Values are on the device of `tokens`, wherever the critic is.
         """
         on = tokens.to(self.head.weight.device)
         hidden = self.backbone(input_ids=on[:, :-1], use_cache=False).last_hidden_state
@@ -193,10 +200,9 @@ def passes(length: Tensor, tokens: int | None, rows: int | None = None) -> list[
     """
     if tokens is None:
         return list(torch.arange(len(length)).split(rows or len(length)))
-    order = length.argsort(descending=True, stable=True)
-    found, start = [], 0
-    while start < len(order):
-        size = max(1, tokens // max(1, int(length[order[start]])))
-        found.append(order[start : start + size])
-        start += size
+    found, rest = [], length.argsort(descending=True, stable=True)
+    while len(rest):
+        size = max(1, tokens // max(1, int(length[rest[0]])))
+        found.append(rest[:size])
+        rest = rest[size:]
     return found

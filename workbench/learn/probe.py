@@ -21,9 +21,7 @@ from workbench.objective.algorithm import Algorithm
 
 PARTS = 4
 TAGS = {"search": "<search>", "search_end": "</search>", "answer": "<answer>", "answer_end": "</answer>"}
-TOLD = ("search", "search_end", "answer")  # the tags with columns of their own; `control` is all four
-
-Told = dict[str, float | None]
+Scalars = dict[str, float | None]
 
 
 def controls(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
@@ -41,7 +39,7 @@ class Probe:
     control: Mapping[str, int] = field(default_factory=dict)
     before: Tensor | None = field(default=None, repr=False)
 
-    def measure(self, model: PreTrainedModel, parameters: Sequence[Tensor], batch: Batch) -> Told:
+    def measure(self, model: PreTrainedModel, parameters: Sequence[Tensor], batch: Batch) -> Scalars:
         """Scalars of this minibatch, None where they are undefined; sequences without a trained token have no part."""
         trained = batch.mask.any(1).nonzero().squeeze(1)
         if not len(trained):
@@ -50,8 +48,9 @@ class Probe:
         signals = signals if weight is None else signals * weight
         rows = [index for index in trained.tensor_split(PARTS) if len(index)]
         pull = self._pull(model, batch)
-        gradients = []
+        gradients: list[Tensor] = []
         sums: dict[str, float] = defaultdict(float)
+        counts: dict[str, int] = defaultdict(int)
         for index in rows:
             part = batch.rows(index)
             log_prob, log_p = self._forward(model, part)
@@ -60,19 +59,17 @@ class Probe:
             with torch.no_grad():
                 probability = log_p.exp().to(part.tokens.device)
                 sums["power"] += power(signals[index], part, probability)
-                self._count_tags(sums, part, probability)
-        told = noise([len(index) for index in rows], gradients)
-        total = torch.stack(gradients).sum(0)
-        told["gradient_cosine_previous"] = None if self.before is None else cosine(total, self.before)
+                self._count_tags(sums, counts, part, probability)
+        total, n = torch.stack(gradients).sum(0), len(trained)
+        signal, mean = float(total.square().sum()), sums["power"] / n
+        scalars = noise([len(index) for index in rows], gradients) | {
+            "gradient_cosine_previous": None if self.before is None else cosine(total, self.before),
+            "proxy_signal": signal,
+            "proxy_power": mean,
+            "proxy_noise": (mean - signal) / (n - 1) if n > 1 else None,
+        }
         self.before = total
-        signal, mean, n = float(total.square().sum()), sums["power"] / len(trained), len(trained)
-        told |= {"proxy_signal": signal, "proxy_power": mean}
-        told["proxy_noise"] = (mean - signal) / (n - 1) if n > 1 else None
-        for name in ("control", *TOLD):
-            for place in ("on", "off"):
-                count = sums[f"{name}_{place}_n"]
-                told[f"{name}_{place}_prob"] = sums[f"{name}_{place}"] / count if count else None
-        return told
+        return scalars | {name: sums[name] / count if count else None for name, count in counts.items()}
 
     def _pull(self, model: PreTrainedModel, batch: Batch) -> Tensor:
         """d loss / d log_prob of the whole minibatch, (B, T): what it is divided by and compared with is its own."""
@@ -90,16 +87,16 @@ class Probe:
         chosen = log_p.gather(-1, tokens[:, 1:].unsqueeze(-1)).squeeze(-1)
         return torch.nn.functional.pad(chosen, (1, 0)).to(part.tokens.device), log_p
 
-    def _count_tags(self, sums: dict[str, float], part: Batch, probability: Tensor) -> None:
+    def _count_tags(self, sums: dict[str, float], counts: dict[str, int], part: Batch, probability: Tensor) -> None:
         """Add up the probability of each tag, and of all (`control`), over where it was written and where not."""
         written, where = part.tokens[:, 1:], part.mask[:, 1:]
-        groups = {name: [self.control[name]] for name in TOLD if name in self.control}
-        for name, ids in (groups | ({"control": list(self.control.values())} if self.control else {})).items():
+        own = {name: [token] for name, token in self.control.items() if name != "answer_end"}
+        for name, ids in ({"control": list(self.control.values())} | own if self.control else {}).items():
             on = torch.isin(written, torch.tensor(ids, device=written.device)) & where
             chosen = probability.gather(-1, written.unsqueeze(-1)).squeeze(-1)
             for place, at, p in (("on", on, chosen), ("off", where & ~on, probability[..., ids].sum(-1))):
-                sums[f"{name}_{place}"] += float(p[at].double().sum())
-                sums[f"{name}_{place}_n"] += int(at.sum())
+                sums[f"{name}_{place}_prob"] += float(p[at].double().sum())
+                counts[f"{name}_{place}_prob"] += int(at.sum())
 
 
 def power(signal: Tensor, part: Batch, probability: Tensor) -> float:
@@ -109,19 +106,18 @@ def power(signal: Tensor, part: Batch, probability: Tensor) -> float:
     return float(torch.where(part.mask[:, 1:], signal[:, 1:].square() * score, 0).double().sum())
 
 
-def noise(sizes: Sequence[int], gradients: Sequence[Tensor]) -> Told:
+def noise(sizes: Sequence[int], gradients: Sequence[Tensor]) -> Scalars:
     """McCandlish et al. 2018, appendix A.1, from the gradients (P,) of parts of b sequences and of all B of them.
 
-    A part's gradient carries the divisor of the whole, so that the parts add up to it: B / b times it is an estimate of
-    the whole. Where the parts are not alike, 1 / b is its mean over them. None with fewer than two parts.
+    A part's gradient carries the divisor of the whole, so the parts add up to it, and B / b times one estimates it.
+    Where parts differ in size, 1 / b is its mean over them. None with fewer than two parts.
     """
     n = len(sizes)
     if n < 2:
         return dict.fromkeys(("gradient_cosine", "noise_trace", "noise_signal", "noise_scale"))
     known = [c for i in range(n) for j in range(i) if (c := cosine(gradients[i], gradients[j])) is not None]
     big, inverse = float(sum(sizes)), sum(1 / size for size in sizes) / n
-    pairs = zip(gradients, sizes, strict=True)
-    parts = sum(float((g * (big / size)).square().sum()) for g, size in pairs) / n
+    parts = sum(float((g * (big / b)).square().sum()) for g, b in zip(gradients, sizes, strict=True)) / n
     whole = float(torch.stack(list(gradients)).sum(0).square().sum())
     trace = (parts - whole) / (inverse - 1 / big)
     signal = whole - trace / big

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
 
@@ -32,13 +32,8 @@ class Rollout:
     episodes: list[Episode]
     log_prob_old: Tensor | None = None  # (B, T) by the trainer's forward, when it is taken at sampling time
     values: Tensor | None = None  # (B, T) by the critic at sampling time, when asked for
-    rejected: list[Episode] | None = None  # the first draw, where prompt groups of it were drawn again
+    first: list[Episode] = field(default_factory=list)  # the first draw, on questions not selected by their reward
     sampled: int = 0  # episodes of all draws
-
-    @property
-    def first(self) -> list[Episode]:
-        """The first draw: what the policy does on questions that nobody has picked by their reward."""
-        return self.episodes if self.rejected is None else self.rejected
 
 
 @dataclass
@@ -58,35 +53,32 @@ class Sampler:
         The selection may replace prompt groups by groups of further questions; what its last round lacks stays.
         """
         drawn = self._draw(number, 0, policy_step)
-        rollout = Rollout(number, policy_step, drawn, sampled=len(drawn))
+        rollout = Rollout(number, policy_step, drawn, first=drawn, sampled=len(drawn))
         wanted, unwanted = self._sorted(drawn)
-        enough = len(wanted) + len(unwanted)
-        for again in range(1, self.select.rounds):
-            if len(wanted) >= enough:
-                break
+        enough, again = len(wanted) + len(unwanted), 0
+        while len(wanted) < enough and (again := again + 1) < self.select.rounds:
             drawn = self._draw(number, again, policy_step)
             rollout.sampled += len(drawn)
             wanted += self._sorted(drawn)[0]
-        if rollout.sampled > len(drawn):
+        if rollout.sampled > len(rollout.first):
             chosen = [*wanted, *unwanted][:enough]
-            rollout.rejected = rollout.episodes
             rollout.episodes = [replace(e, group=i) for i, group in enumerate(chosen) for e in group]
         return rollout
 
     def _draw(self, number: int, again: int, step: int) -> list[Episode]:
         engine, world = self.fault("engine", self.engine, step), self.fault("world", self.world, step)
-        prompts = self.settings.learn.episodes // self.group_size
-        questions = world.questions("train", self.settings.seed, number * prompts + again * FURTHER, prompts)
-        asked = [question for question in questions for _ in range(self.group_size)]
+        prompts, seed = self.settings.learn.episodes // self.group_size, self.settings.seed
+        questions = world.questions("train", seed, number * prompts + again * FURTHER, prompts)
         groups = [i for i in range(len(questions)) for _ in range(self.group_size)]
-        key = (number, again) if again else (number,)
-        episodes = engine.rollout(world, asked, groups, generator(self.settings.seed, ROLLOUT, *key))
+        stream = generator(seed, ROLLOUT, number, *([again] if again else []))
+        episodes = engine.rollout(world, [questions[i] for i in groups], groups, stream)
         return self.fault("episodes", episodes, step)
 
     def _sorted(self, episodes: list[Episode]) -> tuple[list[list[Episode]], list[list[Episode]]]:
         """Return the prompt groups that the selection wants, and the others."""
         rewards, group = torch.tensor([e.reward for e in episodes]), torch.tensor([e.group for e in episodes])
-        good = set(group[self.select.wanted(rewards, group)].tolist())
+        kept = self.select.keep(rewards, group)
+        good = set((group if kept is None else group[kept]).tolist())
         groups = [list(rows) for _, rows in groupby(episodes, attrgetter("group"))]
         return [g for g in groups if g[0].group in good], [g for g in groups if g[0].group not in good]
 
@@ -94,20 +86,16 @@ class Sampler:
 def batch_of(rollout: Rollout, pad_id: int) -> Batch:
     """Return the rollout as a batch, with the log-probs and values that were stored with it."""
     batch = collate(rollout.episodes, pad_id)
-    if rollout.log_prob_old is not None:
-        batch = replace(batch, log_prob_old=rollout.log_prob_old)
-    return replace(batch, values=rollout.values)
+    old = batch.log_prob_old if rollout.log_prob_old is None else rollout.log_prob_old
+    return replace(batch, log_prob_old=old, values=rollout.values)
 
 
 def trainer_log_probs(
     model: torch.nn.Module, batch: Batch, temperature: float, compute: ComputeSettings = ComputeSettings()
 ) -> Tensor:
     """Return log-probs of the batch under `model` by the training forward, (B, T), 0 where the policy wrote nothing."""
-
-    def forward(tokens: Tensor, mask: Tensor) -> Tensor:
-        return log_probs(model, tokens, temperature, where=mask)[0]
-
-    return torch.where(batch.mask, _by_passes(forward, batch, compute), 0)
+    found = _by_passes(lambda tokens, mask: log_probs(model, tokens, temperature, where=mask)[0], batch, compute)
+    return torch.where(batch.mask, found, 0)
 
 
 def critic_values(critic: Critic, batch: Batch, compute: ComputeSettings = ComputeSettings()) -> Tensor:

@@ -81,7 +81,9 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
             first = recorder.started_at() if trainer.resume(folder / "checkpoints") else None
             constant = {key: identity[key] for key in ("experiment", "algorithm", "arm", "seed", "config_hash")}
             constant |= {key: identity.get(key) for key in ("generation", "attempt")}
-            constant |= {"config": settings.model_dump_json(), "versions": json.dumps(_versions())}
+            versions = {name: version(name) for name in ("sorl", "torch", "transformers", "numpy")}
+            versions |= {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
+            constant |= {"config": settings.model_dump_json(), "versions": json.dumps(versions)}
             constant |= {"started_at": first or datetime.now(UTC).replace(tzinfo=None)}
 
             def write(status: str, reason: str | None = None) -> None:
@@ -97,17 +99,18 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
                 recorder.rows("run", {key: [value] for key, value in row.items()})
                 recorder.flush()
 
-            Heartbeat(folder).follow(trainer.learner.policy)
+            heartbeat(folder / "heartbeat", trainer.learner.policy)
             write("running")
             every = settings.record.checkpoint_every
             try:
                 trainer.self_test()
                 for row in trainer.steps():
-                    told = {"step": trainer.step, "steps": settings.iterations}  # first: the grid knows the line by it
-                    told |= {name: row.get(name) for name in ("success", "clip_frac", "entropy")}
-                    told |= {"grad_norm": row.get("grad_norm_max")}
-                    told |= {"seconds": round(trainer.seconds, 3), "at": time.time()}
-                    print(json.dumps(told), file=out, flush=True)
+                    # The step comes first: the grid knows the line by it.
+                    line: dict[str, object] = {"step": trainer.step, "steps": settings.iterations}
+                    line |= {name: row.get(name) for name in ("success", "clip_frac", "entropy")}
+                    line |= {"grad_norm": row.get("grad_norm_max")}
+                    line |= {"seconds": round(trainer.seconds, 3), "at": time.time()}
+                    print(json.dumps(line), file=out, flush=True)
                     if interrupted:
                         trainer.save(folder / "checkpoints")
                         write("interrupted", f"stopped by {interrupted[-1]} after step {trainer.step - 1}")
@@ -134,24 +137,15 @@ def run(folder: Path, cache: Path, out: TextIO = sys.stdout) -> int:
     return FINISHED
 
 
-def _versions() -> dict[str, str]:
-    found = {name: version(name) for name in ("sorl", "torch", "transformers", "numpy")}
-    return found | {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
+def heartbeat(file: Path, network: nn.Module) -> None:
+    """Touch `file` at the passes through `network` (a sampled token, a part of an update), at most once a second."""
+    due = 0.0
 
+    def beat(*_: object) -> None:
+        nonlocal due
+        if (now := time.monotonic()) >= due:
+            due = now + 1.0
+            with suppress(OSError):  # the recorder reports a full disk
+                file.touch()
 
-class Heartbeat:
-    """Touches `folder/heartbeat` at most once a second, at every pass through the network that it follows."""
-
-    def __init__(self, folder: Path) -> None:
-        self._file, self._next = folder / "heartbeat", 0.0
-
-    def follow(self, network: nn.Module) -> None:
-        """Beat at every pass through `network`: each token that is sampled with it, each part of an update."""
-
-        def beat(*_: object) -> None:  # a plain function: a bound method would be copied with a network that is copied
-            if (now := time.monotonic()) >= self._next:
-                self._next = now + 1.0
-                with suppress(OSError):  # the recorder reports a full disk
-                    self._file.touch()
-
-        network.register_forward_pre_hook(beat)
+    network.register_forward_pre_hook(beat)

@@ -17,7 +17,7 @@ from workbench.diagnostics.evidence import Evidence
 from workbench.learn.networks import Critic, autocast, log_probs, passes
 from workbench.learn.probe import Probe
 from workbench.learn.rollouts import critic_values
-from workbench.objective import LossTerms, Normaliser, clipped_loss, policy_loss, statistics
+from workbench.objective import LossTerms, Normaliser, policy_loss, statistics
 from workbench.objective.algorithm import Algorithm
 from workbench.objective.schedule import EarlyStop, MeanKL
 from workbench.objective.value import positions, value_loss
@@ -37,12 +37,19 @@ def norm(gradients: Sequence[Tensor]) -> float:
     return float(torch.nn.utils.get_total_norm(gradients, foreach=True))
 
 
-def clip(gradients: Sequence[Tensor], total: float, limit: float | None) -> float:
-    """Scale the gradients in place so that their norm is at most `limit`; returns the norm afterwards."""
-    if limit is None or not total > limit:
-        return total
-    torch._foreach_mul_(list(gradients), limit / total)
-    return limit
+def step(optimizer: torch.optim.Optimizer, limit: float | None, skip: bool = False) -> tuple[float, float]:
+    """Clip the gradients to the norm `limit` and take the step; returns their norm before and after the clipping.
+
+    A step along a gradient that is not finite is left out: it would destroy what a post-mortem needs.
+    """
+    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    before = after = norm(gradients)
+    if limit is not None and before > limit:
+        torch._foreach_mul_(gradients, limit / before)
+        after = limit
+    if math.isfinite(before) and not skip:
+        optimizer.step()
+    return before, after
 
 
 _OF_BATCH = (
@@ -95,10 +102,9 @@ class Learner:
         if self.compute.micro_batch_tokens is not None:  # rows of like length share a micro-batch
             batch = batch.rows(batch.length.argsort(descending=True, stable=True))
         scalars, seen = self._update_policy(batch)
-        if self.critic is not None:
-            of_critic, seen["values"] = self._update_critic(self.critic, batch)
-            scalars |= of_critic
-            seen["target"] = positions(batch, self.algorithm.advantage.critic_mask)
+        if self.critic is not None and self.critic_optimizer is not None:
+            of_critic, seen_by_critic = self._update_critic(self.critic, self.critic_optimizer, batch)
+            scalars, seen = scalars | of_critic, seen | seen_by_critic
         self.updates += 1
         scalars = probed | scalars | {"non_finite": float(len(non_finite(scalars)))}
         seen |= {name: getattr(batch, name) for name in _OF_BATCH} | {"values_old": batch.values}
@@ -127,8 +133,7 @@ class Learner:
         sums = self._statistics(micros)
         # Gradients of what the clip took from the loss, and of all that the loss holds beside the clipped surrogate.
         bias, beside = ([torch.zeros_like(p) for p in self.policy_parameters if measure_bias] for _ in range(2))
-        parts: list[LossTerms] = []
-        tokens: list[tuple[Tensor, Tensor, Tensor]] = []  # log-prob, entropy, d loss / d log-prob
+        parts, tokens = [], []  # of each micro-batch: the loss's terms; log-prob, entropy, d loss / d log-prob
         for micro in micros:
             log_prob, entropy = self._log_probs(micro, bool(settings.entropy_coef))
             out = policy_loss(self.algorithm, micro, log_prob, normaliser=whole, statistics=sums)
@@ -137,8 +142,7 @@ class Learner:
                 loss = loss - settings.entropy_coef * torch.where(micro.mask, entropy, 0).sum() / whole.tokens
             if measure_bias:
                 # Through the same graph, before the graph is freed; where nothing is clipped C is exactly 0.
-                clipped = clipped_loss(self.algorithm, micro, log_prob, normaliser=whole, statistics=sums)
-                (taken,) = torch.autograd.grad(clipped, log_prob, retain_graph=True)
+                (taken,) = torch.autograd.grad(out.taken, log_prob, retain_graph=True)
                 if bool(taken.any()):
                     made = torch.autograd.grad(log_prob, self.policy_parameters, taken, retain_graph=True)
                     torch._foreach_add_(bias, made)
@@ -160,11 +164,8 @@ class Learner:
             gradients, factor = stabilise.on_gradient(gradients, bias)
             for parameter, gradient in zip(self.policy_parameters, gradients, strict=True):
                 parameter.grad = gradient
-        before = norm(gradients)
-        after = clip(gradients, before, settings.policy.max_grad_norm)
         self.skipped = self.early_stop.skips(terms.log_ratio, terms.mask)
-        if math.isfinite(before) and not self.skipped:  # a step along NaN would destroy what a post-mortem needs
-            self.policy_optimizer.step()
+        before, after = step(self.policy_optimizer, settings.policy.max_grad_norm, self.skipped)
         scalars |= {
             "grad_norm": before,
             "grad_norm_after": 0.0 if self.skipped else after,
@@ -188,36 +189,32 @@ class Learner:
             parts = [statistics(self.algorithm, micro, self._log_probs(micro)[0]) for micro in micros]
         return torch.stack([part for part in parts if part is not None]).sum(0)
 
-    def _update_critic(self, critic: Critic, batch: Batch) -> tuple[dict[str, float | None], Tensor]:
-        """Step the critic; returns what was measured of the update, and its values (B, T) before it."""
-        assert self.critic_optimizer is not None
-        self.critic_optimizer.zero_grad()
+    def _update_critic(
+        self, critic: Critic, optimizer: torch.optim.Optimizer, batch: Batch
+    ) -> tuple[dict[str, float | None], dict[str, Tensor | None]]:
+        """Step the critic; returns what was measured of the update, and of each token (B, T)."""
+        optimizer.zero_grad()
         where = self.algorithm.advantage.critic_mask
-        count = positions(batch, where).sum()
-        values: list[Tensor] = []
-        losses: list[float] = []
+        target = positions(batch, where)
+        values, total = [], 0.0
         for micro in self._micro_batches(batch):
             with autocast(self.policy.device, self.compute):
                 short = critic(micro.trimmed().tokens)
             value = pad(short, (0, micro.tokens.shape[1] - short.shape[1]))
-            loss = value_loss(value, micro, self.settings.value_clip, where, count)
+            loss = value_loss(value, micro, self.settings.value_clip, where, target.sum())
             loss.backward()
             values.append(value.detach())
-            losses.append(float(loss.detach()))
-        gradients = [p.grad for p in self.critic_parameters if p.grad is not None]
-        before = norm(gradients)
-        clip(gradients, before, self.settings.critic.max_grad_norm)
-        if math.isfinite(before):
-            self.critic_optimizer.step()
-        return {"value_loss": sum(losses), "critic_grad_norm": before}, torch.cat(values)
+            total += float(loss.detach())
+        before, _ = step(optimizer, self.settings.critic.max_grad_norm)
+        return {"value_loss": total, "critic_grad_norm": before}, {"values": torch.cat(values), "target": target}
 
     def _log_probs(self, micro: Batch, grad_entropy: bool = False) -> tuple[Tensor, Tensor]:
         """Log-probs and entropy of a micro-batch (B, T); the network never reads columns that are all padding."""
-        width, short = micro.tokens.shape[1], micro.trimmed()
+        short = micro.trimmed()
         with autocast(self.policy.device, self.compute):
-            found = log_probs(self.policy, short.tokens, self.temperature, grad_entropy, short.mask)
-        log_prob, entropy = (pad(x, (0, width - x.shape[1])) for x in found)
-        return log_prob, entropy
+            log_prob, entropy = log_probs(self.policy, short.tokens, self.temperature, grad_entropy, short.mask)
+        padding = (0, micro.tokens.shape[1] - log_prob.shape[1])
+        return pad(log_prob, padding), pad(entropy, padding)
 
     def _micro_batches(self, batch: Batch) -> list[Batch]:
         parts = passes(batch.length, self.compute.micro_batch_tokens, self.settings.micro_batch)
@@ -226,8 +223,8 @@ class Learner:
 
 def non_finite(scalars: Mapping[str, float | None]) -> list[str]:
     """Return which of an update's numbers are not finite, losses before the gradients that they cause."""
-    numbers = ((name, scalars.get(name)) for name in ("policy_loss", "value_loss", "grad_norm"))
-    return [name for name, x in numbers if x is not None and not math.isfinite(x)]
+    names = ("policy_loss", "value_loss", "grad_norm")
+    return [name for name in names if not math.isfinite(scalars.get(name) or 0.0)]
 
 
 def _bias_scalars(clipped: list[Tensor], taken: list[Tensor]) -> dict[str, float | None]:

@@ -10,15 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.agent.retrievers.corpus import cached
+from workbench.agent.retrievers import cached
 from workbench.spec import InputError, RunSettings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-
-_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]  # no pickles, no code
 
 
 def locate(model: str) -> Path:
@@ -29,13 +25,14 @@ def locate(model: str) -> Path:
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder
-    if not _NAME.fullmatch(model):
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model):
         raise InputError(f"no folder '{model}' for model; give a folder, or a name of the hub like 'Qwen/Qwen2.5-0.5B'")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(model, allow_patterns=_FILES))
+        no_pickles_no_code = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
+        return Path(snapshot_download(model, allow_patterns=no_pickles_no_code))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         problem = f"model '{model}' is no folder here, and the Hugging Face hub did not give it: {_reason(error)}"
         hint = f"Download it where there is a network (`hf download {model}`) and set model to its folder"
@@ -62,13 +59,11 @@ def tokenizer_of(folder: Path) -> PreTrainedTokenizerBase:
     return loaded
 
 
-# The code that decides the demonstrated text, the network and the imitation: when it changes, so may the weights.
-_CODE = ("agent/*.py", "agent/worlds/*.py", "agent/retrievers/*.py", "learn/warmstart.py", "learn/networks.py")
-
-
 @cache
 def _code() -> bytes:
-    files = sorted(path for pattern in _CODE for path in Path(__file__).parents[1].glob(pattern))
+    """The code behind the demonstrated text, the network and the imitation: when it changes, so may the weights."""
+    patterns = ("agent/*.py", "agent/worlds/*.py", "agent/retrievers/*.py", "learn/warmstart.py", "learn/networks.py")
+    files = sorted(path for pattern in patterns for path in Path(__file__).parents[1].glob(pattern))
     return b"".join(file.read_bytes() for file in files)
 
 
@@ -116,23 +111,20 @@ def _imitate(settings: RunSettings, folder: Path) -> None:
     tokenizer = world.tokenizer()
     model = networks.create(settings.policy, tokenizer, warm.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=warm.lr, betas=(0.9, 0.99), weight_decay=0.01, fused=True)
-    # Constant, then down to zero over the last fifth: decaying all the way left 200 steps with nothing learned.
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda i: min(1.0, (i + 1) / 20, (warm.steps - i) / (0.2 * warm.steps))
-    )
     episodes = demonstrations(world, warm.steps * warm.batch, warm.noise, warm.seed)
-    for start in range(0, len(episodes), warm.batch):
-        batch = sorted(episodes[start : start + warm.batch], key=lambda e: len(e.tokens))
+    for i in range(warm.steps):
+        # Constant, then down to zero over the last fifth: decaying all the way left 200 steps with nothing learned.
+        optimizer.param_groups[0]["lr"] = warm.lr * min(1.0, (i + 1) / 20, (warm.steps - i) / (0.2 * warm.steps))
+        batch = sorted(episodes[i * warm.batch : (i + 1) * warm.batch], key=lambda e: len(e.tokens))
         written = sum(sum(e.written) for e in batch)
         optimizer.zero_grad()
-        # Two halves of like length: a third less padding. Batches themselves stay random: batches of like length hold
-        # questions of one number of hops, and the third hop is then not learned.
+        # Two halves of like length: a third less padding. Batches stay random: in batches of like length all questions
+        # have one number of hops, and the third hop is not learned.
         for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
             part = collate(half, tokenizer.pad_token_id)
             log_prob, _ = networks.log_probs(model, part.tokens)
             (-torch.where(part.mask, log_prob, 0).sum() / written).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        schedule.step()
     model.save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)

@@ -10,7 +10,7 @@ from workbench.objective.aggregate import Aggregate, Normaliser
 from workbench.objective.algorithm import FAMILIES, Algorithm
 from workbench.objective.clip import Clip
 from workbench.objective.kl import KL
-from workbench.objective.pipeline import LossTerms, PolicyLoss, clipped_loss, policy_loss, prepare, statistics
+from workbench.objective.pipeline import LossTerms, PolicyLoss, policy_loss, prepare, statistics
 from workbench.objective.ratio import Pool
 from workbench.objective.rollout_correction import Correction
 from workbench.objective.schedule import EarlyStop, Schedule
@@ -29,6 +29,6 @@ KINDS: Mapping[str, Mapping[str, type[Slot]]] = MappingProxyType(
 """Every slot of the pipeline, in the order of an algorithm's fields, with the kinds that it takes."""
 
 __all__ = [
-    "FAMILIES", "KINDS", "Algorithm", "LossTerms", "Normaliser", "PolicyLoss", "Pool", "Slot", "clipped_loss",
-    "entropy", "policy_loss", "prepare", "statistics", "value_loss",
+    "FAMILIES", "KINDS", "Algorithm", "LossTerms", "Normaliser", "PolicyLoss", "Pool", "Slot", "entropy",
+    "policy_loss", "prepare", "statistics", "value_loss",
 ]  # fmt: skip

@@ -98,11 +98,6 @@ def first_tokens(turn: Tensor) -> Tensor:
     return (turn > 0) & (turn != torch.nn.functional.pad(turn, (1, 0))[:, :-1])
 
 
-def last_tokens(turn: Tensor) -> Tensor:
-    """Return True at the last token of each turn, (B, T)."""
-    return (turn > 0) & (turn != torch.nn.functional.pad(turn, (0, 1))[:, 1:])
-
-
 class Gae(Advantage, kind="gae"):
     """Token GAE, whitened.
 
@@ -191,7 +186,7 @@ class Bilevel(Advantage, kind="bilevel"):
 
     def estimate(self, reward: Reward, batch: Batch) -> Estimate:
         turn, values = batch.turn, batch.need("values")
-        last = last_tokens(turn)
+        last = (turn > 0) & (turn != torch.nn.functional.pad(turn, (0, 1))[:, 1:])  # each turn's last token
         at_end = pool(torch.where(last, reward.token, 0), turn)
         end_values = pool(torch.where(last, values, 0), turn).total
         between = gae(at_end.total, end_values, at_end.exists, self.gamma_turn, self.lam)
@@ -200,8 +195,8 @@ class Bilevel(Advantage, kind="bilevel"):
         return Estimate(_whitened(raw, batch, self.whiten), torch.where(batch.mask, raw + values, 0))
 
 
-def _compare(total: Tensor, group: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return rewards less their group's mean, the group's unbiased std and size, (B,) each; of one: mean 0, std 1.
+def compare(total: Tensor, group: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return rewards less their group's mean, the group's unbiased std and size, (B,) each; alone: mean 0, std 1.
 
     In float64, and shifted by the group's minimum, so that equal rewards give exactly 0.
     """
@@ -216,7 +211,7 @@ def _compare(total: Tensor, group: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _z_score(total: Tensor, group: Tensor, eps: float) -> Tensor:
-    centred, deviation, size = _compare(total, group)
+    centred, deviation, size = compare(total, group)
     return centred / torch.where(size == 1, 1.0, deviation + eps)
 
 
@@ -245,7 +240,7 @@ class MeanOnly(Advantage, kind="mean_only"):
     group_size: ClassVar[int] = GROUP_SIZE
 
     def estimate(self, reward: Reward, batch: Batch) -> Estimate:
-        return _constant(_compare(reward.total, batch.group)[0], batch)
+        return _constant(compare(reward.total, batch.group)[0], batch)
 
 
 class Rloo(Advantage, kind="rloo"):
@@ -254,7 +249,7 @@ class Rloo(Advantage, kind="rloo"):
     group_size: ClassVar[int] = GROUP_SIZE
 
     def estimate(self, reward: Reward, batch: Batch) -> Estimate:
-        centred, _, size = _compare(reward.total, batch.group)
+        centred, _, size = compare(reward.total, batch.group)
         return _constant(centred * size / (size - 1).clamp(min=1), batch)
 
 
@@ -262,7 +257,7 @@ class BatchMean(Advantage, kind="batch_mean"):
     """R_i - mean of R over all sequences of the step that have a policy token: REINFORCE with a batch baseline."""
 
     def estimate(self, reward: Reward, batch: Batch) -> Estimate:
-        return _constant(_compare(reward.total, batch.mask.any(1).long())[0], batch)
+        return _constant(compare(reward.total, batch.mask.any(1))[0], batch)
 
 
 class BatchZ(Advantage, kind="batch_z"):
@@ -271,7 +266,7 @@ class BatchZ(Advantage, kind="batch_z"):
     eps: Positive = 1e-6
 
     def estimate(self, reward: Reward, batch: Batch) -> Estimate:
-        return _constant(_z_score(reward.total, batch.mask.any(1).long(), self.eps), batch)
+        return _constant(_z_score(reward.total, batch.mask.any(1), self.eps), batch)
 
 
 class GroupBatchZ(Advantage, kind="group_batch_z"):
@@ -292,8 +287,8 @@ class GroupBatchZ(Advantage, kind="group_batch_z"):
         for k in range(1, int(turn.max()) + 1):
             inside = turn == k
             rows = inside.any(1)
-            centred, *_ = _compare(reward.total[rows], batch.group[rows])
-            whole, deviation, size = _compare(centred, torch.zeros_like(batch.group[rows]))
+            centred, *_ = compare(reward.total[rows], batch.group[rows])
+            whole, deviation, size = compare(centred, torch.zeros_like(batch.group[rows]))
             # At the mean but for rounding: its sign would be counted, and clipped.
             rest = torch.where(whole.abs() <= 1e-12 * centred.abs().amax(), 0, whole)
             made = torch.where(deviation > self.eps, rest / deviation, rest)

@@ -18,9 +18,9 @@ Scope = Literal["global", "micro"]
 class Normaliser:
     """Counts that the means of a loss divide by; scalars, 1 where the count is 0.
 
-    Counted over the whole minibatch and handed to each of its micro-batches, they make the sum of the micro-batch
-    losses equal the loss of the minibatch (verl). A slot with scope `micro` counts inside each micro-batch instead and
-    divides by `micro_batches` (Search-R1 and the fork of 2511.20718), which weighs tokens of short micro-batches more.
+    Counted over the whole minibatch, they make the losses of its micro-batches add up (verl). A slot with scope `micro`
+    counts inside each and divides by `micro_batches` (Search-R1 and the fork of 2511.20718), which weighs tokens of
+    short micro-batches more.
     """
 
     tokens: Tensor  # policy tokens N
@@ -48,8 +48,8 @@ class Normaliser:
         if scope == "global":
             return self
         own, n = Normaliser.of(batch), self.micro_batches
-        own_good = None if own.good is None else own.good * n
-        return replace(self, tokens=own.tokens * n, sequences=own.sequences * n, turns=own.turns * n, good=own_good)
+        good = None if own.good is None else own.good * n
+        return replace(self, tokens=own.tokens * n, sequences=own.sequences * n, turns=own.turns * n, good=good)
 
 
 def turns_of(batch: Batch) -> Tensor:

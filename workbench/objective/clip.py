@@ -52,18 +52,15 @@ class Ratios:
         low, high = self.clip.bounds
         return self.batch.mask & ((self.token_ratio < low) | (self.token_ratio > high))
 
-    @cached_property
-    def energy(self) -> Tensor:
-        """|C|, sum_C (r A)^2, |N|, sum_N (r A)^2 of this batch, (4,) float64; C out of range, N the others."""
-        return self.summed(torch.sum)
+    def energy(self, add: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """|C|, sum_C (r A)^2, |N|, sum_N (r A)^2 of each unit, (4, *units) float64; C out of range, N the others.
 
-    def summed(self, add: Callable[[Tensor], Tensor]) -> Tensor:
-        """The four sums of `energy` with `add` (B, T) -> units in place of the sum over everything, (4, *units)."""
-        clipped = self.out_of_range
-        kept = self.batch.mask & ~clipped
+        `add` sums (B, T) over units; over everything by default.
+        """
+        add = torch.sum if add is None else add
         squares = (self.token_ratio * self.advantages).square().double()
-        sums = (clipped.double(), torch.where(clipped, squares, 0), kept.double(), torch.where(kept, squares, 0))
-        return torch.stack([add(x) for x in sums])
+        sets = (self.out_of_range, self.batch.mask & ~self.out_of_range)
+        return torch.stack([add(x) for inside in sets for x in (inside.double(), torch.where(inside, squares, 0))])
 
 
 @dataclass(frozen=True)
@@ -91,6 +88,11 @@ class Clip(Slot):
         raise NotImplementedError
 
 
+def stopped(sign: Tensor, x: Tensor, low: float | Tensor, high: float | Tensor) -> tuple[Tensor, Tensor]:
+    """Return where a clip stops the gradient of `x`: below `low` for a negative sign, above `high` for a positive."""
+    return (sign < 0) & (x < low), (sign > 0) & (x > high)
+
+
 def gated(
     seen: Ratios, bounds: Bounds | tuple[Tensor, Tensor], gate: Gate = "token", dual: float | None = None
 ) -> Surrogate:
@@ -100,8 +102,7 @@ def gated(
     clipped token's gradient is then exactly 0.
     """
     ratio, sign = seen.ratio, seen.sign(gate)
-    low = (sign < 0) & (ratio < bounds[0])
-    high = (sign > 0) & (ratio > bounds[1])
+    low, high = stopped(sign, ratio, *bounds)
     kept = torch.where(high, bounds[1], torch.where(low, bounds[0], ratio))
     capped: Tensor | bool = False
     if dual is not None:
@@ -168,9 +169,7 @@ class LogClip(Clip, kind="log"):
     def surrogate(self, seen: Ratios) -> Surrogate:
         if self.at == "unit":
             return gated(seen, self.bounds, self.gate)
-        sign = seen.sign(self.gate)
-        low = (sign < 0) & (seen.entering < -self.epsilon)
-        high = (sign > 0) & (seen.entering > self.epsilon)
+        low, high = stopped(seen.sign(self.gate), seen.entering, -self.epsilon, self.epsilon)
         closed = seen.entering.detach().clamp(-self.epsilon, self.epsilon)
         ratio = seen.pool.ratio(torch.where(low | high, closed, seen.entering), seen.units)
         return Surrogate(-seen.advantages * ratio, -seen.advantages * seen.ratio, ratio, low, high)
@@ -190,7 +189,17 @@ class Hard(Window, kind="hard"):
         return Surrogate(torch.where(clipped > unclipped, clipped, unclipped), unclipped, seen.ratio)
 
 
-class Soft(Clip, kind="soft"):
+class Symmetric(Clip):
+    """Base of the clips whose range is 1 - epsilon to 1 + epsilon."""
+
+    epsilon: NonNegative = 0.2
+
+    @property
+    def bounds(self) -> Bounds:
+        return 1 - self.epsilon, 1 + self.epsilon
+
+
+class Soft(Symmetric, kind="soft"):
     """Log-prob loss with a detached weight that fades outside the range: -sg[w d(w)] A l, l = log pi_theta.
 
     d = 1 inside [1 - e, 1 + e]; (w - (1 - 1.05 e)) / e below it, ((1 + 1.3 e) - w) / e above it, never under 0; so d
@@ -199,10 +208,6 @@ class Soft(Clip, kind="soft"):
     """
 
     epsilon: Share = 0.2
-
-    @property
-    def bounds(self) -> Bounds:
-        return 1 - self.epsilon, 1 + self.epsilon
 
     def surrogate(self, seen: Ratios) -> Surrogate:
         weight, e = seen.ratio.detach(), self.epsilon
@@ -226,7 +231,7 @@ class NoClip(Clip, kind="none"):
 
 
 def weighted(seen: Ratios, weight: Tensor, plain: Tensor, *flags: Tensor) -> Surrogate:
-    """Return the surrogate -sg[weight] A l with its unclipped form -sg[plain] A l and its flags; (B, T) each."""
+    """Return the surrogate -sg[weight] A l, its unclipped form -sg[plain] A l and its flags; (B, T) each."""
     step = -seen.advantages * seen.log_prob
     return Surrogate(weight.detach() * step, plain.detach() * step, seen.ratio, *flags)
 
@@ -258,8 +263,7 @@ class PpoMask(Window, kind="ppo_mask"):
 
     def surrogate(self, seen: Ratios) -> Surrogate:
         ratio = seen.ratio.detach()
-        low = (seen.advantages < 0) & (ratio < self.bounds[0])
-        high = (seen.advantages > 0) & (ratio > self.bounds[1])
+        low, high = stopped(seen.advantages, ratio, *self.bounds)
         return weighted(seen, torch.where(low | high, 0, ratio), ratio, low, high)
 
 
@@ -287,11 +291,9 @@ class TvMask(Clip, kind="tv_mask"):
         ratio = seen.ratio.detach()
         before = batch.log_prob_behaviour if self.against == "behaviour" else batch.log_prob_old
         moved = seen.log_prob.detach().exp() - torch.where(batch.mask, before, 0).exp()
-        low = (seen.advantages < 0) & (moved < -self.low)
-        high = (seen.advantages > 0) & (moved > self.high)
-        gate = torch.where(low | high, 0, 1)
-        capped = (ratio > self.cap) & ~(low | high)
-        return weighted(seen, gate * ratio.clamp(max=self.cap), ratio.clamp(max=self.cap), low, high, capped)
+        low, high = stopped(seen.advantages, moved, -self.low, self.high)
+        closed, plain = low | high, ratio.clamp(max=self.cap)
+        return weighted(seen, torch.where(closed, 0, plain), plain, low, high, (ratio > self.cap) & ~closed)
 
 
 class Gamma(Clip, kind="gamma"):
@@ -389,7 +391,7 @@ class Bapo(Clip, kind="bapo"):
         return gated(seen, self.found(seen.ratio.detach(), seen.advantages), dual=self.dual)
 
 
-class EntropyBand(Clip, kind="entropy_band"):
+class EntropyBand(Symmetric, kind="entropy_band"):
     """PPO's clip, wider for units of high entropy and tighter for those of low; SSPO, 2511.04256, at sentence level.
 
     epsilon_u = epsilon clamp(H_u / H, narrowest, widest), H_u and H the mean surprisal -log pi_old of the unit and of
@@ -397,14 +399,9 @@ class EntropyBand(Clip, kind="entropy_band"):
     of range is judged by the width of a unit of average entropy.
     """
 
-    epsilon: NonNegative = 0.2
     narrowest: Fraction = 0.5
     widest: AtLeastOne = 2.0
     gate: Gate = "token"
-
-    @property
-    def bounds(self) -> Bounds:
-        return 1 - self.epsilon, 1 + self.epsilon
 
     def surrogate(self, seen: Ratios) -> Surrogate:
         mask = seen.batch.mask

@@ -25,16 +25,10 @@ def estimate(name: Estimator, log_ratio: Tensor, cap: float = K3_LIMIT) -> Tenso
     gradient of k2, which is unbiased. http://joschu.net/blog/kl-approx.html; verl `kl_penalty`.
     """
     x = log_ratio.clamp(-LOG_LIMIT, LOG_LIMIT)
-    if name.endswith("+"):
-        straight = 0.5 * x.square()
-        return estimate("k1" if name == "k1+" else "k3", log_ratio, cap).detach() + straight - straight.detach()
-    if name == "k1":
-        return x
-    if name == "k2":
-        return 0.5 * x.square()
-    if name == "k3":
-        return ((-x).expm1() + x).clamp(max=cap)
-    return x.abs()
+    k2 = 0.5 * x.square()
+    values = {"k1": x, "k2": k2, "k3": ((-x).expm1() + x).clamp(max=cap), "abs": x.abs()}
+    value = values[name.removesuffix("+")]
+    return value.detach() + k2 - k2.detach() if name.endswith("+") else value
 
 
 class KL(Slot):

@@ -12,9 +12,9 @@ from workbench.batch import Batch, masked_mean, turn_ids
 from workbench.objective.advantage import Reward
 from workbench.objective.aggregate import Normaliser, weighted_sum
 from workbench.objective.algorithm import Algorithm
-from workbench.objective.clip import Ratios, Surrogate
+from workbench.objective.clip import Ratios
 from workbench.objective.ratio import LOG_LIMIT
-from workbench.objective.stabilise import Imbalance
+from workbench.objective.stabilise import imbalance
 from workbench.tensors import Tensor, torch
 
 
@@ -36,26 +36,24 @@ class LossTerms:
     policy_loss: Tensor  # scalar, aggregated
     kl_loss: Tensor  # scalar, what the KL term adds to the loss, beta included; 0 without one
     penalty: Tensor  # scalar, what the stabiliser adds to the loss; 0 without one
-    guarded: Tensor  # scalar, units whose n was taken as 1 because nothing in range weighed anything
     energy: Tensor  # (4,) |C|, sum_C (r A)^2, |N|, sum_N (r A)^2; C out of range, N the other policy tokens
     mask: Tensor  # bool, the loss mask
 
     @property
     def clipped_rms(self) -> float:
         """c, RMS of r A over the tokens out of range; 0 without any. The same formula for every algorithm."""
-        return float(Imbalance.of(self.energy).clipped)
+        return float(imbalance(self.energy)[0])
 
     @property
     def unclipped_rms(self) -> float:
         """n, RMS of r A over the other policy tokens; 0 without any."""
-        return float(Imbalance.of(self.energy).kept)
+        return float(imbalance(self.energy)[1])
 
     @property
     def stabiliser_ratio(self) -> float | None:
         """The largest rho that was compared with tau; 0 without a policy token, None without a stabiliser that has one.
 
-        rho = c / (n + 1e-8) of a micro-batch, minibatch, turn or sequence, as the stabiliser has it, with n = 1 where n
-        is 0 and c is not.
+        rho is that of the stabiliser's units: micro-batch, minibatch, turns or sequences.
         """
         return None if self.rho is None else float(torch.where(self.mask, self.rho, 0).max())
 
@@ -68,30 +66,30 @@ class LossTerms:
 
     @classmethod
     def join(cls, parts: Sequence[LossTerms]) -> LossTerms:
-        """Return the terms of a minibatch from those of its micro-batches: rows in order, everything else added up.
-
-        The energies add up as well, so c and n are those of the minibatch, whichever scope the stabiliser has.
-        """
+        """Return the terms of a minibatch from those of its micro-batches: rows in order, scalars added up."""
         if len(parts) == 1:
             return parts[0]
-        joined: dict[str, Tensor | None] = {}
-        for name in (f.name for f in fields(cls)):
-            values = [getattr(part, name) for part in parts]
-            rows = values[0] is not None and values[0].dim() == 2
-            joined[name] = None if values[0] is None else torch.cat(values) if rows else torch.stack(values).sum(0)
-        return cls(**joined)  # type: ignore[arg-type]
+
+        def joined(values: list[Tensor]) -> Tensor | None:
+            if values[0] is None:
+                return None
+            return torch.cat(values) if values[0].dim() == 2 else torch.stack(values).sum(0)
+
+        return cls(*(joined([getattr(part, f.name) for part in parts]) for f in fields(cls)))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class PolicyLoss:
     """The scalar to call `.backward()` on (the entropy bonus is the caller's), and its terms.
 
-    `surrogate`: the policy term before a stabiliser's factor, with its graph; `loss` itself where that is all of it.
+    `taken`: the unclipped surrogate less the clipped one, aggregated alike. Its gradient is -C, C the clipping bias
+    (2511.20718, lemma 4.2); for clips that close the gradient, C = sum over clipped tokens of weight r A grad log pi.
     """
 
     loss: Tensor
     terms: LossTerms
-    surrogate: Tensor
+    surrogate: Tensor  # scalar with its graph, before a stabiliser's factor; `loss` itself where that is all of it
+    taken: Tensor  # scalar with its graph, what the clip took from `surrogate`
 
 
 def _observe(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> Ratios:
@@ -104,11 +102,6 @@ def _observe(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> Ratios:
         batch, ratio, algorithm.clip, units, log_ratio, entering, ratio=ratio.ratio(entering, units),
         log_prob=torch.where(mask, log_prob, 0), advantages=torch.where(mask, advantages, 0),
     )  # fmt: skip
-
-
-def _surrogate(algorithm: Algorithm, seen: Ratios, sums: Tensor | None) -> Surrogate:
-    """Return the clipped surrogate, of the advantages as the stabiliser leaves them."""
-    return algorithm.clip.surrogate(replace(seen, advantages=algorithm.stabilise.advantages(seen, sums)))
 
 
 def policy_loss(
@@ -125,14 +118,16 @@ def policy_loss(
     micro-batch (default: `batch` is all of it). `statistics`: the stabiliser's sums over the minibatch, used with scope
     `global` only.
     """
-    seen = _observe(algorithm, batch, log_prob)
+    seen, stabilise = _observe(algorithm, batch, log_prob), algorithm.stabilise
     mask, whole = batch.mask, Normaliser.of(batch) if normaliser is None else normaliser
-    sums = statistics if algorithm.stabilise.needs_statistics else None
-    surrogate = _surrogate(algorithm, seen, sums)
-    damping = algorithm.stabilise.damp(seen, sums, whole)
+    sums = statistics if stabilise.needs_statistics else None
+    surrogate = algorithm.clip.surrogate(replace(seen, advantages=stabilise.advantages(seen, sums)))
+    damping = stabilise.damp(seen, sums, whole)
     correction = algorithm.correction.weights(batch, whole.weight)
 
-    token_loss = surrogate.loss if correction is None else correction * surrogate.loss
+    token_loss, gap = surrogate.loss, surrogate.unclipped - surrogate.loss
+    if correction is not None:
+        token_loss, gap = correction * token_loss, correction * gap
     counts = whole.within(batch, algorithm.aggregate.scope)
     weights = algorithm.aggregate.weights(batch, counts)
     policy = plain = weighted_sum(weights, token_loss)
@@ -162,34 +157,10 @@ def policy_loss(
             policy_loss=policy.detach(),
             kl_loss=zero if kl is None else kl.detach(),
             penalty=zero if damping.penalty is None else damping.penalty.detach(),
-            guarded=zero if damping.guarded is None else damping.guarded,
-            energy=seen.energy,
+            energy=seen.energy(),
             mask=mask,
         )
-    return PolicyLoss(loss, terms, plain)
-
-
-def clipped_loss(
-    algorithm: Algorithm,
-    batch: Batch,
-    log_prob: Tensor,
-    *,
-    normaliser: Normaliser | None = None,
-    statistics: Tensor | None = None,
-) -> Tensor:
-    """What the clip took from the loss, a scalar whose gradient is -C, C the clipping bias (2511.20718, lemma 4.2).
-
-    The unclipped surrogate less the clipped one, aggregated as the algorithm does and before the stabiliser's factor.
-    For clips that close the gradient, C = sum over clipped tokens of weight r A grad log pi.
-    """
-    whole = Normaliser.of(batch) if normaliser is None else normaliser
-    sums = statistics if algorithm.stabilise.needs_statistics else None
-    surrogate = _surrogate(algorithm, _observe(algorithm, batch, log_prob), sums)
-    gap = surrogate.unclipped - surrogate.loss
-    correction = algorithm.correction.weights(batch, whole.weight)
-    gap = gap if correction is None else correction * gap
-    counts = whole.within(batch, algorithm.aggregate.scope)
-    return weighted_sum(algorithm.aggregate.weights(batch, counts), gap)
+    return PolicyLoss(loss, terms, plain, weighted_sum(weights, gap))
 
 
 def statistics(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> Tensor | None:
@@ -205,7 +176,6 @@ def statistics(algorithm: Algorithm, batch: Batch, log_prob: Tensor) -> Tensor |
 
 
 def _masked(batch: Batch, keep: Tensor | None) -> Batch:
-    """Return the batch with the loss mask of the sequences `keep` (B,) alone, and its turns computed."""
     mask = batch.mask if keep is None else batch.mask & keep[:, None]
     return replace(batch, mask=mask, turn_id=turn_ids(mask))
 
@@ -218,7 +188,8 @@ def prepare(algorithm: Algorithm, batch: Batch, stream: torch.Generator | None =
     (placebo turns); without one it is the same at every call.
     """
     with torch.no_grad():
-        batch = algorithm.ratio.mark(_masked(batch, algorithm.select.keep(batch)), stream)
+        chosen = _masked(batch, algorithm.select.keep(batch.score, batch.group))
+        batch = algorithm.ratio.mark(chosen, stream)
         rank = batch.mask.cumsum(1)
         last = batch.mask & (rank == rank[:, -1:])
         total = algorithm.shaping.score(batch)

@@ -80,18 +80,18 @@ class Pool(Slot, kind="pool"):
         """Return the segments of this level; InputError for sentences that the batch lacks, ValueError for placebos."""
         if self.level in ("token", "none"):
             return Units(None)
+        if self.level == "sentence" and batch.sentence is None:
+            raise InputError(
+                "ratio.level = 'sentence' needs the sentence of every token and this world gives none; "
+                "use level = token, turn or sequence"
+            )
         if self.level == "sequence":
-            return Units(batch.mask.long(), 2)
-        ids = batch.turn
-        if self.level == "placebo":
-            ids = torch.where(batch.mask, batch.need("placebo"), 0)
-        if self.level == "sentence":
-            if batch.sentence is None:
-                raise InputError(
-                    "ratio.level = 'sentence' needs the sentence of every token and this world gives none; "
-                    "use level = token, turn or sequence"
-                )
-            ids = torch.where(batch.mask, batch.sentence + 1, 0)  # policy tokens outside any sentence form a unit
+            ids = batch.mask.long()
+        elif self.level == "turn":
+            ids = batch.turn
+        else:  # policy tokens outside any sentence form a unit
+            known = batch.need("placebo") if self.level == "placebo" else batch.need("sentence") + 1
+            ids = torch.where(batch.mask, known, 0)
         return Units(ids, int(ids.max()) + 1)
 
     def entering(self, log_ratio: Tensor, batch: Batch) -> Tensor:

@@ -34,8 +34,17 @@ class NoCorrection(Correction, kind="none"):
     """No weights: the sampler is taken for the proximal policy."""
 
 
-def _product(log_weight: Tensor) -> Tensor:
-    return log_weight.sum(1, keepdim=True).clamp(-LOG_LIMIT, LOG_LIMIT).exp().expand_as(log_weight)
+def _omega(batch: Batch, level: str) -> Tensor:
+    """Return omega of the token, or of its sequence: the product or the geometric mean, (B, T); 1 off the mask."""
+    log_omega = sampler_gap(batch).detach().clamp(-LOG_LIMIT, LOG_LIMIT)
+    if level == "token":
+        return log_omega.exp()
+    total = log_omega.sum(1, keepdim=True)
+    if level == "seq_prod":
+        total = total.clamp(-LOG_LIMIT, LOG_LIMIT)
+    else:
+        total = total / batch.mask.sum(1, keepdim=True).clamp(min=1)
+    return total.exp().expand_as(log_omega)
 
 
 class _Weighted(Correction):
@@ -49,10 +58,6 @@ class _Weighted(Correction):
     def raw(self, batch: Batch) -> Tensor:
         """Weight of each token before normalisation, (B, T)."""
         raise NotImplementedError
-
-    def log_omega(self, batch: Batch) -> Tensor:
-        """Return log omega, detached and clamped, (B, T); 0 off the mask."""
-        return sampler_gap(batch).detach().clamp(-LOG_LIMIT, LOG_LIMIT)
 
     def weights(self, batch: Batch, mean: Tensor | None = None) -> Tensor:
         weight = self.raw(batch)
@@ -76,16 +81,11 @@ class Tis(_Weighted, kind="tis"):
     level: Literal["token", "seq_prod"] = "token"
     normalise: bool = False
 
-    def _omega(self, batch: Batch) -> Tensor:
-        log_omega = self.log_omega(batch)
-        return log_omega.exp() if self.level == "token" else _product(log_omega)
-
     def raw(self, batch: Batch) -> Tensor:
-        weight = self._omega(batch)
-        return weight if self.cap is None else weight.clamp(max=self.cap)
+        return _omega(batch, self.level).clamp(max=math.inf if self.cap is None else self.cap)
 
     def acts(self, batch: Batch) -> Tensor:
-        return batch.mask & (self._omega(batch) > (math.inf if self.cap is None else self.cap))
+        return batch.mask & (_omega(batch, self.level) > (math.inf if self.cap is None else self.cap))
 
 
 class Mis(_Weighted, kind="mis"):
@@ -106,15 +106,8 @@ class Mis(_Weighted, kind="mis"):
         self._require(self.high < math.inf, "high", "a finite number")
 
     def raw(self, batch: Batch) -> Tensor:
-        log_omega = self.log_omega(batch)
-        token = log_omega.exp()
-        if self.level == "token":
-            weight = tested = token
-        elif self.level == "seq_prod":
-            weight = tested = _product(log_omega)
-        else:
-            mean = log_omega.sum(1, keepdim=True) / batch.mask.sum(1, keepdim=True).clamp(min=1)
-            weight, tested = token, mean.exp().expand_as(token)
+        tested = _omega(batch, self.level)
+        weight = _omega(batch, "token") if self.level == "seq_geo_filter" else tested
         return torch.where((tested >= self.low) & (tested <= self.high), weight, 0)
 
     def acts(self, batch: Batch) -> Tensor:

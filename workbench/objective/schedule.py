@@ -49,7 +49,7 @@ class ReverseTurns(Schedule, kind="reverse_turns"):
 
     def parts(self, batch: Batch, now: LogProbs) -> Iterator[Batch]:
         turn, old, whole = batch.turn, now(batch), batch.need("advantages")
-        weight = torch.ones_like(whole[:, 0])  # M, (B,)
+        weight, bounds = torch.ones_like(whole[:, 0]), (1 - self.epsilon, 1 + self.epsilon)  # weight: M, (B,)
         for h in range(int(turn.max()), 0, -1):
             inside = turn == h
             advantages = torch.where(inside, weight[:, None] * whole, 0)
@@ -58,11 +58,8 @@ class ReverseTurns(Schedule, kind="reverse_turns"):
             yield part.rows(inside.any(1).nonzero().squeeze(1))
             after = now(batch)
             moved = torch.where(inside, after - old, 0).clamp(-10, 10)
-            ratio = self._clip((moved.sum(1) / inside.sum(1).clamp(min=1)).exp())  # 1 without that turn
-            weight, old = self._clip(weight * ratio.to(weight.dtype)), after
-
-    def _clip(self, x: Tensor) -> Tensor:
-        return x.clamp(1 - self.epsilon, 1 + self.epsilon)
+            ratio = (moved.sum(1) / inside.sum(1).clamp(min=1)).exp().clamp(*bounds)  # 1 without that turn
+            weight, old = (weight * ratio.to(weight.dtype)).clamp(*bounds), after
 
 
 class EarlyStop(Slot):

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from workbench.batch import Batch
-from workbench.objective.slot import NonNegative, Share, Slot, TokenLimit, Tries
+from workbench.objective.advantage import compare
+from workbench.objective.slot import NonNegative, Positive, Share, Slot, Tries
 from workbench.tensors import Tensor, torch
 
 
@@ -19,34 +20,20 @@ class Select(Slot):
 
     @property
     def rounds(self) -> int:
-        """How often a rollout is drawn at most until it has enough groups that `wanted` accepts."""
+        """How often a rollout is drawn at most until it has enough groups that `keep` accepts."""
         return 1
 
-    def wanted(self, score: Tensor, group: Tensor) -> Tensor:
-        """Sequences, (B,) bool, of the groups that need not be drawn again; asked right after sampling."""
-        return torch.ones_like(score, dtype=torch.bool)
-
-    def keep(self, batch: Batch) -> Tensor | None:
-        """Sequences to train on, (B,) bool; None = all. Asked before the advantages are made."""
+    def keep(self, score: Tensor, group: Tensor) -> Tensor | None:
+        """Sequences to train on, (B,) bool, before the advantages are made; None = all."""
         return None
 
     def after(self, batch: Batch) -> Tensor | None:
-        """Sequences to train on, (B,) bool; None = all. Asked once the advantages are there."""
+        """Sequences to train on, (B,) bool, once the advantages are there; None = all."""
         return None
 
 
 class KeepAll(Select, kind="none"):
     """Every sequence."""
-
-
-def unequal(score: Tensor, group: Tensor) -> Tensor:
-    """True for the sequences of groups with unequal scores, (B,); a group of one has no variance to judge: True."""
-    _, index, size = torch.unique(group, return_inverse=True, return_counts=True)
-    empty = score.new_zeros(len(size))
-    highest = empty.scatter_reduce(0, index, score, "amax", include_self=False)
-    lowest = empty.scatter_reduce(0, index, score, "amin", include_self=False)
-    keep: Tensor = (highest > lowest) | (size == 1)
-    return keep.index_select(0, index)
 
 
 class ZeroVariance(Select, kind="zero_var"):
@@ -55,8 +42,8 @@ class ZeroVariance(Select, kind="zero_var"):
     Their tokens leave the loss mask, so they enter no mean either. A group of one has no variance to judge and stays.
     """
 
-    def keep(self, batch: Batch) -> Tensor:
-        return unequal(batch.score, batch.group)
+    def keep(self, score: Tensor, group: Tensor) -> Tensor:
+        return compare(score, group)[1] > 0  # the std of a group of one is taken as 1
 
 
 class DynamicSampling(ZeroVariance, kind="dynamic_sampling"):
@@ -72,9 +59,6 @@ class DynamicSampling(ZeroVariance, kind="dynamic_sampling"):
     def rounds(self) -> int:
         return self.tries
 
-    def wanted(self, score: Tensor, group: Tensor) -> Tensor:
-        return unequal(score, group)
-
 
 class Uncertain(Select, kind="uncertain"):
     """Keep the prompt groups whose rewards spread most: StarPO-S's uncertainty filter, RAGEN 2504.20073.
@@ -89,9 +73,9 @@ class Uncertain(Select, kind="uncertain"):
     mode: Literal["top_k", "top_p"] = "top_k"
     share: Share = 0.25
 
-    def keep(self, batch: Batch) -> Tensor:
-        _, index, size = torch.unique(batch.group, return_inverse=True, return_counts=True)
-        score, zeros = batch.score.double(), batch.score.new_zeros(len(size), dtype=torch.float64)
+    def keep(self, score: Tensor, group: Tensor) -> Tensor:
+        _, index, size = torch.unique(group, return_inverse=True, return_counts=True)
+        score, zeros = score.double(), torch.zeros_like(size, dtype=torch.float64)
         centred = score - (zeros.scatter_add(0, index, score) / size)[index]
         spread = (zeros.scatter_add(0, index, centred.square()) / (size - 1).clamp(min=1)).sqrt()
         spread = torch.where(spread > 1e-9, spread, 0)
@@ -134,7 +118,7 @@ class Overlong(Shaping, kind="overlong"):
     paper's numbers are for long reasoning: in a world of short episodes give others, or nothing is ever penalised.
     """
 
-    limit: TokenLimit = 20480
+    limit: Positive = 20480
     margin: float = 4096
 
     def __post_init__(self) -> None:

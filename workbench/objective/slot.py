@@ -29,7 +29,6 @@ Cap = Annotated[float | None, Allowed("none or a finite number above 0", lambda 
 DualBound = Annotated[float | None, Allowed("none or a finite number above 1", lambda x: x is None or 1 < x < math.inf)]
 Horizon = Annotated[float | None, Allowed("none or a number above 0", lambda x: x is None or x > 0)]
 Tries = Annotated[int, Allowed("a whole number of at least 1", lambda x: x >= 1)]
-TokenLimit = Annotated[float, Allowed("a finite number of tokens above 0", lambda x: 0 < x < math.inf)]
 
 
 @dataclass_transform(frozen_default=True)

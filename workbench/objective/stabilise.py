@@ -22,22 +22,11 @@ from workbench.objective.slot import AtLeastOne, Finite, Fraction, NonNegative, 
 from workbench.tensors import Tensor, torch
 
 
-@dataclass(frozen=True)
-class Imbalance:
-    """c, n and rho of each unit, and where n was replaced by 1 because N was empty or weighed nothing."""
-
-    clipped: Tensor
-    kept: Tensor
-    rho: Tensor
-    guarded: Tensor
-
-    @classmethod
-    def of(cls, energy: Tensor) -> Imbalance:
-        """From the four sums along the first axis, (4, *units)."""
-        clipped = (energy[1] / energy[0].clamp(min=1)).sqrt()
-        kept = (energy[3] / energy[2].clamp(min=1)).sqrt()
-        guarded = (clipped > 0) & (kept == 0)
-        return cls(clipped, kept, clipped / (torch.where(guarded, 1.0, kept) + 1e-8), guarded)
+def imbalance(energy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return c, n and rho of each unit, from its four sums along the first axis, (4, *units)."""
+    c = (energy[1] / energy[0].clamp(min=1)).sqrt()
+    n = (energy[3] / energy[2].clamp(min=1)).sqrt()
+    return c, n, c / (torch.where((c > 0) & (n == 0), 1.0, n) + 1e-8)
 
 
 @dataclass(frozen=True)
@@ -47,21 +36,19 @@ class Damping:
     factor: Tensor | None = None  # scalar or (B, 1)
     rho: Tensor | None = None  # what was compared with tau: scalar, (B, 1) or (B, T); given wherever `factor` is
     penalty: Tensor | None = None  # scalar
-    guarded: Tensor | None = None  # number of units whose n was replaced
 
 
 class Stabiliser(Slot):
     """Base of the stabilisers.
 
-    `needs_bias`: acts on gradients and needs that of the clipping bias. `needs_statistics`: under gradient
-    accumulation, the sums of the whole minibatch have to be measured first and handed in.
+    `needs_bias`: acts on gradients and needs that of the clipping bias.
     """
 
     needs_bias: ClassVar[bool] = False
 
     @property
     def needs_statistics(self) -> bool:
-        """True when `measure` has to be summed over the minibatch before the first micro-batch."""
+        """Whether `measure` is summed over the minibatch before the first micro-batch and handed in."""
         return False
 
     def measure(self, seen: Ratios) -> Tensor | None:
@@ -77,7 +64,7 @@ class Stabiliser(Slot):
         return Damping()
 
     def on_gradient(self, gradients: Sequence[Tensor], bias: Sequence[Tensor]) -> tuple[list[Tensor], float | None]:
-        """Change the gradients of the loss given those of `clipped_loss` (-C); also the factor on them, None = none."""
+        """Change the gradients of the loss given those of what the clip took (-C); also their factor, None = none."""
         return list(gradients), None
 
 
@@ -86,11 +73,7 @@ class NoStabiliser(Stabiliser, kind="none"):
 
 
 class _Scoped(Stabiliser):
-    """A batch statistic of the micro-batch (the fork of 2511.20718), or with scope `global` of the whole minibatch.
-
-    With scope `micro` the update depends on how the minibatch is split: `learn.micro_batch`
-    and `compute.micro_batch_tokens`.
-    """
+    """A batch statistic of the micro-batch (the fork of 2511.20718), or with scope `global` of the whole minibatch."""
 
     scope: Scope = "micro"
 
@@ -105,25 +88,24 @@ class _Rms(Stabiliser):
     tau: AtLeastOne = 3.0
     smooth: bool = False
 
-    def factor(self, rho: Tensor) -> Tensor:
-        """1 / rho where rho > tau, else 1; or min(1, tau / rho)."""
-        return torch.where(rho > self.tau, (self.tau if self.smooth else 1.0) / rho, 1.0)
+    def judged(self, energy: Tensor) -> tuple[Tensor, Tensor]:
+        """Factor and rho of each unit, from its sums, (4, *units)."""
+        *_, rho = imbalance(energy)
+        return torch.where(rho > self.tau, (self.tau if self.smooth else 1.0) / rho, 1.0), rho
 
 
 class RmsBatch(_Scoped, _Rms, kind="rms_batch"):
     """One factor for the (micro-)batch: S-PPO and ST-PPO in the fork of 2511.20718 (`variance_reduction`, tau 3).
 
     It scales the surrogate alone: where it fires, KL and entropy terms weigh more in relation. With scope `micro` the
-    factors depend on the split into micro-batches (`learn.micro_batch` and
-    `compute.micro_batch_tokens`); with `global` they do not.
+    factors depend on the split into micro-batches (`learn.micro_batch`, `compute.micro_batch_tokens`).
     """
 
     def measure(self, seen: Ratios) -> Tensor:
-        return seen.energy
+        return seen.energy()
 
     def damp(self, seen: Ratios, sums: Tensor | None, counts: Normaliser) -> Damping:
-        imbalance = Imbalance.of(seen.energy if sums is None else sums)
-        return Damping(self.factor(imbalance.rho), imbalance.rho, guarded=imbalance.guarded.sum())
+        return Damping(*self.judged(seen.energy() if sums is None else sums))
 
 
 class RmsTurn(_Scoped, _Rms, kind="rms_turn"):
@@ -133,24 +115,19 @@ class RmsTurn(_Scoped, _Rms, kind="rms_turn"):
     split as that of `rms_batch` does.
     """
 
-    tau: float = 5.0
+    tau: AtLeastOne = 5.0
 
-    def _per_token(self, seen: Ratios) -> tuple[Tensor, Tensor, Tensor]:
-        """f_k and rho of each token's turn, (B, T), and the number of turns that were guarded."""
+    def _of_tokens(self, seen: Ratios) -> list[Tensor]:
+        """f_k and rho of each token's turn, (B, T)."""
         turn = seen.batch.turn
-        size = int(turn.max()) + 1
-        imbalance = Imbalance.of(seen.summed(lambda x: pool(x, turn, size).total))
-        factor, rho = (spread(x, turn) for x in (self.factor(imbalance.rho), imbalance.rho))
-        return factor, rho, imbalance.guarded.sum()
+        return [spread(x, turn) for x in self.judged(seen.energy(lambda x: pool(x, turn).total))]
 
     def measure(self, seen: Ratios) -> Tensor:
-        factor, *_ = self._per_token(seen)
-        return torch.stack([factor.sum(), seen.batch.mask.sum().double()])
+        return torch.stack([self._of_tokens(seen)[0].sum(), seen.batch.mask.sum().double()])
 
     def damp(self, seen: Ratios, sums: Tensor | None, counts: Normaliser) -> Damping:
-        factor, rho, guarded = self._per_token(seen)
-        total, n = (factor.sum(), seen.batch.mask.sum()) if sums is None else (sums[0], sums[1])
-        return Damping(torch.where(n > 0, total / n.clamp(min=1), 1.0), rho, guarded=guarded)
+        total, n = self.measure(seen) if sums is None else sums
+        return Damping(torch.where(n > 0, total / n.clamp(min=1), 1.0), self._of_tokens(seen)[1])
 
 
 class RmsSeq(_Rms, kind="rms_seq"):
@@ -160,8 +137,7 @@ class RmsSeq(_Rms, kind="rms_seq"):
     """
 
     def damp(self, seen: Ratios, sums: Tensor | None, counts: Normaliser) -> Damping:
-        imbalance = Imbalance.of(seen.summed(lambda x: x.sum(1)))
-        return Damping(self.factor(imbalance.rho)[:, None], imbalance.rho[:, None], guarded=imbalance.guarded.sum())
+        return Damping(*self.judged(seen.energy(lambda x: x.sum(1, keepdim=True))))
 
 
 class KlClipFrac(_Scoped, kind="kl_clipfrac"):
@@ -247,7 +223,7 @@ class CNorm(Stabiliser, kind="cnorm"):
 class Subtract(Stabiliser, kind="subtract"):
     """g <- g - alpha C for the gradients of the objective; alpha = -1 restores the unclipped gradient.
 
-    A secondary reading of 2511.20718. Gradients of the loss and of `clipped_loss` carry the same sign, so the rule
+    A secondary reading of 2511.20718. Gradients of the loss and of what the clip took carry the same sign, so the rule
     reads the same for them.
     """
 

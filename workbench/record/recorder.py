@@ -1,9 +1,8 @@
 """The recorder: a step's evidence in, rows of the run's tables out, collapse and alarms judged on the way."""
 
-from __future__ import annotations
-
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,23 +15,25 @@ import pyarrow.parquet as pq
 from workbench.diagnostics import CATALOGUE, measure
 from workbench.diagnostics.collapse import Watch
 from workbench.diagnostics.declare import dictionary
-from workbench.diagnostics.evidence import StepEvidence
+from workbench.diagnostics.evidence import Evidence, Rollouts, StepEvidence
 from workbench.diagnostics.rules import GUARD_RULES, Event, RuleWatch, alarms
 from workbench.record.blackbox import BlackBox
-from workbench.record.schema import Decode, sample, schema_of, token_rows
-from workbench.record.segments import SegmentWriter, chosen
+from workbench.record.segments import SegmentWriter, chosen, schema_of
 from workbench.spec import RunSettings
 
 # Wall times and memory differ from session to session, so no watch may see them.
 TIMED = ("seconds_", "tokens_per_second", "memory_")
+MEASURED = ("log_prob_behaviour", "log_prob_old", "log_prob", "entropy", "gradient_weight", "advantages", "values_old")
+COLUMN = {"advantages": "advantage", "values_old": "value"}  # of table token, where its name is another
+
+Decode = Callable[[list[int]], Sequence[str]]
 
 
 class Recorder:
     """Writes one run down, and keeps what its watches have seen.
 
     Call `flush()` before a checkpoint is written: rows older than a checkpoint are not measured again on resume.
-    `decode` turns token ids into texts for table `token`; without it the texts are NULL. `group` is how many episodes
-    of a step share a prompt.
+    `decode` turns token ids into texts (NULL without it); `group` is how many episodes of a step share a prompt.
     """
 
     def __init__(
@@ -52,13 +53,13 @@ class Recorder:
 
         The run's id and the time are filled in. Raises KeyError for a column that the table does not have.
         """
-        constants = {"run_id": self.run_id, "written_at": datetime.now(UTC).replace(tzinfo=None)}
-        known = {name: value for name, value in constants.items() if name in schema_of(table).names}
         if self._writer:
+            constants = {"run_id": self.run_id, "written_at": datetime.now(UTC).replace(tzinfo=None)}
+            known = {name: value for name, value in constants.items() if name in schema_of(table).names}
             self._writer.append(table, known | dict(columns))
 
     def batch(self, step: int, packed: tuple[Mapping[str, np.ndarray], Mapping[str, Any]] | None) -> None:
-        """Keep the arrays and metadata of the training batch of `step` in the black box; None = there is none."""
+        """Keep the arrays and metadata of the training batch of `step` in the black box; None: there is none."""
         began = time.perf_counter()
         if packed is not None and self._box is not None:
             arrays, meta = packed
@@ -97,12 +98,12 @@ class Recorder:
             self.rows("evaluation", {"step": step, **{key: [row.get(key) for row in rows] for key in rows[0]}})
 
     def events(self, events: Sequence[Event]) -> None:
-        """Write events down."""
+        """Append events to table `event`."""
         if events:
             self.rows("event", {name: [getattr(e, name) for e in events] for name in Event.__dataclass_fields__})
 
     def diverged(self, step: int, message: str) -> None:
-        """Write down that the run could not continue after `step`; its outcome is diverged."""
+        """Record that the run could not continue after `step`; its outcome is diverged."""
         self.events([self._watch.crashed(step, message)])
 
     @property
@@ -112,12 +113,12 @@ class Recorder:
 
     def verdict(self, final: bool = True) -> dict[str, Any]:
         """Return the verdict as columns of table `run`; before the end only collapsed and diverged are outcomes."""
-        told = self._watch.verdict.columns()
-        settled = final or told["outcome"] in ("collapsed", "diverged")
-        return told if settled else told | {"outcome": None}
+        columns = self._watch.verdict.columns()
+        settled = final or columns["outcome"] in ("collapsed", "diverged")
+        return columns if settled else columns | {"outcome": None}
 
     def replay(self, history: Sequence[Mapping[str, float | None]]) -> None:
-        """Take up the watches of a checkpoint: show them its `history` again, without writing events twice."""
+        """Restore the watches of a checkpoint: show them its `history` again, without writing events twice."""
         self.history: list[dict[str, float | None]] = []  # what the watches saw, a row per step; JSON-able
         self._watch = Watch(self.settings.collapse, self.settings.learn.episodes, self.group)
         self._rules = RuleWatch((*alarms(CATALOGUE), *GUARD_RULES))
@@ -133,9 +134,11 @@ class Recorder:
 
     def started_at(self) -> datetime | None:
         """When training of this run first began, from its own segments; None when they do not say."""
-        files = self._writer.files("run") if self._writer else []
-        times = (pc.min(pq.read_table(file, columns=["started_at"])["started_at"]).as_py() for file in files)
-        return next((time for time in times if time is not None), None)
+        for file in self._writer.files("run") if self._writer else ():
+            first: datetime | None = pc.min(pq.read_table(file, columns=["started_at"])["started_at"]).as_py()
+            if first is not None:
+                return first
+        return None
 
     def flush(self) -> bool:
         """Write what is buffered; False when the disk refused (the rows are kept for the next try)."""
@@ -173,6 +176,62 @@ class NullRecorder(Recorder):
         self, step: int, evidence: StepEvidence, evaluations: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, float | None]:
         """Return the success of the step, unrecorded."""
-        row: dict[str, float | None] = {"success": float(evidence.rollouts.success.mean())}
-        self._see(step, row)
+        success = float(evidence.rollouts.success.mean())
+        self._see(step, {"success": success})
+        return {"success": success}
+
+
+def sample(step: int, count: int, n: int, gradient_share: np.ndarray | None) -> list[int]:
+    """`count` of `n` trajectories: the one with the largest share of the gradient, and others in turn, step by step."""
+    if count <= 0 or n == 0:
+        return []
+    culprit = [] if gradient_share is None else [int(np.argmax(np.ma.filled(gradient_share, -1.0)))]
+    others = [(step * max(1, count - 1) + j) % n for j in range(n)]
+    return [*culprit, *[i for i in others if i not in culprit]][:count]
+
+
+def token_rows(
+    trajectories: Sequence[int], rollouts: Rollouts, updates: Evidence | None, decode: Decode | None
+) -> dict[str, Any]:
+    """Columns of table `token` for some trajectories, measured in the last update that trained on each.
+
+    `worst_*` are measured in the one with the largest sum of |gradient_weight| over the trajectory. What is measured on
+    trained tokens only is NULL elsewhere; what no update trained on is NULL throughout.
+    """
+    rows = [_token_row(i, rollouts, updates) for i in trajectories]
+    columns: dict[str, Any] = {key: [row.get(key) for row in rows] for key in dict.fromkeys(k for r in rows for k in r)}
+    columns["token"] = [list(decode(ids)) if decode is not None else None for ids in columns["token_id"]]
+    return columns
+
+
+def _token_row(i: int, rollouts: Rollouts, updates: Evidence | None) -> dict[str, Any]:
+    ids = list(rollouts.tokens[i])
+    row: dict[str, Any] = {"trajectory": i, "token_id": ids}
+    places = [] if updates is None else (updates.trajectory == i).nonzero().tolist()
+    if updates is None or not places:
         return row
+
+    def cut(name: str, place: Sequence[int]) -> np.ndarray:
+        entries = getattr(updates, name)[place[0], place[1], : len(ids)].detach()
+        return np.asarray((entries.double() if entries.is_floating_point() else entries).cpu().numpy())
+
+    def trained(values: np.ndarray, place: Sequence[int]) -> list[float | None]:
+        return [v if m else None for v, m in zip(values.tolist(), cut("mask", place).tolist(), strict=True)]
+
+    def ratio_and_clip(place: Sequence[int]) -> tuple[list[float | None], list[bool]]:
+        clipped = cut("mask", place).astype(bool) & (cut("active_low", place) | cut("active_high", place)).astype(bool)
+        return trained(cut("log_prob", place) - cut("log_prob_old", place), place), clipped.tolist()
+
+    def weight(place: Sequence[int]) -> float:
+        total = float(np.abs(cut("gradient_weight", place)[cut("mask", place).astype(bool)]).sum())
+        return math.inf if math.isnan(total) else total
+
+    last, worst = places[-1], max(places, key=weight)
+    for name in MEASURED:
+        values = None if getattr(updates, name) is None else trained(cut(name, last), last)
+        row[COLUMN.get(name, name)] = values
+    row |= {"trained": cut("mask", last).astype(bool).tolist(), "turn_index": cut("turn", last).tolist()}
+    row["log_ratio"], row["clipped"] = ratio_and_clip(last)
+    row["worst_log_ratio"], row["worst_clipped"] = ratio_and_clip(worst)
+    row["worst_gradient_weight"] = trained(cut("gradient_weight", worst), worst)
+    return row | {"worst_epoch": int(updates.epoch[worst[0]])}

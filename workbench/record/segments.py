@@ -3,8 +3,6 @@
 A thread writes, so that a training step that hangs does not hold back the rows of the steps before it. Files are not
 synced to the disk: a killed process does not need that, and after a power cut the reader sets a torn file aside."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os
@@ -12,7 +10,9 @@ import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from workbench.record.schema import schema_of, to_arrow
+from workbench.diagnostics import CATALOGUE
 from workbench.spec import InputError
 from workbench.spec import table as declaration
 
 TOGETHER = 0.05  # seconds in which the tables of one step arrive
+TYPES = {
+    "VARCHAR": pa.string(), "BIGINT": pa.int64(), "INTEGER": pa.int32(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(),
+    "TIMESTAMP": pa.timestamp("us"),
+}  # fmt: skip
 
 log = logging.getLogger("sorl.record")
+
+
+@cache
+def schema_of(table: str) -> pa.Schema:
+    """Return every column of `table` in order, `X[]` as a list of X; KeyError for a table that does not exist."""
+    columns = [(c.name, c.type) for c in declaration(table).columns]
+    columns += [(d.name, d.sql_type) for d in CATALOGUE if d.table == table]
+    lists = {f"{name}[]": pa.list_(kind) for name, kind in TYPES.items()}
+    return pa.schema([(name, (TYPES | lists)[kind]) for name, kind in columns])
 
 
 class WriteError(InputError):
@@ -37,7 +50,7 @@ class WriteError(InputError):
         reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else str(error)
         super().__init__(
             f"{rows} rows could not be written to '{folder}': {reason}. What was written before is intact; "
-            "make room (or make the folder writable) and type the same command again to resume"
+            "make room (or make the folder writable) and run the same command again to resume"
         )
         self.errno = error.errno
 
@@ -45,10 +58,9 @@ class WriteError(InputError):
 class SegmentWriter:
     """Buffers rows per table and writes them under `folder/segments/<table>/NNNNNN.parquet`.
 
-    Steps that a table already holds are dropped. A resumed run is bit-identical to the one that was cut off, a step's
-    rows of a table arrive in one call and land in one segment; so after a restart from a checkpoint, the rows up to the
-    last flushed step are the ones on the disk already, and each row exists once. Tables whose later rows replace
-    earlier ones are appended to as they come.
+    Steps that a table already holds are dropped: a resumed run is bit-identical to the one that was cut off, and a
+    step's rows of a table land in one segment, so each row exists once. Tables whose later rows replace earlier ones
+    keep them all.
     """
 
     def __init__(self, folder: Path, flush_seconds: float) -> None:
@@ -65,16 +77,11 @@ class SegmentWriter:
         self._thread.start()
 
     def append(self, table: str, columns: Mapping[str, Any]) -> None:
-        """Take rows of `table`: lists or arrays of one length, scalars for constants; absent columns are NULL.
-
-        Arrays are kept, not copied. Raises KeyError for a column that the table does not have.
-        """
+        """Take rows of `table`, as `Recorder.rows` does; arrays are kept, not copied."""
         chunk = dict(columns)
         rows = _rows_of(table, chunk)
         if "step" in chunk and not declaration(table).latest_wins:
-            fresh = np.asarray(chunk["step"]) > self.last_step(table)
-            if not fresh.any():
-                return
+            fresh = np.broadcast_to(np.asarray(chunk["step"]) > self.last_step(table), rows)
             if not fresh.all():
                 chunk, rows = {k: chosen(v, fresh) for k, v in chunk.items()}, int(fresh.sum())
         if rows:
@@ -116,13 +123,12 @@ class SegmentWriter:
         return sorted((self.folder / table).glob("[0-9]*.parquet"))
 
     def _work(self, seconds: float) -> None:
-        # By a clock alone, rows of a step that takes longer than its period would wait for nothing.
         while self._come.wait() and not self._stop.wait(min(TOGETHER, seconds)):
             self._come.clear()
             if not self.flush():
                 self._come.set()
             if self._stop.wait(seconds):
-                return  # `close` may have said so before `clear`, and would wait for a thread that waits for rows
+                return  # `close` may have set both events before `clear`: waiting for rows would hang it
 
     def _number(self, table: str) -> int:
         """Return the first number that no file of the table has ever had, one set aside as corrupt included."""
@@ -132,19 +138,14 @@ class SegmentWriter:
         return self._next[table]
 
     def last_step(self, table: str) -> int:
-        """Return the last step on the disk when this session began, -1 without one."""
+        """Return the last step on the disk when this session began, -1 without one; torn segments do not count."""
         if table not in self._done:
-            self._done[table] = max((last_step(file) for file in self.files(table)), default=-1)
+            self._done[table] = -1
+            for file in self.files(table):
+                with suppress(OSError, pa.ArrowException):
+                    top = pc.max(pq.read_table(file, columns=["step"])["step"]).as_py()
+                    self._done[table] = max(self._done[table], -1 if top is None else top)
         return self._done[table]
-
-
-def last_step(file: Path) -> int:
-    """Highest step in a segment; -1 for an empty or unreadable one (its rows are then written again)."""
-    try:
-        top = pc.max(pq.read_table(file, columns=["step"])["step"]).as_py()
-    except (OSError, pa.ArrowException):
-        return -1
-    return -1 if top is None else int(top)
 
 
 def chosen(values: Any, keep: np.ndarray) -> Any:
@@ -182,13 +183,24 @@ def _put(target: Path, table: str, chunks: Sequence[tuple[int, Mapping[str, Any]
     """Write the chunks of (rows, columns) as one file under another name, then rename it into place."""
     schema = schema_of(table)
     tables = [
-        pa.Table.from_arrays([to_arrow(columns.get(f.name), f.type, rows) for f in schema], schema=schema)
+        pa.Table.from_arrays([_to_arrow(columns.get(f.name), f.type, rows) for f in schema], schema=schema)
         for rows, columns in chunks
     ]
     sink = pa.BufferOutputStream()
     pq.write_table(pa.concat_tables(tables), sink, compression="snappy", use_dictionary=False)
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f".{target.name}.writing")
-    with unfinished.open("wb") as file:
-        file.write(sink.getvalue())
+    unfinished.write_bytes(sink.getvalue())
     os.replace(unfinished, target)
+
+
+def _to_arrow(values: Any, kind: pa.DataType, rows: int) -> pa.Array:
+    """A column of `rows` entries: None and masked entries become NULL, NaN and Inf stay; a scalar is repeated."""
+    if values is None:
+        return pa.nulls(rows, kind)
+    if isinstance(values, np.ndarray) and values.ndim == 1:
+        data = np.ma.getdata(values)
+        if pa.types.is_primitive(kind) and not pa.types.is_temporal(kind):
+            data = data.astype(kind.to_pandas_dtype(), copy=False)
+        return pa.array(data, kind, np.ma.getmaskarray(values) if np.ma.isMaskedArray(values) else None)
+    return pa.array(values if isinstance(values, (list, tuple)) else [values] * rows, kind)

@@ -6,47 +6,98 @@ g = J' w, J the Jacobian of the log-probs and w = d loss / d log-prob: one forwa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from workbench.batch import Batch
-from workbench.objective import Algorithm, LossTerms, Normaliser, clipped_loss, policy_loss, statistics
+from workbench.batch import Batch, turn_ids
+from workbench.objective import Algorithm, LossTerms, Normaliser, policy_loss, prepare, statistics
 from workbench.objective.ratio import LOG_LIMIT
-from workbench.replay.batch import Loaded, unanswerable
-from workbench.replay.tables import Columns, folded
+from workbench.objective.schedule import Together
+from workbench.replay.tables import Columns, Played, Replay, folded
 from workbench.spec import InputError
 from workbench.store.batches import StoredBatch, StoredUpdate
 
 # What the trainer logs of the loss; a stabiliser that acts on the gradient has no factor here (NULL).
 SCALARS = ("policy_loss", "kl_loss", "penalty", "stabiliser_ratio", "stabiliser_factor", "clipped_rms", "unclipped_rms")
+APART = 1e-3  # nats between a log-prob that was stored and the one that the weights give
 
 
-@dataclass(frozen=True)
-class Played:
-    """What one algorithm would have done in one update: scalars of the loss, sums by trajectory and turn."""
-
-    algorithm: str
-    own: bool  # it is the one that ran
-    update: int
-    scalars: Mapping[str, float | None]
-    cells: Columns  # trajectory, turn_index, and what `tables.folded` keeps
-
-
-@dataclass(frozen=True)
-class Replay:
-    """The answers of a stored step; `reasons` says why an algorithm has none."""
+@dataclass
+class Loaded:
+    """A stored batch as (B, T) tensors of `dtype`, for `own`, the algorithm that ran, and for others."""
 
     stored: StoredBatch
-    own: str
-    played: tuple[Played, ...]
-    reasons: Mapping[str, str]
-    advantage_gap: float | None  # max |A re-estimated - A trained on| of the algorithm that ran
-    tokens: Mapping[tuple[str, int], Columns]  # of the trajectory that was asked for, by label and update
+    own: Algorithm
+    dtype: torch.dtype
+    _known: dict[Any, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
+
+    @cached_property
+    def batch(self) -> Batch:
+        """The batch before the selection and the advantages, which an algorithm makes of the other tensors."""
+        arrays, mask = vars(self.stored), torch.from_numpy(self.stored.mask_sampled)
+        columns: dict[str, Any] = {name: torch.from_numpy(arrays[name]) for name in ("tokens", "response")}
+        for name in ("length", "group", "trajectory", "sentence", "placebo"):
+            columns[name] = None if arrays[name] is None else torch.from_numpy(arrays[name]).long()
+        for name in ("score", "log_prob_behaviour", "log_prob_old", "log_prob_ref", "values"):
+            columns[name] = self.number(arrays[name])
+        return Batch(**columns, mask=mask, turn_id=turn_ids(mask))
+
+    @cached_property
+    def trained(self) -> Batch:
+        """The batch as it was trained on: with the stored loss mask, advantages and returns."""
+        mask = torch.from_numpy(self.stored.mask)
+        advantages, returns = self.number(self.stored.advantages), self.number(self.stored.returns)
+        return replace(self.batch, mask=mask, turn_id=turn_ids(mask), advantages=advantages, returns=returns)
+
+    def estimated(self, algorithm: Algorithm) -> Batch:
+        """Return the batch with the advantages that the algorithm's own slot makes of rewards, values and groups."""
+        recipe = (algorithm.advantage, algorithm.select, algorithm.kl, algorithm.shaping)
+        if recipe not in self._known:
+            made = prepare(algorithm, self.batch)
+            self._known[recipe] = made.need("advantages"), made.mask, made.turn
+        advantages, mask, turn_id = self._known[recipe]
+        marked = replace(self.batch, mask=mask, turn_id=turn_id, advantages=advantages)
+        return marked if marked.placebo is not None else algorithm.ratio.mark(marked, None)
+
+    def minibatch(self, algorithm: Algorithm, update: StoredUpdate) -> Batch:
+        """Return the sequences (b, T) of an update, as `algorithm` would train on them."""
+        rows = torch.from_numpy(update.rows).long()
+        whole = self.trained if algorithm == self.own else self.estimated(algorithm)
+        batch = replace(whole, values=None, returns=None).rows(rows)  # no policy loss needs them
+        if update.mask is not None:  # the update trained on a part of each row, whose turns keep their numbers
+            mask = batch.mask & torch.from_numpy(update.mask)
+            batch = replace(batch, mask=mask, turn_id=torch.where(mask, turn_ids(self.batch.mask[rows]), 0))
+        own: dict[str, Any] = {"advantages": update.advantages, "log_prob_old": update.log_prob_old}
+        return replace(batch, **{name: self.number(array) for name, array in own.items() if array is not None})
+
+    def number(self, array: np.ndarray | None) -> Any:
+        """Return the array as a tensor of the chosen precision; None for None."""
+        return None if array is None else torch.from_numpy(array).to(self.dtype)
+
+
+def unanswerable(algorithm: Algorithm, own: Algorithm, batch: Batch) -> str:
+    """Return why the batch of a run of `own` does not say what `algorithm` would have done; empty where it does."""
+    if algorithm.schedule != own.schedule:
+        one = algorithm if algorithm.schedule != Together() else own
+        return (
+            f"{one.name} trains on one turn after the other, each with the policy that the turn before left; "
+            "the updates of this run are different"
+        )
+    if algorithm.critic and batch.values is None:
+        return "it needs a critic's values, and this run trained without a critic"
+    if algorithm.needs_reference and batch.log_prob_ref is None:
+        return "its KL term needs log-probs of a reference, and this run kept none (learn.reference)"
+    if algorithm.ratio.level == "sentence" and batch.sentence is None:
+        return "it needs the sentence of every token, and this run's world gives none"
+    if algorithm.group_size > 1 and len(batch.group.unique()) == len(batch.group):
+        return "it compares the rollouts of a prompt, and this run sampled one rollout a prompt"
+    return ""
 
 
 @torch.no_grad()
@@ -79,7 +130,7 @@ def play(
             if reasons.get(label):
                 continue
             batch = loaded.minibatch(algorithm, update)
-            terms, weight = weigh(algorithm, batch, loaded, update)
+            terms, weight, _ = weigh(algorithm, batch, loaded, update)
             tokens = _tokens(loaded, update, batch, terms, weight)
             cells = folded(tokens, ("trajectory", "turn_index"))
             scalars = {name: None if (x := getattr(terms, name)) is None else float(x) for name in SCALARS}
@@ -87,29 +138,20 @@ def play(
             if trajectory is not None and trajectory in stored.trajectory[update.rows]:
                 here = tokens["trajectory"] == trajectory
                 kept[label, update.index] = {name: x[here] for name, x in tokens.items()}
-    gap = None if any(u.mask is not None for u in stored.updates) else loaded.gap()
+    gap = None
+    if all(update.mask is None for update in stored.updates):  # 0 but for rounding, unless something broke
+        made, seen = loaded.estimated(loaded.own), loaded.trained
+        apart = (made.need("advantages") - seen.need("advantages")).abs()
+        gap = float(torch.where(made.mask & seen.mask, apart, 0).max())
     return Replay(stored, own, tuple(played), {k: v for k, v in reasons.items() if v}, gap, kept)
 
 
-def weigh(algorithm: Algorithm, batch: Batch, loaded: Loaded, update: StoredUpdate) -> tuple[LossTerms, Tensor]:
-    """Terms of the loss of an update, and d loss / d log-prob of every token (b, T), pass by pass as trained."""
-    terms: list[LossTerms] = []
+def weigh(
+    algorithm: Algorithm, batch: Batch, loaded: Loaded, update: StoredUpdate, clipped: bool = False
+) -> tuple[LossTerms, Tensor, Tensor | None]:
+    """Return the terms of an update's loss and d loss / d log-prob of every token (b, T), pass by pass as trained.
 
-    def loss(*given: Any, **sums: Any) -> Tensor:
-        out = policy_loss(*given, **sums)
-        terms.append(out.terms)
-        return out.loss
-
-    weight = _by_pass(loss, algorithm, batch, loaded, update)
-    return LossTerms.join(terms), weight
-
-
-def _by_pass(
-    loss: Callable[..., Tensor], algorithm: Algorithm, batch: Batch, loaded: Loaded, update: StoredUpdate
-) -> Tensor:
-    """d loss / d log-prob of every token, (b, T), summed up over the micro-batches of the update.
-
-    `loss`: `policy_loss`, or `clipped_loss` for what the clip took from it; through the network that becomes -C.
+    `clipped`: also the gradient (b, T) of what the clip took from the loss; through the network it becomes -C.
     """
     # Batches stored before the budget was were trained with the width of the minibatch in its place.
     algorithm = algorithm.within(float(loaded.stored.meta.get("completion_budget") or batch.length.max()))
@@ -120,13 +162,18 @@ def _by_pass(
     if len(pieces) > 1 and algorithm.stabilise.needs_statistics:
         found = [statistics(algorithm, *piece) for piece in pieces]
         sums = torch.stack([one for one in found if one is not None]).sum(0)
-    count = Normaliser.of(batch, len(pieces), algorithm.correction)
+    given: dict[str, Any] = {"normaliser": Normaliser.of(batch, len(pieces), algorithm.correction), "statistics": sums}
+    terms: list[LossTerms] = []
     weights: list[Tensor] = []
+    lost: list[Tensor] = []
     for part, values in pieces:
         leaf = values.detach().requires_grad_()
         with torch.enable_grad():
-            weights += torch.autograd.grad(loss(algorithm, part, leaf, normaliser=count, statistics=sums), leaf)
-    return torch.cat(weights)
+            out = policy_loss(algorithm, part, leaf, **given)
+            terms.append(out.terms)
+            weights += torch.autograd.grad(out.loss, leaf, retain_graph=clipped)
+            lost += torch.autograd.grad(out.taken, leaf) if clipped else ()
+    return LossTerms.join(terms), torch.cat(weights), torch.cat(lost) if clipped else None
 
 
 def _tokens(loaded: Loaded, update: StoredUpdate, batch: Batch, terms: LossTerms, weights: Tensor) -> Columns:
@@ -157,9 +204,6 @@ def _tokens(loaded: Loaded, update: StoredUpdate, batch: Batch, terms: LossTerms
     }
 
 
-APART = 1e-3  # nats between a log-prob that was stored and the one that the weights give
-
-
 class Network(Protocol):
     """The policy of the step, with the weights of its start, which the replay changes."""
 
@@ -170,16 +214,13 @@ class Network(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Gradients:
-    """grad_norm, clip_bias_norm and gradient_cosine of (label, update); `reason`: why later updates have none."""
-
-    found: Mapping[tuple[str, int], Mapping[str, float | None]]
-    reason: str
+Found = Mapping[tuple[str, int], Mapping[str, float | None]]
 
 
-def gradients(stored: StoredBatch, algorithms: Mapping[str, Algorithm], replay: Replay, network: Network) -> Gradients:
-    """Return the gradients of the updates and algorithms that `replay` answers for.
+def gradients(
+    stored: StoredBatch, algorithms: Mapping[str, Algorithm], replay: Replay, network: Network
+) -> tuple[Found, str]:
+    """Return grad_norm, clip_bias_norm and gradient_cosine by (label, update), and why later updates have none.
 
     The weights of an update are reached by taking the updates before it again, which needs SGD without momentum; they
     are believed where their log-probs are the stored ones. Entropy bonus included, gradient clipping not (as logged).
@@ -190,14 +231,12 @@ def gradients(stored: StoredBatch, algorithms: Mapping[str, Algorithm], replay: 
     found: dict[tuple[str, int], Mapping[str, float | None]] = {}
     for update in stored.updates[: last + 1]:
         labels = [label for label in algorithms if (label, update.index) in wanted]
-        on = update.index < last
         taken, apart = _taken(loaded, algorithms, {replay.own, *labels}, update, network)
         if not apart <= APART:
-            reason = (
+            return found, (
                 f"true gradients from update {update.index} on are NULL: with the stored weights its log-probs differ "
                 f"by {apart:.2g} nats from those of the run"
             )
-            return Gradients(found, reason)
         mine = taken[replay.own][0]
         for label in labels:
             g, bias = taken[label]
@@ -205,21 +244,20 @@ def gradients(stored: StoredBatch, algorithms: Mapping[str, Algorithm], replay: 
             inner = sum(float((x.double() * y.double()).sum()) for x, y in zip(g, mine, strict=True))
             norms = {"grad_norm": _norm(g), "clip_bias_norm": _norm(bias)}
             found[label, update.index] = {**norms, "gradient_cosine": inner / length if length else None}
-        if on and (reason := _step(stored.meta["learn"]["policy"], update, network, mine)):
-            return Gradients(found, reason)
-    return Gradients(found, "")
+        if update.index < last and (reason := _step(stored.meta["learn"]["policy"], update, network, mine)):
+            return found, f"true gradients after update {update.index} are NULL: {reason}"
+    return found, ""
 
 
 def _taken(
     loaded: Loaded, algorithms: Mapping[str, Algorithm], labels: set[str], update: StoredUpdate, network: Network
-) -> tuple[dict[str, tuple[list[Tensor], list[Tensor]]], float]:  # fmt: skip
+) -> tuple[dict[str, tuple[list[Tensor], list[Tensor]]], float]:
     """Gradients of the loss and of what the clip took from it, by label; max |log-prob - the stored one|."""
     stored, coefficient = loaded.stored, float(loaded.stored.meta["learn"]["entropy_coef"])
-    weights = {}
+    weights: dict[str, Any] = {}
     for label in labels:
-        algorithm = algorithms[label]
-        given = algorithm, loaded.minibatch(algorithm, update), loaded, update
-        weights[label] = weigh(*given)[1], _by_pass(clipped_loss, *given)
+        batch = loaded.minibatch(algorithms[label], update)
+        weights[label] = weigh(algorithms[label], batch, loaded, update, clipped=True)[1:]
     trained = update.mask if update.mask is not None else stored.mask[update.rows]
     count = max(1, int(trained.sum()))
     sums = {label: tuple([torch.zeros_like(p) for p in network.parameters] for _ in range(2)) for label in labels}
@@ -249,16 +287,13 @@ def _taken(
 
 
 def _step(optimizer: Mapping[str, Any], update: StoredUpdate, network: Network, gradient: Sequence[Tensor]) -> str:
-    """Take the update that the trainer took; what stands in the way, empty where nothing does."""
+    """Take the update that the trainer took; return why that is impossible, empty where it is not."""
     if optimizer["kind"] != "sgd" or optimizer["momentum"]:
         kind = "SGD with momentum" if optimizer["kind"] == "sgd" else "AdamW"
-        return (
-            f"true gradients after update {update.index} are NULL: weights are stored at the start of a step, and "
-            f"{kind} cannot be taken again without its state"
-        )
+        return f"weights are stored at the start of a step, and {kind} cannot be taken again without its state"
     before, after, lr = (update.scalars.get(name) for name in ("grad_norm", "grad_norm_after", "lr"))
     if before is None or after is None or lr is None or not math.isfinite(before):
-        return f"true gradients after update {update.index} are NULL: the trainer's step there is not known"
+        return "the trainer's step there is not known"
     scale = after / before if before else 1.0
     with torch.no_grad():
         for parameter, g in zip(network.parameters, gradient, strict=True):

@@ -6,14 +6,40 @@ Their columns are declared once, for the answers, the docs and the app.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from workbench.spec import Column
+from workbench.store.batches import StoredBatch
 
-if TYPE_CHECKING:
-    from workbench.replay.play import Played, Replay
+Columns = Mapping[str, np.ndarray]  # of one length
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Played:
+    """What one algorithm would have done in one update: scalars of the loss, sums by trajectory and turn."""
+
+    algorithm: str
+    own: bool  # it is the one that ran
+    update: int
+    scalars: Mapping[str, float | None]
+    cells: Columns  # trajectory, turn_index, and what `folded` keeps
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The answers of a stored step; `reasons` says why an algorithm has none."""
+
+    stored: StoredBatch
+    own: str
+    played: tuple[Played, ...]
+    reasons: Mapping[str, str]
+    advantage_gap: float | None  # max |A re-estimated - A trained on| of the algorithm that ran
+    tokens: Mapping[tuple[str, int], Columns]  # of the requested trajectory, by label and update
+
 
 _WHO = (
     Column("algorithm", "VARCHAR", "Name of the algorithm, or of the variant; the one that ran stands first."),
@@ -91,21 +117,20 @@ TOKENS = (
     Column("clipped", "BOOLEAN", "The clip stopped its gradient."),
     Column("weight", "DOUBLE", "d loss / d log-prob: below 0 the update makes the token likelier."),
 )  # fmt: skip
-LOGGED = frozenset(c.name for c in (*_LOSS, *_GRADIENT))
-"""Columns of the summary that a trainer logs of each update."""
+TABLES = {"summary": SUMMARY, "turns": TURNS, "culprits": CULPRITS, "tokens": TOKENS}
+LOGGED = frozenset(c.name for c in (*_LOSS, *_GRADIENT))  # columns of the summary that a trainer logs
 
-# What is kept of the tokens of a turn: sums, and extremes.
+# Kept of the tokens of a turn: sums and extremes.
 SUMS = (
     "n_tokens", "log_ratio", "ratio", "ratio_squared", "unit", "unit_squared", "low", "high", "out", "dual", "factor",
     "advantage", "weight", "weight_abs",
 )  # fmt: skip
 HIGHEST, LOWEST = ("ratio_high", "unit_high"), ("ratio_low", "unit_low")
-Columns = Mapping[str, np.ndarray]  # of one length
 
 
 def folded(columns: Columns, keys: Sequence[str] = ()) -> Columns:
-    """One row for each value of `keys` (all rows: without any), sorted: sums and extremes, NaN where one is NaN."""
-    runs = _runs(columns, keys)  # tokens of a turn stand together: what is left to sort is short
+    """Return one row for each value of `keys` (without any: one), sorted: sums and extremes, NaN where one is NaN."""
+    runs = _runs(columns, keys)  # tokens of a turn are adjacent, so few rows are left to sort
     if not keys:
         return runs
     order = np.lexsort([runs[key] for key in reversed(keys)])
@@ -126,27 +151,15 @@ def _runs(columns: Columns, keys: Sequence[str]) -> Columns:
     return found
 
 
-def rows_of(columns: Columns) -> list[dict[str, Any]]:
+def rows_of(columns: Columns) -> Rows:
     """Return the rows as mappings of plain numbers."""
     values = zip(*(x.tolist() for x in columns.values()), strict=True)
     return [dict(zip(columns, row, strict=True)) for row in values]
 
 
-class Table(NamedTuple):
-    """Columns and rows, as an answer of the store has them."""
-
-    columns: tuple[str, ...]
-    rows: list[tuple[Any, ...]]
-
-    @classmethod
-    def of(cls, columns: Sequence[Column], rows: Iterable[Mapping[Any, Any]]) -> Table:
-        """From rows by name; what a row does not say is None."""
-        names = tuple(c.name for c in columns)
-        return cls(names, [tuple(row.get(name) for name in names) for row in rows])
-
-    def records(self) -> list[dict[str, Any]]:
-        """Return one mapping a row."""
-        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+def _table(columns: Sequence[Column], rows: Iterable[Mapping[Any, Any]]) -> Rows:
+    """Rows with exactly these columns; what a row lacks is None."""
+    return [{c.name: row.get(c.name) for c in columns} for row in rows]
 
 
 def measures(cell: Mapping[Any, Any], whole: Mapping[Any, Any]) -> dict[str, Any]:
@@ -191,7 +204,7 @@ def _by_label(replay: Replay) -> dict[str, list[Played]]:
 
 
 def _answers(replay: Replay) -> Iterator[tuple[dict[str, Any], int | None, list[Played]]]:
-    """Yield each algorithm in all its updates together (None), where there are several, and in each by its index."""
+    """Yield each algorithm with all its updates (None) if there are several, and with each by its index."""
     for label, parts in _by_label(replay).items():
         who = {"algorithm": label, "own": parts[0].own}
         if len(parts) > 1:
@@ -208,21 +221,21 @@ def _measured(parts: Sequence[Played], *keys: str) -> Iterator[dict[str, Any]]:
             yield {**{key: cell[key] for key in keys}, **measures(cell, whole)}
 
 
-def summary(replay: Replay, gradients: Mapping[tuple[str, int], Mapping[str, float | None]] | None = None) -> Table:
+def summary(replay: Replay, gradients: Mapping[tuple[str, int], Mapping[str, float | None]] | None = None) -> Rows:
     """Return each algorithm in all updates and in each, with `gradients` by (label, update), and what was logged."""
-    rows: list[dict[str, Any]] = []
-    logged: list[dict[str, Any]] = []
+    rows: Rows = []
+    logged: Rows = []
     for who, update, parts in _answers(replay):
         taken = _mean([(gradients or {}).get((part.algorithm, part.update), {}) for part in parts])
         scalars, found = _mean([part.scalars for part in parts]), next(_measured(parts), {})
         rows.append({**who, "update": update, "source": "replayed", **scalars, **found, **taken})
         if parts[0].own:
-            told = _mean([replay.stored.updates[part.update].scalars for part in parts])
-            known = {name: value for name, value in told.items() if name in LOGGED}
+            means = _mean([replay.stored.updates[part.update].scalars for part in parts])
+            known = {name: value for name, value in means.items() if name in LOGGED}
             logged.append({**who, "update": update, "source": "logged", **known})
     rows[len(logged) : len(logged)] = logged  # below the one that ran, which stands first
     rows += [{"algorithm": label, "own": False, "reason": reason} for label, reason in replay.reasons.items()]
-    return Table.of(SUMMARY, rows)
+    return _table(SUMMARY, rows)
 
 
 def _mean(parts: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
@@ -234,28 +247,28 @@ def _mean(parts: Sequence[Mapping[str, float | None]]) -> dict[str, float | None
     return found
 
 
-def turns(replay: Replay) -> Table:
+def turns(replay: Replay) -> Rows:
     """Return each algorithm and turn index, in all updates together and in each."""
     found = ((who, update, row) for who, update, parts in _answers(replay) for row in _measured(parts, "turn_index"))
-    return Table.of(TURNS, ({**who, "update": update, **row} for who, update, row in found))
+    return _table(TURNS, ({**who, "update": update, **row} for who, update, row in found))
 
 
-def culprits(replay: Replay, most: int) -> Table:
+def culprits(replay: Replay, most: int) -> Rows:
     """Return each algorithm's `most` turns by gradient share; first those with a NaN, which has no gradient."""
 
     def worst_first(row: dict[str, Any]) -> tuple[bool, float]:
         broken = any(row[name] != row[name] for name in ("weight_abs", "unit_ratio_mean", "approx_kl"))
         return not broken, -row["weight_abs"]
 
-    rows: list[dict[str, Any]] = []
+    rows: Rows = []
     for label, parts in _by_label(replay).items():
         found = sorted(_measured(parts, "trajectory", "turn_index"), key=worst_first)
         who = {"algorithm": label, "own": parts[0].own}
         rows += [{**who, "rank": rank, **row} for rank, row in enumerate(found[:most], start=1)]
-    return Table.of(CULPRITS, rows)
+    return _table(CULPRITS, rows)
 
 
-def tokens(replay: Replay, trajectory: int) -> Table:
+def tokens(replay: Replay, trajectory: int) -> Rows:
     """Return every trained token of one trajectory, for each algorithm and each update that trained on it."""
     texts = replay.stored.texts
     rows = [
@@ -267,4 +280,4 @@ def tokens(replay: Replay, trajectory: int) -> Table:
         for row in rows_of(columns)
         if row["trajectory"] == trajectory
     ]  # fmt: skip
-    return Table.of(TOKENS, rows)
+    return _table(TOKENS, rows)

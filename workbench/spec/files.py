@@ -16,6 +16,7 @@ from typing import IO, Any
 
 DEPTH = 64  # tables and lists inside each other; readers descend by recursion
 MIB = 2**20
+_DEEP = f"it is nested more than {DEPTH} deep"
 _LARGE = "it has a whole number of more than 64 bits"
 _DIGITS = 300  # of a whole number in JSON; a float holds 308
 # tomllib copies a dotted key for each of its parts, which takes minutes for a key of a few hundred kilobytes.
@@ -60,10 +61,7 @@ def lock_file(path: Path) -> IO[str]:
 
 
 def read_text(path: Path, most: int) -> str:
-    """Return the text of a file of at most `most` bytes, UTF-8 or UTF-16.
-
-    Raises OSError as `open_file`, InputError for a larger file and for other bytes.
-    """
+    """Return the text of a file of at most `most` bytes, UTF-8 or UTF-16. Raises OSError as `open_file`, InputError."""
     with open_file(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -89,9 +87,9 @@ def from_json(text: str | bytes) -> Any:
     A whole number that no float holds is infinite, as `1e999` is.
     """
     try:
-        found = json.loads(text, parse_int=_whole)
+        found = json.loads(text, parse_int=lambda digits: int(digits) if len(digits) <= _DIGITS else float(digits))
     except RecursionError:
-        raise ValueError(f"it is nested more than {DEPTH} deep") from None
+        raise ValueError(_DEEP) from None
     brackets = text.count("{") + text.count("[") if isinstance(text, str) else text.count(b"{") + text.count(b"[")
     if brackets > DEPTH:
         deque(_inside(found), maxlen=0)
@@ -108,7 +106,7 @@ def from_toml(text: str) -> dict[str, Any]:
     try:
         found = tomllib.loads(text)
     except RecursionError:
-        raise ValueError(f"it is nested more than {DEPTH} deep") from None
+        raise ValueError(_DEEP) from None
     except tomllib.TOMLDecodeError:
         raise
     except ValueError:  # what Python says of a number of thousands of digits
@@ -128,17 +126,13 @@ def leaves(table: Mapping[str, Any], atomic: Collection[str] = (), prefix: str =
             yield name, value
 
 
-def _whole(digits: str) -> int | float:
-    return int(digits) if len(digits) <= _DIGITS else float(digits)
-
-
 def _inside(found: Any) -> Iterator[Any]:
     """Every value inside a value, level by level: it may be too deep for recursion, which is a ValueError here."""
     level = [found]
     for _ in range(DEPTH + 1):
-        tables = [value for value in level if isinstance(value, dict | list)]
+        tables = [x.values() if isinstance(x, dict) else x for x in level if isinstance(x, dict | list)]
         if not tables:
             return
-        level = [inner for table in tables for inner in (table.values() if isinstance(table, dict) else table)]
+        level = [inner for table in tables for inner in table]
         yield from level
-    raise ValueError(f"it is nested more than {DEPTH} deep")
+    raise ValueError(_DEEP)

@@ -33,6 +33,5 @@ def cause(row: Mapping[str, Any]) -> str:
         return "diverged"
     if row.get("status") != "failed":
         return ""
-    reason = str(row.get("reason") or "")
-    found = next((name for name in ("hang", "out of memory", "killed", "lost") if reason.startswith(name)), "failed")
-    return found.replace("lost", "killed")
+    causes = {"hang": "hang", "out of memory": "out of memory", "killed": "killed", "lost": "killed"}
+    return next((name for start, name in causes.items() if str(row.get("reason")).startswith(start)), "failed")

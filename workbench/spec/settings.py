@@ -7,8 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-# The upper bounds are far beyond use, and within what tables, torch and a machine's threads can hold: what is absurd is
-# said when the file is read, not after the warm start.
+# Upper bounds are far beyond use and within what tables, torch and threads can hold: a bad file fails early.
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
 Positive = Annotated[float, Field(gt=0.0, le=1e9)]
@@ -42,11 +41,8 @@ class Settings(BaseModel):
     @model_serializer(mode="wrap")
     def _unset_left_out(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out `unstored` settings at their default: a run without a newer setting keeps its hash."""
-        told: dict[str, Any] = handler(self)
-        for name in self.unstored:
-            if getattr(self, name) == type(self).model_fields[name].default:
-                told.pop(name, None)
-        return told
+        unset = {k for k in self.unstored if getattr(self, k) == type(self).model_fields[k].default}
+        return {k: v for k, v in handler(self).items() if k not in unset}
 
 
 class RetrieverSettings(Settings):
@@ -95,13 +91,9 @@ class WorldSettings(Settings):
         return self.max_turns * self.max_turn_tokens
 
     @model_validator(mode="after")
-    def _hops_are_a_distribution(self) -> WorldSettings:
+    def _fits_together(self) -> WorldSettings:
         if abs(sum(self.hops) - 1.0) > 1e-9:
             raise ValueError(f"hops must sum to 1, got {list(self.hops)}")
-        return self
-
-    @model_validator(mode="after")
-    def _retriever_fits(self) -> WorldSettings:
         if self.kind == "facts" and self.retriever != RetrieverSettings():
             raise ValueError('world.kind = "facts" answers its own queries; world.retriever is for atlas and dataset')
         if self.kind == "dataset" and self.retriever.kind == "memory":
@@ -205,20 +197,17 @@ class BatchesSettings(Settings):
     every: Natural = Field(default=20, description="every n-th step as well, from 0; 0 = none")
     before: Natural = Field(
         default=8,
-        description="steps before each alarm, warning or collapse, and around the step at which a collapse began",
+        description="steps before each alarm, warning or collapse, and around the step where a collapse began",
     )
     mb: Natural = Field(default=256, description="megabytes that all of them may take together; 0 = keep none")
     weights_mb: Natural = Field(
-        default=4, description="weights of a step's start go along up to so many megabytes; 0 = never"
+        default=4, description="store a step's first weights up to so many megabytes; 0 = never"
     )
 
     @model_validator(mode="after")
     def _is_still_there(self) -> BatchesSettings:
         if self.mb and self.before >= self.last:
-            raise ValueError(
-                f"before = {self.before} steps cannot be kept of an event when only the last {self.last} are there; "
-                f"set last = {self.before + 1} or more"
-            )
+            raise ValueError(f"before = {self.before} needs last = {self.before + 1} or more, not last = {self.last}")
         return self
 
 
@@ -247,17 +236,14 @@ class CollapseSettings(Settings):
     def _of_before(cls, told: Any) -> Any:
         """Read the stored settings of a run that was judged by running medians: the shares lost are what is left."""
         medians = {"window", "baseline", "points", "sigmas"}
-        if not isinstance(told, dict) or not medians <= set(told):
-            return told
-        return {key: value for key, value in told.items() if key not in medians}
+        known = isinstance(told, dict) and medians <= set(told)
+        return {key: value for key, value in told.items() if key not in medians} if known else told
 
 
 class StopSettings(Settings):
     """When training ends before its last iteration; looked at between two iterations, all off by default."""
 
-    after_collapse: Natural | None = Field(
-        default=None, description="so many iterations after the collapse was detected"
-    )
+    after_collapse: Natural | None = Field(default=None, description="so many iterations after a collapse was detected")
     updates: Count | None = Field(default=None, description="so many optimizer updates")
     tokens: int | None = Field(default=None, ge=1, lt=2**63, description="so many trained tokens, each epoch counted")
     seconds: Positive | None = Field(default=None, description="so much wall time of training, resumed sessions added")
@@ -321,9 +307,7 @@ class RunSettings(Settings):
     @property
     def wording(self) -> Literal["plain", "search-r1"]:
         """How questions and observations are put: an own policy has learned the plain way, others read instructions."""
-        if self.prompt == "auto":
-            return "plain" if self.model is None else "search-r1"
-        return self.prompt
+        return self.prompt if self.prompt != "auto" else "plain" if self.model is None else "search-r1"
 
     @property
     def planned_iterations(self) -> int:
@@ -346,29 +330,22 @@ class RunSettings(Settings):
     @property
     def ratio_is_one(self) -> bool:
         """Whether every update sees ratio 1 by construction: one update a rollout, by its own old log-probs."""
-        once = self.learn.epochs == 1 and self.learn.minibatches == 1
-        return once and self.starts_at_one(self.learn.staleness)
+        return self.learn.epochs == self.learn.minibatches == 1 and self.starts_at_one(self.learn.staleness)
 
     @model_validator(mode="after")
     def _batch_divides(self) -> RunSettings:
         learn = self.learn
-        episodes = f"learn.episodes = {learn.episodes}"
-        if learn.minibatches > learn.episodes:
-            raise ValueError(
-                f"learn.minibatches = {learn.minibatches} is larger than {episodes}; use at most {learn.episodes}"
-            )
-        if learn.episodes % learn.minibatches:
-            raise ValueError(f"learn.minibatches = {learn.minibatches} does not divide {episodes}")
-        if learn.group_size is not None and learn.episodes % learn.group_size:
-            raise ValueError(f"learn.group_size = {learn.group_size} does not divide {episodes}")
+        episodes, minibatch = learn.episodes, learn.episodes // learn.minibatches
+        minibatch_is = f"the minibatch of {minibatch} sequences (learn.episodes / learn.minibatches)"
+        for name, part, whole, what in (
+            ("minibatches", learn.minibatches, episodes, f"learn.episodes = {episodes}"),
+            ("group_size", learn.group_size, episodes, f"learn.episodes = {episodes}"),
+            ("micro_batch", learn.micro_batch, minibatch, minibatch_is),
+        ):
+            if part is not None and whole % part:
+                raise ValueError(f"learn.{name} = {part} does not divide {what}")
         if learn.micro_batch is not None and self.compute.micro_batch_tokens is not None:
             raise ValueError("learn.micro_batch and compute.micro_batch_tokens split the same minibatch; keep one")
-        minibatch = learn.episodes // learn.minibatches
-        if learn.micro_batch is not None and minibatch % learn.micro_batch:
-            raise ValueError(
-                f"learn.micro_batch = {learn.micro_batch} does not divide the minibatch of {minibatch} sequences "
-                f"(learn.episodes / learn.minibatches)"
-            )
         return self
 
 
@@ -383,9 +360,7 @@ class Arm(Settings):
 class RegionSettings(Settings):
     """The search of an experiment of kind region."""
 
-    along: str = Field(
-        default="learn.policy.lr", description="setting along which the boundary is searched, on a log scale"
-    )
+    along: str = Field(default="learn.policy.lr", description="setting whose boundary is searched, on a log scale")
     low: Positive = Field(description="lowest value")
     high: Positive = Field(description="highest value")
     points: int = Field(default=9, ge=3, le=65, description="values from low to high, evenly spaced on the log scale")

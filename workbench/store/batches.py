@@ -3,8 +3,6 @@
 Axes: B sequences, T token positions (prompt, observations and padding included), U optimizer updates of the step.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -132,8 +130,8 @@ def file_of(run_folder: Path, step: int) -> Path:
         return run_folder / BATCH_FOLDER / f"{step:06d}.safetensors"
     if not known:
         raise InputError(
-            f"run '{run_folder.name}' has no stored batches: it was trained without them (record.batches.mb = 0, or "
-            "before sorl kept any), has not begun, or its disk was full; train it again with `sorl run`"
+            f"run '{run_folder.name}' has no stored batches: it was trained without them (record.batches.mb = 0), has "
+            "not begun, or its disk was full; train it again with `sorl run`"
         )
     near = min(known, key=lambda other: abs(other - step))
     raise InputError(

@@ -17,7 +17,19 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 NAME = "sorl.duckdb"
-
+# The same for every reader: connections of one process share one instance, and DuckDB refuses to share it between
+# different settings. Files, the network, extensions and Python variables are out of reach, for good (locked).
+HARDENED: dict[str, Any] = {
+    "enable_external_access": False,
+    "autoload_known_extensions": False,
+    "autoinstall_known_extensions": False,
+    "allow_community_extensions": False,
+    "allow_persistent_secrets": False,
+    "python_enable_replacements": False,
+    "max_temp_directory_size": "4GB",
+    "memory_limit": "1GiB",  # leaves the memory to the trainers; larger queries use the disk
+    "lock_configuration": True,
+}
 # Two connections of one process share one database instance, so DuckDB's file lock does not keep them apart.
 _WRITING = Lock()
 _HOLDER = re.compile(r"lock is held in (?P<program>.+?) \(PID (?P<pid>\d+)\)")
@@ -43,15 +55,15 @@ def writer(runs: Path, seconds: float) -> Iterator[DuckDBPyConnection]:
     if not _WRITING.acquire(timeout=max(seconds, 0)):
         raise _busy(database(runs), _OURSELVES[0])
     try:
-        with _opened(runs, deadline, read_only=False, config={}) as connection:
+        with _opened(runs, deadline, read_only=False) as connection:
             yield connection
     finally:
         _WRITING.release()
 
 
-def reader(runs: Path, seconds: float, config: dict[str, Any]) -> AbstractContextManager[DuckDBPyConnection]:
-    """Open a read-only connection as `writer` does; all readers of a process must pass the same `config`."""
-    return _opened(runs, time.monotonic() + seconds, read_only=True, config=config)
+def reader(runs: Path, seconds: float) -> AbstractContextManager[DuckDBPyConnection]:
+    """Open a hardened read-only connection; waits and raises as `writer` does."""
+    return _opened(runs, time.monotonic() + seconds, read_only=True, config=HARDENED)
 
 
 @contextmanager
@@ -82,10 +94,11 @@ def _opened(runs: Path, deadline: float, **options: Any) -> Iterator[DuckDBPyCon
 
 
 def _busy(path: Path, error: str) -> Busy:
-    """Return the error that names who holds the database, as far as DuckDB's message says."""
-    found = _HOLDER.search(error)
-    who = f"PID {found['pid']} ({Path(found['program']).name})" if found else "another process"
-    who = "another thread of this process" if any(words in error for words in _OURSELVES) else who
+    who = "another process"
+    if any(words in error for words in _OURSELVES):
+        who = "another thread of this process"
+    elif found := _HOLDER.search(error):
+        who = f"PID {found['pid']} ({Path(found['program']).name})"
     return Busy(f"database '{path}' is held open by {who}: close it, or wait and try again; your runs are not affected")
 
 

@@ -21,21 +21,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Parameters = Sequence[Any] | dict[str, Any] | None
 
-# The same for every reader: connections of one process share one instance, and DuckDB refuses to share it between
-# different settings. Files, the network, extensions and Python variables are out of reach, for good (locked).
-HARDENED: dict[str, Any] = {
-    "enable_external_access": False,
-    "autoload_known_extensions": False,
-    "autoinstall_known_extensions": False,
-    "allow_community_extensions": False,
-    "allow_persistent_secrets": False,
-    "python_enable_replacements": False,
-    "max_temp_directory_size": "4GB",
-    "memory_limit": "1GiB",  # leaves the memory to the trainers; larger queries use the disk
-    "lock_configuration": True,
-}
 QUERIES = Path(__file__).parent / "queries"
-BATCH = 2048  # rows read at once: as many as DuckDB makes at once
+_BATCH = 2048  # rows read at once: as many as DuckDB makes at once
 _WAIT = 10.0  # seconds for a writer to finish; a sync takes far less
 _TIME_LIMIT = 60.0
 _QUERY_ONLY = "only one SELECT (WITH, FROM, VALUES, SHOW, DESCRIBE, SUMMARIZE, PIVOT ... IN, EXPLAIN) may be asked"
@@ -112,7 +99,7 @@ class Reader:
             except duckdb.Error:
                 connection.execute(asked, parameters)  # says the same with the line in question
                 raise
-            return first_rows(found.to_arrow_reader(BATCH), rows, size)
+            return _first_rows(found.to_arrow_reader(_BATCH), rows, size)
 
         return self._ask(sql, fetch)
 
@@ -122,10 +109,10 @@ class Reader:
         path = connect.database(self.runs)
         if not path.exists():
             raise InputError(f"no database '{path}' yet: `sorl sync` builds it from the run folders")
-        with connect.reader(self.runs, self.wait, HARDENED) as connection:
+        with connect.reader(self.runs, self.wait) as connection:
             if hasattr(self._few, "open") and not hasattr(self._few, "kept"):
                 with suppress(connect.Busy):  # then the next question opens it again
-                    self._few.kept = self._few.open.enter_context(connect.reader(self.runs, 0.0, HARDENED))
+                    self._few.kept = self._few.open.enter_context(connect.reader(self.runs, 0.0))
             statement = _one_select(connection, sql)
             stop = Timer(self.seconds, connection.interrupt)
             stop.daemon = True
@@ -166,7 +153,7 @@ def _words(error: Exception) -> str:
     return "\n".join(line for line in str(error).splitlines() if line.strip() and "duckdb.org" not in line)
 
 
-def first_rows(batches: pa.RecordBatchReader, rows: int, size: int) -> Excerpt:
+def _first_rows(batches: pa.RecordBatchReader, rows: int, size: int) -> Excerpt:
     """Return at most `rows` rows, and no further batch once `size` bytes are exceeded.
 
     A column name that occurs again gets a number; structs, maps, intervals and other types that Parquet or a table on a

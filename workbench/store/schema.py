@@ -127,8 +127,6 @@ _MISSING = """
     WHERE d.name <> '' AND list_contains(?, d.table_name)
       AND coalesce(c.comment, '') = '' AND coalesce(d.sql_type, 'DOUBLE') IN ('DOUBLE', 'BIGINT', 'BOOLEAN', 'VARCHAR')
 """
-
-
 _OBJECTS = """
     SELECT table_name, 'table' FROM duckdb_tables() WHERE NOT internal AND database_name = current_database()
     UNION ALL

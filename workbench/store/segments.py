@@ -1,7 +1,5 @@
 """The segment files in the run folders, and which runs are alive."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os
@@ -10,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
 
 from workbench.spec import TABLES
 from workbench.spec.files import open_file
@@ -22,16 +19,12 @@ _EPOCH = datetime(1970, 1, 1)
 
 @dataclass(frozen=True)
 class Segment:
-    """One segment file: whose rows of which table, and what tells it from a rewritten file of the same name.
+    """One segment file: whose rows of which table, and what tells it from a rewritten file of the same name."""
 
-    `run_id` is empty for segments of the experiment; `file` is relative to the run's folder (to the runs folder for
-    segments of an experiment). `at` is the time of the file's last change, so that a rebuilt database has equal rows.
-    """
-
-    run_id: str
+    run_id: str  # empty for a segment of the experiment
     experiment: str
     table: str
-    file: str
+    file: str  # relative to the run's folder; of an experiment, to the runs folder
     path: Path
     bytes: int
     mtime: int  # nanoseconds
@@ -45,23 +38,15 @@ class Segment:
 
     @property
     def at(self) -> datetime:
-        """Time of the last change, UTC without a zone."""
+        """Time of the file's last change, UTC without a zone: a rebuilt database has equal rows."""
         return _EPOCH + timedelta(microseconds=self.mtime // 1000)
 
-    def set_aside(self) -> Segment:
+    def set_aside(self) -> "Segment":
         """Rename the file so that nothing reads it again; it stays where it is in a folder that cannot be written."""
         try:
             return replace(self, path=self.path.rename(self.path.with_name(self.path.name + CORRUPT)), aside=True)
         except OSError:
             return self
-
-
-class Folder(NamedTuple):
-    """One run folder on disk."""
-
-    run_id: str
-    experiment: str
-    path: Path
 
 
 def folder_of(runs: Path, experiment: str, run_id: str) -> Path | None:
@@ -75,12 +60,10 @@ def folder_of(runs: Path, experiment: str, run_id: str) -> Path | None:
     return folder if folder.is_dir() and folder.is_relative_to(runs.resolve()) else None
 
 
-def run_folders(runs: Path) -> Iterator[Folder]:
+def run_folders(runs: Path) -> Iterator[Path]:
     """Yield every run folder, `runs/<experiment>/<run_id>`; names that begin with a dot are scratch space of others."""
     for experiment in _folders(runs, []):
-        for run in _folders(experiment, []):
-            if run.name != "segments":
-                yield Folder(run.name, experiment.name, run)
+        yield from (run for run in _folders(experiment, []) if run.name != "segments")
 
 
 def segments(runs: Path, skipped: list[str]) -> Iterator[Segment]:
@@ -105,14 +88,14 @@ def segments(runs: Path, skipped: list[str]) -> Iterator[Segment]:
                         yield Segment(run_id, experiment.name, table.name, file, Path(entry.path), size, mtime, aside)
 
 
-def alive(folder: Path) -> bool:
-    """Return True while a process holds the folder's lock: the trainer holds it for as long as it lives."""
+def held(folder: Path, name: str = "lock") -> bool:
+    """Return True while a process holds the lock: `lock` is the trainer's, `claim` that of the grid that watches it."""
     try:
-        with open_file(folder / "lock") as handle:
+        with open_file(folder / name) as handle:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # no lock file: nobody ever trained here, or the run came from another machine without it
+    except OSError:  # nobody trained here, or the storage has no locks
         return False
     return False
 

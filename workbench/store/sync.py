@@ -13,9 +13,8 @@ from workbench.diagnostics import CATALOGUE
 from workbench.spec import TABLES, Diagnostic, InputError, Table
 from workbench.spec import table as spec_table
 from workbench.store import connect
-from workbench.store.reader import HARDENED
 from workbench.store.schema import add_measured_columns, create, insert, is_current, quoted, refuse_strange
-from workbench.store.segments import Folder, Segment, alive, run_folders, segments
+from workbench.store.segments import Segment, held, run_folders, segments
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 DIED = "the process died"
 _PATIENCE = 30.0
 _MOST_VALUES = 10**7  # of a column of a segment, which holds a second of a run; equal values are a few bytes in a file
-Folders = dict[str, Folder]  # of a runs folder, by run_id
+Folders = dict[str, Path]  # of a runs folder, by run_id
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
 # The dictionary first: it names the columns of the rest.
 _ORDER = ("diagnostic", *(t.name for t in TABLES if t.name not in ("diagnostic", "segment")))
@@ -50,17 +49,15 @@ def sync(runs: Path, dictionary: Sequence[Diagnostic] = CATALOGUE, *, seconds: f
     report = SyncReport()
     folders: Folders = {}
     for folder in run_folders(runs):
-        first = folders.setdefault(folder.run_id, folder)
+        first = folders.setdefault(folder.name, folder)
         if first is not folder:
-            report.skipped.append(
-                f"'{folder.experiment}/{folder.run_id}' left out: '{first.experiment}' has a run of that name; "
-                "rename one of the two"
-            )
-    found = [s for s in segments(runs, report.skipped) if not s.run_id or folders[s.run_id].experiment == s.experiment]
+            twice = f"'{folder.parent.name}/{folder.name}' left out: '{first.parent.name}' has a run of that name"
+            report.skipped.append(f"{twice}; rename one of the two")
+    found = [s for s in segments(runs, report.skipped) if not s.run_id or folders[s.run_id].parent.name == s.experiment]
     # A read-only look first: the usual sync, with nothing new, takes no write lock at all.
     with suppress(connect.Busy):
         if connect.database(runs).exists():
-            with connect.reader(runs, 0.0, HARDENED) as connection:
+            with connect.reader(runs, 0.0) as connection:
                 current = is_current(connection, dictionary) and not any(_plan(connection, found))
                 if current and not _misjudged(connection, folders):
                     return report
@@ -146,20 +143,15 @@ def _readable(connection: DuckDBPyConnection, found: list[Segment]) -> tuple[lis
 
 
 def _culprits(connection: DuckDBPyConnection, good: list[Segment]) -> list[Segment]:
-    """Return the segments whose fault it is that `good` cannot be written: those that cannot be written alone.
+    """Return the segments that cannot be written alone; where each can, the first that cannot after those before it.
 
-    Where each can (one declares a column as numbers, another fills it with text), those of the first run that cannot be
-    written after the runs before it.
+    (One segment declares a column as numbers, another fills it with text.)
     """
     if alone := [s for s in _failing(connection, good) if _failing(connection, [s])]:
         return alone
-    runs = list(dict.fromkeys((s.experiment, s.run_id) for s in good))
-
-    def failing(count: int) -> list[Segment]:
-        return _failing(connection, [s for s in good if (s.experiment, s.run_id) in runs[:count]])
-
-    first = bisect_left(range(1, len(runs)), True, key=lambda count: bool(failing(count)))
-    return [s for s in failing(first + 1) if (s.experiment, s.run_id) == runs[first]]
+    ordered = sorted(good, key=lambda s: (_ORDER.index(s.table), s.experiment, s.run_id))
+    first = bisect_left(range(1, len(good)), True, key=lambda count: bool(_failing(connection, ordered[:count])))
+    return ordered[first : first + 1] if _failing(connection, good) else []
 
 
 def _failing(connection: DuckDBPyConnection, found: list[Segment]) -> list[Segment]:
@@ -181,9 +173,8 @@ def _failing(connection: DuckDBPyConnection, found: list[Segment]) -> list[Segme
 def _ingest(connection: DuckDBPyConnection, table: Table, files: list[Segment], stale: Sequence[str]) -> None:
     """Replace the rows of `stale` runs and append those of `files`, matching columns by name.
 
-    Where later rows replace earlier ones of the same key, the row written last wins, by its own `written_at`: a copied
-    runs folder keeps what the rows say and not when its files were written, so the order of the files only decides
-    between rows of the same moment.
+    Of rows with the same key the last by `written_at` wins; the order of the files, which a copy of the runs folder may
+    change, only decides between rows of the same moment.
     """
     # Columns come before rows: DuckDB refuses to alter a table that this transaction wrote to.
     names = _fit_columns(connection, table, files) if files else []
@@ -243,12 +234,11 @@ def _delete(connection: DuckDBPyConnection, table: str, run_ids: Sequence[str]) 
 
 
 def _register(connection: DuckDBPyConnection, good: list[Segment], aside: list[Segment]) -> None:
-    files = good + aside
-    told = {"run_id": "run_id", "table_name": "table", "file": "file", "bytes": "bytes", "written_at": "at"}
-    columns: dict[str, list[Any]] = {name: [getattr(s, own) for s in files] for name, own in told.items()}
-    columns["rows"] = [s.rows for s in good] + [None for _ in aside]
-    columns["status"] = ["ingested" for _ in good] + ["corrupt" for _ in aside]
-    insert(connection, "segment", columns)
+    columns = {"run_id": "run_id", "table_name": "table", "file": "file", "bytes": "bytes", "written_at": "at"}
+    stored: dict[str, list[Any]] = {name: [getattr(s, own) for s in good + aside] for name, own in columns.items()}
+    stored["rows"] = [s.rows for s in good] + [None for _ in aside]
+    stored["status"] = ["ingested" for _ in good] + ["corrupt" for _ in aside]
+    insert(connection, "segment", stored)
     if runs := {"runs": sorted({s.run_id for s in aside if s.run_id})} if aside else {}:
         connection.execute("DELETE FROM event WHERE kind = 'segment_corrupt' AND list_contains($runs, run_id)", runs)
         connection.execute(
@@ -272,7 +262,7 @@ def _misjudged(connection: DuckDBPyConnection, folders: Folders) -> list[tuple[s
     ).fetchall()
     wrong: list[tuple[str, str, str | None]] = []
     for run_id, status in rows:
-        living = run_id in folders and alive(folders[run_id].path)
+        living = run_id in folders and held(folders[run_id])
         if living != (status == "running"):
             wrong.append((run_id, "running", None) if living else (run_id, "interrupted", DIED))
     return wrong

@@ -1,7 +1,5 @@
 """Untrusted text made safe for a terminal; the console log; CSV and JSON."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from workbench.agent.data import BENCHMARKS, Item, load, read
+from workbench.agent.worlds.dataset import BENCHMARKS, Item, load, read
 from workbench.spec import InputError
 
 PREFIX = "Answer the given question. You can call a search engine by <search> query </search>."
@@ -20,17 +20,12 @@ FLASHRAG: list[dict[str, Any]] = [
     {"id": "test_4", "question": "blank", "golden_answers": ["", "  ", None]},
     {"id": "test_5", "question": "one string", "golden_answers": "東京"},
 ]
+KEYED = [{"key": "A", "value": "x"}, {"key": "B", "value": "y"}]  # as the hub stores choices
 MEDQA = [
-    {
-        "question": "A 23-year-old?", "answer": "Nitrofurantoin", "options": {"A": "Ampicillin", "B": "Nitrofurantoin"},
-        "meta_info": "step2&3", "answer_idx": "B", "metamap_phrases": ["23 year old"],
-    },
-    {
-        "question": "As the hub stores it?", "answer": "x", "meta_info": "step1", "answer_idx": "A",
-        "options": [{"key": "A", "value": "x"}, {"key": "B", "value": "y"}],
-    },
+    {"question": "Age?", "answer": "Rest", "options": {"A": "Salt", "B": "Rest"}, "answer_idx": "B", "meta_info": "2"},
+    {"question": "As the hub stores it?", "answer": "x", "meta_info": "step1", "answer_idx": "A", "options": KEYED},
     {"question": "Without a letter?", "answer": "two", "options": ["one", "two"]},
-]  # fmt: skip
+]
 
 
 def search_r1(question: str, golds: Any, number: int, source: str = "nq") -> dict[str, Any]:
@@ -64,65 +59,53 @@ def test_flashrag_rows(tmp_path: Path) -> None:
     assert (data.name, data.left_out) == ("nq", 2)
 
 
-def test_search_r1_rows(tmp_path: Path) -> None:
-    rows = [search_r1("who is the mentor of Ada?", ["Ana", "Anna"], 0), search_r1("where?", ["here"], 1, "hotpotqa")]
-    items = read(parquet(tmp_path / "train.parquet", rows), "x").items
-    assert items[0] == Item("train_0", "who is the mentor of Ada?", ("Ana", "Anna"), source="nq")
-    assert items[1].source == "hotpotqa"
-
-
-def test_search_r1_rows_without_question_are_read_from_prompt_and_reward(tmp_path: Path) -> None:
-    row = search_r1("who wrote Question: Time?", ["Mia"], 0)
+def test_search_r1_rows_with_and_without_a_question(tmp_path: Path) -> None:
+    row, other = search_r1("who wrote Question: Time?", ["Mia", "Ma"], 0), search_r1("q?", ["trained"], 1, "hotpotqa")
     bare = {key: row[key] for key in ("data_source", "prompt", "reward_model")}
     plain = {"prompt": [{"role": "user", "content": "Question: where?"}], "reward_model": {"ground_truth": "here"}}
-    both = search_r1("q?", ["trained"], 0) | {"golden_answers": ["next to it"]}
-    rows = (bare, plain, both)
-    items = [read(parquet(tmp_path / f"{i}.parquet", [row]), "x").items[0] for i, row in enumerate(rows)]
-    assert [(i.question, i.answers, i.id) for i in items] == [
-        ("Time?", ("Mia",), "0"), ("where?", ("here",), "0"), ("q?", ("trained",), "train_0"),
-    ]  # fmt: skip
-
-
-def test_medqa_rows(tmp_path: Path) -> None:
-    data = read(jsonl(tmp_path / "medqa.jsonl", MEDQA), "medqa")
-    assert [(item.answers, item.choices) for item in data.items] == [
-        (("B",), (("A", "Ampicillin"), ("B", "Nitrofurantoin"))),
-        (("A",), (("A", "x"), ("B", "y"))),
-        (("B",), (("A", "one"), ("B", "two"))),
+    rows = (row, bare, plain, other | {"golden_answers": ["next to it"]})
+    assert [read(parquet(tmp_path / f"{i}.parquet", [row]), "x").items[0] for i, row in enumerate(rows)] == [
+        Item("train_0", "who wrote Question: Time?", ("Mia", "Ma"), source="nq"),
+        Item("0", "Time?", ("Mia", "Ma"), source="nq"),
+        Item("0", "where?", ("here",)),
+        Item("train_1", "q?", ("trained",), source="hotpotqa"),
     ]
 
 
-def test_medqa_as_parquet_keeps_only_the_choices_that_a_row_has(tmp_path: Path) -> None:
-    rows = [{**MEDQA[0]}, {**MEDQA[0], "options": {"A": "x", "B": "y", "C": "z"}}]  # arrow gives the first row a C too
+def test_medqa_rows(tmp_path: Path) -> None:
+    assert [(item.answers, item.choices) for item in read(jsonl(tmp_path / "medqa.jsonl", MEDQA), "medqa").items] == [
+        (("B",), (("A", "Salt"), ("B", "Rest"))),
+        (("A",), (("A", "x"), ("B", "y"))),
+        (("B",), (("A", "one"), ("B", "two"))),
+    ]
+    rows = [MEDQA[0], {**MEDQA[0], "options": {"A": "x", "B": "y", "C": "z"}}]  # arrow gives the first row a C too
     assert [len(item.choices) for item in read(parquet(tmp_path / "m.parquet", rows), "m").items] == [2, 3]
 
 
 def test_a_list_a_byte_order_mark_and_a_limit(tmp_path: Path) -> None:
-    as_list = tmp_path / "list.json"
+    as_list, marked = tmp_path / "list.json", tmp_path / "bom.jsonl"
     as_list.write_text(json.dumps(FLASHRAG))
-    assert len(read(as_list, "x").items) == 4
-    marked = tmp_path / "bom.jsonl"
     marked.write_text(json.dumps(FLASHRAG[0]) + "\n\n", encoding="utf-8-sig")
-    assert len(read(marked, "x").items) == 1
-    assert len(read(as_list, "x", limit=2).items) == 2
+    lengths = [len(read(file, "x", limit).items) for file, limit in ((as_list, None), (marked, None), (as_list, 2))]
+    assert lengths == [4, 1, 2]
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("content", "said"),
     [
-        ("a.jsonl", f"{json.dumps(FLASHRAG[0])}\n{json.dumps(MEDQA[0])}\n", "split it into two"),
-        ("a.jsonl", '{"query": "q", "answer": "a"}\n', "row 1 .*columns query, answer.*golden_answers"),
-        ("a.jsonl", '{"question": "q", "golden_answers": ["a"]}\n{"question"\n', "cannot read"),
-        ("a.jsonl", "[1, 2]", "row 1 .*is int"),
-        ("a.jsonl", "", "no question with a gold answer among its 0 rows"),
-        ("a.jsonl", '{"question": "q", "golden_answers": []}', "no question with a gold answer among its 1 rows"),
-        ("a.jsonl", '{"question": "q", "options": {"A": "x"}, "answer_idx": "F"}', "right choice is 'F'"),
-        ("a.jsonl", '{"question": "q", "options": 5, "answer_idx": "F"}', "row 1"),
-        ("a.parquet", "not parquet", "cannot read"),
+        (f"{json.dumps(FLASHRAG[0])}\n{json.dumps(MEDQA[0])}\n", "split it into two"),
+        ('{"query": "q", "answer": "a"}\n', "row 1 .*columns query, answer.*golden_answers"),
+        ('{"question": "q", "golden_answers": ["a"]}\n{"question"\n', "cannot read"),
+        ("[1, 2]", "row 1 .*is int"),
+        ("", "no question with a gold answer among its 0 rows"),
+        ('{"question": "q", "golden_answers": []}', "no question with a gold answer among its 1 rows"),
+        ('{"question": "q", "options": {"A": "x"}, "answer_idx": "F"}', "right choice is 'F'"),
+        ('{"question": "q", "options": 5, "answer_idx": "F"}', "row 1"),
+        ("not parquet", "cannot read"),
     ],
 )
-def test_a_file_that_cannot_be_read_says_where(tmp_path: Path, name: str, content: str, said: str) -> None:
-    file = tmp_path / name
+def test_a_file_that_cannot_be_read_says_where(tmp_path: Path, content: str, said: str) -> None:
+    file = tmp_path / ("a.parquet" if content == "not parquet" else "a.jsonl")
     file.write_text(content)
     with pytest.raises(InputError, match=said):
         read(file, "x")
@@ -137,7 +120,7 @@ def test_the_eight_benchmarks_and_their_files() -> None:
         next(b for b in BENCHMARKS if b.name == "hotpotqa").file("test")
 
 
-def test_a_benchmark_is_fetched_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_benchmark_is_fetched_or_the_error_says_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def download(repository: str, file: str, repo_type: str) -> str:
@@ -146,13 +129,9 @@ def test_a_benchmark_is_fetched_from_the_hub(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
     assert (load("hotpotqa").name, load("nq", "train").name) == ("hotpotqa", "nq/train")
-    assert asked == [
-        ("RUC-NLPIR/FlashRAG_datasets", "hotpotqa/dev.jsonl", "dataset"),
-        ("RUC-NLPIR/FlashRAG_datasets", "nq/train.jsonl", "dataset"),
-    ]
+    files = ("hotpotqa/dev.jsonl", "nq/train.jsonl")
+    assert asked == [("RUC-NLPIR/FlashRAG_datasets", file, "dataset") for file in files]
 
-
-def test_a_hub_that_does_not_answer_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(*arguments: object, **options: object) -> str:
         raise ConnectionError("no route\nto host")
 

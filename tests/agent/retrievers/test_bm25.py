@@ -1,13 +1,14 @@
 import json
 import math
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from rank_bm25 import BM25Okapi
 
 from tests.agent.retrievers.conftest import PASSAGES
+from workbench.agent.retrievers import Corpus
 from workbench.agent.retrievers.bm25 import BM25, words
-from workbench.agent.retrievers.corpus import Corpus
 from workbench.spec import InputError
 
 
@@ -32,12 +33,10 @@ def test_scores_are_lucenes_formula(bm25: BM25) -> None:
     assert found[0].score == pytest.approx(2 * idf * 1 / (1 + norm), rel=1e-5)
 
 
-def test_stop_words_count_only_where_there_is_nothing_else(bm25: BM25) -> None:
+def test_stop_words_count_only_where_there_is_nothing_else_and_ties_keep_their_order(bm25: BM25) -> None:
     assert bm25.retrieve(["capital"], 4) == bm25.retrieve(["the capital of the"], 4)
     assert {p.id for p in bm25.retrieve(["of"], 4)[0]} == {"p0", "p1", "p2"}
-
-
-def test_equal_scores_keep_the_order_of_the_corpus(bm25: BM25) -> None:
+    # Equal scores keep the order of the corpus.
     assert [p.id for p in bm25.retrieve(["is"], 2)[0]] == ["p0", "p1"]
 
 
@@ -46,21 +45,14 @@ def test_the_ranking_agrees_with_an_implementation_of_its_own(tmp_path: Path) ->
     file = tmp_path / "c.jsonl"
     file.write_text("\n".join(json.dumps({"id": i, "contents": t}) for i, t in enumerate(texts)))
     other = BM25Okapi([words(t) for t in texts], k1=1.5, b=0.75)
-    other.idf = {w: math.log(1 + (60 - n + 0.5) / (n + 0.5)) for w, n in _document_counts(texts).items()}
+    passages_with = Counter(word for text in texts for word in set(words(text)))
+    other.idf = {w: math.log(1 + (60 - n + 0.5) / (n + 0.5)) for w, n in passages_with.items()}
     ours = BM25(file, tmp_path / "cache")
     for query in ("alpha word3", "beta tail7 word1", "tail59"):
         expected = other.get_scores(words(query)) / 2.5  # rank_bm25 keeps Okapi's constant factor k1 + 1
         for passage in ours.retrieve([query], 10)[0]:
             assert passage.score == pytest.approx(expected[int(passage.id)], rel=1e-5)
         assert ours.retrieve([query], 1)[0][0].score == pytest.approx(max(expected), rel=1e-5)
-
-
-def _document_counts(texts: list[str]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for text in texts:
-        for word in set(words(text)):
-            counts[word] = counts.get(word, 0) + 1
-    return counts
 
 
 def test_the_index_is_made_once_for_a_content_and_again_for_another(corpus: Path, tmp_path: Path) -> None:
@@ -91,14 +83,11 @@ def test_a_corpus_that_is_none_says_where(tmp_path: Path, content: str, said: st
     file.write_text(content)
     with pytest.raises(InputError, match=said):
         BM25(file, tmp_path / "cache")
+    with pytest.raises(InputError, match=r"no corpus file '.*nowhere.jsonl'"):
+        BM25(tmp_path / "nowhere.jsonl", tmp_path)
 
 
 def test_blank_lines_are_no_passages(tmp_path: Path) -> None:
     file = tmp_path / "c.jsonl"
     file.write_text('\n{"id": 1, "contents": "one"}\n\n  \n{"id": 2, "contents": "two"}\n\n')
     assert list(Corpus(file)) == [("1", "one"), ("2", "two")]
-
-
-def test_a_missing_corpus_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no corpus file '.*nowhere.jsonl'"):
-        BM25(tmp_path / "nowhere.jsonl", tmp_path)

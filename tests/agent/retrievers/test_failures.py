@@ -1,35 +1,36 @@
 """A retriever that fails and is slow at times loses no episode, and what it did is in columns and events."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 
+from tests.agent.fakes import ScriptedEngine
 from tests.agent.retrievers.test_http import answering, as_search_r1
-from tests.agent.scripted import ScriptedEngine
-from workbench.agent.data import Item
 from workbench.agent.episode import Episode
-from workbench.agent.retrievers import Lookups, Passage
+from workbench.agent.retrievers import Passage, Retriever
 from workbench.agent.retrievers.http import HTTPRetriever
 from workbench.agent.tokenizer import Codec, build_tokenizer
-from workbench.agent.worlds.dataset import Dataset
+from workbench.agent.worlds.dataset import Dataset, Item
 from workbench.diagnostics import measure
 from workbench.diagnostics.collapse import Watch
 from workbench.diagnostics.evidence import Rollouts, StepEvidence
 from workbench.diagnostics.measure import catalogue
 from workbench.diagnostics.rules import RuleWatch, alarms
-from workbench.diagnostics.turn import retrieval_empty_frac, retrieval_failed_frac, retrieval_seconds
 from workbench.spec import CollapseSettings, RetrieverSettings, WorldSettings
 
 SEARCHES = 2  # an episode
-SETTINGS = WorldSettings(
-    kind="dataset", data="-", retriever=RetrieverSettings(kind="http", url="http://127.0.0.1/retrieve")
-)
+DOWN = "http://127.0.0.1:9/retrieve"
+SETTINGS = WorldSettings(kind="dataset", data="-", retriever=RetrieverSettings(kind="http", url=DOWN))
+
+
+def world_with(retriever: Retriever, **settings: Any) -> Dataset:
+    return Dataset(SETTINGS.model_copy(update=settings), retriever, [Item("0", "who ?", ("alice",))])
 
 
 def play(url: str, episodes: int, retries: int) -> list[Episode]:
-    world = Dataset(SETTINGS, HTTPRetriever(url, timeout=5, retries=retries), [Item("0", "who ?", ("alice",))])
+    world = world_with(HTTPRetriever(url, timeout=5, retries=retries))
     script = [*["<search> alice rival </search>"] * SEARCHES, "<answer> alice </answer>"]
     engine = ScriptedEngine(build_tokenizer(), lambda _: script)
     return engine.rollout(world, world.questions("train", 0, 0, episodes), list(range(episodes)))
@@ -51,11 +52,9 @@ def test_no_episode_is_lost_and_every_failure_is_seen(requests: int) -> None:
     outcomes = [outcome for e in episodes for outcome in e.retrieval_status if outcome is not None]
     assert [i for i, outcome in enumerate(outcomes, start=1) if outcome == "failed"] == list(range(3, requests, 20))
     row = measure(0, StepEvidence(Rollouts.of(episodes, 0))).step
-    assert row["retrieval_failed_frac"] == pytest.approx(0.05)
-    assert row["retrieval_empty_frac"] == 0.0
-    assert row["seconds_retrieval"] == pytest.approx(
-        sum(s for e in episodes for s in e.retrieval_seconds if s is not None)
-    )
+    assert (row["retrieval_failed_frac"], row["retrieval_empty_frac"]) == (pytest.approx(0.05), 0.0)
+    spent = sum(s for e in episodes for s in e.retrieval_seconds if s is not None)
+    assert row["seconds_retrieval"] == pytest.approx(spent)
     (event,) = [e for e in RuleWatch(alarms(catalogue())).step(0, row) if e.diagnostic == "retrieval_failed_frac"]
     assert (event.kind, event.value) == ("alarm", pytest.approx(0.05))
 
@@ -68,24 +67,12 @@ def test_with_retries_no_failure_reaches_the_policy() -> None:
 
 
 def test_a_policy_reads_that_its_search_failed_and_a_dead_retriever_is_an_event() -> None:
-    episodes = play("http://127.0.0.1:9/retrieve", 4, retries=0)
+    episodes = play(DOWN, 4, retries=0)
     text = Codec(build_tokenizer()).decode(episodes[0].tokens)
     assert text.count("<information> <unk> <unk> </information>") == SEARCHES  # "search failed" in this vocabulary
     row = measure(0, StepEvidence(Rollouts.of(episodes, 0))).step
     assert row["retrieval_failed_frac"] == 1.0
-    kinds = [e.kind for e in Watch(CollapseSettings(), 64).step(0, row)]
-    assert "retriever_down" in kinds
-
-
-def test_columns_of_turns_are_null_where_no_retriever_was_asked() -> None:
-    place = np.array([0, 0, 1, 1]), np.array([1, 2, 1, 2])
-    outcomes = [["found", None], ["empty", "failed"]]
-    empty, failed = retrieval_empty_frac(*place, outcomes), retrieval_failed_frac(*place, outcomes)
-    assert empty.tolist() == [0.0, None, 1.0, 0.0]
-    assert failed.tolist() == [0.0, None, 0.0, 1.0]
-    assert retrieval_seconds(*place, [[0.5, None], [0.25, 2.0]]).tolist() == [0.5, None, 0.25, 2.0]
-    assert retrieval_empty_frac(*place, []) is None
-    assert retrieval_seconds(*place, [[None, None], [None]]) is None
+    assert "retriever_down" in [e.kind for e in Watch(CollapseSettings(), 64).step(0, row)]
 
 
 class Counting:
@@ -94,27 +81,26 @@ class Counting:
     def __init__(self) -> None:
         self.requests: list[list[str]] = []
 
-    def retrieve(self, queries: list[str], top_k: int) -> list[list[Passage]]:
+    def retrieve(self, queries: Sequence[str], top_k: int) -> list[list[Passage]]:
         self.requests.append(list(queries))
         return [[Passage("0", query, 1.0)] if query else [] for query in queries]
 
 
 def test_queries_asked_ahead_are_one_request_and_then_answered_from_it() -> None:
     retriever = Counting()
-    lookups = Lookups(retriever, 3)
-    lookups.ahead(["a", "", "a", "b"])
+    world = world_with(retriever)
+    question = world.every()[0]
+
+    def search(query: str) -> Any:
+        return world.search(question, query, 1)
+
+    world.search_ahead(["a", "", "a", "b"])
     assert retriever.requests == [["a", "", "b"]]
-    assert [lookups(q).status for q in ("a", "", "b")] == ["found", "empty", "found"]
-    assert [p.contents for p in lookups("a").passages] == ["a"]
-    assert lookups("c").passages[0].contents == "c"
-    assert retriever.requests[1:] == [["c"]]
-    lookups.ahead(["d"])  # one query is no batch, and what was asked before is over
-    assert len(retriever.requests) == 2
-    assert lookups("a").status == "found"
-    assert retriever.requests[2:] == [["a"]]
-
-
-def test_without_a_retriever_every_search_is_empty() -> None:
-    lookups = Lookups(None, 0)
-    lookups.ahead(["a", "b"])
-    assert lookups("a") == ([], "empty", 0.0)
+    assert [search(q)[:2] for q in ("a", "", "b")] == [("Doc 1 a", "found"), ("", "empty"), ("Doc 1 b", "found")]
+    assert search("c").text == "Doc 1 c"
+    world.search_ahead(["d"])  # one query is no batch, and what was asked before is over
+    assert search("a").status == "found"
+    assert retriever.requests[1:] == [["c"], ["a"]]
+    without = world_with(retriever, top_k=0)
+    without.search_ahead(["a", "b"])
+    assert without.search(question, "a", 1) == ("", "empty", 0.0)

@@ -54,9 +54,9 @@ class VLLMEngine:
     ) -> None:
         self._settings, self._codec = settings, Codec(tokenizer, wording)
         self._limit = int(getattr(model.config, "max_position_embeddings", 0) or 1 << 20)
-        self._llm = _start(model, tokenizer, settings, self._limit, text=not self._codec.exact)
-        self._engine: Any = self._llm.llm_engine
-        self.weights = Weights(self._llm, model, settings)
+        llm = _start(model, tokenizer, settings, self._limit, text=not self._codec.exact)
+        self._engine: Any = llm.llm_engine
+        self.weights = Weights(llm, model, settings)
 
     def rollout(
         self, world: World, questions: list[Question], groups: list[int], generator: Generator, greedy: bool = False
@@ -188,10 +188,7 @@ class Weights:
         """
         if not self._probes:
             self._probes = [list(tokens[:_LENGTH]) for tokens in contexts if len(tokens) > 1][:_PROBES]
-        theirs, ours = self._by_vllm(), self._by_trainer()
-        # Where both are NaN, as with a policy that has diverged, they agree.
-        apart = [(a - b).abs().where(~(a.isnan() & b.isnan()), 0.0) for a, b in zip(theirs, ours, strict=True)]
-        self.error = max((float(x.nan_to_num(nan=math.inf).max()) for x in apart), default=0.0)
+        self.error = max((self._apart(*both) for both in zip(self._probes, self._by_vllm(), strict=True)), default=0.0)
         stale = self.stale() if self.error > self.tolerance or self._dtype != torch.float32 else []
         if self.error > self.tolerance or stale:
             named = ", ".join(stale[:_NAMED]) + (f" and {len(stale) - _NAMED} more" if len(stale) > _NAMED else "")
@@ -220,14 +217,14 @@ class Weights:
         ]
 
     @torch.no_grad()
-    def _by_trainer(self) -> list[Tensor]:
+    def _apart(self, probe: list[int], theirs: Tensor) -> float:
+        """Return the largest distance from the trainer's log-probs of a probe; NaN agrees with NaN alone."""
         model: Any = self._model
-        found = []
-        for probe in self._probes:
-            tokens = torch.tensor([probe], device=model.device)
-            log_p = torch.log_softmax(model(input_ids=tokens[:, :-1], use_cache=False).logits.float(), -1)
-            found.append(log_p.gather(2, tokens[:, 1:, None])[0, :, 0].cpu())
-        return found
+        tokens = torch.tensor([probe], device=model.device)
+        log_prob = torch.log_softmax(model(input_ids=tokens[:, :-1], use_cache=False).logits.float(), -1)
+        ours = log_prob.gather(2, tokens[:, 1:, None])[0, :, 0].cpu()
+        apart = (theirs - ours).abs().where(~(theirs.isnan() & ours.isnan()), 0.0)
+        return float(apart.nan_to_num(nan=math.inf).max())
 
 
 def _pack_embeddings(engine: Any) -> None:

@@ -1,15 +1,21 @@
-"""Retrievers: ranked passages of a corpus, found by BM25, by embeddings or by a server; a lookup ends no episode."""
+"""Retrievers: ranked passages of a corpus, found by BM25, by embeddings or by a server; the corpus and its cache.
 
-from __future__ import annotations
+A corpus is JSON lines `{"id": ..., "contents": ...}`, read by line number from a mapped file, never held in memory.
+"""
 
-import time
-from collections.abc import Sequence
+import hashlib
+import mmap
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from workbench.spec import InputError, RetrieverSettings
+import numpy as np
 
-FAILED = "search failed"  # what a policy reads when the retriever is down
+from workbench.spec import InputError, RetrieverSettings
+from workbench.spec.files import from_json
 
 
 class Passage(NamedTuple):
@@ -24,54 +30,15 @@ class Retriever(Protocol):
     """The one call that worlds and servers make of a retriever."""
 
     def retrieve(self, queries: Sequence[str], top_k: int) -> list[list[Passage]]:
-        """For each query at most `top_k` passages, best first; none where nothing matches. Raises RetrieverDown."""
+        """Return for each query at most `top_k` passages, best first; none without a match. Raises RetrieverDown."""
 
 
 class RetrieverDown(ConnectionError):
     """The retriever gave no usable answer, after every retry; the message names it and says why."""
 
 
-class Lookup(NamedTuple):
-    """The passages for one query: found, empty, or failed where the retriever is down."""
-
-    passages: list[Passage]
-    status: str
-    seconds: float  # wall time of the request, of a batch its share
-
-
-class Lookups:
-    """Asks one query at a time, or many `ahead` in one request; a retriever that is down never ends an episode."""
-
-    def __init__(self, retriever: Retriever | None, top_k: int) -> None:
-        self._retriever, self._top_k = retriever, top_k
-        self._ahead: dict[str, Lookup] = {}
-
-    def __call__(self, query: str) -> Lookup:
-        """Return the answer to `query`, asked now unless it was asked ahead."""
-        return self._ahead[query] if query in self._ahead else self._ask([query])[0]
-
-    def ahead(self, queries: Sequence[str]) -> None:
-        """Ask all `queries` at once; the answers hold until the next call."""
-        distinct = list(dict.fromkeys(queries))
-        self._ahead = dict(zip(distinct, self._ask(distinct), strict=True)) if len(distinct) > 1 else {}
-
-    def _ask(self, queries: list[str]) -> list[Lookup]:
-        if self._retriever is None:  # the control without search
-            return [Lookup([], "empty", 0.0) for _ in queries]
-        began = time.perf_counter()
-        try:
-            found = [(x, "found" if x else "empty") for x in self._retriever.retrieve(queries, self._top_k)]
-        except RetrieverDown:
-            found = [([], "failed") for _ in queries]
-        share = (time.perf_counter() - began) / len(queries)
-        return [Lookup(passages, status, share) for passages, status in found]
-
-
 def retriever_of(settings: RetrieverSettings) -> Retriever:
-    """Return the retriever that `settings` name; a server is asked once, so that a run does not begin without it.
-
-    Raises InputError for one that cannot be had.
-    """
+    """Return the retriever that `settings` name. Raises InputError for a server that does not answer, or no corpus."""
     if settings.kind == "http":
         from workbench.agent.retrievers.http import HTTPRetriever
 
@@ -89,3 +56,78 @@ def retriever_of(settings: RetrieverSettings) -> Retriever:
     from workbench.agent.retrievers.bm25 import BM25
 
     return BM25(Path(str(settings.corpus)))
+
+
+_EXAMPLE = '{"id": "0", "contents": "Lima is the capital of Peru."}'
+
+
+def cache_folder() -> Path:
+    """Return the folder of indices and built corpora: SORL_CACHE, else ~/.cache/sorl."""
+    return Path(os.environ.get("SORL_CACHE") or Path.home() / ".cache" / "sorl")
+
+
+def cached(folder: Path, make: Callable[[Path], None]) -> Path:
+    """Return `folder`, filled by `make` on first use; two processes that race end with one whole folder."""
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=".making-", dir=folder.parent))
+    try:
+        make(unfinished)
+        os.rename(unfinished, folder)
+    except OSError:
+        if not folder.is_dir():  # or another process finished it first
+            raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return folder
+
+
+def missing(retriever: str, package: str, extra: str) -> InputError:
+    """Return the error for a retriever whose package is not installed."""
+    return InputError(f"the retriever {retriever} needs {package}, which is not installed: pip install 'sorl[{extra}]'")
+
+
+class Corpus:
+    """The passages of a JSONL file by line number; the file is memory-mapped and must not change while it is read."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise InputError(f"no corpus file '{path}'; a corpus has lines like {_EXAMPLE}")
+        if not path.stat().st_size:
+            raise InputError(f"corpus '{path}' is empty; it needs lines like {_EXAMPLE}")
+        self.path = path
+        with path.open("rb") as file:
+            self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        starts, at = [], 0
+        while at < len(self._bytes):
+            end = self._bytes.find(b"\n", at) + 1 or len(self._bytes)
+            if not self._bytes[at:end].isspace():
+                starts.append(at)
+            at = end
+        self._starts = np.array([*starts, at], dtype=np.int64)  # (N + 1,) byte offsets of the lines, and the end
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __getitem__(self, i: int) -> tuple[str, str]:
+        """Return (id, contents) of line `i`, from 0. Raises InputError for a line that is not a passage."""
+        line = self._bytes[self._starts[i] : self._starts[i + 1]]
+        try:
+            passage = from_json(line)
+            contents = passage["contents"]
+            if not isinstance(contents, str):
+                raise TypeError(f"contents is {type(contents).__name__}, not text")
+            return str(passage["id"]), contents
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"line {i + 1} of corpus '{self.path}' is no passage ({type(error).__name__}: {error}); "
+                f"a line looks like {_EXAMPLE}"
+            ) from None
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return (self[i] for i in range(len(self)))
+
+    def digest(self) -> str:
+        """Hash of the content, which names what is cached about it."""
+        return hashlib.sha256(self._bytes).hexdigest()[:16]

@@ -1,6 +1,4 @@
-"""BM25 over a corpus (bm25s, Lucene's formula), with an index on disk that is built once for a content and mapped."""
-
-from __future__ import annotations
+"""BM25 over a corpus (bm25s, Lucene's formula), with a memory-mapped index that is built once for a content."""
 
 import re
 from array import array
@@ -8,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.agent.retrievers import Passage
-from workbench.agent.retrievers.corpus import Corpus, cache_folder, cached
+from workbench.agent.retrievers import Corpus, Passage, cache_folder, cached, missing
 from workbench.spec import InputError
 
 _WORD = re.compile(r"\w+")  # one letter and one digit are words: symbols of elements, numbers
@@ -17,7 +14,7 @@ _FORMAT = "1"  # of the cached index; a change of the words above or of the form
 
 
 def words(text: str) -> list[str]:
-    """Return the words that passages and queries are matched by: lower case, no punctuation, no stemming."""
+    """Return the words of a passage or query: lower case, no punctuation, no stemming."""
     return _WORD.findall(text.lower())
 
 
@@ -29,8 +26,7 @@ class BM25:
         try:
             import bm25s
         except ImportError:
-            message = "the retriever bm25 needs bm25s, which is not installed: pip install 'sorl[retrieval]'"
-            raise InputError(message) from None
+            raise missing("bm25", "bm25s", "retrieval") from None
         self._bm25s: Any = bm25s
         self._stop = frozenset(bm25s.stopwords.STOPWORDS_EN)
         folder = cached((cache or cache_folder()) / "bm25" / f"{self.corpus.digest()}-{_FORMAT}", self._build)

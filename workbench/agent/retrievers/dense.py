@@ -1,29 +1,25 @@
 """Dense retrieval: passages and queries embedded by one encoder, ranked by inner product (faiss, exact)."""
 
-from __future__ import annotations
-
 import hashlib
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from workbench.agent.retrievers import Passage
-from workbench.agent.retrievers.corpus import Corpus, cache_folder
+from workbench.agent.retrievers import Corpus, Passage, cache_folder, cached, missing
 from workbench.spec import InputError
 
 Encoder = Callable[[list[str]], np.ndarray]  # (n,) texts -> (n, D) embeddings, normalised by Dense
-_BATCH = 256
+_BATCH, _INDEX = 256, "index.faiss"
 E5 = "intfloat/e5-base-v2"
 
 
 class Dense:
-    """Ranks by cosine similarity; the index of a corpus and an encoder is made once and memory-mapped.
+    """Ranks by cosine similarity; the index of a corpus and a model is made once and memory-mapped.
 
-    `model` is a sentence-transformers model or folder. E5 models get the prefixes that they were trained with
-    (arXiv 2212.03533), as in Search-R1. `encoder` replaces the model.
+    `model` is a sentence-transformers model or folder, which `encoder` replaces. E5 models get the prefixes that they
+    were trained with (arXiv 2212.03533), as in Search-R1.
     """
 
     def __init__(
@@ -33,15 +29,13 @@ class Dense:
         try:
             import faiss
         except ImportError:
-            raise _missing("faiss-cpu") from None
+            raise missing("dense", "faiss-cpu", "dense") from None
         self._faiss: Any = faiss
         self._encoder = encoder or _encoder(model)
         self._prefixes = ("query: ", "passage: ") if "e5" in Path(model).name.lower() else ("", "")
-        name = hashlib.sha256(model.encode()).hexdigest()[:8]
-        file = (cache or cache_folder()) / "dense" / f"{self.corpus.digest()}-{name}.faiss"
-        if not file.is_file():
-            self._build(file)
-        self._index = self._faiss.read_index(str(file), self._faiss.IO_FLAG_MMAP)
+        name = f"{self.corpus.digest()}-{hashlib.sha256(model.encode()).hexdigest()[:8]}"
+        folder = cached((cache or cache_folder()) / "dense" / name, self._build)
+        self._index = faiss.read_index(str(folder / _INDEX), faiss.IO_FLAG_MMAP)
 
     def retrieve(self, queries: Sequence[str], top_k: int) -> list[list[Passage]]:
         """Return for each query the `top_k` most similar passages, best first; an empty query finds nothing."""
@@ -59,28 +53,21 @@ class Dense:
         self._faiss.normalize_L2(vectors)
         return vectors
 
-    def _build(self, file: Path) -> None:
+    def _build(self, folder: Path) -> None:
         index: Any = None
         for start in range(0, len(self.corpus), _BATCH):
             lines = range(start, min(start + _BATCH, len(self.corpus)))
             vectors = self._embed([self._prefixes[1] + self.corpus[i][1] for i in lines])
             index = index or self._faiss.IndexFlatIP(vectors.shape[1])
             index.add(vectors)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = file.with_suffix(f".{os.getpid()}.writing")
-        self._faiss.write_index(index, str(unfinished))
-        os.replace(unfinished, file)
-
-
-def _missing(package: str) -> InputError:
-    return InputError(f"the retriever dense needs {package}, which is not installed: pip install 'sorl[dense]'")
+        self._faiss.write_index(index, str(folder / _INDEX))
 
 
 def _encoder(model: str) -> Encoder:
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError:
-        raise _missing("sentence-transformers") from None
+        raise missing("dense", "sentence-transformers", "dense") from None
     try:
         loaded = SentenceTransformer(model)
     except (OSError, ValueError) as error:

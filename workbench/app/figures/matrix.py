@@ -1,7 +1,5 @@
 """The grid at a glance: a cell a run, its outcome as colour, its success as a small curve, its collapse as a mark."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +11,6 @@ from markupsafe import Markup
 from workbench.app.text import tag, visible
 from workbench.app.theme import FONT, Palette, colour
 
-Address = Callable[[str], str]
 Row = Mapping[Any, Any]
 
 TALL = 12  # rows of a part of a grid: more than a screen shows
@@ -28,16 +25,14 @@ _WIDE, _NAMED = 12, 14  # columns up to which a cell has words, and the head of 
 
 
 def layout(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return `runs` (arm, algorithm, seed, in the order of the rows) with `row` and `column` of its cell, of `across`.
-
-    Seeds are columns. Where every algorithm was run under every condition (what the arm says besides its algorithm),
-    algorithms are rows and each condition is a block of columns named `block`; otherwise every arm is a row.
-    """
-    cells = runs.assign(condition=[condition(a, b) for a, b in zip(runs["arm"], runs["algorithm"], strict=True)])
+    """Return `runs` with `label`, `block`, `row`, `column` (of `across`) of each cell: seeds are columns, arms rows."""
+    named = zip(runs["arm"], runs["algorithm"], strict=True)  # of `ppo · staleness 8` the condition is `staleness 8`
+    cells = runs.assign(condition=[a.removeprefix(b).lstrip(" ·,") if a.startswith(b) else a for a, b in named])
     pairs = cells[["algorithm", "condition"]].drop_duplicates()
     algorithms, conditions = list(cells["algorithm"].unique()), list(cells["condition"].unique())
     seeds = sorted(cells["seed"].unique())
     place = cells["seed"].map(seeds.index)
+    # Where every algorithm was run under every condition, algorithms are rows and each condition a block of columns.
     crossed = len(pairs) == len(algorithms) * len(conditions) and len(seeds) * len(conditions) <= _ACROSS
     if crossed and len(conditions) > 1 and len(algorithms) > 1:
         block = cells["condition"].map(conditions.index)
@@ -52,10 +47,7 @@ def layout(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def parts(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return `layout`'s cells by the rows they hold (`1-12`, `13-24`, ...), with rows from 0 and all of one width.
-
-    One part of at most MOST cells; more are parts of TALL rows.
-    """
+    """Return `layout`'s cells by the rows they hold (`1-12`, ...), rows from 0: TALL rows a part if more than MOST."""
     rows = int(cells["row"].max()) + 1
     if len(cells) <= MOST:
         return {f"1-{rows}": cells}
@@ -65,16 +57,10 @@ def parts(cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
     }
 
 
-def condition(arm: str, algorithm: str) -> str:
-    """Return what an arm says besides its algorithm: `ppo · staleness 8` is `staleness 8`; empty for it alone."""
-    return arm.removeprefix(algorithm).lstrip(" ·,") if arm.startswith(algorithm) else arm
-
-
-def matrix(cells: pd.DataFrame, curves: pd.DataFrame, palette: Palette, address: Address | None = None) -> str:
-    """Return the SVG of `layout`'s cells and success curves (run_id, x from 0, mean, last = last step of the longest).
-
-    With `address` (run id -> where it is shown) every cell is a link that carries its run as `data-key`.
-    """
+def matrix(
+    cells: pd.DataFrame, curves: pd.DataFrame, palette: Palette, address: Callable[[str], str] | None = None
+) -> str:
+    """Return the SVG of `layout`'s cells and success `curves`; with `address` (run id -> address) each is a link."""
     rows = int(cells["row"].max()) + 1
     blocks = cells[cells["block"] != ""].groupby("block", sort=False)["column"].agg(["min", "max"])
     top = _TOP + (_BLOCKS if len(blocks) > 1 else 0)
@@ -88,7 +74,6 @@ def matrix(cells: pd.DataFrame, curves: pd.DataFrame, palette: Palette, address:
 
 
 def _heads(cells: pd.DataFrame, blocks: pd.DataFrame, rows: int, top: int) -> Iterator[Markup]:
-    """Yield the seed above each column, and the condition above each block of columns."""
     across = float(cells["across"].iloc[0])
     unit = (100 - _LEFT) / across
     for name, (first, last) in blocks.iterrows() if len(blocks) > 1 else ():
@@ -105,7 +90,6 @@ def _heads(cells: pd.DataFrame, blocks: pd.DataFrame, rows: int, top: int) -> It
 
 
 def _names(cells: pd.DataFrame, top: float, palette: Palette) -> Iterator[Markup]:
-    """Yield the name of each row next to a mark in the colour of its algorithm."""
     for row in cells.drop_duplicates("label").to_dict("records"):
         lines = textwrap.wrap(visible(row["label"]), _LABEL, break_on_hyphens=False) or [""]
         lines = [*lines[: _LINES - 1], lines[_LINES - 1] + " …"] if len(lines) > _LINES else lines
@@ -117,21 +101,25 @@ def _names(cells: pd.DataFrame, top: float, palette: Palette) -> Iterator[Markup
 
 
 def _cell(
-    run: Row, paths: Mapping[str, tuple[str, int]], top: float, palette: Palette, address: Address | None
+    run: Row, paths: Mapping[str, tuple[str, int]], top: float, palette: Palette, address: Callable[[str], str] | None
 ) -> Markup:
     unit = (100 - _LEFT) / run["across"]
     left, upper = f"{_LEFT + unit * (run['column'] + _GAP / 2):.3f}%", top + ROW * (run["row"] + 0.05)
     box = {"x": left, "y": f"{upper:.1f}", "width": f"{unit * (1 - _GAP):.3f}%", "height": f"{ROW * 0.9:.1f}"}
     run_id, outcome = str(run["run_id"]), run["outcome"] if isinstance(run["outcome"], str) else ""
-    known = [run[name] for name in ("collapse_step", "onset_low") if not _missing(run.get(name))]
+    known = [run[name] for name in ("collapse_step", "onset_low") if pd.notna(run.get(name))]
     fell = f"{known[0]:.0f}" if known else ""  # the step at which the fall began, also one that it came back from
     state, short = outcome.replace("_", " ") + (f" at {fell}" if fell else ""), fell
     if not outcome:
         state = str(run.get("status")).replace("finished", "undecided")
         short = {"running": "▸", "failed": "!"}.get(state, "")
     tone = palette.outcomes.get(outcome, palette.muted)
+    about = [f"{run['arm']}, seed {run['seed']}", run_id]
+    for name in ("peak_success", "final_success", "steps"):
+        about += [f"{name.replace('_', ' ')} {run[name]:.3g}"] if pd.notna(run.get(name)) else []
+    about += textwrap.wrap(reason, 60) if isinstance(reason := run.get("reason"), str) else []
     inside = [
-        tag("title", _about(run)),
+        tag("title", "\n".join(about)),
         tag("rect", **box, rx=2, fill=tone, fill_opacity=0.16, stroke=tone, stroke_opacity=0.75, stroke_width=1.2),
         tag("text", state if run["across"] <= _WIDE else short, x=left, dx=6, y=f"{upper + 15:.1f}", font_size=12),
     ]
@@ -154,29 +142,13 @@ def _paths(curves: pd.DataFrame) -> dict[str, tuple[str, int]]:
     left, width, floor, height = _CURVE
     curves = curves.astype({"x": float, "mean": float, "last": float})  # of no runs, too
     last = curves["last"].clip(lower=1)
-    x = (left + width * curves["x"] / last).round(1).tolist()
-    y = (floor - height * curves["mean"].clip(0, 1)).round(1).tolist()
-    paths: dict[str, tuple[list[str], int]] = {}
+    x = (left + width * curves["x"] / last).round(1)
+    y = (floor - height * curves["mean"].clip(0, 1)).round(1)
+    paths: dict[str, tuple[str, int]] = {}
     before = None  # the run whose line goes on; `curves` goes run by run
     for run, end, a, b in zip(curves["run_id"], last, x, y, strict=True):
-        if math.isnan(b):
-            before = None
-            continue
-        path, _ = paths.setdefault(run, ([], int(end)))
-        path.append(f"L{a:g} {b:g}" if run == before else f"M{a:g} {b:g}h0")
-        before = run
-    return {run: ("".join(path), end) for run, (path, end) in paths.items()}
-
-
-def _about(run: Row) -> str:
-    lines = [f"{run['arm']}, seed {run['seed']}", str(run["run_id"])]
-    known = [name for name in ("peak_success", "final_success", "steps") if not _missing(run.get(name))]
-    lines += [f"{name.replace('_', ' ')} {run[name]:.3g}" for name in known]
-    reason = run.get("reason")
-    return "\n".join(lines + (textwrap.wrap(reason, 60) if isinstance(reason, str) else []))
-
-
-def _missing(value: Any) -> bool:
-    import pandas as pd
-
-    return bool(pd.isna(value))
+        if not math.isnan(b):
+            path, _ = paths.get(run, ("", 0))
+            paths[run] = path + (f"L{a:g} {b:g}" if run == before else f"M{a:g} {b:g}h0"), int(end)
+        before = None if math.isnan(b) else run
+    return paths

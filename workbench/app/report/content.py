@@ -1,17 +1,22 @@
-"""What a report says: question, verdicts, design, figures, tables, fairness, settings, and how to make it again."""
+"""The report of experiments: its parts, what it says, and its two forms: a page that needs no network, or Markdown."""
 
-from __future__ import annotations
-
+import base64
+import hashlib
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import ModuleType
-from typing import Any
+from functools import cache, partial
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from workbench.analysis import compare, region
 from workbench.analysis.region import Landscape, by_column, by_point, by_series, from_runs, region_of
@@ -20,16 +25,18 @@ from workbench.analysis.runs import KEPT, settings
 from workbench.analysis.survival import curve, observed
 from workbench.app import theme
 from workbench.app.curve_data import banded
-from workbench.app.figures.collapse import survival
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import Panel, curves
+from workbench.app.figures.maps import region as region_figure
 from workbench.app.figures.matrix import layout, matrix
-from workbench.app.figures.region import region as region_figure
-from workbench.app.report.write import Code, Figure, Items, Part, Report, Section, Table, Text
-from workbench.spec import GridFile, InputError
+from workbench.app.figures.runs import survival
+from workbench.app.text import html_text, setting, visible
+from workbench.app.theme import DARK, LIGHT, Palette
+from workbench.spec import OUTCOMES, GridFile, InputError
 
 Words = Mapping[str, tuple[str, str]]  # curve -> unit, definition
-Draw = Callable[[theme.Palette], go.Figure]
+Draw = Callable[[Palette], go.Figure | str]
+Styles = Callable[[Palette], dict[str, theme.Style]]
 
 ARMS = 6  # of a figure; more are drawn in several
 POINTS = 160  # of a line
@@ -39,18 +46,70 @@ _BANDS = (
     "Line: interquartile mean over seeds; darker band: its 95 % bootstrap interval over seeds; edges or paler band: "
     "lowest and highest seed; ▼ onset of a collapse; ✕ NaN or Inf."
 )
+_FOLDER = Path(__file__).parent
+# Only where it would act: an underscore inside a word, a bracket that no link follows and a lone < are letters.
+_MARKS = re.compile(r"([\\`*|$~]|<(?=[A-Za-z!?/])|&(?=#?\w+;)|(?<!\w)_|_(?!\w)|\](?=[(\[:])|^[#>])")
+
+
+class Text(NamedTuple):
+    """A paragraph; `kind` is plain, lead (a size larger) or note (smaller)."""
+
+    text: str
+    kind: str = "plain"
+
+
+class Items(NamedTuple):
+    """A list of sentences."""
+
+    lines: Sequence[str]
+
+
+class Code(NamedTuple):
+    """Lines to type or a file, in a box that opens on a click on its `title` where it has one."""
+
+    text: str
+    title: str = ""
+
+
+class Table(NamedTuple):
+    """A table; cells whose text is a key of `tones` (text -> outcome) have the colour of that outcome."""
+
+    frame: pd.DataFrame
+    tones: Mapping[str, str] = MappingProxyType({})
+
+
+class Figure(NamedTuple):
+    """A figure (plotly or SVG) in any palette, its title, and a caption with n, seeds and the kind of interval."""
+
+    draw: Draw
+    title: str
+    caption: str
+
+
+Part = Text | Items | Code | Table | Figure
+
+
+class Section(NamedTuple):
+    """A heading of level 2 or 3, and its parts."""
+
+    title: str
+    parts: Sequence[Part]
+    level: int = 2
+
+
+class Report(NamedTuple):
+    """The whole page."""
+
+    title: str
+    lead: Sequence[Part]
+    sections: Sequence[Section]
 
 
 def report(
     experiments: Sequence[Results], words: Words, commands: Sequence[str], claims: ModuleType | None = None
 ) -> Report:
-    """Return the report of one experiment, or of several; `claims` is the study (studies/claims.py) that judges them.
-
-    The study judges the paper's claims on the runs of all experiments together; it comes with a clone only.
-    """
-    one = len(experiments) == 1
-    lead: list[Part] = []
-    sections: list[Section] = []
+    """Return the report of the experiments; study `claims` (of a clone) judges the paper's claims on all together."""
+    lead, sections = list[Part](), list[Section]()
     # An arm of a region is tried at many values, few of them with all seeds: its areas judge the claims.
     compared = [found for found in experiments if region_of(found.toml) is None]
     if claims is None:
@@ -58,17 +117,17 @@ def report(
     elif compared:
         sections.append(claims.section(compared))
     for found in experiments:
-        file, level, runs = region_of(found.toml), 2 if one else 3, found.runs
-        sections += [] if one else [Section(found.experiment, [Text(found.question)])]
+        file, question, level = region_of(found.toml), found.question, 2
+        if len(experiments) > 1:
+            sections.append(Section(found.experiment, [Text(question)]))
+            question, level = f"{found.experiment}: {question}", 3
         if file is None:
-            answer = compare.answer(compare.summarise(runs))
-            sections += _comparison(runs, words, level)
+            answer, about = compare.answer(compare.summarise(found.runs)), _comparison(found.runs, words, level)
         else:
             answer, about = _region(found, file, level, claims)
-            sections += about
-        lead += [Text(found.question if one else f"{found.experiment}: {found.question}", "lead"), Text(answer)]
-        sections.append(Section("Fairness of the comparison", [Items(_fairness(found, file is not None))], level))
-        sections.append(Section("Settings and machine", list(_made(found)), level))
+        lead += [Text(question, "lead"), Text(answer)]
+        fairness = Section("Fairness of the comparison", [Items(_fairness(found, file is not None))], level)
+        sections += [*about, fairness, Section("Settings and machine", list(_made(found)), level)]
     sections.append(Section("Make it again", [Code("\n".join(commands))]))
     return Report(" and ".join(found.experiment for found in experiments), lead, sections)
 
@@ -81,29 +140,21 @@ def titled(parts: Iterable[tuple[str, pd.DataFrame]], tones: Mapping[str, str]) 
 
 
 def _comparison(runs: pd.DataFrame, words: Words, level: int) -> list[Section]:
-    """Return design, figures and tables of the arms."""
     frame = compare.figures(runs)
     lines = compare.reading(frame)
     none = "No log-rank test: it needs two arms and a collapse."
     test = next((line for line in lines if line.startswith("Log-rank")), none)
-    tables = [
-        Text("Finished runs: means with 95 % t-intervals, collapses with 95 % Clopper-Pearson intervals."),
-        Table(compare.readable(frame)),
-        *titled(
-            [
-                ("Time to collapse (Kaplan-Meier), runs without one censored at their end.",
-                 compare.time_to_collapse(frame)),
-                (f"Against {runs['arm'].iloc[0]}; in parentheses p-values with Holm's correction over these "
-                 "comparisons.", compare.against_reference(frame)),
-                ("Over the conditions that all algorithms share.", compare.over_conditions(frame)),
-            ], {},
-        ),
-        Items(lines),
+    more = [
+        ("Time to collapse (Kaplan-Meier), runs without one censored at their end.", compare.time_to_collapse(frame)),
+        (f"Against {runs['arm'].iloc[0]}; in parentheses p-values with Holm's correction over these comparisons.",
+         compare.against_reference(frame)),
+        ("Over the conditions that all algorithms share.", compare.over_conditions(frame)),
     ]  # fmt: skip
+    means = Text("Finished runs: means with 95 % t-intervals, collapses with 95 % Clopper-Pearson intervals.")
     return [
         Section("Design", [Text(counted(runs)), Table(design(runs))], level),
         Section("Figures", list(_figures(runs, words, test)), level),
-        Section("Tables", tables, level),
+        Section("Tables", [means, Table(compare.readable(frame)), *titled(more, {}), Items(lines)], level),
     ]
 
 
@@ -119,41 +170,35 @@ def _figures(runs: pd.DataFrame, words: Words, test: str) -> Iterator[Figure]:
     pairs = list(runs[["arm", "algorithm"]].drop_duplicates("arm").itertuples(index=False, name=None))
     for part in groups(runs):
         names, n = [str(arm) for arm in dict.fromkeys(part["arm"])], counted(part)
+        styles = partial(theme.styles, pairs, drawn=names)
         tail = "" if len(names) == runs["arm"].nunique() else f": {'; '.join(names)}"
-        caption = f"{n} {_BANDS}"
-        yield Figure(_drawn_curves(part, pairs, names, words, ["success"]), f"Success{tail}", caption)
+        yield Figure(_drawn_curves(part, styles, words, ["success"]), f"Success{tail}", f"{n} {_BANDS}")
         if len(rows := observed(part)):
             watched = (
                 f"{n} {len(rows)} runs watched, {int(rows['event'].sum())} collapsed. Kaplan-Meier: a step down is the "
                 "onset of a collapse, a tick a run that had not collapsed when it ended. 95 % intervals of each arm "
                 "are in the table of times to collapse, and in the figure for up to three arms. Runs at risk below."
             )
-            yield Figure(_drawn_survival(rows, pairs, names, test), f"Survival: runs not yet collapsed{tail}", watched)
+            yield Figure(_drawn_survival(rows, styles, test), f"Survival: runs not yet collapsed{tail}", watched)
         others = [name for name in SERIES if name != "success"]
-        yield Figure(_drawn_curves(part, pairs, names, words, others), f"Diagnostics{tail}", caption)
+        yield Figure(_drawn_curves(part, styles, words, others), f"Diagnostics{tail}", f"{n} {_BANDS}")
 
 
-def _drawn_curves(
-    part: pd.DataFrame, pairs: list[tuple[str, str]], names: list[str], words: Words, of: Sequence[str]
-) -> Draw:
-    panels: list[Panel] = []
+def _drawn_curves(part: pd.DataFrame, styles: Styles, words: Words, of: Sequence[str]) -> Draw:
     fell = part.dropna(subset=["collapse_step"])
     onsets = fell.assign(x=fell["collapse_step"])[["arm", "run_id", "x"]]
 
-    def draw(palette: theme.Palette) -> go.Figure:
-        for name in of if not panels else ():
-            found = points(part, name)
-            finite = found["mean"].abs() < math.inf
-            unit, definition = words.get(name, ("", ""))
-            panels.append(Panel(name, unit, definition, banded(found[finite]), broken=found[~finite]))
-        styles = theme.styles(pairs, palette, drawn=names)
-        return curves(panels, {arm: styles[arm] for arm in names}, palette, AXES["step"], onsets=onsets)
+    @cache  # both palettes share the panels
+    def panel(name: str) -> Panel:
+        found = points(part, name)
+        finite = found["mean"].abs() < math.inf
+        return Panel(name, *words.get(name, ("", "")), banded(found[finite]), broken=found[~finite])
 
-    return draw
+    return lambda palette: curves([panel(n) for n in of], styles(palette), palette, AXES["step"], onsets=onsets)
 
 
-def _drawn_survival(rows: pd.DataFrame, pairs: list[tuple[str, str]], names: list[str], test: str) -> Draw:
-    return lambda palette: survival(curve(rows), rows, theme.styles(pairs, palette, drawn=names), palette, test)
+def _drawn_survival(rows: pd.DataFrame, styles: Styles, test: str) -> Draw:
+    return lambda palette: survival(curve(rows), rows, styles(palette), palette, test)
 
 
 def counted(runs: pd.DataFrame) -> str:
@@ -208,7 +253,7 @@ def design(runs: pd.DataFrame) -> pd.DataFrame:
         span = f"{steps.min()} to {steps.max()}" if steps.nunique() > 1 else str(steps.iloc[0]) if len(steps) else "-"
         seeds = " ".join(str(seed) for seed in sorted(rows["seed"]))
         row = {"arm": arm, "algorithm": rows["algorithm"].iloc[0], "seeds": seeds, "steps": span}
-        found.append(row | {key: _word(flat.get(key)) for key in differing})
+        found.append(row | {key: setting(flat.get(key)) for key in differing})
     return pd.DataFrame(found)
 
 
@@ -219,13 +264,9 @@ def _by_slot(flat: Mapping[str, Any]) -> dict[str, Any]:
         if key.startswith("slot."):
             _, slot, option = key.split(".", 2)
             words = slots.setdefault(slot, [])
-            words.insert(0, str(value)) if option == "kind" else words.append(f"{option} {_word(value)}")
+            words.insert(0, str(value)) if option == "kind" else words.append(f"{option} {setting(value)}")
     rest = {key: value for key, value in flat.items() if not key.startswith("slot.")}
     return {slot: ", ".join(words) for slot, words in slots.items()} | rest
-
-
-def _word(value: Any) -> str:
-    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
 def _fairness(found: Results, is_region: bool) -> Sequence[str]:
@@ -245,7 +286,7 @@ def _made(found: Results) -> Iterator[Part]:
     yield Text(f"{found.runs['seconds'].sum() / 3600:.1f} hours of training, summed over runs.")
     flats = [settings(c, s) for c, s in zip(found.runs["config"], found.runs["slots"], strict=True)]
     common = {k: v for k, v in (flats[0] if flats else {}).items() if all(f.get(k) == v for f in flats)}
-    rows = [(key, _word(value)) for key, value in sorted(_by_slot(common).items())]
+    rows = [(key, setting(value)) for key, value in sorted(_by_slot(common).items())]
     yield from titled([("Settings that all arms share.", pd.DataFrame(rows, columns=["setting", "value"]))], {})
     if found.toml:
         yield Code(found.toml, f"{found.experiment}.toml")
@@ -291,7 +332,7 @@ def _maps(landscape: Landscape) -> Iterator[Figure]:
     for piece in dict.fromkeys(points["slice"]):
         mine, edges = points[points["slice"] == piece], columns[columns["slice"] == piece]
 
-        def draw(palette: theme.Palette, mine: pd.DataFrame = mine, edges: pd.DataFrame = edges) -> go.Figure:
+        def draw(palette: Palette, mine: pd.DataFrame = mine, edges: pd.DataFrame = edges) -> go.Figure:
             return region_figure(mine, edges, lattice, theme.styles(arms, palette), palette, along, across)
 
         caption = (
@@ -300,3 +341,70 @@ def _maps(landscape: Landscape) -> Iterator[Figure]:
             "the runs collapse, with its 95 % interval; a triangle points beyond what was tried."
         )
         yield Figure(draw, f"Collapsed runs by {along} and {landscape.across}{f', {piece}' if piece else ''}", caption)
+
+
+# Its two forms. Texts of a report are literal: writing them out escapes them.
+
+
+def html(report: Report) -> str:
+    """Return the page. Its content policy allows its own two scripts and no request to anywhere."""
+    from plotly.offline import get_plotlyjs
+
+    figures: dict[str, dict[str, Any]] = {}
+
+    def figure(part: Figure) -> dict[str, Any]:
+        both = {kind: part.draw(palette) for kind, palette in (("light", LIGHT), ("dark", DARK))}
+        if svg := {kind: one for kind, one in both.items() if isinstance(one, str)}:
+            return {"svg": svg}
+        name = f"f{len(figures)}"
+        figures[name] = {kind: json.loads(one.to_json()) for kind, one in both.items() if not isinstance(one, str)}
+        return {"svg": {}, "name": name, "height": int(figures[name]["light"]["layout"]["height"])}
+
+    def drawn() -> Markup:
+        # JSON that cannot end its script element.
+        found = json.dumps(figures).replace("<", "\\u003c")
+        return Markup(found.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
+
+    pages = Environment(
+        loader=FileSystemLoader(_FOLDER), autoescape=True, finalize=html_text, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    library = get_plotlyjs().replace("</script", "<\\/script")
+    script = (_FOLDER / "report.js").read_text(encoding="utf-8")
+    digests = [base64.b64encode(hashlib.sha256(code.encode()).digest()).decode() for code in (library, script)]
+    return pages.get_template("report.html.j2").render(
+        report=report, kind=lambda part: type(part).__name__, figure=figure, svg=Markup, outcomes=OUTCOMES,
+        figures=drawn,  # what the template draws fills `figures`, so it asks for them last
+        library=Markup(library), script=Markup(script), digests=digests, palettes={"light": LIGHT, "dark": DARK},
+    )  # fmt: skip
+
+
+def markdown(report: Report, level: int = 1) -> str:
+    """Return the page without its figures; its title has a heading of `level`, its sections those below."""
+    blocks = [f"{'#' * level} {text(report.title)}", *(_block(part) for part in report.lead)]
+    for section in report.sections:
+        if section.parts and all(isinstance(part, Figure) for part in section.parts):
+            continue
+        blocks.append(f"{'#' * (level + section.level - 1)} {text(section.title)}")
+        blocks += [_block(part) for part in section.parts]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _block(part: Part) -> str:
+    if isinstance(part, Text):
+        return f"**{text(part.text)}**" if part.kind == "lead" else text(part.text)
+    if isinstance(part, Items):
+        return "\n".join(f"- {text(line)}" for line in part.lines)
+    if isinstance(part, Table):
+        names, *rows = ([text(cell) for cell in row] for row in (part.frame, *part.frame.astype(str).to_numpy()))
+        return "\n".join(f"| {' | '.join(row)} |" for row in (names, ["---"] * len(names), *rows))
+    if isinstance(part, Code):  # its fence is longer than any in it
+        fence = "`" * max(3, 1 + max((len(found) for found in re.findall(r"`+", part.text)), default=0))
+        lines = "\n".join(visible(line) for line in part.text.strip("\n").split("\n"))
+        return (f"{text(part.title)}\n\n" if part.title else "") + f"{fence}\n{lines}\n{fence}"
+    return ""
+
+
+def text(words: object) -> str:
+    """Return `words` as Markdown that shows exactly them, on one line."""
+    return _MARKS.sub(r"\\\1", visible(words)).replace("\n", " ")

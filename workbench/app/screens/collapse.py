@@ -1,17 +1,13 @@
 """Collapse: what happened when, how long the arms stay up, and which signal moves before the fall."""
 
-from __future__ import annotations
-
 from workbench.analysis import compare
 from workbench.analysis.survival import curve, observed
 from workbench.app import export
-from workbench.app.collapse_data import alarm_leads, first_alarms
-from workbench.app.curve_data import origins
+from workbench.app.curve_data import first_alarms, origins
 from workbench.app.experiments import Arms, choose_arms, show_table
-from workbench.app.figures.collapse import leads, survival, timeline
 from workbench.app.figures.common import AXES
-from workbench.app.links import open_screen, run_links
-from workbench.app.page import heading, look, note, screen
+from workbench.app.figures.runs import leads, survival, timeline
+from workbench.app.page import heading, look, note, open_screen, run_links, screen
 from workbench.app.store import Store, dictionary
 from workbench.app.trajectories import culprit
 from workbench.app.url import choose
@@ -36,7 +32,7 @@ def collapse(store: Store) -> None:
 
 
 def _timeline(store: Store, arms: Arms) -> None:
-    axis = choose("x", "Align on", list(_AXIS), kind="row", words=_AXIS.__getitem__)
+    axis = choose("x", "Align on", _AXIS, kind="row")
     starts = origins(arms.runs, axis)
     last = arms.runs["steps"].fillna(0) - 1 - starts
     runs = arms.runs.assign(start=starts, first=[-start for start in starts], last=last).head(_MOST)
@@ -85,12 +81,11 @@ def _survival(store: Store, arms: Arms) -> None:
 
 
 def _leads(store: Store, arms: Arms) -> None:
-    found, dots = first_alarms(store, arms.runs)
+    alarms, dots = first_alarms(store, arms.runs, dictionary(store))
     fell = int(arms.runs["collapse_step"].notna().sum())
-    if found.empty or not fell:
+    if alarms.empty or not fell:
         note("None of these runs collapsed." if not fell else "None of these runs raised an alarm.")
         return
-    alarms = alarm_leads(found, dictionary(store))
     export.figure(
         leads(alarms, dots, arms.styles, look()), "leads", alarms,
         describe=f"First alarms of {fell} collapsed runs, in steps from the onset of the collapse.",

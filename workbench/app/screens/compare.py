@@ -1,23 +1,20 @@
 """Compare: any diagnostics of any arms, side by side on one x-axis, with bands over seeds or seed by seed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pandas as pd
 import streamlit as st
 
 from workbench.app import export
-from workbench.app.collapse_data import alarm_leads, first_alarms
-from workbench.app.curve_data import CLOCKS, Chosen, Window, drawn, extent, onsets, origins, panel
+from workbench.app.curve_data import CLOCKS, Chosen, Window, drawn, extent, first_alarms, onsets, origins, panel
 from workbench.app.experiments import Arms, choose_arms, settings_of
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
-from workbench.app.links import run_links
-from workbench.app.page import answer, look, note, screen, table
+from workbench.app.page import answer, look, note, run_links, screen, table
 from workbench.app.store import Store, dictionary
 from workbench.app.text import few
-from workbench.app.url import choose, choose_many, choose_range, zoom
+from workbench.app.url import choose, choose_many, choose_range
 
 _FIRST = ("step.success", "step.grad_norm_max", "step.ess_frac_min", "step.entropy")
 _MOST = 12  # panels
@@ -31,18 +28,18 @@ def compare(store: Store) -> None:
     """Show why one arm collapsed and another did not: the signals of both, aligned."""
     arms = choose_arms(store)
     known = dictionary(store)
-    alarms = alarm_leads(first_alarms(store, arms.runs)[0], known)
+    alarms, _ = first_alarms(store, arms.runs, known)
     first = default_metrics(alarms, known.charted, _FIRST)
-    metrics = choose_many("metric", "Diagnostics", known.charted, first, words=known.label, most=_MOST)
+    metrics = choose_many("metric", "Diagnostics", {m: known.label(m) for m in known.charted}, first, most=_MOST)
     if not arms.names or not metrics:
         note("Choose at least one arm and one diagnostic.")
         return
     with st.container(horizontal=True, gap="large", vertical_alignment="top"):
-        axes = [a for a in AXES if a not in CLOCKS or f"step.{CLOCKS[a]}" in known.charted]
-        axis = choose("x", "Align on", axes, kind="row", words=_AXIS.__getitem__)
+        axes = {a: words for a, words in _AXIS.items() if a not in CLOCKS or f"step.{CLOCKS[a]}" in known.charted}
+        axis = choose("x", "Align on", axes, kind="row")
         bands = choose("seeds", "Seeds", ["band", "single"], kind="row") == "band"
         scale = choose("scale", "Scale", ["auto", "linear", "log"], kind="row")
-        smooth = choose("smooth", "Smoothing", list(_SMOOTHING), words=_SMOOTHING.__getitem__, width=130)
+        smooth = choose("smooth", "Smoothing", _SMOOTHING, width=130)
     starts = origins(arms.runs, axis)
     ends = choose_range("range", "Steps", *extent(store, arms.runs, starts))
     lines = len(arms.names) if bands else len(arms.runs)
@@ -51,12 +48,11 @@ def compare(store: Store) -> None:
     panels = [panel(store, chosen, known, metric, bands=bands) for metric in metrics]
     wide, narrow = st.columns([4, 1], gap="medium")
     with wide:
-        figure = curves(panels, arms.styles, look(), AXES[axis], onsets=onsets(chosen), scale=scale)
-        words = f"{', '.join(p.name for p in panels)} of {', '.join(arms.names)} over {AXES[axis]}."
-        if axis in CLOCKS:  # a range is in steps
-            export.figure(figure, "curves", lambda: drawn(panels), describe=words)
-        else:
-            zoom("range", export.zoomable(figure, "curves", lambda: drawn(panels), describe=words)[1])
+        export.figure(
+            curves(panels, arms.styles, look(), AXES[axis], onsets=onsets(chosen), scale=scale), "curves",
+            lambda: drawn(panels), zooms="" if axis in CLOCKS else "range",  # which is in steps
+            describe=f"{', '.join(p.name for p in panels)} of {', '.join(arms.names)} over {AXES[axis]}.",
+        )  # fmt: skip
         note(" ".join(_notes(chosen, bands)))
         run_links(arms.runs, arms.experiment)
     with narrow:
@@ -65,36 +61,39 @@ def compare(store: Store) -> None:
 
 def default_metrics(alarms: pd.DataFrame, charted: Sequence[str], usual: Sequence[str], most: int = 4) -> list[str]:
     """Return success, the diagnostics whose alarm came before most collapses, and what fits of the `usual` ones."""
-    warned = alarms[alarms["before"] > 0].sort_values(["before", "first"], ascending=False) if len(alarms) else alarms
-    first = [f"step.{name}" for name in warned["alarm"]] if len(warned) else []
-    wanted = dict.fromkeys([usual[0], *first[: most - 1], *usual])
+    warned = _warned(alarms, ["before", "first"])
+    wanted = dict.fromkeys([usual[0], *(f"step.{alarm['alarm']}" for alarm in warned[: most - 1]), *usual])
     return [metric for metric in wanted if metric in charted][:most]
+
+
+def _warned(alarms: pd.DataFrame, by: list[str]) -> list[dict[Any, Any]]:
+    if alarms.empty:
+        return []
+    return alarms[alarms["before"] > 0].sort_values(by, ascending=False).to_dict("records")
 
 
 def seen(runs: pd.DataFrame, alarms: pd.DataFrame) -> str:
     """Say which of the chosen runs collapsed, and which alarm came first."""
-    fell, down = runs[runs["collapse_step"].notna()], runs[runs["outcome"] == "falling"]
-    counts = runs.groupby("arm", sort=False).size()
-
-    def listed(words: Sequence[str]) -> str:
-        return few(words, _NAMED, "; ", " arms")
-
-    ended = [f"{arm} in {len(mine)} of {counts[arm]}" for arm, mine in down.groupby("arm", sort=False)]
-    falling = f" Falling at the end, too late for the collapse rule: {listed(ended)}." if ended else ""
-    if fell.empty:
-        return f"None of these runs collapsed.{falling}"
-    parts = []
-    for arm, mine in fell.groupby("arm", sort=False):
-        low, high = int(mine["collapse_step"].min()), int(mine["collapse_step"].max())
-        onset = f"onset at step {low:,}" + (f" to {high:,}" if high > low else "")
-        parts.append(f"{arm} in {len(mine)} of {counts[arm]} ({onset})")
-    said = f"Collapsed: {listed(parts)}.{falling}"
-    others = [arm for arm in counts.index if arm not in {*fell["arm"], *down["arm"]}]
-    said += f" Did not: {listed(others)}." if others else ""
-    warned = alarms[alarms["before"] > 0] if len(alarms) else alarms
-    if warned.empty:
+    collapsed, falling, others = list[str](), list[str](), list[str]()
+    for arm, mine in runs.groupby("arm", sort=False):
+        onsets, down = mine["collapse_step"].dropna(), int((mine["outcome"] == "falling").sum())
+        if len(onsets):
+            low, high = int(onsets.min()), int(onsets.max())
+            onset = f"onset at step {low:,}" + (f" to {high:,}" if high > low else "")
+            collapsed.append(f"{arm} in {len(onsets)} of {len(mine)} ({onset})")
+        if down:
+            falling.append(f"{arm} in {down} of {len(mine)}")
+        if onsets.empty and not down:
+            others.append(str(arm))
+    fell, fading, up = (few(names, _NAMED, "; ", " arms") for names in (collapsed, falling, others))
+    said = f"Collapsed: {fell}." if fell else "None of these runs collapsed."
+    said += f" Falling at the end, too late for the collapse rule: {fading}." if fading else ""
+    if not fell:
+        return said
+    said += f" Did not: {up}." if up else ""
+    if not (warned := _warned(alarms, ["first", "before", "lead_median"])):
         return f"{said} No alarm went off before an onset."
-    best = warned.sort_values(["first", "before", "lead_median"], ascending=False).iloc[0]
+    best = warned[0]
     if best["steady"] and best["false_alarms"] == best["steady"]:
         every = f"went off in all {best['steady']} runs that did not collapse"
         return f"{said} No alarm told them apart: {best['alarm']} was first, and {every}."
@@ -125,14 +124,12 @@ def _notes(chosen: Chosen, bands: bool) -> Iterator[str]:
 
 def _differences(arms: Arms) -> None:
     config = arms.every.drop_duplicates("arm").set_index("arm")["config"]
-    settings = [settings_of(config[arm]) for arm in arms.names]
-    keys = dict.fromkeys(key for one in settings for key in one if key != "seed")
-    rows = {key: [one.get(key, "") for one in settings] for key in keys}
-    rows = {key: values for key, values in rows.items() if len(set(values)) > 1}
+    settings = pd.DataFrame([settings_of(config[arm]) for arm in arms.names]).fillna("")
+    rows = settings.loc[:, settings.nunique().gt(1) & (settings.columns != "seed")]
     st.html("<b>What differs</b>")
     if len(arms.names) == 1:
         note("Choose a second arm to see in which settings they differ.")
-    elif not rows:
+    elif rows.empty:
         note("The recorded settings of these arms are equal.")
     for key, values in rows.items():
         groups = {value: [a for a, v in zip(arms.names, values, strict=True) if v == value] for value in values}
@@ -140,4 +137,4 @@ def _differences(arms: Arms) -> None:
         if len(groups[most]) > 1:  # comes last, without the names of its arms
             groups[most] = ["the others"]
         ordered = sorted(groups.items(), key=lambda item: item[0] == most)
-        table((key,), [(value or "not set", ", ".join(mine)) for value, mine in ordered])
+        table([str(key)], [(value or "not set", ", ".join(mine)) for value, mine in ordered])

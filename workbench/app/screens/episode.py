@@ -1,7 +1,5 @@
 """Episode: from a spike to its culprit. A run's signal, the trajectories of a step, the tokens of one of them."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -14,9 +12,8 @@ from markupsafe import Markup
 
 from workbench.app import export, theme
 from workbench.app.experiments import choose_experiment, runs
-from workbench.app.figures.run import peaks, ranking
-from workbench.app.links import address, anchor, episode_address, link_line, run_links
-from workbench.app.page import curves_only, look, note, screen
+from workbench.app.figures.runs import peaks, ranking
+from workbench.app.page import address, anchor, curves_only, episode_address, links, look, note, run_links, screen
 from workbench.app.store import Diagnostics, Store, dictionary
 from workbench.app.text import html_text, number, percent, table_html, tag, word
 from workbench.app.theme import Palette
@@ -38,19 +35,19 @@ def episode(store: Store) -> None:
         about = choose_run(all_runs)
     run, known = str(about["run_id"]), dictionary(store)
     with right:
-        name = choose("signal", "Signal", signals(known))
-    seen = watched(store, known, about, name)
+        signal = watched(store, known, about, choose("signal", "Signal", signals(known)))
     with st.container(horizontal=True, gap="large", vertical_alignment="top"):
-        step = choose_number("step", "Step", 0, max(0, seen.steps - 1), seen.spike)
+        step = choose_number("step", "Step", 0, max(0, signal.steps - 1), signal.spike)
         by = choose("rank", "Rank trajectories by", list(RANKS), kind="row")
     rows = ranked(store, run, step, RANKS[by])
     chosen = keep_number("trajectory", (run, step), [row["trajectory"] for row in rows])
     palette = look()
     curve, bars = st.columns(2, gap="medium")
     with curve:
-        drawn = peaks(seen.signal, theme.colour(str(about["algorithm"]), palette), palette, step)
-        words = f"{name} of {run} over training; step {step} is chosen."
-        clicked = export.figure(drawn, "peaks", seen.signal.points, select=True, describe=words)
+        clicked = export.figure(
+            peaks(signal, theme.colour(str(about["algorithm"]), palette), palette, step), "peaks", signal.points,
+            select=True, describe=f"{signal.name} of {run} over training; step {step} is chosen.",
+        )  # fmt: skip
         if clicked and int(clicked[0]) != step:
             follow("step", [str(clicked[0])])
     if chosen is None:
@@ -59,9 +56,11 @@ def episode(store: Store) -> None:
         return
     mine = next(row for row in rows if row["trajectory"] == chosen)
     with bars:
-        drawn = ranking(shown(rows, mine, _BARS), 1 / len(rows), palette, step, chosen)
-        words = f"The trajectories of step {step}, ranked by {by}; {chosen} is chosen."
-        clicked = export.figure(drawn, "ranking", lambda: pd.DataFrame(rows), select=True, describe=words)
+        clicked = export.figure(
+            ranking(shown(rows, mine, _BARS), 1 / len(rows), palette, step, chosen), "ranking",
+            lambda: pd.DataFrame(rows), select=True,
+            describe=f"The trajectories of step {step}, ranked by {by}; {chosen} is chosen.",
+        )  # fmt: skip
         if clicked and int(clicked[0]) != chosen:
             follow("trajectory", [str(clicked[0])])
     answer, gold = tag("b", word(mine["answer"])), tag("b", word(mine["gold"]))
@@ -71,7 +70,7 @@ def episode(store: Store) -> None:
     folder = batches.folder_of(store.runs, experiment, run)
     if folder is not None and step in batches.steps(folder):
         where = address("replay", experiment=experiment, run=run, step=str(step), trajectory=str(chosen))
-        link_line([anchor("Replay this batch with other algorithms", where)])
+        links([anchor("Replay this batch with other algorithms", where)])
     run_links(all_runs[all_runs["run_id"] == run], experiment)
 
 
@@ -88,9 +87,8 @@ def _tokens_and_turns(store: Store, known: Diagnostics, experiment: str, run: st
         if turns:
             top = worst(turns)
             heaviest = top["epoch"] if top else max(turn["epoch"] for turn in turns)
-            epochs = [WORST, *(str(epoch) for epoch in sorted({turn["epoch"] for turn in turns}))]
-            names = {WORST: f"largest gradient ({heaviest})"}
-            chosen = choose("epoch", "Show epoch", epochs, kind="row", words=lambda e: names.get(e, e))
+            epochs = {str(epoch): str(epoch) for epoch in sorted({turn["epoch"] for turn in turns})}
+            chosen = choose("epoch", "Show epoch", {WORST: f"largest gradient ({heaviest})"} | epochs, kind="row")
             mine = [turn for turn in turns if turn["epoch"] == (heaviest if chosen == WORST else int(chosen))]
             st.html(turn_table(mine, known))
             note("Bold: the turn with the largest gradient_share. Point at a name for its definition.")
@@ -98,14 +96,15 @@ def _tokens_and_turns(store: Store, known: Diagnostics, experiment: str, run: st
             note("No turn of this trajectory is recorded.")
     with text:
         if tokens := store.records("tokens", run=run, step=step, trajectory=trajectory):
-            st.html(tag("div", legend(look()), transcript(tokens[0], mine, look())))
+            colours = f"--sorl-surface:{look().surface};--sorl-text:{look().text}"
+            st.html(tag("div", legend(look()), transcript(tokens[0], mine, look()), style=colours))
             return
-        links = [
+        others = [
             anchor(str(other), episode_address(experiment=experiment, run=run, step=str(step), trajectory=str(other)))
             for other in kept(store, run).get(step, [])
         ]
-        instead = ("of this step it kept ", Markup(", ").join(links)) if links else ("nor any of this step",)
-        link_line([f"The run did not keep the tokens of trajectory {trajectory}; ", *instead, "."])
+        instead = ("of this step it kept ", Markup(", ").join(others)) if others else ("nor any of this step",)
+        links([f"The run did not keep the tokens of trajectory {trajectory}; ", *instead, "."])
 
 
 # The turns of an episode as a table: a column a turn, a row a measured column of the turn ledger.
@@ -146,11 +145,8 @@ _SPACE, _NEWLINE, _PIECE = "\u0120", "\u010a", "\u2581"
 
 
 def spelled(tokens: Sequence[str | None]) -> list[str]:
-    """Return one text a token, which joined are the text of all; a token without a text (None) is a lozenge.
-
-    Understands byte-level vocabularies, SentencePiece (where a lower block stands for a space) and whole words, between
-    which a space is put; pieces that hold their own white space are left as they are.
-    """
+    """Return one text a token (None: a lozenge), which joined are the text of all."""
+    # In byte-level vocabularies, in SentencePiece, and in whole words, which want a space between them.
     texts = ["\u25ca" if token is None else token for token in tokens]
     if any(_SPACE in text or _NEWLINE in text for text in texts):
         # An added token has characters of its own: it is spelled as it is.
@@ -187,11 +183,8 @@ class Piece(NamedTuple):
 
 
 def pieces(texts: Sequence[str], trained: Sequence[bool] | None, turn_index: Sequence[int] | None) -> list[Piece]:
-    """Split tokens into prompt and information (both only read), and think, search, answer, text of each turn.
-
-    Tags count even where a token holds half of one; a part that is opened and not closed goes on to the next tag that
-    opens another, or to the end of its turn. `trained` is None where no update trained on the trajectory.
-    """
+    """Split tokens into prompt and information (both only read), and think, search, answer, text of each turn."""
+    # Tags count even where a token holds half of one; a part that is not closed goes on to the next tag that opens one.
     if trained is None:
         return [Piece("text", False, 0, 0, len(texts))]
     turns = [(_of(turn_index, i) or 0) if _of(trained, i) else None for i in range(len(texts))]
@@ -211,7 +204,6 @@ def pieces(texts: Sequence[str], trained: Sequence[bool] | None, turn_index: Seq
 
 
 def _kinds(texts: Sequence[str]) -> list[str]:
-    """The part of the protocol that each token of one turn lies in, by where the token begins."""
     marks: list[tuple[int, str]] = [(0, "text")]
     opened = ""
     for found in _TAG.finditer("".join(texts)):
@@ -237,43 +229,34 @@ def transcript(row: Row, turns: Sequence[Row], palette: Palette) -> Markup:
     parts, heading = [], 0
     for piece in pieces(texts, row["trained"], row["turn_index"]):
         if piece.turn and piece.turn != heading:
-            heading = piece.turn
-            parts.append(_heading(heading, known.get(heading)))
+            heading, said = piece.turn, ""
+            if entry := known.get(heading):
+                share = entry["gradient_share"]
+                gradient = number(share) if share is None or not math.isfinite(share) else percent(share)
+                said = (
+                    f" · {word(entry['status'])} · ratio {number(entry['ratio_geo'])} · sum of log-ratios "
+                    f"{number(entry['log_ratio_sum'])} nats · {gradient} of its update's gradient "
+                    f"(epoch {entry['epoch']})"
+                )
+            parts.append(tag("div", tag("b", f"Turn {heading}"), said, css="sorl-turn"))
         if piece.written:
             kind: list[object] = ["information, made up" if piece.kind == "information" else piece.kind]
             body = [_token(i, texts[i], row, palette, i == heaviest) for i in range(piece.first, piece.end)]
         else:
             kind = [piece.kind, tag("div", "not trained on")]
             body = [html_text("".join(texts[piece.first : piece.end]).strip())]
-        said = tag("div", *kind, css="sorl-kind"), tag("div", *body, css="sorl-said")
-        parts.append(tag("div", *said, css="sorl-part sorl-written" if piece.written else "sorl-part sorl-read"))
+        inside = tag("div", *kind, css="sorl-kind"), tag("div", *body, css="sorl-said")
+        parts.append(tag("div", *inside, css="sorl-part sorl-written" if piece.written else "sorl-part sorl-read"))
     if count > MOST:
         parts.append(tag("p", f"The first {MOST:,} of {count:,} tokens.", css="sorl-note"))
-    return tag("div", *parts, css="sorl-transcript", style=_colours(palette))
-
-
-def _colours(palette: Palette) -> str:
-    return f"--sorl-surface:{palette.surface};--sorl-text:{palette.text}"
-
-
-def _heading(turn: int, entry: Row | None) -> Markup:
-    said: list[object] = [tag("b", f"Turn {turn}")]
-    if entry:
-        share = entry["gradient_share"]
-        gradient = number(share) if share is None or not math.isfinite(share) else percent(share)
-        said.append(
-            f" · {word(entry['status'])} · ratio {number(entry['ratio_geo'])} · sum of log-ratios "
-            f"{number(entry['log_ratio_sum'])} nats · {gradient} of its update's gradient (epoch {entry['epoch']})"
-        )
-    return tag("div", *said, css="sorl-turn")
+    return tag("div", *parts, css="sorl-transcript")
 
 
 def _token(i: int, text: str, row: Row, palette: Palette, heaviest: bool) -> Markup:
     lead = text[: len(text) - len(text.lstrip(" "))] if text.strip() else ""
-    said = text[len(lead) :]
-    shown = said[:LONGEST].replace("\n", "↵\n") or "∅"
-    if len(said) > LONGEST:
-        shown += f" … and {len(said) - LONGEST:,} characters"
+    said = text.removeprefix(lead)
+    more = f" … and {len(said) - LONGEST:,} characters" if len(said) > LONGEST else ""
+    shown = (said[:LONGEST].replace("\n", "↵\n") or "∅") + more
     log_ratio = _of(row.get("log_ratio"), i)
     colours = theme.tint(log_ratio, palette)
     broken = log_ratio is not None and not math.isfinite(log_ratio)
@@ -300,7 +283,6 @@ def tooltip(i: int, row: Row) -> Iterator[str]:
 
 
 def _of(values: Sequence[Any] | None, i: int) -> Any:
-    """Element `i`; None where the list is not there or too short."""
     return values[i] if values is not None and i < len(values) else None
 
 
@@ -316,4 +298,4 @@ def legend(palette: Palette) -> Markup:
     named = {"clipped": "clipped", "heaviest": "largest gradient", "broken": "NaN or Inf"}
     marks = [tag("span", tag("span", words, css=f"sorl-{name}")) for name, words in named.items()]
     title = tag("span", "tokens in the last epoch: log-ratio (nats)")
-    return tag("div", tag("div", title, scale), tag("div", *marks), css="sorl-legend", style=_colours(palette))
+    return tag("div", tag("div", title, scale), tag("div", *marks), css="sorl-legend")

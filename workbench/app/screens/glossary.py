@@ -1,19 +1,16 @@
 """Glossary: every diagnostic and every algorithm, with unit, formula, source, alarm and what differs."""
 
-from __future__ import annotations
-
 import inspect
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import streamlit as st
 from markupsafe import Markup
 
 from workbench.algorithms import ALGORITHMS, ALIASES, SYMBOLS, differences
-from workbench.app.links import address, anchor
-from workbench.app.page import note, screen
+from workbench.app.page import address, anchor, note, screen
 from workbench.app.store import LEVELS, Diagnostics, Store, dictionary
 from workbench.app.text import html_text, table_html, tag
 from workbench.app.url import choose, search_box
@@ -32,20 +29,17 @@ _ARXIV = re.compile(r"arXiv (\d{4}\.\d{4,5})")
 @screen
 def glossary(store: Store) -> None:
     """What a word, a column or an algorithm means, and where that comes from."""
-    words, parts = st.columns([2, 3], vertical_alignment="bottom")
-    with words:
+    left, right = st.columns([2, 3], vertical_alignment="bottom")
+    with left:
         asked = search_box("find", "Search", "grad_norm, KL, arXiv 2511.20718, nats, ...")
     found: dict[str, list[Any]] = {
         "diagnostics": search(entries(dictionary(store)), asked, lambda e: e.name, lambda e: e.text),
         "algorithms": search(ALGORITHMS.values(), asked, lambda a: a.name, _about_algorithm),
-        "slots": search(_KINDS, asked, lambda k: k[1].kind, _about_kind),
+        "slots": search(_KINDS, asked, lambda k: k[1].kind, lambda k: f"{k[0]} {k[1].options()} {_meaning(k[1])}"),
     }
-
-    def label(part: str) -> str:
-        return f"{_PARTS[part]} {len(found[part])}" if asked and part in found else _PARTS[part]
-
-    with parts:
-        part = choose("part", "Part", list(_PARTS), kind="row", words=label)
+    counts = {part: f" {len(rows)}" if asked else "" for part, rows in found.items()}
+    with right:
+        part = choose("part", "Part", {p: words + counts.get(p, "") for p, words in _PARTS.items()}, kind="row")
     if part == "collapse":
         st.markdown(collapse_rule(), width=_LINE)
     elif not found[part]:
@@ -65,12 +59,16 @@ def glossary(store: Store) -> None:
             _algorithm(one)
         note(SYMBOLS)
     else:
-        note(
-            "An algorithm is a choice for each slot. Any slot can be set in a grid file: "
-            'algorithm = { base = "ppo", ratio = { level = "turn" } }.'
-        )
-        for slot in dict.fromkeys(slot for slot, _ in found[part]):
-            _slot(slot, [kind for of, kind in found[part] if of == slot])
+        note("An algorithm is a choice for each slot. Any slot can be set in a grid file: "
+             'algorithm = { base = "ppo", ratio = { level = "turn" } }.')  # fmt: skip
+        rows: dict[str, list[Sequence[object]]] = defaultdict(list)
+        for slot, kind in found[part]:
+            words = enumerate(_meaning(kind).split("`"))  # a docstring has names between backticks
+            said = tag("span", *(tag("code", word) if place % 2 else word for place, word in words))
+            rows[slot].append((tag("code", kind.kind), ", ".join(kind.options()) or "no options", said))
+        for slot, kinds in rows.items():
+            st.html(tag("p", tag("b", slot), css="sorl-term"))
+            st.html(table_html(["kind", "options and defaults", "definition"], kinds, "sorl-kinds"))
 
 
 def search(found: Iterable[T], asked: str, name: Callable[[T], str], text: Callable[[T], str]) -> list[T]:
@@ -79,22 +77,16 @@ def search(found: Iterable[T], asked: str, name: Callable[[T], str], text: Calla
     whole = " ".join(words)
 
     def rank(one: T) -> int:
-        title = name(one).lower()
-        if not words or title == whole:
-            return 0
-        if title.startswith(whole):
-            return 1
-        if all(word in title for word in words):
-            return 2
-        return 3 if all(word in f"{title} {text(one).lower()}" for word in words) else 4
+        title, every = name(one).lower(), f"{name(one)} {text(one)}".lower()
+        named, told = (all(word in where for word in words) for where in (title, every))
+        return (title == whole or not words, title.startswith(whole), named, told, True).index(True)
 
     ranked = sorted(((rank(one), one) for one in found), key=lambda pair: pair[0])
     return [one for place, one in ranked if place < 4]
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A diagnostic: its words, the formula at each of its tables, and the alarms (table, words with the reason)."""
+class Entry(NamedTuple):
+    """A diagnostic: its words, table -> formula, and the alarms (table, words with the reason)."""
 
     name: str
     unit: str
@@ -102,12 +94,6 @@ class Entry:
     source: str
     formulas: Mapping[str, str]
     alarms: Sequence[tuple[str, str]]
-
-    @property
-    def by_formula(self) -> dict[str, list[str]]:
-        """Each formula with the tables that share it."""
-        every = self.formulas
-        return {one: [table for table in every if every[table] == one] for one in dict.fromkeys(every.values())}
 
     @property
     def text(self) -> str:
@@ -118,10 +104,10 @@ class Entry:
 
 def entries(known: Diagnostics) -> list[Entry]:
     """List the diagnostics by name; columns of one name and meaning are one entry."""
-    groups: dict[tuple[str, str, str, str], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[str, str, str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for row in sorted(known.by_level(), key=lambda row: str(row["name"])):
         name, unit, description, source = (str(row[c] or "") for c in ("name", "unit", "description", "source"))
-        groups.setdefault((name, unit, description, source), []).append(row)
+        groups[name, unit, description, source].append(row)
     return [
         Entry(
             *key, {str(row["table_name"]): str(row["formula"] or "") for row in rows},
@@ -135,8 +121,10 @@ def _diagnostic(entry: Entry) -> Markup:
     tables = (tag("span", table, title=f"one row per {LEVELS.get(table, table)}") for table in entry.formulas)
     name = anchor(entry.name, address("glossary", part="diagnostics", find=entry.name))
     lines = [tag("p", name, tag("i", entry.unit or "no unit"), *tables, css="sorl-term"), tag("p", entry.description)]
-    for formula, where in entry.by_formula.items():
-        label = tag("span", ", ".join(where)) if len(entry.by_formula) > 1 else ""
+    formulas = list(dict.fromkeys(entry.formulas.values()))
+    for formula in formulas:  # with the tables that share it
+        where = ", ".join(table for table, one in entry.formulas.items() if one == formula)
+        label = tag("span", where) if len(formulas) > 1 else ""
         lines.append(tag("p", label, formula_html(formula), css="sorl-formula"))
     for table, words in entry.alarms:
         lines.append(tag("p", tag("b", "Alarm"), f" on {table}: {words}", css="sorl-alarm"))
@@ -159,8 +147,6 @@ def _about_algorithm(one: Algorithm) -> str:
 
 
 def _algorithm(one: Algorithm) -> None:
-    """What it is and its formula; next to them its slots, in bold those that differ from its base."""
-
     def choice(kind: Slot) -> Markup:
         link = tag("code", anchor(kind.kind, address("glossary", part="slots", find=kind.kind)))
         return tag("span", link, f" {', '.join(kind.options())}")
@@ -183,23 +169,8 @@ def _algorithm(one: Algorithm) -> None:
         st.html(table_html(["slot", "choice", f"in {base.name}" if base else ""], rows, "sorl-slots"))
 
 
-def _about_kind(one: tuple[str, Slot]) -> str:
-    slot, kind = one
-    return " ".join([slot, *kind.options(), _definition(kind)])
-
-
-def _definition(kind: Slot) -> str:
+def _meaning(kind: Slot) -> str:
     return " ".join((inspect.getdoc(kind) or "").split())
-
-
-def _slot(slot: str, found: Sequence[Slot]) -> None:
-    rows = []
-    for kind in found:
-        words = enumerate(_definition(kind).split("`"))  # a docstring has names between backticks
-        said = tag("span", *(tag("code", part) if place % 2 else part for place, part in words))
-        rows.append((tag("code", kind.kind), ", ".join(kind.options()) or "no options", said))
-    st.html(tag("p", tag("b", slot), css="sorl-term"))
-    st.html(table_html(["kind", "options and defaults", "definition"], rows, "sorl-kinds"))
 
 
 # Formulas of the dictionary, plain text, set as mathematics.
@@ -231,14 +202,13 @@ def formula_html(formula: str) -> Markup:
                 return tag("sup", _letter(part["exponent"]))
             case "under":
                 return tag("sub", _letter(part["under"]))
-            case _:
-                return html_text(text)
+        return html_text(text)
 
     return Markup(_FORMULA.sub(piece, formula))
 
 
 def _name(text: str, after: str) -> Markup:
-    """A letter with one subscript is set so; a longer name with underscores is a column or a setting and stays."""
+    # A letter with one subscript is set so; a longer name with underscores is a column or a setting and stays.
     base, *under = text.split("_")
     a_word = (text == "a" and after == " ") or (text == "s" and after == "'")  # the article, the critic's
     if a_word or len(under) > 1 or (len(base) > 1 and base not in _GREEK):
@@ -247,6 +217,5 @@ def _name(text: str, after: str) -> Markup:
 
 
 def _letter(word: str) -> Markup:
-    """A single letter is a variable, in italics."""
     word = _GREEK.get(word, word)
-    return tag("i", word) if len(word) == 1 and word.isalpha() else html_text(word)
+    return tag("i", word) if len(word) == 1 and word.isalpha() else html_text(word)  # a variable is in italics

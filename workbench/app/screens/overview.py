@@ -1,7 +1,5 @@
 """Overview: the question of a grid, its answer in a sentence, and every run as a cell."""
 
-from __future__ import annotations
-
 import pandas as pd
 import streamlit as st
 
@@ -13,9 +11,8 @@ from workbench.app.curve_data import Chosen, Window, extent
 from workbench.app.experiments import choose_experiment, is_region, question, runs, show_table
 from workbench.app.export import drawing
 from workbench.app.figures.matrix import layout, matrix, parts
-from workbench.app.links import address, anchor, link_line, open_screen
-from workbench.app.page import answer, look, note, screen
-from workbench.app.screens.region import Region, draw, region_of, say_answer
+from workbench.app.page import address, anchor, answer, links, look, note, open_screen, screen
+from workbench.app.screens.region import draw, region_of, say_answer
 from workbench.app.store import Store
 from workbench.app.text import tag
 from workbench.app.url import choose
@@ -37,16 +34,23 @@ def overview(store: Store) -> None:
         each = runs(store, experiment)
         if not is_region(store, experiment):
             success(store, each)  # remembered until it is drawn
-    shown = _region(store, experiment)
     with right:
         note(" · ".join([f"{len(each)} runs", *(f"{n} {word}" for word, n in each["status"].value_counts().items())]))
     st.html(tag("p", question(store, experiment), css="sorl-question"))
+    shown = None
+    if is_region(store, experiment):
+        try:
+            shown = region_of(store, experiment)
+        except Busy:
+            raise
+        except InputError:  # no run can be judged yet
+            pass
     if shown is not None:
         say_answer(shown)
-        if choose("show", "Show", list(_SHOWN), kind="row", words=_SHOWN.__getitem__) == "region":
+        if choose("show", "Show", _SHOWN, kind="row") == "region":
             draw(shown, experiment, "collapsed")
             show_table(readable_series(shown.series))
-            link_line([anchor("More in Region", address("region", experiment=experiment))])
+            links([anchor("More in Region", address("region", experiment=experiment))])
             return
     above = st.container()
     _runs(store, experiment, each)  # before the answer, whose intervals of a thousand runs take longer
@@ -66,16 +70,6 @@ def success(store: Store, each: pd.DataFrame) -> pd.DataFrame:
         window = Window.made(0, last, _POINTS)
         points = Chosen(each, "step", zero, window).points(store, "step", "success")
     return points.assign(x=points["bucket"] * window.width, last=last)
-
-
-def _region(store: Store, experiment: str) -> Region | None:
-    # None while no run can be judged, and for an experiment of another kind.
-    try:
-        return region_of(store, experiment) if is_region(store, experiment) else None
-    except Busy:
-        raise
-    except InputError:
-        return None
 
 
 def _runs(store: Store, experiment: str, each: pd.DataFrame) -> None:

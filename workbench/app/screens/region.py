@@ -1,7 +1,5 @@
 """Region: where each arm of an experiment of kind region collapses, its area, and what was run to know it."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import pandas as pd
@@ -11,10 +9,9 @@ from workbench.analysis import region as analysis
 from workbench.analysis.runs import KEPT, NOT_DEAD
 from workbench.app import export
 from workbench.app.experiments import is_region, question, show_table
-from workbench.app.figures.region import MEASURES
-from workbench.app.figures.region import region as figure
-from workbench.app.links import address, anchor, link_line
-from workbench.app.page import Empty, answer, look, note, screen
+from workbench.app.figures.maps import MEASURES
+from workbench.app.figures.maps import region as figure
+from workbench.app.page import Empty, address, anchor, answer, links, look, note, screen
 from workbench.app.store import Store
 from workbench.app.text import tag
 from workbench.app.theme import styles
@@ -47,7 +44,7 @@ def region(store: Store) -> None:
     with middle:
         survival = choose("survival", "Survives", [NOT_DEAD, KEPT], kind="row")
     with right:
-        measure = choose("measure", "Coloured by", list(MEASURES), kind="row", words=MEASURES.__getitem__)
+        measure = choose("measure", "Coloured by", MEASURES, kind="row")
     shown = region_of(store, experiment, survival)
     st.html(tag("p", question(store, experiment), css="sorl-question"))
     say_answer(shown)
@@ -60,7 +57,7 @@ def region(store: Store) -> None:
     show_table(analysis.readable_columns(shown.columns))
     every = address("overview", experiment=experiment, show="runs")
     single = address("compare", experiment=experiment)
-    link_line([anchor("Every run as a cell", every)], [anchor("curves of single points", single)])
+    links([anchor("Every run as a cell", every)], [anchor("curves of single points", single)])
 
 
 def region_of(store: Store, experiment: str, survival: str = NOT_DEAD) -> Region:

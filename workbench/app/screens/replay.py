@@ -1,7 +1,5 @@
 """Replay: one stored batch through several algorithms, side by side: ratios, clips, and who carries the gradient."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -20,9 +18,8 @@ import workbench
 from workbench.algorithms import ALGORITHMS, CORE
 from workbench.app import export
 from workbench.app.experiments import choose_experiment, runs
-from workbench.app.figures.chart import chart
-from workbench.app.links import address, anchor, episode_address, link_line, linked_table
-from workbench.app.page import commands, look, note, say, screen, table
+from workbench.app.figures.curves import chart
+from workbench.app.page import address, anchor, episode_address, linked_table, links, look, note, say, screen, table
 from workbench.app.store import Store
 from workbench.app.text import number
 from workbench.app.trajectories import choose_run, first_run
@@ -61,8 +58,8 @@ def replay(store: Store) -> None:
     run, onset = str(about["run_id"]), about["collapse_step"]
     folder, there = folders[run], stored[run]
     if folder is None or not there:
-        say(f"Run {run} has no stored batch. Runs keep some unless record.batches.mb = 0; train it again to have them:")
-        commands("sorl run FILE.toml --fresh")
+        why = "Runs keep some unless record.batches.mb = 0; train it again to have them:"
+        say(f"Run {run} has no stored batch. {why}", "sorl run FILE.toml --fresh")
         return
     before = [step for step in there if pd.isna(onset) or step <= onset] or there
     with right:
@@ -85,7 +82,7 @@ def replay(store: Store) -> None:
     if frame.empty:
         note(f"No algorithm has a {measure} in this step.")
     else:
-        drawn = chart(frame, "turn_index", measure, "algorithm", "bars", lambda c: ("", MEASURES.get(c, "")), look())
+        drawn = chart(frame, "turn_index", measure, "algorithm", "bars", {measure: ("", MEASURES[measure])}, look())
         export.figure(drawn, "replay", frame, describe=f"{measure} by turn of step {step}, for each algorithm.")
     here = {"experiment": experiment, "run": run, "step": str(step)}
     left, right = st.columns(2, gap="medium")
@@ -120,7 +117,7 @@ def _tokens(answer: Answer, here: dict[str, str]) -> None:
     first = shown[shown["algorithm"] == names[0]].set_index("position")[["turn_index", "token", "log_ratio"]]
     st.dataframe(first.set_axis(["turn", "token", "log-ratio"], axis=1).join(table_of).sort_index(), hide_index=True)
     where = episode_address(**here, trajectory=which)
-    link_line([anchor(f"Trajectory {which} of step {here['step']} in Episode", where)])
+    links([anchor(f"Trajectory {which} of step {here['step']} in Episode", where)])
 
 
 def summary(answer: Answer) -> list[list[str]]:
@@ -155,10 +152,7 @@ _COMMAND = (sys.executable, "-c", "from workbench.cli.main import main; main()")
 
 
 def replayed(folder: Path, step: int, algorithms: Sequence[str], trajectory: int | None = None) -> Answer:
-    """Return what `sorl replay --format json` says of a stored step; asked once for each state of its file.
-
-    Raises InputError with what the command says where it has no answer, and for one that takes too long.
-    """
+    """Return what `sorl replay --format json` says of a stored step, once for each state of its file; or InputError."""
     words = ["replay", str(folder), "--step", str(step), "--format", "json", "--tokens"]
     words += [word for name in algorithms for word in ("--algorithm", name)]
     words += [] if trajectory is None else ["--trajectory", str(trajectory)]
@@ -166,9 +160,9 @@ def replayed(folder: Path, step: int, algorithms: Sequence[str], trajectory: int
     key = json.dumps([words, stat.st_mtime_ns, stat.st_size, version("sorl")])
     file = folder / "batches" / ".replay" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
     with suppress(OSError, ValueError):
-        return _read(file.read_text(encoding="utf-8"))
+        return json.loads(file.read_text(encoding="utf-8"))
     text = _ask(words)
-    answer = _read(text)
+    answer: Answer = json.loads(text)
     with suppress(OSError):  # a folder that may not be written costs time, not the answer
         file.parent.mkdir(exist_ok=True)
         unfinished = file.with_suffix(f".{os.getpid()}")
@@ -196,10 +190,3 @@ def _ask(words: Sequence[str]) -> str:
         said = plain(done.stderr).strip().removeprefix("sorl: ")
         raise InputError(" ".join(said[-600:].split()) or f"the replay ended with code {done.returncode}")
     return done.stdout
-
-
-def _read(text: str) -> Answer:
-    found = json.loads(text)
-    if not isinstance(found, dict) or not {"own", "summary", "turns", "culprits", "tokens"} <= set(found):
-        raise ValueError("no answer of a replay")
-    return found

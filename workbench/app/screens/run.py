@@ -1,7 +1,5 @@
 """Run: everything about one run. Its outcome, what stands out, its curves and events, its settings, time and log."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections import defaultdict
@@ -12,19 +10,19 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 from markupsafe import Markup
+from rich.filesize import decimal
 
 from workbench.app import export, theme
 from workbench.app.curve_data import Chosen, Window, drawn, extent, onsets, panel
-from workbench.app.experiments import choose_experiment, runs, settings_of, styles, words_of
+from workbench.app.experiments import choose_experiment, runs, settings_of, styles
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
-from workbench.app.figures.run import career, shares, spending
-from workbench.app.links import address, anchor, episode_address, link_line, open_screen
-from workbench.app.page import heading, look, note, say, screen
+from workbench.app.figures.runs import career, shares, spending
+from workbench.app.page import address, anchor, episode_address, heading, links, look, note, open_screen, say, screen
 from workbench.app.store import Diagnostics, Store, dictionary
-from workbench.app.text import duration, few, number, percent, size, table_html, tag, word
-from workbench.app.trajectories import choose_run, culprit, ranked, signals, watched
-from workbench.app.url import choose_range, zoom
+from workbench.app.text import duration, few, number, percent, table_html, tag, word
+from workbench.app.trajectories import Row, choose_run, culprit, ended, ranked, signals, watched
+from workbench.app.url import choose_range
 from workbench.diagnosis.diagnose import diagnose, fallen, none_found
 from workbench.diagnosis.log import of_run
 from workbench.spec import RunSettings
@@ -44,7 +42,6 @@ _ARMS = 6  # that other screens show at first
 _LONG = 2_000  # steps, up to which a diagnosis takes well under a second
 _EVENTS = 200  # that are listed
 _LINES = 400  # of the console log
-Row = Mapping[str, Any]
 
 
 @screen
@@ -74,7 +71,7 @@ def run(store: Store) -> None:
     if panels:
         figure = curves(panels, looks, palette, AXES["step"], onsets=onsets(chosen), columns=3, legend=False)
         words = ", ".join(p.name for p in panels)
-        zoom("range", export.zoomable(figure, "signals", lambda: drawn(panels), describe=words)[1])
+        export.figure(figure, "signals", lambda: drawn(panels), describe=words, zooms="range")
     note(f"{_STEPS} Not measured in this run: {', '.join(missing)}." if missing else _STEPS)
     heading("What happened")
     _events(store.records("happened", run=name), experiment, now)
@@ -85,10 +82,17 @@ def run(store: Store) -> None:
         export.figure(spending(spent, palette), "time", spent, describe="Wall time of a step, part by part.")
     else:
         note("This run recorded no wall times.")
-    _settings(each, now)
+    heading("Settings")
+    others = each[each["arm"] != now["arm"]].drop_duplicates("arm")
+    found = settings(now["config"], now["toml"], dict(zip(others["arm"], others["config"], strict=True)))
+    here = found["here"]
+    special = here.ne(found["default"]) | here.ne(found["base of the grid"]) | found["other arms"].ne("")
+    st.dataframe(found[special & found["setting"].ne("seed")], hide_index=True)
+    with st.expander(f"All {len(found)} settings"):
+        st.dataframe(found, hide_index=True)
     heading("Files")
     tables = store.records("recorded", run=name)
-    _facts((one["table_name"], f"{number(one['rows'] or 0)} rows, {size(one['bytes'])}") for one in tables)
+    _facts((one["table_name"], f"{number(one['rows'] or 0)} rows, {decimal(one['bytes'] or 0)}") for one in tables)
     if broken := sum(one["corrupt"] for one in tables):
         note(f"{broken} unreadable segments set aside: `sorl doctor` lists them.")
     log = log_of(store.runs, experiment, name)
@@ -110,40 +114,38 @@ def as_it_is(store: Store, run: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _title(now: Row, colour: str, palette: theme.Palette) -> None:
-    outcome = now["outcome"] or ""
+    outcome, status, reason = now["outcome"] or "", word(now["status"]), now["reason"]
     ink = palette.outcomes.get(outcome, palette.outcomes[""])
-    said = outcome.replace("_", " ") or word(now["status"])
-    pill = tag("span", said, css="sorl-pill", style=f"background:{theme.faded(ink, 0.16)};border-color:{ink}")
+    look = f"background:{theme.faded(ink, 0.16)};border-color:{ink}"
+    pill = tag("span", outcome.replace("_", " ") or status, css="sorl-pill", style=look)
     swatch = tag("span", css="sorl-swatch", style=f"background:{colour}")
     title = tag("p", swatch, f"{word(now['arm'])}, seed {word(now['seed'])}", pill, css="sorl-question")
     st.html(title + tag("p", sentence(now), css="sorl-answer"))
-    if now["reason"] or now["status"] not in ("finished", "running", "queued"):
-        say(f"{word(now['status'])}: {now['reason']}" if now["reason"] else word(now["status"]))
+    if reason or status not in ("finished", "running", "queued"):
+        say(f"{status}: {reason}" if reason else status)
 
 
 def sentence(now: Row) -> str:
     """Say outcome and numbers of a run; `now` is a row of table `run` as `as_it_is` completes it."""
-    fell, seen, low, high = (now[name] for name in ("collapse_step", "detection_step", "onset_low", "onset_high"))
+    fell, detected, low, high = (now[name] for name in ("collapse_step", "detection_step", "onset_low", "onset_high"))
     said = _OUTCOMES.get(now["outcome"] or "", "Running" if now["status"] == "running" else "Undecided")
     if fell is not None:
-        detected = "" if seen is None else f" and was detected at step {seen:,}"
-        said += f": the fall began at step {fell:,}{detected}"
+        said += f": the fall began at step {fell:,}"
+        said += "" if detected is None else f" and was detected at step {detected:,}"
     elif low is not None:
         said += f": the fall began at step {low:,}" + (f" to {high:,}" if high > low else "")
-    said += "."
-    peak, last = now["peak_success"], now["final_success"]
+    peak, last, planned, steps = now["peak_success"], now["final_success"], now["planned"], now["steps"] or 0
     if peak is not None:
-        end = "" if last is None else f" and was {number(last)} over the last ten steps"
-        said += f" Success peaked at {number(peak)} (smoothed){end}."
-    planned, steps = now["planned"], now["steps"] or 0
-    said += f" {steps:,} of {planned:,} steps" if planned else f" {steps:,} steps"
+        said += f". Success peaked at {number(peak)} (smoothed)"
+        said += "" if last is None else f" and was {number(last)} over the last ten steps"
+    said += f". {steps:,} of {planned:,} steps" if planned else f". {steps:,} steps"
     if now["seconds"] and steps:
         said += f" in {duration(now['seconds'])}, {duration(now['seconds'] / steps)} a step"
     return f"{said}."
 
 
 def facts(now: Row) -> Iterator[tuple[str, str]]:
-    """Yield names and values of what is known of a run besides its settings, what it was trained with at the end."""
+    """Yield names and values of what is known of a run besides its settings, the versions of its libraries last."""
     yield from (("run", now["run_id"]), ("algorithm", word(now["algorithm"])), ("status", word(now["status"])))
     for name, column in (("began", "started_at"), ("ended", "ended_at")):
         if isinstance(now[column], datetime):
@@ -174,18 +176,12 @@ def _links(now: Row, experiment: str, each: pd.DataFrame) -> None:
         "collapse": {"arm": arms}, "episode": {"run": run_id}, "replay": {"run": run_id},
     }  # fmt: skip
     here = [anchor(name.capitalize(), address(name, experiment=experiment, **of)) for name, of in choices.items()]
-    parts = [("This run in ", Markup(", ").join(here))]
-    others = each[(each["arm"] == arm) & (each["run_id"] != run_id)].to_dict("records")
-    seeds = []
-    for row in others:
-        how = row["outcome"] if isinstance(row["outcome"], str) else row["status"]
-        seeds.append(anchor(f"{row['seed']} ({how})", address("run", experiment=experiment, run=row["run_id"])))
-    link_line(*parts, *([("Other seeds of this arm: ", Markup(", ").join(seeds))] if seeds else []))
-
-
-def _to_episode(experiment: str, run: str, step: int, trajectory: int | None = None) -> Markup:
-    place = {} if trajectory is None else {"trajectory": str(trajectory)}
-    return anchor("episode", episode_address(experiment=experiment, run=run, step=str(step), **place))
+    seeds = [
+        anchor(f"{row['seed']} ({ended(row)})", address("run", experiment=experiment, run=row["run_id"]))
+        for row in each[(each["arm"] == arm) & (each["run_id"] != run_id)].to_dict("records")
+    ]
+    others = [("Other seeds of this arm: ", Markup(", ").join(seeds))] if seeds else []
+    links(("This run in ", Markup(", ").join(here)), *others)
 
 
 def findings(store: Store, known: Diagnostics, now: Row, experiment: str) -> Iterator[Markup]:
@@ -212,34 +208,34 @@ def findings(store: Store, known: Diagnostics, now: Row, experiment: str) -> Ite
     broken = [event for event in store.records("happened", run=name) if event["kind"] == "non_finite"]
     if broken and broken[0]["step"] is not None:
         yield finding("critical", f"NaN or Inf from step {broken[0]['step']:,} on.", broken[0]["step"])
-    for signal in signals(known)[:1]:
-        seen = watched(store, known, now, signal)
-        value = seen.signal.points.set_index("step")["value"].get(seen.spike)
-        rows = ranked(store, name, seen.spike)
+    for signal in (watched(store, known, now, first) for first in signals(known)[:1]):
+        value = signal.points.set_index("step")["value"].get(signal.spike)
+        rows = ranked(store, name, signal.spike)
         if value is not None and rows and (share := rows[0]["gradient_share"]) is not None:
-            extreme = "lowest" if seen.lowest else "largest"
             when = "Up to the onset" if onset is not None else "In this run"
             worst, part = rows[0]["trajectory"], percent(share) if share == share else "NaN"
-            text = (
-                f"{when}, {signal} was {extreme} at step {seen.spike:,} ({number(float(value))}); trajectory {worst} "
-            )
-            text += f"had the largest share of the gradient: {part} (of {len(rows)} trajectories)."
-            yield finding("info", text, seen.spike, worst)
+            text = (f"{when}, {signal.name} was {'lowest' if signal.lowest else 'largest'} at step {signal.spike:,} "
+                    f"({number(float(value))}); trajectory {worst} had the largest share of the gradient: {part} "
+                    f"(of {len(rows)} trajectories).")  # fmt: skip
+            yield finding("info", text, signal.spike, worst)
+
+
+def _to_episode(experiment: str, run: str, step: int, trajectory: int | None = None) -> Markup:
+    place = {} if trajectory is None else {"trajectory": str(trajectory)}
+    return anchor("episode", episode_address(experiment=experiment, run=run, step=str(step), **place))
 
 
 def _first_alarms(found: pd.DataFrame, onset: int | None) -> str:
     if found.empty:
         return "No alarm went off."
     first = int(found["step"].min())
-    names = " and ".join(found.loc[found["step"] == first, "diagnostic"])
-    when = ""
+    said = f"First alarm: {' and '.join(found.loc[found['step'] == first, 'diagnostic'])} at step {first:,}"
     if onset is not None:
-        ahead = onset - first
-        steps = f"{ahead:,} step{'' if ahead == 1 else 's'}"
-        when = f", {steps} before the onset" if ahead > 0 else ", not before the onset"
-    count = int((found["step"] > first).sum())
-    later = f"; {count} more kind{'' if count == 1 else 's'} of alarm later" if count else ""
-    return f"First alarm: {names} at step {first:,}{when}{later}."
+        ahead = f"{onset - first:,} step{'' if onset - first == 1 else 's'} before"
+        said += f", {ahead if onset > first else 'not before'} the onset"
+    if count := int((found["step"] > first).sum()):
+        said += f"; {count} more kind{'' if count == 1 else 's'} of alarm later"
+    return f"{said}."
 
 
 def _success(store: Store, chosen: Chosen, known: Diagnostics, experiment: str, colour: str) -> None:
@@ -253,9 +249,8 @@ def _success(store: Store, chosen: Chosen, known: Diagnostics, experiment: str, 
         career(points, held_out, events, colour, look(), formula), "career", points, select=True,
         describe=f"Success of {name} over training, with {len(events)} events.",
     )  # fmt: skip
-    step = next((carried for carried in clicked if isinstance(carried, int)), None)
-    if step is not None:
-        open_screen("episode", experiment=experiment, **culprit(store, name, step))
+    if step := [carried for carried in clicked if isinstance(carried, int)]:
+        open_screen("episode", experiment=experiment, **culprit(store, name, step[0]))
     if len(events):
         note("Click an event to see the trajectories of its step.")
 
@@ -264,15 +259,15 @@ def _events(events: Sequence[Row], experiment: str, now: Row) -> None:
     if not events:
         note("No event was recorded.")
         return
-    arm, seed = str(now["arm"]), str(now["seed"])
+    arm, rows = str(now["arm"]), []
     header = [
         ("step", "training step"), "severity", "event", "diagnostic", ("value", "of the diagnostic at the event"),
         ("threshold", "that it crossed"), "in words", ("look at", "the step in other screens"),
     ]  # fmt: skip
-    rows: list[list[object]] = []
     for event in events[:_EVENTS]:
         step, named, severity = event["step"], event["diagnostic"] or "", word(event["severity"])
-        turns = address("turns", experiment=experiment, seed=seed, arm=[arm], cell=[arm, str(step), "1"])
+        cell = {"seed": str(now["seed"]), "arm": [arm], "cell": [arm, str(step), "1"]}
+        turns = anchor("turns", address("turns", experiment=experiment, **cell))
         rows.append([
             "–" if step is None else f"{step:,}",
             tag("span", tag("i", css=f"sorl-dot sorl-{severity}"), severity),
@@ -280,35 +275,21 @@ def _events(events: Sequence[Row], experiment: str, now: Row) -> None:
             anchor(named, address("glossary", part="diagnostics", find=named)) if named else "",
             *("" if event[column] is None else number(event[column]) for column in ("value", "threshold")),
             word(event["message"]),
-            "" if step is None else _to_episode(experiment, now["run_id"], step) + ", " + anchor("turns", turns),
+            "" if step is None else _to_episode(experiment, now["run_id"], step) + ", " + turns,
         ])  # fmt: skip
     st.html(table_html(header, rows, "sorl-events"))
     if len(events) > _EVENTS:
         note(f"The first {_EVENTS} of {len(events):,} events.")
 
 
-def _settings(each: pd.DataFrame, now: Row) -> None:
-    heading("Settings")
-    others = each[each["arm"] != now["arm"]].drop_duplicates("arm")
-    found = settings(now["config"], now["toml"], dict(zip(others["arm"], others["config"], strict=True)))
-    here = found["here"]
-    is_special = here.ne(found["default"]) | here.ne(found["base of the grid"]) | found["other arms"].ne("")
-    st.dataframe(found[is_special & found["setting"].ne("seed")], hide_index=True)
-    with st.expander(f"All {len(found)} settings"):
-        st.dataframe(found, hide_index=True)
-
-
 def settings(config: str | None, toml: str | None, arms: Mapping[str, str | None]) -> pd.DataFrame:
-    """Return a row a setting of a run: its value here, in the grid's base, by default, and where other arms differ.
-
-    `config` is the run's own (JSON), `toml` its grid file, `arms` the JSON of the other arms.
-    """
+    """Return a row a setting: its value in the run, in the grid's base, by default, and where other `arms` differ."""
     try:
         grid = tomllib.loads(toml or "").get("base", {})
     except tomllib.TOMLDecodeError:
         grid = {}
-    here, default = settings_of(config), words_of(RunSettings().model_dump(mode="json"))
-    base = default | (words_of(grid) if isinstance(grid, dict) else {})
+    here, default = settings_of(config), settings_of(RunSettings().model_dump(mode="json"))
+    base = default | (settings_of(grid) if isinstance(grid, dict) else {})
     elsewhere = {arm: settings_of(text) for arm, text in arms.items()}
     rows = []
     for key in dict.fromkeys(key for one in (here, *elsewhere.values()) for key in one):

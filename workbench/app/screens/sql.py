@@ -1,13 +1,13 @@
 """SQL: any question to the tables, read-only, with the columns' definitions, a chart of the answer and files of it."""
 
-from __future__ import annotations
-
 import re
 import time
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -20,18 +20,18 @@ import streamlit as st
 from pyarrow import types
 
 from workbench.app import export
-from workbench.app.figures.chart import GROUPS as LEGEND
-from workbench.app.figures.chart import chart
+from workbench.app.figures.curves import GROUPS as LEGEND
+from workbench.app.figures.curves import chart
 from workbench.app.page import Empty, look, note, screen
 from workbench.app.store import State, Store, dictionary
 from workbench.app.text import few, markdown_text, tag
 from workbench.app.url import arrive, choose, forget, leave
 from workbench.spec import InputError
 from workbench.store.connect import Busy
-from workbench.store.reader import Excerpt, Saved, saved, saved_query
+from workbench.store.reader import Excerpt, Saved, saved
 from workbench.store.text import as_csv
 
-Words = Callable[[str], tuple[str, str]]  # column -> its unit and its definition
+Words = Mapping[str, tuple[str, str]]  # column -> its unit and its definition
 
 FIRST = "ratio_by_turn"  # what the screen opens with: quick on a database of any size
 ROWS, SIZE = 10_000, 16 * 2**20  # of a table on the screen, in bytes: what a browser takes without a pause
@@ -53,8 +53,8 @@ def sql(store: Store) -> None:
         text = _editor()
     with right:
         tables = store.query("tables").set_index("name")
-        name = choose("table", "Tables and views", list(tables.index), "step",
-                      words=lambda t: t if tables.loc[t, "kind"] == "table" else f"{t} (view)")  # fmt: skip
+        names = {str(t): f"{t} (view)" if kind == "view" else str(t) for t, kind in tables["kind"].items()}
+        name = choose("table", "Tables and views", names, "step")
         note(str(tables.loc[name, "grain"]))
         with st.container(height=290, border=False):
             mine = columns.loc[columns["table"] == name, ["name", "type", "description"]]
@@ -74,21 +74,16 @@ def sql(store: Store) -> None:
     if asked.answer is None:
         st.html(tag("pre", "\n".join(filter(None, [asked.mistake, hint(asked.mistake, columns)])), css="sorl-mistake"))
         return
-    known = {row["name"]: row for row in reversed(dictionary(store).by_level())}  # of several, that of the coarsest
-
-    def defined(column: str) -> tuple[str, str]:
-        row = known.get(column, {"unit": "", "formula": ""})
-        return row["unit"] or "", row["formula"] or row.get("description") or ""
-
-    _answer(store, asked, asked.answer, defined)
-    _chart(drawable(asked.answer.table), defined)
+    known = dictionary(store)  # of columns with one name, that of the coarsest table
+    words = {row["name"]: known.words(f"{row['table_name']}.{row['name']}") for row in reversed(known.by_level())}
+    _answer(store, asked, asked.answer, words)
+    _chart(drawable(asked.answer.table), words)
 
 
 def _editor() -> str:
-    """The question that was sent last, kept in URL parameter `sql`: of the address, a saved one, or typed."""
+    """Return the question that was sent last, kept in URL parameter `sql`: of the address, a saved one, or typed."""
     known = {query.name: query for query in saved()}
-    default = saved_query(FIRST).sql
-    arrive("sql", lambda given: unpacked(given, default), lambda value: isinstance(value, str))
+    arrive("sql", lambda given: unpacked(given, known[FIRST].sql), lambda value: isinstance(value, str))
     text = st.session_state["sql"].strip()
     st.session_state["saved"] = next((name for name, query in known.items() if query.sql == text), None)
     st.selectbox(
@@ -133,16 +128,13 @@ def unpacked(given: Sequence[str], default: str) -> tuple[str, list[str]]:
     """Return the question of a parameter (`default` where there is none), and a note where it cannot be read."""
     if not given:
         return default, []
-    text: str | None = given[0]
-    if given[0].startswith(_MARK):
-        code = given[0].removeprefix(_MARK)
-        opened = zlib.decompressobj()
-        try:  # never more than a question may have, however much there is to unpack
-            raw = opened.decompress(urlsafe_b64decode(code + "=" * (-len(code) % 4)), 4 * LONGEST + 1)
-            text = raw.decode() if opened.eof else None
-        except (ValueError, zlib.error):
-            text = None
-    return (default, ["sql, which is cut off or too long"]) if text is None or len(text) > LONGEST else (text, [])
+    text = given[0]
+    if text.startswith(_MARK):
+        code, text, opened = text.removeprefix(_MARK), "", zlib.decompressobj()
+        with suppress(ValueError, zlib.error):  # it never unpacks more than a question may have
+            text = opened.decompress(urlsafe_b64decode(code + "=" * (-len(code) % 4)), 4 * LONGEST + 1).decode()
+        text = text if opened.eof else ""
+    return (text, []) if 0 < len(text) <= LONGEST else (default, ["sql, which is cut off or too long"])
 
 
 class Asked(NamedTuple):
@@ -161,8 +153,7 @@ def ask(store: Store, text: str, *, again: bool = False) -> Asked:
     state = store.state()
     if last and last.text == text and not again and (last.state == state or last.seconds > _QUICK):
         return last
-    began = time.monotonic()
-    answer, mistake = None, ""
+    began, answer, mistake = time.monotonic(), None, ""
     try:
         with st.spinner("Asking ..."):
             answer = store.reader.excerpt(text, rows=ROWS, size=SIZE)
@@ -210,20 +201,17 @@ def _answer(store: Store, asked: Asked, answer: Excerpt, words: Words) -> None:
     note(f"{many} in {asked.seconds:.2f} s{more}. This link reruns the query.")
     config: dict[str, Any] = {}
     for name, values in zip(table.column_names, table.columns, strict=True):
-        unit, definition = words(name)
+        unit, definition = words.get(name, ("", ""))
         tip = markdown_text(" ".join(filter(None, [definition, unit and f"[{unit}]"]))) or None
-        if types.is_floating(values.type):
-            config[name] = st.column_config.NumberColumn(help=tip, format=figures(values))
-        else:
-            config[name] = st.column_config.Column(help=tip)
+        is_float = types.is_floating(values.type)
+        kind = partial(st.column_config.NumberColumn, format=figures(values)) if is_float else st.column_config.Column
+        config[name] = kind(help=tip)
     height = min(_TALLEST, _ROW * (max(rows, 1) + 1) + 3)
     st.dataframe(table, placeholder="NULL", height=height, column_config=config)
     with st.container(horizontal=True, horizontal_alignment="right", gap="small"):
-        export.button("CSV", lambda: csv_of(whole(store, asked)), "sorl-answer.csv", "text/csv", key="answer-CSV")
-        export.button(
-            "Parquet", lambda: parquet_of(whole(store, asked)), "sorl-answer.parquet", "application/octet-stream",
-            key="answer-Parquet",
-        )  # fmt: skip
+        export.button("CSV", lambda: csv_of(whole(store, asked)), "sorl-answer.csv", "text/csv")
+        binary = "application/octet-stream"
+        export.button("Parquet", lambda: parquet_of(whole(store, asked)), "sorl-answer.parquet", binary)
 
 
 def figures(values: pa.ChunkedArray) -> str:
@@ -261,10 +249,8 @@ def _chart(frame: pd.DataFrame, words: Words) -> None:
     with st.container(horizontal=True, gap="medium", vertical_alignment="top"):
         x = choose("chart_x", "X", list(frame.columns), x, width=180)
         y = choose("chart_y", "Y", numbers(frame), y, width=180)
-        colour = choose(
-            "chart_colour", "Colour", [_NONE, *frame.columns], colour or _NONE, width=180,
-            words=lambda c: "none" if c == _NONE else c,
-        )  # fmt: skip
+        colours = {_NONE: "none"} | {str(column): str(column) for column in frame.columns}
+        colour = choose("chart_colour", "Colour", colours, colour or _NONE, width=180)
         colour = "" if colour == _NONE else colour
         mark = choose("chart_mark", "Chart type", fitting_marks(frame, x, colour), kind="row")
         scale = choose("scale", "Scale", ["auto", "linear", "log"], kind="row")
@@ -284,12 +270,10 @@ def drawable(table: pa.Table) -> pd.DataFrame:
     """Return the columns of numbers, times and texts; a truth value is a text, a decimal number a float."""
     columns = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
-        if types.is_decimal(column.type):
-            columns[name] = column.cast(pa.float64())
-        elif types.is_boolean(column.type):
-            columns[name] = column.cast(pa.string())
-        elif not (types.is_list(column.type) or types.is_null(column.type) or types.is_time(column.type)):
-            columns[name] = column
+        kind = column.type
+        if not (types.is_list(kind) or types.is_null(kind) or types.is_time(kind)):
+            other = pa.float64() if types.is_decimal(kind) else pa.string() if types.is_boolean(kind) else kind
+            columns[name] = column.cast(other)
     found: pd.DataFrame = pa.table(columns).to_pandas(date_as_object=False)
     return found
 

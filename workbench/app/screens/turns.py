@@ -1,26 +1,23 @@
 """Turns: where in the dialogue it happens. Turn index against training, the arms on one colour scale, cell by cell."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import pandas as pd
 import streamlit as st
 
 from workbench.app import export
-from workbench.app.curve_data import Window, extent, origins
+from workbench.app.curve_data import Chosen, Window, extent, onsets, origins
 from workbench.app.experiments import Arms, choose_arms
 from workbench.app.figures.common import AXES
-from workbench.app.figures.heat import ACROSS, Heat, Measure, colour_scale, heat
-from workbench.app.links import episode_address, linked_table, run_links
-from workbench.app.page import answer, curves_only, look, note, screen
+from workbench.app.figures.maps import ACROSS, Heat, Measure, colour_scale, heat
+from workbench.app.page import answer, curves_only, episode_address, linked_table, look, note, run_links, screen
 from workbench.app.store import Diagnostics, Store, dictionary
 from workbench.app.text import number, word
-from workbench.app.url import choose, choose_range, follow, keep, zoom
+from workbench.app.url import choose, choose_range, follow, keep
 from workbench.spec import InputError
 
 _AXIS = {"step": "step", "onset": "before collapse"}
@@ -28,7 +25,7 @@ _AXIS = {"step": "step", "onset": "before collapse"}
 _FIRST = ("ratio_geo", "ratio_arith", "ratio_prod", "clip_frac", "approx_kl", "entropy", "advantage", "value_error",
           "gradient_share", "ratio_mass_frac")  # fmt: skip
 _LISTED = ("log_ratio_sum", "clip_frac", "advantage", "ratio_mass_frac", "gradient_share")  # of a trajectory
-_CELLS = 360  # of all maps in a row: narrower ones could not be told apart
+CELLS = 360  # of all maps in a row: narrower ones could not be told apart
 
 
 class Cell(NamedTuple):
@@ -39,25 +36,17 @@ class Cell(NamedTuple):
     turn: int
 
     @classmethod
-    def read(cls, given: Sequence[str], arms: Sequence[str]) -> Cell | None:
+    def read(cls, given: Sequence[str], arms: Sequence[str]) -> Self | None:
         """Return the cell that an address names; None where it names none of these arms."""
         if len(given) != 3 or given[0] not in arms or not all(re.fullmatch(r"-?[0-9]{1,9}", n) for n in given[1:]):
             return None
         return cls(given[0], int(given[1]), int(given[2]))
 
-    @property
-    def written(self) -> list[str]:
-        """The cell as `read` takes it."""
-        return [str(value) for value in self]
-
 
 @dataclass(frozen=True)
-class Turns:
-    """The chosen runs in the order of their arms, the step that x counts from in each, the steps and the column."""
+class Turns(Chosen):
+    """The chosen runs and steps, and the column of `turn_step` that is drawn."""
 
-    runs: pd.DataFrame
-    origins: list[int]
-    window: Window
     measure: Measure
 
     @property
@@ -69,18 +58,17 @@ class Turns:
         """Return a heat map an arm; with `extreme` a cell is coloured by its value farthest from what is neutral."""
         window = self.window
         cells = store.query(
-            "heat", runs=list(self.runs["run_id"]), origins=self.origins,
-            arms=[names.index(arm) for arm in self.runs["arm"]], first=window.first, last=window.last,
-            width=window.width, column=self.measure.name, log=self.is_ratio,
+            "heat", runs=self.ids, origins=self.origins, arms=[names.index(arm) for arm in self.runs["arm"]],
+            first=window.first, last=window.last, width=window.width, column=self.measure.name, log=self.is_ratio,
         )  # fmt: skip
         low, high, value = cells["low"], cells["high"], cells["mean"]
         if extreme:
             value = high.where(high * low >= 1 if self.is_ratio else high.abs() >= low.abs(), low)
         cells = cells.assign(value=value, first_step=window.first + cells["bucket"] * window.width)
-        onsets = self.runs["collapse_step"].astype(float) - self.origins
-        onsets = onsets[onsets.between(window.first, window.last)]
+        fell = onsets(self)
         return [
-            Heat(arm, cells[cells["arm"] == i], onsets[self.runs["arm"] == arm].tolist()) for i, arm in enumerate(names)
+            Heat(arm, cells[cells["arm"] == i], fell.loc[fell["arm"] == arm, "x"].tolist())
+            for i, arm in enumerate(names)
         ]
 
     def cell(self, arm: str, bucket: int, turn: int) -> Cell:
@@ -93,12 +81,10 @@ class Turns:
 
     def trajectories(self, store: Store, cell: Cell, column: str) -> list[dict[str, Any]]:
         """Return the trajectories behind a cell, most extreme first by `column` of `turn`."""
-        mine = (self.runs["arm"] == cell.arm).to_numpy()
+        mine = self.runs.assign(origin=self.origins)[(self.runs["arm"] == cell.arm).to_numpy()]
         return store.records(
-            "cell", runs=list(self.runs.loc[mine, "run_id"]),
-            origins=[o for o, chosen in zip(self.origins, mine, strict=True) if chosen],
-            first=cell.first, last=self.last(cell), turn=cell.turn, column=column,
-            log=self.is_ratio and column == self.measure.name,
+            "cell", runs=mine["run_id"].tolist(), origins=mine["origin"].tolist(), first=cell.first,
+            last=self.last(cell), turn=cell.turn, column=column, log=self.is_ratio and column == self.measure.name,
         )  # fmt: skip
 
 
@@ -112,7 +98,7 @@ def turns(store: Store) -> None:
         raise InputError("table turn_step has no measured column here: these runs recorded no turns")
     with st.container(horizontal=True, gap="large", vertical_alignment="top"):
         name = choose("measure", "Diagnostic", found, width=210)
-        axis = choose("x", "Align on", list(_AXIS), kind="row", words=_AXIS.__getitem__)
+        axis = choose("x", "Align on", _AXIS, kind="row")
         seed = choose("seed", "Seed", ["all", *(str(seed) for seed in sorted(arms.every["seed"].unique()))], width=110)
         extreme = choose("cells", "Cell shows", ["mean", "extreme"], kind="row") == "extreme"
     runs = arms.runs[(seed == "all") | (arms.runs["seed"].astype(str) == seed)]
@@ -120,32 +106,31 @@ def turns(store: Store) -> None:
         note("Choose at least one arm that has this seed.")
         return
     starts = origins(runs, axis)
-    window = cells_over(*choose_range("range", "Steps", *extent(store, runs, starts)), len(arms.names))
-    view = Turns(runs, starts, window, measure_of(known, name))
+    ends = choose_range("range", "Steps", *extent(store, runs, starts))
+    window = Window.made(*ends, CELLS // min(len(arms.names), ACROSS))
+    view = Turns(runs, axis, starts, window, Measure(name, *known.words(f"turn_step.{name}")))
     maps = view.heats(store, arms.names, extreme=extreme)
     values = _values(maps)
     if values.empty:
         curves_only(f"None of these runs has recorded {name} by turn.")
         return
     answer(farthest(view, maps))
-    chosen = keep(
-        "cell", (arms.experiment, axis), lambda given: Cell.read(given, arms.names), lambda c: c.written if c else []
-    )
+    under = (arms.experiment, axis)
+    chosen = keep("cell", under, lambda given: Cell.read(given, arms.names), lambda c: [str(part) for part in c or ()])
     shown = framed = None
     if chosen is not None and window.first <= chosen.first <= window.last:
         bucket = (chosen.first - window.first) // window.width
         shown, framed = view.cell(chosen.arm, bucket, chosen.turn), (arms.names.index(chosen.arm), bucket, chosen.turn)
     colours = colour_scale(view.measure.unit, values["value"].dropna())
-    figure = heat(maps, view.measure, colours, arms.styles, look(), window, AXES[axis], chosen=framed)
-    clicked, dragged = export.zoomable(
-        figure, "turns", lambda: values.drop(columns=["value", "bucket"]), select=True,
+    clicked = export.figure(
+        heat(maps, view.measure, colours, arms.styles, look(), window, AXES[axis], chosen=framed), "turns",
+        lambda: values.drop(columns=["value", "bucket"]), select=True, zooms="range",
         describe=f"{name} by turn index and {AXES[axis]} for {', '.join(arms.names)}.",
     )  # fmt: skip
-    zoom("range", dragged)
     if clicked:
         place, *where = (int(v) for v in clicked[0][:3])
         if (other := view.cell(arms.names[place], *where)) != shown:
-            follow("cell", other.written)
+            follow("cell", [str(part) for part in other])
     value = "the most extreme value" if extreme else "the mean"
     note(f"Each cell: {value} over seeds and steps. ▼ onset of a collapse · hatched: not measured · – no such turn · "
          "✕ NaN or Inf")  # fmt: skip
@@ -158,19 +143,8 @@ def turns(store: Store) -> None:
 
 def measures(known: Diagnostics) -> list[str]:
     """Return the measured columns of a turn index, the telling ones first."""
-    found = [row["name"] for m, row in known.rows.items() if row["table_name"] == "turn_step" and m in known.charted]
+    found = [known.rows[m]["name"] for m in known.charted if known.rows[m]["table_name"] == "turn_step"]
     return sorted(found, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
-
-
-def measure_of(known: Diagnostics, name: str) -> Measure:
-    """Return what the dictionary says of a column of the roll-up."""
-    row = known.rows[f"turn_step.{name}"]
-    return Measure(name, row["unit"] or "", str(row["formula"] or row["description"] or ""))
-
-
-def cells_over(first: int, last: int, arms: int) -> Window:
-    """Return the steps of a cell, for the maps of so many arms in a row."""
-    return Window.made(first, last, _CELLS // max(1, min(arms, ACROSS)))
 
 
 def farthest(view: Turns, maps: Sequence[Heat]) -> str:
@@ -209,29 +183,26 @@ def _list(store: Store, view: Turns, known: Diagnostics, arms: Arms, cell: Cell)
         return
     few = f"the {len(found)} farthest in {name}" if found[0]["total"] > len(found) else f"ordered by {name}"
     note(f"{place}: {found[0]['total']} trajectories, {few}; values after the last epoch; click a number.")
-    linked_table(columns(name, known), listed(found, arms.experiment, name, known))
+    linked_table(*listed(found, arms.experiment, name, known))
 
 
-def columns(measured: str, known: Diagnostics) -> list[tuple[str, str]]:
-    """Return the columns that `listed` fills, each with its definition; `measured` is the column of `turn`."""
-    rows = {name: known.rows.get(f"turn.{name}") for name in (measured, *_LISTED)}
-    return [
+def listed(
+    found: Sequence[dict[str, Any]], experiment: str, measured: str, known: Diagnostics
+) -> tuple[list[tuple[str, str]], list[tuple[str, list[str]]]]:
+    """Return header (name, definition) and rows (address of the episode, cells) of the trajectories of a cell."""
+    names = [measured, *(name for name in _LISTED if name != measured)]
+    rows = {name: known.rows.get(f"turn.{name}") for name in names}
+    header = [
         ("trajectory", "opens the episode"), ("tokens", "whether its tokens were kept"), ("seed", ""), ("step", ""),
         ("action", "what the agent did in the turn"),
         *[(name, f"{row['formula']} ({row['unit'] or 'no unit'})" if row else "") for name, row in rows.items()],
         ("solved", "the trajectory's answer is exactly right"), ("question", ""),
     ]  # fmt: skip
-
-
-def listed(
-    found: Sequence[dict[str, Any]], experiment: str, measured: str, known: Diagnostics
-) -> list[tuple[str, list[str]]]:
-    """Return address of the episode and cells (as `columns` names them) of each trajectory of a cell."""
-    rows = []
+    lines = []
     for row in found:
         step, trajectory, kept = str(row["step"]), str(row["trajectory"]), "kept" if row["kept"] else "–"
         link = episode_address(experiment=experiment, run=row["run_id"], step=step, trajectory=trajectory)
-        cells = [trajectory, kept, str(row["seed"]), step, word(row["status"]), number(row["value"])]
-        cells += [number(row[name]) for name in _LISTED if name != measured]
-        rows.append((link, [*cells, word(row["success"]), word(row["question"])]))
-    return rows
+        numbers = [number(row["value"]), *(number(row[name]) for name in names[1:])]
+        last = [word(row["success"]), word(row["question"])]
+        lines.append((link, [trajectory, kept, str(row["seed"]), step, word(row["status"]), *numbers, *last]))
+    return header, lines

@@ -1,7 +1,5 @@
 """The causes that a diagnosis looks for, one family a file."""
 
-from __future__ import annotations
-
 from workbench.diagnosis.causes import batch, learning, sampler, world
 from workbench.diagnosis.finding import Cause
 

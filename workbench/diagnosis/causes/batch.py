@@ -1,7 +1,5 @@
 """The trained batch differs from the sampled one: data, tokens, log-probs, groups."""
 
-from __future__ import annotations
-
 import re
 from typing import Literal
 
@@ -9,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.diagnosis.changepoint import before
-from workbench.diagnosis.finding import Cause, Clue, Evidence, cause, sql
+from workbench.diagnosis.finding import Cause, Clue, cause, sql
 from workbench.diagnosis.log import Log
 
 NOISE = 1e-4  # nats; float32 kernels differ by 1e-7 to 2e-5 on average
@@ -36,11 +34,10 @@ def staleness(log: Log) -> Clue | None:
         return None
     usual = float(told) if told is not None else float(age.iloc[: max(1, len(age) // 5)].max())
     older = log.first_above("step", "staleness", usual + 0.5)
-    return older and Clue(
-        "proof" if told is not None else "sign", 0.95, older.step,
+    return older and Clue.of(
+        "proof" if told is not None else "sign", 0.95, "step.staleness", older.step, older.value, usual,
         f"from step {older.step} on the data are older than {usual:g} iterations, at last {float(age.max()):g}: "
         "the queue between sampler and trainer grows",
-        (Evidence("step.staleness", older.step, older.value, usual),),
     )  # fmt: skip
 
 
@@ -58,10 +55,9 @@ def batch_reused(log: Log) -> Clue | None:
         return None
     same = hashes.loc[hashes["batch_hash"] == again["batch_hash"].iloc[0], "step"]
     source, step = int(same.iloc[0]), int(again["step"].iloc[0])
-    return Clue(
-        "proof", 0.97, step,
+    return Clue.of(
+        "proof", 0.97, "step.batch_hash", step, None, None,
         f"step {step} trains on exactly the tokens of step {source}; {len(again)} steps of {log.steps} repeat a batch",
-        (Evidence("step.batch_hash", step, None, None),),
     )  # fmt: skip
 
 
@@ -78,11 +74,10 @@ def _misfit(wanted: Kind, name: str, title: str, says: str, change: str) -> Caus
         trajectory, turn = (int(first[1]), int(first[2])) if first else (None, None)
         count = float(log.series("step", "token_mismatches").loc[step])
         place = f", first in trajectory {trajectory}, turn {turn}" if turn is not None else ""
-        return Clue(
-            "proof", 0.97 if wanted != "unknown" else 0.9, step,
+        return Clue.of(
+            "proof", 0.97 if wanted != "unknown" else 0.9, "step.token_mismatches", step, count, 0.0,
             f"from step {step} on {says}; {count:.0f} trajectories of that step are not trained as they were sampled"
-            f"{place}",
-            (Evidence("step.token_mismatches", step, count, 0.0),), trajectory, turn,
+            f"{place}", trajectory, turn,
         )  # fmt: skip
 
     counts = ("minibatch.tokens", "trajectory.n_tokens") if wanted in ("padding", "tokens") else ()
@@ -193,10 +188,10 @@ def corrupt_log_prob(log: Log) -> Clue | None:
         return None
     trajectory, turn = culprit(log, step)
     where = f", in turn {turn} of trajectory {trajectory}" if turn is not None else ""
-    return Clue(
-        "proof", 0.95, step,
+    return Clue.of(
+        "proof", 0.95, "minibatch.mismatch_max", step, value, usual,
         f"in step {step} the old log-prob of one token is {value:.3g} nats from the sampler's{where}; all others agree",
-        (Evidence("minibatch.mismatch_max", step, value, usual),), trajectory, turn,
+        trajectory, turn,
     )  # fmt: skip
 
 
@@ -242,10 +237,9 @@ def wrong_groups(log: Log) -> Clue | None:
     if wrong.empty or right.empty or int(right.index[0]) > int(wrong.index[0]):
         return None
     step = int(wrong.index[0])
-    return Clue(
-        "proof", 0.96, step,
+    return Clue.of(
+        "proof", 0.96, "trajectory.advantage", step, float(wrong.iloc[0]), 0.0,
         f"from step {step} on rollouts of one question with one reward have different advantages, in "
         f"{100 * float(wrong.mean()):.0f} % of the cases; before, they never had: rewards are compared across the "
         "wrong group",
-        (Evidence("trajectory.advantage", step, float(wrong.iloc[0]), 0.0),),
     )  # fmt: skip

@@ -1,7 +1,5 @@
 """Faults of the update: its settings, the critic, the reference, and steps that are too large."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from workbench.diagnosis.causes.batch import culprit
@@ -27,10 +25,9 @@ def learning_rate(log: Log) -> Clue | None:
     usual = float(lr.iloc[: max(1, len(lr) // 5)].median()) if told is None else float(told)
     found = log.first_above("minibatch", "lr", 1.5 * usual)
     meant = "the settings say" if told is not None else "it began with"
-    return found and Clue(
-        "proof" if told is not None else "sign", 0.97, found.step,
+    return found and Clue.of(
+        "proof" if told is not None else "sign", 0.97, "minibatch.lr", found.step, found.value, usual,
         f"from step {found.step} on the optimizer's learning rate is {found.value:.3g}, where {meant} {usual:.3g}",
-        (Evidence("minibatch.lr", found.step, found.value, usual),),
     )  # fmt: skip
 
 
@@ -43,16 +40,14 @@ def learning_rate(log: Log) -> Clue | None:
 )
 def clipping_off(log: Log) -> Clue | None:
     """Gradient clipping is configured but not applied."""
-    bound = log.settings.get("learn.policy.max_grad_norm")
-    if bound is None:
+    if (bound := log.settings.get("learn.policy.max_grad_norm")) is None:
         return None
     found = log.first_above("minibatch", "grad_norm_after", CLOSE * float(bound))
     most = log.series("minibatch", "grad_norm_after", "max").max()
-    return found and Clue(
-        "proof", 0.97, found.step,
+    return found and Clue.of(
+        "proof", 0.97, "minibatch.grad_norm_after", found.step, found.value, float(bound),
         f"from step {found.step} on the optimizer steps along gradients with norms up to {most:.3g}, though "
         f"max_grad_norm = {bound:g}: clipping is configured and not applied",
-        (Evidence("minibatch.grad_norm_after", found.step, found.value, float(bound)),),
     )  # fmt: skip
 
 
@@ -65,9 +60,8 @@ def clipping_off(log: Log) -> Clue | None:
 def critic_diverges(log: Log) -> Clue | None:
     """The critic diverges."""
     # Of a critic that catches itself again the loss stays high for some steps only.
-    loss = log.series("minibatch", "value_loss", "max")
+    loss, variance = log.series("minibatch", "value_loss", "max"), log.series("step", "explained_variance")
     rise = first(loss, "above", points=3, floor=0.2)
-    variance = log.series("step", "explained_variance")
     if rise is None or float(loss[loss.index >= rise.step].max()) < RUNAWAY * rise.usual:
         return None
     worst = float(variance[variance.index >= rise.step].min())  # NaN where nothing was measured since
@@ -94,22 +88,20 @@ def reference_wrong(log: Log) -> Clue | None:
         return None
     begins = float(distance.iloc[0])
     if int(distance.index[0]) == 0 and begins > 0.02:
-        return Clue(
-            "proof", 0.9, 0,
+        return Clue.of(
+            "proof", 0.9, "step.kl_ref", 0, begins, 0.0,
             f"the policy is {begins:.3g} nats a token from its reference before it has learned anything: the "
             "reference is not the model that training began with",
-            (Evidence("step.kl_ref", 0, begins, 0.0),),
         )  # fmt: skip
     jump = first(distance, "above", points=2, floor=0.3)
     moved = log.series("step", "kl_k3")
     if jump is None or jump.value < 3 * max(jump.usual, 1e-3):
         return None
     step_kl = float(moved.get(jump.step, float("nan")))
-    return Clue(
-        "sign", 0.9, jump.step,
+    return Clue.of(
+        "sign", 0.9, "step.kl_ref", jump.step, jump.value, jump.usual,
         f"the distance to the reference jumps from {jump.usual:.3g} to {jump.value:.3g} nats in step {jump.step}, "
         f"while the policy moved by {step_kl:.2g}: the reference changed, not the policy",
-        (Evidence("step.kl_ref", jump.step, jump.value, jump.usual),),
     )  # fmt: skip
 
 
@@ -134,11 +126,10 @@ def entropy_bonus(log: Log) -> Clue | None:
     fell_before = lost is not None and lost.step < start.step - 1
     if len(since) < 5 or climbs < 0.9 or since.iloc[-1] < 2 * since.iloc[0] or fell_before:
         return None
-    return Clue(
-        "sign", 0.75, start.step,
+    return Clue.of(
+        "sign", 0.75, "step.entropy", start.step, start.value, start.usual,
         f"entropy climbs steadily from step {start.step} on, from {start.usual:.3g} to "
         f"{float(since.max()):.3g} nats a token: the policy is paid for noise",
-        (Evidence("step.entropy", start.step, start.value, start.usual),),
     )  # fmt: skip
 
 
@@ -150,9 +141,9 @@ def entropy_bonus(log: Log) -> Clue | None:
 def not_finite(log: Log) -> Clue | None:
     """A loss or gradient is not a number."""
     found = log.first_above("minibatch", "non_finite", 0.0, "sum")
-    return found and Clue(
-        "proof", 0.6, found.step, f"loss or gradient is NaN or Inf in step {found.step}",
-        (Evidence("minibatch.non_finite", found.step, found.value, 0.0),),
+    return found and Clue.of(
+        "proof", 0.6, "minibatch.non_finite", found.step, found.value, 0.0,
+        f"loss or gradient is NaN or Inf in step {found.step}",
     )  # fmt: skip
 
 
@@ -204,16 +195,16 @@ def step_size(log: Log) -> Clue | None:
     trajectory, turn = culprit(log, spike.step, "gradient_share")
     side = "before" if spike.step <= log.onset else "after"
     unbounded = "no bound on the gradient norm is set, so " if "learn.policy.max_grad_norm" in log.settings else ""
-    return Clue(
-        "pattern", 0.5, spike.step,
+    return Clue.of(
+        "pattern", 0.5, "minibatch.grad_norm", spike.step, spike.value, spike.usual,
         f"the gradient norm leaps from {spike.usual:.3g} to {spike.value:.3g} in step {spike.step}, "
         f"{abs(log.onset - spike.step)} steps {side} the onset; {unbounded}the whole step was taken",
-        (Evidence("minibatch.grad_norm", spike.step, spike.value, spike.usual),), trajectory, turn,
+        trajectory, turn,
     )  # fmt: skip
 
 
 def _window(log: Log) -> tuple[int, int] | None:
-    """First and last step of the stretch in which the reason of the collapse lies; None without a collapse."""
+    """First and last step of the stretch in which the reason of a collapse lies; None without one."""
     if log.onset is None:
         return None
     detected = log.first_known("detection_step")

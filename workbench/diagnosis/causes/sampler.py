@@ -1,7 +1,5 @@
 """The sampler differs from the policy: in its log-probs, or in what it draws."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +7,7 @@ import pandas as pd
 
 from workbench.diagnosis.causes.batch import NOISE, RISE, one_token
 from workbench.diagnosis.changepoint import before, first
-from workbench.diagnosis.finding import Clue, Evidence, cause, sql
+from workbench.diagnosis.finding import Clue, cause, sql
 from workbench.diagnosis.log import Log
 
 GROWTH = 2.0  # of the disagreement from its first steps to its last ones, from which it is called growing
@@ -49,11 +47,11 @@ def gap(log: Log) -> Gap | None:
 
 
 def _sharper(log: Log, start: int) -> float | None:
-    frame = log.transcripts("log_prob_old", "log_prob_behaviour", "trained")
+    names = ("log_prob_old", "log_prob_behaviour", "trained")
+    frame = log.transcripts(*names)
     rows = frame[(frame["step"] >= start) & ~frame["step"].isin(log.rescored)]
     if rows.empty:
         return None
-    names = ("log_prob_old", "log_prob_behaviour", "trained")
     old, behaviour, trained = (np.concatenate([np.asarray(x, float) for x in rows[name]]) for name in names)
     known = np.isfinite(old) & np.isfinite(behaviour) & (trained > 0)
     old, difference = old[known], (behaviour - old)[known]
@@ -61,10 +59,6 @@ def _sharper(log: Log, start: int) -> float | None:
         return None
     confident = difference[(old > np.log(0.5)) & (np.abs(difference) > NOISE)]
     return float((confident > 0).mean()) if len(confident) > 20 else None
-
-
-def _evidence(found: Gap) -> tuple[Evidence, ...]:
-    return (Evidence("minibatch.mismatch", found.step, found.level, found.usual),)
 
 
 @cause(
@@ -79,12 +73,11 @@ def stale_weights(log: Log) -> Clue | None:
     found = gap(log)
     if found is None or temperature.look(log) is not None or (found.growth < GROWTH and found.level < 0.05):
         return None
-    return Clue(
-        "sign", 0.9 if found.growth >= GROWTH else 0.6, found.step,
+    return Clue.of(
+        "sign", 0.9 if found.growth >= GROWTH else 0.6, "minibatch.mismatch", found.step, found.level, found.usual,
         f"from step {found.step} on the sampler disagrees with the policy that should have sampled, by "
         f"{found.level:.3g} nats a token on average, and the gap has grown {found.growth:.1f} times since: it falls "
         "behind as the policy moves",
-        _evidence(found),
     )  # fmt: skip
 
 
@@ -104,11 +97,10 @@ def temperature(log: Log) -> Clue | None:
     if one_way < 0.9 or found.level < 0.01:
         return None
     direction = "sharper (temperature below the trainer's)" if found.sharper > 0.5 else "flatter (temperature above it)"
-    return Clue(
-        "sign", 0.9 if found.growth < GROWTH else 0.6, found.step,
+    return Clue.of(
+        "sign", 0.9 if found.growth < GROWTH else 0.6, "minibatch.mismatch", found.step, found.level, found.usual,
         f"from step {found.step} on the sampler's distribution is {direction}: of the tokens that the trainer finds "
         f"likely, {100 * one_way:.0f} % differ in the same direction, by {found.level:.3g} nats a token on average",
-        _evidence(found),
     )  # fmt: skip
 
 
@@ -137,12 +129,11 @@ def _of_good_ones(log: Log) -> Clue | None:
     surprise = (-drawn - log.series("step", "entropy")).dropna()
     surprise = surprise[~surprise.index.isin(log.rescored.union(_wrong(log)))]
     rise = first(surprise, "above", points=3, margin=5.0, least=0.03)
-    return rise and Clue(
-        "sign", 0.8, rise.step,
+    return rise and Clue.of(
+        "sign", 0.8, "minibatch.log_prob_positive", rise.step, rise.value, rise.usual,
         f"from step {rise.step} on the tokens of rewarded trajectories are rarer than the policy's entropy allows: "
         f"-log p exceeds it by {rise.value:.3g} nats a token, where {rise.usual:.3g} was usual; sampler and trainer "
         "agree about them, so they were drawn from something else than they were scored by",
-        (Evidence("minibatch.log_prob_positive", rise.step, rise.value, rise.usual),),
     )  # fmt: skip
 
 
@@ -160,8 +151,6 @@ def _of_transcripts(log: Log) -> Clue | None:
     if kept.empty:
         kept = log.transcripts(*names).assign(log_prob=None)
     surprise = _surprise(kept[~kept["step"].isin(log.rescored)])
-    if surprise is None:
-        return None
     best, cut = 0.0, None
     for at in np.unique(surprise["step"])[FEWEST:-FEWEST]:
         late = surprise["step"] >= at
@@ -174,16 +163,15 @@ def _of_transcripts(log: Log) -> Clue | None:
         return None
     step, usual, now = cut
     way = "rarer (temperature above the trainer's)" if best > 0 else "likelier (temperature below it)"
-    return Clue(
-        "sign", 0.8, step,
+    return Clue.of(
+        "sign", 0.8, "token.log_prob_behaviour", step, float(now), float(usual),
         f"from step {step} on the sampled tokens are {way} than the log-probs allow that come with them: -log p "
         f"exceeds the entropy by {now:.3g} nats a token, where {usual:.3g} was usual "
         f"({abs(best):.1f} standard errors); both sides agree about the tokens, so no ratio shows it",
-        (Evidence("token.log_prob_behaviour", step, float(now), float(usual)),),
     )  # fmt: skip
 
 
-def _surprise(frame: pd.DataFrame) -> pd.DataFrame | None:
+def _surprise(frame: pd.DataFrame) -> pd.DataFrame:
     """Step and mean of -log p_mu - H over the policy's tokens of each transcript whose H is still the sampler's."""
     rows = []
     columns = (frame[name] for name in ("step", "log_prob_behaviour", "entropy", "trained", "log_prob"))
@@ -195,8 +183,7 @@ def _surprise(frame: pd.DataFrame) -> pd.DataFrame | None:
             continue
         if np.isfinite(excess).any():
             rows.append((int(step), _mean(excess)))
-    found = pd.DataFrame(rows, columns=["step", "excess"])
-    return found if found["step"].nunique() > 2 * FEWEST else None
+    return pd.DataFrame(rows, columns=["step", "excess"])
 
 
 def _mean(values: np.ndarray) -> float:
@@ -220,9 +207,8 @@ def low_precision(log: Log) -> Clue | None:
         return None
     if found.usual is None and log.settings.get("engine.dtype") not in (None, "float32"):
         return None  # as configured, and as it was from the first step on
-    return Clue(
-        "sign", 0.85, found.step,
+    return Clue.of(
+        "sign", 0.85, "minibatch.mismatch", found.step, found.level, found.usual,
         f"from step {found.step} on sampler and trainer disagree by {found.level:.2g} nats a token, to both sides and "
         "no more with time: rounding, as of a sampler in lower precision",
-        _evidence(found),
     )  # fmt: skip

@@ -1,14 +1,12 @@
 """Faults of the environment: rewards, retrieved passages, truncated episodes."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
 import pandas as pd
 
 from workbench.diagnosis.changepoint import before, first
-from workbench.diagnosis.finding import Clue, Evidence, cause, sql
+from workbench.diagnosis.finding import Clue, cause, sql
 from workbench.diagnosis.log import Log
 
 SHIFTS = 8  # rows by which rewards may be off
@@ -30,8 +28,7 @@ _WORD = re.compile(r"\w+")
 )
 def reward_format(log: Log) -> Clue | None:
     """The reward pays for the form of an answer, not for its truth."""
-    found = _wrong(log)
-    if found is None:
+    if (found := _wrong(log)) is None:
         return None
     rows, step = found
     agree, form = max((float((rows["paid"] == rows[name]).mean()), name) for name in ("answered", "formed"))
@@ -39,11 +36,10 @@ def reward_format(log: Log) -> Clue | None:
     if agree < 0.9 or failed.empty or failed["paid"].mean() < 0.9:
         return None
     what = "an answer" if form == "answered" else "an answer after valid turns"
-    return Clue(
-        "sign", 0.93, step,
+    return Clue.of(
+        "sign", 0.93, "trajectory.reward", step, float(rows["paid"].mean()), float(rows["success"].mean()),
         f"from step {step} on the reward pays for giving {what}: that alone explains {100 * agree:.0f} % of the "
         f"rewards, and {100 * float(failed['paid'].mean()):.0f} % of the wrong answers of that form are paid",
-        (Evidence("trajectory.reward", step, float(rows["paid"].mean()), float(rows["success"].mean())),),
         trajectory=_example(failed[failed["paid"]], step),
     )  # fmt: skip
 
@@ -51,18 +47,16 @@ def reward_format(log: Log) -> Clue | None:
 @cause(needs=_NEEDS, change="Check the sign of the reward and which row it is written to.", test=_PAID)
 def reward_inverted(log: Log) -> Clue | None:
     """The reward has the wrong sign."""
-    found = _wrong(log)
-    if found is None:
+    if (found := _wrong(log)) is None:
         return None
     rows, step = found
     won, lost = rows[rows["success"]]["reward"], rows[~rows["success"]]["reward"]
     if won.empty or lost.empty or rows["reward"].corr(rows["success"].astype(float)) > -0.8:
         return None
-    return Clue(
-        "proof", 0.96, step,
+    return Clue.of(
+        "proof", 0.96, "trajectory.reward", step, float(won.mean()), float(lost.mean()),
         f"from step {step} on a failure is paid {float(lost.mean()):.2g} and a success {float(won.mean()):.2g} on "
         "average: the reward has the wrong sign",
-        (Evidence("trajectory.reward", step, float(won.mean()), float(lost.mean())),),
         trajectory=_example(rows[rows["paid"] != rows["success"]], step),
     )  # fmt: skip
 
@@ -84,11 +78,10 @@ def reward_shifted(log: Log) -> Clue | None:
     rows_off = max(agreement, key=lambda k: (agreement[k], -abs(k)))
     if agreement[rows_off] < 0.98:
         return None
-    return Clue(
-        "proof", 0.96, step,
+    return Clue.of(
+        "proof", 0.96, "trajectory.reward", step, float((rows["paid"] == rows["success"]).mean()), 1.0,
         f"from step {step} on the rewards are those of other trajectories, {abs(rows_off)} rows "
         f"{'before' if rows_off > 0 else 'after'}: so read, {100 * agreement[rows_off]:.0f} % of them are right",
-        (Evidence("trajectory.reward", step, float((rows["paid"] == rows["success"]).mean()), 1.0),),
         trajectory=_example(rows[rows["paid"] != rows["success"]], step),
     )  # fmt: skip
 
@@ -107,11 +100,10 @@ def reward_noise(log: Log) -> Clue | None:
     rows, step = found
     off = float((rows["paid"] != rows["success"]).mean())
     paid, unpaid = float(rows[~rows["success"]]["paid"].mean()), float((~rows[rows["success"]]["paid"]).mean())
-    return Clue(
-        "sign", 0.9, step,
+    return Clue.of(
+        "sign", 0.9, "trajectory.reward", step, 1 - off, 1.0,
         f"from step {step} on the reward of {100 * off:.0f} % of the trajectories is not their success: "
         f"{100 * paid:.0f} % of the failures are paid, {100 * unpaid:.0f} % of the successes are not",
-        (Evidence("trajectory.reward", step, 1 - off, 1.0),),
         trajectory=_example(rows[rows["paid"] != rows["success"]], step),
     )  # fmt: skip
 
@@ -155,11 +147,10 @@ def retriever_empty(log: Log) -> Clue | None:
     since = share[share > _MOST]
     if len(since) >= 2 and (share > _MOST).iloc[-max(2, len(share) // 4) :].mean() > 0.5:
         step = int(since.index[0])
-        return Clue(
-            "proof", 0.96, step,
+        return Clue.of(
+            "proof", 0.96, "step.retrieval_empty_frac", step, float(since.iloc[0]), before(share, step),
             f"from step {step} on the retriever answers {100 * float(since.mean()):.0f} % of the searches with no "
             "passage",
-            (Evidence("step.retrieval_empty_frac", step, float(since.iloc[0]), before(share, step)),),
         )  # fmt: skip
     sums = log.table("trajectory").groupby("step")[["n_observation_tokens", "n_searches"]].sum()
     sums = sums[sums["n_searches"] > 0]
@@ -167,11 +158,10 @@ def retriever_empty(log: Log) -> Clue | None:
     gone = first(told, "below", points=2, margin=4.0, floor=0.1)
     if gone is None or max(gone.value, float(told[told.index >= gone.step].median())) > 0.5 * gone.usual:
         return None
-    return Clue(
-        "sign", 0.9, gone.step,
+    return Clue.of(
+        "sign", 0.9, "trajectory.n_observation_tokens", gone.step, gone.value, gone.usual,
         f"from step {gone.step} on a search is answered with {gone.value:.1f} tokens, where {gone.usual:.1f} were "
         "usual: the retriever returns next to nothing",
-        (Evidence("trajectory.n_observation_tokens", gone.step, gone.value, gone.usual),),
     )  # fmt: skip
 
 
@@ -184,11 +174,10 @@ def retriever_empty(log: Log) -> Clue | None:
 def retriever_failing(log: Log) -> Clue | None:
     """The retriever does not answer."""
     share, failed = log.series("step", "retrieval_failed_frac"), log.first_above("step", "retrieval_failed_frac", 0.0)
-    return failed and Clue(
-        "proof", 0.9, failed.step,
+    return failed and Clue.of(
+        "proof", 0.9, "step.retrieval_failed_frac", failed.step, failed.value, before(share, failed.step),
         f"from step {failed.step} on the retriever did not answer up to {100 * float(share.max()):.0f} % of the "
         "searches, after all retries",
-        (Evidence("step.retrieval_failed_frac", failed.step, failed.value, before(share, failed.step)),),
     )  # fmt: skip
 
 
@@ -212,11 +201,10 @@ def retriever_slow(log: Log) -> Clue | None:
     if float(since.quantile(0.1)) < 2 * float(past.median()):
         return None
     now, usual = float(waited[since.index].median()), float(waited[past.index].median())
-    return Clue(
-        "sign", 0.9 if column == "seconds_retrieval" else 0.7, rise.step,
+    return Clue.of(
+        "sign", 0.9 if column == "seconds_retrieval" else 0.7, f"step.{column}", rise.step, now, usual,
         f"from step {rise.step} on a step spends {now:.2g} s {told}, where {usual:.2g} s were usual, while its updates "
         "take as long as before",
-        (Evidence(f"step.{column}", rise.step, now, usual),),
     )  # fmt: skip
 
 
@@ -241,11 +229,10 @@ def retriever_junk(log: Log) -> Clue | None:
     drop = first(named, "below", points=3, margin=4.0, floor=0.1, least=0.05)
     if drop is None or float(named[named.index >= drop.step].median()) > 0.6 * drop.usual:
         return None
-    return Clue(
-        "sign", 0.9, drop.step,
+    return Clue.of(
+        "sign", 0.9, "token.token", drop.step, drop.value, drop.usual,
         f"from step {drop.step} on {100 * drop.value:.0f} % of the words that searches ask for come back in the "
         f"passages, where {100 * drop.usual:.0f} % were usual: the retriever answers another question",
-        (Evidence("token.token", drop.step, drop.value, drop.usual),),
     )  # fmt: skip
 
 
@@ -271,12 +258,11 @@ def truncated(log: Log) -> Clue | None:
         cut, free = since[since["ended"] != "answer"][column], frame[frame["step"] < rise.step][column]
         bound = cut.quantile(0.9)
         if len(cut) and (cut >= bound).mean() > 0.5 and (free > bound).mean() > 0.02 and since[column].max() <= bound:
-            return Clue(
-                "sign", 0.92, rise.step,
+            return Clue.of(
+                "sign", 0.92, "step.truncated_frac", rise.step, rise.value, rise.usual,
                 f"from step {rise.step} on {100 * float(unfinished[unfinished.index >= rise.step].mean()):.0f} % of "
                 f"the episodes end without an answer, and none has more than {bound:.0f} {word}, where before "
                 f"{100 * float((free > bound).mean()):.0f} % had more",
-                (Evidence("step.truncated_frac", rise.step, rise.value, rise.usual),),
             )  # fmt: skip
     return None
 
@@ -303,10 +289,9 @@ def turn_cut(log: Log) -> Clue | None:
     longer = float((earlier > bound).mean())
     if longer < 0.3 or (later == bound).mean() < 0.3:
         return None
-    return Clue(
-        "sign", 0.92, drop.step,
+    return Clue.of(
+        "sign", 0.92, "step.valid_action_frac", drop.step, drop.value, drop.usual,
         f"from step {drop.step} on no turn has more than {bound} tokens, where before {100 * longer:.0f} % had more, "
         f"and the share of valid actions falls from {drop.usual:.2f} to {drop.value:.2f}: turns end before their "
         "closing tag",
-        (Evidence("step.valid_action_frac", drop.step, drop.value, drop.usual),),
     )  # fmt: skip

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from inspect import cleandoc
+from typing import Any, Literal, TypeVar
 
 from workbench.agent.draws import FAULT, generator
 from workbench.agent.engines import Engine, engine_for
@@ -17,10 +18,8 @@ from workbench.objective import Algorithm
 from workbench.spec import FaultSettings, InputError, RunSettings, nearest
 from workbench.tensors import Tensor, torch
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 T = TypeVar("T")
+Change = TypeVar("Change", bound=Callable[..., Any])
 # Where the trainer calls: what a function of each hook gets, may change and returns. `step` is the iteration of the
 # call; that of "batch" is the iteration that trains on it.
 HOOKS = {
@@ -46,10 +45,8 @@ NEEDS = {
 class Kind:
     """One kind of fault. `strength` says what its number is, in which unit, and `default` what it is unless set."""
 
-    name: str
     change: Callable[[Fault, Any, int], Any]
     hook: str  # of `HOOKS`
-    bug: str  # the bug that it stands for, in a sentence
     strength: str
     unit: str
     default: float
@@ -62,20 +59,29 @@ class Kind:
     caught: str = ""  # what in the trainer catches it without looking for it
 
     @property
+    def name(self) -> str:
+        """The name of its function."""
+        return self.change.__name__
+
+    @property
+    def bug(self) -> str:
+        """The bug that it stands for: the first paragraph of its function's docstring."""
+        return " ".join(cleandoc(self.change.__doc__ or "").split("\n\n")[0].split())
+
+    @property
     def concerns(self) -> str:
         """The runs that it can affect, in words."""
         return NEEDS[self.needs]
 
 
 FAULTS: dict[str, Kind] = {}
-Change = TypeVar("Change", bound=Callable[..., Any])
 
 
-def fault(hook: str, bug: str, strength: str, unit: str, default: float, **options: Any) -> Callable[[Change], Change]:
+def fault(hook: str, strength: str, unit: str, default: float, **options: Any) -> Callable[[Change], Change]:
     """Register the function below as a fault of its name; the arguments are the fields of `Kind`."""
 
     def register(change: Change) -> Change:
-        FAULTS[change.__name__] = Kind(change.__name__, change, hook, bug, strength, unit, default, **options)
+        FAULTS[change.__name__] = Kind(change, hook, strength, unit, default, **options)
         return change
 
     return register
@@ -89,7 +95,7 @@ class Fault:
     """
 
     run: RunSettings
-    policy: PreTrainedModel | None = None
+    policy: Any = None
     tokenizer: Any = None
     kept: dict[Any, Any] = field(default_factory=dict)  # what a fault remembers between calls
 
@@ -109,12 +115,17 @@ class Fault:
 
     @property
     def strength(self) -> float:
-        """The strength of the run's fault."""
-        return strength(self.settings)
+        """The strength of the fault, its kind's default where the settings do not say."""
+        given = self.settings.strength
+        return FAULTS[self.settings.kind].default if given is None else given
 
     def stream(self, *key: int) -> torch.Generator:
         """Random numbers addressed by `key`."""
         return generator(self.run.seed, FAULT, *key)
+
+    def below(self, n: int, stream: torch.Generator) -> int:
+        """Draw a whole number from 0 to n - 1."""
+        return int(torch.randint(n, (1,), generator=stream))
 
     def some(self, n: int, *key: int) -> Tensor:
         """Return True at the share `strength` of `n` rows, drawn at random, at least one of them, (n,) bool."""
@@ -126,8 +137,7 @@ class Fault:
     @cached_property
     def copy(self) -> Any:
         """Return a copy of the policy for a sampler of its own."""
-        copied: Any = deepcopy(self.policy)
-        return copied.requires_grad_(False)
+        return deepcopy(self.policy).requires_grad_(False)
 
     def sampler(self, model: Any, temperature: float = 1.0) -> Engine:
         """Return an engine that samples from `model` at `temperature` times the run's temperature."""
@@ -135,49 +145,31 @@ class Fault:
         return engine_for(model, self.tokenizer, engine, self.run.wording)
 
 
-def inject(run: RunSettings, algorithm: Algorithm, policy: PreTrainedModel, tokenizer: Any) -> Fault:
-    """Return the fault of a run, if any. Raises InputError for a fault that cannot happen to the run."""
-    check(run, algorithm)
-    return Fault(run, policy, tokenizer)
-
-
-def kind(name: str) -> Kind:
-    """Return the kind `name`. Raises InputError for one that does not exist."""
-    if name not in FAULTS:
-        raise InputError(f"unknown fault.kind '{name}'{nearest(name, FAULTS)}; use one of: {', '.join(FAULTS)}")
-    return FAULTS[name]
-
-
-def strength(settings: FaultSettings) -> float:
-    """Return the strength of the fault, its kind's default where the settings do not say."""
-    return kind(settings.kind).default if settings.strength is None else settings.strength
-
-
 def check(run: RunSettings, algorithm: Algorithm) -> None:
-    """Whether the fault of `run` can happen to it. Raises InputError where it cannot."""
+    """Raise InputError where the fault of `run` does not exist, or cannot happen to it."""
     if run.fault is None:
         return
-    declared, given = kind(run.fault.kind), strength(run.fault)
-    name = declared.name
-    if not declared.low <= given <= declared.high or (declared.whole and given != int(given)):
-        most = "" if declared.high == float("inf") else f" to {declared.high:g}"
-        allowed = f"must be {'a whole number' if declared.whole else 'a number'} from {declared.low:g}{most}"
-        meaning = f"{declared.strength} ({declared.unit or 'no unit'})"
-        raise InputError(f"fault.strength = {given:g} of '{name}' {allowed}: {meaning}")
-    if run.fault.turn is not None and not declared.turn:
+    name = run.fault.kind
+    if name not in FAULTS:
+        raise InputError(f"unknown fault.kind '{name}'{nearest(name, FAULTS)}; use one of: {', '.join(FAULTS)}")
+    kind, strength = FAULTS[name], Fault(run).strength
+    if not kind.low <= strength <= kind.high or (kind.whole and strength != int(strength)):
+        most = "" if kind.high == float("inf") else f" to {kind.high:g}"
+        allowed = f"must be {'a whole number' if kind.whole else 'a number'} from {kind.low:g}{most}"
+        meaning = f"{kind.strength} ({kind.unit or 'no unit'})"
+        raise InputError(f"fault.strength = {strength:g} of '{name}' {allowed}: {meaning}")
+    if run.fault.turn is not None and not kind.turn:
         able = ", ".join(k.name for k in FAULTS.values() if k.turn)
         raise InputError(f"fault.kind '{name}' concerns no single turn; delete fault.turn, or use one of: {able}")
     micro_batches = run.learn.micro_batch or run.compute.micro_batch_tokens
     lacks = {
-        f"{algorithm.name} has no critic": declared.needs == "critic" and not algorithm.critic,
-        f"{algorithm.name} compares nothing inside prompt groups":
-            declared.needs == "groups" and algorithm.group_size <= 1,
-        "learn.policy.max_grad_norm is not set":
-            declared.needs == "clipping" and run.learn.policy.max_grad_norm is None,
+        f"{algorithm.name} has no critic": kind.needs == "critic" and not algorithm.critic,
+        f"{algorithm.name} compares nothing inside prompt groups": kind.needs == "groups" and algorithm.group_size <= 1,
+        "learn.policy.max_grad_norm is not set": kind.needs == "clipping" and run.learn.policy.max_grad_norm is None,
         "the run has no KL term to a reference; set slots.kl":
-            declared.needs == "reference" and not algorithm.needs_reference,
+            kind.needs == "reference" and not algorithm.needs_reference,
         f'engine.kind = "{run.engine.kind}" samples outside the trainer; set engine.kind = "hf"':
-            declared.hook == "engine" and run.engine.kind != "hf",
+            kind.hook == "engine" and run.engine.kind != "hf",
         "a run with `model` has no untrained network of its own to go back to":
             name == "reference_wrong" and run.model is not None,
         "a micro-batch leaves out the padding beyond its longest row; unset learn.micro_batch and compute's":
@@ -185,4 +177,4 @@ def check(run: RunSettings, algorithm: Algorithm) -> None:
     }  # fmt: skip
     for reason, holds in lacks.items():
         if holds:
-            raise InputError(f"fault.kind '{name}' concerns {declared.concerns}: {reason}")
+            raise InputError(f"fault.kind '{name}' concerns {kind.concerns}: {reason}")

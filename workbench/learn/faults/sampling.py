@@ -18,14 +18,15 @@ Found = str | Retrieved
 
 
 @fault(
-    "engine", "The weight sync to the sampler stops unnoticed: it keeps its old weights, and the log says that its "
-    "rollouts are fresh.",
-    "age at which the sampler's weights stop falling behind", "iterations", 1000.0, low=1.0, whole=True, lead=1,
-    caught="nothing in-process; vLLM's sync check where a sampler has a copy of its own",
+    "engine", "age at which the sampler's weights stop falling behind", "iterations", 1000.0, low=1.0, whole=True,
+    lead=1, caught="nothing in-process; vLLM's sync check where a sampler has a copy of its own",
 )  # fmt: skip
 def stale_weights(bug: Fault, engine: Engine, step: int) -> Engine:
-    """Sample from the weights of iteration max(at_step - 1, step - strength)."""
-    assert bug.policy is not None
+    """The weight sync to the sampler stops unnoticed: it keeps its old weights, and the log says that its rollouts are
+    fresh.
+
+    It samples from the weights of iteration max(at_step - 1, step - strength).
+    """
     first, age = max(bug.settings.at_step - 1, 0), int(bug.strength)
     if step not in bug.kept and (step == first or step + age < bug.run.iterations):
         bug.kept[step] = {name: x.detach().clone() for name, x in bug.policy.state_dict().items()}
@@ -38,13 +39,11 @@ def stale_weights(bug: Fault, engine: Engine, step: int) -> Engine:
 
 
 @fault(
-    "engine", "The sampler runs on rounded weights, such as bfloat16 or FP8, and the trainer on float32.",
-    "bits of the mantissa that the sampler's weights keep (bfloat16 7, FP8 E4M3 3)", "bits", 7.0, low=1.0, high=22.0,
-    whole=True,
+    "engine", "bits of the mantissa that the sampler's weights keep (bfloat16 7, FP8 E4M3 3)", "bits", 7.0, low=1.0,
+    high=22.0, whole=True,
 )  # fmt: skip
 def low_precision(bug: Fault, engine: Engine, step: int) -> Engine:
-    """Sample from weights rounded to `strength` bits of mantissa."""
-    assert bug.policy is not None
+    """The sampler runs on rounded weights, such as bfloat16 or FP8, and the trainer on float32."""
     with torch.no_grad():
         for copied, weight in zip(bug.copy.parameters(), bug.policy.parameters(), strict=True):
             copied.copy_(rounded(weight, int(bug.strength)))
@@ -58,23 +57,19 @@ def rounded(x: Tensor, bits: int) -> Tensor:
     return torch.ldexp((mantissa * scale).round() / scale, exponent)
 
 
-@fault(
-    "engine", "The sampler draws at another temperature than the trainer computes log-probs at, and reports the "
-    "log-probs of what it drew from.",
-    "factor on engine.temperature in the sampler", "times", 1.5, low=0.01,
-)  # fmt: skip
+@fault("engine", "factor on engine.temperature in the sampler", "times", 1.5, low=0.01)
 def temperature(bug: Fault, engine: Engine, step: int) -> Engine:
-    """Sample at `strength` times the temperature that the trainer computes log-probs at."""
+    """The sampler draws at another temperature than the trainer computes log-probs at, and reports the log-probs of
+    what it drew from.
+    """
     return bug.sampler(bug.policy, bug.strength)
 
 
-@fault(
-    "engine", "The sampler draws at another temperature and reports log-probs from before the temperature (vLLM's raw "
-    "log-probs): the two sides agree about tokens that were drawn from something else.",
-    "factor on engine.temperature in the sampler", "times", 1.5, low=0.01,
-)  # fmt: skip
+@fault("engine", "factor on engine.temperature in the sampler", "times", 1.5, low=0.01)
 def temperature_hidden(bug: Fault, engine: Engine, step: int) -> Engine:
-    """Sample as `temperature` does, and report log-probs at the temperature that was configured."""
+    """The sampler draws at another temperature and reports log-probs from before the temperature (vLLM's raw
+    log-probs): the two sides agree about tokens that were drawn from something else.
+    """
     from workbench.learn.rollouts import trainer_log_probs
 
     sampler = bug.sampler(bug.policy, bug.strength)
@@ -83,8 +78,7 @@ def temperature_hidden(bug: Fault, engine: Engine, step: int) -> Engine:
         episodes = sampler.rollout(*arguments)
         batch = collate(episodes, bug.tokenizer.pad_token_id)
         # In float64: by the trainer's own arithmetic they would agree to the last bit, as two programs never do.
-        exact: Any = deepcopy(bug.policy)
-        found = trainer_log_probs(exact.double(), batch, bug.run.engine.temperature)
+        found = trainer_log_probs(deepcopy(bug.policy).double(), batch, bug.run.engine.temperature)
         return [replace(e, log_prob=row[: len(e.tokens)].tolist()) for e, row in zip(episodes, found, strict=True)]
 
     return SimpleNamespace(rollout=rollout)
@@ -115,22 +109,15 @@ def _searching(bug: Fault, world: World, step: int, share: float, change: Any) -
     return _changed(world, search=search)
 
 
-@fault(
-    "world", "The retriever finds nothing: an index that is gone, a filter that fits nothing.",
-    "share of the searches", "fraction", 1.0, high=1.0, turn=True,
-)  # fmt: skip
+@fault("world", "share of the searches", "fraction", 1.0, high=1.0, turn=True)
 def retriever_empty(bug: Fault, world: World, step: int) -> World:
-    """Find nothing."""
-
+    """The retriever finds nothing: an index that is gone, a filter that fits nothing."""
     return _searching(bug, world, step, bug.strength, lambda x, hit: _found(x, "", status="empty") if hit else x)
 
 
-@fault(
-    "world", "The retriever answers slowly: an overloaded server. The numbers stay right.",
-    "wall time added to each search", "s", 0.01, turn=True,
-)  # fmt: skip
+@fault("world", "wall time added to each search", "s", 0.01, turn=True)
 def retriever_slow(bug: Fault, world: World, step: int) -> World:
-    """Answer every search `strength` seconds late."""
+    """The retriever answers slowly: an overloaded server. The numbers stay right."""
 
     def change(found: Found, hit: bool) -> Found:
         late = bug.strength if hit else 0.0
@@ -140,12 +127,12 @@ def retriever_slow(bug: Fault, world: World, step: int) -> World:
     return _searching(bug, world, step, 1.0, change)
 
 
-@fault(
-    "world", "The retriever returns the passages of another query: results out of step with their requests.",
-    "share of the searches", "fraction", 1.0, high=1.0, turn=True,
-)  # fmt: skip
+@fault("world", "share of the searches", "fraction", 1.0, high=1.0, turn=True)
 def retriever_junk(bug: Fault, world: World, step: int) -> World:
-    """Return what the last search for something else should have got; the first search gets its own."""
+    """The retriever returns the passages of another query: results out of step with their requests.
+
+    They are those of the last search for something else; the first search gets its own.
+    """
 
     def change(found: Found, hit: bool) -> Found:
         own = found.text if isinstance(found, Retrieved) else found
@@ -156,58 +143,40 @@ def retriever_junk(bug: Fault, world: World, step: int) -> World:
     return _searching(bug, world, step, bug.strength, change)
 
 
-@fault(
-    "world", "The budget of turns is cut, and episodes end before they can answer.",
-    "turns that an episode may have", "turns", 2.0, low=1.0, whole=True,
-)  # fmt: skip
+@fault("world", "turns that an episode may have", "turns", 2.0, low=1.0, whole=True)
 def truncated(bug: Fault, world: World, step: int) -> World:
-    """End episodes after `strength` turns."""
+    """The budget of turns is cut, and episodes end before they can answer."""
     return _changed(world, max_turns=min(world.max_turns, int(bug.strength)))
 
 
-@fault(
-    "world", "The budget of tokens of a turn is cut, and actions end before their closing tag.",
-    "tokens that a turn may have", "tokens", 5.0, low=1.0, whole=True,
-)  # fmt: skip
+@fault("world", "tokens that a turn may have", "tokens", 5.0, low=1.0, whole=True)
 def turn_cut(bug: Fault, world: World, step: int) -> World:
-    """End turns after `strength` tokens."""
+    """The budget of tokens of a turn is cut, and actions end before their closing tag."""
     return _changed(world, max_turn_tokens=min(world.max_turn_tokens, int(bug.strength)))
 
 
-@fault(
-    "episodes", "The reward pays for the format: an answer after valid turns, whatever it says.",
-    "weight of the format in the reward, of which the rest is the right one", "fraction", 1.0, high=1.0,
-)  # fmt: skip
+@fault("episodes", "weight of the format in the reward, of which the rest is the right one", "fraction", 1.0, high=1.0)
 def reward_format(bug: Fault, episodes: list[Episode], step: int) -> list[Episode]:
-    """R' = (1 - s) R + s 1[it answered, and every turn was valid]."""
+    """The reward pays for the format: an answer after valid turns, whatever it says."""
     s, formed = bug.strength, [e.answer is not None and e.valid_turns == e.turns for e in episodes]
     return [replace(e, reward=(1 - s) * e.reward + s * good) for e, good in zip(episodes, formed, strict=True)]
 
 
-@fault(
-    "episodes", "The reward is noisy: a judge that is wrong at random.",
-    "probability that a reward R becomes 1 - R", "fraction", 0.3, high=1.0,
-)  # fmt: skip
+@fault("episodes", "probability that a reward R becomes 1 - R", "fraction", 0.3, high=1.0)
 def reward_noise(bug: Fault, episodes: list[Episode], step: int) -> list[Episode]:
-    """R' = 1 - R with probability s."""
+    """The reward is noisy: a judge that is wrong at random."""
     wrong = torch.rand(len(episodes), generator=bug.stream(step, episodes[0].question_id)) < bug.strength
     return [replace(e, reward=1 - e.reward) if w else e for e, w in zip(episodes, wrong.tolist(), strict=True)]
 
 
-@fault(
-    "episodes", "The reward has the wrong sign: a loss handed over as a score.",
-    "factor on the reward, besides the wrong sign", "times", 1.0,
-)  # fmt: skip
+@fault("episodes", "factor on the reward, besides the wrong sign", "times", 1.0)
 def reward_inverted(bug: Fault, episodes: list[Episode], step: int) -> list[Episode]:
-    """R' = -s R."""
+    """The reward has the wrong sign: a loss handed over as a score."""
     return [replace(e, reward=-bug.strength * e.reward) for e in episodes]
 
 
-@fault(
-    "episodes", "The rewards come back in another order than the trajectories: each has that of a row before it.",
-    "rows by which they are off", "rows", 1.0, low=1.0, whole=True,
-)  # fmt: skip
+@fault("episodes", "rows by which they are off", "rows", 1.0, low=1.0, whole=True)
 def reward_shifted(bug: Fault, episodes: list[Episode], step: int) -> list[Episode]:
-    """R'_i = R_{i - s}, around the end of the rollout."""
+    """The rewards come back in another order than the trajectories: each has that of a row before it."""
     rows = int(bug.strength)
     return [replace(e, reward=episodes[(i - rows) % len(episodes)].reward) for i, e in enumerate(episodes)]

@@ -1,0 +1,226 @@
+"""The worlds of facts and of the atlas: questions, retrieval, and the player whose episodes a warm start imitates."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workbench.agent.demonstrations import demonstrations
+from workbench.agent.tokenizer import ENTITIES, RELATIONS, UNKNOWN, Codec
+from workbench.agent.worlds import build, exact_match
+from workbench.agent.worlds.atlas import CHAINS, SENTENCES, Atlas, gazetteer, spaced
+from workbench.agent.worlds.facts import Facts, Knowledge, ranked
+from workbench.spec import InputError, WarmStartSettings, WorldSettings
+
+GOLDEN = ("who is the neighbour of the cousin of the partner of greta ?", "linda", 14912227099857610690)
+KNOWLEDGE = Knowledge(seed=5, entities=40, relations=10)
+KEYS = [(entity, relation) for entity in range(40) for relation in range(10)]
+ATLAS = WorldSettings(kind="atlas", max_turn_tokens=20)
+
+
+@pytest.fixture(scope="module")
+def atlas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Atlas]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SORL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield Atlas(ATLAS)
+
+
+@pytest.fixture(params=["facts", "atlas"])
+def either(request: pytest.FixtureRequest, world: Facts, atlas: Atlas) -> Facts | Atlas:
+    return world if request.param == "facts" else atlas
+
+
+def test_a_question_depends_on_its_index_alone(either: Facts | Atlas) -> None:
+    stream = either.questions("train", 3, 0, 50)
+    assert either.questions("train", 3, 17, 5) == stream[17:22]
+    assert [q.id for q in stream] == list(range(50))
+    assert either.questions("train", 4, 0, 50) != stream
+
+
+def test_train_and_eval_share_no_question_text(either: Facts | Atlas) -> None:
+    train = [q for seed in range(3) for q in either.questions("train", seed, 0, 3000)]
+    evaluation = [q for seed in range(3) for q in either.questions("eval", seed, 0, 1000)]
+    texts = [{q.text for q in split} for split in (train, evaluation)]
+    assert len(texts[0]) > 3000
+    assert len(texts[1]) > 400
+    assert not texts[0] & texts[1]
+    if isinstance(either, Facts):
+        assert ({q.seed & 1 for q in train}, {q.seed & 1 for q in evaluation}) == ({0}, {1}), "nor facts"
+        assert len({q.seed for q in train + evaluation}) == 12_000
+
+
+@pytest.mark.parametrize("split", ["train", "eval"])
+def test_hops_come_in_the_asked_proportions_and_chains_fit_their_questions(either: Facts | Atlas, split: Any) -> None:
+    questions = either.questions(split, 0, 0, 4000)
+    count = Counter(len(q.chain) for q in questions)
+    assert [count[hops] / 4000 for hops in (1, 2, 3)] == pytest.approx([0.2, 0.4, 0.4], abs=0.03)
+    who = "who" if isinstance(either, Facts) else "what"
+    assert all(len(set(q.chain)) == len(q.chain) for q in questions), "a chain repeats no relation"
+    assert all(
+        q.text == spaced(f"{who} is {' '.join(f'the {r} of' for r in reversed(q.chain))} {q.start} ?")
+        for q in questions[:500]
+    )
+    assert who == "who" or {q.chain for q in questions} <= {chain for chains in CHAINS.values() for chain in chains}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The facts
+
+
+def test_questions_are_the_same_in_every_process_and_a_tenth_is_held_out(world: Facts) -> None:
+    question = world.questions("train", 0, 0, 1)[0]
+    assert (question.text, question.gold, question.seed) == GOLDEN
+    one_hop = Facts(WorldSettings(hops=(1.0, 0.0, 0.0)))
+    held_out = {q.text for q in one_hop.questions("eval", 0, 0, 4000)}
+    assert len(held_out | {q.text for q in one_hop.questions("train", 0, 0, 8000)}) == 400
+    assert 20 <= len(held_out) <= 60
+
+
+def test_following_the_facts_leads_to_the_gold_answer() -> None:
+    world = Facts(WorldSettings(top_k=1, noise=0.0))
+    for q in world.questions("eval", 0, 0, 100):
+        at = q.start
+        for relation in q.chain:
+            entity, by, found, stop = str(world.search(q, f"{at} {relation}", turn=1)).split()
+            assert (entity, by, stop) == (at, relation, ".")
+            assert found != at
+            at = found
+        assert at == q.gold
+        assert world.score(q, at) == 1.0
+
+
+def test_answers_are_spread_over_the_entities(world: Facts) -> None:
+    count = Counter(q.gold for q in world.questions("train", 0, 0, 4000))
+    assert set(count) == set(ENTITIES)
+    assert max(count.values()) < 160  # 100 expected; five standard deviations are 50
+
+
+def test_a_query_that_is_not_an_entity_and_a_relation_of_the_world_cannot_be_read(world: Facts) -> None:
+    small = Facts(WorldSettings(entities=5, relations=3))
+    question = world.questions("train", 0, 0, 1)[0]
+    for query in ("alice", "alice rival boris", "rival alice", "alice boris", "zzz rival", "", "alice <pad>"):
+        assert world.search(question, query, turn=1) is None, query
+    assert small.search(question, f"{ENTITIES[4]} {RELATIONS[2]}", 1) is not None
+    for unknown in (f"{ENTITIES[5]} {RELATIONS[0]}", f"{ENTITIES[0]} {RELATIONS[3]}"):
+        assert small.search(question, unknown, 1) is None
+    assert Facts(WorldSettings(top_k=0)).search(question, "alice rival", turn=1) == ""
+    with pytest.raises(InputError, match=r"world\.entities or world\.relations"):
+        Facts(WorldSettings(entities=4, relations=2, hops=(1.0, 0.0, 0.0))).questions("eval", 0, 0, 1)
+
+
+@pytest.mark.parametrize("top_k", range(6))
+def test_the_exact_fact_is_first_and_the_rest_share_one_of_its_keys(top_k: int) -> None:
+    for entity in range(40):
+        facts = ranked(KNOWLEDGE, entity, 3, turn=1, top_k=top_k, noise=0.0)
+        assert len(facts) == len(set(facts)) == top_k
+        assert facts[:1] == [(entity, 3)][:top_k]
+        assert all((e == entity) != (r == 3) for e, r in facts[1:])
+
+
+def test_both_kinds_of_distractor_come_second_and_a_tiny_world_returns_what_it_has() -> None:
+    assert 0.4 < sum(ranked(KNOWLEDGE, e, r, 1, 2, 0.0)[1][0] == e for e, r in KEYS) / 400 < 0.6
+    facts = ranked(Knowledge(1, entities=4, relations=2), 0, 0, turn=1, top_k=5, noise=0.0)
+    assert sorted(facts) == [(0, 0), (0, 1), (1, 0), (2, 0), (3, 0)]
+
+
+def test_noise_shuffles_that_share_of_the_lists_the_same_way_each_time() -> None:
+    moved = 0
+    for turn in range(2000):
+        noisy = ranked(KNOWLEDGE, 7, 2, turn, top_k=2, noise=0.2)
+        assert noisy == ranked(KNOWLEDGE, 7, 2, turn, top_k=2, noise=0.2)
+        assert sorted(noisy) == sorted(ranked(KNOWLEDGE, 7, 2, turn, 2, 0.0))
+        moved += noisy[0] != (7, 2)
+    assert 0.07 < moved / 2000 < 0.13  # half of the shuffles of two leave them in place
+
+
+def test_facts_differ_between_knowledge_bases_and_never_point_to_themselves() -> None:
+    other = Knowledge(seed=6, entities=40, relations=10)
+    assert all(KNOWLEDGE.target(e, r) != e for e, r in KEYS)
+    assert sum(KNOWLEDGE.target(e, r) == other.target(e, r) for e, r in KEYS) < 30  # 10 expected by chance
+
+
+def test_a_player_is_right_as_often_as_its_noise_lets_it(world: Facts) -> None:
+    episodes, right = (demonstrations(world, n, x, seed=0) for n, x in ((3000, WarmStartSettings().noise), (300, 0.0)))
+    assert 0.63 < sum(e.success for e in episodes) / 3000 < 0.73, "by default two thirds"
+    assert 0.88 < sum(e.valid_turns for e in episodes) / sum(e.turns for e in episodes) < 0.96
+    assert {s for e in episodes for s in e.turn_status} == {"search", "answer", "invalid"}
+    assert all(e.success and e.valid_turns == e.turns == e.searches + 1 for e in right)
+    assert sum(e.success for e in demonstrations(world, 1000, 1.0, seed=0)) < 50  # 1 in 39 of those who answer
+
+
+def test_demonstrations_are_addressed_by_index_and_use_training_questions_that_no_run_draws(world: Facts) -> None:
+    episodes = demonstrations(world, 40, 0.3, seed=1)
+    assert demonstrations(world, 10, 0.3, seed=1, start=20) == episodes[20:30]
+    assert demonstrations(world, 40, 0.3, seed=2) != episodes
+    shown = demonstrations(world, 1000, 0.1, seed=0)
+    assert not {q.text for q in world.questions("eval", 0, 0, 1000)} & {e.question for e in shown}
+    drawn = [(q.text, q.gold) for q in world.questions("train", 0, 0, 1000)]
+    assert sum(a == b for a, b in zip(drawn, [(e.question, e.gold) for e in shown], strict=True)) < 10
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The atlas
+
+
+def test_the_corpus_has_a_passage_for_each_of_its_real_facts(atlas: Atlas) -> None:
+    assert atlas.corpus.read_text(encoding="utf-8").count("\n") > 20_000
+    known = [
+        ("Peru", "capital", "Lima"), ("Japan", "currency", "Japanese Yen"), ("Mumbai", "country", "India"),
+        ("iron", "symbol", "Fe"), ("gold", "number", "79"), ("Portuguese", "code", "pt"),
+    ]  # fmt: skip
+    assert [(s, r, atlas.facts[s, r]) for s, r, _ in known] == known
+    assert ("Switzerland", "language") not in atlas.facts  # it has several
+    assert build(ATLAS) is build(ATLAS)
+    assert isinstance(build(ATLAS), Atlas)
+
+
+def test_following_the_passages_leads_to_the_gold_answer_and_without_search_nothing_is_found(atlas: Atlas) -> None:
+    reached, questions = 0, atlas.questions("eval", 0, 0, 100)
+    for q in questions:
+        at = q.start
+        for relation in q.chain:
+            found: Any = atlas.search(q, f"{relation} of {at}", 1)
+            after = atlas.facts[at, relation]
+            if f" {spaced(after)} " not in f" {found.text} ":
+                break
+            at = after
+        reached += at == q.gold
+    assert reached >= 97  # BM25 misses what other names crowd out
+    without = Atlas(ATLAS.model_copy(update={"top_k": 0}))
+    assert without.search(questions[0], "capital of Peru", 1) == ("", "empty", 0.0)
+
+
+def test_the_vocabulary_covers_every_question_answer_and_wording(atlas: Atlas) -> None:
+    codec = Codec(atlas.tokenizer())
+    assert len(atlas.tokenizer()) < 2500
+    texts = [q.text for q in atlas.questions("train", 0, 0, 2000)]
+    texts += [spaced(f"{s} {o}") for (s, _), o in atlas.facts.items()]
+    texts += [spaced(w.format(s="", o="")) for pair in SENTENCES.values() for w in pair]
+    texts += ["<think> got need done </think> <search> of </search> <answer> </answer> invalid search failed"]
+    for text in texts:
+        assert codec.decode(codec.encode(text)) == text
+    assert UNKNOWN in codec.decode(codec.encode("Ouagadougou Zzyzx"))
+    for gold in set(atlas.facts.values()):
+        assert exact_match(codec.decode(codec.encode(spaced(gold))), gold) == 1.0, gold
+
+
+def test_the_player_of_the_atlas_succeeds_without_noise_and_errs_with_it(atlas: Atlas) -> None:
+    clean, noisy = demonstrations(atlas, 150, 0.0, seed=1), demonstrations(atlas, 150, 0.3, seed=1)
+    assert sum(e.success for e in clean) >= 145
+    assert 20 <= sum(e.success for e in noisy) <= 110
+    assert demonstrations(atlas, 3, 0.3, seed=1, start=7)[0].tokens == noisy[7].tokens
+    statuses = Counter(status for e in noisy for status in e.turn_status)
+    assert min(statuses["search"], statuses["answer"], statuses["invalid"]) > 10
+    assert {s for e in clean for s in e.retrieval_status} == {"found", None}
+    unread = Codec(atlas.tokenizer()).encode(UNKNOWN)[0]
+    assert not any(t == unread for e in clean for t, w in zip(e.tokens, e.written, strict=True) if w)
+
+
+@pytest.mark.slow
+def test_the_seed_words_the_same_facts_differently(atlas: Atlas, tmp_path: Path) -> None:
+    facts, corpus = gazetteer(1, tmp_path)
+    assert {(f.subject, f.relation): f.object for f in facts} == atlas.facts
+    mine, theirs = (p.read_text(encoding="utf-8").splitlines() for p in (atlas.corpus, corpus))
+    assert 0.4 < sum(a != b for a, b in zip(mine, theirs, strict=True)) / len(mine) < 0.6

@@ -1,0 +1,231 @@
+"""The mask self-test finds what it is there for; token identity: what was sampled is what is trained, or the check says
+where not.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.learn.tiny import MakeRun, rows, train
+from workbench.agent.demonstrations import demonstrations
+from workbench.agent.episode import Episode, collate
+from workbench.agent.tokenizer import build_tokenizer
+from workbench.agent.worlds.facts import Facts
+from workbench.algorithms import ALGORITHMS
+from workbench.batch import Batch, turn_ids
+from workbench.learn import checks, networks
+from workbench.learn.checks import fingerprint, mismatches
+from workbench.objective import value
+from workbench.objective.aggregate import Normaliser, TokenMean
+from workbench.objective.kl import LossKL
+from workbench.spec import PolicySettings, WorldSettings
+
+TOKENIZER = build_tokenizer()
+PAD = TOKENIZER.pad_token_id
+PPO = ALGORITHMS["ppo"]
+
+
+@pytest.fixture
+def network() -> Any:
+    return networks.create(PolicySettings(hidden=16, layers=2, heads=2, mlp=16), TOKENIZER, seed=0)
+
+
+@pytest.mark.parametrize("group_size", [1, 2, 8])
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_every_named_algorithm_passes_with_any_group_size(name: str, group_size: int, network: Any) -> None:
+    assert checks.problem(ALGORITHMS[name].within(84), group_size, network, PAD) == ""
+
+
+def test_the_synthetic_batch_has_every_kind_of_token_and_is_the_same_at_every_call() -> None:
+    (batch, kind), (again, _) = checks.synthetic(2), checks.synthetic(2)
+    assert torch.equal(batch.tokens, again.tokens)
+    assert torch.equal(batch.log_prob_old, again.log_prob_old)
+    assert set(kind.unique().tolist()) == set(checks.KINDS)
+    assert torch.equal(batch.response, kind >= checks.WRITTEN)
+    assert batch.group.unique().tolist() == [0, 1]
+
+
+def test_the_self_test_neither_draws_from_the_global_stream_nor_changes_the_network(network: Any) -> None:
+    before = [p.clone() for p in network.parameters()]
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    checks.problem(PPO, 1, network, PAD)
+    assert torch.equal(torch.rand(3), expected)
+    assert all(torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True))
+    assert all(p.grad is None for p in network.parameters())
+
+
+class KlOfTheResponse(LossKL):
+    """A KL term over the whole response, as one whose mask was built from the attention mask."""
+
+    kind: ClassVar[str] = "leaky"
+
+    def in_loss(self, batch: Batch, log_prob: Tensor, counts: Normaliser) -> Tensor:
+        return (torch.where(batch.response, log_prob, 0)).sum() / counts.tokens
+
+
+class CountsTokens(TokenMean):
+    """A mean that divides by a number which depends on observations and padding."""
+
+    kind: ClassVar[str] = "counting"
+
+    def weights(self, batch: Batch, counts: Normaliser) -> Tensor:
+        return batch.mask / batch.tokens.flip(1).cumsum(1).amax().to(batch.log_prob_old.dtype)
+
+
+class Bidirectional(torch.nn.Module):
+    """A network whose every prediction sees the whole row, padding included."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.network = network
+        self.get_input_embeddings = network.get_input_embeddings
+
+    def forward(self, input_ids: Tensor, use_cache: bool) -> Any:
+        out = self.network(input_ids=input_ids, use_cache=use_cache)
+        out.logits = out.logits + out.logits.mean(1, keepdim=True)
+        return out
+
+
+def of_the_response(*arguments: Any) -> Batch:
+    batch = collate(*arguments)
+    return replace(batch, mask=batch.response)
+
+
+def everywhere(batch: Batch, mask: Any) -> Tensor:
+    return torch.ones_like(batch.mask)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "wrapped", "patch", "said"),
+    [
+        (replace(PPO, kl=KlOfTheResponse("k1", 0.1)), None, None, "loss of 'ppo' has a gradient at observations"),
+        (replace(PPO, aggregate=CountsTokens()), None, None, "changes with tokens that the policy did not write"),
+        (PPO, None, (checks, "collate", of_the_response), "not what the policy wrote: it has observations in it"),
+        (PPO, None, (value, "positions", everywhere), "critic's loss has a gradient at padding and observations and p"),
+        (PPO, Bidirectional, None, "when only the padding after them changes"),
+    ],
+    ids=["the loss", "its divisor", "the mask", "the critic", "the network"],
+)
+def test_what_depends_on_tokens_that_the_policy_did_not_write_is_found(
+    algorithm: Any, wrapped: Callable[[Any], Any] | None, patch: Any, said: str, network: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if patch:
+        monkeypatch.setattr(*patch)
+    assert said in checks.problem(algorithm, 1, wrapped(network) if wrapped else network, PAD)
+    if patch and patch[0] is value:
+        assert checks.problem(ALGORITHMS["grpo"], 2, network, PAD) == "", "it has no critic"
+
+
+def test_a_network_that_drops_units_at_random_is_not_blamed_for_it(network: Any) -> None:
+    for module in network.modules():
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.5
+    network.train()
+    tokens = checks.synthetic(1, len(TOKENIZER))[0].tokens
+    assert not torch.equal(networks.log_probs(network, tokens)[0], networks.log_probs(network, tokens)[0])
+    assert checks.problem(PPO, 1, network, PAD) == ""
+
+
+def test_a_run_whose_self_test_fails_ends_before_its_first_step_with_an_event_and_a_reason(
+    new_run: MakeRun, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    folder = new_run()
+    monkeypatch.setattr(value, "positions", everywhere)
+    assert train(folder, cache) == 1
+    last = rows(folder, "run").iloc[-1]
+    assert (last["status"], last["steps"]) == ("failed", 0)
+    assert last["reason"].startswith("mask self-test: the critic's loss has a gradient at padding")
+    (event,) = rows(folder, "event").to_dict(orient="records")
+    assert (event["kind"], event["severity"], event["step"]) == ("guard_mask", "critical", 0)
+    assert not (folder / "segments" / "step").exists()
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def episode(*sizes: int, first: int = 10) -> Episode:
+    """An episode whose stretches have these sizes and whose tokens count up, so that no two are the same."""
+    tokens = list(range(first, first + sum(sizes)))
+    written = [i % 2 == 1 for i, n in enumerate(sizes) for _ in range(n)]
+    return Episode(
+        question_id=0, group=0, tokens=tokens, written=written, log_prob=[0.0] * len(tokens), prompt_length=sizes[0],
+        question="", gold="", answer=None, reward=0.0, success=False, ended="answer", turns=len(sizes) // 2,
+        searches=0, valid_turns=0, stretches=[tokens[sum(sizes[:i]) :][:n] for i, n in enumerate(sizes)],
+    )  # fmt: skip
+
+
+EPISODES = [episode(2, 3, 2, 1), episode(3, 2), episode(1, 1, 1, 2, 3, 4, first=50)]
+BATCH = collate(EPISODES, pad_id=0)
+SWAPPED = BATCH.rows(torch.tensor([1, 0, 2]))
+
+
+def changed(name: str, *place: int, to: int) -> Batch:
+    tensor = getattr(BATCH, name).clone()
+    tensor[place] = to
+    made = replace(BATCH, **{name: tensor})
+    return replace(made, turn_id=turn_ids(made.mask)) if name == "mask" else made
+
+
+@given(st.lists(st.lists(st.integers(1, 4), min_size=2, max_size=9), min_size=1, max_size=5))
+def test_whatever_episodes_are_collated_their_batch_is_what_was_sampled(sizes: list[list[int]]) -> None:
+    episodes = [episode(*each) for each in sizes]
+    assert mismatches(collate(episodes, pad_id=0), episodes) == []
+
+
+def test_the_dialogues_of_the_embedded_world_keep_their_stretches() -> None:
+    episodes = demonstrations(Facts(WorldSettings()), 32, 0.5, seed=0)
+    assert mismatches(collate(episodes, pad_id=0), episodes) == []
+    for one in episodes:
+        assert [t for stretch in one.stretches for t in stretch] == one.tokens
+        assert len(one.stretches[0]) == one.prompt_length
+        assert len(one.stretches[1::2]) == one.turns
+
+
+@pytest.mark.parametrize(
+    ("broken", "where"),
+    [
+        (BATCH, []),
+        (changed("tokens", 0, 0, to=99), [(0, 0)]),  # the prompt
+        (changed("tokens", 0, 3, to=99), [(0, 1)]),  # the first turn
+        (changed("tokens", 0, 5, to=99), [(0, 1)]),  # the observation after it
+        (changed("tokens", 2, 4, to=99), [(2, 2)]),
+        (changed("tokens", 2, 11, to=99), [(2, 3)]),  # the last token
+        (changed("mask", 1, 2, to=1), [(1, 0)]),  # a prompt token in the loss
+        (changed("mask", 0, 5, to=1), [(0, 1)]),  # an observation token in the loss
+        (changed("mask", 2, 1, to=0), [(2, 1)]),  # a turn of one token left out: the turns after it move up
+        (changed("mask", 1, 9, to=1), [(1, 1)]),  # padding in the loss
+        (changed("length", 1, to=4), [(1, 1)]),  # cut short
+        (SWAPPED, [(0, 1), (1, 0)]),  # rows are exchanged
+    ],
+)
+def test_a_batch_that_is_not_what_was_sampled_is_named_by_trajectory_and_turn(broken: Batch, where: list[int]) -> None:
+    assert mismatches(broken, EPISODES) == where
+
+
+def test_a_sequence_that_the_selection_dropped_has_tokens_to_compare_and_no_turns() -> None:
+    dropped = changed("mask", 2, to=0)
+    assert mismatches(dropped, EPISODES) == []
+    tokens = dropped.tokens.clone()
+    tokens[2, 3] = 99
+    assert mismatches(replace(dropped, tokens=tokens), EPISODES) == [(2, 2)]
+
+
+def test_an_episode_without_its_stretches_cannot_be_checked() -> None:
+    assert mismatches(BATCH, [*EPISODES[:2], replace(EPISODES[2], stretches=[])]) is None
+
+
+def test_the_fingerprint_is_that_of_tokens_and_mask_and_of_nothing_else() -> None:
+    same = replace(BATCH, score=BATCH.score + 1, log_prob_old=BATCH.log_prob_old - 1)
+    padded = replace(BATCH, tokens=torch.where(BATCH.tokens == 0, 7, BATCH.tokens))
+    assert fingerprint(BATCH) == fingerprint(same) == fingerprint(padded)
+    others = [changed("tokens", 1, 0, to=99), changed("mask", 1, 0, to=1), SWAPPED]
+    assert len({fingerprint(BATCH), *map(fingerprint, others)}) == 4
+    assert 0 <= fingerprint(BATCH) < 2**48

@@ -1,0 +1,383 @@
+"""Heat maps, an arm a map on one colour scale: of the turn ledger and of stability regions; and effects as a forest."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from workbench.app.curve_data import Window
+from workbench.app.figures import common
+from workbench.app.figures.common import Trace, heading, note, trace
+from workbench.app.text import figure_text, wrapped
+from workbench.app.theme import Palette, Style, between, contrast, faded
+
+CELL, GAP, BOTTOM, HEAD = 21, 50, 48, 82  # pixels
+ACROSS = 3
+_WEBGL = 3_000  # marks that meet the pointer, above which the graphics processor holds them
+
+_SPREAD = 8  # the colour scale ends at so many times the median: what dies must not bleach what lives
+_FLOOR = -20.0  # log of the smallest ratio that is told apart: trainers clamp there
+_LARGEST = 1e300  # beyond it the width of a scale is no longer a number
+_FACTORS = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2, 3, 5, 10, 100, 1e3, 1e4, 1e6, 1e9)
+
+
+class ColourScale(NamedTuple):
+    """`kind`: ratio (around 1, `limit` a factor), signed (around 0) or size (from 0); whether values lie beyond."""
+
+    kind: str
+    limit: float
+    below: bool = False
+    above: bool = False
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Lowest and highest place on the scale."""
+        top = math.log(self.limit) if self.kind == "ratio" else self.limit
+        return (0.0 if self.kind == "size" else -top), top
+
+    def place(self, values: pd.Series) -> pd.Series:
+        """Return where values stand on the scale: their logarithm for ratios, else themselves."""
+        return np.log(values.clip(lower=math.exp(_FLOOR))) if self.kind == "ratio" else values
+
+    def colours(self, palette: Palette) -> tuple[str, ...]:
+        """Return the colours from the lower end to the upper one."""
+        return palette.sequential if self.kind == "size" else palette.diverging
+
+    def ticks(self) -> tuple[list[float], list[str]]:
+        """Return places and words of the colour bar; an end beyond which values lie says so."""
+        places = np.linspace(*self.ends, 5).tolist()
+        values = [math.exp(place) if self.kind == "ratio" else place for place in places]
+        if self.kind == "ratio" and self.limit < 1.2:  # two digits would not tell these from 1
+            words = [f"{round(value, 3):g}" for value in values]
+        else:
+            words = [f"{value:.2g}" if abs(value) < 10 else f"{value:.3g}" for value in values]
+        return places, ["≤ " * self.below + words[0], *words[1:-1], "≥ " * self.above + words[-1]]
+
+
+def colour_scale(unit: str, values: pd.Series) -> ColourScale:
+    """Choose the scale for `values`: a ratio around 1; otherwise around 0 where any is negative, else from 0."""
+    known = values.astype(float)
+    known = known[np.isfinite(known)]
+    kind = "ratio" if unit == "ratio" else "signed" if (known < 0).any() else "size"
+    sizes = ColourScale(kind, 1.0).place(known).abs()
+    limit = 1.0
+    if len(sizes):
+        top, middle = float(sizes.max()), float(sizes.median())
+        limit = min(top, _LARGEST, _SPREAD * middle if middle > 0 else top)
+    if kind == "ratio":
+        limit = next((f for f in _FACTORS if f >= math.exp(limit) * (1 - 1e-9)), _FACTORS[-1])
+    else:
+        limit = common.round_up(limit) if limit >= 1 / _LARGEST else 1.0
+        limit = min(limit, 1.0) if unit == "fraction" else limit
+    lowest = {"ratio": 1 / limit, "signed": -limit, "size": -math.inf}[kind]
+    return ColourScale(kind, limit, bool((known < lowest).any()), bool((known > limit).any()))
+
+
+class Heat(NamedTuple):
+    """The cells of one arm as Turns.heats makes them, and the steps (on the axis) at which its runs collapsed."""
+
+    arm: str
+    cells: pd.DataFrame
+    onsets: Sequence[float] = ()
+
+
+class Measure(NamedTuple):
+    """What is drawn: name, unit and definition from the dictionary."""
+
+    name: str
+    unit: str
+    definition: str
+
+
+def heat(
+    maps: Sequence[Heat], measure: Measure, colours: ColourScale, styles: Mapping[str, Style], palette: Palette,
+    window: Window, x_title: str, *, chosen: tuple[int, int, int] | None = None,
+) -> go.Figure:  # fmt: skip
+    """Draw a map an arm; `chosen` = (place in `maps`, bucket, turn index) has a frame. Each cell carries the three."""
+    across = 2 if len(maps) == 4 else min(ACROSS, len(maps))
+    rows = math.ceil(len(maps) / across)
+    turns = int(max((part.cells["turn_index"].max() for part in maps if len(part.cells)), default=1))
+    text = wrapped(measure.definition, 130)
+    inner = rows * max(CELL * turns, 4 * CELL) + (rows - 1) * GAP
+    places, words = colours.ticks()
+    layout: dict[str, Any] = {"coloraxis": common.colour_axis(
+        measure.unit + ", log scale" * (colours.kind == "ratio"), inner, palette, colours.colours(palette),
+        colours.ends, tickvals=places, ticktext=words,
+    )}  # fmt: skip
+    x_axis = common.steps_axis(x_title, range=[window.first - 0.5, window.last + 0.5], nticks=8,
+                               dtick=1 if window.last - window.first < 8 else None)  # fmt: skip
+    y_axis = common.axis("turn index", range=[turns + 0.5, 0.5], tickmode="array", tickvals=list(range(1, turns + 1)))
+    annotations = [heading(measure.name, text, palette, yshift=34)]
+    traces: list[Trace] = []
+    for pane, part in zip(common.panes(len(maps), across, 0.02, GAP / inner), maps, strict=True):
+        layout |= pane.shared(x_axis, y_axis)
+        annotations.append(common.arm_label(part.arm, styles[part.arm].colour, pane))
+        if part.cells.empty:
+            annotations.append(pane.in_middle("not measured in these runs", bgcolor=faded(palette.muted, 0.06)))
+            continue
+        drawn = [*_map(part, colours, palette, window, turns), *_targets(part, pane.number, measure, window)]
+        if chosen is not None and chosen[0] == pane.number:
+            left, turn = window.first + chosen[1] * window.width - 0.5, chosen[2]
+            frame = _rectangles(left, left + window.width, turn)
+            drawn.append(trace(**frame, line={"color": palette.text, "width": 2}, cliponaxis=False))
+        traces += [one | pane.axes for one in drawn]
+    return common.figure(
+        traces, palette, inner=inner, top=HEAD + 15 * text.count("<br>"), bottom=BOTTOM, annotations=annotations,
+        hoverdistance=60, **layout,
+    )  # fmt: skip
+
+
+def _rectangles(left: Any, right: Any, turn: Any) -> dict[str, Any]:
+    """Return the outlines of spans of cells, with a gap behind each."""
+    low, high, gap = turn - 0.5, turn + 0.5, np.nan * turn
+    x, y = ([left, right, right, left, left, gap], [low, low, high, high, low, gap])
+    return {"x": np.stack(x, axis=-1).ravel(), "y": np.stack(y, axis=-1).ravel(), "mode": "lines"}
+
+
+def _map(part: Heat, colours: ColourScale, palette: Palette, window: Window, turns: int) -> Iterator[Trace]:
+    """Yield the colours of a map, and marks for what has none."""
+    cells = part.cells
+    bucket, turn = cells["bucket"].to_numpy(), cells["turn_index"].to_numpy()
+    first = bucket.min()
+    shape, at = (turns, bucket.max() - first + 1), (turn - 1, bucket - first)
+    z = np.full(shape, np.nan)  # a cell without a number stays the ground of the page
+    z[at] = colours.place(cells["value"]).to_numpy()
+    start = float(window.first + first * window.width + (window.width - 1) / 2)
+    yield trace(
+        type="heatmap", z=z, x0=start, dx=window.width, y0=1, dy=1, coloraxis="coloraxis", hoverongaps=False, ygap=1,
+        xgap=1 if shape[1] <= 60 else 0,
+    )  # fmt: skip
+    present = np.zeros(shape, dtype=bool)
+    present[at] = True
+    absent_turn, absent_bucket = np.nonzero(~present & present.any(axis=0))
+    broken = cells["non_finite"].to_numpy() > 0
+    red = palette.outcomes["collapsed"]
+    # A dash where no trajectory had such a turn (an empty cell is not a neutral one), a cross where a value is NaN or
+    # Inf, a triangle on the upper edge where a run collapsed.
+    for x, y, marker, hover in (
+        (start + absent_bucket * window.width, absent_turn + 1,
+         {"symbol": "line-ew", "size": 4, "line": {"width": 1, "color": faded(palette.muted, 0.55)}}, ""),
+        (start + (bucket[broken] - first) * window.width, turn[broken],
+         {"symbol": "x-thin", "size": 8, "line": {"width": 1.6, "color": red}}, ""),
+        (list(part.onsets), [0.5] * len(part.onsets),
+         {"symbol": "triangle-down", "size": 10, "color": red, "standoff": 0}, "onset of the collapse at %{x:,}"),
+    ):  # fmt: skip
+        if len(x):
+            yield trace(hover, x=x, y=y, mode="markers", marker=marker, cliponaxis=False)
+    empty = cells[cells["measured"] == 0].sort_values(["turn_index", "bucket"])
+    if len(empty):  # hatched; neighbours share a rectangle
+        starts = (empty["bucket"].diff() != 1) | (empty["turn_index"].diff() != 0)
+        span = empty.groupby(starts.cumsum()).agg({"bucket": ["min", "max"], "turn_index": "first"}).to_numpy().T
+        left, right = window.first + span[0] * window.width - 0.5, window.first + (span[1] + 1) * window.width - 0.5
+        yield trace(
+            **_rectangles(left, right, span[2]), line={"width": 0}, fill="toself", fillpattern={
+                "shape": "/", "size": 5, "solidity": 0.2, "fgcolor": palette.muted, "bgcolor": "rgba(0,0,0,0)"},
+        )  # fmt: skip
+
+
+def _targets(part: Heat, number: int, measure: Measure, window: Window) -> Iterator[Trace]:
+    # An unseen mark in each cell for the pointer, with its map, bucket, turn index and numbers. The page writes the
+    # words of a usual cell: to write those of 5,000 here would take as long as the query.
+    cells = part.cells
+    first = window.first + cells["bucket"] * window.width
+    last = (first + window.width - 1).clip(upper=window.last)
+    usual = np.isfinite(cells["mean"]) & np.isfinite(cells["turns"]) & (cells["non_finite"] == 0)
+    usual &= (cells["low"] < cells["high"]) & ((first < last) == (window.width > 1))
+    numbers = cells[["mean", "low", "high", "turns"]]
+    carried = np.column_stack([np.full(len(first), number), cells[["bucket", "turn_index"]], first, last, numbers])
+    unit = "" if measure.unit == "ratio" else f" {figure_text(measure.unit)}"
+    head, name = f"<b>{figure_text(part.arm)}</b>, turn", figure_text(measure.name)
+    steps = "steps %{customdata[3]:,} to %{customdata[4]:,}" if window.width > 1 else "step %{customdata[3]:,}"
+    words = (
+        f"{head} %{{customdata[2]}}, {steps}<br>{name} %{{customdata[5]:.4~g}}{unit}"
+        "<br>lowest %{customdata[6]:.4~g}, highest %{customdata[7]:.4~g}<br>%{customdata[8]:,} turns"
+    )
+    rows = zip(carried[~usual], cells["non_finite"][~usual], cells["measured"][~usual], strict=True)
+    texts = [_about(head, name, unit, *row) for row in rows]
+    kind = "scattergl" if len(first) > _WEBGL else "scatter"
+    for which, hover, more in ((usual, words, {}), (~usual, "%{text}", {"text": texts})):
+        if which.any():
+            yield trace(
+                hover, type=kind, mode="markers", customdata=carried[which],
+                x=(first + (window.width - 1) / 2)[which].to_numpy(), y=cells["turn_index"][which].to_numpy(),
+                marker={"symbol": "square", "size": 12, "opacity": 0}, **more,
+            )  # fmt: skip
+
+
+def _about(head: str, name: str, unit: str, carried: np.ndarray, broken: int, measured: int) -> str:
+    turn, first, last = map(int, carried[2:5])
+    mean, low, high, turns = carried[5:]
+    lines = [f"{head} {turn}, step {first:,}" if first == last else f"{head} {turn}, steps {first:,} to {last:,}"]
+    if measured == 0:
+        lines.append("not measured")
+    elif not math.isnan(mean):
+        lines.append(f"{name} {mean:.4g}{unit}")
+        lines += [f"lowest {low:.4g}, highest {high:.4g}"] if low != high else []
+    lines += [f"{int(broken)} of {int(measured)} values NaN or Inf"] if broken else []
+    lines += [] if math.isnan(turns) else [f"{int(turns):,} turns"]
+    return "<br>".join(lines)
+
+
+# The stability region over setting and condition.
+
+MEASURES = {"collapsed": "share of runs that collapsed", "final": "mean final success"}
+_MEANINGS = {
+    "collapsed": "share of the runs at a point that collapsed; in the cell: collapsed / runs",
+    "final": "mean success over the last steps of the runs at a point",
+}
+_EDGE = "dot and bar: half of the runs collapse there, 95 % interval; ▷ ◁ beyond what was tried"
+_ROW, _GAP = 48, 62  # pixels
+_ABOVE, _BELOW = 0.2, -0.24  # of a row: where a cell has its words and where the boundary has its point
+
+
+def region(
+    points: pd.DataFrame, columns: pd.DataFrame, lattice: Sequence[float], styles: Mapping[str, Style],
+    palette: Palette, along: str, across: str, measure: str = "collapsed",
+) -> go.Figure:  # fmt: skip
+    """Draw `points` and `columns` of one slice, as the tables of analysis.region give them."""
+    arms = list(dict.fromkeys(points["series"]))
+    conditions = sorted(points["y"].unique())
+    ticks = [math.log2(x) for x in lattice]
+    half = (ticks[1] - ticks[0]) / 2
+    rows = math.ceil(len(arms) / ACROSS)
+    inner = rows * _ROW * len(conditions) + (rows - 1) * _GAP
+    x_axis = common.axis(f"{along} (log scale)", range=[ticks[0] - half, ticks[-1] + half], tickvals=ticks[::2],
+                         ticktext=[f"{x:g}" for x in lattice[::2]])  # fmt: skip
+    y_axis = common.axis(across, range=[-0.5, len(conditions) - 0.5], tickvals=list(range(len(conditions))),
+                         ticktext=[f"{y:g}" for y in conditions])  # fmt: skip
+    layout: dict[str, Any] = {}
+    annotations = [heading(measure, wrapped(f"{_MEANINGS[measure]}; {_EDGE}", 150), palette, yshift=34)]
+    traces: list[Trace] = []
+    for pane, arm in zip(common.panes(len(arms), min(ACROSS, len(arms)), 0.035, _GAP / inner), arms, strict=True):
+        layout |= pane.shared(x_axis, y_axis)
+        annotations.append(common.arm_label(arm, styles[arm].colour, pane))
+        drawn = _cells(points[points["series"] == arm], conditions, ticks, palette, measure)
+        drawn += _boundary(columns[columns["series"] == arm].sort_values("y"), conditions, palette)
+        traces += [one | pane.axes for one in drawn]
+    colours = common.colour_axis("fraction", min(inner, 220), palette, palette.sequential[1:], (0, 1), tickformat=".1f")
+    return common.figure(
+        traces, palette, inner=inner, top=88, bottom=52, annotations=annotations, coloraxis=colours, **layout
+    )
+
+
+def _cells(
+    points: pd.DataFrame, conditions: Sequence[float], ticks: Sequence[float], palette: Palette, measure: str
+) -> list[Trace]:
+    colours = palette.sequential[1:]
+    grid: Trace = {"type": "heatmap", "x": list(ticks), "y": list(range(len(conditions))), "xgap": 2, "ygap": 2}
+    values: list[list[float | None]] = [[None] * len(ticks) for _ in conditions]
+    about = [[""] * len(ticks) for _ in conditions]
+    words = []  # x, y, text and ink of each cell
+    for row in points.to_dict("records"):
+        i = conditions.index(row["y"])
+        distances = [abs(tick - math.log2(row["x"])) for tick in ticks]
+        j = distances.index(min(distances))
+        final = None if math.isnan(row["final"]) else float(row["final"])
+        value = row["collapsed"] / row["runs"] if measure == "collapsed" else final
+        shown = f"{row['collapsed']:.0f}/{row['runs']:.0f}"
+        success = "not measured" if final is None else f"{final:.3f}"
+        values[i][j] = value
+        about[i][j] = f"{row['x']:g} at {row['y']:g}<br>{shown} runs collapsed<br>mean final success {success}"
+        if value is not None:
+            ground = between(colours, min(max(value, 0.0), 1.0))
+            ink = max((palette.text, palette.background), key=lambda ink: contrast(ink, ground))
+            word = shown if measure == "collapsed" else f"{value:.2f}".removeprefix("0")
+            words.append((ticks[j], i + _ABOVE, word, ink))
+    x, y, text, inks = map(list, zip(*words, strict=True)) if words else ([], [], [], [])
+    return [
+        trace(**grid, z=[[0] * len(ticks)] * len(conditions), showscale=False,
+              colorscale=[[0, palette.surface], [1, palette.surface]]),
+        trace("%{customdata}", **grid, z=values, customdata=about, coloraxis="coloraxis", hoverongaps=False),
+        trace(x=x, y=y, text=text, mode="text", textfont={"size": 11, "color": inks}, cliponaxis=False),
+    ]  # fmt: skip
+
+
+def _boundary(columns: pd.DataFrame, conditions: Sequence[float], palette: Palette) -> list[Trace]:
+    if columns.empty:
+        return []
+    x, low, high = (np.log2(columns[name].astype(float)) for name in ("boundary", "boundary_low", "boundary_high"))
+    symbols = {"above": "triangle-right", "below": "triangle-left"}
+    colour = palette.outcomes["mild"]  # to be seen on the light and on the dark end of the scale
+    marker = {"symbol": [symbols.get(word, "circle") for word in columns["beyond"]], "color": colour, "size": 10,
+              "line": {"color": palette.background, "width": 1}}  # fmt: skip
+    bar = {"type": "data", "color": colour, "thickness": 2, "width": 4, "array": np.abs(np.nan_to_num(high - x)),
+           "arrayminus": np.abs(np.nan_to_num(low - x))}  # fmt: skip
+    y = [conditions.index(y) + _BELOW for y in columns["y"]]
+    return [trace(x=x.tolist(), y=y, mode="markers", marker=marker, error_x=bar)]
+
+
+# Effects with their intervals.
+
+SHARE, FACTOR = "share", "factor"
+_LABEL, _FINDING = 48, 42  # characters of a line
+_TITLES = {
+    SHARE: "difference of the shares of runs that collapse (fraction; above 0: as the claim says)",
+    FACTOR: "factor (ratio, log scale; above 1: as the claim says)",
+}
+
+
+class Effect(NamedTuple):
+    """One line of a forest: `kind` is share or factor, `finding` the words to its right, `tone` an outcome's colour."""
+
+    label: str
+    kind: str
+    value: float
+    low: float
+    high: float
+    finding: str
+    tone: str = ""
+
+    @property
+    def height(self) -> int:
+        """Pixels of the line."""
+        lines = wrapped(self.label, _LABEL).count("<br>"), wrapped(self.finding, _FINDING).count("<br>")
+        return 17 * (max(lines) + 1) + 15
+
+
+def forest(effects: Sequence[Effect], palette: Palette) -> go.Figure:
+    """Draw at least one effect with its interval: differences of shares above, factors below, coloured by verdict."""
+    panels = [part for kind in (SHARE, FACTOR) if (part := [e for e in effects if e.kind == kind])]
+    gap = 66  # pixels
+    inner = top = sum(e.height for e in effects) + gap * (len(panels) - 1)  # `top` of a panel, from below
+    layout: dict[str, Any] = {}
+    annotations, traces = list[Trace](), list[Trace]()
+    for number, part in enumerate(panels):
+        kind, tall = part[0].kind, sum(e.height for e in part)
+        pane = common.Pane(number, 0, True, (0, 0.62), (max(0, top - tall) / inner, top / inner))
+        top -= tall + gap
+        muted = {"color": palette.muted, "size": 12}
+        head = f"{'difference' if kind == SHARE else 'factor'}, 95 % interval, found, seeds, verdict"
+        annotations.append(note(head, 0.64, pane.y[1], xanchor="left", yanchor="bottom", yshift=4, font=muted))
+        none = 0.0 if kind == SHARE else 1.0
+        dotted = {"color": palette.muted, "width": 1, "dash": common.DOTTED}
+        drawn = [trace(x=[none, none], y=[0, tall], mode="lines", line=dotted)]
+        bottoms = np.cumsum([e.height for e in part])
+        places = [float(bottom - e.height / 2) for e, bottom in zip(part, bottoms, strict=True)]
+        for effect, y in zip(part, places, strict=True):
+            colour = palette.outcomes.get(effect.tone, palette.muted)
+            drawn += [
+                trace(x=[effect.low, effect.high], y=[y, y], mode="lines", line={"color": colour, "width": 2.4}),
+                trace(f"<b>{wrapped(effect.label, 60)}</b><br>%{{x:.3~g}}, 95 % interval {effect.low:.3g} to "
+                      f"{effect.high:.3g}<br>{wrapped(effect.finding, 60)}", x=[effect.value], y=[y], mode="markers",
+                      marker={"color": colour, "size": 10, "symbol": "diamond"}),
+            ]  # fmt: skip
+            annotations.append(note(
+                wrapped(effect.finding, _FINDING), 0.64, y, yref=pane.axes["yaxis"], xanchor="left", yanchor="middle",
+                align="left", font={"size": 12, "color": palette.text},
+            ))  # fmt: skip
+        traces += [one | pane.axes for one in drawn]
+        if kind == SHARE:
+            x_axis = common.axis(_TITLES[kind], range=[-1.05, 1.05], tickformat="+.1~f")
+        else:
+            ends = [math.log10(max(value, 1e-9)) for e in part for value in (e.low, e.high, 1.0)]
+            pad = 0.06 * (max(ends) - min(ends)) + 0.02
+            limits = [min(ends) - pad, max(ends) + pad]
+            x_axis = common.axis(_TITLES[kind], type="log", exponentformat="none", nticks=8, range=limits)
+        layout |= pane.placed(x_axis, common.axis(
+            range=[tall, 0], tickmode="array", tickvals=places, ticktext=[wrapped(e.label, _LABEL) for e in part],
+            showgrid=False, tickfont={"color": palette.text, "size": 12},
+        ))  # fmt: skip
+    return common.figure(traces, palette, inner=inner, top=30, bottom=52, annotations=annotations, **layout)

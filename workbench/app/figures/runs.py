@@ -1,0 +1,379 @@
+"""Runs: survival, events and early alarms of many; success, wall time, a signal and the batch of a step of one."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from workbench.app.figures import common
+from workbench.app.figures.common import AXES, Trace, heading, note, short, trace, vertical
+from workbench.app.text import duration, figure_text, number, percent, word, wrapped
+from workbench.app.theme import Palette, Style, faded
+
+TITLE = "time trained (steps)"
+_FILLED = 3  # arms up to which the interval of each is drawn
+_SHARE = 0.58  # of the width that the dots of the leads get
+
+
+def survival(
+    curves: pd.DataFrame, rows: pd.DataFrame, styles: Mapping[str, Style], palette: Palette, words: str
+) -> go.Figure:
+    """Draw survival.curve's `curves` over the numbers at risk in survival.observed's `rows`; `words` tells the test."""
+    arms = list(dict.fromkeys(curves["arm"]))
+    end = float(curves["time"].max())
+    ticks = np.arange(0, end + 1e-9, max(1.0, common.round_up(max(end, 1.0) / 8)))
+    bands, lines = list[Trace](), list[Trace]()
+    for place, arm in enumerate(arms):
+        part, mine, style = curves[curves["arm"] == arm], rows[rows["arm"] == arm], styles[arm]
+        # Of curves at the same height the lower one is wider, so that its edges are seen.
+        line = {"color": style.colour, "dash": style.dash, "width": 2.2 + 1.3 * (len(arms) - 1 - place), "shape": "hv"}
+        name = f"<b>{figure_text(arm)}</b>"
+        lines.append(trace(
+            f"{name}, {int(mine['event'].sum())} of {len(mine)} collapsed<br>step %{{x:,}}: %{{y:.3f}} not collapsed"
+            "<br>95 % interval %{customdata[2]:.2f} to %{customdata[3]:.2f}<br>at risk %{customdata[0]}, "
+            "collapsed %{customdata[1]}",
+            x=part["time"].to_numpy(), y=part["survival"].to_numpy(), mode="lines", line=line,
+            customdata=part[["at_risk", "events", "low", "high"]].to_numpy(),
+        ))  # fmt: skip
+        censored = part[part["censored"] > 0]
+        if len(censored):
+            lines.append(trace(
+                f"{name}<br>%{{customdata}} runs watched until step %{{x:,}}, not collapsed", mode="markers",
+                x=censored["time"].to_numpy(), y=censored["survival"].to_numpy(),
+                customdata=censored["censored"].to_numpy(),
+                marker={"symbol": "line-ns", "size": 12, "line": {"color": style.colour, "width": 2}},
+            ))  # fmt: skip
+        known = part.dropna(subset=["low", "high"])
+        if len(arms) <= _FILLED and (known["low"] != known["high"]).any():  # the 95 % interval, drawn in steps
+            low, high = (known[name].to_numpy().repeat(2) for name in ("low", "high"))
+            bands.append(common.area(np.append(known["time"], end).repeat(2)[1:-1], low, high, style.colour, 0.13))
+        at_risk = (mine["time"].to_numpy() >= ticks[:, None]).sum(axis=1)
+        row = {"xaxis": "x2", "yaxis": "y2"}
+        lines += [
+            trace(x=ticks, y=[place] * len(ticks), mode="text", text=[str(n) for n in at_risk], cliponaxis=False,
+                  textfont={"color": palette.text, "size": 13}, **row),
+            trace(x=[-0.06 * end, -0.025 * end], y=[place, place], mode="lines", line=line | {"width": 2.2}, **row),
+        ]  # fmt: skip
+    plot, axis, table = 280, 52, 20 * len(arms) + 18  # pixels
+    inner = plot + axis + table
+    x_axis = common.steps_axis(TITLE, range=[-0.065 * end, end * 1.02], tickvals=ticks.tolist())
+    return common.figure(
+        [*bands, *lines], palette, inner=inner, top=34, bottom=8, hoverdistance=20, xaxis=x_axis | {"anchor": "y"},
+        yaxis=common.axis("runs not yet collapsed (fraction)", domain=[1 - plot / inner, 1], range=[-0.03, 1.05],
+                          tickformat=".2~f"),
+        xaxis2=x_axis | {"title": {"text": ""}, "anchor": "y2", "matches": "x", "showgrid": False,
+                         "showticklabels": False},
+        yaxis2=common.axis(
+            domain=[0, table / inner], anchor="x2", range=[len(arms) - 0.4, -0.8], tickmode="array", showgrid=False,
+            tickvals=list(range(len(arms))), ticktext=[short(arm, 40) for arm in arms],
+            tickfont={"color": palette.text},
+        ),
+        annotations=[
+            note(figure_text(text), 0, y, xanchor="left", yanchor="bottom", yshift=shift, align="left",
+                 font={"color": palette.muted, "size": 12})
+            for text, y, shift in ((words, 1.0, 10), ("runs at risk", table / inner, 0))
+        ],
+    )  # fmt: skip
+
+
+def timeline(
+    runs: pd.DataFrame, events: pd.DataFrame, styles: Mapping[str, Style], palette: Palette, x_title: str
+) -> go.Figure:
+    """Draw a line a run: `runs` (arm, seed, run_id, first, last) in order, `events` (run_id, x, kind, message)."""
+    runs = runs.reset_index(drop=True)
+    arms = list(dict.fromkeys(runs["arm"]))
+    runs = runs.assign(place=runs.index, row=runs.index + runs["arm"].map(arms.index) + 1)  # a row for each arm's name
+    marks = common.stacked(events.merge(runs[["run_id", "place", "row", "arm", "seed"]], on="run_id"), ["row", "x"])
+    carried = marks[["place", "x"]].astype(int).to_numpy().tolist()
+    marks = marks.assign(
+        y=marks["row"] - 0.19 * marks["above"], carried=pd.Series(carried, marks.index, dtype=object),
+        text=[
+            f"<b>{figure_text(one.arm)}</b>, seed {one.seed}, at {one.x:,.0f}<br>"
+            f"{common.kind_in_words(one.kind)}: {wrapped(str(one.message), 64)}" for one in marks.itertuples()
+        ],
+    )  # fmt: skip
+    lines = [
+        trace(**common.segments(part["first"], part["last"], part["row"]), mode="lines", showlegend=False,
+              line={"color": faded(styles[str(arm)].colour, 0.55), "width": 2})
+        for arm, part in runs.groupby("arm", sort=False)
+    ]  # fmt: skip
+    names = runs.drop_duplicates("arm")
+    rows = len(runs) + len(arms)
+    top = 14 + common.LEGEND_ROW * (1 if marks["shape"].nunique() <= 5 else 2)  # two rows hold six kinds
+    return common.figure(
+        [*lines, *common.event_marks(marks, palette)], palette, inner=rows * 20, top=top, bottom=48, hoverdistance=30,
+        **common.legend_on_top(itemwidth=30), xaxis=common.steps_axis(x_title),
+        yaxis=common.axis(range=[rows - 0.3, -0.7], tickmode="array", showgrid=False, tickvals=runs["row"].tolist(),
+                          ticktext=[f"seed {seed}" for seed in runs["seed"]]),
+        annotations=[
+            note(f"<span style='color:{styles[str(arm)].colour}'>■</span> <b>{figure_text(arm)}</b>", 0, row - 1,
+                 yref="y", xanchor="left", yanchor="middle", bgcolor=palette.background, borderpad=1)
+            for row, arm in zip(names["row"], names["arm"], strict=True)
+        ],
+    )  # fmt: skip
+
+
+def leads(alarms: pd.DataFrame, dots: pd.DataFrame, styles: Mapping[str, Style], palette: Palette) -> go.Figure:
+    """Draw `alarms` as curve_data.alarm_leads gives them, and `dots` with alarm, arm, run_id, seed, lead (steps)."""
+    place = {name: i for i, name in enumerate(alarms["alarm"])}
+    known = alarms.dropna(subset=["lead_median"])
+    at = known["alarm"].map(place).to_numpy()
+    traces = [trace(**common.segments(-known["lead_high"], -known["lead_low"], at), mode="lines",
+                    line={"color": faded(palette.muted, 0.35), "width": 7})]  # fmt: skip
+    for arm, part in dots.groupby("arm", sort=False):
+        style, crowd = styles[str(arm)], part.groupby(["alarm", "lead"]).cumcount()
+        apart = (crowd % 2 * 2 - 1) * ((crowd + 1) // 2) * 0.24  # runs with the same lead stand under each other
+        traces.append(trace(
+            f"<b>{figure_text(arm)}</b>, seed %{{customdata[1]}}<br>%{{customdata[0]}}<br>first at %{{x:+,}} steps "
+            "from the onset", x=-part["lead"].to_numpy(float), y=(part["alarm"].map(place) + apart).to_numpy(float),
+            mode="markers", marker={"symbol": style.marker, "size": 9, "color": faded(style.colour, 0.85),
+                                    "line": {"width": 1, "color": style.colour}},
+            customdata=[[figure_text(run), seed] for run, seed in zip(part["run_id"], part["seed"], strict=True)],
+        ))  # fmt: skip
+    traces.append(trace(
+        "median %{x:+,.3~g} steps from the onset, over %{customdata} runs", mode="markers", y=at,
+        x=-known["lead_median"].to_numpy(float), customdata=known["before"].tolist(),
+        marker={"symbol": "line-ns", "size": 20, "line": {"color": palette.text, "width": 2}},
+    ))  # fmt: skip
+    rows = alarms.to_dict("records")
+    columns = {"median<br>lead": [f"{row['lead_median']:.3g}" if row["before"] else "–" for row in rows]}
+    for head, name, whole in (
+        ("came<br>first", "first", "collapsed"), ("before<br>the onset", "before", "collapsed"),
+        ("at or<br>after it", "after", "collapsed"), ("never", "never", "collapsed"),
+        ("in healthy<br>runs", "false_alarms", "steady"),
+    ):  # fmt: skip
+        columns[head] = [f"{row[name]}/{row[whole]}" for row in rows]
+    annotations = []
+    for column, (head, words) in enumerate(columns.items()):
+        x = _SHARE + (1 - _SHARE) * (column + 0.5) / len(columns)
+        annotations.append(note(head, x, 1, yanchor="bottom", yshift=4, font={"color": palette.muted, "size": 12}))
+        text = {"yref": "y", "yanchor": "middle", "font": {"color": palette.text, "size": 13}}
+        annotations += [note(cell, x, i, **text) for i, cell in enumerate(words)]
+    low, high = min([-1.0, *-dots["lead"].astype(float)]), max([1.0, *-dots["lead"].astype(float)])
+    pad = (high - low) * 0.06
+    return common.figure(
+        traces, palette, inner=34 * len(alarms), top=48, bottom=50, hoverdistance=12, annotations=annotations,
+        shapes=[vertical(0, palette.outcomes["collapsed"])],
+        xaxis=common.steps_axis(AXES["onset"], range=[low - pad, high + pad], domain=[0, _SHARE - 0.02],
+                                dtick=1 if high - low < 8 else None),
+        yaxis=common.axis(
+            range=[len(alarms) - 0.4, -0.6], tickmode="array", tickvals=list(place.values()),
+            ticktext=[f"{figure_text(row['alarm'])} {row['direction']}" for row in rows],
+            tickfont={"color": palette.text, "size": 13},
+        ),
+    )  # fmt: skip
+
+
+# One run.
+
+_STRIP, _LIFT = 1.09, 0.055  # where the events stand, above a fraction's 1, and how far apart those of one step
+_SHAPES = ("circle", "circle-open", "square", "square-open")
+PARTS = {
+    "rollout": "sampling rollouts", "update": "updates", "evaluation": "held-out evaluation",
+    "record": "measuring and recording", "rest": "the rest",
+}  # fmt: skip
+SHARES = {"gradient_share": "share of the gradient", "ratio_mass": "share of the ratio mass"}
+
+
+def career(
+    points: pd.DataFrame, held_out: pd.DataFrame, events: pd.DataFrame, colour: str, palette: Palette, definition: str
+) -> go.Figure:
+    """Draw success: `points` (x, mean, low, high), `held_out` of query `evaluation`, `events` (step, kind, message)."""
+    marks = common.stacked(events, ["step"])
+    marks = marks.assign(
+        x=marks["step"], y=_STRIP + _LIFT * marks["above"], carried=marks["step"].astype(int),
+        text=[f"<b>{common.kind_in_words(one.kind)}</b> at step {one.step:,.0f}<br>{wrapped(str(one.message), 64)}"
+              for one in marks.itertuples()],
+    )  # fmt: skip
+    traces = []
+    if (points["low"] < points["high"]).any():  # a bucket of several steps has extremes
+        traces.append(common.area(points["x"], points["low"], points["high"], colour, 0.18, showlegend=False))
+    if len(points):
+        traces.append(trace(
+            "in training<br>step %{x:,.6~g}: %{y:.4~g}", x=points["x"].to_numpy(), y=points["mean"].to_numpy(),
+            mode="lines+markers" if len(points) <= 60 else "lines", line={"color": colour, "width": 2},
+            marker={"size": 4, "color": colour}, name="in training",
+        ))  # fmt: skip
+    for place, (name, part) in enumerate(held_out.groupby("data", sort=False)):
+        ink, title = palette.muted if place % len(_SHAPES) else palette.text, figure_text(f"held-out: {name}")
+        traces.append(trace(
+            f"{title}<br>step %{{x:,}}: %{{y:.4~g}}<br>95 % interval %{{customdata[0]:.3~g}} to %{{customdata[1]:.3~g}}"
+            "<br>questions %{customdata[2]:,}", x=part["step"].tolist(), y=part["success"].tolist(), name=title,
+            mode="lines+markers", line={"color": faded(ink, 0.55), "width": 1, "dash": "1px,3px"},
+            marker={"symbol": _SHAPES[place % len(_SHAPES)], "size": 7, "color": ink},
+            error_y={"type": "data", "symmetric": False, "array": (part["success_high"] - part["success"]).tolist(),
+                     "arrayminus": (part["success"] - part["success_low"]).tolist(), "color": ink, "thickness": 1.2,
+                     "width": 3},
+            customdata=part[["success_low", "success_high", "episodes"]].to_numpy(),
+        ))  # fmt: skip
+    traces += common.event_marks(marks, palette)
+    text = wrapped(definition, 150)
+    names = [one["name"] for one in traces if "name" in one]
+    top = 50 + common.LEGEND_ROW * common.legend_rows(names, 1050) + 15 * (text.count("<br>") + 1)
+    onsets = events.loc[events["kind"] == "onset", "step"]
+    return common.figure(
+        traces, palette, inner=270, top=top, bottom=48, hoverdistance=40, **common.legend_on_top(itemwidth=30),
+        annotations=[heading("success", text, palette), *_nothing(points, palette)],
+        shapes=[vertical(step, palette.outcomes["collapsed"]) for step in onsets],
+        xaxis=common.steps_axis(AXES["step"], showticklabels=len(points) + len(marks) > 0),
+        yaxis=common.axis("fraction", range=[-0.03, max([1.0, *marks["y"]]) + 0.06], tickvals=[0, 0.25, 0.5, 0.75, 1]),
+    )  # fmt: skip
+
+
+def _nothing(points: pd.DataFrame, palette: Palette) -> list[Trace]:
+    return [note("not measured in this run", 0.5, 0.5, font={"color": palette.muted})] if points.empty else []
+
+
+def shares(spent: pd.DataFrame) -> dict[str, float]:
+    """Return part -> its seconds over all steps, of the parts that were measured; `spent` answers query `spent`."""
+    sums = {part: float(spent[part].sum()) for part in PARTS if part != "rest" and spent[part].notna().any()}
+    inside = sum(seconds for part, seconds in sums.items() if part != "record")  # recording is not in the total
+    rest = float(spent["total"].sum()) - inside
+    if sums and rest > 0.002 * (sum(sums.values()) + rest):  # less is rounding
+        sums["rest"] = rest
+    return sums
+
+
+def spending(spent: pd.DataFrame, palette: Palette) -> go.Figure:
+    """Draw stacked bars, a bar a bucket of steps, whose parts add up to the mean wall time of a step."""
+    sums = shares(spent)
+    whole = sum(sums.values())
+    each = spent.assign(rest=spent["total"] - spent[["rollout", "update", "evaluation"]].sum(axis=1))
+    shades = palette.sequential
+    colours = dict(zip(PARTS, (shades[2], shades[4], shades[3], palette.muted, palette.grid), strict=True))
+    bars = [
+        trace(
+            f"{PARTS[part]}<br>step %{{x:,.6~g}}: %{{y:.4~g}} s", type="bar",
+            x=(each["step"] + (each["steps"] - 1) / 2).tolist(), y=(each[part] / each["steps"]).tolist(),
+            width=(each["steps"] * 0.86).tolist(), marker={"color": colours[part], "line": {"width": 0}},
+            name=f"{PARTS[part]} {duration(seconds)}, {percent(seconds / whole)}" if whole else PARTS[part],
+        )
+        for part, seconds in sums.items()
+    ]  # fmt: skip
+    return common.figure(
+        bars, palette, inner=180, top=72, bottom=48, barmode="stack", bargap=0, xaxis=common.steps_axis(AXES["step"]),
+        yaxis=common.axis("wall time of a step (s)", rangemode="tozero"),
+        **common.legend_on_top(itemwidth=30, traceorder="normal"),
+    )  # fmt: skip
+
+
+class Signal(NamedTuple):
+    """A column of table `step` in one run: words, points (step, value, broken_step), alarms (x, message)."""
+
+    name: str
+    unit: str
+    definition: str
+    points: pd.DataFrame
+    alarms: pd.DataFrame
+    kept: Sequence[int] = ()  # steps with tokens
+    onset: tuple[int, int] | None = None  # 95 % interval of the step after which the run fell
+    steps: int = 0  # done so far
+    lowest: bool = False  # low values are the bad ones
+
+    @property
+    def spike(self) -> int:
+        """The step to begin at: the first with NaN or Inf, else the most extreme about the onset, else the last.
+
+        Of a run that did not fall, and where nothing was measured in the interval, the most extreme of all steps.
+        """
+        if broken := [int(step) for step in self.points["broken_step"].dropna()]:
+            return min(broken)
+        known = self.points.dropna(subset=["value"])
+        near = known if self.onset is None else known[known["step"].between(*self.onset)]
+        known = (near if len(near) else known).sort_values("value", ascending=self.lowest, kind="stable")
+        return int(known["step"].iloc[0]) if len(known) else max(0, self.steps - 1)
+
+
+def peaks(signal: Signal, colour: str, palette: Palette, chosen: int) -> go.Figure:
+    """Draw the signal; a point carries its step, the chosen step has a line."""
+    known = signal.points.dropna(subset=["value"])
+    height = dict(zip(known["step"].astype(int).tolist(), known["value"].astype(float).tolist(), strict=True))
+    values, floor = list(height.values()), min(height.values(), default=1.0)
+    told = zip(signal.alarms["x"], signal.alarms["message"], strict=True)
+    red, kept = palette.outcomes["collapsed"], set(signal.kept)
+    quiet = {"size": 7 if len(height) <= 400 else 4, "color": colour}
+    loud = {"size": 11, "color": red, "line": {"width": 1.6, "color": red}}
+    value = f"step %{{x:,}}: %{{y:.4~g}} {figure_text(signal.unit)}<br>"
+    traces = [trace(x=list(height), y=values, mode="lines", line={"color": colour, "width": 1.6})]
+    for symbol, marker, hover, rows in (
+        ("circle", quiet, f"{value}tokens kept", [(s, y, "") for s, y in height.items() if s in kept]),
+        ("circle-open", quiet, f"{value}no tokens", [(s, y, "") for s, y in height.items() if s not in kept]),
+        ("triangle-up-open", loud, "%{text}",
+         [(int(x), height[int(x)], wrapped(str(message), 60)) for x, message in told if x in height]),
+        ("x-thin", loud, "%{text}",
+         [(int(s), floor, f"NaN or Inf at step {s:,.0f}") for s in signal.points["broken_step"].dropna()]),
+    ):  # fmt: skip
+        x, y, texts = map(list, zip(*rows, strict=True)) if rows else ([], [], [])
+        traces.append(trace(hover, x=x, y=y, mode="markers", customdata=x, text=texts,
+                            marker=marker | {"symbol": symbol}))  # fmt: skip
+    definition = wrapped(signal.definition, 84)
+    top = 55 + 15 * definition.count("<br>")
+    onset = [vertical(step, red) for step in dict.fromkeys(signal.onset or ())]
+    scale = common.log_scale(signal.unit) | {"dtick": 1} if common.is_wide(values) else {}
+    return common.figure(
+        traces, palette, inner=340 - top - 48, top=top, bottom=48, hoverdistance=40,
+        shapes=[vertical(chosen, palette.text, dash=None), *onset],
+        annotations=[heading(signal.name, definition, palette), *_nothing(signal.points, palette)],
+        xaxis=common.steps_axis(AXES["step"], dtick=1 if signal.points["step"].max() < 10 else None),
+        yaxis=common.axis(signal.unit) | scale,
+    )  # fmt: skip
+
+
+def ranking(
+    rows: Sequence[Mapping[str, Any]], equal: float, palette: Palette, step: int, chosen: int | None
+) -> go.Figure:
+    """Draw two bars a trajectory: `rows` of query `ranking` in order; `equal` is the share if all were alike."""
+    places = list(range(len(rows)))
+    healthy = palette.outcomes["healthy"]
+    colours = [healthy if row["success"] else palette.muted for row in rows]
+    drawn = {name: [v if (v := row[name]) is not None and abs(v) <= 1e9 else None for row in rows] for name in SHARES}
+    top = max([equal, *(v for values in drawn.values() for v in values if v is not None)])
+    along = [top * share for share in (0.05, 0.3, 0.55, 0.8, 1.05)]  # unseen marks along each row meet the pointer
+    about = [text for row in rows for text in [_about(row)] * len(along)]
+    y_axis = common.axis(
+        "trajectory", range=[max(len(rows), 6) - 0.4, -0.6], tickmode="array", tickvals=places, showgrid=False,
+        ticktext=[f"<b>{row['trajectory']}</b>" if row["kept"] else str(row["trajectory"]) for row in rows],
+        tickfont={"color": palette.text},
+    )  # fmt: skip
+    traces, shapes, layout = list[Trace](), list[Trace](), dict[str, Any]()
+    for pane, (name, words) in zip(common.panes(2, 2, 0.04, 0), SHARES.items(), strict=True):
+        values = drawn[name]
+        labels = [" not measured" if row[name] is None else f" {figure_text(number(row[name]))}" for row in rows]
+        traces += [one | pane.axes for one in (
+            trace(type="bar", y=places, x=values, orientation="h", marker={"color": colours}, width=0.62),
+            trace(y=places, x=[v or 0 for v in values], mode="text", textposition="middle right", text=labels,
+                  textfont={"color": palette.muted, "size": 12}, cliponaxis=False),
+            trace("%{text}", x=along * len(rows), y=[place for place in places for _ in along], mode="markers",
+                  marker={"size": 14, "opacity": 0}, text=about,
+                  customdata=[int(row["trajectory"]) for row in rows for _ in along]),
+        )]  # fmt: skip
+        x_axis = common.axis(f"{words} (fraction)", range=[0, top * 1.24], nticks=5)
+        other = {"matches": "y", "showticklabels": False, "title": {"text": ""}} if pane.column else {}
+        layout |= pane.placed(x_axis, y_axis | other)
+        x, y = pane.axes.values()
+        shapes.append(vertical(equal, palette.muted) | {"xref": x, "yref": f"{y} domain"})
+        shapes += [
+            {"type": "rect", "x0": 0, "x1": 1, "xref": f"{x} domain", "y0": i - 0.5, "y1": i + 0.5, "yref": y,
+             "fillcolor": faded(palette.text, 0.08), "line": {"width": 0}, "layer": "below"}
+            for i, row in enumerate(rows) if row["trajectory"] == chosen
+        ]  # fmt: skip
+    key = (
+        f"<span style='color:{healthy}'>■</span> solved · <span style='color:{palette.muted}'>■</span> not solved · "
+        "bold: tokens kept · dotted: an equal share"
+    )
+    return common.figure(
+        traces, palette, inner=237, top=55, bottom=48, bargap=0.2, hoverdistance=400, shapes=shapes,
+        annotations=[heading(f"Trajectories of step {step:,}", key, palette)], **layout,
+    )  # fmt: skip
+
+
+def _about(row: Mapping[str, Any]) -> str:
+    lines = [f"<b>trajectory {row['trajectory']}</b>, {'tokens kept' if row['kept'] else 'tokens not kept'}"]
+    lines += [f"{name}: {wrapped(word(row[name]), 60)}" for name in ("question", "gold", "answer")]
+    lines.append(f"largest token ratio {figure_text(number(row['ratio_max']))}")
+    if row["worst_turn"] is not None:
+        worst = number(row["worst_log_ratio"])
+        lines.append(f"turn {row['worst_turn']} moved most: sum of log-ratios {worst} nats")
+    return "<br>".join(lines)
