@@ -1,7 +1,5 @@
 """The examples of CONTRIBUTING.md are what they say: an algorithm in one declaration, and as a line of a grid."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

@@ -3,8 +3,6 @@
 tests/objective has what holds for every pipeline of the kinds that a slot may have: all of them, says the first test.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

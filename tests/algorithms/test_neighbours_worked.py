@@ -1,7 +1,5 @@
 """The worked numbers of the neighbours on the batch of eleven tokens, and what their rules do at their edges."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

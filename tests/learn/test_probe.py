@@ -17,15 +17,15 @@ from workbench.learn.checks import synthetic
 from workbench.learn.probe import controls, cosine, noise, power
 from workbench.learn.update import Learner
 from workbench.objective import Algorithm, prepare
-from workbench.spec import ComputeSettings, LearnSettings, PolicySettings, RunSettings
+from workbench.spec import LearnSettings, PolicySettings, RunSettings
 
 TOKENIZER = build_tokenizer()
 GRPO = ALGORITHMS["grpo"]
 
 
-def learner(algorithm: Algorithm = GRPO, compute: ComputeSettings = ComputeSettings(), **chosen: Any) -> Learner:
+def learner(algorithm: Algorithm = GRPO, **chosen: Any) -> Learner:
     network = networks.create(PolicySettings(hidden=16, layers=1, heads=2, mlp=16), TOKENIZER, seed=0)
-    made = Learner(algorithm, LearnSettings.model_validate(chosen), network, None, compute=compute)
+    made = Learner(algorithm, LearnSettings.model_validate(chosen), network, None)
     made.probe.control = controls(TOKENIZER)
     return made
 

@@ -36,6 +36,7 @@ WORDS = 9  # of the vocabulary; 1 to 4 are the tags
 TAGS = {"search": 1, "search_end": 2, "answer": 3, "answer_end": 4}
 CLOSE = 1e-9
 BUDGET = 20.0  # tokens that an episode may have
+GSPO = (1 - 3e-4, 1 + 4e-4)
 RULES = {
     "ppo": Rule("gae"),
     "turn-ppo": Rule("gae", level="turn"),
@@ -43,36 +44,27 @@ RULES = {
     "st-ppo": Rule("gae", level="turn", stabilise="batch"),
     "grpo": Rule("grpo"),
     "so-grpo": Rule("grpo", level="turn", stabilise="sequence"),
-    "so-ppo-note": Rule(
-        "turn_gae", level="turn", arithmetic=True, unit_gate=True, aggregate="turn_mean",
-        stabilise="kl",
-    ),
+    "so-ppo-note": Rule("turn_gae", level="turn", arithmetic=True, unit_gate=True, aggregate="turn_mean",
+                        stabilise="kl"),
     "ppo, discounted": Rule("gae", discounts=(0.9, 0.7)),
     "ppo, mean of turns": Rule("turn_mean", discounts=(0.9, 0.7)),
     "ppo, cnorm": Rule("gae", stabilise="cnorm"),
     "ppo, subtract": Rule("gae", stabilise="subtract"),
     "dr-grpo": Rule("mean", aggregate="constant", horizon=BUDGET),
     "dapo": Rule("grpo", bounds=(0.8, 1.28), select="unequal", overlong=(8.0, 4.0)),
-    "loop": Rule(
-        "rloo", bounds=(1 / 1.1, 1.1), aggregate="seq_mean_token_mean", select="large", skip=20.0
-    ),
-    "turn-ppo-mdp": Rule(
-        "turn_gae", discounts=(0.99, 0.9), level="turn", unit_gate=True, aggregate="turn_mean_global"
-    ),
+    "loop": Rule("rloo", bounds=(1 / 1.1, 1.1), aggregate="seq_mean_token_mean", select="large", skip=20.0),
+    "turn-ppo-mdp": Rule("turn_gae", discounts=(0.99, 0.9), level="turn", unit_gate=True,
+                         aggregate="turn_mean_global"),
     "starpo": Rule("bilevel"),
     "starpo, discounted": Rule("bilevel", discounts=(0.9, 0.8)),
     "starpo-s": Rule("bilevel", bounds=(0.8, 1.28), select="spread"),
     "reinforce": Rule("batch_mean", level="none", clip="none", bounds=EVERYTHING),
     "rloo": Rule("rloo", level="none", clip="none", bounds=EVERYTHING),
     "reinforce-pp": Rule("reinforce_pp"),
-    "gspo": Rule("grpo", level="sequence", bounds=(1 - 3e-4, 1 + 4e-4), aggregate="seq_mean_token_mean"),
-    "gspo-token": Rule(
-        "grpo", level="sequence", shared=False, bounds=(1 - 3e-4, 1 + 4e-4), aggregate="seq_mean_token_mean"
-    ),
-    "seeupo": Rule(
-        "turn_by_turn", level="sequence", bounds=(1 - 3e-4, 1 + 4e-4), aggregate="seq_mean_token_mean",
-        last_turn_first=True,
-    ),
+    "gspo": Rule("grpo", level="sequence", bounds=GSPO, aggregate="seq_mean_token_mean"),
+    "gspo-token": Rule("grpo", level="sequence", shared=False, bounds=GSPO, aggregate="seq_mean_token_mean"),
+    "seeupo": Rule("turn_by_turn", level="sequence", bounds=GSPO, aggregate="seq_mean_token_mean",
+                   last_turn_first=True),
     "dppo": Rule("grpo", clip="tv", bounds=EVERYTHING),
     "sspo": Rule("grpo", level="sentence", clip="band"),
     "gmpo": Rule("grpo", level="sequence", clip="log", bounds=(-0.4, 0.4), aggregate="seq_mean_token_mean"),
