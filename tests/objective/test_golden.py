@@ -9,7 +9,7 @@ import torch
 from tests.objective.worked_example import DELTA, F64, MASK, OLD, PPO, A, R, batch, gradient, loss, outlier, run
 from tests.objective.worked_example import turn_means as means_of_turns
 from workbench.batch import pool
-from workbench.objective import Algorithm, Pool, entropy, policy_loss, prepare, value_loss
+from workbench.objective import Algorithm, Pool, policy_loss, prepare, value_loss
 from workbench.objective import aggregate as agg
 from workbench.objective import stabilise as stab
 from workbench.objective.advantage import Gae, Grpo, MeanOnly, Reward, Rloo, TurnGae
@@ -349,7 +349,7 @@ def test_turn_gae():
     assert made.returns[0].tolist() == near([0, 0.905127, 0.905127, 0, 0.9603, 0, 1, 1])
 
 
-# --- KL, critic, entropy
+# --- KL, critic
 
 
 def test_kl_estimators_of_the_drift():
@@ -362,12 +362,3 @@ def test_clipped_value_loss():
     v, returns = torch.tensor([[0.9, 0.1]], dtype=F64), torch.tensor([[1.0, 0.0]], dtype=F64)
     made = replace(one_sequence([0.2, 0.3], [1, 1]), returns=returns)
     assert [float(value_loss(v, made, clip)) for clip in (0.5, None)] == near([0.025, 0.005])
-
-
-def test_entropy_of_a_softmax():
-    assert float(entropy(torch.tensor([2.0, 1.0, 0.0], dtype=F64))) == near(0.832396)
-    excluded = torch.tensor([2.0, 1.0, 0.0, -torch.inf], dtype=F64, requires_grad=True)
-    surprise = entropy(excluded)
-    assert float(surprise.detach()) == near(0.832396)
-    surprise.backward()
-    assert excluded.grad.isfinite().all()

@@ -17,7 +17,7 @@ from workbench.objective.schedule import EarlyStop, Schedule
 from workbench.objective.select import Select, Shaping
 from workbench.objective.slot import Slot
 from workbench.objective.stabilise import Stabiliser
-from workbench.objective.value import entropy, value_loss
+from workbench.objective.value import value_loss
 
 KINDS: Mapping[str, Mapping[str, type[Slot]]] = MappingProxyType(
     {
@@ -29,6 +29,6 @@ KINDS: Mapping[str, Mapping[str, type[Slot]]] = MappingProxyType(
 """Every slot of the pipeline, in the order of an algorithm's fields, with the kinds that it takes."""
 
 __all__ = [
-    "FAMILIES", "KINDS", "Algorithm", "LossTerms", "Normaliser", "PolicyLoss", "Pool", "Slot", "entropy",
-    "policy_loss", "prepare", "statistics", "value_loss",
+    "FAMILIES", "KINDS", "Algorithm", "LossTerms", "Normaliser", "PolicyLoss", "Pool", "Slot", "policy_loss",
+    "prepare", "statistics", "value_loss",
 ]  # fmt: skip

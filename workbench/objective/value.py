@@ -1,4 +1,4 @@
-"""The critic's loss, and the entropy of a policy."""
+"""The critic's loss."""
 
 from __future__ import annotations
 
@@ -30,9 +30,3 @@ def value_loss(
         old = torch.where(where, batch.need("values"), 0)
         error = torch.maximum(error, (old + (value - old).clamp(-clip, clip) - target).square())
     return 0.5 * error.sum() / (where.sum() if count is None else count).clamp(min=1)
-
-
-def entropy(logits: Tensor) -> Tensor:
-    """H = logsumexp(z) - sum_v p_v z_v in nats, (..., V) -> (...); logits of -inf (excluded tokens) count as p = 0."""
-    log_p = logits.log_softmax(-1)
-    return -(log_p.exp() * torch.where(log_p > -torch.inf, log_p, 0)).sum(-1)
