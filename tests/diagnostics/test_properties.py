@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.diagnostics.shared_batch import evidence_of, random_evidence, rollouts_of, tensors_of
-from workbench.diagnostics import CATALOGUE, measure, measure_turn_steps, measure_turns, measure_updates
+from tests.diagnostics.shared_batch import random_evidence, rollouts_of, tensors_of
+from workbench.diagnostics import measure, measure_turns, measure_updates
 from workbench.diagnostics.evidence import Evidence, StepEvidence
 
 shapes = st.tuples(st.integers(0, 10_000), st.integers(1, 5), st.integers(1, 4))
@@ -63,18 +63,6 @@ def test_padding_and_the_order_of_sequences_change_no_update(shape):
     assert_same(left, right, rtol=1e-9, atol=1e-12)
 
 
-@quick
-@given(shapes, st.integers(1, 4))
-def test_stacking_equals_measuring_each_update_alone(shape, count):
-    seed, sequences, turns = shape
-    updates = [random_evidence(seed + i, sequences + i % 2, turns) for i in range(count)]
-    together = measure_updates(Evidence.stack(updates))
-    for i, update in enumerate(updates):
-        alone = measure_updates(update)
-        row = {k: v if v is None else v[i : i + 1] for k, v in together.items() if k != "update"}
-        assert_same(row, {k: v for k, v in alone.items() if k != "update"}, rtol=1e-9, atol=1e-12)
-
-
 def first_log_prob(evidence, value):
     """`evidence` with this log-prob at its first trained token."""
     log_prob = evidence.log_prob.clone()
@@ -104,51 +92,8 @@ def test_an_update_without_a_trained_token_measures_nothing_and_says_so():
     assert len(alone.turn["turn_index"]) == 0
 
 
-def test_what_the_learner_did_not_measure_is_null_not_zero():
-    scalars = {"grad_norm": [2.0], "clip_bias_norm": [None]}
-    update = measure_updates(replace(random_evidence(5, 2, 2, critic=False), scalars=scalars))
-    assert update["grad_norm"].tolist() == [2.0]
-    assert np.ma.getmaskarray(update["clip_bias_norm"]).all()
-    for name in ("value_loss", "explained_variance", "kl_ref", "critic_grad_norm", "vf_clip_frac"):
-        assert update[name] is None, name
-
-
-def test_scalars_stack_with_a_gap_where_an_update_lacks_one():
-    first = replace(random_evidence(6, 2, 2), scalars={"grad_norm": [1.0], "lr": [0.1]})
-    second = replace(random_evidence(7, 3, 4), scalars={"grad_norm": [float("nan")]})
-    update = measure_updates(Evidence.stack([first, second]))
-    assert update["grad_norm"][0] == 1
-    assert np.isnan(update["grad_norm"][1])
-    assert np.ma.getmaskarray(update["lr"]).tolist() == [False, True]
-    stacked = Evidence.stack([random_evidence(8, 2, 2), random_evidence(9, 2, 2, critic=False)])
-    assert stacked.values is None, "a field that one update lacks"
-
-
-def test_turns_are_labelled_by_what_they_did():
-    mask = torch.tensor([[1, 0, 1, 0, 1]]).bool()
-    evidence = evidence_of(mask, *(torch.zeros(1, 5).double() for _ in range(3)))
-    turns = measure_turns(evidence, [["search", "invalid"]])
-    assert turns["status"] == ["search", "invalid", None]
-    rolled = measure_turn_steps(turns)
-    assert rolled["search_frac"].tolist()[:2] == [1, 0]
-    assert rolled["invalid_frac"].tolist()[:2] == [0, 1]
-    assert np.ma.getmaskarray(rolled["answer_frac"]).tolist() == [False, False, True]
-
-
 def test_bfloat16_evidence_is_measured_too():
     plain = random_evidence(10, 3, 2)
     half = {k: x.bfloat16() for k, x in tensors_of(plain).items() if x.dtype == torch.float64}
     rough = measure_updates(replace(plain, **half))
     assert rough["entropy"][0] == pytest.approx(measure_updates(plain)["entropy"][0], rel=0.02)
-
-
-def test_every_declared_column_is_measured_and_every_measured_column_declared():
-    evidence = random_evidence(11, 4, 3)
-    got = measure(2, StepEvidence(rollouts_of([1.0, 0.0, 1.0, 1.0], group=[0, 0, 1, 1]), evidence))
-    identity = {
-        "step": "", "minibatch": "update epoch rollout_step", "turn": "epoch trajectory turn_index update",
-        "trajectory": "trajectory prompt_group rollout_step question gold answer ended", "turn_step": "turn_index",
-    }  # fmt: skip
-    for table, keys in identity.items():
-        declared = {d.name for d in CATALOGUE if d.table == table}
-        assert set(getattr(got, table)) - set(keys.split()) == declared, table

@@ -170,23 +170,19 @@ def prepare(rule: Rule, batch: list[Sequence_]) -> None:
         totals.append(total)
     raw: list[dict[int, float]] = []
     for s, u, total in zip(batch, rewards, totals, strict=True):
-        targets: dict[int, float] = {}
         if rule.advantage in ("gae", "turn_mean"):
             a = gae(s.written, u, s.values, *rule.discounts)
-            targets = {t: a[t] + s.values[t] for t in a}
         elif rule.advantage == "turn_gae":
             first = [turn[0] for turn in s.turns]
             of_turns = gae(
                 first, {turn[0]: math.fsum(u[t] for t in turn) for turn in s.turns}, s.values, *rule.discounts
             )
             a = {t: of_turns[turn[0]] for turn in s.turns for t in turn}
-            targets = {t: of_turns[turn[0]] + s.values[turn[0]] for turn in s.turns for t in turn}
         elif rule.advantage == "bilevel":
             ends = [turn[-1] for turn in s.turns]
             between, a = gae(ends, u, s.values, 0.95, rule.discounts[1]), {}
             for turn in s.turns:
                 a |= gae(turn, u | {turn[-1]: between[turn[-1]] + s.values[turn[-1]]}, s.values, *rule.discounts)
-            targets = {t: a[t] + s.values[t] for t in a}
         elif rule.advantage == "turn_by_turn":
             a = {t: of_turn_alone(batch, totals, h)[s.index] for h, turn in enumerate(s.turns, 1) for t in turn}
         elif rule.advantage == "reinforce_pp":
@@ -205,7 +201,7 @@ def prepare(rule: Rule, batch: list[Sequence_]) -> None:
                 value = total - centre
             a = dict.fromkeys(s.written, value)
         raw.append(a)
-        s.returns = [targets.get(t, 0.0) for t in range(len(s.tokens))]
+        s.returns = [a.get(t, 0.0) + value for t, value in enumerate(s.values)]  # read where the critic has a target
     if rule.advantage in ("gae", "turn_mean", "bilevel", "reinforce_pp"):
         every = [x for a in raw for x in a.values()]
         centre, var = mean(every) or 0.0, variance(every) or 0.0
@@ -344,20 +340,16 @@ def losses(rule: Rule, micro: list[Token], whole: Counts) -> tuple[float, float,
                 for k in column:
                     moved = scale * (k.e - m)
                     k.e, k.open = clamp(moved, -20, 20), k.open * scale * (abs(moved) <= 20)
-    if rule.level == "none":
-        for k in micro:
-            k.w, k.dw = 1.0, [(k, 1.0)]
-    keys: dict[str, Callable[[Token], Any]] = {
-        "token": lambda k: (k.s.index, k.t), "turn": lambda k: (k.s.index, k.turn), "sequence": lambda k: k.s.index,
-        "sentence": lambda k: (k.s.index, k.s.sentence[k.t]), "none": lambda k: (k.s.index, k.t),
-    }  # fmt: skip
-    units = by(micro, keys[rule.level])
+
+    def unit_of(k: Token) -> tuple[int, int]:
+        return k.s.index, {"turn": k.turn, "sequence": 0, "sentence": k.s.sentence[k.t]}.get(rule.level, k.t)
+
     low, high = rule.bounds
     if rule.clip == "bapo":
         low, high = _bapo(micro)
     surprisal = mean([-k.s.old[k.t] for k in micro]) or 0.0
     value: dict[int, tuple[float, list[tuple[Token, float]], list[tuple[Token, float]]]] = {}
-    for unit in units:
+    for unit in by(micro, unit_of):
         n = len(unit)
         m = math.fsum(k.e for k in unit) / n
         sign = math.fsum(k.a for k in unit) / n
@@ -365,13 +357,14 @@ def losses(rule: Rule, micro: list[Token], whole: Counts) -> tuple[float, float,
             relative = math.fsum(-k.s.old[k.t] for k in unit) / n / max(surprisal, 1e-12) if surprisal > 0 else 1.0
             low, high = 1 - 0.2 * clamp(relative, 0.5, 2.0), 1 + 0.2 * clamp(relative, 0.5, 2.0)
         for k in unit:
-            if rule.level != "none":
+            if rule.level == "none":
+                k.w, k.dw = 1.0, [(k, 1.0)]
+            elif rule.arithmetic:
+                k.w = math.fsum(x.r for x in unit) / n
+                k.dw = [(x, x.r * x.open / n) for x in unit]
+            else:
                 k.w = math.exp(clamp(m * n, -20, 20)) if rule.clip == "gamma" else math.exp(m)
                 k.dw = [(x, k.w * x.open / n) for x in unit] if rule.shared else [(k, k.w * k.open)]
-                if rule.arithmetic:
-                    k.w = math.fsum(x.r for x in unit) / n
-                    k.dw = [(x, x.r * x.open / n) for x in unit]
-        for k in unit:
             if rule.clip == "log":  # of all tokens, before the first of them is looked at
                 k.low, k.high = k.a < 0 and k.e < low, k.a > 0 and k.e > high
         for k in unit:
