@@ -42,19 +42,3 @@ def test_neither_what_the_policy_did_not_write_nor_padding_nor_the_order_matters
         assert torch.allclose(found.loss, expected.loss, rtol=1e-9, atol=1e-12)
         assert torch.allclose(widened[:, :-5], gradient[order], rtol=1e-9, atol=1e-12)
         assert torch.all(widened[~wider.mask] == 0)
-
-
-@every
-def test_extreme_log_ratios_equal_rewards_and_groups_of_one_give_numbers(algorithm: Algorithm) -> None:
-    batch, new = ragged(1)
-    equal = replace(batch, score=torch.ones_like(batch.score))
-    sign = torch.where(torch.arange(batch.mask.shape[1]) % 3 == 0, -1.0, 1.0)
-    far = [torch.where(batch.mask, batch.log_prob_old + d * sign, 0).clamp(max=0) for d in (50.0, -50.0, 700.0)]
-    for made in (replace(batch, log_prob_behaviour=batch.log_prob_old), equal, replace(batch, group=batch.trajectory)):
-        ready = prepare(algorithm, made)
-        assert ready.need("advantages").isfinite().all()
-        for log_prob in (new, *far):
-            out, gradient = solved(algorithm, ready, log_prob)
-            assert out.loss.isfinite()
-            assert gradient.isfinite().all()
-    assert algorithm.advantage.group_size == 1 or not prepare(algorithm, equal).need("advantages").any()

@@ -201,22 +201,27 @@ def test_group_advantages(advantage, expected):
 
 
 @pytest.mark.parametrize(
-    ("stabilise", "delta", "factor"),
+    ("stabilise", "advantages", "delta", "factors"),  # of the two sequences
     [
-        (stab.RmsBatch(), DELTA, 1.0),
-        (stab.RmsBatch(), B, 0.124461),
-        (stab.RmsBatch(tau=5.0), B, 0.124461),
-        (stab.RmsBatch(smooth=True), B, 3 / 8.034651),
-        (stab.RmsBatch(tau=5.0, smooth=True), B, 5 / 8.034651),
-        (stab.RmsTurn(tau=5.0), B, 0.748745),  # one scalar, the mean of the turns' factors
-        (stab.RmsTurn(tau=13.0), B, 1.0),
-        (stab.RmsTurn(tau=12.7), B, (3 / 12.701449 + 8) / 11),
+        (stab.RmsBatch(), A, DELTA, 1.0),
+        (stab.RmsBatch(), A, B, 0.124461),
+        (stab.RmsBatch(tau=5.0), A, B, 0.124461),
+        (stab.RmsBatch(smooth=True), A, B, 3 / 8.034651),
+        (stab.RmsBatch(tau=5.0, smooth=True), A, B, 5 / 8.034651),
+        (stab.RmsTurn(tau=5.0), A, B, 0.748745),  # one scalar, the mean of the turns' factors
+        (stab.RmsTurn(tau=13.0), A, B, 1.0),
+        (stab.RmsTurn(tau=12.7), A, B, (3 / 12.701449 + 8) / 11),
+        (stab.RmsSeq(), R, B, (0.072294, 1.0)),
+        (stab.RmsSeq(smooth=True), R, B, (3 / 13.832375, 1.0)),
+        (stab.RmsSeq(tau=1.0), R[:1].expand(2, 8), B, (0.072294, 1.0)),  # the second's 0.897949 stays below
     ],
 )
-def test_one_factor_for_the_batch(stabilise, delta, factor):
-    terms = run(stabilised(stabilise), delta=delta).terms
-    assert terms.stabiliser_factor == near(factor)
-    assert torch.all(terms.factor == terms.factor[0, 0])
+def test_factors_of_the_batch_or_of_each_sequence(stabilise, advantages, delta, factors):
+    terms = run(stabilised(stabilise), advantages, delta).terms
+    per_row = factors if isinstance(factors, tuple) else (factors, factors)
+    assert terms.factor[:, 0].tolist() == near(per_row)
+    assert torch.equal(terms.factor, terms.factor[:, :1].expand_as(MASK))
+    assert isinstance(factors, tuple) or terms.stabiliser_factor == near(factors)
 
 
 @pytest.mark.parametrize(("algorithm", "delta", "expected"), [
@@ -229,18 +234,6 @@ def test_what_the_stabiliser_compares(algorithm, delta, expected):
     assert terms.energy[[0, 2]].tolist() == [4, 7]
     if algorithm is TURN:
         assert terms.ratio[[0, 0, 1, 1], [0, 5, 0, 3]].tolist() == near([2.763966, 0.869358, 1.077884, 0.759572])
-
-
-@pytest.mark.parametrize(
-    ("stabilise", "advantages", "factors"),
-    [
-        (stab.RmsSeq(), R, [0.072294, 1.0]),
-        (stab.RmsSeq(smooth=True), R, [3 / 13.832375, 1.0]),
-        (stab.RmsSeq(tau=1.0), R[:1].expand(2, 8), [0.072294, 1.0]),  # the second sequence's 0.897949 stays below
-    ],
-)
-def test_a_factor_per_sequence(stabilise, advantages, factors):
-    assert run(stabilised(stabilise), advantages, B).terms.factor[:, 0].tolist() == near(factors)
 
 
 def toy_gradients(algorithm: Algorithm, delta):
