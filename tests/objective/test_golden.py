@@ -8,6 +8,7 @@ import torch
 
 from tests.objective.worked_example import DELTA, F64, MASK, OLD, PPO, A, R, batch, gradient, loss, outlier, run
 from tests.objective.worked_example import turn_means as means_of_turns
+from workbench.algorithms import ALGORITHMS
 from workbench.batch import pool
 from workbench.objective import Algorithm, Pool, policy_loss, prepare, value_loss
 from workbench.objective import aggregate as agg
@@ -25,6 +26,10 @@ B = outlier()
 DUAL = DELTA.clone()
 DUAL[1, 0] = log(5)
 TURNS = means_of_turns(A)
+NAMED = {
+    "cispo": 0.181882, "sapo": -0.611459, "gmpo": -0.269367, "vespo": 0.131203, "loop": -0.228087, "minirl": 0.878348,
+    "gspo": -0.250275,
+}  # fmt: skip
 
 
 def near(expected):
@@ -76,6 +81,8 @@ def closed(terms) -> torch.Tensor:
         (stabilised(stab.RmsTurn(tau=5.0)), A, B, 0.011808),
         (PPO, R, B, -0.174221),
         (stabilised(stab.RmsSeq()), R, B, 0.248932),
+        *((ALGORITHMS[name], R, DELTA, number) for name, number in NAMED.items()),
+        (GSPO, R, DELTA, -0.335889),
         (stabilised(stab.KlClipFrac(), SO), TURNS, DELTA, -0.006941),
         (stabilised(stab.KlClipFrac(form="batch"), SO), TURNS, DELTA, -0.006151),
     ],
@@ -110,6 +117,7 @@ def test_gradients_are_zero_where_the_clip_is_active(algorithm, advantages, expe
         (GSPO, R, [], []),
         (replace(GSPO, clip=Ppo(low=3e-4, high=4e-4)), R, [5, 6, 7, 8, 9, 10], [0, 1, 2, 3, 4]),
         (replace(GSPO, clip=LogClip(epsilon=0.4)), R, [8], [2]),
+        (ALGORITHMS["minirl"], R, [8], [2]),
     ],
 )
 def test_tokens_that_the_clip_stopped(algorithm, advantages, low, high):

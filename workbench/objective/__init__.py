@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from workbench.objective.advantage import Advantage
+from workbench.objective.advantage import Advantage, value_loss
 from workbench.objective.aggregate import Aggregate, Normaliser
 from workbench.objective.algorithm import FAMILIES, Algorithm
 from workbench.objective.clip import Clip
@@ -17,7 +17,6 @@ from workbench.objective.schedule import EarlyStop, Schedule
 from workbench.objective.select import Select, Shaping
 from workbench.objective.slot import Slot
 from workbench.objective.stabilise import Stabiliser
-from workbench.objective.value import value_loss
 
 KINDS: Mapping[str, Mapping[str, type[Slot]]] = MappingProxyType(
     {
