@@ -113,11 +113,7 @@ def in_dtype(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
 
 
 class _Rows:
-    """The rows that are being decoded.
-
-    tokens (B, T) holds what is written or waits to be read, then padding; known (B,) counts a row's tokens; start (B,)
-    is where its present turn began. Tensors share memory with the arrays, so bookkeeping costs microseconds a step.
-    """
+    """The rows in decoding: tokens (B, T) written or to be read, known (B,) of them, start (B,) of the present turn."""
 
     def __init__(self, dialogues: list[Dialogue], codec: Codec, turn_tokens: int, limit: int) -> None:
         self._codec, self._turn_tokens, self._limit = codec, turn_tokens, limit

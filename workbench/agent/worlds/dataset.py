@@ -34,11 +34,9 @@ class Item:
 
 
 def _item(row: Mapping[str, Any], number: int) -> Item | None:
-    """The item of one row, `number` its id where it has none; None where it has no gold answer.
+    """The item of a row of MedQA, FlashRAG or Search-R1, `number` its id if it has none; None without a gold answer.
 
-    MedQA: `question`, `options`, `answer_idx`. FlashRAG: `question`, `golden_answers`. Search-R1's parquet: the same
-    with `data_source`, `prompt` and `reward_model.ground_truth.target`, which comes first because it is trained on;
-    without a column `question` it is read from the prompt. Raises ValueError for anything else.
+    Search-R1 trains on `reward_model.ground_truth.target`, so that comes first. ValueError for any other row.
     """
     given = {name: value for name, value in row.items() if value is not None}
     key, question = str(given.get("id", number)), _text(given.get("question"))
