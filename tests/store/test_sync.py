@@ -80,13 +80,6 @@ def test_a_deleted_database_comes_back_row_for_row(runs: Path, small: Shape) -> 
     assert contents(runs) == before
 
 
-def test_not_measured_not_a_number_and_infinite_stay_three_different_things(runs: Path) -> None:
-    write_steps(runs / "demo" / "a", [0, 1, 2], success=[None, float("nan"), float("inf")])
-    sync(runs, CATALOGUE)
-    flags = "SELECT success IS NULL, isnan(success), isinf(success) FROM step ORDER BY step"
-    assert rows(runs, flags) == [(True, None, None), (False, True, False), (False, False, True)]
-
-
 def test_the_latest_row_of_a_run_wins_whatever_order_the_files_are_listed_in(runs: Path) -> None:
     folder = runs / "demo" / "a"
     early = write_one(folder, "run", "queue-000000.parquet", **run_row(folder, status="queued"))
