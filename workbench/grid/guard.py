@@ -310,10 +310,7 @@ def _recorded_amounts(reader: Reader, runs: Sequence[Run]) -> list[Finding]:
 
 
 def write_events(runs: Path, cells: Sequence[Cell], findings: Iterable[Finding]) -> int:
-    """Append flagged findings as events of the runs of their arms, each once; withdraw those that no longer hold.
-
-    Returns the number of new rows; a row without severity and message withdraws the one before it.
-    """
+    """Append flagged findings as events of their runs, and a row without severity to withdraw one; return the count."""
     flagged, written = [finding for finding in findings if finding.flagged], 0
     for cell in cells:
         folder = folder_of(runs, cell)

@@ -203,10 +203,9 @@ def supports(model: PreTrainedModel) -> bool:
 class FusedDecoder:
     """The Qwen2 and Llama decoding step written out: the same weights and numbers at half the cost on a CPU.
 
-    At this size a step through transformers is mostly Python and small allocations. Here the cache is preallocated and
-    the matrices are fused and folded once a rollout: the norms' gains and sqrt(hidden) into the matrix that follows,
-    1 / sqrt(D) into the queries, and RoPE's rotate_half into extra rows, so that rotating is one multiply-add:
-    q' = q * cos + (R q) * sin.
+    The cache is preallocated and the matrices are fused and folded once a rollout: the norms' gains and sqrt(hidden)
+    into the matrix that follows, 1 / sqrt(D) into the queries, and RoPE's rotate_half into extra rows, so that rotating
+    is one multiply-add: q' = q * cos + (R q) * sin.
     """
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:

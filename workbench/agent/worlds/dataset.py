@@ -91,10 +91,7 @@ class Data(NamedTuple):
 
 
 def read(path: Path, name: str, limit: int | None = None) -> Data:
-    """Return the first `limit` items of a `.parquet` file, or of JSON lines (or one JSON list) under any other name.
-
-    Raises InputError that names file, row and what is wrong with it.
-    """
+    """Return the first `limit` items of a `.parquet` file, else of JSON lines or one list; InputError names the row."""
     items: list[Item] = []
     left_out, number = 0, 0
     for number, row in enumerate(_rows(path), start=1):
@@ -170,10 +167,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
 
 
 def load(name: str, split: str | None = None, limit: int | None = None) -> Data:
-    """Return the first `limit` questions of a file, or of a benchmark by name, fetched from the hub unless cached.
-
-    Raises InputError for a name that is neither, a file that cannot be read, or a hub that does not answer.
-    """
+    """Return the first `limit` questions of a file, or of a benchmark by name, fetched unless cached; or InputError."""
     path = Path(name)
     if path.is_file():
         if split is not None:
