@@ -16,7 +16,7 @@ from workbench.analysis.survival import curve
 from workbench.app.curve_data import Window, alarm_leads, banded
 from workbench.app.figures.common import AXES, KINDS
 from workbench.app.figures.curves import GROUPS, Panel, chart, curves
-from workbench.app.figures.maps import Heat, Measure, colour_scale, heat, region
+from workbench.app.figures.maps import FEW, Heat, Measure, colour_scale, heat, region
 from workbench.app.figures.runs import TITLE, Signal, leads, peaks, ranking, survival, timeline
 from workbench.app.store import Diagnostics
 from workbench.app.theme import DARK, LIGHT, Palette, contrast, mixed, styles
@@ -185,17 +185,19 @@ def maps_of(figure: Any) -> list[Any]:
 def test_a_cell_stands_at_its_step_and_turn_with_the_log_of_its_ratio_and_all_arms_share_one_scale() -> None:
     data = cells()
     data.loc[(data["bucket"] == 4) & (data["turn_index"] == 2), ["value", "mean"]] = 0.5
-    figure = heated(Heat("ppo", data, onsets=[3.0, 7.0]), Heat("st-ppo", cells(turns=2).assign(value=1e-8)))
+    figure = heated(Heat("ppo", data, onsets=[(3.0, 0), (7.0, 2)]), Heat("st-ppo", cells(turns=2).assign(value=1e-8)))
     first, second = maps_of(figure)
     assert first.z[1][4] == pytest.approx(math.log(0.5))
     assert (first.x0, first.dx, first.y0, first.dy) == (0, 1, 1, 1)
     bar, axis = figure.layout.coloraxis, figure.layout.yaxis
     assert first.coloraxis == second.coloraxis == "coloraxis"
-    assert (bar.cmin, bar.colorbar.title.text) == (-bar.cmax, "ratio, log scale")
+    assert (bar.cmin, bar.colorbar.title.text) == (-bar.cmax, "ratio<br>log scale")
+    assert any("beyond the scale: lowest 1e-08" in text for text in texts(figure))
     assert axis.range[0] > axis.range[1], "turn one is on top"
     assert (axis.title.text, figure.layout.xaxis.title.text) == ("turn index", AXES["step"])
     assert any("exp(mean delta of the turn)" in text for text in texts(figure))
-    assert list(marks(figure, symbol="triangle-down")[0].x) == [3.0, 7.0]
+    (fell,) = marks(figure, symbol="triangle-down")
+    assert (list(fell.x), list(fell.text)) == ([3.0, 7.0], ["s0", "s2"])
     clicks = [tuple(c[:3]) for c in marks(figure, opacity=0)[1].customdata]
     assert clicks == [(1, b, k) for k in (1, 2) for b in range(10)], "a click tells map, bucket and turn"
 
@@ -207,6 +209,7 @@ def test_what_a_cell_lacks_is_hatched_crossed_or_dashed_and_told() -> None:
     blank = (data["turn_index"] == 3) & (data["bucket"] >= 7)
     data.loc[blank, ["value", "mean", "low", "high"]] = math.nan
     data.loc[blank, "measured"] = 0
+    data.loc[1:2, "turns"] = FEW - 1
     figure = heated(Heat("ppo", data[~((data["turn_index"] == 3) & (data["bucket"] == 6))]))
     usual, odd = marks(figure, opacity=0)
     assert list(usual.customdata[0]) == [0, 0, 1, 0, 0, 1.25, 0.9, 1.2, 16]
@@ -215,6 +218,8 @@ def test_what_a_cell_lacks_is_hatched_crossed_or_dashed_and_told() -> None:
     assert np.isnan(np.array(maps_of(figure)[0].z, dtype=float)[2][7:]).all()
     hatched = next(t for t in figure.data if t.type != "heatmap" and t.fillpattern.shape == "/")
     assert [v for v in hatched.x if not math.isnan(v)] == [6.5, 9.5, 9.5, 6.5, 6.5]
+    pale = next(t for t in figure.data if t.type != "heatmap" and t.fillcolor == "rgba(255,255,255,0.7)")
+    assert [v for v in pale.x if not math.isnan(v)] == [0.5, 2.5, 2.5, 0.5, 0.5]
     crosses, dashes = (marks(figure, symbol=s)[0] for s in ("x-thin", "line-ew"))
     assert [(list(t.x), list(t.y)) for t in (crosses, dashes)] == [([5.0], [1]), ([6.0], [3])]
     several = heated(Heat("ppo", cells(buckets=2)), window=Window(0, 9, 5))
@@ -493,7 +498,7 @@ def test_hostile_names_stay_text_in_every_figure(text: str) -> None:
     data = points().replace({"arm": {"ppo": text}})
     one = Panel(text, text, text, data, thresholds=[(text, 1.0)], alarms=mark, broken=mark)
     both = [one, Panel(text, text, text, banded(data))]
-    shade, part = colour_scale(text, cells()["value"]), Heat(text, cells(), [1.0])
+    shade, part = colour_scale(text, cells()["value"]), Heat(text, cells(), [(1.0, text)])
     runs = RUNS.head(1).assign(arm=text, run_id=text)
     for figure in (
         curves(both, looks(text, "st-ppo"), LIGHT, AXES["step"], onsets=mark),

@@ -11,11 +11,12 @@ import plotly.graph_objects as go
 from workbench.app.curve_data import Window
 from workbench.app.figures import common
 from workbench.app.figures.common import Trace, heading, note, trace
-from workbench.app.text import figure_text, wrapped
+from workbench.app.text import figure_text, number, wrapped
 from workbench.app.theme import Palette, Style, between, contrast, faded
 
-CELL, GAP, BOTTOM, HEAD = 21, 50, 48, 82  # pixels
+CELL, GAP, BOTTOM, HEAD = 21, 60, 48, 92  # pixels
 ACROSS = 3
+FEW = 8  # turns of a cell below which nothing is said of it, and its colour is pale
 _WEBGL = 3_000  # marks that meet the pointer, above which the graphics processor holds them
 
 _SPREAD = 8  # the colour scale ends at so many times the median: what dies must not bleach what lives
@@ -77,11 +78,11 @@ def colour_scale(unit: str, values: pd.Series) -> ColourScale:
 
 
 class Heat(NamedTuple):
-    """The cells of one arm as Turns.heats makes them, and the steps (on the axis) at which its runs collapsed."""
+    """The cells of one arm as Turns.cells makes them, and where its runs collapsed (step on the axis, seed)."""
 
     arm: str
     cells: pd.DataFrame
-    onsets: Sequence[float] = ()
+    onsets: Sequence[tuple[float, Any]] = ()
 
 
 class Measure(NamedTuple):
@@ -100,21 +101,25 @@ def heat(
     across = 2 if len(maps) == 4 else min(ACROSS, len(maps))
     rows = math.ceil(len(maps) / across)
     turns = int(max((part.cells["turn_index"].max() for part in maps if len(part.cells)), default=1))
-    text = wrapped(measure.definition, 130)
+    values = pd.concat([part.cells["value"] for part in maps]).pipe(lambda v: v[np.isfinite(v.astype(float))])
+    ends = [f"{side} {number(float(value))}" for beyond, side, value in (
+        (colours.below, "lowest", values.min()), (colours.above, "highest", values.max())) if beyond]  # fmt: skip
+    text = wrapped(measure.definition + (f"; beyond the scale: {', '.join(ends)}" if ends else ""), 130)
     inner = rows * max(CELL * turns, 4 * CELL) + (rows - 1) * GAP
     places, words = colours.ticks()
     layout: dict[str, Any] = {"coloraxis": common.colour_axis(
-        measure.unit + ", log scale" * (colours.kind == "ratio"), inner, palette, colours.colours(palette),
-        colours.ends, tickvals=places, ticktext=words,
+        "", inner, palette, colours.colours(palette), colours.ends, tickvals=places, ticktext=words,
+        title={"text": figure_text(measure.unit) + "<br>log scale" * (colours.kind == "ratio"), "side": "top",
+               "font": {"color": palette.muted, "size": 12}},
     )}  # fmt: skip
-    x_axis = common.steps_axis(x_title, range=[window.first - 0.5, window.last + 0.5], nticks=8,
+    x_axis = common.steps_axis(x_title, range=[window.first - 0.5, window.last + 0.5], nticks=8, ticks="",
                                dtick=1 if window.last - window.first < 8 else None)  # fmt: skip
-    y_axis = common.axis("turn index", range=[turns + 0.5, 0.5], tickmode="array", tickvals=list(range(1, turns + 1)))
-    annotations = [heading(measure.name, text, palette, yshift=34)]
+    y_axis = common.axis("turn index", range=[turns + 0.5, 0.5], tickvals=list(range(1, turns + 1)), ticks="")
+    annotations = [heading(measure.name, text, palette, yshift=44)]
     traces: list[Trace] = []
     for pane, part in zip(common.panes(len(maps), across, 0.02, GAP / inner), maps, strict=True):
         layout |= pane.shared(x_axis, y_axis)
-        annotations.append(common.arm_label(part.arm, styles[part.arm].colour, pane))
+        annotations.append(common.arm_label(part.arm, styles[part.arm].colour, pane) | {"yshift": 17})
         if part.cells.empty:
             annotations.append(pane.in_middle("not measured in these runs", bgcolor=faded(palette.muted, 0.06)))
             continue
@@ -156,29 +161,37 @@ def _map(part: Heat, colours: ColourScale, palette: Palette, window: Window, tur
     broken = cells["non_finite"].to_numpy() > 0
     red = palette.outcomes["collapsed"]
     # A dash where no trajectory had such a turn (an empty cell is not a neutral one), a cross where a value is NaN or
-    # Inf, a triangle on the upper edge where a run collapsed.
+    # Inf, a triangle with its seed on the upper edge where a run collapsed.
     for x, y, marker, hover in (
         (start + absent_bucket * window.width, absent_turn + 1,
          {"symbol": "line-ew", "size": 4, "line": {"width": 1, "color": faded(palette.muted, 0.55)}}, ""),
         (start + (bucket[broken] - first) * window.width, turn[broken],
          {"symbol": "x-thin", "size": 8, "line": {"width": 1.6, "color": red}}, ""),
-        (list(part.onsets), [0.5] * len(part.onsets),
-         {"symbol": "triangle-down", "size": 10, "color": red, "standoff": 0}, "onset of the collapse at %{x:,}"),
     ):  # fmt: skip
         if len(x):
             yield trace(hover, x=x, y=y, mode="markers", marker=marker, cliponaxis=False)
-    empty = cells[cells["measured"] == 0].sort_values(["turn_index", "bucket"])
-    if len(empty):  # hatched; neighbours share a rectangle
-        starts = (empty["bucket"].diff() != 1) | (empty["turn_index"].diff() != 0)
-        span = empty.groupby(starts.cumsum()).agg({"bucket": ["min", "max"], "turn_index": "first"}).to_numpy().T
-        left, right = window.first + span[0] * window.width - 0.5, window.first + (span[1] + 1) * window.width - 0.5
+    if part.onsets:
+        x, seeds = map(list, zip(*part.onsets, strict=True))
         yield trace(
-            **_rectangles(left, right, span[2]), line={"width": 0}, fill="toself", fillpattern={
-                "shape": "/", "size": 5, "solidity": 0.2, "fgcolor": palette.muted, "bgcolor": "rgba(0,0,0,0)"},
+            "the collapse of seed %{customdata} began at %{x:,}", x=x, y=[0.5] * len(x), mode="markers+text",
+            marker={"symbol": "triangle-down", "size": 10, "color": red, "standoff": 0}, cliponaxis=False,
+            customdata=list(map(figure_text, seeds)), text=[f"s{figure_text(seed)}" for seed in seeds],
+            textposition="top center", textfont={"size": 11, "color": palette.text},
         )  # fmt: skip
+    hatched = {"shape": "/", "size": 5, "solidity": 0.2, "fgcolor": palette.muted, "bgcolor": "rgba(0,0,0,0)"}
+    for which, fill in (
+        (cells["turns"] < FEW, {"fillcolor": faded(palette.background, 0.7)}),
+        (cells["measured"] == 0, {"fillpattern": hatched}),
+    ):  # fmt: skip
+        spans = cells[which].sort_values(["turn_index", "bucket"])
+        if len(spans):  # neighbours share a rectangle
+            starts = (spans["bucket"].diff() != 1) | (spans["turn_index"].diff() != 0)
+            span = spans.groupby(starts.cumsum()).agg({"bucket": ["min", "max"], "turn_index": "first"}).to_numpy().T
+            left, right = (window.first + ends * window.width - 0.5 for ends in (span[0], span[1] + 1))
+            yield trace(**_rectangles(left, right, span[2]), line={"width": 0}, fill="toself", **fill)
 
 
-def _targets(part: Heat, number: int, measure: Measure, window: Window) -> Iterator[Trace]:
+def _targets(part: Heat, place: int, measure: Measure, window: Window) -> Iterator[Trace]:
     # An unseen mark in each cell for the pointer, with its map, bucket, turn index and numbers. The page writes the
     # words of a usual cell: to write those of 5,000 here would take as long as the query.
     cells = part.cells
@@ -187,7 +200,7 @@ def _targets(part: Heat, number: int, measure: Measure, window: Window) -> Itera
     usual = np.isfinite(cells["mean"]) & np.isfinite(cells["turns"]) & (cells["non_finite"] == 0)
     usual &= (cells["low"] < cells["high"]) & ((first < last) == (window.width > 1))
     numbers = cells[["mean", "low", "high", "turns"]]
-    carried = np.column_stack([np.full(len(first), number), cells[["bucket", "turn_index"]], first, last, numbers])
+    carried = np.column_stack([np.full(len(first), place), cells[["bucket", "turn_index"]], first, last, numbers])
     unit = "" if measure.unit == "ratio" else f" {figure_text(measure.unit)}"
     head, name = f"<b>{figure_text(part.arm)}</b>, turn", figure_text(measure.name)
     steps = "steps %{customdata[3]:,} to %{customdata[4]:,}" if window.width > 1 else "step %{customdata[3]:,}"
@@ -344,9 +357,9 @@ def forest(effects: Sequence[Effect], palette: Palette) -> go.Figure:
     inner = top = sum(e.height for e in effects) + gap * (len(panels) - 1)  # `top` of a panel, from below
     layout: dict[str, Any] = {}
     annotations, traces = list[Trace](), list[Trace]()
-    for number, part in enumerate(panels):
+    for place, part in enumerate(panels):
         kind, tall = part[0].kind, sum(e.height for e in part)
-        pane = common.Pane(number, 0, True, (0, 0.62), (max(0, top - tall) / inner, top / inner))
+        pane = common.Pane(place, 0, True, (0, 0.62), (max(0, top - tall) / inner, top / inner))
         top -= tall + gap
         muted = {"color": palette.muted, "size": 12}
         head = f"{'difference' if kind == SHARE else 'factor'}, 95 % interval, found, seeds, verdict"
