@@ -101,21 +101,22 @@ def heat(
     across = 2 if len(maps) == 4 else min(ACROSS, len(maps))
     rows = math.ceil(len(maps) / across)
     turns = int(max((part.cells["turn_index"].max() for part in maps if len(part.cells)), default=1))
-    values = pd.concat([part.cells["value"] for part in maps]).pipe(lambda v: v[np.isfinite(v.astype(float))])
-    ends = [f"{side} {number(float(value))}" for beyond, side, value in (
-        (colours.below, "lowest", values.min()), (colours.above, "highest", values.max())) if beyond]  # fmt: skip
-    text = wrapped(measure.definition + (f"; beyond the scale: {', '.join(ends)}" if ends else ""), 130)
+    text = wrapped(measure.definition, 130)
     inner = rows * max(CELL * turns, 4 * CELL) + (rows - 1) * GAP
     places, words = colours.ticks()
+    values = [v for part in maps for v in part.cells["value"].astype(float) if math.isfinite(v)]
+    words[0] += f"<br>lowest {number(min(values))}" if colours.below else ""
+    words[-1] += f"<br>highest {number(max(values))}" if colours.above else ""
     layout: dict[str, Any] = {"coloraxis": common.colour_axis(
         "", inner, palette, colours.colours(palette), colours.ends, tickvals=places, ticktext=words,
         title={"text": figure_text(measure.unit) + "<br>log scale" * (colours.kind == "ratio"), "side": "top",
                "font": {"color": palette.muted, "size": 12}},
     )}  # fmt: skip
-    x_axis = common.steps_axis(x_title, range=[window.first - 0.5, window.last + 0.5], nticks=8, ticks="",
+    x_axis = common.steps_axis("", range=[window.first - 0.5, window.last + 0.5], nticks=8, ticks="",
                                dtick=1 if window.last - window.first < 8 else None)  # fmt: skip
     y_axis = common.axis("turn index", range=[turns + 0.5, 0.5], tickvals=list(range(1, turns + 1)), ticks="")
-    annotations = [heading(measure.name, text, palette, yshift=44)]
+    below = note(x_title, 0.5, 0, yanchor="top", yshift=-24, font={"color": palette.muted})
+    annotations = [heading(measure.name, text, palette, yshift=44), below]
     traces: list[Trace] = []
     for pane, part in zip(common.panes(len(maps), across, 0.02, GAP / inner), maps, strict=True):
         layout |= pane.shared(x_axis, y_axis)

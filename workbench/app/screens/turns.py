@@ -160,7 +160,7 @@ def turns(store: Store) -> None:
         if (other := view.cell(arms.names[place], *where)) != shown:
             follow("cell", [str(part) for part in other])
     value = "the most extreme value" if extreme else "the mean"
-    note(f"Each cell: {value} over seeds and steps. Pale: fewer than {FEW} turns, too few to go by · ▼ onset of a "
+    note(f"Each cell: {value} over seeds and steps. Faded: fewer than {FEW} turns, too few to go by · ▼ onset of a "
          "collapse, with its seed · hatched: not measured · – no such turn · ✕ NaN or Inf")  # fmt: skip
     if shown is None:
         note("Click a cell to list its trajectories; drag over steps to zoom.")
