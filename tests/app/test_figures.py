@@ -17,7 +17,7 @@ from workbench.app.curve_data import Window, alarm_leads, banded
 from workbench.app.figures.common import AXES, KINDS
 from workbench.app.figures.curves import GROUPS, Panel, chart, curves
 from workbench.app.figures.maps import FEW, Heat, Measure, colour_scale, heat, region
-from workbench.app.figures.runs import TITLE, Signal, leads, peaks, ranking, survival, timeline
+from workbench.app.figures.runs import TITLE, Signal, leads, letters, peaks, ranking, survival, timeline
 from workbench.app.store import Diagnostics
 from workbench.app.theme import DARK, LIGHT, Palette, contrast, mixed, styles
 
@@ -370,28 +370,32 @@ ROWS = watched(**{
 
 
 def survived(rows: pd.DataFrame = ROWS, words: str = "Log-rank test: p = 0.02") -> Any:
-    return checked(survival(curve(rows), rows, looks(*rows["arm"].unique()), LIGHT, words))
+    return checked(survival(curve(rows), rows, looks(*rows["arm"].unique()), LIGHT, words, str(rows["arm"].iloc[-1])))
 
 
 def test_the_curve_is_the_kaplan_meier_estimate_in_steps_with_ticks_for_censored_runs_and_the_runs_at_risk() -> None:
     # 4 at risk at 10: 1 - 1/4 = .75 (the run censored there was still at risk); 2 at risk at 20: .75 (1 - 1/2) = .375.
     figure = survived()
-    line = next(t for t in figure.data if t.line.shape == "hv" and t.line.color == LIGHT.algorithms["ppo"])
+    panes = [[t for t in figure.data if t.xaxis == axis] for axis in ("x", "x2")]
+    line = next(t for t in panes[0] if t.line.shape == "hv" and t.hoverinfo != "skip")
     assert (list(line.x), list(line.y)) == ([0, 10, 20, 36], pytest.approx([1.0, 0.75, 0.375, 0.375]))
-    censored = {t.marker.line.color: t for t in figure.data if t.marker.symbol == "line-ns"}
-    assert list(censored[LIGHT.algorithms["ppo"]].x) == [10, 36]
-    last = censored[LIGHT.algorithms["st-ppo"]]
-    assert (list(last.x), list(last.customdata)) == ([30, 36], [1, 2])
+    censored, last = (next(t for t in pane if t.marker.symbol == "line-ns") for pane in panes)
+    assert (list(censored.x), list(last.x), list(last.customdata)) == ([10, 36], [30, 36], [1, 2])
     ticks = list(figure.layout.xaxis.tickvals)
     for arm, found in zip(("ppo", "st-ppo"), (t for t in figure.data if t.mode == "text"), strict=True):
         at_risk = [int((ROWS.loc[ROWS["arm"] == arm, "time"] >= tick).sum()) for tick in ticks]
         assert (list(found.x), list(found.text)) == (ticks, list(map(str, at_risk)))
-    rows = watched(a=[(36, False)] * 2, b=[(36, False)] * 2)
-    first, second = (t for t in survived(rows).data if t.line.shape == "hv" and t.hoverinfo != "skip")
-    assert first.line.width > second.line.width, "equal curves do not hide each other"
-    titles = figure.layout.xaxis.title.text, figure.layout.yaxis.title.text
-    assert titles == (TITLE, "runs not yet collapsed (fraction)")
-    assert {"Log-rank test: p = 0.02", "runs at risk"} <= set(texts(figure))
+    assert {TITLE, "Log-rank test: p = 0.02"} <= set(texts(figure))
+    assert "2 of 4 collapsed" in "".join(texts(figure))
+    dotted = [t for t in figure.data if t.line.dash == "2px,3px"]
+    assert [t.xaxis for t in dotted] == ["x"], "the reference is in the other panes"
+    assert [t.xaxis for t in figure.data if t.fill == "toself"] == ["x"]
+    rows = watched(a=[(36, False)] * 2, b=[(36, True), (9, True)])
+    figure = survived(rows)
+    lines = [t for t in figure.data if t.line.shape == "hv" and t.hoverinfo != "skip"]
+    assert ({t.line.width for t in lines}, max(v for t in lines for v in t.y)) == ({2}, 1.0)
+    assert not [t for t in figure.data if t.fill == "toself"], "no interval from two runs"
+    assert not any("interval" in t.hovertemplate for t in lines)
 
 
 RUNS = pd.DataFrame(
@@ -413,16 +417,26 @@ def test_a_run_is_a_line_below_its_arm_and_each_kind_of_event_a_mark_that_tells_
     assert list(figure.layout.yaxis.tickvals) == [1, 2, 4, 5]
     heads = {a.y: a.text for a in figure.layout.annotations}
     assert ("ppo" in heads[0], "st-ppo" in heads[3]) == (True, True)
-    by_name = {trace.name: trace for trace in figure.data if trace.mode == "markers"}
+    by_name = {trace.name: trace for trace in figure.data if trace.mode in ("markers", "text")}
     assert list(by_name) == [words for _, words, _ in KINDS.values()]
     assert [t.name for t in figure.data if t.showlegend is not False] == list(by_name)
     assert len({(t.marker.symbol, t.marker.color) for t in by_name.values()}) == len(KINDS)
     assert "guard mask" in by_name["other event"].text[0], "an unknown kind is shown all the same"
-    figure = happened(("ppo-0", 5, "alarm"), ("ppo-0", 5, "alarm"), ("ppo-0", 6, "alarm"), ("st-ppo-1", 7, "onset"))
+    figure = happened(("ppo-0", 5, "mild"), ("ppo-0", 5, "mild"), ("ppo-0", 6, "mild"), ("st-ppo-1", 7, "onset"))
     by_name = {trace.name: trace for trace in figure.data if trace.mode == "markers"}
-    heights = list(by_name["alarm"].y)
+    heights = list(by_name["mild fall"].y)
     assert heights[1] < heights[0] == heights[2], "events of one step stand above each other"
     assert [list(c) for c in by_name["onset of the collapse"].customdata] == [[3, 7]]
+
+
+def test_alarms_are_a_letter_for_each_kind_below_the_line() -> None:
+    events = pd.DataFrame([("ppo-0", 5, "kl_k3"), ("ppo-0", 5, "chi2"), ("st-ppo-1", 7, "kl_k3")],
+                          columns=["run_id", "x", "diagnostic"]).assign(kind="alarm", message="it rang")  # fmt: skip
+    assert letters(events) == {"chi2": "a", "kl_k3": "b"}
+    figure = checked(timeline(RUNS, events, looks("ppo", "st-ppo"), LIGHT, AXES["step"]))
+    (rang,) = (t for t in figure.data if t.name == "alarm")
+    assert (list(rang.text), [list(c[:2]) for c in rang.customdata]) == (["ab", "b"], [[0, 5], [3, 7]])
+    assert rang.customdata[0][2].count("it rang") == 2
 
 
 KNOWN = Diagnostics({"step.grad_norm_max": {"alarm_when": "above"}, "step.ess_frac_min": {"alarm_when": "below"}})

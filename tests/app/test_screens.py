@@ -23,12 +23,12 @@ from tests.store.processes import ROOT
 from workbench.analysis import compare
 from workbench.analysis.runs import runs as runs_of
 from workbench.app import store
-from workbench.app.curve_data import Window
+from workbench.app.curve_data import Window, first_warning
 from workbench.app.experiments import default_arms
 from workbench.app.figures.common import AXES
 from workbench.app.figures.maps import Measure
-from workbench.app.figures.runs import TITLE
 from workbench.app.page import SCREENS, TITLES
+from workbench.app.screens import collapse
 from workbench.app.screens.compare import default_metrics, seen
 from workbench.app.screens.turns import Cell, Turns, headline
 from workbench.app.text import html_text
@@ -321,6 +321,35 @@ def test_the_sentence_names_what_collapsed_what_did_not_and_which_alarm_came_fir
     assert seen(arms(ppo=[3]), pd.DataFrame()).endswith("No alarm went off before an onset.")
 
 
+def test_the_headline_of_collapse_is_by_run_and_tells_what_came_back_and_what_is_open() -> None:
+    runs = arms(ppo=[17, 20, None, None], st=[None, None]).assign(
+        run_id=list("abcdef"), detected=None, steps=36.0,
+        outcome=["collapsed", "recovered", "diverged", "falling", "healthy", None],
+    )  # fmt: skip
+    assert collapse.headline(runs.assign(onset_low=runs["onset_low"].fillna(30))) == (
+        "3 of 6 runs collapsed: ppo in 3 of 4 (seed 0 at step 17, seed 1 at step 20, seed 2 at step 35). 1 of them "
+        "came back. 1 more: down at the end, too late for the collapse rule (ppo seed 3). 1 more: not judged yet "
+        "(st seed 1)."
+    )
+    assert collapse.headline(runs.iloc[4:5]) == "None of these runs collapsed."
+    assert collapse.headline(runs.assign(steps=0.0).iloc[4:]) == "None of these runs has trained a step yet."
+    many = arms(ppo=[*range(3, 9)]).assign(run_id=list("abcdef"), detected=None, steps=36.0, outcome="collapsed")
+    assert "ppo in 6 of 6 (at steps 3 to 8)" in collapse.headline(many)
+
+
+def test_an_alarm_is_a_warning_only_if_it_is_silent_in_the_runs_that_stayed_up() -> None:
+    rang = alarms(("kl_k3", 3, 3, 1.0), ("chi2", 2, 0, 9.0))
+    assert first_warning(rang.assign(false_alarms=2)).startswith("No alarm told them apart: kl_k3 went off before the")
+    one = first_warning(rang)
+    assert "No alarm is shown to tell them apart. The nearest, kl_k3, went off before the onset in 3 of 3 runs" in one
+    assert "(median lead 1 step), and in 1 of 2 that did not (p = " in one
+    shown = first_warning(rang.assign(collapsed=10, before=[9, 2], steady=10, false_alarms=[0, 1]))
+    assert shown.startswith("kl_k3 told them apart: it went off before the onset in 9 of 10 runs")
+    assert shown.endswith("and in 0 of 10 that did not (p < 0.001).")
+    assert "nothing says that it would be silent" in first_warning(rang.assign(steady=0, false_alarms=0))
+    assert first_warning(rang.assign(before=0)) == "No alarm went off before an onset."
+
+
 def axis_titles(figure: Any) -> list[str]:
     axes = [axis for name, axis in figure["layout"].items() if name.startswith("xaxis")]
     return [text for axis in axes if (text := axis.get("title", {}).get("text"))]
@@ -328,9 +357,11 @@ def axis_titles(figure: Any) -> list[str]:
 
 def test_collapse_shows_events_survival_and_leads_and_takes_its_view_from_the_address(open_screen: Open) -> None:
     app = open_screen("collapse")
-    assert [axis_titles(figure) for figure in app.figures] == [[AXES["step"]], [TITLE], [AXES["onset"]]]
-    for words in ("What happened when", "Survival", "Which signal moves first", "permuted log-rank p"):
+    assert [axis_titles(figure) for figure in app.figures] == [[AXES["step"]], [], [AXES["onset"]]]
+    for words in ("2 of 8 runs collapsed: ppo in 2 of 2 (seed 0 at step", "Too few seeds to tell any arm from ",
+                  "Alarms: a ess_frac_min · b grad_norm_max."):  # fmt: skip
         assert words in app.source
+    assert "log-rank p" not in app.source, "no test could show anything"
     _, curves, order = (figure["layout"] for figure in app.figures)
     assert any(a["text"].startswith("Log-rank test that all 4 arms") for a in curves["annotations"])
     assert order["yaxis"]["ticktext"] == ["ess_frac_min ↓", "grad_norm_max ↑"]
@@ -356,7 +387,7 @@ def test_a_queued_run_breaks_nothing_and_a_running_run_is_watched_until_now(tmp_
     sync(tmp_path, CATALOGUE)
     assert "has trained a step" in open_screen("collapse", tmp_path, experiment="queue").source
     survival = open_screen("collapse", tmp_path, experiment="demo").figures[1]
-    assert survival["layout"]["xaxis"]["range"][1] == pytest.approx(12 * 1.02)
+    assert survival["layout"]["xaxis"]["range"][1] == pytest.approx(12 * 1.04)
 
 
 def test_turns_takes_its_view_from_the_address(open_screen: Open) -> None:
