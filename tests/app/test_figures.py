@@ -315,13 +315,17 @@ def test_a_trajectory_is_two_bars_of_its_shares_in_a_row_that_can_be_clicked_any
     assert list(next(t for t in figure.data if t.type == "bar").x) == [None, None]
 
 
-def mapped(arm: str = "ppo", measure: str = "collapsed", along: str = "learn.policy.lr") -> Any:
+def mapped(
+    arm: str = "ppo", measure: str = "collapsed", along: str = "learn.policy.lr", palette: Palette = LIGHT,
+    lattice: tuple[float, ...] = (0.1, 0.2, 0.4),
+) -> Any:  # fmt: skip
     cells = [(arm, 0.0, 0.2, 5, 1, 0.7), (arm, 0.0, 0.4, 5, 4, 0.2), (arm, 16.0, 0.1, 5, 3, math.nan)]
     found = pd.DataFrame(cells, columns=["series", "y", "x", "runs", "collapsed", "final"])
+    found["arm"] = [f"{arm} · lr {x:g}" for x in found["x"]]
     columns = ["series", "y", "boundary", "boundary_low", "boundary_high", "beyond"]
     edges = pd.DataFrame([(arm, 0.0, 0.3, 0.25, 0.35, ""), (arm, 16.0, 0.1, None, None, "below")], columns=columns)
-    names = styles([(arm, "ppo")], LIGHT)
-    return checked(region(found, edges, (0.1, 0.2, 0.4), names, LIGHT, along, "learn.staleness", measure))
+    names = styles([(arm, "ppo")], palette)
+    return checked(region(found, edges, lattice, names, palette, along, "learn.staleness", measure))
 
 
 def test_a_cell_of_a_region_is_its_share_a_dot_the_boundary_and_what_was_not_run_is_empty() -> None:
@@ -337,7 +341,18 @@ def test_a_cell_of_a_region_is_its_share_a_dot_the_boundary_and_what_was_not_run
     assert list(edge.error_x.array) == pytest.approx([math.log2(0.35 / 0.3), 0])
     assert list(edge.error_x.arrayminus) == pytest.approx([math.log2(0.3 / 0.25), 0])
     assert (list(layout.yaxis.ticktext), list(layout.xaxis.ticktext)) == (["0", "16"], ["0.1", "0.4"])
-    assert layout.xaxis.title.text == "learn.policy.lr (log scale)"
+    assert "learn.policy.lr (log scale)" in texts(figure)
+    assert list(words.customdata[0]) == [
+        "ppo · lr 0.2",
+        "0.2 at 0<br>1/5 runs collapsed<br>mean final success 0.700",
+    ]
+    key = "".join(texts(figure))
+    assert ("▷\u00a0◁" in key, "dark: all collapsed" in key, "no number: not tried" in key) == (True, True, True)
+    assert "light: all collapsed" in "".join(texts(mapped(palette=DARK)))
+    assert layout.xaxis.range[0] == pytest.approx(math.log2(0.1) - 0.5)
+    wide = tuple(0.1 * 2.0**n for n in range(-4, 6))
+    ends = [round(2**x, 3) for x in mapped(lattice=wide).layout.xaxis.range]
+    assert ends == [0.035, 1.131], "one beyond what was tried"
     _, finals, words, _ = mapped(measure="final").data
     assert list(words.text) == [".70", ".20"]
     assert [list(line) for line in finals.z] == [[None, 0.7, 0.2], [None, None, None]]

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.app.conftest import SMALL, Open, Patch, Visit, assert_literal, visit, write_queued
+from tests.app.conftest import SMALL, Open, Patch, Visit, assert_literal, region_arms, visit, write_queued
 from tests.store.fixture import Shape, write_grid, write_run
 from tests.store.processes import ROOT
 from workbench.analysis import compare
@@ -246,16 +246,22 @@ def test_overview_shows_question_answer_a_cell_a_run_and_the_table_of_the_termin
 
 def test_region_shows_a_map_an_arm_and_its_overview_lists_runs_on_demand(searched: Path, open_screen: Open) -> None:
     app = open_screen("region", searched)
-    for words in ("Stable area, from the largest: st-ppo", "at which half of the runs collapse, by learn.staleness."):
+    for words in ("At staleness 8, half of the runs collapse ", "above the highest value tried with st-ppo (0.4)",
+                  "Stable area, from the largest: st-ppo", "half of the runs collapse, by staleness."):  # fmt: skip
         assert words in app.source
-    words = [t["text"] for t in app.figures[0]["data"] if t.get("mode") == "text"]
+    words = [t["text"] for t in app.figures[0]["data"] if "text" in t.get("mode", "")]
     assert words == [["0/1", "1/1", "1/1"] * 2, ["0/1"] * 6]
+    links = re.findall(r'<a href="compare\?([^"]*)">([^<]*)</a>', app.source)
+    arms_of = {parse_qs(where.replace("&amp;", "&"))["arm"][0] for where, _ in links}
+    assert arms_of == {name for name, *_ in region_arms()} == {words for _, words in links}
+    assert "No region search yet" in open_screen("region").source
+    assert len(open_screen("region").code[0].value.splitlines()) == 2
     app = open_screen("overview", searched)
     assert "Stable area, from the largest: st-ppo" in app.source
     assert 'href="region?experiment=searched"' in app.source
     (figure,) = app.figures
     assert "customdata" in str(figure)
-    assert "st-ppo · staleness 8 · lr 0.4" not in str(figure)
+    assert not app.drawings, "no cell a run"
     app = open_screen("overview", searched, show="runs")
     assert (app.drawings[0].count("data-key="), app.value("show")) == (12, "runs")
 

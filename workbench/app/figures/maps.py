@@ -238,11 +238,15 @@ def _about(head: str, name: str, unit: str, carried: np.ndarray, broken: int, me
 # The stability region over setting and condition.
 
 MEASURES = {"collapsed": "share of runs that collapsed", "final": "mean final success"}
+_TITLE = {"collapsed": "runs that collapsed", "final": "final success"}
+_MUCH = {"collapsed": "all collapsed", "final": "all solved"}
 _MEANINGS = {
     "collapsed": "share of the runs at a point that collapsed; in the cell: collapsed / runs",
     "final": "mean success over the last steps of the runs at a point",
 }
-_EDGE = "dot and bar: half of the runs collapse there, 95 % interval; ▷ ◁ beyond what was tried"
+_EDGE = (
+    "dot and bar: half of the runs collapse there, 95 % interval; ▷\u00a0◁: beyond what was tried; no number: not tried"
+)
 _ROW, _GAP = 48, 62  # pixels
 _ABOVE, _BELOW = 0.2, -0.24  # of a row: where a cell has its words and where the boundary has its point
 
@@ -251,19 +255,24 @@ def region(
     points: pd.DataFrame, columns: pd.DataFrame, lattice: Sequence[float], styles: Mapping[str, Style],
     palette: Palette, along: str, across: str, measure: str = "collapsed",
 ) -> go.Figure:  # fmt: skip
-    """Draw `points` and `columns` of one slice, as the tables of analysis.region give them."""
+    """Draw `points` and `columns` of one slice, as the tables of analysis.region give them; a cell carries its arm."""
     arms = list(dict.fromkeys(points["series"]))
     conditions = sorted(points["y"].unique())
     ticks = [math.log2(x) for x in lattice]
     half = (ticks[1] - ticks[0]) / 2
     rows = math.ceil(len(arms) / ACROSS)
     inner = rows * _ROW * len(conditions) + (rows - 1) * _GAP
-    x_axis = common.axis(f"{along} (log scale)", range=[ticks[0] - half, ticks[-1] + half], tickvals=ticks[::2],
+    near = np.log2(np.r_[points["x"], columns.get("boundary_low", []), columns.get("boundary_high", [])].astype(float))
+    first, last = (max(ticks[0], np.nanmin(near) - 2 * half), min(ticks[-1], np.nanmax(near) + 2 * half))
+    x_axis = common.axis("", range=[first - half, last + half], tickvals=ticks[::2], ticks="",
                          ticktext=[f"{x:g}" for x in lattice[::2]])  # fmt: skip
-    y_axis = common.axis(across, range=[-0.5, len(conditions) - 0.5], tickvals=list(range(len(conditions))),
+    y_axis = common.axis(across, ticks="", range=[-0.5, len(conditions) - 0.5], tickvals=list(range(len(conditions))),
                          ticktext=[f"{y:g}" for y in conditions])  # fmt: skip
     layout: dict[str, Any] = {}
-    annotations = [heading(measure, wrapped(f"{_MEANINGS[measure]}; {_EDGE}", 150), palette, yshift=34)]
+    strongest = min(("light", "#ffffff"), ("dark", "#000000"), key=lambda end: contrast(end[1], palette.sequential[-1]))
+    key = wrapped(f"{_MEANINGS[measure]}; {strongest[0]}: {_MUCH[measure]}; {_EDGE}", 140)
+    below = note(figure_text(f"{along} (log scale)"), 0.5, 0, yanchor="top", yshift=-24, font={"color": palette.muted})
+    annotations = [heading(_TITLE[measure], key, palette, yshift=34), below]
     traces: list[Trace] = []
     for pane, arm in zip(common.panes(len(arms), min(ACROSS, len(arms)), 0.035, _GAP / inner), arms, strict=True):
         layout |= pane.shared(x_axis, y_axis)
@@ -284,7 +293,7 @@ def _cells(
     grid: Trace = {"type": "heatmap", "x": list(ticks), "y": list(range(len(conditions))), "xgap": 2, "ygap": 2}
     values: list[list[float | None]] = [[None] * len(ticks) for _ in conditions]
     about = [[""] * len(ticks) for _ in conditions]
-    words = []  # x, y, text and ink of each cell
+    words = []  # x, y, text and ink of each cell, its arm and what is told of it
     for row in points.to_dict("records"):
         i = conditions.index(row["y"])
         distances = [abs(tick - math.log2(row["x"])) for tick in ticks]
@@ -299,13 +308,14 @@ def _cells(
             ground = between(colours, min(max(value, 0.0), 1.0))
             ink = max((palette.text, palette.background), key=lambda ink: contrast(ink, ground))
             word = shown if measure == "collapsed" else f"{value:.2f}".removeprefix("0")
-            words.append((ticks[j], i + _ABOVE, word, ink))
-    x, y, text, inks = map(list, zip(*words, strict=True)) if words else ([], [], [], [])
+            words.append((ticks[j], i + _ABOVE, word, ink, [figure_text(row.get("arm", "")), about[i][j]]))
+    x, y, text, inks, carried = map(list, zip(*words, strict=True)) if words else ([], [], [], [], [])
     return [
         trace(**grid, z=[[0] * len(ticks)] * len(conditions), showscale=False,
               colorscale=[[0, palette.surface], [1, palette.surface]]),
         trace("%{customdata}", **grid, z=values, customdata=about, coloraxis="coloraxis", hoverongaps=False),
-        trace(x=x, y=y, text=text, mode="text", textfont={"size": 11, "color": inks}, cliponaxis=False),
+        trace("%{customdata[1]}", x=x, y=y, text=text, mode="markers+text", textfont={"size": 11, "color": inks},
+              marker={"symbol": "square", "size": 26, "opacity": 0}, customdata=carried),
     ]  # fmt: skip
 
 
