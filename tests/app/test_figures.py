@@ -330,7 +330,7 @@ def mapped(
 
 def test_a_cell_of_a_region_is_its_share_a_dot_the_boundary_and_what_was_not_run_is_empty() -> None:
     figure = mapped()
-    _, shares, words, edge = figure.data
+    _, shares, words, _, edge = figure.data
     assert [list(line) for line in shares.z] == [[None, 0.2, 0.8], [0.6, None, None]]
     found = [(round(2**x, 3), round(y), word) for x, y, word in zip(words.x, words.y, words.text, strict=True)]
     assert found == [(0.2, 0, "1/5"), (0.4, 0, "4/5"), (0.1, 1, "3/5")]
@@ -353,7 +353,7 @@ def test_a_cell_of_a_region_is_its_share_a_dot_the_boundary_and_what_was_not_run
     wide = tuple(0.1 * 2.0**n for n in range(-4, 6))
     ends = [round(2**x, 3) for x in mapped(lattice=wide).layout.xaxis.range]
     assert ends == [0.035, 1.131], "one beyond what was tried"
-    _, finals, words, _ = mapped(measure="final").data
+    _, finals, words, *_ = mapped(measure="final").data
     assert list(words.text) == [".70", ".20"]
     assert [list(line) for line in finals.z] == [[None, 0.7, 0.2], [None, None, None]]
     assert "mean final success not measured" in finals.customdata[1][0]

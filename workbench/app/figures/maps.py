@@ -330,7 +330,8 @@ def _boundary(columns: pd.DataFrame, conditions: Sequence[float], palette: Palet
     bar = {"type": "data", "color": colour, "thickness": 2, "width": 4, "array": np.abs(np.nan_to_num(high - x)),
            "arrayminus": np.abs(np.nan_to_num(low - x))}  # fmt: skip
     y = [conditions.index(y) + _BELOW for y in columns["y"]]
-    return [trace(x=x.tolist(), y=y, mode="markers", marker=marker, error_x=bar)]
+    under = bar | {"color": palette.background, "thickness": 5}  # or it were faint on the light end
+    return [trace(x=x.tolist(), y=y, mode="markers", marker=marker, error_x=look) for look in (under, bar)]
 
 
 # Effects with their intervals.
