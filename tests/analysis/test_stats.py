@@ -188,7 +188,7 @@ def test_arms_keep_their_order_and_a_seed_that_ended_early_leaves_the_later_poin
     ]  # fmt: skip
 
 
-@given(st.lists(st.floats(-100, 100), min_size=2, max_size=12))
+@given(st.lists(st.floats(-100, 100), min_size=stats.SPREAD, max_size=12))
 def test_the_band_lies_inside_the_extremes_and_around_the_middle(values: list[float]) -> None:
     row = stats.bands(seeds(*values)).iloc[0]
     slack = 1e-9 * (1 + max(map(abs, values)))

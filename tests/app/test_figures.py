@@ -53,8 +53,8 @@ def test_an_answer_is_drawn_from_left_to_right_in_the_colours_of_its_algorithms(
     figure = answer(rows, "step", "kl", "arm", "line")
     assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("step", "kl (nats)")
     drawn = {t.name: (t.line.color, t.line.dash) for t in figure.data}
-    for arm in ("st-ppo", "ppo"):
-        assert drawn[arm] == (LIGHT.algorithms[arm], "solid")
+    assert [drawn[arm] for arm in ("ppo", "st-ppo")] == [(LIGHT.algorithms["ppo"], "solid"),
+                                                         (LIGHT.algorithms["st-ppo"], "dashdot")]  # fmt: skip
     assert len({dash for name, (_, dash) in drawn.items() if name.startswith("ppo")}) == 3
     assert list(figure.data[0].x) == [0, 1, 2, 3]
     named = answer(arms("control").assign(algorithm="grpo"), "step", "kl", "arm")
