@@ -14,7 +14,7 @@ from workbench.analysis.region import region_file
 from workbench.app import theme
 from workbench.app.page import Empty, address, anchor, links, look, table
 from workbench.app.store import Store
-from workbench.app.text import setting
+from workbench.app.text import setting, word
 from workbench.app.url import choose, choose_many
 from workbench.objective import KINDS
 from workbench.spec import InputError
@@ -71,12 +71,12 @@ def choose_arms(
     left, right = places or st.columns([1, 3])
     with left:
         experiment = choose_experiment(store, collapsed=True)
+        if is_region(store, experiment):
+            whole = anchor("see all in Region", address("region", experiment=experiment))
+            links(["Single points of a search: ", whole])
     every = runs(store, experiment)
     every = regroup(experiment, every) if regroup else every
     with right:
-        if is_region(store, experiment):
-            whole = anchor("See all in Region", address("region", experiment=experiment))
-            links(["Arms are single points of a search."], [whole])
         names = choose_many("arm", "Arms", list(every["arm"].unique()), default_arms(every))
     mine = every[every["arm"].isin(names)].sort_values("arm", key=lambda a: a.map(names.index), kind="stable")
     return Arms(experiment, every, names, mine, styles(every, names))
@@ -142,7 +142,7 @@ def choices_of(config: str | None) -> dict[str, str]:
         choice = getattr(algorithm, slot)
         found[slot] = choice.kind
         found |= {f"{slot} {field.name}": setting(getattr(choice, field.name)) for field in fields(choice)}
-    return {"critic": setting(algorithm.critic)} | found | {key: setting(value) for key, value in raw.items()}
+    return {"critic": word(algorithm.critic)} | found | {key: setting(value) for key, value in raw.items()}
 
 
 def differing(store: Store, experiment: str, every: pd.DataFrame) -> pd.DataFrame:

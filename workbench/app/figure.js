@@ -16,7 +16,8 @@
   });
 
   const grey = (drawn, group) => drawn.querySelectorAll('.scatterlayer .trace').forEach(node => {
-    node.style.opacity = group === undefined || node.__data__?.[0]?.trace.legendgroup === group ? '' : 0.1;
+    const { legendgroup, opacity } = node.__data__?.[0]?.trace ?? {};
+    node.style.opacity = group === undefined || legendgroup === group ? opacity : 0.1;
   });
   const pointed = ({ target }) => entry(target) && grey(plot(target), entry(target).__data__[0].trace.legendgroup);
   const left = ({ target }) => entry(target) && grey(plot(target));

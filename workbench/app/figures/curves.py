@@ -100,11 +100,9 @@ def curves(
         top = {"yanchor": "top", "yshift": 8 + 20 + lines, "hovertext": wrapped(panel.definition, 70)}
         annotations.append(heading(panel.name, text, palette, x=pane.x[0], y=pane.y[1]) | top)
         if len(cut):
-            far = max(cut["value"], key=abs)
-            lost = f"{len(cut)} beyond the axis, to {far:.3g}"
-            annotations.append(common.note(
-                lost, pane.x[1], pane.y[0], xanchor="right", yanchor="bottom", font={"size": 12, "color": palette.muted}
-            ))  # fmt: skip
+            lost = f"{len(cut)} point{'s'[: len(cut) > 1]} beyond the axis, to {max(cut['value'], key=abs):,.4g}"
+            place = {"xanchor": "right", "yanchor": "top", "yshift": 8 + 20 + lines, "font": {"size": 12}}
+            annotations.append(common.note(lost, pane.x[1], pane.y[1], **place))
         if panel.data.empty and (panel.seeds is None or panel.seeds.empty):
             annotations.append(pane.in_middle("not measured in these runs", font={"color": palette.muted}))
     # A click on an entry shows its arm alone, a second one all again; a double click switches one.
@@ -139,7 +137,8 @@ def _bulk(known: np.ndarray) -> tuple[float, float] | None:
     span = float(high - low)
     if span == 0 or finite.max() - finite.min() <= _FLAT * span:
         return None
-    return max(float(finite.min()), low - span) - 0.05 * span, min(float(finite.max()), high + span) + 0.05 * span
+    below, above = max(float(finite.min()), float(low) - 2 * span), min(float(finite.max()), float(high) + 2 * span)
+    return below - 0.1 * span, above + 0.1 * span
 
 
 def _beyond(panel: Panel, ends: tuple[float, float] | None) -> pd.DataFrame:
@@ -148,7 +147,7 @@ def _beyond(panel: Panel, ends: tuple[float, float] | None) -> pd.DataFrame:
     for part in (panel.data, panel.seeds):
         if ends is not None and part is not None and len(part):
             for name, is_out in (("low", part["low"] < ends[0]), ("high", part["high"] > ends[1])):
-                found.append(part.loc[is_out, ["arm", "x"]].assign(value=part[name]))
+                found.append(part.loc[is_out, ["arm", "x", name]].rename(columns={name: "value"}))
     return pd.concat(found[1:] or found).drop_duplicates()
 
 
@@ -178,7 +177,8 @@ def _bands(panel: Panel, styles: Mapping[str, Style]) -> list[Trace]:
     An arm without an interval has its seeds as thin lines instead, and so has any where not all its seeds are left.
     """
     few = len(styles) <= _FILLED
-    thin = [] if panel.seeds is None else _runs(panel, styles, panel.seeds, width=0.9, opacity=0.6)
+    solid = {arm: style._replace(dash="solid") for arm, style in styles.items()}
+    thin = [] if panel.seeds is None else _runs(panel, solid, panel.seeds, width=0.9, opacity=0.6)
     wide, narrow, lines = list[Trace](), list[Trace](), list[Trace]()
     for arm, style, part in _parts(panel.data, styles):
         spread = ~np.isnan(part["lower"])

@@ -207,7 +207,7 @@ def _notes(
     if n.nunique() == 1:
         yield f"{n.iloc[0]} {one if n.iloc[0] == 1 else drawn} for each line." if bands else f"{n.sum()} runs."
     else:
-        yield f"{drawn.capitalize()}: {few([f'{arm} {count}' for arm, count in n.items()], _NAMED, '; ', ' arms')}."
+        yield f"Number of {drawn}: {few([f'{arm}: {count}' for arm, count in n.items()], _NAMED, '; ', ' arms')}."
     if not bands:
         yield "Each line is one run; pale: lowest and highest value where several steps share a point."
     if bands and (n >= 3).any():
@@ -219,7 +219,7 @@ def _notes(
         yield f"A thick line stands only where all {drawn} of its arm have a value; beyond, they are thin lines."
         ended = trained[stopped(trained)].groupby("arm", sort=False).size()
         if len(ended) and (shown := [name for name in CARRIED if f"step.{name}" in metrics]):
-            which = few([f"{arm} {count} of {n[str(arm)]}" for arm, count in ended.items()], _NAMED, "; ", " arms")
+            which = few([f"{arm}: {count} of {n[str(arm)]}" for arm, count in ended.items()], _NAMED, "; ", " arms")
             yield (f"Runs that were stopped after their collapse ({which}) are carried on at their last value in "
                    f"{' and '.join(shown)}.")  # fmt: skip
     if baseline:
