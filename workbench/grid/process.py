@@ -226,8 +226,9 @@ class _RayProcess:
         except self._ray.exceptions.TaskCancelledError:
             return -signal.SIGINT
         except self._ray.exceptions.RayError as error:
-            with self._log.open("a") as log:
-                print(f"lost with its Ray worker: {str(error).splitlines()[0]}", file=log)
+            if not _STARVED.search(last_line(self._log)):  # a process that ended itself has said why
+                with self._log.open("a") as log:
+                    print(f"lost with its Ray worker: {str(error).splitlines()[0]}", file=log)
             return 1
 
     def interrupt(self) -> None:

@@ -175,7 +175,7 @@ class _Rows:
                 self._tokens[row, end:known] = observation
                 self._known[row] = self._start[row] = known
             else:
-                self._known[row] = np.iinfo(np.int64).max  # reads padding until it is dropped, and holds nobody up
+                self._known[row] = np.iinfo(np.int64).max  # reads padding until it is dropped; no other row waits
 
     def _reserve(self, columns: int) -> None:
         missing = columns - self._tokens.shape[1]
