@@ -158,7 +158,7 @@ def test_a_few_far_values_are_cut_marked_and_told_and_a_linear_scale_shows_them_
     figure = checked(drawn(panel(banded(data))))
     low, high = figure.layout.yaxis.range
     assert -2 < low < 0 < 0.2 < high < 2
-    (mark,) = marks(figure, symbol="arrow-down")
+    (mark,) = marks(figure, symbol="arrow-bar-down")
     assert (list(mark.x), list(mark.customdata)) == ([5.0], ["-3000"])
     assert any("1 point beyond the axis, to -3,000" in t for t in texts(figure))
     assert drawn(panel(banded(data)), scale="linear").layout.yaxis.range is None

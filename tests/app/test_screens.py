@@ -320,6 +320,7 @@ def test_the_sentence_names_what_collapsed_what_did_not_and_which_alarm_came_fir
         "First alarm that tells them apart: a, 9 steps before the onset in 3 of 3, and in 0 of 2 that did not collapse."
     )
     assert seen(arms(ppo=[None]), pd.DataFrame()) == "None of these runs collapsed."
+    assert seen(arms(ppo=[None]).assign(outcome="diverged"), pd.DataFrame()).startswith("Collapsed: ppo in 1 of 1. ")
     assert seen(arms(ppo=[3]), pd.DataFrame()).endswith("No alarm went off before an onset.")
 
 

@@ -258,8 +258,8 @@ def _on_edges(
     """Yield the onsets for the upper edge of a panel, what is no number for the lower, and what lies beyond either."""
     marks = [(onsets, "triangle-down", 9, 0.97, "onset of the fall<br>%{customdata}"),
              (panel.broken, "x", 7, 0.03, "NaN or Inf<br>%{customdata}"),
-             (cut[cut["value"] > 0], "arrow-up", 9, 0.97, "%{customdata}, beyond the axis"),
-             (cut[cut["value"] <= 0], "arrow-down", 9, 0.03, "%{customdata}, beyond the axis")]  # fmt: skip
+             (cut[cut["value"] > 0], "arrow-bar-up", 9, 0.97, "%{customdata}, beyond the axis"),
+             (cut[cut["value"] <= 0], "arrow-bar-down", 9, 0.03, "%{customdata}, beyond the axis")]  # fmt: skip
     for rows, symbol, size, height, words in marks:
         if rows is None or rows.empty:
             continue

@@ -7,22 +7,9 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from workbench.app import curve_data as data
 from workbench.app import export
-from workbench.app.curve_data import (
-    CARRIED,
-    CLOCKS,
-    Chosen,
-    Window,
-    clocks,
-    drawn,
-    extent,
-    first_alarms,
-    onset_of,
-    onsets,
-    origins,
-    panel,
-    stopped,
-)
+from workbench.app.curve_data import CARRIED, CLOCKS, Chosen, Window, first_alarms, onset_of
 from workbench.app.experiments import Arms, choices_of, choose_arms, differing
 from workbench.app.figures.common import AXES
 from workbench.app.figures.curves import curves
@@ -31,6 +18,7 @@ from workbench.app.store import Store, dictionary
 from workbench.app.text import few, table_html, tag
 from workbench.app.theme import DASHES, MARKERS, Style
 from workbench.app.url import choose, choose_many, choose_range
+from workbench.spec import COLLAPSED
 
 _FIRST = ("step.success", "step.grad_norm_max", "step.ess_frac_min", "step.entropy")
 _MOST = 12  # panels
@@ -55,26 +43,26 @@ def compare(store: Store) -> None:
     if not arms.names or not metrics:
         note("Choose at least one arm and one diagnostic.")
         return
-    recorded = clocks(store, arms.runs)
+    recorded = data.clocks(store, arms.runs)
     with fourth:
         axis = choose("x", "Align on", {a: words for a, words in _AXIS.items() if a not in CLOCKS or a in recorded})
-    starts = origins(arms.runs, axis)
+    starts = data.origins(arms.runs, axis)
     with more:
         bands = choose("seeds", "Seeds", ["band", "single"], kind="row") == "band"
         by_arm = choose("layout", "Layout", ["overlay", "by arm"], kind="row") == "by arm"
         base = choose("baseline", "Baseline", {"none": "none"} | {arm: f"minus {arm}" for arm in arms.names})
         scale = choose("scale", "Scale", ["auto", "linear", "log"], kind="row")
         smooth = choose("smooth", "Smoothing", _SMOOTHING)
-        ends = choose_range("range", "Steps", *extent(store, arms.runs, starts))
+        ends = choose_range("range", "Steps", *data.extent(store, arms.runs, starts))
     baseline = base if base in arms.names else None
     lines = len(arms.names) if bands else len(arms.runs)
     chosen = Chosen(arms.runs, axis, starts, Window.over(*ends, lines, int(smooth)))
     answer(" ".join([seen(arms.runs, alarms), *([against(arms.runs, baseline)] if baseline else [])]))
-    panels = [panel(store, chosen, known, metric, bands=bands, baseline=baseline) for metric in metrics]
+    panels = [data.panel(store, chosen, known, metric, bands=bands, baseline=baseline) for metric in metrics]
     export.figure(
-        curves(panels, arms.styles, look(), AXES[axis], onsets=onsets(chosen), by_arm=by_arm,
+        curves(panels, arms.styles, look(), AXES[axis], onsets=data.onsets(chosen), by_arm=by_arm,
                scale="auto" if baseline and scale == "log" else scale, aligned=axis == "onset"),
-        "curves", lambda: drawn(panels), zooms="" if axis in CLOCKS else "range",  # which is in steps
+        "curves", lambda: data.drawn(panels), zooms="" if axis in CLOCKS else "range",  # which is in steps
         describe=f"{', '.join(p.name for p in panels)} of {', '.join(arms.names)} over {AXES[axis]}.",
     )  # fmt: skip
     note(" ".join(_notes(chosen, metrics, bands, baseline, "seed" if group == "arm" else "run")))
@@ -156,13 +144,14 @@ def seen(runs: pd.DataFrame, alarms: pd.DataFrame) -> str:
     collapsed, falling, others = list[str](), list[str](), list[str]()
     for arm, mine in runs.groupby("arm", sort=False):
         onsets, down = mine["collapse_step"].dropna(), int((mine["outcome"] == "falling").sum())
-        if len(onsets):
-            low, high = int(onsets.min()), int(onsets.max())
-            onset = f"onset at step {low:,}" + (f" to {high:,}" if high > low else "")
-            collapsed.append(f"{arm} in {len(onsets)} of {len(mine)} ({onset})")
+        fallen = int((mine["collapse_step"].notna() | mine["outcome"].isin(COLLAPSED)).sum())
+        if fallen:
+            ends = (int(onsets.min()), int(onsets.max())) if len(onsets) else ()
+            when = f" (onset at step {' to '.join(f'{step:,}' for step in dict.fromkeys(ends))})" if ends else ""
+            collapsed.append(f"{arm} in {fallen} of {len(mine)}{when}")
         if down:
             falling.append(f"{arm} in {down} of {len(mine)}")
-        if onsets.empty and not down:
+        if not fallen and not down:
             others.append(str(arm))
     fell, fading, up = (few(names, _NAMED, "; ", " arms") for names in (collapsed, falling, others))
     said = f"Collapsed: {fell}." if fell else "None of these runs collapsed."
@@ -215,9 +204,9 @@ def _notes(
                f"and highest value of any {one}.")  # fmt: skip
     if bands and (n < 3).any():
         yield f"Thick line: mean; thin lines: its {drawn}. Fewer than 3 give no interval."
-    if bands and trained.groupby("arm")["steps"].nunique().gt(1).any():
+    if bands and (chosen.axis == "onset" or trained.groupby("arm")["steps"].nunique().gt(1).any()):
         yield f"A thick line stands only where all {drawn} of its arm have a value; beyond, they are thin lines."
-        ended = trained[stopped(trained)].groupby("arm", sort=False).size()
+        ended = trained[data.stopped(trained)].groupby("arm", sort=False).size()
         if len(ended) and (shown := [name for name in CARRIED if f"step.{name}" in metrics]):
             which = few([f"{arm}: {count} of {n[str(arm)]}" for arm, count in ended.items()], _NAMED, "; ", " arms")
             yield (f"Runs that were stopped after their collapse ({which}) are carried on at their last value in "
