@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.app.conftest import HOSTILE, assert_figure_literal, checked
 from workbench.analysis.survival import curve
-from workbench.app.curve_data import Window, alarm_leads, banded
+from workbench.app.curve_data import Window, alarm_leads, banded, lone
 from workbench.app.figures.common import AXES, KINDS
 from workbench.app.figures.curves import GROUPS, Panel, chart, curves
 from workbench.app.figures.maps import FEW, Heat, Measure, colour_scale, heat, region
@@ -53,8 +53,8 @@ def test_an_answer_is_drawn_from_left_to_right_in_the_colours_of_its_algorithms(
     figure = answer(rows, "step", "kl", "arm", "line")
     assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("step", "kl (nats)")
     drawn = {t.name: (t.line.color, t.line.dash) for t in figure.data}
-    for arm in ("st-ppo", "ppo"):
-        assert drawn[arm] == (LIGHT.algorithms[arm], "solid")
+    assert [drawn[arm] for arm in ("ppo", "st-ppo")] == [(LIGHT.algorithms["ppo"], "solid"),
+                                                         (LIGHT.algorithms["st-ppo"], "dashdot")]  # fmt: skip
     assert len({dash for name, (_, dash) in drawn.items() if name.startswith("ppo")}) == 3
     assert list(figure.data[0].x) == [0, 1, 2, 3]
     named = answer(arms("control").assign(algorithm="grpo"), "step", "kl", "arm")
@@ -136,6 +136,54 @@ def test_thresholds_alarms_onsets_and_what_is_no_number_stand_where_they_belong(
     found = [(list(t.y), t.line.color) for t in thresholds]
     assert found == [([20.0, 20.0], LIGHT.algorithms["ppo"]), ([30.0, 30.0], LIGHT.muted)]
     assert thresholds[0].hovertemplate.startswith("alarm at 20 for ppo")
+
+
+def test_under_three_seeds_the_seeds_are_thin_lines_and_no_interval_is_given() -> None:
+    for seeds in (2, 3):
+        data = points(seeds=seeds)
+        band = banded(data)
+        figure = checked(drawn(panel(band, seeds=lone(data, band))))
+        thin = [t for t in figure.data if t.opacity == 0.6 and t.line.width == 0.9]
+        assert [t.mode for t in thin] == ["lines"] * (2 if seeds == 2 else 0)
+        assert any(t.fill == "toself" for t in figure.data) == (seeds == 3)
+        line = next(t for t in figure.data if t.text is not None)
+        assert line.text[0].startswith("<br>95 % interval") == (seeds == 3)
+        assert "%{customdata[2]} seeds" in line.hovertemplate
+        assert {row[2] for row in line.customdata} == {seeds}
+
+
+def test_a_few_far_values_are_cut_marked_and_told_and_a_linear_scale_shows_them_all() -> None:
+    data = points().assign(low=0.0, mean=0.1, high=0.2)
+    data.loc[5, ["low", "mean"]] = -3000.0
+    figure = checked(drawn(panel(banded(data))))
+    low, high = figure.layout.yaxis.range
+    assert -2 < low < 0 < 0.2 < high < 2
+    (mark,) = marks(figure, symbol="arrow-bar-down")
+    assert (list(mark.x), list(mark.customdata)) == ([5.0], ["-3000"])
+    assert any("1 point beyond the axis, to -3,000" in t for t in texts(figure))
+    assert drawn(panel(banded(data)), scale="linear").layout.yaxis.range is None
+    assert drawn(panel(banded(points()))).layout.yaxis.range is None
+
+
+def test_by_arm_each_diagnostic_has_a_pane_an_arm_on_one_scale_and_every_pane_its_ticks() -> None:
+    figure = checked(
+        drawn(panel(banded(points()), **MARKED), panel(points()), by_arm=True, onsets=MARK, scale="linear")
+    )
+    shown = [axis for axis in figure.select_yaxes() if axis.visible is not False]
+    assert [axis.matches for axis in shown] == [None, "y", None, "y3"]
+    assert {axis.showticklabels for axis in figure.select_xaxes()} == {None}
+    for symbol in ("triangle-down", "triangle-up-open", "x"):
+        assert {t.xaxis for t in marks(figure, symbol=symbol)} <= {"x", "x3"}, "of ppo, in its own panes"
+    assert sum("ppo" in t for t in texts(figure)) == 4
+
+
+def test_aligned_0_has_a_line_and_onsets_at_one_x_stand_apart() -> None:
+    both = pd.concat([MARK, MARK.assign(run_id="ppo-1"), MARK.assign(arm="st-ppo", run_id="st-0")]).assign(x=0)
+    figure = checked(drawn(panel(points()), panel(points()), onsets=both, aligned=True))
+    assert [(s.x0, s.xref, s.yref) for s in figure.layout.shapes] == [(0, "x", "y domain"), (0, "x2", "y2 domain")]
+    one, other = marks(figure, symbol="triangle-down")[:2]
+    assert list(one.customdata) == ["ppo-0<br>ppo-1"]
+    assert one.y[0] - other.y[0] == pytest.approx(0.07)
 
 
 @pytest.mark.parametrize("seeds", [3, 400])

@@ -1,5 +1,6 @@
 """The app and its menu, what every screen promises, and the screens of arms."""
 
+import json
 import math
 import re
 import shutil
@@ -24,12 +25,12 @@ from workbench.analysis import compare
 from workbench.analysis.runs import runs as runs_of
 from workbench.app import store
 from workbench.app.curve_data import Window, first_warning
-from workbench.app.experiments import default_arms
+from workbench.app.experiments import choices_of, default_arms
 from workbench.app.figures.common import AXES
 from workbench.app.figures.maps import Measure
 from workbench.app.page import SCREENS, TITLES
 from workbench.app.screens import collapse
-from workbench.app.screens.compare import default_metrics, seen
+from workbench.app.screens.compare import against, default_metrics, differences, regrouped, seen
 from workbench.app.screens.turns import Cell, Turns, headline
 from workbench.app.text import html_text
 from workbench.app.text import number as written
@@ -148,7 +149,7 @@ def test_a_bare_address_opens_the_newest_collapse(tmp_path: Path, open_screen: O
 @pytest.mark.parametrize("screen", ["compare", "turns", "collapse"])
 def test_a_screen_of_arms_asks_for_one_and_leads_to_the_region(screen: str, searched: Path, open_screen: Open) -> None:
     app = open_screen(screen)
-    assert "See all in Region" not in app.source
+    assert "see all in Region" not in app.source
     app.multiselect(key="arm").set_value([]).run()
     assert "Choose at least one arm" in app.source
     app = open_screen(screen, searched)
@@ -270,7 +271,7 @@ def test_compare_marks_the_onset_and_draws_the_alarms_of_the_dictionary(open_scr
     app = open_screen("compare", arm=["ppo", "st-ppo"], metric=["step.success"], x="onset")
     marks = [t for t in app.figures[0]["data"] if t.get("marker", {}).get("symbol") == "triangle-down"]
     assert [m["marker"]["color"] for m in marks] == [LIGHT.algorithms["ppo"]]
-    assert "2 of 4 runs did not collapse" in app.source
+    assert "2 of 4 runs did not fall" in app.source
     app = open_screen("compare", arm=["ppo", "st-ppo"], metric=["step.ess_frac_min", "step.grad_norm_max"])
     data = app.figures[0]["data"]
     words = [t["hovertemplate"] for t in data if t.get("line", {}).get("dash") == "2px,3px"]
@@ -311,6 +312,8 @@ def test_success_stands_first_and_then_what_warned_before_most_collapses() -> No
     charted = [f"step.{name}" for name in ("success", "entropy", "kl_k3", "ratio_max", "grad_norm_max")]
     usual = ["step.success", "step.grad_norm_max", "step.absent", "step.entropy"]
     assert default_metrics(told, charted, usual) == [charted[i] for i in (0, 3, 2, 4)]
+    everywhere = told.assign(before=3, false_alarms=[1, 2, 2])
+    assert default_metrics(everywhere, charted, usual)[1] == "step.entropy", "what rings in all runs gets no panel"
     assert default_metrics(pd.DataFrame(), charted, usual) == ["step.success", "step.grad_norm_max", "step.entropy"]
 
 
@@ -321,9 +324,17 @@ def test_the_sentence_names_what_collapsed_what_did_not_and_which_alarm_came_fir
         "in 2 of 3, and in 1 of 2 that did not collapse."
     )
     assert seen(arms(ppo=[3]), told.assign(false_alarms=2)).endswith(
-        "No alarm told them apart: kl_k3 was first, and went off in all 2 runs that did not collapse."
+        "No alarm told them apart: kl_k3 was first, 1 step before the onset in 2 of 3, and in 2 of 2 that did not "
+        "collapse."
+    )
+    rang = told.assign(false_alarms=2, before=3)
+    assert seen(arms(ppo=[3]), rang).endswith("No alarm told them apart: kl_k3 rang in all 5 runs.")
+    rang.loc[0, "false_alarms"] = 0
+    assert seen(arms(ppo=[3]), rang).endswith(
+        "First alarm that tells them apart: a, 9 steps before the onset in 3 of 3, and in 0 of 2 that did not collapse."
     )
     assert seen(arms(ppo=[None]), pd.DataFrame()) == "None of these runs collapsed."
+    assert seen(arms(ppo=[None]).assign(outcome="diverged"), pd.DataFrame()).startswith("Collapsed: ppo in 1 of 1. ")
     assert seen(arms(ppo=[3]), pd.DataFrame()).endswith("No alarm went off before an onset.")
 
 
@@ -354,6 +365,63 @@ def test_an_alarm_is_a_warning_only_if_it_is_silent_in_the_runs_that_stayed_up()
     assert shown.endswith("and in 0 of 10 that did not (p < 0.001).")
     assert "nothing says that it would be silent" in first_warning(rang.assign(steady=0, false_alarms=0))
     assert first_warning(rang.assign(before=0)) == "No alarm went off before an onset."
+
+
+def config(algorithm: str, lr: float, **more: Any) -> str:
+    return json.dumps(
+        {"algorithm": algorithm, "slots": more, "seed": 1, "learn": {"staleness": 16, "policy": {"lr": lr}}}
+    )
+
+
+def test_a_region_opens_at_one_point_where_most_algorithms_were_tried() -> None:
+    each = arms(ppo_1=[3, 4], ppo_2=[None, None], ppo_3=[3, None], st_1=[5], st_2=[None], st_3=[None], so_1=[None])
+    rates = {"1": 0.8, "2": 0.1, "3": 0.4}
+    each = each.assign(config=[config(a.split("_")[0], rates[a[-1]]) for a in each["arm"]])
+    assert default_arms(each, most=6) == ["ppo_1", "st_1", "so_1"], "three algorithms, and both ends"
+    assert default_arms(each[each["algorithm"] == "ppo"], most=2) == ["ppo_1", "ppo_2"], "one algorithm has no point"
+
+
+def test_what_differs_are_the_slots_and_settings_and_not_the_name() -> None:
+    told = {name: [choices_of(config(name, 0.2))] for name in ("ppo", "s-ppo", "st-ppo")}
+    found = differences(told)
+    assert found.columns.tolist() == ["ratio level", "stabilise"]
+    assert found["ratio level"].to_dict() == {"ppo": "token", "s-ppo": "token", "st-ppo": "turn"}
+    assert found.loc["ppo", "stabilise"] == "none"
+    one = choices_of(config("ppo", 0.2))
+    assert differences({"a": [one], "b": [one | {"learn.policy.lr": v} for v in ("0.1", "0.4")]}).to_dict() == {
+        "learn.policy.lr": {"a": "0.2", "b": "0.1, 0.4"}
+    }
+    assert choices_of(config("ppo", 0.2, ratio="turn"))["ratio level"] == "turn", "a slot that the arm changed"
+    for strange in ('{"algorithm": "theirs", "x": 1}', "[1]", "nothing", '{"algorithm": {"base": 3}, "slots": 1}'):
+        assert "ratio" not in choices_of(strange)
+
+
+def test_runs_are_grouped_and_filtered_by_any_setting() -> None:
+    every = arms(a=[None], b=[3], c=[4]).assign(run_id=["r0", "r1", "r2"])
+    settings = pd.DataFrame({"lr": ["10.0", "9.0", ""], "seed": ["0", "0", "1"]}, index=every["run_id"])
+    assert list(regrouped(every, settings, "lr")["arm"]) == ["lr = 9.0", "lr = 10.0", "lr not set"]
+    assert list(regrouped(every, settings, "arm", [("lr", "9.0"), ("lr", "")])["run_id"]) == ["r1", "r2"]
+    assert list(regrouped(every, settings, "arm", [("lr", "9.0"), ("seed", "1")])["run_id"]) == []
+
+
+def test_a_baseline_is_compared_by_the_end_of_the_runs() -> None:
+    runs = pd.DataFrame({"arm": ["ppo", "ppo", "st", "new"], "final_success": [0.0, 0.2, 0.5, None]})
+    assert against(runs, "ppo").endswith("minus that of ppo: st +0.40 (1 run).")
+    assert against(runs, "new").startswith("There is nothing to compare with new")
+
+
+def test_compare_groups_filters_and_subtracts_from_the_address(searched: Path, open_screen: Open) -> None:
+    address = {"group": "learn.staleness", "where": "learn.policy.lr = 0.2", "layout": "by arm",
+               "baseline": "learn.staleness = 0", "x": "seconds", "metric": "step.success"}  # fmt: skip
+    app = open_screen("compare", searched, **address)
+    assert {name: app.value(name) for name in address} == address
+    assert app.value("arm") == ["learn.staleness = 0", "learn.staleness = 8"]
+    (figure,) = app.figures
+    assert figure["layout"]["yaxis"]["title"]["text"] == "fraction, minus learn.staleness = 0"
+    assert AXES["seconds"] in axis_titles(figure)
+    for words in ("2 runs for each line", "minus that of learn.staleness = 0", "differences to the line of"):
+        assert words in app.source, words
+    assert "2 seeds for each line. Thick line: mean; thin lines: its seeds." in open_screen("compare").source
 
 
 def axis_titles(figure: Any) -> list[str]:
