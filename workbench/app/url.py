@@ -134,6 +134,16 @@ def leave(name: str, values: Sequence[str], *, typed: bool = False) -> None:
         here.typed.add(name)
 
 
+def stay(*names: str) -> None:
+    """Keep in the address what it says of controls that are not drawn while an answer is on its way."""
+    _address().now.update({name: st.query_params.get_all(name) for name in names})
+
+
+def settle(*names: str) -> None:
+    """Count what these controls say in this run as no step back: it belongs to the choice whose answer has come."""
+    _address().typed.update(names)
+
+
 def forget(name: str) -> None:
     """Set widget `name` back to its default."""
     st.session_state.pop(name, None)
