@@ -56,7 +56,7 @@ def test_every_screen_opens_without_a_complaint_and_clicks_lead_to_the_culprit_t
     for kind in ("PNG", "SVG"):
         with page.expect_download() as saved:
             page.get_by_role("button", name=kind).click()
-        assert saved.value.suggested_filename == f"sorl-grid.{kind.lower()}"
+        assert saved.value.suggested_filename == f"sorl-demo-grid.{kind.lower()}"
         assert saved.value.path().stat().st_size > 5_000
 
     web.open_run(page, "ppo-s0-aaaa0000")

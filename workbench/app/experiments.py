@@ -14,8 +14,8 @@ from workbench.analysis.region import region_file
 from workbench.app import theme
 from workbench.app.page import Empty, address, anchor, links, look, table
 from workbench.app.store import Store
-from workbench.app.text import setting, word
-from workbench.app.url import choose, choose_many
+from workbench.app.text import few, plural, setting, word
+from workbench.app.url import about, choose, choose_many
 from workbench.objective import KINDS
 from workbench.spec import InputError
 from workbench.spec.files import leaves
@@ -79,7 +79,16 @@ def choose_arms(
     with right:
         names = choose_many("arm", "Arms", list(every["arm"].unique()), default_arms(every))
     mine = every[every["arm"].isin(names)].sort_values("arm", key=lambda a: a.map(names.index), kind="stable")
+    about(few(names, 2), seeds_of(mine))
     return Arms(experiment, every, names, mine, styles(every, names))
+
+
+def seeds_of(runs: pd.DataFrame) -> str:
+    """Name the arms of `runs` and say how many seeds each has."""
+    counts = runs.groupby("arm", sort=False).size()
+    if counts.nunique() == 1:
+        return f"{', '.join(counts.index)}; {plural(counts.iloc[0], 'seed')}{' each' if len(counts) > 1 else ''}"
+    return ", ".join(f"{arm} ({plural(count, 'seed')})" for arm, count in counts.items())
 
 
 def styles(every: pd.DataFrame, arms: list[str]) -> dict[str, theme.Style]:

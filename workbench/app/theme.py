@@ -44,7 +44,7 @@ LIGHT = Palette(
                 "sapo": "#89142f", "bapo": "#6764a4", "grpo-guard": "#1c1ba0", "grpo-guard-full": "#29544c",
                 "llds": "#884727", "sapo-search": "#8145cd", "tis": "#ba5493", "mis": "#aa6f3c", "icepop": "#824268"},
     others=("#7a5c3e", "#5f6b76", "#7f8217", "#c9568a"),
-    outcomes={"healthy": "#2f7fb8", "mild": "#d9a520", "collapsed": "#cb3a04", "diverged": "#6b1f6e",
+    outcomes={"healthy": "#2f7fb8", "mild": "#b8860b", "collapsed": "#cb3a04", "diverged": "#6b1f6e",
               "recovered": "#1f8a5b", "falling": "#a3542a", "no_learning": "#8a8f94", "": "#8a8f94"},
     sequential=("#f4f6f8", "#c6dbea", "#86b4d3", "#4a84b0", "#27567f", "#122b49"),
     diverging=("#8c2d04", "#d98558", "#f2d5c4", "#f5f5f3", "#c3d9ea", "#5c98c4", "#1a4a78"),

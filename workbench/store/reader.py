@@ -44,6 +44,22 @@ class Excerpt(NamedTuple):
     cut: bool
 
 
+class Cancel:
+    """Stops a question from another thread: call it."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.interrupt: Callable[[], object] = bool  # of the connection that has the question
+
+    def __call__(self) -> None:
+        """Stop the question, which then raises InputError; one that has its answer stays as it is."""
+        import duckdb
+
+        self.asked = True
+        with suppress(duckdb.ConnectionException):  # closed
+            self.interrupt()
+
+
 class Reader:
     """Asks the index database of a runs folder; opens it for each question, or once for a block of `together`."""
 
@@ -84,8 +100,9 @@ class Reader:
         return self._ask(sql, fetch)
 
     def excerpt(
-        self, sql: str, parameters: Parameters = None, *, rows: float = math.inf, size: float = math.inf
-    ) -> Excerpt:
+        self, sql: str, parameters: Parameters = None, *, rows: float = math.inf, size: float = math.inf,
+        cancel: Cancel | None = None,
+    ) -> Excerpt:  # fmt: skip
         """Return the first `rows` rows as an Arrow table, of about `size` bytes at most; raises as `query` does."""
 
         def fetch(connection: DuckDBPyConnection, asked: Statement) -> Excerpt:
@@ -98,9 +115,9 @@ class Reader:
                 raise
             return _first_rows(found.to_arrow_reader(_BATCH), rows, size)
 
-        return self._ask(sql, fetch)
+        return self._ask(sql, fetch, cancel or Cancel())
 
-    def _ask(self, sql: str, fetch: Callable[[DuckDBPyConnection, Statement], T]) -> T:
+    def _ask(self, sql: str, fetch: Callable[[DuckDBPyConnection, Statement], T], cancel: Cancel | None = None) -> T:
         import duckdb
 
         path = connect.database(self.runs)
@@ -115,8 +132,14 @@ class Reader:
             stop.daemon = True
             stop.start()
             try:
+                if cancel is not None:
+                    cancel.interrupt = connection.interrupt
+                    if cancel.asked:
+                        raise duckdb.InterruptException
                 return fetch(connection, statement)
             except duckdb.InterruptException:
+                if cancel is not None and cancel.asked:
+                    raise InputError("cancelled") from None
                 words = "ask for fewer runs or steps (WHERE run_id = ...), or allow more time"
                 raise InputError(f"stopped after {self.seconds:g} s: {words}") from None
             except (duckdb.IOException, duckdb.SerializationException, duckdb.InternalException, duckdb.FatalException):
