@@ -158,9 +158,10 @@ def test_the_middle_of_a_band_is_the_interquartile_mean_of_the_seeds_and_its_end
     row = stats.bands(seeds(0.0, 1.0, 2.0, 9.0, 30.0)).iloc[0]
     assert row["middle"] == pytest.approx(stats.interquartile_mean([[0.0, 1.0, 2.0, 9.0, 30.0]]).value)
     assert (row["n"], row["low"], row["high"]) == (5, 0.0, 30.0)
-    alone = stats.bands(seeds(0.4)).iloc[0]
-    assert alone["middle"] == 0.4
-    assert alone[["lower", "upper"]].isna().all()
+    for few in ((0.4,), (0.2, 0.6)):
+        row = stats.bands(seeds(*few)).iloc[0]
+        assert (row["middle"], row["n"]) == (pytest.approx(0.4), len(few))
+        assert row[["lower", "upper"]].isna().all(), "the interval of two seeds would be the two"
     assert stats.bands(seeds(math.nan)).empty
     drawn = sorted(float(np.mean(pick)) for pick in product([0.0, 1.0, 5.0], repeat=3))
     row = stats.bands(seeds(0.0, 1.0, 5.0)).iloc[0]
@@ -175,7 +176,7 @@ def test_arms_keep_their_order_and_a_seed_that_ended_early_leaves_the_later_poin
     ]  # fmt: skip
 
 
-@given(st.lists(st.floats(-100, 100), min_size=2, max_size=12))
+@given(st.lists(st.floats(-100, 100), min_size=stats.SPREAD, max_size=12))
 def test_the_band_lies_inside_the_extremes_and_around_the_middle(values: list[float]) -> None:
     row = stats.bands(seeds(*values)).iloc[0]
     slack = 1e-9 * (1 + max(map(abs, values)))

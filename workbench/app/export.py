@@ -38,18 +38,7 @@ _SAVE = """
     }};
   }}
 """
-# Where dragging selects a part, Streamlit passes no click on: a click is sent as a selection of what is pointed at.
-_CELLS = "cells"
-_CLICKS = f"""
-  if (!window.sorlClicks) document.addEventListener('click', event => {{
-    const drawn = event.target.closest?.('.js-plotly-plot');
-    if (drawn?.layout?.meta !== '{_CELLS}' || !drawn._hoverdata?.length) return;
-    const points = drawn._hoverdata.map(({{ curveNumber, pointNumber, pointIndex, x, y, customdata }}) =>
-      ({{ curveNumber, pointNumber, pointIndex, x, y, customdata }}));
-    drawn.emit('plotly_selected', {{ points }});
-  }});
-  window.sorlClicks = true;
-"""
+_CELLS = "cells"  # what figure.js knows a figure by whose points are clicked
 _HELD = 60.0  # seconds that a file is held: a browser fetches it as soon as it has its address
 _next = count()
 
@@ -75,7 +64,7 @@ def figure(
             drawn, theme=None, key=f"{name}-{number}", config=CONFIG, alt=describe,
             on_select="rerun" if modes else "ignore", selection_mode=modes or "points",
         )  # fmt: skip
-        _buttons(name, data, f"<script>{_SAVE.format(key=name)}{_CLICKS}</script>")
+        _buttons(name, data, f"<script>{_SAVE.format(key=name)}{_beyond_plotly()}</script>")
     if not modes:
         return []
     if zooms and (boxes := event["selection"]["box"]):
@@ -84,6 +73,11 @@ def figure(
     found = [point.get("customdata") for point in event["selection"]["points"]]
     # The browser sends a list of numbers as {"0": 7, "1": 12}.
     return [[one[place] for place in sorted(one, key=int)] if isinstance(one, Mapping) else one for one in found]
+
+
+@cache
+def _beyond_plotly() -> str:
+    return Path(__file__).with_name("figure.js").read_text(encoding="utf-8")
 
 
 @cache

@@ -84,8 +84,10 @@ def colour(algorithm: str, palette: Palette) -> str:
 
 def styles(arms: Sequence[tuple[str, str]], palette: Palette, drawn: Collection[str] | None = None) -> dict[str, Style]:
     """Map the arms `drawn` (default: all), in that order, to their styles, given all (arm, algorithm)."""
-    # Dash and marker do not depend on what else is drawn. The first arm drawn of an algorithm has its very colour.
+    # Dash and marker do not depend on what else is drawn, and tell algorithms apart where their colours do not. The
+    # first arm drawn of an algorithm has its very colour.
     found: dict[str, Style] = {}
+    ranks = {name: rank for rank, name in enumerate([*palette.algorithms, *palette.neighbours])}
     places, shades = Counter[str](), Counter[str]()
     for arm, algorithm in sorted(arms, key=lambda pair: pair[0] != pair[1]):
         place = places[algorithm]
@@ -94,7 +96,9 @@ def styles(arms: Sequence[tuple[str, str]], palette: Palette, drawn: Collection[
             base = colour(algorithm, palette)
             shade = (base, mixed(base, palette.text, 0.4), mixed(base, palette.background, 0.4))[shades[algorithm] % 3]
             shades[algorithm] += 1
-            dash, marker = DASHES[place % len(DASHES)], MARKERS[place // len(DASHES) % len(MARKERS)]
+            rank = ranks.get(algorithm, 0)
+            dash = DASHES[(rank + place) % len(DASHES)]
+            marker = MARKERS[(rank + place // len(DASHES)) % len(MARKERS)]
             found[arm] = Style(shade, dash, marker)
     return found if drawn is None else {arm: found[arm] for arm in drawn if arm in found}
 

@@ -100,7 +100,7 @@ def amounts(settings: RunSettings, algorithm: Algorithm) -> dict[str, Range]:
     learn, steps, budget = settings.learn, settings.iterations, settings.stop.updates
     stages = learn.epochs * learn.minibatches
     least, most = (stages * n for n in algorithm.schedule.updates(settings.world.max_turns))
-    if learn.target_kl is not None or algorithm.early_stop.acts:
+    if learn.target_kl is not None or algorithm.early_stop.kind != "none":
         least = 1
     few, many = (steps if budget is None else min(steps, math.ceil(budget / n)) for n in (most, least))
     updates = Range(few * least, many * most)

@@ -1,7 +1,5 @@
 """The tables of the store: their grain, their keys, and the columns that are not diagnostics."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from workbench.spec.outcomes import OUTCOMES
