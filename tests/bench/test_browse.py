@@ -12,7 +12,8 @@ from tests.store.contents import is_open
 from workbench.spec import RunSettings
 
 SIZE = Size(runs=25, steps=600, turns=2)
-KINDS = ["overlay, all runs", "zoom, all runs", "zoom, six arms", "heat map, six arms"]
+KINDS = ["overlay, all runs", "zoom, all runs", "zoom, six arms", "overlay, a row a turn", "zoom, a row a turn",
+         "heat map, six arms"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def test_without_browser_and_other_tools_it_says_so_and_measures_the_rest(crowd:
     ]
     measure.show(results)
     assert "overlay, all runs" in capsys.readouterr().out
-    assert len(measure.as_json(results)["latencies"]) == 4
+    assert len(measure.as_json(results)["latencies"]) == len(KINDS)
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, script: Path, code: str) -> None:
