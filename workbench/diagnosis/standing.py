@@ -48,13 +48,15 @@ def standing(log: Log) -> str:
         parts = [f"{said}: {score} fell {_fell(log, score, curve)}", _began(log), _climbing(log, curve)]
     else:
         parts = [said]
-        if best is not None and best == best and len(last):
+        if len(last):
             over = f"over its {counted(len(last))}" if len(last) == len(curve) else f"over the last {len(last)} steps"
-            parts.append(f"Its {score} was {figure(last.mean())} {over}, {figure(best)} at its best (median of {PEAK})")
+            known = best is not None and best == best and len(curve) >= PEAK
+            peak = f", {figure(best)} at its best (median of {PEAK})" if known else ""
+            parts.append(f"Its {score} was {figure(last.mean())} {over}{peak}")
     if log.critical:
-        parts.append(
-            f"Critical: {', '.join(f'{kind} at step {step}'.replace('_', ' ') for step, kind in log.critical)}"
-        )
+        named = {"non_finite": "NaN or Inf"}
+        kinds = (f"{named.get(kind, kind.replace('_', ' '))} at step {step}" for step, kind in log.critical)
+        parts.append(f"Critical: {', '.join(kinds)}")
     return " ".join(f"{part}." for part in parts if part)
 
 

@@ -24,6 +24,7 @@ from workbench.app.store import Diagnostics, Store, dictionary
 from workbench.app.text import duration, few, number, percent, table_html, tag, word
 from workbench.app.trajectories import Row, choose_run, culprit, ended, ranked, signals, watched
 from workbench.app.url import choose_range
+from workbench.diagnosis.changepoint import MARGIN, spread
 from workbench.diagnosis.diagnose import diagnose, early_warning, first_signals, in_order, likely, none_found, opened
 from workbench.diagnosis.finding import Diagnosis
 from workbench.diagnosis.log import of_run
@@ -320,6 +321,10 @@ def held_out(rows: Sequence[Row]) -> str:
 
 def moment(what: str, signal: Signal, value: float, onset: int | None, rows: Sequence[Row]) -> str:
     """Say at which step a run is at its sharpest, and who did most there: `rows` of query `ranking`, ranked."""
+    values = signal.points["value"].dropna().to_numpy(float)
+    usual, wide = spread(values, 0.05) if len(values) > 1 else (value, 1.0)
+    if onset is None and abs(value - usual) <= MARGIN * wide:
+        return f"No step stands out by its {what}: {number(value)} at step {signal.spike:,}, {number(usual)} as a rule."
     when = "" if onset is None else f", {beside(signal.spike, onset)}"
     said = f"The sharpest moment: step {signal.spike:,}{when}, with {what} {number(value)}"
     worst, share = rows[0]["trajectory"], rows[0]["gradient_share"]
