@@ -68,7 +68,8 @@ def run(store: Store) -> None:
     colour = looks[now["arm"]].colour
     stands, said = told(store, now)
     _title(now, stands, colour, palette)
-    _links(now, experiment, each)
+    tables = store.records("recorded", run=name)
+    _links(now, experiment, each, {one["table_name"] for one in tables})
     links(("On this page: ", Markup(", ").join(tag("a", part, href=f"#{_place(part)}") for part in _PARTS)))
     left, right = st.columns(2, gap="large")
     with left:
@@ -110,7 +111,6 @@ def run(store: Store) -> None:
     with st.expander(f"All {len(table)} settings"):
         _settings(table)
     heading("Files")
-    tables = store.records("recorded", run=name)
     _facts((one["table_name"], f"{number(one['rows'] or 0)} rows, {decimal(one['bytes'] or 0)}") for one in tables)
     if broken := sum(one["corrupt"] for one in tables):
         note(f"{broken} unreadable segments set aside: `sorl doctor` lists them.")
@@ -205,7 +205,7 @@ def _facts(pairs: Iterable[tuple[str, str]]) -> None:
     st.html(tag("p", *(tag("span", tag("b", name), value) for name, value in pairs), css="sorl-facts"))
 
 
-def _links(now: Row, experiment: str, each: pd.DataFrame) -> None:
+def _links(now: Row, experiment: str, each: pd.DataFrame, tables: set[str]) -> None:
     arm, run_id = str(now["arm"]), str(now["run_id"])
     arms = [arm, *(other for other in each["arm"].unique() if other != arm)][:_ARMS]
     aligned = {"x": "onset"} if now["collapse_step"] is not None else {}
@@ -213,7 +213,9 @@ def _links(now: Row, experiment: str, each: pd.DataFrame) -> None:
         "overview": {}, "compare": {"arm": arms, **aligned}, "turns": {"arm": [arm], "seed": str(now["seed"])},
         "collapse": {"arm": arms}, "episode": {"run": run_id}, "replay": {"run": run_id},
     }  # fmt: skip
-    here = [anchor(name.capitalize(), address(name, experiment=experiment, **of)) for name, of in choices.items()]
+    needs = {"turns": "turn_step", "episode": "trajectory", "replay": "trajectory"}
+    shown = [name for name in choices if name not in needs or needs[name] in tables]
+    here = [anchor(name.capitalize(), address(name, experiment=experiment, **choices[name])) for name in shown]
     seeds = [
         anchor(f"{row['seed']} ({ended(row)})", address("run", experiment=experiment, run=row["run_id"]))
         for row in each[(each["arm"] == arm) & (each["run_id"] != run_id)].to_dict("records")
