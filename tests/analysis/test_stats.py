@@ -15,19 +15,6 @@ from workbench.analysis import stats
 from workbench.analysis.stats import Estimate
 
 
-@pytest.mark.parametrize(
-    ("count", "n", "low", "high"),
-    [
-        (0, 3, 0.0, 1 - 0.025 ** (1 / 3)),  # closed forms: no success, only successes
-        (3, 3, 0.025 ** (1 / 3), 1.0),
-        (1, 2, 1 - math.sqrt(0.975), math.sqrt(0.975)),  # P(X >= 1) = 1 - (1 - p)^2 = 0.025
-        (5, 10, 0.187086, 0.812914),  # Clopper and Pearson's chart
-    ],
-)
-def test_clopper_pearson_agrees_with_hand_computed_bounds(count: int, n: int, low: float, high: float) -> None:
-    assert stats.clopper_pearson(count, n) == pytest.approx((low, high), abs=1e-6)
-
-
 @given(st.integers(1, 60), st.data())
 def test_clopper_pearson_bounds_are_where_the_tails_hold_half_of_alpha(n: int, data: st.DataObject) -> None:
     count = data.draw(st.integers(0, n))
@@ -194,9 +181,3 @@ def test_the_band_lies_inside_the_extremes_and_around_the_middle(values: list[fl
     slack = 1e-9 * (1 + max(map(abs, values)))
     assert row["low"] - slack <= row["lower"] <= row["middle"] + slack
     assert row["middle"] - slack <= row["upper"] <= row["high"] + slack
-
-
-def test_many_seeds_give_nearly_the_interval_of_the_normal_approximation() -> None:
-    row = stats.bands(seeds(*np.random.default_rng(1).normal(0, 1, 400))).iloc[0]
-    # The interquartile mean of a normal sample has a standard error of about 1.08 / sqrt(n).
-    assert (row["upper"] - row["lower"]) == pytest.approx(2 * 1.96 * 1.08 / 20, rel=0.2)

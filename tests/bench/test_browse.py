@@ -35,12 +35,6 @@ def test_a_bar_is_on_a_quantile_of_the_answers_by_the_clock_or_by_cpu_time() -> 
     assert (latency(*twenty).met, latency(*twenty, of="max").met) == (True, False)
 
 
-def test_every_kind_of_request_is_answered_by_the_code_of_the_screens(crowd: Path) -> None:
-    found = browse.answers(crowd, requests=2)
-    assert [x.name for x in found] == KINDS
-    assert all(len(x.samples) == 2 and min(s.cpu_seconds for s in x.samples) > 0 for x in found)
-
-
 def test_an_overlay_draws_every_run_a_heat_map_every_arm_and_each_leaves_the_database_closed(crowd: Path) -> None:
     known = Crowd.of(crowd)
     drawn = json.loads(browse.overlay(known, "turn_step.entropy", None, (0, 599))())

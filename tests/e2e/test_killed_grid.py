@@ -1,4 +1,4 @@
-"""Runs and grids that are killed with kill -9 at random moments, or lose their terminal, and are typed again."""
+"""Runs and grids that are killed with kill -9 at random moments, or lose their terminal, and are run again."""
 
 import fcntl
 import json
@@ -178,8 +178,10 @@ def test_a_grid_that_is_killed_again_and_again_ends_like_one_that_is_not(
     with duckdb.connect(str(victim.runs / "sorl.duckdb"), read_only=True) as db:
         check_rows(db)
         assert db.execute("SELECT DISTINCT status FROM run").fetchall() == [("finished",)]
-        resumed = db.execute("SELECT run_id FROM event WHERE kind = 'resumed'").fetchall()
+        asked = "SELECT DISTINCT run_id FROM event WHERE kind = "
+        resumed, killed = ({*db.execute(f"{asked}'{kind}'").fetchall()} for kind in ("resumed", "killed"))
         assert resumed, "nothing had to be resumed, so nothing was tried"
+        assert resumed <= killed, "its death is recorded before it goes on"
 
 
 def test_two_commands_at_once_train_no_cell_twice_and_print_the_same_table(tmp_path: Path) -> None:

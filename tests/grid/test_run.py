@@ -210,23 +210,6 @@ def test_a_second_interrupt_kills_cells_that_do_not_stop_and_one_at_a_start_leav
     assert result.status == "finished"
 
 
-def test_a_trainer_killed_with_its_grid_is_resumed_and_its_death_recorded(tmp_path: Path, begin: Begin) -> None:
-    grid = grid_of(tmp_path, ("ppo",), iterations=6, ppo={"wait_at": 3})
-    folder = home(grid, prepared=True)
-    trainer = begin(sys.executable, str(TRAINER), str(folder))
-    wait_for(lambda: run_folder.checkpoint(folder) == 2)
-    trainer.kill()
-    trainer.wait()
-    assert row(folder)["status"] == "running", "nothing could record its death"
-    assert run_folder.status_of(row(folder), held(folder)) == "interrupted"
-    (tmp_path / "runs" / "go").touch()
-    tape = Tape()
-    (result,) = go(grid, tape)
-    assert result.status == "finished"
-    assert tape.steps[0] == ("ppo", 3)
-    assert kinds(folder) == ["killed", "resumed"]
-
-
 @pytest.mark.parametrize(("status", "trained"), [("queued", 1), ("failed", 0)])
 def test_a_cell_that_becomes_free_is_run_unless_it_just_failed_elsewhere(
     tmp_path: Path, status: str, trained: int

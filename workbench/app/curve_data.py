@@ -157,3 +157,25 @@ def alarm_leads(leads: pd.DataFrame, known: Diagnostics) -> pd.DataFrame:
         })  # fmt: skip
     found = pd.DataFrame(rows)
     return found if found.empty else found.sort_values(["lead_median", "before"], ascending=False, ignore_index=True)
+
+
+def first_warning(alarms: pd.DataFrame) -> str:
+    """Say which of `alarm_leads` tells the runs that collapsed from those that did not, or that none does."""
+    from workbench.analysis.stats import ALPHA, fisher_exact, p_value
+
+    warned = [row for row in alarms.to_dict("records") if row["before"]]
+    if not warned:
+        return "No alarm went off before an onset."
+    best = max(warned, key=lambda row: row["before"] / row["collapsed"] - row["false_alarms"] / max(row["steady"], 1))
+    steady, false, before, fell = (int(best[name]) for name in ("steady", "false_alarms", "before", "collapsed"))
+    lead = f"{best['lead_median']:.3g} step{'' if best['lead_median'] == 1 else 's'}"
+    facts = f"went off before the onset in {before} of {fell} runs that collapsed (median lead {lead})"
+    if not steady:
+        return f"{best['alarm']} {facts}; no run stayed up, so nothing says that it would be silent there."
+    facts += f", and in {false} of {steady} that did not"
+    if before * steady <= false * fell:
+        return f"No alarm told them apart: {best['alarm']} {facts}."
+    p = min(1.0, len(warned) * fisher_exact(before, fell, false, steady))  # the best of so many
+    if p > ALPHA:
+        return f"No alarm is shown to tell them apart. The nearest, {best['alarm']}, {facts} (p = {p_value(p)})."
+    return f"{best['alarm']} told them apart: it {facts} (p {'' if p < 0.001 else '= '}{p_value(p)})."

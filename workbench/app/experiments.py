@@ -15,7 +15,7 @@ from workbench.app.text import setting
 from workbench.app.url import choose, choose_many
 from workbench.spec.files import leaves
 
-_ARMS = 6  # that a screen opens with
+_ARMS = 8  # that a screen opens with
 
 
 def choose_experiment(store: Store, *, collapsed: bool = False) -> str:

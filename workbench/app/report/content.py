@@ -316,7 +316,10 @@ def _region(found: Results, file: GridFile, level: int, claims: ModuleType | Non
         parts += [
             Text(f"Stable area where {which} count as survivors, with 95 % intervals of the fit."),
             Table(region.readable_series(series)),
-            Text(f"Boundary: {one.settings.along} at which half of the runs {does}, by {one.across}."),
+            Text(
+                f"Boundary: {region.in_words(one.settings.along)} at which half of the runs {does}, by "
+                f"{region.in_words(one.across)}."
+            ),
             Table(region.readable_columns(columns)),
             Items(lines),
         ]
@@ -328,7 +331,8 @@ def _maps(landscape: Landscape) -> Iterator[Figure]:
     points, columns = by_point(landscape), by_column(landscape)
     pairs = landscape.runs[["series", "algorithm"]].drop_duplicates("series").itertuples(index=False, name=None)
     arms = list(pairs)
-    along, across, lattice = landscape.settings.along, landscape.across or "", landscape.settings.lattice
+    along, across = region.in_words(landscape.settings.along), region.in_words(landscape.across, unit=True)
+    lattice = landscape.settings.lattice
     for piece in dict.fromkeys(points["slice"]):
         mine, edges = points[points["slice"] == piece], columns[columns["slice"] == piece]
 
@@ -337,10 +341,10 @@ def _maps(landscape: Landscape) -> Iterator[Figure]:
 
         caption = (
             f"{int(mine['runs'].sum())} runs, seeds {_seeds(landscape.runs['seed'])}. A cell: collapsed runs of runs "
-            f"at one {along} and {landscape.across}; empty where the search ran nothing. Dot and bar: where half of "
+            f"at one {along} and {across}; empty where the search ran nothing. Dot and bar: where half of "
             "the runs collapse, with its 95 % interval; a triangle points beyond what was tried."
         )
-        yield Figure(draw, f"Collapsed runs by {along} and {landscape.across}{f', {piece}' if piece else ''}", caption)
+        yield Figure(draw, f"Collapsed runs by {along} and {across}{f', {piece}' if piece else ''}", caption)
 
 
 # Its two forms. Texts of a report are literal: writing them out escapes them.
