@@ -62,7 +62,7 @@ def test_every_screen_opens_without_a_complaint_and_clicks_lead_to_the_culprit_t
     web.open_run(page, "ppo-s0-aaaa0000")
     web.settle(page, "run")
     assert query(page)["run"] == ["ppo-s0-aaaa0000"]
-    assert "Collapsed: the fall began at step 15" in page.inner_text(".sorl-answer")
+    assert "The fall began after step 15" in page.inner_text(".sorl-answer")
 
     web.go(page, "Compare", "compare")
     assert page.get_by_text("Each line is one run").or_(page.get_by_text("for each line")).is_visible()

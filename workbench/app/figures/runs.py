@@ -229,17 +229,16 @@ def career(
         traces.append(trace(
             f"{title}<br>step %{{x:,}}: %{{y:.4~g}}<br>95 % interval %{{customdata[0]:.3~g}} to %{{customdata[1]:.3~g}}"
             "<br>questions %{customdata[2]:,}", x=part["step"].tolist(), y=part["success"].tolist(), name=title,
-            mode="lines+markers", line={"color": faded(ink, 0.55), "width": 1, "dash": "1px,3px"},
-            marker={"symbol": _SHAPES[place % len(_SHAPES)], "size": 7, "color": ink},
+            mode="markers", marker={"symbol": _SHAPES[place % len(_SHAPES)], "size": 7, "color": ink},
             error_y={"type": "data", "symmetric": False, "array": (part["success_high"] - part["success"]).tolist(),
                      "arrayminus": (part["success"] - part["success_low"]).tolist(), "color": ink, "thickness": 1.2,
                      "width": 3},
             customdata=part[["success_low", "success_high", "episodes"]].to_numpy(),
         ))  # fmt: skip
     traces += common.event_marks(marks, palette)
-    text = wrapped(definition, 150)
+    text = wrapped(definition, 75)
     names = [one["name"] for one in traces if "name" in one]
-    top = 50 + common.LEGEND_ROW * common.legend_rows(names, 1050) + 15 * (text.count("<br>") + 1)
+    top = 50 + common.LEGEND_ROW * common.legend_rows(names, 480) + 15 * (text.count("<br>") + 1)
     onsets = events.loc[events["kind"] == "onset", "step"]
     return common.figure(
         traces, palette, inner=270, top=top, bottom=48, hoverdistance=40, **common.legend_on_top(itemwidth=30),
