@@ -21,7 +21,7 @@ from workbench.app.figures.runs import TITLE, Signal, leads, letters, peaks, ran
 from workbench.app.store import Diagnostics
 from workbench.app.theme import DARK, LIGHT, Palette, contrast, mixed, styles
 
-RED = "#cb3a04"
+RED = LIGHT.outcomes["collapsed"]
 WORDS = {"kl": ("nats", "<-delta>_m (k1)")}
 
 
