@@ -85,7 +85,7 @@ def _two(values: pd.Series) -> str:
 
 def down(run: Row) -> str:
     """Say since when a run that was falling at its end is down, and to what; empty for any other."""
-    known = [run.get(name) for name in ("last_success", "last_high", "peak_success")]
+    known: list[Any] = [run.get(name) for name in ("last_success", "last_high", "peak_success")]
     if run["outcome"] != "falling" or any(map(missing, known)):
         return ""
     last, high, peak = known
@@ -95,7 +95,7 @@ def down(run: Row) -> str:
 
 def back(run: Row) -> str:
     """Say since when a collapsed run is back above half of its peak; empty unless its last three steps or more are."""
-    known = [run.get(name) for name in ("last_success", "last_low", "peak_success", "steps")]
+    known: list[Any] = [run.get(name) for name in ("last_success", "last_low", "peak_success", "steps")]
     if run["outcome"] != "collapsed" or any(map(missing, known)) or known[3] - known[1] - 1 < BACK:
         return ""
     last, low, peak, _ = known
