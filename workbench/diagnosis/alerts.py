@@ -5,7 +5,7 @@ import queue
 from collections.abc import Callable, Iterator, Mapping
 from email.header import Header
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
@@ -14,8 +14,10 @@ import pandas as pd
 
 from workbench.diagnosis.changepoint import LOST, SMOOTH, Slump, slumped, smoothed
 from workbench.spec import InputError
-from workbench.store.reader import Reader
 from workbench.store.text import visible
+
+if TYPE_CHECKING:
+    from workbench.store.reader import Reader
 
 RATE = "about one healthy run in twenty ever does, and one in five of all that do not collapse"
 _SECONDS = 10.0  # that a webhook may take to answer
@@ -51,7 +53,7 @@ def falling(success: pd.Series) -> Slump | None:
     return None if up else slumped(success)
 
 
-def alerts(reader: Reader, experiment: str | None = None) -> list[Alert]:
+def alerts(reader: "Reader", experiment: str | None = None) -> list[Alert]:
     """Return what has happened to the runs of an experiment (default: all) that a person would want to know."""
     answer = reader.rows(_RUNS, {"experiment": experiment})
     runs = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
@@ -135,13 +137,13 @@ class Bell:
         self.webhook, self.experiment = webhook, experiment
         self._known: set[tuple[str, str]] = set()
 
-    def know(self, reader: Reader) -> list[Alert]:
+    def know(self, reader: "Reader") -> list[Alert]:
         """Return the alerts that are new; they are no news any more. Raises what the reader raises."""
         new = [one for one in alerts(reader, self.experiment) if (one.run_id, one.kind) not in self._known]
         self._known |= {(one.run_id, one.kind) for one in new}
         return new
 
-    def look(self, reader: Reader) -> None:
+    def look(self, reader: "Reader") -> None:
         """Post the alerts that are new."""
         for alert in self.know(reader):
             self.webhook.post(alert.title, alert.says)
