@@ -114,7 +114,7 @@ def curves_only(missing: str) -> None:
     say(f"{missing} {rest}", "sorl run FILE.toml")
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, figures: bool = False) -> None:
+def table(header: Sequence[object], rows: Iterable[Sequence[str]], *, figures: bool = False) -> None:
     """Show a small table that never cuts a cell. With `figures` only cells of the first column break into lines."""
     st.html(table_html(header, rows, "sorl-figures" if figures else ""))
 
