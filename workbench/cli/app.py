@@ -3,8 +3,10 @@
 import os
 import socket
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 
 from typer import Context, Option
 
@@ -36,5 +38,13 @@ def app(
     # The app runs in this process and reads the folder from the environment, as `streamlit run app.py` does.
     os.environ["SORL_RUNS"] = str(ctx.obj.absolute())
     note(f"runs folder: {ctx.obj.absolute()}; Ctrl-C stops the app, not the runs")
+    Thread(target=_warm, name="sorl warm", daemon=True).start()
     screen = Path(__file__).parents[1] / "app" / "main.py"
     sys.exit(streamlit(["run", str(screen), *options], standalone_mode=False))
+
+
+def _warm() -> None:
+    """Load what the first page needs while the browser starts; scipy.stats takes as long as all the rest."""
+    screens = import_module("workbench.app.page").SCREENS
+    for name in (*(f"workbench.app.screens.{screen}" for screen in screens), "scipy.stats"):
+        import_module(name)

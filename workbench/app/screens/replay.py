@@ -4,8 +4,6 @@ import hashlib
 import json
 import math
 import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
@@ -15,9 +13,8 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-import workbench
 from workbench.algorithms import ALGORITHMS, CORE
-from workbench.app import export
+from workbench.app import command, export
 from workbench.app.experiments import choose_experiment, runs
 from workbench.app.figures.curves import chart
 from workbench.app.page import address, anchor, episode_address, linked_table, links, look, note, say, screen, table
@@ -26,9 +23,7 @@ from workbench.app.store import Store, dictionary
 from workbench.app.text import number, percent
 from workbench.app.trajectories import choose_run, first_run, moment
 from workbench.app.url import choose, choose_many, keep_number
-from workbench.spec import InputError
 from workbench.store import batches
-from workbench.store.text import plain
 
 # Column of the answer -> its words, and what the words leave out.
 MEASURES = {
@@ -90,7 +85,7 @@ def replay(store: Store) -> None:
         among = set(algorithms) <= set(CORE)  # one answer for every choice of them
         answer = core if among else replayed(folder, step, algorithms, trajectory)
     say_answer(headline(answer, algorithms))
-    table([_head("algorithm"), *map(_head, FIGURES)], summary(answer, algorithms))
+    table([_head("algorithm"), *map(_head, FIGURES)], summary(answer, algorithms), figures=True)
     if said := impossible(core["reasons"] | answer["reasons"]):
         note(said)
     gap = answer["advantage_gap"]
@@ -266,7 +261,6 @@ def _shown(value: Any, name: str = "") -> str:
 
 SECONDS = 120.0  # that an answer may take; torch alone takes some to be imported
 KEPT = 64  # answers of a run; the oldest go
-_COMMAND = (sys.executable, "-c", "from workbench.cli.main import main; main()")
 
 
 def replayed(folder: Path, step: int, algorithms: Sequence[str], trajectory: int | None = None) -> Answer:
@@ -292,19 +286,4 @@ def replayed(folder: Path, step: int, algorithms: Sequence[str], trajectory: int
 
 
 def _ask(words: Sequence[str]) -> str:
-    paths = [str(Path(workbench.__path__[0]).parent), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
-    typed = f"type it on a terminal: sorl replay {words[1]} --step {words[3]}"
-    try:
-        done = subprocess.run(
-            [*_COMMAND, *words], capture_output=True, timeout=SECONDS, check=False, env=environment,
-            stdin=subprocess.DEVNULL, encoding="utf-8", errors="replace",
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise InputError(f"the replay took more than {SECONDS:.0f} s; {typed}") from None
-    except OSError as error:
-        raise InputError(f"the replay could not be started ({error.strerror}); {typed}") from None
-    if done.returncode:
-        said = plain(done.stderr).strip().removeprefix("sorl: ")
-        raise InputError(" ".join(said[-600:].split()) or f"the replay ended with code {done.returncode}")
-    return done.stdout
+    return command.said(words, f"sorl replay {words[1]} --step {words[3]}", SECONDS)
