@@ -2,13 +2,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.conftest import HOSTILE, SMALL, Open, Read, assert_literal
+from tests.app.conftest import HOSTILE, SMALL, Open, Read, assert_literal, checked
 from tests.store.fixture import write_dictionary, write_run
 from workbench.algorithms import ALGORITHMS, differences
-from workbench.app.screens.glossary import Entry, entries, formula_html, search
+from workbench.app.screens.glossary import _EXAMPLE, Entry, entries, formula_html, rule_picture, search
 from workbench.app.store import Diagnostics
 from workbench.app.text import html_text
+from workbench.app.theme import DARK
 from workbench.diagnostics import CATALOGUE
+from workbench.diagnostics.collapse import judge
 from workbench.diagnostics.declare import dictionary
 from workbench.objective import KINDS
 from workbench.spec import Diagnostic, Level, Unit
@@ -115,3 +117,21 @@ def test_no_formula_is_left_half_set_or_becomes_another_element(text: str) -> No
     if text not in HOSTILE:
         assert not any(sign in shown for sign in ("^", "⟩_", "∥_", ")_", "||", "+-", "<=", "delta")), shown
         assert parsed.text.count("⟨") == parsed.text.count("⟩"), shown
+
+
+def test_the_picture_of_the_collapse_rule_shows_what_the_rule_says_of_it(open_screen: Open) -> None:
+    (fall,) = judge(_EXAMPLE, episodes=64).drops
+    app = open_screen("glossary", part="collapse")
+    (figure,) = app.figures
+    marks = {trace["name"]: trace for trace in figure["data"]}
+    assert (marks["onset, 95 % interval"]["x"], marks["detection"]["x"]) == ([fall.onset], [fall.detection])
+    assert marks["best window"]["x"] == list(fall.best_steps or ())
+    assert fall.onset < fall.detection
+    for words in (
+        f"here step {fall.onset}:",
+        f"here step {fall.detection}:",
+        f"({fall.onset_low} to {fall.onset_high})",
+    ):
+        assert words in app.source
+    assert fall.level <= fall.best / 2
+    checked(rule_picture(fall, DARK))

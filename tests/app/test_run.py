@@ -11,6 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.app.conftest import HOSTILE, SMALL, Open, Patch, Read, Visit, assert_literal
 from tests.diagnosis.sentences import checked
@@ -21,6 +23,7 @@ from workbench.app.figures.runs import Signal
 from workbench.app.screens import replay
 from workbench.app.screens.run import as_it_is, findings, first_alarms, held_out, moment, not_finite, settings, told
 from workbench.app.store import Store, dictionary
+from workbench.app.text import percent
 from workbench.diagnosis.diagnose import place
 from workbench.diagnostics import CATALOGUE
 from workbench.diagnostics.collapse import judge
@@ -369,8 +372,94 @@ def test_an_answer_that_is_torn_or_of_another_batch_is_asked_again(runs: Path, m
 
 def test_nan_is_shown_as_itself_and_null_as_a_dash() -> None:
     row = {"algorithm": "a", "update": 0, "source": "replayed", "reason": None}
-    told = {"summary": [row | dict.fromkeys(replay.FIGURES) | {"ess_frac": "NaN", "clip_frac": 0.25}]}
-    (cells,) = replay.summary(told)
-    assert cells == ["a", "–", "–", "–", "–", "NaN", "0.25", "–", "–"]
+    told = {"own": "a", "summary": [row | dict.fromkeys(replay.FIGURES) | {"ess_frac": "NaN", "clip_frac": 0.25}]}
+    (cells,) = replay.summary(told, [])
+    assert cells == ["a", "–", "–", "–", "–", "NaN", "25 %", "–", "–"]
     turns = [{"algorithm": "a", "turn_index": k, "update": 0, "clip_frac": v} for k, v in ((1, 0.5), (2, "NaN"))]
-    assert replay.by_turn({"turns": turns}, "clip_frac").to_numpy().tolist() == [["a", 1, 0.5]]
+    assert replay.by_turn({"own": "a", "turns": turns}, "clip_frac", []).to_numpy().tolist() == [["a", 1, 0.5]]
+
+
+Figures = tuple[Any, Any, dict[int, Any]]  # clip_frac, weight_abs, gradient_share by turn
+
+
+def answered(own: str, **algorithms: Figures) -> dict[str, Any]:
+    """An answer of `sorl replay`, whose first update says something else than all of them together."""
+    summary: list[dict[str, Any]] = []
+    turns: list[dict[str, Any]] = []
+    for name, (clip, weight, shares) in algorithms.items():
+        row = {"algorithm": name, "source": "replayed", "reason": None}
+        summary += [row | {"update": 0, "clip_frac": 0.9, "weight_abs": 1.0},
+                    row | {"update": None, "clip_frac": clip, "weight_abs": weight}]  # fmt: skip
+        turns += [{"algorithm": name, "update": 0, "turn_index": 9, "gradient_share": 1.0}] * bool(shares)
+        turns += [{"algorithm": name, "update": None, "turn_index": k, "gradient_share": v} for k, v in shares.items()]
+    summary.append({"algorithm": "grpo", "source": "replayed", "update": None, "reason": "it compares rollouts"})
+    return {"own": own, "summary": summary, "turns": turns}
+
+
+PPO_FELL: Figures = (0.369, 7.57, {1: 0.3, 2: 0.4})
+
+
+@pytest.mark.parametrize(
+    ("algorithms", "says"),
+    [
+        ({"ppo": PPO_FELL, "turn": (0.615, 0.93, {1: 0.34, 2: 0.3})},
+         "turn, in place of ppo, would have clipped 1.7 x as much (62 % of the tokens, ppo 37 %) and has gradient "
+         "weights 8.1 x smaller; the largest share of the gradient moves from turn 2 (40 %) to turn 1 (34 %)."),
+        ({"ppo": PPO_FELL, "turn": (0.37, 7.6, {2: 0.5, 1: 0.3}), "s": (0.1, 7.7, {})},
+         "s, in place of ppo, would have clipped 3.7 x as little (10 % of the tokens, ppo 37 %) and has gradient "
+         "weights of the same size."),
+        ({"ppo": PPO_FELL, "turn": (0.37, 7.6, {2: 0.5, 1: 0.3})},
+         "turn, in place of ppo, would have clipped as much (37 % of the tokens, ppo 37 %) and has gradient "
+         "weights of the same size; turn 2 keeps the largest share of the gradient (40 %, then 50 %)."),
+        ({"ppo": (0, 2.0, {}), "turn": (0, 400.0, {})},
+         "turn, in place of ppo, would have clipped no token either and has gradient weights 200 x larger."),
+        ({"ppo": (0.2, 2.0, {}), "turn": (1.0, 0, {}), "s": (None, 1.0, {})},
+         "turn, in place of ppo, would have clipped 5.0 x as much (100 % of the tokens, ppo 20 %) and has no "
+         "gradient at all."),
+        ({"ppo": (0.2, 2.0, {}), "s": (None, 1.0, {1: "NaN"})},
+         "s, in place of ppo, has gradient weights 2.0 x smaller."),
+        ({"ppo": (0.2, 2.0, {}), "s": ("NaN", "NaN", {})}, "The gradient of s is NaN."),
+        ({"ppo": (0.2, "NaN", {}), "s": (0.1, 2.0, {})}, "The gradient of ppo is NaN."),
+        ({"ppo": (1.0, 0, {}), "s": (0.1, 2.0, {})},
+         "The update of ppo has no gradient that another could be compared with."),
+        ({"ppo": PPO_FELL}, "Of the chosen algorithms only ppo, which trained on this batch, has an answer."),
+    ],
+    ids=range(10),
+)  # fmt: skip
+def test_the_headline_says_what_changes_the_update_most(algorithms: dict[str, Figures], says: str) -> None:
+    answer = answered("ppo", **algorithms)
+    assert replay.headline(answer, ["turn", "s", "grpo"]) == says
+
+
+_SHARE = st.floats(0, 1) | st.none() | st.just("NaN")
+_FIGURES = st.tuples(
+    _SHARE, st.floats(0.01, 1e6) | st.none() | st.just("NaN"), st.dictionaries(st.integers(1, 6), _SHARE)
+)
+
+
+@given(st.dictionaries(st.sampled_from(["s-ppo", "turn-ppo", "st-ppo"]), _FIGURES), _FIGURES)
+def test_what_the_headline_names_is_what_the_answer_holds(others: dict[str, Figures], own: Figures) -> None:
+    every = {"ppo": own, **others}
+    said = replay.headline(answered("ppo", **every), list(others))
+    found = re.match(r"(\S+), in place of ppo, ", said)
+    if found is None:
+        return
+    weights = {name: one[1] / own[1] for name, one in every.items() if isinstance(one[1], float)}
+    name = found[1]
+    assert abs(math.log(weights[name])) == max(abs(math.log(weight)) for weight in weights.values())
+    if times := re.search(r"weights ([\d.,]+) x (larger|smaller)", said):
+        ratio = weights[name] if times[2] == "larger" else 1 / weights[name]
+        assert float(times[1].replace(",", "")) == pytest.approx(ratio, rel=0.06)
+    for one, at in ((own, 1), (every[name], 3)):
+        if moved := re.search(r"from turn (\d) \((.*?)\) to turn (\d) \((.*?)\)", said):
+            share = one[2][int(moved[at])]
+            assert share == max(value for value in one[2].values() if isinstance(value, float))
+            assert percent(share) == moved[at + 1]
+
+
+def test_algorithms_that_cannot_answer_are_one_line() -> None:
+    told = {"grpo": "it compares rollouts", "so-grpo": "it compares rollouts", "ppo": "it needs a critic"}
+    assert replay.impossible(told) == (
+        "Not possible on this batch: grpo, so-grpo (compares rollouts); ppo (needs a critic)."
+    )
+    assert replay.impossible({}) == ""

@@ -90,8 +90,10 @@ def test_every_text_is_readable_on_every_ground_also_where_the_sheet_fades_it(pa
     theme = tomllib.loads((package / ".streamlit" / "config.toml").read_text())["theme"]
     primary = theme["light" if palette is LIGHT else "dark"]["primaryColor"]
     assert len(shares) > 5
+    assert contrast("#ffffff", primary) >= 4.5, "Streamlit writes white on it"
     for ground in (palette.background, palette.surface):
-        for ink in (palette.text, palette.muted, primary, *(mixed(palette.text, ground, 1 - s) for s in shares)):
+        assert contrast(primary, ground) >= 3, "of what is chosen"
+        for ink in (palette.text, palette.muted, *(mixed(palette.text, ground, 1 - s) for s in shares)):
             assert contrast(ink, ground) >= 4.5, (ink, ground)
 
 

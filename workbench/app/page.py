@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import urlencode
 
 import pandas as pd
@@ -14,6 +15,8 @@ from markupsafe import Markup
 from streamlit.navigation.page import Page
 
 from workbench.app import url
+from workbench.app.command import said
+from workbench.app.export import button, file_name
 from workbench.app.store import BackgroundSync, State, Store
 from workbench.app.text import table_html, tag, visible
 from workbench.app.theme import DARK, LIGHT, Palette
@@ -28,6 +31,7 @@ _INSIDE = re.compile(rf"(\./|{'|'.join(SCREENS)})(\?.*)?", re.DOTALL)
 _SEEDS = 10  # of an arm that a line of links names
 _PULSE = 0.5  # seconds between two looks at whether the database has changed
 _PATIENCE = 0.5  # seconds that a screen waits for the first sync of a session
+_REPORT = 300.0  # seconds that a report may take
 _DRAWN = "sorl drawn"
 _STYLE, _SCRIPT = (Path(__file__).parent / name for name in ("style.css", "figure.js"))
 
@@ -58,6 +62,8 @@ def screen(body: Callable[[Store], None]) -> Callable[[], None]:
         url.begin(body.__name__)
         try:
             body(store)
+            if experiment := url.chosen("experiment"):
+                _report(store, experiment)
             with st.container(key="sorl-address"):
                 url.finish(SCREENS)
         except Busy as busy:
@@ -76,6 +82,19 @@ def screen(body: Callable[[Store], None]) -> Callable[[], None]:
         _pulse(store, syncing, state)
 
     return drawn
+
+
+def _report(store: Store, experiment: str) -> None:
+    def made() -> bytes:
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "report.html"
+            words = ["--runs", str(store.runs.absolute()), "report", "--output", str(file), "--", experiment]
+            said(words, f"sorl report {experiment}", _REPORT)
+            return file.read_bytes()
+
+    with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="small"):
+        st.html(tag("p", f"Report of {experiment}: one page that needs no network", css="sorl-note"), width="content")
+        button("HTML", made, f"{file_name(experiment, 'report')}.html", "text/html")
 
 
 @st.fragment(run_every=_PULSE)
@@ -114,7 +133,7 @@ def curves_only(missing: str) -> None:
     say(f"{missing} {rest}", "sorl run FILE.toml")
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, figures: bool = False) -> None:
+def table(header: Sequence[object], rows: Iterable[Sequence[str]], *, figures: bool = False) -> None:
     """Show a small table that never cuts a cell. With `figures` only cells of the first column break into lines."""
     st.html(table_html(header, rows, "sorl-figures" if figures else ""))
 

@@ -78,11 +78,15 @@ def about(short: str, whole: str) -> None:
     _address().shown = short, whole
 
 
+def chosen(name: str) -> str:
+    """Return what control `name` of this screen is set to; empty where the screen has none."""
+    return next(iter(_address().now.get(name, [])), "")
+
+
 def shown() -> Shown:
     """Return what the screen shows: the experiment and what `about` named of it."""
-    here = _address()
-    short, whole = here.shown
-    (experiment, *_) = here.now.get("experiment") or [here.screen]
+    short, whole = _address().shown
+    experiment = chosen("experiment") or _address().screen
     return Shown(f"{experiment} {short}".strip(), f"{experiment} · {whole}" if whole else experiment)
 
 

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
@@ -46,6 +47,7 @@ def app(
         ring(ctx.obj, notify)
     os.environ["SORL_RUNS"] = str(ctx.obj.absolute())
     note(f"runs folder: {ctx.obj.absolute()}; Ctrl-C stops the app, not the runs")
+    Thread(target=_warm, name="sorl warm", daemon=True).start()
     screen = Path(__file__).parents[1] / "app" / "main.py"
     sys.exit(streamlit(["run", str(screen), *options], standalone_mode=False))
 
@@ -70,3 +72,10 @@ def ring(runs: Path, url: str) -> None:
             time.sleep(_PERIOD)
 
     Thread(target=work, name="sorl alerts", daemon=True).start()
+
+
+def _warm() -> None:
+    """Load what the first page needs while the browser starts; scipy.stats takes as long as all the rest."""
+    screens = import_module("workbench.app.page").SCREENS
+    for name in (*(f"workbench.app.screens.{screen}" for screen in screens), "scipy.stats"):
+        import_module(name)

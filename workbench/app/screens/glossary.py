@@ -6,17 +6,23 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import pandas as pd
+import plotly.graph_objects as go
 import streamlit as st
 from markupsafe import Markup
 
 from workbench.algorithms import ALGORITHMS, ALIASES, SYMBOLS, differences
-from workbench.app.page import address, anchor, note, screen
+from workbench.app import export
+from workbench.app.figures import common
+from workbench.app.page import address, anchor, answer, look, note, screen
 from workbench.app.store import LEVELS, Diagnostics, Store, dictionary
 from workbench.app.text import html_text, table_html, tag
+from workbench.app.theme import Palette
 from workbench.app.url import choose, search_box
-from workbench.diagnostics.collapse import collapse_rule
+from workbench.diagnostics.collapse import Drop, collapse_rule, judge
 from workbench.diagnostics.declare import SYMBOLS as NOTATION
 from workbench.objective import KINDS, Algorithm, Slot
+from workbench.spec import CollapseSettings
 
 T = TypeVar("T")
 
@@ -41,7 +47,7 @@ def glossary(store: Store) -> None:
     with right:
         part = choose("part", "Part", {p: words + counts.get(p, "") for p, words in _PARTS.items()}, kind="row")
     if part == "collapse":
-        st.markdown(collapse_rule(), width=_LINE)
+        _rule()
     elif not found[part]:
         note(f"Nothing here holds '{asked}'.")
     elif part == "diagnostics":
@@ -69,6 +75,70 @@ def glossary(store: Store) -> None:
         for slot, kinds in rows.items():
             st.html(tag("p", tag("b", slot), css="sorl-term"))
             st.html(table_html(["kind", "options and defaults", "definition"], kinds, "sorl-kinds"))
+
+
+# Success of 64 rollouts a step: it learns, holds, and falls.
+_EXAMPLE = (0.30, 0.34, 0.42, 0.41, 0.50, 0.53, 0.58, 0.55, 0.61, 0.59, 0.62, 0.58, 0.61, 0.60, 0.63, 0.59, 0.62, 0.60,
+            0.58, 0.61, 0.62, 0.60, 0.44, 0.36, 0.22, 0.16, 0.12, 0.14, 0.09, 0.11, 0.12, 0.10)  # fmt: skip
+
+
+def _rule() -> None:
+    (fall,) = judge(_EXAMPLE, episodes=64).drops
+    wide, narrow = st.columns([3, 2], gap="large")
+    with wide:
+        rows = pd.DataFrame({"step": range(len(_EXAMPLE)), "success": _EXAMPLE})
+        words = "A run that the rule calls collapsed: its success, its best window, the onset and the detection."
+        export.figure(rule_picture(fall, look()), "rule", rows, describe=words)
+    with narrow:
+        for said in in_short(fall):
+            answer(said)
+    with st.expander("The whole rule, its settings and their reasons"):
+        st.markdown(collapse_rule(), width=_LINE)
+
+
+def in_short(fall: Drop) -> list[str]:
+    """Say the collapse rule on a run that fell."""
+    first, last = fall.best_steps or (0, 0)
+    return [
+        f"Best: the window whose mean is surely high, here steps {first} to {last} with {fall.best:.2f}. One lucky "
+        "step is no best.",
+        f"Detection ✖, here step {fall.detection}: the first step at which chance no longer explains the loss, and the "
+        f"mean since the fall ({fall.level:.2f}) is at most half of the best. One bad step is no collapse.",
+        f"Onset ▼, here step {fall.onset}: the last step before the fall, found afterwards from both sides of it, with "
+        f"its 95 % interval ({fall.onset_low} to {fall.onset_high}).",
+        "A run that came back is recovered; one whose fall is too late to be called is falling at the end.",
+    ]
+
+
+def rule_picture(fall: Drop, palette: Palette) -> go.Figure:
+    """Draw the example of the rule with what the rule says of it."""
+    red, blue, steps = palette.outcomes["collapsed"], palette.outcomes["healthy"], list(range(len(_EXAMPLE)))
+    first, last = fall.best_steps or (0, 0)
+    half = CollapseSettings().severe
+    lines = [
+        common.trace("step %{x}: %{y:.2f}", x=steps, y=_EXAMPLE, mode="lines+markers", name="success",
+                     line={"color": palette.text, "width": 2}, showlegend=True),
+        common.trace(f"best window: mean {fall.best:.2f}", x=[first, last], y=[fall.best] * 2, mode="lines",
+                     name="best window", line={"color": blue, "width": 6}, opacity=0.6, showlegend=True),
+        common.trace(x=[first, steps[-1]], y=[(1 - half) * fall.best] * 2, mode="lines", showlegend=True,
+                     name=f"{1 - half:.0%} of the best", line={"color": blue, "width": 1.5, "dash": "dash"}),
+    ]  # fmt: skip
+    for symbol, name, at in (("triangle-down", "onset, 95 % interval", fall.onset), ("x", "detection", fall.detection)):
+        interval = {
+            "type": "data",
+            "symmetric": False,
+            "array": [fall.onset_high - at],
+            "arrayminus": [at - fall.onset_low],
+        }
+        lines.append(common.trace(
+            f"{name}: step {at}", x=[at], y=[0.72], mode="markers", name=name, showlegend=True,
+            marker={"symbol": symbol, "size": 11, "color": red},
+            error_x=interval | {"color": red} if symbol == "triangle-down" else None,
+        ))  # fmt: skip
+    return common.figure(
+        lines, palette, inner=240, top=60, bottom=48, yaxis=common.axis("success", range=[0, 0.8]),
+        xaxis=common.steps_axis(common.AXES["step"]), **common.legend_on_top(),
+    )  # fmt: skip
 
 
 def search(found: Iterable[T], asked: str, name: Callable[[T], str], text: Callable[[T], str]) -> list[T]:
@@ -120,7 +190,7 @@ def entries(known: Diagnostics) -> list[Entry]:
 def _diagnostic(entry: Entry) -> Markup:
     tables = (tag("span", table, title=f"one row per {LEVELS.get(table, table)}") for table in entry.formulas)
     name = anchor(entry.name, address("glossary", part="diagnostics", find=entry.name))
-    lines = [tag("p", name, tag("i", entry.unit or "no unit"), *tables, css="sorl-term"), tag("p", entry.description)]
+    lines = [tag("p", name, tag("i", entry.unit), *tables, css="sorl-term"), tag("p", entry.description)]
     formulas = list(dict.fromkeys(entry.formulas.values()))
     for formula in formulas:  # with the tables that share it
         where = ", ".join(table for table, one in entry.formulas.items() if one == formula)

@@ -2,10 +2,9 @@
 
 import hashlib
 import json
+import math
 import os
-import subprocess
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -14,31 +13,44 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-import workbench
 from workbench.algorithms import ALGORITHMS, CORE
-from workbench.app import export
+from workbench.app import command, export
 from workbench.app.experiments import choose_experiment, runs
 from workbench.app.figures.curves import chart
 from workbench.app.page import address, anchor, episode_address, linked_table, links, look, note, say, screen, table
-from workbench.app.store import Store
-from workbench.app.text import number
-from workbench.app.trajectories import choose_run, first_run
+from workbench.app.page import answer as say_answer
+from workbench.app.store import Store, dictionary
+from workbench.app.text import number, percent
+from workbench.app.trajectories import choose_run, first_run, moment
 from workbench.app.url import choose, choose_many, keep_number
-from workbench.spec import InputError
 from workbench.store import batches
-from workbench.store.text import plain
 
+# Column of the answer -> its words, and what the words leave out.
 MEASURES = {
-    "gradient_share": "share of sum |d loss / d log-prob|",
-    "unit_ratio_mean": "mean of the ratio that entered the surrogate",
-    "unit_ratio_max": "its largest",
-    "clip_frac": "share of tokens whose gradient the clip stopped",
-    "out_of_range_frac": "share of tokens whose own ratio is out of bounds",
-    "unit_ratio_mass_frac": "share of the sum of the ratios",
+    "gradient_share": ("share of the gradient", "share of sum |d loss / d log-prob|"),
+    "unit_ratio_mean": ("mean ratio", "mean of the ratio that entered the surrogate: of a token, turn or sequence"),
+    "unit_ratio_max": ("largest ratio", "largest ratio that entered the surrogate: of a token, turn or sequence"),
+    "clip_frac": ("clipped", "share of tokens whose gradient the clip stopped"),
+    "out_of_range_frac": (
+        "out of bounds",
+        "share of tokens whose own ratio is out of bounds, whatever their advantage",
+    ),
+    "unit_ratio_mass_frac": ("share of the ratios", "share of the sum of the ratios that entered the surrogate"),
 }
+WORDS = MEASURES | {
+    "algorithm": ("algorithm", ""), "rank": ("rank", ""), "trajectory": ("trajectory", ""), "turn_index": ("turn", ""),
+    "policy_loss": ("loss", "surrogate, aggregated"),
+    "stabiliser_ratio": ("stabiliser ratio", "largest gradient of clipped over unclipped tokens that it judged"),
+    "stabiliser_factor": ("stabiliser factor", "mean factor on the loss"),
+    "ess_frac": ("effective samples", "effective sample size of the token ratios, as a share of the tokens"),
+    "weight_abs": ("gradient weight", "sum |d loss / d log-prob|: how hard the loss pulls on the log-probs"),
+    "advantage": ("advantage", ""), "ratio_max": ("largest token ratio", ""),
+}  # fmt: skip
 FIGURES = ("policy_loss", "stabiliser_ratio", "stabiliser_factor", "unit_ratio_max", "ess_frac", "clip_frac",
            "out_of_range_frac", "weight_abs")  # fmt: skip
 CULPRITS = ("algorithm", "rank", "trajectory", "turn_index", "gradient_share", "advantage", "ratio_max", "clip_frac")
+_PERCENT = ("gradient_share", "clip_frac", "out_of_range_frac", "unit_ratio_mass_frac")
+_ALIKE = 1.05  # times: less is called the same
 _GAP = 1e-3  # of an advantage; rounding stays far below
 Answer = dict[str, Any]  # of `sorl replay --format json`
 
@@ -55,50 +67,64 @@ def replay(store: Store) -> None:
     first = first_run(each)
     with middle:
         about = choose_run(each, next((run for run in (first, *stored) if stored[run]), first))
-    run, onset = str(about["run_id"]), about["collapse_step"]
+    run = str(about["run_id"])
     folder, there = folders[run], stored[run]
     if folder is None or not there:
         why = "Runs keep some unless record.batches.mb = 0; train it again to have them:"
         say(f"Run {run} has no stored batch. {why}", "sorl run FILE.toml --fresh")
         return
-    before = [step for step in there if pd.isna(onset) or step <= onset] or there
+    at = moment(store, dictionary(store), about)
     with right:
-        step = int(choose("step", "Step", [str(s) for s in there], str(before[-1])))
-    algorithms = choose_many("algorithm", "Algorithms", list(ALGORITHMS), list(CORE))
+        nearest = min(there, key=lambda stored: (abs(stored - at), stored))
+        step = int(choose("step", "Step", [str(s) for s in there], str(nearest)))
     trajectory = keep_number("trajectory", (run, step))
     with st.spinner("Replaying the batch ..."):
-        answer = replayed(folder, step, algorithms or list(CORE), trajectory)
-    table(["algorithm", *FIGURES], summary(answer))
-    for name, reason in answer["reasons"].items():
-        note(f"{name}: not possible, {reason}.")
+        core = replayed(folder, step, list(CORE), trajectory)
+        able = [name for name in CORE if name not in core["reasons"]]
+        algorithms = choose_many("algorithm", "Algorithms", list(ALGORITHMS), able or list(CORE)) or able
+        among = set(algorithms) <= set(CORE)  # one answer for every choice of them
+        answer = core if among else replayed(folder, step, algorithms, trajectory)
+    say_answer(headline(answer, algorithms))
+    table([_head("algorithm"), *map(_head, FIGURES)], summary(answer, algorithms), figures=True)
+    if said := impossible(core["reasons"] | answer["reasons"]):
+        note(said)
     gap = answer["advantage_gap"]
     if isinstance(gap, float) and gap > _GAP:
         say(
             f"The advantages of {answer['own']}, computed again from the stored rewards, differ by up to {gap:.3g} "
             "from those that it was trained on."
         )
-    measure = choose("measure", "By turn", list(MEASURES), kind="row")
-    frame = by_turn(answer, measure)
+    measure = choose("measure", "By turn", {name: words for name, (words, _) in MEASURES.items()}, kind="row")
+    words, definition = MEASURES[measure]
+    frame = by_turn(answer, measure, algorithms)
     if frame.empty:
-        note(f"No algorithm has a {measure} in this step.")
+        note(f"Of no algorithm a turn of this step has the {words}.")
     else:
-        drawn = chart(frame, "turn_index", measure, "algorithm", "bars", {measure: ("", MEASURES[measure])}, look())
-        export.figure(drawn, "replay", frame, describe=f"{measure} by turn of step {step}, for each algorithm.")
+        named = frame.set_axis(["algorithm", "turn", words], axis=1)
+        drawn = chart(named, "turn", words, "algorithm", "bars", {words: ("", definition)}, look())
+        export.figure(
+            drawn, "replay", frame, describe=f"By turn of step {step}, for each algorithm: {words}, the {definition}."
+        )
     here = {"experiment": experiment, "run": run, "step": str(step)}
     left, right = st.columns(2, gap="medium")
     with left:
-        note("The turns that carry most of the gradient; each opens the tokens of its trajectory.")
+        note("The turns with most of the gradient, by algorithm; each opens the tokens of its trajectory.")
         rows = []
-        for row in answer["culprits"]:
+        for row in _of(answer["culprits"], answer, algorithms):
             where = address("replay", **here, algorithm=algorithms, trajectory=str(row["trajectory"]))
-            rows.append((where, [row["algorithm"], *(_shown(row[name]) for name in CULPRITS[1:])]))
-        linked_table([(name, "") for name in CULPRITS], rows)
+            rows.append((where, [row["algorithm"], *(_shown(row[name], name) for name in CULPRITS[1:])]))
+        linked_table([_head(name) for name in CULPRITS], rows)
     with right:
-        _tokens(answer, here)
+        _tokens(_of(answer["tokens"], answer, algorithms), here)
 
 
-def _tokens(answer: Answer, here: dict[str, str]) -> None:
-    found = pd.DataFrame(answer["tokens"])
+def _head(name: str) -> tuple[str, str]:
+    words, definition = WORDS[name]
+    return words, " = ".join(filter(None, [name, definition]))
+
+
+def _tokens(rows: list[Answer], here: dict[str, str]) -> None:
+    found = pd.DataFrame(rows)
     if found.empty:
         note("No token of this trajectory was trained on.")
         return
@@ -109,8 +135,10 @@ def _tokens(answer: Answer, here: dict[str, str]) -> None:
         "update makes the token more likely."
     )
     text = found["token"].fillna(found["token_id"]).astype(str)
-    clipped = found["clipped"].map(lambda on: " clipped" if on else "")
-    weight = found["weight"].map(lambda w: _shown(1000 * w if isinstance(w, float) else w)) + clipped
+    weight = [
+        "clipped" if clipped and weight == 0 else _shown(1000 * weight if isinstance(weight, float) else weight)
+        for clipped, weight in found[["clipped", "weight"]].itertuples(index=False, name=None)
+    ]
     shown = found.assign(token=text, weight=weight, log_ratio=found["log_ratio"].map(_shown))
     names = list(dict.fromkeys(shown["algorithm"]))
     table_of = shown.pivot(index="position", columns="algorithm", values="weight").reindex(columns=names).fillna("–")
@@ -120,35 +148,119 @@ def _tokens(answer: Answer, here: dict[str, str]) -> None:
     links([anchor(f"Trajectory {which} of step {here['step']} in Episode", where)])
 
 
-def summary(answer: Answer) -> list[list[str]]:
+# What the screen says: functions of the answer.
+
+
+def headline(answer: Answer, algorithms: Sequence[str]) -> str:
+    """Say what the algorithm that would have changed the update most does to it, by the figures of all updates."""
+    own = answer["own"]
+    rows = {row["algorithm"]: row for row in _replayed(answer, algorithms) if row["weight_abs"] is not None}
+    weights = {name: row["weight_abs"] for name, row in rows.items() if not isinstance(row["weight_abs"], str)}
+    broken = [f"The gradient of {name} is {row['weight_abs']}." for name, row in rows.items() if name not in weights]
+    base = weights.get(own)
+    others = {name: weight for name, weight in weights.items() if name != own}
+    if not base:
+        broken = broken or [f"The update of {own} has no gradient that another could be compared with."]
+    elif not others:
+        broken = broken or [f"Of the chosen algorithms only {own}, which trained on this batch, has an answer."]
+    else:
+        name = max(others, key=lambda one: abs(math.log(others[one] / base)) if others[one] else math.inf)
+        parts = [_clipping(own, rows[own]["clip_frac"], rows[name]["clip_frac"]), _weights(base, others[name])]
+        moved = _moved(by_turn(answer, "gradient_share", [name]), own, name)
+        broken.insert(0, f"{name}, in place of {own}, {' and '.join(filter(None, parts))}{moved and f'; {moved}'}.")
+    return " ".join(broken)
+
+
+def _clipping(own: str, mine: Any, its: Any) -> str:
+    if isinstance(mine, str | None) or isinstance(its, str | None):
+        return ""
+    if not mine or not its:
+        none = "would have clipped no token either" if not mine and not its else ""
+        return (
+            none
+            or f"would have clipped {percent(its) if its else 'no token'} ({own}: {percent(mine) if mine else 'none'})"
+        )
+    shares = f"({percent(its)} of the tokens, {own} {percent(mine)})"
+    if 1 / _ALIKE < its / mine < _ALIKE:
+        return f"would have clipped as much {shares}"
+    return f"would have clipped {_times(its / mine)} x as {'much' if its > mine else 'little'} {shares}"
+
+
+def _weights(mine: float, its: float) -> str:
+    if not its:
+        return "has no gradient at all"
+    if 1 / _ALIKE < its / mine < _ALIKE:
+        return "has gradient weights of the same size"
+    return f"has gradient weights {_times(its / mine)} x {'larger' if its > mine else 'smaller'}"
+
+
+def _times(ratio: float) -> str:
+    ratio = max(ratio, 1 / ratio)
+    return f"{ratio:.1f}" if ratio < 9.95 else f"{ratio:,.0f}"
+
+
+def _moved(shares: pd.DataFrame, own: str, name: str) -> str:
+    most = []
+    for one in (own, name):
+        mine = shares[shares["algorithm"] == one].sort_values("gradient_share", ascending=False, kind="stable")
+        if mine.empty:
+            return ""
+        most.append((int(mine["turn_index"].iloc[0]), percent(float(mine["gradient_share"].iloc[0]))))
+    (before, first), (after, second) = most
+    if before == after:
+        return f"turn {before} keeps the largest share of the gradient ({first}, then {second})"
+    return f"the largest share of the gradient moves from turn {before} ({first}) to turn {after} ({second})"
+
+
+def impossible(reasons: Mapping[str, str]) -> str:
+    """Say in a line which algorithms this batch cannot answer for, and why."""
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names.setdefault(reason, []).append(name)
+    lines = [f"{', '.join(those)} ({reason.removeprefix('it ')})" for reason, those in names.items()]
+    return f"Not possible on this batch: {'; '.join(lines)}." if lines else ""
+
+
+def summary(answer: Answer, algorithms: Sequence[str]) -> list[list[str]]:
     """List name and FIGURES of each algorithm over all updates, and what the trainer logged for its own."""
-    return [
-        [row["algorithm"] + (" (as logged)" if row["source"] == "logged" else ""), *(_shown(row[n]) for n in FIGURES)]
-        for row in _over_all_updates([row for row in answer["summary"] if not row["reason"]])
-    ]
+    rows = _over_all_updates([row for row in _of(answer["summary"], answer, algorithms) if not row["reason"]])
+    names = [row["algorithm"] + (" (as logged)" if row["source"] == "logged" else "") for row in rows]
+    return [[name, *(_shown(row[n], n) for n in FIGURES)] for name, row in zip(names, rows, strict=True)]
 
 
-def by_turn(answer: Answer, measure: str) -> pd.DataFrame:
+def by_turn(answer: Answer, measure: str, algorithms: Sequence[str]) -> pd.DataFrame:
     """Return algorithm, turn_index and the measure over all updates; what is NULL, NaN or Inf is left out."""
     names = ["algorithm", "turn_index", measure]
-    rows = [row for row in _over_all_updates(answer["turns"]) if isinstance(row[measure], (int, float))]
+    found = _of(_over_all_updates(answer["turns"]), answer, algorithms)
+    rows = [row for row in found if isinstance(row[measure], (int, float))]
     return pd.DataFrame([[row[n] for n in names] for row in rows], columns=names)
+
+
+def _of(rows: list[Answer], answer: Answer, algorithms: Sequence[str]) -> list[Answer]:
+    # The one that ran stands first in every answer; the others are asked together and chosen afterwards.
+    return [row for row in rows if row["algorithm"] in (answer["own"], *algorithms)]
+
+
+def _replayed(answer: Answer, algorithms: Sequence[str]) -> list[Answer]:
+    rows = [row for row in answer["summary"] if row["source"] == "replayed" and not row["reason"]]
+    return _of(_over_all_updates(rows), answer, algorithms)
 
 
 def _over_all_updates(rows: list[Answer]) -> list[Answer]:
     return [row for row in rows if row["update"] is None] or rows
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any, name: str = "") -> str:
     """A figure of the answer: JSON has no word for NaN and Inf, so these come as texts."""
-    return value if isinstance(value, str) else number(value)
+    return (
+        value if isinstance(value, str) else percent(value) if name in _PERCENT and value is not None else number(value)
+    )
 
 
 # The answers of `sorl replay`, by a process of its own, because the app has no torch. Kept in the run's folder.
 
 SECONDS = 120.0  # that an answer may take; torch alone takes some to be imported
 KEPT = 64  # answers of a run; the oldest go
-_COMMAND = (sys.executable, "-c", "from workbench.cli.main import main; main()")
 
 
 def replayed(folder: Path, step: int, algorithms: Sequence[str], trajectory: int | None = None) -> Answer:
@@ -174,19 +286,4 @@ def replayed(folder: Path, step: int, algorithms: Sequence[str], trajectory: int
 
 
 def _ask(words: Sequence[str]) -> str:
-    paths = [str(Path(workbench.__path__[0]).parent), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "OMP_NUM_THREADS": "1"}
-    typed = f"type it on a terminal: sorl replay {words[1]} --step {words[3]}"
-    try:
-        done = subprocess.run(
-            [*_COMMAND, *words], capture_output=True, timeout=SECONDS, check=False, env=environment,
-            stdin=subprocess.DEVNULL, encoding="utf-8", errors="replace",
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise InputError(f"the replay took more than {SECONDS:.0f} s; {typed}") from None
-    except OSError as error:
-        raise InputError(f"the replay could not be started ({error.strerror}); {typed}") from None
-    if done.returncode:
-        said = plain(done.stderr).strip().removeprefix("sorl: ")
-        raise InputError(" ".join(said[-600:].split()) or f"the replay ended with code {done.returncode}")
-    return done.stdout
+    return command.said(words, f"sorl replay {words[1]} --step {words[3]}", SECONDS)

@@ -24,7 +24,7 @@ from workbench.app import export
 from workbench.app.figures.curves import GROUPS as LEGEND
 from workbench.app.figures.curves import chart
 from workbench.app.page import Empty, look, note, screen
-from workbench.app.store import State, Store, dictionary
+from workbench.app.store import LEVELS, State, Store, dictionary
 from workbench.app.text import few, markdown_text, plural, tag
 from workbench.app.url import arrive, choose, forget, leave, settle, stay
 from workbench.spec import InputError
@@ -40,6 +40,7 @@ _TEXT, _LIST = 2_000, 1_000  # characters of a text and elements of a list in a 
 FILE_ROWS, _FILE_SIZE = 1_000_000, 256 * 2**20  # of a file
 _AT_ONCE = 1.0  # seconds that a question may take without a clock and a button that cancels it
 _EVERY = "all"  # instead of a table
+_TABLES = {name: place for place, name in enumerate(("run", *LEVELS))}  # that stand first
 _QUICK = 1.0  # seconds: a question that took no longer is asked again by itself when new rows arrive
 _ASKED, _ASKING = "sorl asked", "sorl asking"
 _CHART = ("chart_x", "chart_y", "chart_colour", "chart_mark")
@@ -88,7 +89,8 @@ def _tables(tables: pd.DataFrame, columns: pd.DataFrame) -> None:
     of = columns[["table", "name", "type", "description"]].itertuples(index=False, name=None)
     if name == _EVERY:
         mine = columns.groupby("table")["name"].agg(", ".join)
-        rows = [(names[t], "", grain, mine.get(t, "")) for t, grain in tables[["name", "grain"]].to_numpy()]
+        first = sorted(tables[["name", "grain"]].to_numpy(), key=lambda row: _TABLES.get(row[0], len(_TABLES)))
+        rows = [(names[t], "", grain, mine.get(t, "")) for t, grain in first]
     else:
         note(str(tables.set_index("name").loc[name, "grain"]))
         rows = [(column, kind.lower(), *described(words)) for table, column, kind, words in of if table == name]
