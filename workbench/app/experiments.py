@@ -9,11 +9,12 @@ import streamlit as st
 from workbench.analysis import runs as recorded
 from workbench.analysis.region import region_file
 from workbench.app import theme
-from workbench.app.page import Empty, address, anchor, links, look, table
+from workbench.app.page import Empty, address, anchor, links, look, note, table
 from workbench.app.store import Store
 from workbench.app.text import setting
 from workbench.app.url import choose, choose_many
 from workbench.spec.files import leaves
+from workbench.store import notes
 
 _ARMS = 6  # that a screen opens with
 
@@ -31,6 +32,19 @@ def choose_experiment(store: Store, *, collapsed: bool = False) -> str:
 def runs(store: Store, experiment: str) -> pd.DataFrame:
     """Return one row per run of the experiment; arms of one name with different settings are different arms."""
     return store.computed(("runs", experiment), lambda reader: recorded.outcomes(reader, experiment))
+
+
+def shown(store: Store, experiment: str) -> pd.DataFrame:
+    """Return `runs` without those that somebody has hidden, and say how many these are."""
+    each = runs(store, experiment)
+    kept = each[[not notes.read(store.runs, experiment, run).hidden for run in each["run_id"]]]
+    if gone := len(each) - len(kept):
+        what = f"{gone} hidden run{'s are' if gone > 1 else ' is'}"
+        if kept.empty:
+            note(f"{what} shown all the same: no other is left.")
+            return each
+        note(f"{what} left out of all that is shown and counted here; `sorl compare` counts every run.")
+    return kept
 
 
 def question(store: Store, experiment: str) -> str:
@@ -59,7 +73,7 @@ def choose_arms(store: Store) -> Arms:
     left, right = st.columns([1, 3])
     with left:
         experiment = choose_experiment(store, collapsed=True)
-    every = runs(store, experiment)
+    every = shown(store, experiment)
     with right:
         if is_region(store, experiment):
             whole = anchor("See all in Region", address("region", experiment=experiment))
