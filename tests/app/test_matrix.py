@@ -103,12 +103,12 @@ def test_every_cell_is_a_link_that_carries_its_run_where_an_address_is_known() -
     assert not draw(frame).all("a")
 
 
-def test_a_cell_writes_peak_and_last_value_says_that_it_opens_and_a_falling_one_is_told_apart_without_colour() -> None:
+def test_a_cell_writes_best_and_last_value_says_that_it_opens_and_a_falling_one_is_told_apart_without_colour() -> None:
     frame = runs(("ppo", "ppo"), seeds=2, outcome=["collapsed", "falling"], collapse_step=[5, None])
-    frame = frame.assign(onset_low=[4, 7], last_success=[0.0, 0.125])
+    frame = frame.assign(onset_low=[4, 7], last_success=[0.0, 0.125], max_success=0.8)
     drawn = draw(frame, address=lambda run: f"run?run={run}")
     words = drawn.words("text")
-    assert {"collapsed at 5", "falling at 7", "peak 0.80, last 0.00", "peak 0.80, last 0.12"} <= set(words)
+    assert {"collapsed at 5", "falling at 7", "max 0.80, last 0.00", "max 0.80, last 0.12"} <= set(words)
     assert [cell.get("stroke-dasharray") for cell in drawn.all("rect") if "rx" in cell] == [None, "5 3"]
     label = drawn.all("a")[0]["aria-label"]
     assert label.startswith("ppo, seed 0: collapsed at 5 · ppo-0 · peak success 0.8")

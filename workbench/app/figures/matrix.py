@@ -148,8 +148,8 @@ def _cell(
     about += [f"tags: {', '.join(notes.tags)}"] if notes and notes.tags else []
     about += textwrap.wrap(notes.note, 60) if notes else []
     about += ["Click, or Enter, opens this run."] if address else []
-    ends = [f"{run[name]:.2f}" if pd.notna(run.get(name)) else "" for name in ("peak_success", "last_success")]
-    numbers = ", ".join(f"{word} {value}" for word, value in zip(("peak", "last"), ends, strict=True) if value)
+    ends = [f"{run[name]:.2f}" if pd.notna(run.get(name)) else "" for name in ("max_success", "last_success")]
+    numbers = ", ".join(f"{word} {value}" for word, value in zip(("max", "last"), ends, strict=True) if value)
     marked = "✎" * bool(notes and (notes.note or notes.tags))
     inside = [
         tag("title", "\n".join(about)),
