@@ -75,12 +75,12 @@ def test_an_arm_that_cannot_be_told_apart_by_so_few_seeds_is_called_undecidable(
     pair = frame.set_index("arm").loc["st-ppo"]
     assert (pair["smallest_p"], pair["permuted_p"]) == pytest.approx((0.1, 0.1))
     assert pair["logrank_p"] < 0.05, "what the approximation says is not possible with six runs"
-    assert compare.against_reference(frame)["difference"].tolist() == ["undecidable at this n"]
+    assert compare.against_reference(frame)["difference"].tolist() == [compare.TOO_FEW]
     said = compare.reading(frame)[-1]
-    assert said.startswith("Undecidable with so few seeds: st-ppo against ppo. The smallest p-value")
-    assert "can give is 0.10: no difference shown is no evidence of none." in said
+    assert said.startswith("Too few seeds to tell st-ppo from ppo: the smallest p-value")
+    assert "can give is 0.10. No difference shown is no evidence of none." in said
     every = compare.reading(of(*(part.iloc[:3] for part in (FIVE_FELL, FIVE_STOOD, SOME))))[-1]
-    assert "Undecidable with so few seeds: every arm against ppo." in every, "said once for all arms"
+    assert "Too few seeds to tell any arm from ppo:" in every, "said once for all arms"
 
 
 def test_a_difference_is_shown_or_not_by_the_corrected_p_values() -> None:
@@ -102,9 +102,11 @@ def test_a_difference_is_shown_or_not_by_the_corrected_p_values() -> None:
 
 def test_the_time_to_collapse_is_told_with_what_is_not_reached() -> None:
     cells = compare.time_to_collapse(of(FIVE_FELL, FIVE_STOOD)).set_index("arm")
-    assert cells.loc["ppo"].tolist() == ["5", "5", "14 [10, -]", "14.4 [11.4, 17.4]"]
+    assert cells.loc["ppo"].tolist() == ["5", "5", "14 [10, upper end not reached]", "14.4 [11.4, 17.4]"]
     assert cells.loc["st-ppo"].tolist() == ["5", "0", "not reached", "36.0"]
-    assert cells.columns[-1] == "collapse-free of 36 steps"
+    assert cells.columns[-1] == "mean collapse-free steps (of 36)"
+    two = compare.time_to_collapse(of(FIVE_FELL.iloc[:2], FIVE_STOOD)).set_index("arm")
+    assert two.loc["ppo"].tolist()[2:] == ["10", "11.0"], "no interval from two runs"
 
 
 def test_an_arm_that_has_not_begun_is_left_out_of_the_times_only() -> None:

@@ -137,6 +137,7 @@ def test_a_live_run_that_is_down_is_falling_now_by_its_rows(tmp_path: Path, open
         app = open_screen("overview", tmp_path)
         assert "Falling now: ppo, seed 0, since step 9. Success is 55 % or more below its best: about one" in app.source
         assert "falling since 9" in app.drawings[0]
+        assert app.session_state["sorl address"].shown[0] == "▼ 1 falling", "and so does the title of the tab"
     write_status(folder, status="finished", outcome="healthy")
     sync(tmp_path)
     assert "Falling now" not in open_screen("overview", tmp_path).source

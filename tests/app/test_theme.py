@@ -1,4 +1,5 @@
 import math
+import re
 import tomllib
 from itertools import combinations
 from pathlib import Path
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 import workbench.app
 from workbench.algorithms import ALGORITHMS
-from workbench.app.theme import DARK, LIGHT, MARKS, Palette, colour, contrast, gradient, position, styles, tint
+from workbench.app.theme import DARK, LIGHT, MARKS, Palette, colour, contrast, gradient, mixed, position, styles, tint
 from workbench.spec import OUTCOMES
 
 # Linear RGB as people with no cones of one kind see it: Machado, Oliveira and Fernandes 2009, severity 1.
@@ -79,6 +80,19 @@ def test_lines_and_words_stand_out_from_the_background(palette: Palette) -> None
     assert min(contrast(c, palette.background) for c in lines) >= 3
     assert min(contrast(c, palette.background) for c in (palette.text, palette.muted)) >= 4.5
     assert set(palette.outcomes) == {*OUTCOMES, ""}
+    assert min(contrast(c, palette.background) for c in palette.outcomes.values()) >= 3
+
+
+@both
+def test_every_text_is_readable_on_every_ground_also_where_the_sheet_fades_it(palette: Palette) -> None:
+    package = Path(workbench.app.__file__).parent
+    shares = [float(share) for share in re.findall(r"[{;]\s*opacity: ([.\d]+)", (package / "style.css").read_text())]
+    theme = tomllib.loads((package / ".streamlit" / "config.toml").read_text())["theme"]
+    primary = theme["light" if palette is LIGHT else "dark"]["primaryColor"]
+    assert len(shares) > 5
+    for ground in (palette.background, palette.surface):
+        for ink in (palette.text, palette.muted, primary, *(mixed(palette.text, ground, 1 - s) for s in shares)):
+            assert contrast(ink, ground) >= 4.5, (ink, ground)
 
 
 def test_arms_of_one_algorithm_differ_without_a_new_hue() -> None:

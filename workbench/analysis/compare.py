@@ -18,7 +18,8 @@ from workbench.spec import COLLAPSED, UNDECIDED
 Row = Mapping[Hashable, Any]
 TESTS = ("fisher", "logrank", "permuted")
 NAMED = 8  # arms of a sentence
-SEEDS = 3  # below it an interval would rest on two values: they are shown instead
+FEWEST = 3  # runs from which on a figure has an interval
+TOO_FEW = "too few seeds to tell"
 ONSETS = 3  # of an arm that are listed one by one; of more, the median is
 BACK = 3  # steps at half of its peak or above, after which a collapsed run is said to be on its way back
 FEW = 8  # seeds from which on the interval of the IQM held the truth in 93 of 100 simulated cases (normal values)
@@ -74,7 +75,7 @@ def _or_none(value: Any) -> float | None:
 def _over_seeds(values: pd.Series, name: str) -> dict[str, Any]:
     """Return mean and IQM with their intervals; of fewer than three seeds the seeds instead of an interval."""
     mean, iqm = stats.mean_interval(values).cut(0, 1), stats.interquartile_mean([values])
-    few = len(values) < SEEDS
+    few = len(values) < FEWEST
     mean, iqm = (Estimate(one.value) if few else one for one in (mean, iqm))
     return {**mean.columns(name), **iqm.columns(f"{name}_iqm"), f"{name}_seeds": _two(values) if few else ""}
 
@@ -302,16 +303,29 @@ def time_to_collapse(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "arm": row["arm"], "runs begun": str(int(row["watched"])), "collapses": str(int(row["events"])),
-            "median step of collapse": "not reached" if missing(row["median"]) else spanned(row, "median", ".0f"),
-            f"collapse-free of {row['horizon']:.0f} steps": spanned(row, "rmst", ".1f"),
+            "median step of collapse": _reached(row),
+            f"mean collapse-free steps (of {row['horizon']:.0f})": _seen(row, row["watched"], "rmst", ".1f"),
         }
         for row in _rows(frame, "watched")
     )  # fmt: skip
 
 
+def _seen(row: Row, runs: int, name: str, form: str) -> str:
+    """Write a figure with its interval; without it from fewer than FEWEST runs."""
+    return spanned(row, name, form) if runs >= FEWEST or missing(row[name]) else format(row[name], form)
+
+
+def _reached(row: Row) -> str:
+    if missing(row["median"]):
+        return "not reached"
+    if row["watched"] >= FEWEST and missing(row["median_high"]) and not missing(row["median_low"]):
+        return f"{row['median']:.0f} [{row['median_low']:.0f}, upper end not reached]"
+    return _seen(row, row["watched"], "median", ".0f")
+
+
 def against_reference(frame: pd.DataFrame) -> pd.DataFrame:
     """The comparisons with the reference arm as text cells: p-values (in parentheses Holm's), ratios, differences."""
-    pairs = _rows(frame, "reference")
+    pairs, watched = _rows(frame, "reference"), dict(zip(frame["arm"], frame.get("watched", []), strict=False))
 
     def tested(row: Row, test: str) -> str:
         if missing(row[f"{test}_p"]):
@@ -321,14 +335,15 @@ def against_reference(frame: pd.DataFrame) -> pd.DataFrame:
 
     cells = []
     for row in pairs:
-        ratio, gained = spanned(row, "hazard_ratio"), spanned(row, "rmst_difference", "+.1f")
+        fewest = min(row["watched"], watched[row["reference"]])
+        ratio, gained = _seen(row, fewest, "hazard_ratio", ".2f"), _seen(row, fewest, "rmst_difference", "+.1f")
         line = {"arm": row["arm"], "Fisher p": tested(row, "fisher"), "log-rank p": tested(row, "logrank")}
         line["permuted log-rank p"] = tested(row, "permuted")
         line["hazard ratio"] = f"not estimable: {row['hazard_ratio_reason']}" if ratio == "-" else ratio
         line["collapse-free steps gained"] = gained if gained == "-" else f"{gained} of {row['pair_horizon']:.0f}"
         corrected = [float(p) for p in (row["fisher_holm"], row["permuted_holm"]) if not missing(p)]
         line["difference"] = "-" if not corrected else "shown" if min(corrected) <= ALPHA else "not shown"
-        cells.append(line | ({"difference": "undecidable at this n"} if row["undecidable"] is True else {}))
+        cells.append(line | ({"difference": TOO_FEW} if row["undecidable"] is True else {}))
     return pd.DataFrame(cells)
 
 
@@ -360,11 +375,11 @@ def reading(frame: pd.DataFrame) -> list[str]:
     pairs = _rows(frame, "reference")
     if undecidable := [row for row in pairs if row["undecidable"] is True]:
         floor = min(float(row["smallest_p"]) for row in undecidable)
-        family = f", and Holm's correction multiplies it by up to {len(pairs)}" if len(pairs) > 1 else ""
+        family = f", times up to {len(pairs)} by Holm's correction" if len(pairs) > 1 else ""
         whole = len(undecidable) == len(pairs) > 1
-        which = "every arm" if whole else "; ".join(str(row["arm"]) for row in undecidable)
+        which = "any arm" if whole else "; ".join(str(row["arm"]) for row in undecidable)
         sentences.append(
-            f"Undecidable with so few seeds: {which} against {undecidable[0]['reference']}. The smallest p-value that "
-            f"these numbers of runs can give is {p_value(floor)}{family}: no difference shown is no evidence of none."
+            f"Too few seeds to tell {which} from {undecidable[0]['reference']}: the smallest p-value that these "
+            f"numbers of runs can give is {p_value(floor)}{family}. No difference shown is no evidence of none."
         )
     return sentences

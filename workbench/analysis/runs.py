@@ -108,10 +108,11 @@ def flat(table: dict[str, Any]) -> dict[str, Any]:
 
 def settings_of(config: Any) -> dict[str, Any]:
     """Return the settings of column `run.config` by dotted key; none where it holds no JSON table (other trainers)."""
-    return flat(_table(config))
+    return flat(nested(config))
 
 
-def _table(text: Any) -> dict[str, Any]:
+def nested(text: Any) -> dict[str, Any]:
+    """Return the JSON table of column `run.config`; {} where it holds none (other trainers)."""
     try:
         table = json.loads(text) if isinstance(text, str) else {}
     except ValueError:
@@ -131,7 +132,7 @@ def replicate(config: str | None) -> dict[str, Any]:
 
 def settings(config: str | None, slots: str | None) -> dict[str, Any]:
     """Return the settings of an arm, those of its slots as slot.SLOT.OPTION; {} for the logs of other trainers."""
-    own, parts = replicate(config), _table(slots)
+    own, parts = replicate(config), nested(slots)
     if not own or not parts:
         return {}
     chosen = {f"slot.{key}": value for key, value in leaves(parts.pop("slots", {}))}

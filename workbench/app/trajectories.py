@@ -8,7 +8,7 @@ import pandas as pd
 
 from workbench.app.figures.runs import Signal
 from workbench.app.store import Diagnostics, Store
-from workbench.app.url import choose
+from workbench.app.url import about, choose
 
 SIGNALS = ("grad_norm_max", "ratio_max", "ess_frac_min")  # the first that a run has is where one begins to look
 RANKS = {"gradient": "gradient_share", "ratio mass": "ratio_mass", "log-ratio": "worst_log_ratio"}
@@ -24,7 +24,9 @@ def choose_run(each: pd.DataFrame, first: str | None = None) -> Row:
     for run, row in rows.items():
         onset = "" if pd.isna(row["collapse_step"]) else f" at {row['collapse_step']:.0f}"
         names[run] = f"{row['arm']}, seed {row['seed']}: {ended(row)}{onset}"
-    return rows[choose("run", "Run", names, first or first_run(each))]
+    run = choose("run", "Run", names, first or first_run(each))
+    about(f"{rows[run]['arm']} s{rows[run]['seed']}", names[run])
+    return rows[run]
 
 
 def first_run(each: pd.DataFrame) -> str:

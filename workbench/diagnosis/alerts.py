@@ -1,11 +1,13 @@
 """What is worth a message about a run that nobody watches, and a webhook for it that nothing waits for."""
 
+from __future__ import annotations
+
 import json
 import queue
 from collections.abc import Callable, Iterator, Mapping
 from email.header import Header
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
@@ -14,8 +16,10 @@ import pandas as pd
 
 from workbench.diagnosis.changepoint import LOST, SMOOTH, Slump, slumped, smoothed
 from workbench.spec import InputError
-from workbench.store.reader import Reader
 from workbench.store.text import visible
+
+if TYPE_CHECKING:
+    from workbench.store.reader import Reader
 
 RATE = "about one healthy run in twenty ever does, and one in five of all that do not collapse"
 _SECONDS = 10.0  # that a webhook may take to answer

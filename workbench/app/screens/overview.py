@@ -20,7 +20,7 @@ from workbench.app.screens.region import draw, region_of, say_answer
 from workbench.app.store import Store
 from workbench.app.text import table_html, tag
 from workbench.app.trajectories import fall_of
-from workbench.app.url import choose
+from workbench.app.url import about, choose
 from workbench.diagnosis.alerts import RATE, Alert, alerts
 from workbench.diagnosis.diagnose import diagnose
 from workbench.diagnosis.log import of_run
@@ -51,7 +51,7 @@ def overview(store: Store) -> None:
         note(" · ".join([f"{len(each)} runs", *(f"{n} {word}" for word, n in each["status"].value_counts().items())]))
     now = each[each["slump"].notna()]
     if len(now):
-        st.set_page_config(page_title=f"▼ {len(now)} falling · sorl")
+        about(f"▼ {len(now)} falling", "")  # in the title of the tab
         which = "; ".join(f"{r.arm}, seed {r.seed}, since step {r.slump:.0f}" for r in now.itertuples())
         note(f"Falling now: {which}. Success is 55 % or more below its best: {RATE}.")
     st.html(tag("p", question(store, experiment), css="sorl-question"))
@@ -167,7 +167,7 @@ def _runs(store: Store, experiment: str, each: pd.DataFrame, every: pd.DataFrame
         cells, success(store, each), palette, lambda run_id: address("run", experiment=experiment, run=run_id)
     )
     run = drawing(
-        picture, "grid", each[each["run_id"].isin(cells["run_id"])].drop(columns="config"), palette,
+        picture, "grid", each[each["run_id"].isin(cells["run_id"])].drop(columns="config"),
         describe=f"The runs of {experiment}: a row an arm, a column a seed, the outcome as colour, success as a curve.",
     )  # fmt: skip
     if run is not None:
