@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import count, product
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote_plus
 
 import duckdb
 import pandas as pd
@@ -255,7 +255,8 @@ def test_overview_shows_question_answer_a_cell_a_run_and_the_table_of_the_termin
     summary = compare.readable(compare.summarise(runs_of(Reader(grid), "demo"))).astype(str)
     assert {"clip fraction", "grad norm median", "grad norm max"} <= set(summary.columns)
     for row in summary.to_numpy().tolist():
-        assert "".join(f"<td>{html_text(cell)}</td>" for cell in row) in app.source
+        assert "".join(f"<td>{html_text(cell)}</td>" for cell in row[1:]) in app.source
+        assert f'href="compare?experiment=demo&amp;arm={quote_plus(row[0])}"' in app.source
 
 
 def test_region_shows_a_map_an_arm_and_its_overview_lists_runs_on_demand(searched: Path, open_screen: Open) -> None:

@@ -1,5 +1,7 @@
 """What is worth a message about a run that nobody watches, and a webhook for it that nothing waits for."""
 
+from __future__ import annotations
+
 import json
 import queue
 from collections.abc import Callable, Iterator, Mapping
