@@ -248,8 +248,11 @@ def keep_number(name: str, under: Hashable, allowed: Collection[int] | None = No
     """Keep a picked whole number as `keep` does: the first that is `allowed`; else the first allowed one, if any."""
 
     def read(given: Sequence[str]) -> int | None:
-        found = [int(value) for value in given if value.isdecimal() and len(value) < 10]
-        return next((n for n in found if allowed is None or n in allowed), next(iter(allowed or ()), None))
+        numbers = {value: int(value) for value in given if value.isdecimal() and len(value) < 10}
+        fits = [value for value, n in numbers.items() if allowed is None or n in allowed]
+        for words in _notes(name, [value for value in given if value not in fits]):
+            st.html(tag("p", f"Ignored in the address: {words}.", css="sorl-note"))
+        return numbers[fits[0]] if fits else next(iter(allowed or ()), None)
 
     return keep(name, under, read, lambda n: [] if n is None else [str(n)])
 
