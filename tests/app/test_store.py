@@ -73,7 +73,7 @@ def test_every_named_query_states_its_grain_and_runs(store: Store, name: str) ->
     given = {
         "runs": ["a"], "origins": [0], "first": 0, "last": 11, "width": 2, "points": 5, "table": "step",
         "column": "ratio_geo" if name in ("heat", "cell") else "updates", "run": "a", "step": 3, "trajectory": 0,
-        "turn": 1, "arms": [0], "log": False, "lowest": False,
+        "turn": 1, "arms": [0], "log": False, "lowest": False, "question": "?",
     }  # fmt: skip
     grain, text = module.sql(name)
     assert grain.startswith("One row")

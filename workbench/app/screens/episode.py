@@ -201,7 +201,7 @@ def answered(row: Row) -> str:
 class Top(NamedTuple):
     """The largest of some weights by size: its key, its weight (NaN is the largest), and how many times the next it is.
 
-    `times` is infinite where nothing else has a weight, and NaN of NaN.
+    `times` is infinite where nothing else has a weight.
     """
 
     key: int
@@ -211,7 +211,7 @@ class Top(NamedTuple):
     @property
     def stands_out(self) -> bool:
         """Whether it is worth naming alone."""
-        return math.isnan(self.weight) or float(f"{self.times:.2g}") >= STANDS_OUT  # as it is written
+        return not math.isfinite(self.weight) or float(f"{self.times:.2g}") >= STANDS_OUT  # as it is written
 
 
 def largest(weights: Mapping[int, float | None]) -> Top | None:
@@ -258,8 +258,8 @@ def verdict(mine: Row, among: int, turns: Sequence[Row], tokens: Row | None) -> 
 
 
 def _turn(top: Top, turns: Sequence[Row]) -> str:
-    if math.isnan(top.weight):
-        return f"the gradient of turn {top.key} is NaN"
+    if not math.isfinite(top.weight):
+        return f"the gradient of turn {top.key} is {number(top.weight)}"
     row = next(one for one in turns if one["turn_index"] == top.key)
     share = percent(top.weight / sum(one["gradient_share"] or 0.0 for one in turns))
     ratio = f", where the largest token ratio is {number(row['ratio_max'])}" if row.get("ratio_max") is not None else ""
@@ -273,10 +273,10 @@ def _turn(top: Top, turns: Sequence[Row]) -> str:
 def _heaviest(top: Top, row: Row, turn: Top | None) -> str:
     where = _of(row["turn_index"], top.key)
     place = "" if where is None or (turn and turn.stands_out and where == turn.key) else f" of turn {where}"
-    text = spelled(row["token"])[top.key] if row["token"] else "◊"
+    text = _of(spelled(row["token"] or []), top.key) or "◊"
     name = f"{quoted(text.strip() or text)} (token {top.key}{place})"
-    if math.isnan(top.weight):
-        return f"the gradient weight of {name} is NaN"
+    if not math.isfinite(top.weight):
+        return f"the gradient weight of {name} is {number(top.weight)}"
     if math.isinf(top.times):
         return f"the only token with a gradient is {name}"
     if top.stands_out:
@@ -299,24 +299,19 @@ def difference(one: Side, other: Side) -> str:
     found = [kinds or text for kinds, text in zip(did, texts, strict=True)]
     if not all(found):
         return f"{said} The turns of {names[found.index({})]} were not recorded."
-    few, many = sorted(map(len, found))
-    counts = (
-        f"Both took {few} turn{'s' * (few != 1)}" if few == many else f"{len(found[0])} turns against {len(found[1])}"
-    )
+    counts = "{} turns against {}".format(*map(len, found))
+    if len(found[0]) == len(found[1]):
+        counts = f"Both took {len(found[0])} turn{'s' * (len(found[0]) != 1)}"
     read = texts if all(texts) else found
     turn = next((turn for turn in sorted({*read[0], *read[1]}) if read[0].get(turn) != read[1].get(turn)), None)
     if turn is None:
         untold = "the same kind of turns, but not all tokens were kept: what they wrote may differ"
         return f"{said} {counts}; {'they wrote the same' if all(texts) else untold}."
-    return f"{said} {counts}; the first that differs is turn {turn}{_how(turn, names, read, did)}."
-
-
-def _how(turn: int, names: Sequence[str], read: Sequence[Mapping[int, str]], did: Sequence[Mapping[int, str]]) -> str:
-    for place in (0, 1):
-        if turn not in read[place]:
-            return f", which only {names[1 - place]} has"
     kinds = [of.get(turn) for of in did]
-    return f": {kinds[0]} against {kinds[1]}" if kinds[0] != kinds[1] and None not in kinds else ""
+    how = f": {kinds[0]} against {kinds[1]}" if kinds[0] != kinds[1] and None not in kinds else ""
+    if alone := [name for name, of in zip(names, read, strict=True) if turn not in of]:
+        how = f", which {alone[0]} does not have"
+    return f"{said} {counts}; the first that differs is turn {turn}{how}."
 
 
 # One token takes the focus of the Tab key, the arrow keys pass it on: a thousand stops would be none.
@@ -512,7 +507,7 @@ def blocks(side: Side, palette: Palette, name: str) -> dict[int, list[Markup]]:
     count = len(row["token_id"] or row["token"] or [])
     texts = spelled((row["token"] or [None] * count)[:MOST])
     top = heaviest(row)
-    first = top.key if top else next((i for i in range(len(texts)) if _of(row.get("trained"), i)), None)
+    first = top.key if top and top.key < MOST else next((i for i in range(MOST) if _of(row["trained"], i)), None)
     boxed = top.key if top and top.stands_out else None
     parts: dict[int, list[Markup]] = {}
     heading = 0
