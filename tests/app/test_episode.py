@@ -51,7 +51,7 @@ def test_it_takes_its_view_from_the_address_and_ignores_what_that_gets_wrong(ope
                "trajectory": "0", "epoch": "1"}  # fmt: skip
     app = open_screen("episode", **address)
     assert {name: app.value(name) for name in address} == address
-    assert 'aria-label="' in app.source
+    assert 'class="sorl-token' in app.source
     assert "Trajectory 0 has " in app.source
     assert set(re.findall(r"gradient \(epoch (\d)\)", app.source)) == {"1"}
     assert [t["type"] for t in app.figures[1]["data"]].count("bar") == 2
@@ -67,7 +67,7 @@ def test_trajectories_without_tokens_say_so_and_name_those_that_have_them(open_s
     shown = open_screen("episode", run=PPO, step="7", trajectory="5").source
     assert "did not keep the tokens of trajectory 5; of this step it kept <a href=" in shown
     assert "&amp;trajectory=0&amp;" in shown
-    assert 'aria-label="' not in shown
+    assert 'class="sorl-token' not in shown
     assert "sorl-turns" in shown
 
 
@@ -167,7 +167,7 @@ def episode(written: list[str], *, prompt: tuple[str, ...] = ("who", "?"), **cha
 
 
 def drawn(row: dict[str, Any], **changes: Any) -> str:
-    return transcript([Side({"step": 0}, [TURN | changes], row)], LIGHT)
+    return transcript([Side({"name": "step 0"}, [TURN | changes], row)], LIGHT)
 
 
 def spans(row: dict[str, Any]) -> list[str]:
@@ -247,7 +247,7 @@ def test_an_episode_that_lacks_training_texts_or_parts_of_its_lists_is_shown() -
     assert "◊" in drawn(row)
     assert "id 3" in "\n".join(screen.tooltip(3, row))
     row = episode(["a", "b", "c"], trained=[False, False, True], turn_index=[0], log_ratio=[], clipped=[True])
-    assert "sorl-token" in transcript([Side({"step": 0}, [], row)], LIGHT)
+    assert "sorl-token" in transcript([Side({"name": "step 0"}, [], row)], LIGHT)
 
 
 def test_the_heading_of_a_turn_says_what_it_did_and_how_far_it_moved() -> None:
@@ -397,7 +397,7 @@ def side(step: int, written: str | None, *kinds: str, answer: str | None = "x", 
     known = [TURN | {"turn_index": i, "status": kind} for i, kind in enumerate(kinds, 1)]
     words = None if written is None else written.split()
     tokens = None if words is None else episode(words, turn_index=[0, 0, *range(1, len(words) + 1)])
-    return Side({"step": step, "trajectory": 1, "answer": answer, "success": success}, known, tokens)
+    return Side({"name": f"step {step}", "answer": answer, "success": success}, known, tokens)
 
 
 @pytest.mark.parametrize(
@@ -423,7 +423,7 @@ def test_two_episodes_are_told_apart_by_answer_turns_and_the_first_turn_that_dif
 ) -> None:
     assert difference(one, other).endswith(says)
     beside = Read(transcript([one, other], LIGHT))
-    assert "Step 3, turn 1" in beside.text
+    assert "step 3, turn 1" in beside.text
     assert ("The tokens of step 9 were not kept" in beside.text) == (other.tokens is None)
 
 
@@ -441,12 +441,12 @@ def test_a_second_episode_with_the_same_question_is_chosen_in_the_address(open_s
     write_status(folder, collapse_step=1)
     sync(tmp_path, CATALOGUE)
     here = {"run": "a", "step": "0", "trajectory": "1"}
-    app = open_screen("episode", tmp_path, **here, other="3.1")
-    assert app.value("other") == "3.1"
+    app = open_screen("episode", tmp_path, **here, next="a/3/1")
+    assert app.value("next") == "a/3/1"
     assert "At step 0 it answered “at 0” (wrong); at step 3 it answered “at 3” (wrong)." in app.source
-    assert [one.split(",")[0] for one in app.selectbox(key="other").options] == [
-        "no other step", *(f"step {step} (after the fall)" for step in (3, 2)), "step 1 (before the fall)",
+    assert [one.split(",")[0] for one in app.selectbox(key="next").options] == [
+        "no other", *(f"step {step} (after the fall)" for step in (3, 2)), "step 1 (before the fall)",
     ]  # fmt: skip
     assert ">Open trajectory 1 of step 3<" in app.source
-    assert "Open trajectory" not in open_screen("episode", tmp_path, **here, other="2.1").source, "it kept no tokens"
-    assert "Ignored in the address: other" in open_screen("episode", tmp_path, **here, other="9.9").source
+    assert "Open trajectory" not in open_screen("episode", tmp_path, **here, next="a/2/1").source, "it kept no tokens"
+    assert "Ignored in the address: next" in open_screen("episode", tmp_path, **here, next="a/9/9").source

@@ -1,6 +1,7 @@
 import io
 import math
 import random
+import re
 import string
 import time
 import zlib
@@ -40,6 +41,12 @@ from workbench.store.sync import sync
 
 def mistakes(app: Visit) -> str:
     return "".join(element.proto.body for element in app.get("html") if "<pre" in element.proto.body)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: Patch) -> None:
+    """Wait for every answer, also on a busy machine."""
+    monkeypatch.setattr(sql, "_AT_ONCE", 60.0)
 
 
 @pytest.fixture
@@ -128,6 +135,77 @@ def test_a_mistake_is_told_with_the_line_and_the_nearest_columns_or_their_tables
     for question in ("SELECT grad_norm FROM step", "SELECT step.grad_norm FROM step", "SELECT s.grad_norm FROM step s"):
         assert "grad_norm is a column of minibatch." in Read(mistakes(ask(put, question))).text
     assert "There is ratio_geo (" in Read(mistakes(ask(put, "SELECT ratio_gio FROM run"))).text
+
+
+def test_a_misspelt_name_is_told_first_and_nothing_that_only_stands_elsewhere(put: Visit) -> None:
+    told = Read(mistakes(ask(put, "SELECT arm, sucess AS arn FROM step -- entrpy\nWHERE arn > 'entrpy'"))).text
+    assert told.startswith("No table has a column sucess: success (")
+    assert told.index("sucess") < told.index("Referenced column")
+    assert "entrpy:" not in told
+    assert "arn:" not in told
+    assert "No table has" not in Read(mistakes(ask(put, "SELECT arm, seed FROM step"))).text
+
+
+def test_a_description_is_parted_from_its_unit_and_formula() -> None:
+    assert sql.described("Mean ratio. [ratio] = <r>_m") == ("Mean ratio.", "in ratio = <r>_m")
+    assert sql.described("Largest norm. [norm]") == ("Largest norm.", "in norm")
+    for words in ("When it was written (UTC).", "[a] is read here", ""):
+        assert sql.described(words) == (words, "")
+
+
+LONG = "SELECT i, repeat('ä', 200_000) AS long, list_value(repeat('x', 9000), NULL) AS texts, NULL AS none "
+
+
+def test_long_cells_are_cut_on_the_screen_and_whole_in_the_files(put: Visit, grid: Path) -> None:
+    app = ask(put, f"{LONG}FROM range(100) t(i)")
+    assert "cells cut to 2,000 characters and lists to 1,000; the files hold all of them" in app.source
+    shown = app.dataframe[0].value
+    assert (len(shown), set(shown["long"])) == (100, {"ä" * 2000 + "…"})
+    assert list(shown["texts"][0]) == ["x" * 2000 + "…", None]
+    whole = sql.whole(Store(grid), app.session_state["sorl asked"])
+    assert {len(text) for text in whole["long"].to_pylist()} == {200_000}
+    assert (
+        "cut" not in ask(app, "SELECT ['a', NULL] AS texts, NULL::INTEGER[] AS none").source.split("sorl-columns")[-1]
+    )
+
+
+@given(st.lists(st.none() | st.lists(st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=9))))
+def test_only_what_is_too_long_is_cut(rows: list[list[str | None] | None]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sql, "_TEXT", 5)
+        patch.setattr(sql, "_LIST", 3)
+        table, cut = sql.shown(pa.table({"l": pa.array(rows, pa.list_(pa.string()))}))
+        assert table["l"].to_pylist() == [
+            row and [text if text is None or len(text) <= 5 else f"{text[:5]}…" for text in row[:3]] for row in rows
+        ]
+        assert cut == (table["l"].to_pylist() != rows)
+
+
+def test_rows_are_cut_to_the_bytes_that_a_browser_takes() -> None:
+    table = pa.table({"n": range(1000)})
+    assert (sql.within(table, 800).num_rows, sql.within(table, 8000).num_rows, sql.within(table, 1).num_rows) == (
+        100, 1000, 1
+    )  # fmt: skip
+
+
+def test_a_slow_question_shows_a_clock_and_can_be_cancelled_and_the_address_stays(
+    open_screen: Open, monkeypatch: Patch
+) -> None:
+    slow = "SELECT count(*) AS n FROM range(10000000) a, range(10000000) b WHERE a.range * b.range % 7 = 3"
+    app = open_screen("sql", sql="SELECT 1 AS a, 2 AS b", chart_x="b", chart_y="a")
+    monkeypatch.setattr(sql, "_AT_ONCE", 0.1)
+    app = ask(app, slow)
+    assert re.search(r"Asking for \d+ s; it is stopped after 30 s", app.source)
+    assert (app.value("sql"), app.value("chart_x"), len(app.dataframe)) == (slow, "b", 0)
+    began = time.monotonic()
+    app = press(app, "Cancel")
+    app.session_state["sorl asking"].thread.join(20)
+    assert "cancelled" in mistakes(app.run())
+    assert time.monotonic() - began < 20
+    assert "Asking for" in press(app, "Run").source, "it is asked once more"
+    app.session_state["sorl asking"].cancel()
+    monkeypatch.setattr(sql, "_AT_ONCE", 60.0)
+    assert len(ask(app, "SELECT 3 AS c").dataframe[0].value) == 1
 
 
 def test_every_table_view_and_column_is_listed_with_its_definition(grid: Path) -> None:

@@ -1,4 +1,5 @@
 import math
+import re
 import tomllib
 from itertools import combinations
 from pathlib import Path
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 import workbench.app
 from workbench.algorithms import ALGORITHMS
-from workbench.app.theme import DARK, LIGHT, MARKS, Palette, colour, contrast, gradient, position, styles, tint
+from workbench.app.theme import DARK, LIGHT, MARKS, Palette, colour, contrast, gradient, mixed, position, styles, tint
 from workbench.spec import OUTCOMES
 
 # Linear RGB as people with no cones of one kind see it: Machado, Oliveira and Fernandes 2009, severity 1.
@@ -64,11 +65,34 @@ def test_every_named_algorithm_has_a_colour_of_its_own_and_an_unknown_one_keeps_
 
 
 @both
+def test_a_collapse_has_a_colour_that_is_no_arms_and_no_other_outcomes(palette: Palette) -> None:
+    collapsed = palette.outcomes["collapsed"]
+    arms = [*palette.algorithms.values(), *palette.neighbours.values(), *palette.others]
+    others = [c for outcome, c in palette.outcomes.items() if outcome != "collapsed"]
+    assert min(distance(collapsed, c) for c in [*arms, *others]) > 0.08
+    assert min(distance(collapsed, c, vision) for c in others for vision in VISIONS) > 0.05, "cells have words, too"
+    assert contrast(collapsed, palette.background) >= 4.5
+
+
+@both
 def test_lines_and_words_stand_out_from_the_background(palette: Palette) -> None:
     lines = [*palette.algorithms.values(), *palette.neighbours.values(), *palette.others]
     assert min(contrast(c, palette.background) for c in lines) >= 3
     assert min(contrast(c, palette.background) for c in (palette.text, palette.muted)) >= 4.5
     assert set(palette.outcomes) == {*OUTCOMES, ""}
+    assert min(contrast(c, palette.background) for c in palette.outcomes.values()) >= 3
+
+
+@both
+def test_every_text_is_readable_on_every_ground_also_where_the_sheet_fades_it(palette: Palette) -> None:
+    package = Path(workbench.app.__file__).parent
+    shares = [float(share) for share in re.findall(r"[{;]\s*opacity: ([.\d]+)", (package / "style.css").read_text())]
+    theme = tomllib.loads((package / ".streamlit" / "config.toml").read_text())["theme"]
+    primary = theme["light" if palette is LIGHT else "dark"]["primaryColor"]
+    assert len(shares) > 5
+    for ground in (palette.background, palette.surface):
+        for ink in (palette.text, palette.muted, primary, *(mixed(palette.text, ground, 1 - s) for s in shares)):
+            assert contrast(ink, ground) >= 4.5, (ink, ground)
 
 
 def test_arms_of_one_algorithm_differ_without_a_new_hue() -> None:

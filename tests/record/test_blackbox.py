@@ -125,5 +125,5 @@ def test_the_settings_change_no_run_and_are_not_told_where_they_are_the_default(
     other = RunSettings.model_validate({"record": {"batches": {"last": 40, "mb": 9}}})
     assert other.model_dump(mode="json")["record"]["batches"]["last"] == 40
     assert config_hash(other) == config_hash(RunSettings())
-    with pytest.raises(ValueError, match="set last = 9 or more"):
+    with pytest.raises(ValueError, match="needs last = 9 or more"):
         RunSettings.model_validate({"record": {"batches": {"last": 4}}})

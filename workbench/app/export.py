@@ -12,55 +12,30 @@ from typing import Any, Literal
 import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
+from markupsafe import Markup
 from streamlit import runtime
 from streamlit.components.v2.types import ComponentRenderer
 from streamlit.runtime.scriptrunner import ScriptRunContext, add_script_run_ctx, get_script_run_ctx
 
 from workbench.app.text import tag
-from workbench.app.theme import Palette
-from workbench.app.url import zoom
+from workbench.app.url import shown, zoom
 
 Data = pd.DataFrame | Callable[[], pd.DataFrame]
 
 CONFIG: dict[str, Any] = {"displayModeBar": False, "displaylogo": False, "scrollZoom": False, "responsive": True}
-# The drawing library of the page makes the images: nothing is sent anywhere, and no second browser is needed. An image
-# cannot load the app's font, so it is laid out again in one that every machine has.
-_SAVE = """
-  for (const button of document.querySelectorAll('.sorl-export[data-figure="{key}"] button')) {{
-    button.onclick = () => {{
-      const drawn = document.querySelector('.st-key-{key} .js-plotly-plot');
-      const font = {{ ...drawn.layout.font, family: 'Helvetica, Arial, sans-serif' }};
-      window.Plotly.downloadImage(
-        {{ data: drawn.data, layout: {{ ...drawn.layout, font }} }},
-        {{ format: button.dataset.format, filename: 'sorl-{key}', scale: 2,
-           width: drawn.clientWidth, height: drawn.clientHeight }},
-      );
-    }};
-  }}
-"""
-# Where dragging selects a part, Streamlit passes no click on: a click is sent as a selection of what is pointed at.
-_CELLS = "cells"
-_CLICKS = f"""
-  if (!window.sorlClicks) document.addEventListener('click', event => {{
-    const drawn = event.target.closest?.('.js-plotly-plot');
-    if (drawn?.layout?.meta !== '{_CELLS}' || !drawn._hoverdata?.length) return;
-    const points = drawn._hoverdata.map(({{ curveNumber, pointNumber, pointIndex, x, y, customdata }}) =>
-      ({{ curveNumber, pointNumber, pointIndex, x, y, customdata }}));
-    drawn.emit('plotly_selected', {{ points }});
-  }});
-  window.sorlClicks = true;
-"""
+_CELLS = "cells"  # what figure.js knows a figure by whose cells are clicked and whose parts are dragged over
 _HELD = 60.0  # seconds that a file is held: a browser fetches it as soon as it has its address
 _next = count()
 
 
 def figure(
-    drawn: go.Figure, name: str, data: Data, *, describe: str, select: bool = False, zooms: str = ""
+    drawn: go.Figure, name: str, data: Data, *, describe: str, select: bool = False, zooms: str = "", key: str = ""
 ) -> list[Any]:  # fmt: skip
     """Show a figure under `name` (letters, digits, dashes) with its exports; return what the clicked points carry.
 
-    `data` is what the CSV holds; `describe` says in a sentence what is drawn, for people who cannot see it. Points can
-    be clicked with `select`; dragging over a part of x sets the range `zooms` of the address.
+    `data` is what the CSV holds; `describe` says in a sentence what is drawn, for people who cannot see it, and `key`
+    what bands and marks mean: both are the caption of a saved image. Points can be clicked with `select`; dragging over
+    a part of x sets the range `zooms` of the address.
     """
     modes: list[Literal["points", "box"]] = ["points"] if select else []
     if zooms:
@@ -70,12 +45,17 @@ def figure(
             drawn.update_layout(meta=_CELLS, clickmode="event")
         modes.append("box")
     number = st.session_state.get(f"{name} zoomed", 0)
-    with st.container(key=name):
+    with st.container(key=name, gap=None):
         event: Any = st.plotly_chart(
             drawn, theme=None, key=f"{name}-{number}", config=CONFIG, alt=describe,
             on_select="rerun" if modes else "ignore", selection_mode=modes or "points",
         )  # fmt: skip
-        _buttons(name, data, f"<script>{_SAVE.format(key=name)}{_CLICKS}</script>")
+        # A figure is drawn on one canvas of marks, so this stands for them: figure.js moves the pointer's label.
+        hint = f"Arrow keys: from mark to mark{', Enter opens one' if select else ''}. "
+        said = {"tabindex": "0", "role": "application", "aria_label": f"Marks of this figure: {describe} {hint}"}
+        _buttons(
+            name, data, f"{describe} {key}", tag("div", hint, tag("span", aria_live="polite"), css="sorl-marks", **said)
+        )
     if not modes:
         return []
     if zooms and (boxes := event["selection"]["box"]):
@@ -93,27 +73,35 @@ def _component() -> ComponentRenderer:
     return st.components.v2.component("sorl_drawing", html=html, js=script, isolate_styles=False)
 
 
-def drawing(svg: str, name: str, data: Data, palette: Palette, *, describe: str) -> str | None:
+def drawing(svg: str, name: str, data: Data, *, describe: str, key: str = "") -> str | None:
     """Show an SVG, whose texts are escaped, with its exports; return the `data-key` of a link that was just clicked."""
-    with st.container(key=name):
-        shown = {"svg": svg, "name": name, "background": palette.background, "describe": describe}
-        event = _component()(key=f"{name}-drawing", data=shown, on_opened_change=lambda: None)
-        _buttons(name, data)
+    with st.container(key=name, gap=None):
+        event = _component()(
+            key=f"{name}-drawing", data={"svg": svg, "describe": describe}, on_opened_change=lambda: None
+        )
+        _buttons(name, data, f"{describe} {key}")
     return event.opened
 
 
-def _buttons(name: str, data: Data, script: str = "") -> None:
+def _buttons(name: str, data: Data, caption: str, marks: Markup = Markup()) -> None:
     if not re.fullmatch(r"[a-z0-9-]+", name):
         raise ValueError(f"figure name '{name}' must be lower-case letters, digits and dashes")
 
     def csv() -> bytes:
         return (data() if callable(data) else data).to_csv(index=False).encode()
 
+    file, title = file_name(shown().short, name), shown().title
     with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="small"):
         images = (tag("button", kind.upper(), type="button", data_format=kind) for kind in ("png", "svg"))
-        saved = tag("div", *images, css="sorl-export", data_figure=name)
-        st.html(str(saved) + script, unsafe_allow_javascript=bool(script), width="content")
-        button("CSV", csv, f"sorl-{name}.csv", "text/csv")
+        about = {"data_figure": name, "data_file": file, "data_title": title, "data_caption": caption.strip()}
+        st.html(tag("div", marks, *images, css="sorl-export", **about), width="content")
+        button("CSV", csv, f"{file}.csv", "text/csv")
+
+
+def file_name(*words: str) -> str:
+    """Return the name of a file about `words`, without its ending: lower-case letters, digits and dashes."""
+    parts = (re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-")[:60].strip("-") for word in words)
+    return "-".join(["sorl", *filter(None, parts)])
 
 
 def button(label: str, make: Callable[[], bytes], file: str, kind: str) -> None:

@@ -15,20 +15,21 @@ from streamlit.navigation.page import Page
 
 from workbench.app import url
 from workbench.app.store import BackgroundSync, State, Store
-from workbench.app.text import table_html, tag
+from workbench.app.text import table_html, tag, visible
 from workbench.app.theme import DARK, LIGHT, Palette
 from workbench.spec import InputError
 from workbench.store.connect import Busy, database
 
-# Module, function and address of a screen have its name. The app opens at the first, whose address needs no name.
-SCREENS = ("overview", "compare", "region", "turns", "collapse", "episode", "replay", "run", "sql", "glossary")
+# Module, function and address of a screen have its name. The app opens at the first, whose address needs no name. They
+# stand in the order of the hunt: from the grid to the run, its turn and its token; then over runs; then to look up.
+SCREENS = ("overview", "run", "turns", "episode", "replay", "compare", "collapse", "region", "sql", "glossary")
 TITLES = {"sql": "SQL"}
 _INSIDE = re.compile(rf"(\./|{'|'.join(SCREENS)})(\?.*)?", re.DOTALL)
 _SEEDS = 10  # of an arm that a line of links names
 _PULSE = 0.5  # seconds between two looks at whether the database has changed
 _PATIENCE = 0.5  # seconds that a screen waits for the first sync of a session
 _DRAWN = "sorl drawn"
-_STYLE = Path(__file__).parent / "style.css"
+_STYLE, _SCRIPT = (Path(__file__).parent / name for name in ("style.css", "figure.js"))
 
 
 class Empty(InputError):
@@ -47,6 +48,9 @@ def screen(body: Callable[[Store], None]) -> Callable[[], None]:
     @wraps(body)
     def drawn() -> None:
         st.html(_STYLE)
+        palette = look()
+        st.html(tag("style", f":root {{ --sorl-surface: {palette.surface}; --sorl-text: {palette.text}; }}"))
+        st.html(f"<script>{_SCRIPT.read_text(encoding='utf-8')}</script>", unsafe_allow_javascript=True)
         store, syncing = store_of(os.environ.get("SORL_RUNS") or "runs")
         syncing.look(0.0 if "sorl seen" in st.session_state else _PATIENCE)
         st.session_state["sorl seen"] = True
@@ -67,6 +71,7 @@ def screen(body: Callable[[Store], None]) -> Callable[[], None]:
                 say(none, "sorl run experiments/quickstart.toml", "sorl app --runs OTHER/FOLDER")
         for line in syncing.notes:
             note(line)
+        st.set_page_config(page_title=tab_title(body.__name__, url.shown().short))
         st.session_state[_DRAWN] = True
         _pulse(store, syncing, state)
 
@@ -117,13 +122,23 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, figures: bool
 # The menu, and links between screens.
 
 
+def title(name: str) -> str:
+    """Return the name of a screen as the menu writes it."""
+    return TITLES.get(name, name.capitalize())
+
+
+def tab_title(name: str, chosen: str) -> str:
+    """Return what a tab and the history of a browser call a screen: what is chosen on it comes first."""
+    return " · ".join(dict.fromkeys(filter(None, [visible(chosen) if chosen != name else "", title(name), "sorl"])))
+
+
 def page(name: str, path: str | None = None, *, shown: bool = True) -> Page:
     """Make a screen a page of the app, at `path`; by default that is its name, and the root for the first screen."""
     drawn = getattr(import_module(f"workbench.app.screens.{name}"), name)
     # A page at the root reserves a name all the same: one that is no screen's.
     first = path is None and name == SCREENS[0]
     return st.Page(
-        drawn, title=TITLES.get(name, name.capitalize()), url_path=path or ("start" if first else name), default=first,
+        drawn, title=title(name), url_path=path or ("start" if first else name), default=first,
         visibility="visible" if shown else "hidden",
     )  # fmt: skip
 

@@ -88,6 +88,11 @@ def few(words: Sequence[str], most: int, separator: str = ", ", what: str = "") 
     return separator.join(words[:most]) + more
 
 
+def plural(count: int, word: str) -> str:
+    """Write a count with its word: 1 seed, 2 seeds, 1,200 rows."""
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
 def duration(seconds: float | None) -> str:
     """Write a time span in its two largest units: 39.8 s, 12 min 5 s, 3 h 20 min; NULL as a dash."""
     if seconds is None or not math.isfinite(seconds):

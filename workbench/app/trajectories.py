@@ -8,7 +8,7 @@ import pandas as pd
 
 from workbench.app.figures.runs import Signal
 from workbench.app.store import Diagnostics, Store
-from workbench.app.url import choose
+from workbench.app.url import about, choose
 
 SIGNALS = ("grad_norm_max", "ratio_max", "ess_frac_min")  # the first that a run has is where one begins to look
 RANKS = {"gradient": "gradient_share", "ratio mass": "ratio_mass", "log-ratio": "worst_log_ratio"}
@@ -24,7 +24,9 @@ def choose_run(each: pd.DataFrame, first: str | None = None) -> Row:
     for run, row in rows.items():
         onset = "" if pd.isna(row["collapse_step"]) else f" at {row['collapse_step']:.0f}"
         names[run] = f"{row['arm']}, seed {row['seed']}: {ended(row)}{onset}"
-    return rows[choose("run", "Run", names, first or first_run(each))]
+    run = choose("run", "Run", names, first or first_run(each))
+    about(f"{rows[run]['arm']} s{rows[run]['seed']}", names[run])
+    return rows[run]
 
 
 def first_run(each: pd.DataFrame) -> str:
@@ -85,18 +87,26 @@ def _size(value: float | None) -> float:
     return -1.0 if value is None else math.inf if math.isnan(value) else abs(value)
 
 
-def alike(store: Store, run: Row, step: int, question: str | None, most: int = 50) -> list[Row]:
-    """List trajectories of other steps with the same question: those with tokens, across the fall, nearest, first."""
-    fall = fall_of(run)
+def alike(store: Store, experiment: str, run: Row, step: int, question: str | None, most: int = 50) -> list[Row]:
+    """List episodes with the same question: with tokens, of this run, across its fall, and near in time come first.
+
+    Each has a `name`, and the `side` of the fall that it is on.
+    """
+    fall, mine = fall_of(run), run["run_id"]
 
     def side(at: int) -> str:
         return "" if fall is None else " (after the fall)" if at > fall[1] else " (before the fall)"
 
-    rows: list[Row] = [
-        row | {"side": side(row["step"])} for row in store.records("alike", run=run["run_id"], question=question)
-    ]
-    order = sorted(rows, key=lambda row: (not row["kept"], row["side"] == side(step), abs(row["step"] - step)))
-    return [row for row in order if row["step"] != step][:most]
+    found: list[Row] = []
+    for row in store.records("same_question", experiment=experiment, run=mine, question=question):
+        own = row["run_id"] == mine
+        name = f"step {row['step']}" if own else f"{row['arm']}, seed {row['seed']}, step {row['step']}"
+        if not own or row["step"] != step:
+            found.append(row | {"name": name, "side": side(row["step"]) if own else ""})
+    found.sort(key=lambda row: (
+        not row["kept"], row["run_id"] != mine, row["side"] == side(step), abs(row["step"] - step)
+    ))  # fmt: skip
+    return found[:most]
 
 
 def culprit(store: Store, run: str, step: int) -> dict[str, str]:

@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 from urllib.parse import urlencode
 
 import streamlit as st
@@ -29,6 +29,13 @@ _COMPLETE = """
 """
 
 
+class Shown(NamedTuple):
+    """What a screen shows: in few words, for the tab and for files, and in a line, for the title of a saved figure."""
+
+    short: str
+    title: str
+
+
 @dataclass
 class _Address:
     screen: str = ""
@@ -42,6 +49,7 @@ class _Address:
     written: Said | None = None  # what the controls said at the end of the last run
     left: Said = field(default_factory=dict)  # control -> what it last said on any screen
     wished: Said | None = None  # choices that one screen hands to the next
+    shown: tuple[str, str] = ("", "")  # what `about` said
 
 
 def _address() -> _Address:
@@ -62,7 +70,20 @@ def begin(screen: str) -> None:
         here.news, here.whole = (said if here.wished is None else here.wished), not opened
         here.number += 1
         here.heard = [said]
-    here.now, here.typed, here.wished = {}, set(), None
+    here.now, here.typed, here.wished, here.shown = {}, set(), None, ("", "")
+
+
+def about(short: str, whole: str) -> None:
+    """Name the arms or the run that the screen shows, in few words and in a line that says how many seeds they are."""
+    _address().shown = short, whole
+
+
+def shown() -> Shown:
+    """Return what the screen shows: the experiment and what `about` named of it."""
+    here = _address()
+    short, whole = here.shown
+    (experiment, *_) = here.now.get("experiment") or [here.screen]
+    return Shown(f"{experiment} {short}".strip(), f"{experiment} · {whole}" if whole else experiment)
 
 
 def finish(screens: Collection[str]) -> None:
@@ -96,7 +117,11 @@ def arrive(name: str, read: Callable[[Sequence[str]], Read[Any]], fits: Callable
     if same and name in st.session_state and fits(st.session_state[name]):
         return
     st.session_state[name], ignored = read(here.left.get(name, []) if given is None else given)
-    for words in ignored if given else []:
+    _tell(ignored if given else [])
+
+
+def _tell(ignored: Sequence[str]) -> None:
+    for words in ignored:
         st.html(tag("p", f"Ignored in the address: {words}.", css="sorl-note"))
 
 
@@ -107,6 +132,16 @@ def leave(name: str, values: Sequence[str], *, typed: bool = False) -> None:
     here.left[name] = here.now[name] = list(values)
     if typed:
         here.typed.add(name)
+
+
+def stay(*names: str) -> None:
+    """Keep in the address what it says of controls that are not drawn while an answer is on its way."""
+    _address().now.update({name: st.query_params.get_all(name) for name in names})
+
+
+def settle(*names: str) -> None:
+    """Count what these controls say in this run as no step back: it belongs to the choice whose answer has come."""
+    _address().typed.update(names)
 
 
 def forget(name: str) -> None:
@@ -162,7 +197,12 @@ def choose(
     """Choose one of `options` (at least one), kept in URL parameter `name`; drawn as a list, or as a row of words."""
     words = _words(options)
     first = default if default is not None and default in words else next(iter(words))
-    arrive(name, lambda given: one_of(name, given, words, first), lambda value: value in words)
+
+    def read(given: Sequence[str]) -> Read[str]:
+        value, ignored = one_of(name, given, words, first)
+        return value, [f"{one}; shown instead: {visible(words[value])}" for one in ignored]
+
+    arrive(name, read, lambda value: value in words)
     chosen: str | None
     if kind == "list":
         chosen = st.selectbox(label, list(words), key=name, format_func=lambda o: visible(words[o]), width=width)
@@ -240,7 +280,9 @@ def keep(name: str, under: Hashable, read: Callable[[Sequence[str]], T], written
     st.session_state[f"{name} under"] = under
     given = _given(name)
     value = read(given if given is not None else _address().left.get(name, []) if same else [])
-    leave(name, written(value))
+    said = list(written(value))
+    _tell(_notes(name, [one for one in given or [] if one not in said]))
+    leave(name, said)
     return value
 
 
@@ -248,11 +290,11 @@ def keep_number(name: str, under: Hashable, allowed: Collection[int] | None = No
     """Keep a picked whole number as `keep` does: the first that is `allowed`; else the first allowed one, if any."""
 
     def read(given: Sequence[str]) -> int | None:
-        numbers = {value: int(value) for value in given if value.isdecimal() and len(value) < 10}
-        fits = [value for value, n in numbers.items() if allowed is None or n in allowed]
-        for words in _notes(name, [value for value in given if value not in fits]):
-            st.html(tag("p", f"Ignored in the address: {words}.", css="sorl-note"))
-        return numbers[fits[0]] if fits else next(iter(allowed or ()), None)
+        found = [int(value) for value in given if value.isdecimal() and len(value) < 10]
+        fits = [n for n in found if allowed is None or n in allowed]
+        if given and allowed and not fits:
+            st.html(tag("p", f"Ignored in the address: {_notes(name, given[:1])[0]}.", css="sorl-note"))
+        return next(iter([*fits, *(allowed or ())]), None)
 
     return keep(name, under, read, lambda n: [] if n is None else [str(n)])
 

@@ -48,11 +48,12 @@ def episode(store: Store) -> None:
     mine = next((row for row in rows if row["trajectory"] == chosen), None)
     if mine is not None:
         with places:
-            others = alike(store, about, step, mine["question"])
-            other = choose("other", "Compare with the same question at", _options(others))
+            mine = {**mine, "step": step, "name": f"step {step}"}
+            others = alike(store, experiment, about, step, mine["question"])
+            other = choose("next", "The same question, next to it", _options(others))
         with said:
             second = next((row for row in others if _place(row) == other), None)
-            _said(store, known, {"experiment": experiment, "run": run}, {"step": step, **mine}, len(rows), second)
+            _said(store, known, {"experiment": experiment, "run": run}, mine, len(rows), second)
     with drawn:
         _drawn(signal, str(about["algorithm"]), rows, step, mine, by, palette)
     folder = batches.folder_of(store.runs, experiment, run)
@@ -93,12 +94,12 @@ def shown(rows: Sequence[Row], chosen: Row, most: int) -> list[Row]:
 
 
 def _place(row: Row) -> str:
-    return f"{row['step']}.{row['trajectory']}"
+    return f"{row['run_id']}/{row['step']}/{row['trajectory']}"
 
 
 def _options(others: Sequence[Row]) -> dict[str, str]:
-    return {_ALONE: "no other step" if others else "no other step of this run asked it"} | {
-        _place(row): f"step {row['step']}{row['side']}, trajectory {row['trajectory']}: {answered(row)}"
+    return {_ALONE: "no other" if others else "no other step or run was asked it"} | {
+        _place(row): f"{row['name']}{row['side']}, trajectory {row['trajectory']}: {answered(row)}"
         + ("" if row["kept"] else ", no tokens")
         for row in others
     }
@@ -129,15 +130,16 @@ def _said(store: Store, known: Diagnostics, where: dict[str, str], mine: Row, am
             others = [anchor(str(t), episode_address(**here, trajectory=str(t))) for t in these]
             instead = ("of this step it kept ", Markup(", ").join(others)) if others else ("nor any of this step",)
             links([f"The run did not keep the tokens of trajectory {mine['trajectory']}; ", *instead, "."])
-        sides = [one] if second is None else [one, _side(store, where["run"], second, epoch)]
+        sides = [one] if second is None else [one, _side(store, second["run_id"], second, epoch)]
         for side in sides:
             if side.missing:
-                note(f"Step {side.row['step']}: {side.missing}")
+                note(f"At {side.row['name']}: {side.missing}")
         if second is not None:
             st.html(tag("p", difference(*sides), css="sorl-answer"))
             if second["kept"]:
-                there = episode_address(**where, step=str(second["step"]), trajectory=str(second["trajectory"]))
-                links([anchor(f"Open trajectory {second['trajectory']} of step {second['step']}", there)])
+                there = {"run": second["run_id"], "step": str(second["step"]), "trajectory": str(second["trajectory"])}
+                words = f"Open trajectory {second['trajectory']} of {second['name']}"
+                links([anchor(words, episode_address(**where | there))])
         if any(side.tokens for side in sides):
             colours = f"--sorl-surface:{look().surface};--sorl-text:{look().text}"
             st.html(tag("div", legend(look(), one.epoch), transcript(sides, look()), style=colours))
@@ -145,7 +147,7 @@ def _said(store: Store, known: Diagnostics, where: dict[str, str], mine: Row, am
 
 
 class Side(NamedTuple):
-    """An episode in one epoch: its row (step, trajectory, answer, success), its turns, its tokens if they were kept.
+    """An episode in one epoch: its row (name, step, answer, success), its turns, its tokens if they were kept.
 
     `epochs` are those of its turns; `missing` says for which epochs alone its tokens have figures.
     """
@@ -292,7 +294,7 @@ def _heaviest(top: Top, row: Row, turn: Top | None) -> str:
 def difference(one: Side, other: Side) -> str:
     """Say in what two episodes with the same question differ: answers, turns, and the first turn that is not alike."""
     sides = (one, other)
-    names, gave = [f"step {side.row['step']}" for side in sides], [answered(side.row) for side in sides]
+    names, gave = [side.row["name"] for side in sides], [answered(side.row) for side in sides]
     said = f"Both {gave[0]}." if gave[0] == gave[1] else f"At {names[0]} it {gave[0]}; at {names[1]} it {gave[1]}."
     texts = [side.written for side in sides]
     did = [{turn["turn_index"]: word(turn.get("status")) for turn in side.turns} for side in sides]
@@ -491,7 +493,7 @@ def _kinds(texts: Sequence[str]) -> list[str]:
 
 def transcript(sides: Sequence[Side], palette: Palette) -> Markup:
     """Build one episode as HTML, or two, turn beside turn; of one without tokens only what its turns did."""
-    names = ["Turn"] if len(sides) == 1 else [f"Step {side.row['step']}, turn" for side in sides]
+    names = ["Turn"] if len(sides) == 1 else [f"{side.row['name']}, turn" for side in sides]
     columns = [blocks(side, palette, name) for side, name in zip(sides, names, strict=True)]
     turns = sorted({turn for column in columns for turn in column})
     cells = [tag("div", *column.get(turn, ())) for turn in turns for column in columns]
@@ -502,7 +504,7 @@ def blocks(side: Side, palette: Palette, name: str) -> dict[int, list[Markup]]:
     """Build each turn as HTML, the prompt as turn 0; without tokens only the heading of each turn."""
     row, known = side.tokens, {turn["turn_index"]: turn for turn in side.turns}
     if row is None:
-        untold = tag("p", f"The tokens of step {side.row['step']} were not kept.", css="sorl-note")
+        untold = tag("p", f"The tokens of {side.row['name']} were not kept.", css="sorl-note")
         return {0: [untold]} | {turn: [_heading(name, turn, known)] for turn in known}
     count = len(row["token_id"] or row["token"] or [])
     texts = spelled((row["token"] or [None] * count)[:MOST])

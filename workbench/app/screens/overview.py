@@ -88,7 +88,7 @@ def _runs(store: Store, experiment: str, each: pd.DataFrame) -> None:
         cells, success(store, each), palette, lambda run_id: address("run", experiment=experiment, run=run_id)
     )
     run = drawing(
-        picture, "grid", each[each["run_id"].isin(cells["run_id"])].drop(columns="config"), palette,
+        picture, "grid", each[each["run_id"].isin(cells["run_id"])].drop(columns="config"),
         describe=f"The runs of {experiment}: a row an arm, a column a seed, the outcome as colour, success as a curve.",
     )  # fmt: skip
     if run is not None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
+from threading import Thread
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -24,20 +25,23 @@ from workbench.app.figures.curves import GROUPS as LEGEND
 from workbench.app.figures.curves import chart
 from workbench.app.page import Empty, look, note, screen
 from workbench.app.store import State, Store, dictionary
-from workbench.app.text import few, markdown_text, tag
-from workbench.app.url import arrive, choose, forget, leave
+from workbench.app.text import few, markdown_text, plural, tag
+from workbench.app.url import arrive, choose, forget, leave, settle, stay
 from workbench.spec import InputError
 from workbench.store.connect import Busy
-from workbench.store.reader import Excerpt, Saved, saved
+from workbench.store.reader import Cancel, Excerpt, Saved, saved
 from workbench.store.text import as_csv
 
 Words = Mapping[str, tuple[str, str]]  # column -> its unit and its definition
 
 FIRST = "ratio_by_turn"  # what the screen opens with: quick on a database of any size
 ROWS, SIZE = 10_000, 16 * 2**20  # of a table on the screen, in bytes: what a browser takes without a pause
+_TEXT, _LIST = 2_000, 1_000  # characters of a text and elements of a list in a cell of the screen
 FILE_ROWS, _FILE_SIZE = 1_000_000, 256 * 2**20  # of a file
+_AT_ONCE = 1.0  # seconds that a question may take without a clock and a button that cancels it
+_EVERY = "all"  # instead of a table
 _QUICK = 1.0  # seconds: a question that took no longer is asked again by itself when new rows arrive
-_ASKED = "sorl asked"
+_ASKED, _ASKING = "sorl asked", "sorl asking"
 _CHART = ("chart_x", "chart_y", "chart_colour", "chart_mark")
 _NONE = "-"  # no colour
 
@@ -52,32 +56,53 @@ def sql(store: Store) -> None:
     with left:
         text = _editor()
     with right:
-        tables = store.query("tables").set_index("name")
-        names = {str(t): f"{t} (view)" if kind == "view" else str(t) for t, kind in tables["kind"].items()}
-        name = choose("table", "Tables and views", names, "step")
-        note(str(tables.loc[name, "grain"]))
-        with st.container(height=290, border=False):
-            mine = columns.loc[columns["table"] == name, ["name", "type", "description"]]
-            st.html(tag("div", *(
-                tag("div", tag("b", column), " ", tag("span", kind.lower()), tag("div", words))
-                for column, kind, words in mine.itertuples(index=False, name=None)
-            ), css="sorl-columns"))  # fmt: skip
+        _tables(store.query("tables"), columns)
     if not text:
         note("Write a SELECT, or take a saved question.")
         return
     asked = ask(store, text)
+    if isinstance(asked, Asking):
+        stay(*_CHART, "scale")
+        _wait(asked, store.reader.seconds)
+        return
+    if asked.late:
+        settle(*_CHART, "scale")
     if asked.state != store.state():
         note(f"Rows have arrived since; this query took {asked.seconds:.1f} s, so it does not rerun by itself.")
         if st.button("Ask again"):
             ask(store, text, again=True)
             st.rerun()
     if asked.answer is None:
-        st.html(tag("pre", "\n".join(filter(None, [asked.mistake, hint(asked.mistake, columns)])), css="sorl-mistake"))
+        said = filter(None, [misspelt(asked, store, columns), asked.mistake, hint(asked.mistake, columns)])
+        st.html(tag("pre", "\n".join(said), css="sorl-mistake"))
         return
     known = dictionary(store)  # of columns with one name, that of the coarsest table
     words = {row["name"]: known.words(f"{row['table_name']}.{row['name']}") for row in reversed(known.by_level())}
     _answer(store, asked, asked.answer, words)
     _chart(drawable(asked.answer.table), words)
+
+
+def _tables(tables: pd.DataFrame, columns: pd.DataFrame) -> None:
+    names = {str(t): f"{t} (view)" if kind == "view" else str(t) for t, kind in tables[["name", "kind"]].to_numpy()}
+    name = choose("table", "Tables and views", {_EVERY: "all at a glance"} | names)
+    of = columns[["table", "name", "type", "description"]].itertuples(index=False, name=None)
+    if name == _EVERY:
+        mine = columns.groupby("table")["name"].agg(", ".join)
+        rows = [(names[t], "", grain, mine.get(t, "")) for t, grain in tables[["name", "grain"]].to_numpy()]
+    else:
+        note(str(tables.set_index("name").loc[name, "grain"]))
+        rows = [(column, kind.lower(), *described(words)) for table, column, kind, words in of if table == name]
+    with st.container(height=290, border=False):
+        st.html(tag("div", *(
+            tag("div", tag("b", first), " ", tag("span", kind), tag("div", words), tag("div", more, css="sorl-note"))
+            for first, kind, words, more in rows
+        ), css="sorl-columns"))  # fmt: skip
+
+
+def described(words: str) -> tuple[str, str]:
+    """Part the description of a column from its unit and formula: `Mean ratio. [ratio] = <r>_m`."""
+    found = re.fullmatch(r"(.*?) ?\[([^\[\]]+)\](?: = (.*))?", words, re.DOTALL)
+    return (found[1], " = ".join(filter(None, [f"in {found[2]}", found[3]]))) if found else (words, "")
 
 
 def _editor() -> str:
@@ -92,7 +117,11 @@ def _editor() -> str:
     )  # fmt: skip
     with st.form("question", border=False):
         st.text_area("SQL, one SELECT", key="sql", height=250, max_chars=LONGEST)
-        st.form_submit_button("Run", type="primary", help="Ctrl+Enter in the editor does the same")
+        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+            pressed = st.form_submit_button("Run", type="primary")
+            st.html(tag("p", "or Ctrl+Enter in the editor", css="sorl-note"), width="content")
+    if pressed and (last := st.session_state.get(_ASKED)) and last.answer is None:
+        del st.session_state[_ASKED]  # what was cancelled or stopped is asked once more
     text = st.session_state["sql"].strip()
     address = packed(text)
     leave("sql", [address] if address else [])
@@ -143,32 +172,126 @@ class Asked(NamedTuple):
     text: str
     state: State
     seconds: float
-    answer: Excerpt | None
+    answer: Excerpt | None  # as the screen shows it: cut to what a browser takes
     mistake: str
+    shortened: bool = False  # cells of the answer are cut
+    late: bool = False  # the screen was drawn without the answer before
 
 
-def ask(store: Store, text: str, *, again: bool = False) -> Asked:
-    """Answer `text`: with the session's last answer while nothing has changed, or asking again would take long."""
+class Asking:
+    """A question that a thread of its own puts to the database; `cancel` stops it."""
+
+    def __init__(self, store: Store, text: str) -> None:
+        self.text, self.state, self.began = text, store.state(), time.monotonic()
+        self.cancel, self.late = Cancel(), False
+        self._reader, self._found = store.reader, list[Asked | BaseException]()
+        self.thread = Thread(target=self._work, name="sorl sql", daemon=True)
+        self.thread.start()
+
+    def _work(self) -> None:
+        try:
+            self._found.append(self._asked())
+        except BaseException as error:  # noqa: BLE001  for the thread that draws the screen
+            self._found.append(error)
+
+    def _asked(self) -> Asked:
+        answer, mistake, shortened = None, "", False
+        try:
+            found = self._reader.excerpt(self.text, rows=ROWS, size=SIZE, cancel=self.cancel)
+            table, shortened = shown(found.table)
+            answer = Excerpt(table, found.cut or table.num_rows < found.table.num_rows)
+        except Busy:
+            raise
+        except InputError as error:
+            mistake = str(error)
+        return Asked(self.text, self.state, time.monotonic() - self.began, answer, mistake, shortened)
+
+    def answered(self, wait: float) -> Asked | None:
+        """Return what was found within `wait` seconds. Raises Busy as the reader does."""
+        self.thread.join(wait)
+        if not self._found:
+            self.late = True
+            return None
+        found = self._found[0]
+        if isinstance(found, BaseException):
+            raise found
+        return found._replace(late=self.late)
+
+
+def ask(store: Store, text: str, *, again: bool = False) -> Asked | Asking:
+    """Answer `text`: with the session's last answer while nothing has changed, or asking again would take long.
+
+    Returns the question itself while it is being asked.
+    """
     last: Asked | None = st.session_state.get(_ASKED)
     state = store.state()
     if last and last.text == text and not again and (last.state == state or last.seconds > _QUICK):
-        return last
-    began, answer, mistake = time.monotonic(), None, ""
+        return last._replace(late=False)
+    asking: Asking | None = st.session_state.get(_ASKING)
+    if asking is not None and asking.text != text:
+        asking.cancel()
+        asking = None
+    wait = 0.0 if asking else _AT_ONCE
+    asking = st.session_state[_ASKING] = asking or Asking(store, text)
     try:
         with st.spinner("Asking ..."):
-            answer = store.reader.excerpt(text, rows=ROWS, size=SIZE)
-    except Busy:
+            found = asking.answered(wait)
+    except Exception:  # not where the browser wants another view meanwhile: the question goes on
+        del st.session_state[_ASKING]
         raise
-    except InputError as error:
-        mistake = str(error)
-    st.session_state[_ASKED] = found = Asked(text, state, time.monotonic() - began, answer, mistake)
+    if found is None:
+        return asking
+    del st.session_state[_ASKING]
+    st.session_state[_ASKED] = found
     return found
+
+
+@st.fragment(run_every=0.5)
+def _wait(asking: Asking, most: float) -> None:
+    if not asking.thread.is_alive():
+        st.rerun()
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        if st.button("Cancel"):
+            asking.cancel()
+        passed = time.monotonic() - asking.began
+        st.html(
+            tag("p", f"Asking for {passed:.0f} s; it is stopped after {most:.0f} s.", css="sorl-note"), width="content"
+        )
+
+
+def shown(table: pa.Table) -> tuple[pa.Table, bool]:
+    """Return what a browser takes of a table, and whether cells are cut: texts and lists first, then rows."""
+    short = pa.Table.from_arrays([_short(column) for column in table.columns], names=table.column_names)
+    cut = not short.equals(table) if short.nbytes < table.nbytes else False
+    return within(short, SIZE), cut
+
+
+def _short(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if types.is_list(column.type):
+        whole = column.combine_chunks()
+        few = pc.list_slice(whole, 0, _LIST, return_fixed_size_list=False)
+        inner = _short(pa.chunked_array([few.flatten()], column.type.value_type)).combine_chunks()
+        lengths = pc.fill_null(pc.list_value_length(few), 0).to_numpy(zero_copy_only=False)
+        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+        return pa.chunked_array([pa.ListArray.from_arrays(offsets, inner, mask=few.is_null())])
+    if not types.is_string(column.type) or (pc.max(pc.binary_length(column)).as_py() or 0) <= _TEXT:
+        return column
+    head = pc.utf8_slice_codeunits(column, 0, _TEXT)
+    long = pc.greater(pc.utf8_length(column), _TEXT)
+    return pc.if_else(long, pc.binary_join_element_wise(head, "…", ""), head)
+
+
+def within(table: pa.Table, size: int) -> pa.Table:
+    """Return the first rows that fit into `size` bytes, one at least."""
+    while table.nbytes > size and table.num_rows > 1:
+        table = table.slice(0, max(1, min(table.num_rows - 1, table.num_rows * size // table.nbytes)))
+    return table
 
 
 def whole(store: Store, asked: Asked) -> pa.Table:
     """Return the answer for a file: asked again where the screen shows a part. Raises as the reader does."""
-    if asked.answer is None or asked.answer.cut:
-        return store.reader.excerpt(asked.text, rows=FILE_ROWS, size=_FILE_SIZE).table
+    if asked.answer is None or asked.answer.cut or asked.shortened:
+        return within(store.reader.excerpt(asked.text, rows=FILE_ROWS, size=_FILE_SIZE).table, _FILE_SIZE)
     return asked.answer.table
 
 
@@ -189,6 +312,32 @@ def hint(mistake: str, columns: pd.DataFrame) -> str:
     return f"There is {', '.join(f'{one} ({tables[one]})' for one in near)}." if near else ""
 
 
+# Quoted texts and comments of a question, and its names, with what stands before and behind them.
+_NAMES = re.compile(
+    r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/|(\bAS\s+)?\b([a-z_][a-z0-9_]*)\b(\s*\()?", re.IGNORECASE | re.DOTALL
+)
+_LIKE = 0.8  # that a misspelt name is to its column; below, it is another word
+
+
+def misspelt(asked: Asked, store: Store, columns: pd.DataFrame) -> str:
+    """Say which names of a question are no column of any table but nearly one.
+
+    DuckDB speaks of the first name that its table lacks, though another table may have it.
+    """
+    if not _UNKNOWN.search(asked.mistake):
+        return ""
+    words = store.computed("keywords", lambda reader: reader.rows("SELECT keyword_name FROM duckdb_keywords()").rows)
+    tables = {str(name): few(list(part), 4) for name, part in columns.groupby("name")["table"]}
+    parts = list(_NAMES.finditer(asked.text))
+    known = {*tables, *columns["table"], *(word for (word,) in words), *(p[2].lower() for p in parts if p[1])}
+    names = dict.fromkeys(p[2].lower() for p in parts if p[2] and not p[3])
+    near = {name: get_close_matches(name, sorted(tables), n=2, cutoff=_LIKE) for name in names if name not in known}
+    return "\n".join(
+        f"No table has a column {name}: {' or '.join(f'{one} ({tables[one]})' for one in ones)}?"
+        for name, ones in near.items() if ones
+    )  # fmt: skip
+
+
 _ROW, _TALLEST = 35, 420  # pixels
 # Figures of a number that is not whole: the grid's own four decimals hide the small ones, six falsify the large ones.
 _FEW, _ALL, _LARGE = "%.6g", "%.15g", 1e6
@@ -196,9 +345,11 @@ _FEW, _ALL, _LARGE = "%.6g", "%.15g", 1e6
 
 def _answer(store: Store, asked: Asked, answer: Excerpt, words: Words) -> None:
     table, rows = answer.table, answer.table.num_rows
-    many = f"The first {rows:,} rows" if answer.cut else f"{rows:,} row{'' if rows == 1 else 's'}"
-    more = f"; the files hold up to {FILE_ROWS:,}" if answer.cut else ""
-    note(f"{many} in {asked.seconds:.2f} s{more}. This link reruns the query.")
+    many = f"The first {plural(rows, 'row')}" if answer.cut else plural(rows, "row")
+    cells = f", cells cut to {_TEXT:,} characters and lists to {_LIST:,}" if asked.shortened else ""
+    most = f"up to {FILE_ROWS:,} rows of {_FILE_SIZE // 2**20} MB" if answer.cut else "all of them"
+    more = f"; the files hold {most}" if answer.cut or cells else ""
+    note(f"{many} in {asked.seconds:.2f} s{cells}{more}. This link reruns the query.")
     config: dict[str, Any] = {}
     for name, values in zip(table.column_names, table.columns, strict=True):
         unit, definition = words.get(name, ("", ""))
