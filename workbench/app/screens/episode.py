@@ -90,7 +90,8 @@ def _drawn(
 
 def shown(rows: Sequence[Row], chosen: Row, most: int) -> list[Row]:
     """Return the first `most` rows; the chosen one takes the last place where it is not among them."""
-    return list(rows[:most]) if chosen in rows[:most] else [*rows[: most - 1], chosen]
+    first = list(rows[:most])
+    return first if chosen["trajectory"] in [row["trajectory"] for row in first] else [*first[: most - 1], chosen]
 
 
 def _place(row: Row) -> str:
@@ -98,7 +99,7 @@ def _place(row: Row) -> str:
 
 
 def _options(others: Sequence[Row]) -> dict[str, str]:
-    return {_ALONE: "no other" if others else "no other step or run was asked it"} | {
+    return {_ALONE: "no other" if others else "none recorded"} | {
         _place(row): f"{row['name']}{row['side']}, trajectory {row['trajectory']}: {answered(row)}"
         + ("" if row["kept"] else ", no tokens")
         for row in others
@@ -269,7 +270,7 @@ def _turn(top: Top, turns: Sequence[Row]) -> str:
         return f"all of its gradient is in its only turn{ratio}"
     if top.stands_out:
         return f"{share} of its gradient is in turn {top.key}{ratio}"
-    return f"no turn stands out (turn {top.key} has the most of its gradient, {share}, {times(top.times)} the next)"
+    return f"no turn stands out (turn {top.key} has the most of its gradient, {share})"
 
 
 def _heaviest(top: Top, row: Row, turn: Top | None) -> str:
