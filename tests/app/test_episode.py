@@ -352,7 +352,7 @@ TIE = in_epoch(two_epochs(), 3, 3)
         (0.17, [0.02, 0.001], TIE | {"token": ["who"], "gradient_weight": [None, None, 1.0, math.inf, math.inf]},
          "the gradient weight of “◊” (token 3) is inf."),
         (0.17, [0.02, 0.001], TIE | {"gradient_weight": [None, None, 1.0, 1.0, 0.0]},
-         "no single token stands out: the largest weights are equal."),
+         "no single token stands out: the largest weights are about equal."),
         (0.17, [], TIE | {"gradient_weight": [9.0, None, 1.0, 0.0, 0.0]},
          "In the epoch shown, the only token with a gradient is “a” (token 2 of turn 1)."),
         (0.17, [None, None], TIE | {"gradient_weight": None}, "11 x an equal share."),

@@ -284,8 +284,8 @@ def _heaviest(top: Top, row: Row, turn: Top | None) -> str:
         return f"the only token with a gradient is {name}"
     if top.stands_out:
         return f"the token is {name}, with {times(top.times)} the weight of the next"
-    if top.times < 1.005:
-        return "no single token stands out: the largest weights are equal"
+    if top.times < 1.05:
+        return "no single token stands out: the largest weights are about equal"
     return f"no single token stands out: the largest weight, on {name}, is {times(top.times)} the next"
 
 
