@@ -130,8 +130,7 @@ def why(store: Store, name: str, run: Mapping[Any, Any]) -> str:
     said = store.computed(("diagnosis", name), lambda reader: diagnose(of_run(reader, name)))
     before = "" if said.onset is None else " before the fall"
     if causes := [finding for finding in said.findings if said.onset is None or finding.clue.step <= said.onset]:
-        clue = causes[0].clue
-        return f"Likely cause ({100 * clue.confidence:.0f} %), at step {clue.step}: {causes[0].cause.title}."
+        return f"Likely cause ({100 * causes[0].clue.confidence:.0f} %): {causes[0].cause.title}."
     if said.moved:
         first = said.moved[0]
         moved = f"{first.column.removeprefix('step.')} moved first, at step {first.step}"
