@@ -55,7 +55,7 @@ def test_it_takes_its_view_from_the_address_and_ignores_what_that_gets_wrong(ope
     assert "Trajectory 0 has " in app.source
     assert set(re.findall(r"gradient \(epoch (\d)\)", app.source)) == {"1"}
     assert [t["type"] for t in app.figures[1]["data"]].count("bar") == 2
-    assert len(app.get("download_button")) == 2
+    assert [one.label for one in app.get("download_button")] == ["CSV", "CSV", "HTML"], "two figures, and the report"
     for address in ({"step": "999"}, {"step": "<b>"}, {"trajectory": "999"}, {"trajectory": "-1"}, {"run": "nope"}):
         assert "sorl-turns" in open_screen("episode", **address).source, address
     for wrong in ("77777", "x", "-1"):
